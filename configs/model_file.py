@@ -54,6 +54,9 @@ class LayerSchema(Schema):
     """Compute the layer again for the backward pass instead of keeping what it made."""
     variant: str | None = None
     """Another lowering of it, `as-published` being what PULP-TrainLib does; none: that of the model."""
+    weights_of: str | dict[str, str] | None = None
+    """Layer before it whose parameters it uses, all of them, or some by name: `{weight: table}`,
+    `{weight: cell.recurrent}`. Gradients of all uses are summed; one with `trainable: false` has none."""
 
 
 class AdapterSchema(Schema):
@@ -124,7 +127,8 @@ class LayerSpec:
     that show only when shapes are known; `node` is its YAML, if it comes from a file. `trainable` is True,
     False, or the names of the parameters that are trained; `variant` a name of its primitive's variants, None
     for that of the model. `update_channels` is [first, last) of the output
-    channels that are trained, None for all.
+    channels that are trained, None for all. `weights_of` is a layer, or ``layer`` or ``layer.parameter`` by
+    parameter.
     """
 
     name: str
@@ -139,6 +143,7 @@ class LayerSpec:
     adapter: AdapterSpec | None = None
     recompute: bool = False
     variant: str | None = None
+    weights_of: str | Mapping[str, str] | None = None
     node: Node | None = field(default=None, compare=False, repr=False)
 
 
@@ -530,6 +535,7 @@ def _layer(item: Node, number: int) -> LayerSpec:
         adapter=_adapter(children["adapter"], what) if "adapter" in children else None,
         recompute=common.recompute,
         variant=common.variant,
+        weights_of=common.weights_of,
         node=item,
     )
 

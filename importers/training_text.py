@@ -58,7 +58,7 @@ def _parsed(text: str, where: str, example: str, *, lists: bool = False) -> tupl
             raise InputError(
                 f"cannot read {word!r} in {text!r}", where=where, cure=f"write it as '{example}'"
             )
-        options[key] = [_value(item) for item in value.split(",")] if "," in value else _value(value)
+        options[key] = _value(f"[{value}]" if "," in value and value[0] != "[" else value)
     return words[0], options
 
 

@@ -20,6 +20,7 @@ IN_PYTHON = {
     "of": "str | Layer | None",
     "target": "str | Layer | None",
     "adapter": "Mapping[str, Any] | None",
+    "weights_of": "str | Layer | Mapping[str, str | Layer] | None",
 }
 """Keys of layers and losses that take more in Python than in a file."""
 

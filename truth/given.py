@@ -224,6 +224,7 @@ def _tree_of(spec: Any) -> dict[str, Any]:
                 "layout": layer.layout,
                 "variant": layer.variant,
                 "trainable": layer.trainable,
+                "weights_of": layer.weights_of,
                 "update_channels": layer.update_channels,
                 "adapter": None
                 if layer.adapter is None

@@ -156,6 +156,7 @@ class Iteration:
     ) -> None:
         self._given, self._values, self._seen, self._losses = given, values, seen, losses
         self._network = Network(given)
+        self._trained = frozenset(self._network.updated)
         self.made: dict[str, Array] = {}
         self.output_shapes: tuple[tuple[int, ...], ...] = ()
         self._expected: set[str] = set()
@@ -264,6 +265,8 @@ class Iteration:
         return _Flow(source.name, tensor, source.dtype, source.layout if fits else "CHW")
 
     def _leaf(self, name: str, differentiable: bool) -> Any:
+        if name in self._leaves:
+            return self._leaves[name]
         array = self._value(name)
         if not is_float(str(array.dtype)):
             return torch.tensor(array.astype(np.int64))
@@ -281,8 +284,10 @@ class Iteration:
             flows = [self._laid_out(part.name, flow, wanted) for flow in flows]
         channels_last = flows[0].layout == "HWC" and entry.layouts == BOTH
         own = {
-            name.removeprefix(f"{part.name}."): self._leaf(name, part.trains(name))
-            for name in part.parameters
+            end: self._leaf(name, name in self._trained)
+            if part.trains(end)
+            else self._leaf(name, False).detach()
+            for end, name in part.places.items()
         }
         fixed = (*part.buffers, *part.names(entry.masks))
         own |= {name.removeprefix(f"{part.name}."): self._leaf(name, False) for name in fixed}

@@ -23,6 +23,7 @@ LAYER_KEYS = (
     "adapter",
     "recompute",
     "variant",
+    "weights_of",
 )
 """Keys of a layer that are no options of its type."""
 
@@ -51,6 +52,8 @@ class NetworkLayer:
     layout: str
     trainable: bool | tuple[str, ...] = True
     channels: Channels | None = None
+    borrowed: Mapping[str, str] = field(default_factory=dict)
+    """End of a parameter's name -> the other layer's parameter that it is."""
 
     @property
     def entry(self) -> Layer:
@@ -63,8 +66,14 @@ class NetworkLayer:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """Its parameters, trained or not, by tensor name."""
-        return self.names(self.entry.parameters(self.options))
+        """Parameters it reads, trained or not, by tensor name."""
+        return tuple(self.places.values())
+
+    @property
+    def places(self) -> Mapping[str, str]:
+        """The same, by the ends of the names that they have in this layer."""
+        ends = self.entry.parameters(self.options)
+        return {end: self.borrowed.get(end, f"{self.name}.{end}") for end in ends}
 
     @property
     def buffers(self) -> tuple[str, ...]:
@@ -76,9 +85,8 @@ class NetworkLayer:
         """Whether its weight is stored [inputs, outputs]: of images HWC, in fp32."""
         return self.type == "pointwise" and self.layout == "HWC" and not is_narrow(self.dtype)
 
-    def trains(self, parameter: str) -> bool:
-        """Whether one of `parameters` is trained."""
-        end = parameter.removeprefix(f"{self.name}.")
+    def trains(self, end: str) -> bool:
+        """Whether it asks that the parameter which it calls so is trained."""
         wanted = self.trainable if isinstance(self.trainable, bool) else end in self.trainable
         return wanted and end not in self.entry.constants
 
@@ -100,11 +108,22 @@ class Network:
         train = self.given.tree.get("train", "all")
         layers = list(self.given.tree["layers"])
         if train == "last":
-            train = [[layer["name"] for layer in layers if self._part(layer, ()).parameters][-1]]
+            train = [[layer["name"] for layer in layers if self._has_own(layer)][-1]]
         for layer in layers:
-            frozen = train != "all" and layer["name"] not in train
-            self._add({**layer, "trainable": False, "adapter": None} if frozen else layer)
+            self._add(layer if train == "all" or layer["name"] in train else self._frozen(layer, train))
             self.last = layer["name"]
+
+    def _has_own(self, layer: Mapping[str, Any]) -> bool:
+        part = self._part(layer, ())
+        return len(part.places) > len(part.borrowed)
+
+    def _frozen(self, layer: Mapping[str, Any], train: Iterable[str]) -> Mapping[str, Any]:
+        """A layer that is not among those trained; what it borrows of one of them still is."""
+        borrowed = self._part(layer, ()).borrowed
+        lent = [end for end, name in borrowed.items() if name.rpartition(".")[0] in train]
+        asked = layer.get("trainable", True)
+        kept = [end for end in lent if (end in asked if isinstance(asked, list | tuple) else asked)]
+        return {**layer, "trainable": kept, "adapter": None}
 
     def _add(self, layer: Mapping[str, Any]) -> None:
         said = layer.get("inputs")
@@ -144,7 +163,21 @@ class Network:
             layer.get("layout") or tree.get("layout", "CHW"),
             trainable if isinstance(trainable, bool) else tuple(trainable),
             (0, channels) if isinstance(channels, int) else tuple(channels) if channels else None,
+            self._borrowed(layer, options),
         )
+
+    def _borrowed(self, layer: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, str]:
+        """What a layer says in `weights_of`, followed to the layer that has the parameter."""
+        said = layer.get("weights_of")
+        if isinstance(said, str):
+            said = dict.fromkeys(LAYERS[layer["type"]].parameters(options), said)
+        found: dict[str, str] = {}
+        for end, word in (said or {}).items():
+            name, _, parameter = word.partition(".")
+            owner = next((part for part in self.parts if part.name == name), None)
+            whole = f"{name}.{parameter or end}"
+            found[end] = owner.places.get(parameter or end, whole) if owner is not None else whole
+        return found
 
     def _add_adapted(self, layer: Mapping[str, Any], inputs: tuple[tuple[str, int], ...]) -> None:
         """y = W x + alpha / rank · B A x: W frozen, A of the layer's own geometry, B 1x1."""
@@ -170,7 +203,7 @@ class Network:
     @property
     def parameters(self) -> tuple[str, ...]:
         """All parameters, frozen ones included."""
-        return tuple(name for part in self.parts for name in part.parameters)
+        return tuple(dict.fromkeys(name for part in self.parts for name in part.parameters))
 
     @property
     def buffers(self) -> tuple[str, ...]:
@@ -193,7 +226,8 @@ class Network:
     @property
     def updated(self) -> tuple[str, ...]:
         """The parameters that are trained, by the whole name of their tensor."""
-        trained = (name for part in self.parts for name in part.parameters if part.trains(name))
+        own = ((part, end) for part in self.parts for end in part.places if end not in part.borrowed)
+        trained = (part.places[end] for part, end in own if part.trains(end))
         return (*self.given.weights, *trained)
 
 

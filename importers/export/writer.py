@@ -200,6 +200,8 @@ def _proto(node: OnnxNode) -> onnx.NodeProto:
 
 def _drafted(spec: ModelSpec, start: Start) -> _Graph:
     """The graph of all layers. Raises UnsupportedLayerError that lists those without a form in ONNX."""
+    if spec.more_inputs:
+        raise UnsupportedLayerError("a network of several inputs", where=spec.where, cure="NAME.yaml")
     draft, problems = OnnxDraft(), []
     fed = Tensor("input", (spec.batch, *spec.input_shape), "input", INT32 if spec.input_classes else FP32)
     tensors, before = {"input": fed}, "input"
@@ -252,6 +254,8 @@ def _check_sayable(spec: ModelSpec, layer: Any) -> None:
     """Raise `CannotTakeError` for what changes the numbers of any layer and has no word in ONNX."""
     if "HWC" in (layer.layout, spec.layout):
         raise CannotTakeError("images as HWC", "layout: CHW")
+    if layer.weights_of is not None:
+        raise CannotTakeError("weights of another layer", "NAME.yaml")
     if layer.adapter is not None:
         raise CannotTakeError("an adapter", "two linear layers and an add")
     published = layer_primitive(layer.type, layer.where).published

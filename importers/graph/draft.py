@@ -92,6 +92,8 @@ class Draft:
     dtype: str = "float32"
     weights: WeightNumbers = NOTHING
     """Of the original."""
+    inputs: list[str] = field(default_factory=list)
+    """Words of what the network is fed, in the order of the original."""
     layers: list[LayerSpec] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     values: dict[str, Array] = field(default_factory=dict)
@@ -102,6 +104,8 @@ class Draft:
     log_probabilities: dict[str, int] = field(default_factory=dict)
     """Words of what log-softmaxes make -> elements whose exponentials have a sum of 1."""
     _made: dict[tuple[Any, ...], View] = field(default_factory=dict)
+    _parameters: set[str] = field(default_factory=set)
+    """Those of `values` that are no buffers."""
     _names: set[str] = field(default_factory=lambda: set(RESERVED))
 
     def free_name(self, wanted: str) -> str:
@@ -114,11 +118,6 @@ class Draft:
             name = f"{base}_{number}"
         self._names.add(name)
         return name
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The inputs of the network."""
-        return tuple(name for name, tensor in self.tensors.items() if tensor.kind == "input")
 
     def feed(self, word: str, shape: Shape, dtype: str) -> View:
         """An input of the network."""
@@ -159,6 +158,8 @@ class Draft:
             if item.shape != shapes.get(role):
                 raise CannotTakeError("its weights do not have the shape that its op takes", CHECKED)
             tensor = f"{name}.{PARAMETER_NAMES.get(role, role)}"
+            if role in plan.parameters:
+                self._parameters.add(tensor)
             found = self.weights.given(item)
             self.values[tensor] = np.ascontiguousarray(found.value)
             if found.source:
@@ -203,7 +204,7 @@ class Draft:
         """The word of the same elements in another shape: a view, made once."""
         if self.tensors[word].shape == shape:
             return word
-        key = (self._root(word), shape)
+        key = (self.root(word), shape)
         if key not in self._made:
             flat = len(shape) == 2
             options = {} if flat else {"shape": list(shape[1:])}
@@ -213,7 +214,7 @@ class Draft:
             (self._made[key],) = self.layer(kind, f"{name}_{kind}", (key[0],), options, where=where)
         return self._made[key].word
 
-    def _root(self, word: str) -> str:
+    def root(self, word: str) -> str:
         """The tensor a view is a view of: views of views are not made."""
         layer = next((layer for layer in self.layers if layer.name == word), None)
         while layer is not None and layer.type in ("flatten", "reshape") and layer.inputs:
@@ -225,17 +226,25 @@ class Draft:
         """Raise UnsupportedLayerError that lists everything that could not be taken over."""
         refuse(self.problems, f"of {nodes} operations cannot be trained here", self.where, LAYERS)
 
-    def refuse_shared(self, kind: str, nearest: str, user_of: Callable[[str], str]) -> None:
-        """A weight that is trained in two places has two gradients to add, which no layer of ours does.
+    def share_weights(self, kind: str, nearest: str, user_of: Callable[[str], str]) -> None:
+        """A trained weight that several layers read belongs to the first; the others take it from there.
 
-        Nor does a copy of it that is not trained follow what an update makes of it. `kind` is what the
-        original calls a weight, `user_of` says who reads what a layer has.
+        Parts of one, and other orders of its elements, would need a layer between them that has a gradient: a
+        problem, and so is a first use that is not trained. `kind` is what the original calls a weight,
+        `user_of` says who reads what a layer has.
         """
         taken = {
             tensor: self.weights.numbers(given)
             for tensor, given in self.sources.items()
             if given.places is not None
         }
+        first: dict[tuple[bytes, Shape], str] = {}
+        for tensor, numbers in list(taken.items()):
+            key = (numbers.tobytes(), self.values[tensor].shape)
+            owner = first.setdefault(key, tensor)
+            if owner != tensor and self.sources[owner].trained and {owner, tensor} <= self._parameters:
+                self._take_from(owner, tensor)
+                del taken[tensor]
         most = int(self.weights.starts[-1])
         uses, trained = np.zeros(most, np.int64), np.zeros(most, bool)
         for tensor, numbers in taken.items():
@@ -249,8 +258,20 @@ class Draft:
                     for tensor, numbers in taken.items()
                     if np.isin(numbers, shared).any()
                 )
-                reason = f"elements of it are used more than once, by {' and '.join(users)}"
+                how = "in parts, in two orders or not all trained"
+                reason = f"elements of it are used more than once, by {' and '.join(users)}, {how}"
                 self.problems.append(Problem(weight, kind, shape, reason, nearest))
+
+    def _take_from(self, owner: str, tensor: str) -> None:
+        """The layer that has `tensor` reads `owner`, a parameter of a layer before it, instead."""
+        name, _, parameter = tensor.partition(".")
+        lender, _, theirs = owner.partition(".")
+        index = next(index for index, layer in enumerate(self.layers) if layer.name == name)
+        layer = self.layers[index]
+        known = layer.weights_of if isinstance(layer.weights_of, Mapping) else {}
+        lent = {**known, parameter: lender if parameter == theirs else owner}
+        self.layers[index] = replace(layer, weights_of=lent)
+        del self.values[tensor], self.sources[tensor]
 
     def without_unused(self, *last: str) -> None:
         """Drop layers whose outputs lead to nothing but themselves; `last` are the layers of the outputs."""

@@ -13,7 +13,7 @@ import logging
 import operator
 import re
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -134,12 +134,11 @@ def capture(
     dtype: str,
     handlers: Mapping[str, Handler],
     nearest: Mapping[str, str],
-    names: Sequence[str] = ("input",),
     taken_apart: Collection[str] = (),
 ) -> tuple[Draft, View | Terms]:
     """The module as a draft of our layers, whose numbers are of `dtype`, and its output, or its loss.
 
-    `names` are those of its inputs; for `taken_apart` see `export_module`.
+    For `taken_apart` see `export_module`.
     `trained` are names of parameters that are trained, `handlers` read an op each, `nearest` says what would
     do for others. Raises InputError if torch.export fails, and
     UnsupportedLayerError that lists all ops that have no form here.
@@ -150,22 +149,24 @@ def capture(
     state = {**dict(module.named_buffers(remove_duplicate=False)), **program.state_dict, **program.constants}
     targets = {item.arg.name: item for item in signature.input_specs if hasattr(item.arg, "name")}
     tensors = {name: item for name, item in state.items() if isinstance(item, torch.Tensor)}
+    first_names = _first_names(module)
     places = WeightNumbers.of({name: tuple(item.shape) for name, item in tensors.items()})
     draft = Draft(where, dtype, places)
     reader = _Reader(torch, draft, handlers, nearest)
     known = reader.known
     calls = 0
-    user_inputs = 0
+    fed = [item.arg.name for item in signature.input_specs if item.kind.name == "USER_INPUT"]
+    fed = [node.name for node in graph.nodes if node.name in fed and shape_of(node) is not None]
     for node in graph.nodes:
         if node.op == "placeholder":
             item = targets.get(node.name)
             if item is not None and item.target is not None:
-                known[node.name] = _held(torch, tensors, places, item.target, trained)
-                if item.target in trained:
+                target = first_names.get(item.target, item.target)
+                known[node.name] = _held(torch, tensors, places, target, trained)
+                if target in trained:
                     reader.moving.add(node.name)
                 continue
-            user_inputs += 1
-            known[node.name] = _input(draft, node, names[user_inputs - 1 :])
+            known[node.name] = _input(draft, node, single=len(fed) == 1)
         elif node.op == "call_function":
             calls += 1
             known[node.name] = reader.read(node)
@@ -175,11 +176,22 @@ def capture(
             found = getattr(program.graph_module, str(node.target), None)
             known[node.name] = Held(found) if isinstance(found, torch.Tensor) else Unknown()
     output = _output(draft, signature, known, where)
-    draft.refuse_shared("parameter", "a parameter for each use, or requires_grad=False", str)
-    _refuse_left_out(draft, trained & _read_parameters(graph, targets))
+    draft.share_weights("parameter", "the whole of it, as it is, in each place, or requires_grad=False", str)
+    _refuse_left_out(
+        draft, trained & {first_names.get(name, name) for name in _read_parameters(graph, targets)}
+    )
     draft.refuse_problems(calls)
     assert output is not None
     return draft, output
+
+
+def _first_names(module: Any) -> dict[str, str]:
+    """Name of a parameter -> the first of the names it has."""
+    first: dict[int, str] = {}
+    return {
+        name: first.setdefault(id(item), name)
+        for name, item in module.named_parameters(remove_duplicate=False)
+    }
 
 
 def _held(
@@ -193,17 +205,12 @@ def _held(
     return Held(tensor, name, places, name in trained)
 
 
-def _input(draft: Draft, node: Any, names: Sequence[str]) -> Any:
+def _input(draft: Draft, node: Any, *, single: bool) -> Any:
     shape = shape_of(node)
     if shape is None:
         return node.meta.get("val")  # a number, None
-    if not names:
-        draft.problems.append(
-            Problem(node.name, "input", shape, "is no tensor that was given", "a tensor for each input")
-        )
-        return Unknown()
     dtype = str(node.meta["val"].dtype).removeprefix("torch.")
-    if len(shape) < 2 and names[0] == "input":
+    if len(shape) < 2 and not draft.inputs:
         draft.problems.append(
             Problem(
                 node.name,
@@ -214,8 +221,10 @@ def _input(draft: Draft, node: Any, names: Sequence[str]) -> Any:
             )
         )
         return Unknown()
+    word = "input" if single or node.name == "input" else draft.free_name(node.name)
+    draft.inputs.append(word)
     stored = shape if len(shape) > 1 else (*shape, 1)
-    fed = draft.feed(names[0], stored, dtype if is_float(dtype) else "int32")
+    fed = draft.feed(word, stored, dtype if is_float(dtype) else "int32")
     return fed if stored == shape else fed.without_dim(1)
 
 

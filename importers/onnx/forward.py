@@ -171,9 +171,9 @@ class _Reader:
             results = results if isinstance(results, list) else [results] * 1
             for index, name in enumerate(node.outputs):
                 self.known[name] = results[index] if index < len(results) else Unknown()
-        self.draft.refuse_shared(
+        self.draft.share_weights(
             "initializer",
-            "an initializer for each use, or a Constant node, which is not trained",
+            "the whole of it, as it is, in each place, or a Constant node, which is not trained",
             self.origin.__getitem__,
         )
         self.draft.refuse_problems(len(self.graph.nodes))

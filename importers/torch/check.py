@@ -58,8 +58,8 @@ def gradients_of_module(
 ) -> dict[str, Array]:
     """Loss and gradients of a copy of the module, by the names of our tensors.
 
-    `sample` has ``input`` and ``label`` as our loss wants them, or what a script names. A parameter without a
-    gradient has zeros.
+    `sample` has the inputs, in the order of forward, and ``label`` as our loss wants it, or what a script
+    names. A parameter without a gradient has zeros.
     """
     torch = require_extra("torch")
     copied = copy.deepcopy(module)
@@ -70,7 +70,8 @@ def gradients_of_module(
     if isinstance(loss, Script):
         value = loss.computed(copied, fed)
     else:
-        label, output = fed.get("label"), copied(fed["input"])
+        label = fed.pop("label", None)
+        output = copied(*fed.values())
         while isinstance(output, (tuple, list)):
             (output,) = output
         if label is not None and label.is_floating_point():

@@ -28,7 +28,7 @@ from importers.torch import elements as _elements
 from importers.torch import layers, moves, products, script_loss
 from importers.torch.losses import NEGATIVE_LOG, is_ours, loss_of
 from importers.torch.optimizers import TorchOptimizer, optimizer_of
-from importers.torch.script import Script, input_names
+from importers.torch.script import Script
 from importers.torch.training import trained_names
 from trainlib.ir.numerics import rounded
 from trainlib.ir.steps import Array
@@ -78,14 +78,16 @@ def from_torch(
 ) -> ImportedModel:
     """A torch.nn.Module as a model of ours, its parameters as initial values, in the mode it is in.
 
-    `example_inputs` is the input tensor or a tuple of all, batch first: shapes are taken, and types.
+    `example_inputs` is the input tensor, or a tuple of all that forward takes, batch first: shapes are taken,
+    types, and of several the names that forward has for them.
     `loss` is a loss of torch.nn, one of torch.nn.functional, or text (``mse``), see `losses.loss_of`; default
     cross_entropy for outputs [batch, classes], else mse. Any other function is captured with the module: it
-    is called with what forward returns and with `labels`, a tensor or a tuple of examples. `optimizer` is one of torch.optim, or text (``adam
-    lr=0.001``); default ``sgd lr=0.01``. `lr_schedule` is one of torch.optim.lr_scheduler, or text (``cosine
-    steps=100``), `average` a share of EMA or an AveragedModel. Parameters that do not require a gradient, or
-    that the optimizer does not have, stay as they are. Raises UnsupportedLayerError that lists everything
-    that has no form here, and InputError where the module cannot be captured or PyTorch is not installed.
+    is called with what forward returns and with `labels`, a tensor or a tuple of examples. `optimizer` is one
+    of torch.optim, or text (``adam lr=0.001``); default ``sgd lr=0.01``. `lr_schedule` is one of
+    torch.optim.lr_scheduler, or text (``cosine steps=100``), `average` a share of EMA or an AveragedModel.
+    Parameters that do not require a gradient, or that the optimizer does not have, stay as they are. Raises
+    UnsupportedLayerError that lists everything that has no form here, and InputError where the module cannot
+    be captured or PyTorch is not installed.
     """
     torch = require_extra("torch", where)
     if not isinstance(module, torch.nn.Module):
@@ -97,18 +99,21 @@ def from_torch(
     title = name or _title(type(module).__name__)
     place = where or title
     inputs = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
+    batches = dict.fromkeys(len(item) for item in inputs if isinstance(item, torch.Tensor) and item.ndim)
+    if len(batches) > 1:
+        text = ", ".join(map(str, batches))
+        raise InputError(f"inputs of different batches: {text}", where=place, cure="as many samples of each")
     _refuse_averages(torch, module, place)
     dtype = _dtype(torch, module, inputs, place)
     trained = trained_names(torch, module, optimizer)
     notes: list[str] = []
     script = None
     if is_ours(torch, loss):
-        names = input_names(module, inputs)
-        draft, output = capture(torch, module, inputs, trained, place, dtype, HANDLERS, NEAREST_ATEN, names)
+        draft, output = capture(torch, module, inputs, trained, place, dtype, HANDLERS, NEAREST_ATEN)
         assert isinstance(output, View)
         spec_of_loss = _of_log_probabilities(draft, output, loss_of(torch, loss, output.shape), notes)
         draft.without_unused(_end(draft, output, place))
-        losses, first = [spec_of_loss], None
+        losses = [spec_of_loss]
     else:
         script = Script.of(module, loss, inputs, labels)
         draft, output = capture(
@@ -120,34 +125,30 @@ def from_torch(
             dtype,
             script_loss.handlers(HANDLERS),
             NEAREST_ATEN,
-            script.names,
             script_loss.TAKEN_APART,
         )
-        losses, first = _losses(draft, output, place)
-        script = script.with_label(first)
+        losses, label = _losses(draft, output, place)
+        script = script.with_label(label)
     shared = {"clip_norm": clip_norm, "clip_value": clip_value, "accumulate": accumulate, "average": average}
     taken = optimizer_of(torch, optimizer, module, draft.sources, lr_schedule, shared)
     if isinstance(optimizer, torch.optim.Optimizer) and optimizer.state:
         notes.append("the optimizer's moments are not taken over: they start at 0")
-    fed = draft.tensors["input"]
-    labels_only = {loss.label for loss in losses} | ({first} if first is not None else set())
-    more = [word for word in draft.inputs[1:] if word not in labels_only]
+    first, *more = _inputs(draft, place)
     spec = ModelSpec(
         name=title,
         description=f"{type(module).__name__}, {'training' if module.training else 'evaluation'} mode",
         source=f"captured from {place} by torch.export",
-        input_shape=fed.shape[1:],
+        input_shape=first.shape,
         dataset="random",
         loss=losses[0],
         optimizer=taken.spec(1) if isinstance(taken, TorchOptimizer) else taken,
-        batch=fed.shape[0],
+        batch=draft.tensors[first.name].shape[0],
         layers=tuple(draft.layers),
         where=place,
         dtype=BY_NAME[dtype].word,
-        input_classes=_classes(draft, "input", place),
-        more_inputs=tuple(
-            InputSpec(word, draft.tensors[word].shape[1:], _classes(draft, word, place)) for word in more
-        ),
+        input_classes=first.classes,
+        input_name=first.name,
+        more_inputs=tuple(more),
         more_losses=tuple(losses[1:]),
     )
     check_options(spec)
@@ -248,6 +249,7 @@ def _losses(draft: Draft, output: View | Terms, place: str) -> tuple[list[LossSp
     labels = [word for word in dict.fromkeys(targets) if word in draft.inputs and word not in read]
     names = {word: "label" if number == 0 else word for number, word in enumerate(labels)}
     last = draft.layers[-1].name
+    draft.inputs = [word for word in draft.inputs if word not in names]
     losses = [
         replace(
             spec,
@@ -260,11 +262,22 @@ def _losses(draft: Draft, output: View | Terms, place: str) -> tuple[list[LossSp
     return losses, next(iter(labels), None)
 
 
-def _classes(draft: Draft, name: str, place: str) -> int:
+def _inputs(draft: Draft, place: str) -> list[InputSpec]:
+    return [
+        InputSpec(word, draft.tensors[word].shape[1:], _classes(draft, word, place)) for word in draft.inputs
+    ]
+
+
+def _classes(draft: Draft, word: str, place: str) -> int:
     """Of an integer input: the smallest table that is read by it; 0 for floats."""
-    if draft.tensors[name].dtype != "int32":
+    if draft.tensors[word].dtype != "int32":
         return 0
-    tables = [int(layer.attributes["vocabulary"]) for layer in draft.layers if layer.type == "embedding"]
+    tables = [
+        int(layer.attributes["vocabulary"])
+        for layer in draft.layers
+        if layer.type == "embedding"
+        and (len(draft.inputs) == 1 or draft.root((layer.inputs or ("",))[0]) == word)
+    ]
     if not tables:
         raise UnsupportedLayerError(
             "an input of integers that no embedding reads",

@@ -7,14 +7,10 @@ import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import Parameter, Signature
 from typing import Any
 
 from importers.graph.draft import RESERVED
-
-
-def input_names(module: Any, inputs: Sequence[Any]) -> tuple[str, ...]:
-    """What the inputs of a module are called here: ``input``, then as forward calls them."""
-    return ("input", *_distinct(_arguments(module.forward, len(inputs))[1:], RESERVED))
 
 
 def _arguments(function: Callable[..., Any], count: int) -> list[str]:
@@ -58,7 +54,11 @@ class Script:
     def of(cls, module: Any, loss: Callable[..., Any], inputs: tuple[Any, ...], labels: Any) -> Script:
         """A script with these examples."""
         given = () if labels is None else tuple(labels) if isinstance(labels, tuple | list) else (labels,)
-        names = input_names(module, inputs)
+        names = (
+            ["input"]
+            if len(inputs) == 1
+            else _distinct(_arguments(module.forward, len(inputs)), RESERVED[1:])
+        )
         function = getattr(loss, "forward", loss)
         own = _arguments(function, 99)[: len(_declared(function))][-len(given) :] if given else []
         own += [f"label_{number}" for number in range(len(own) + 1, len(given) + 1)]
@@ -71,6 +71,8 @@ class Script:
         def forward(self: Any, *arguments: Any) -> Any:
             return script.value(kind.forward, self, arguments)
 
+        parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", *self.names)]
+        forward.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         whole.__class__ = type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
         return whole
 

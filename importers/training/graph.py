@@ -44,7 +44,7 @@ OPTIMIZER_FILE = "optimizer_model.onnx"
 """What ONNX Runtime calls the optimizer of a folder."""
 
 _ACCUMULATORS = ("InPlaceAccumulatorV2", "InPlaceAccumulator")
-_LOSSES = ("SoftmaxCrossEntropyLoss", "MSELoss")
+_LOSSES = ("SoftmaxCrossEntropyLoss", "MSELoss", "NegativeLogLikelihoodLoss")
 _SGD = ("SGD", "SGDOptimizerV2", "SGDOptimizer")
 
 
@@ -179,7 +179,7 @@ class _Reader:
             raise InputError(
                 "has no loss" if not labels else "has several losses, or a label that is no input",
                 where=self.graph.path,
-                cure="a training graph: SoftmaxCrossEntropyLoss or MSELoss of one input",
+                cure=f"a training graph: {' or '.join(_LOSSES)} of one input",
             )
         return self.graph.inputs[: self.graph.inputs.index(labels[0]) + 1]
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from configs.model_file import LossSpec
 from importers.graph.draft import CannotTakeError
+from importers.graph.onnx_graph import OnnxNode
 from importers.ops import GATES
 from importers.training.draft import Kept
 from importers.training.elements import cut, joined, parts, turned
@@ -32,9 +33,7 @@ def _cross_entropy(item: TrainingNode) -> None:
     for reader in readers:
         if not reader.op.endswith("SoftmaxCrossEntropyLossGrad"):
             raise CannotTakeError("its log-probabilities are used", "the loss and its gradient only")
-        said = (node.attributes for node in (item.node, reader))
-        if len({(own.get("reduction", "mean"), own.get("ignore_index")) for own in said}) > 1:
-            raise CannotTakeError("its gradient is that of another loss", "the same options for both")
+        _check_same(item, reader)
         gradient = reader.output(0)
     _loss(item, "cross_entropy", _class_options(item), gradient)
     if item.out(1):
@@ -52,15 +51,26 @@ def _class_options(item: TrainingNode) -> dict[str, Any]:
     return found
 
 
-def _mse(item: TrainingNode) -> None:
-    pair = item.node.inputs[:2]
-    grads = [
-        node
-        for node in item.draft.graph.nodes
-        if node.op.endswith("MSELossGrad") and node.inputs[-2:] == pair
-    ]
-    _loss(item, "mse", {}, grads[0].output(0) if grads else "")
+def _two_inputs(item: TrainingNode) -> None:
+    """A loss whose gradient reads the same two tensors, behind the gradient of the loss, before weights."""
+    pair, name, gradient = item.node.inputs[:2], f"{item.kind}Grad", ""
+    for node in item.draft.graph.nodes:
+        if node.op.endswith(name) and pair in (node.inputs[:2], node.inputs[1:3]):
+            _check_same(item, node)
+            gradient = node.output(0)
+    if item.kind == "MSELoss":
+        _loss(item, "mse", {}, gradient)
+    else:
+        options = _class_options(item)
+        del options["labels"]
+        _loss(item, "nll", options, gradient)
     item.give(LOSS)
+
+
+def _check_same(item: TrainingNode, gradient: OnnxNode) -> None:
+    said = (node.attributes for node in (item.node, gradient))
+    if len({(own.get("reduction", "mean"), own.get("ignore_index")) for own in said}) > 1:
+        raise CannotTakeError("its gradient is that of another loss", "the same options for both")
 
 
 def _loss(item: TrainingNode, kind: str, options: dict[str, Any], gradient: str) -> None:
@@ -250,8 +260,10 @@ def _accumulate(item: TrainingNode) -> None:
 
 HANDLERS: Mapping[str, Handler] = {
     "SoftmaxCrossEntropyLoss": _cross_entropy,
-    "MSELoss": _mse,
-    **dict.fromkeys(("SoftmaxCrossEntropyLossGrad", "MSELossGrad"), _loss_grad),
+    **dict.fromkeys(("MSELoss", "NegativeLogLikelihoodLoss"), _two_inputs),
+    **dict.fromkeys(
+        ("SoftmaxCrossEntropyLossGrad", "MSELossGrad", "NegativeLogLikelihoodLossGrad"), _loss_grad
+    ),
     **dict.fromkeys(("GRUTraining", "GRU", "LSTMTraining", "LSTM"), _recurrent),
     **dict.fromkeys(("GRUGrad", "LSTMGrad"), _recurrent_grad),
     **dict.fromkeys(("InPlaceAccumulatorV2", "InPlaceAccumulator"), _accumulate),

@@ -253,7 +253,7 @@ def _compared(foreign: ForeignModel, outcome: RunOutcome, settings: Settings) ->
     }
     if foreign.file is not None:
         return check_file(foreign.file, spec, graph, fed, results)
-    results["loss"] = sum(results[name] for name in graph.losses)
+    results["loss"] = sum((results[name] for name in graph.losses[1:]), results[graph.loss])
     return check_module(foreign.module, foreign.script or loss_of(spec), foreign.sources, fed, results)
 
 

@@ -95,6 +95,9 @@ class Layer(Part):
         values = {"name": "layer", "type": self.primitive.name, **self.options}
         if any(isinstance(item, Layer) for item in self.options.get("inputs") or ()):
             del values["inputs"]
+        lent = self.options.get("weights_of")
+        if any(isinstance(item, Layer) for item in (lent.values() if isinstance(lent, Mapping) else [lent])):
+            del values["weights_of"]
         validate_values(self.primitive.schema, values, type(self).__name__, where)
 
 

@@ -157,6 +157,7 @@ class Conv1d(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Conv2d(Layer):
@@ -180,6 +181,7 @@ class Conv2d(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Pointwise(Layer):
@@ -197,6 +199,7 @@ class Pointwise(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Depthwise(Layer):
@@ -217,6 +220,7 @@ class Depthwise(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class ConvTranspose2d(Layer):
@@ -240,6 +244,7 @@ class ConvTranspose2d(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Linear(Layer):
@@ -257,6 +262,7 @@ class Linear(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class ReLU(Layer):
@@ -272,6 +278,7 @@ class ReLU(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class LeakyReLU(Layer):
@@ -288,6 +295,7 @@ class LeakyReLU(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Sigmoid(Layer):
@@ -303,6 +311,7 @@ class Sigmoid(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Tanh(Layer):
@@ -319,6 +328,7 @@ class Tanh(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class SiLU(Layer):
@@ -334,6 +344,7 @@ class SiLU(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class GELU(Layer):
@@ -350,6 +361,7 @@ class GELU(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class SwiGLU(Layer):
@@ -365,6 +377,7 @@ class SwiGLU(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Scale(Layer):
@@ -381,6 +394,7 @@ class Scale(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Add(Layer):
@@ -396,6 +410,7 @@ class Add(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Dropout(Layer):
@@ -412,6 +427,7 @@ class Dropout(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Multiply(Layer):
@@ -427,6 +443,7 @@ class Multiply(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Subtract(Layer):
@@ -442,6 +459,7 @@ class Subtract(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Divide(Layer):
@@ -457,6 +475,7 @@ class Divide(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Maximum(Layer):
@@ -472,6 +491,7 @@ class Maximum(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Minimum(Layer):
@@ -487,6 +507,7 @@ class Minimum(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Where(Layer):
@@ -502,6 +523,7 @@ class Where(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Compare(Layer):
@@ -519,6 +541,7 @@ class Compare(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Clip(Layer):
@@ -536,6 +559,7 @@ class Clip(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class HardSigmoid(Layer):
@@ -553,6 +577,7 @@ class HardSigmoid(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class HardSwish(Layer):
@@ -568,6 +593,7 @@ class HardSwish(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Elu(Layer):
@@ -584,6 +610,7 @@ class Elu(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Softplus(Layer):
@@ -599,6 +626,7 @@ class Softplus(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Mish(Layer):
@@ -614,6 +642,7 @@ class Mish(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Shift(Layer):
@@ -630,6 +659,7 @@ class Shift(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Exponential(Layer):
@@ -645,6 +675,7 @@ class Exponential(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Logarithm(Layer):
@@ -660,6 +691,7 @@ class Logarithm(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class SquareRoot(Layer):
@@ -675,6 +707,7 @@ class SquareRoot(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Reciprocal(Layer):
@@ -690,6 +723,7 @@ class Reciprocal(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Square(Layer):
@@ -705,6 +739,7 @@ class Square(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Power(Layer):
@@ -721,6 +756,7 @@ class Power(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class ErrorFunction(Layer):
@@ -736,6 +772,7 @@ class ErrorFunction(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Absolute(Layer):
@@ -751,6 +788,7 @@ class Absolute(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Prelu(Layer):
@@ -767,6 +805,7 @@ class Prelu(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Flatten(Layer):
@@ -782,6 +821,7 @@ class Flatten(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class BroadcastAdd(Layer):
@@ -797,6 +837,7 @@ class BroadcastAdd(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Expand(Layer):
@@ -813,6 +854,7 @@ class Expand(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Parameter(Layer):
@@ -829,6 +871,7 @@ class Parameter(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Position(Layer):
@@ -844,6 +887,7 @@ class Position(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class ClassToken(Layer):
@@ -859,6 +903,7 @@ class ClassToken(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class RNN(Layer):
@@ -877,6 +922,7 @@ class RNN(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class GRU(Layer):
@@ -895,6 +941,7 @@ class GRU(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class LSTM(Layer):
@@ -913,6 +960,7 @@ class LSTM(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Embedding(Layer):
@@ -931,6 +979,7 @@ class Embedding(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Matmul(Layer):
@@ -947,6 +996,7 @@ class Matmul(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class MHSA(Layer):
@@ -965,6 +1015,7 @@ class MHSA(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Softmax(Layer):
@@ -981,6 +1032,7 @@ class Softmax(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class LogSoftmax(Layer):
@@ -996,6 +1048,7 @@ class LogSoftmax(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Concat(Layer):
@@ -1012,6 +1065,7 @@ class Concat(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Split(Layer):
@@ -1029,6 +1083,7 @@ class Split(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Slice(Layer):
@@ -1047,6 +1102,7 @@ class Slice(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Flip(Layer):
@@ -1063,6 +1119,7 @@ class Flip(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Reshape(Layer):
@@ -1079,6 +1136,7 @@ class Reshape(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Transpose(Layer):
@@ -1095,6 +1153,7 @@ class Transpose(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Pad(Layer):
@@ -1112,6 +1171,7 @@ class Pad(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class ReduceMean(Layer):
@@ -1129,6 +1189,7 @@ class ReduceMean(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class ReduceSum(Layer):
@@ -1146,6 +1207,7 @@ class ReduceSum(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class ReduceMax(Layer):
@@ -1164,6 +1226,7 @@ class ReduceMax(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class ReduceMin(Layer):
@@ -1182,6 +1245,7 @@ class ReduceMin(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Interpolation(Layer):
@@ -1200,6 +1264,7 @@ class Interpolation(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class AvgPool2d(Layer):
@@ -1219,6 +1284,7 @@ class AvgPool2d(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class MaxPool2d(Layer):
@@ -1237,6 +1303,7 @@ class MaxPool2d(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class GlobalAvgPool(Layer):
@@ -1252,6 +1319,7 @@ class GlobalAvgPool(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class BatchNorm(Layer):
@@ -1271,6 +1339,7 @@ class BatchNorm(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class InstanceNorm(Layer):
@@ -1292,6 +1361,7 @@ class InstanceNorm(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class GroupNorm(Layer):
@@ -1311,6 +1381,7 @@ class GroupNorm(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class LayerNorm(Layer):
@@ -1331,6 +1402,7 @@ class LayerNorm(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class RMSNorm(Layer):
@@ -1350,6 +1422,7 @@ class RMSNorm(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class CrossEntropy(Loss):

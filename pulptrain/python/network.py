@@ -229,6 +229,11 @@ def Sequential(  # noqa: N802 - one of the constructors of a network, written as
         more: dict[str, object] = {"name": layer_name, "type": layer.primitive.name}
         if layer.options.get("inputs"):
             more["inputs"] = [_input_name(item, name_of, layer) for item in layer.options["inputs"]]
+        lent = layer.options.get("weights_of")
+        if isinstance(lent, Mapping):
+            more["weights_of"] = {key: _input_name(item, name_of, layer) for key, item in lent.items()}
+        elif lent is not None:
+            more["weights_of"] = _input_name(lent, name_of, layer)
         nodes.append(layer.node(**more))
     terms = [_loss_node(item, name_of) for item in losses]
     top: dict[str, object] = {

@@ -545,6 +545,37 @@ def test_a_loss_has_the_options_of_its_node(reduction: str, tmp_path: Path) -> N
         import_training(load_onnx(saved(tmp_path, other)))
 
 
+@pytest.mark.parametrize("seed", [[], ["one"]], ids=["Deeploy", "ONNX Runtime"])
+def test_a_loss_of_log_probabilities_is_that_of_its_node(seed: list[str], tmp_path: Path) -> None:
+    import torch
+
+    generator = np.random.default_rng(6)
+    x, w = (generator.uniform(-1, 1, shape).astype(np.float32) for shape in ((4, 5), (3, 5)))
+    label, weights = generator.integers(3, size=4), np.array([0.5, 2, 1], np.float32)
+    said = {"ignore_index": int(label[0])}
+    reads = [*seed, "logs", "labels", *(["weights"] if seed else [])]
+    nodes = [
+        node("Gemm", ["input", "w"], ["y"], transB=1),
+        node("LogSoftmax", ["y"], ["logs"], axis=1),
+        node("NegativeLogLikelihoodLoss", ["logs", "labels", *reads[3:]], ["the_loss"], **said),
+        node(f"{MICROSOFT}NegativeLogLikelihoodLossGrad", reads, ["logs_grad"], **said),
+        node(f"{MICROSOFT}LogSoftmaxGrad_13", ["logs_grad", "logs"], ["y_grad"], axis=1),
+        node("Gemm", ["y_grad", "input"], ["w_grad"], transA=1),
+        *updated(["w"], RATE),
+    ]
+    inputs = [value("input", x.shape), value("labels", label.shape, "int64")]
+    constants = {"w": w, "one": np.float32(1), "weights": weights}
+    made = model(nodes, inputs, [value("w_updated", w.shape)], constants)
+    imported = import_training(load_onnx(saved(tmp_path, made)))
+    found = one_update(imported, {"w": w}, {"input": x, "labels": label})
+    parameter = torch.tensor(w, requires_grad=True)
+    own = torch.tensor(weights) if seed else None
+    truth = torch.nn.functional.cross_entropy(torch.tensor(x) @ parameter.T, torch.tensor(label), own, **said)
+    truth.backward()
+    assert found["loss"] == pytest.approx(truth.item(), rel=1e-6)
+    np.testing.assert_allclose(found["w"], w - RATE * parameter.grad.numpy(), rtol=1e-5, atol=1e-7)
+
+
 def test_running_statistics_go_on_as_onnx_runtime_has_them(tmp_path: Path) -> None:
     network = NETWORKS[0]
     generator = np.random.default_rng(1)

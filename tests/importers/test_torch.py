@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from configs.errors import InputError, UnsupportedLayerError
-from configs.model_file import read_model
+from configs.model_file import InputSpec, read_model
 from configs.model_text import model_text, model_tree
 from configs.yaml_file import parse_yaml
 from importers.torch.check import check_module
@@ -38,7 +38,7 @@ def iteration(model, seed=0):
     graph = build_training_graph(model.spec)
     sample = next(sample_stream(graph, model.spec, seed))
     values = {**sample, **initial_weights(graph, seed), **model.values}
-    return graph, evaluate(graph, values), {"input": sample["input"], "label": sample["label"]}
+    return graph, evaluate(graph, values), {name: sample[name] for name in (*graph.inputs, "label")}
 
 
 def agrees(module, model):
@@ -270,18 +270,22 @@ def test_everything_that_has_no_form_here_is_listed_at_once():
     assert error.value.exit_code == 2
 
 
-class Shared(nn.Module):
+class TwoOrders(nn.Module):
     def __init__(self):
         super().__init__()
         self.fc = nn.Linear(4, 4)
 
     def forward(self, x):
-        return self.fc(torch.relu(self.fc(x)))
+        return F.linear(torch.relu(self.fc(x)), self.fc.weight.t())
 
 
 class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+
     def forward(self, x, y):
-        return x + y
+        return self.fc(x) - self.fc(y)
 
 
 class TwoOutputs(nn.Module):
@@ -309,12 +313,16 @@ class DataDependent(nn.Module):
 
 
 REFUSED = {
-    "a weight used twice": (
-        Shared,
+    "a weight used in two orders": (
+        TwoOrders,
         (torch.zeros(1, 4),) if MODULES else (),
-        "more than once, by fc and fc_2",
+        "more than once, by fc and fc_2, .*in two orders",
     ),
-    "two inputs": (TwoInputs, (torch.zeros(1, 4),) * 2 if MODULES else (), "one input"),
+    "two batches": (
+        TwoInputs,
+        (torch.zeros(2, 4), torch.zeros(1, 4)) if MODULES else (),
+        "different batches: 2, 1",
+    ),
     "two outputs": (TwoOutputs, (torch.zeros(1, 4),) if MODULES else (), "returns 2 tensors"),
     "random numbers": (Random, (torch.zeros(1, 4),) if MODULES else (), "draws random numbers"),
     "a mean over samples": (OverBatch, (torch.zeros(2, 4),) if MODULES else (), "over samples"),
@@ -468,3 +476,84 @@ def test_gradients_divided_by_how_often_a_word_is_read_are_refused():
     module = nn.Sequential(nn.Embedding(5, 6, scale_grad_by_freq=True), nn.Flatten(), nn.Linear(24, 3))
     with pytest.raises(UnsupportedLayerError, match="scale_grad_by_freq=False"):
         from_torch(module, torch.zeros(2, 4, dtype=torch.int64))
+
+
+class Siamese(nn.Module):
+    """One branch for both halves."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(1, 4, 3, padding=1), nn.Linear(64, 5)
+
+    def one(self, x):
+        return self.fc(self.conv(x).relu().flatten(1))
+
+    def forward(self, x):
+        return self.one(x[:, :1]) - self.one(x[:, 1:])
+
+
+class Tied(nn.Module):
+    """The table of words is the weight of the head as well: one Parameter by two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.middle, self.head = (
+            nn.Embedding(11, 6),
+            nn.Linear(6, 6),
+            nn.Linear(6, 11, bias=False),
+        )
+        self.head.weight = self.table.weight
+
+    def forward(self, x):
+        return self.head(self.middle(self.table(x)).tanh())
+
+
+class Unrolled(nn.Module):
+    """A cell of two linear layers, three times."""
+
+    def __init__(self):
+        super().__init__()
+        self.fed, self.kept = nn.Linear(3, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        state = self.fed(x[:, 0]).tanh()
+        for step in (1, 2):
+            state = (self.fed(x[:, step]) + self.kept(state)).tanh()
+        return state
+
+
+SHARING = {
+    "siamese": (Siamese, lambda: torch.randn(2, 2, 4, 4), {"conv": 1, "fc": 1}),
+    "tied": (Tied, lambda: torch.randint(11, (2, 5)), {"table": 1}),
+    "unrolled": (Unrolled, lambda: torch.randn(2, 3, 3), {"fed": 2, "kept": 1}),
+}
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_a_parameter_used_in_several_places_is_one_weight_with_the_sum_of_their_gradients(name):
+    make, example, lent = SHARING[name]
+    module = make()
+    model = from_torch(module, example(), nn.MSELoss())
+    lenders = [layer.weights_of["weight"] for layer in model.spec.layers if layer.weights_of]
+    assert {word: lenders.count(word) for word in lenders} == lent
+    assert {given.source for given in model.sources.values()} == {key for key, _ in module.named_parameters()}
+    check = agrees(module, model)
+    assert check.passed, (check.tensor, check.worst)
+    assert check.compared == 1 + len(list(module.parameters()))
+
+
+def test_several_inputs_are_called_as_forward_calls_them():
+    class Worded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.pair = nn.Embedding(11, 4), TwoInputs()
+
+        def forward(self, image, words):
+            return self.pair(image, self.table(words).mean(1))
+
+    module = Worded()
+    model = from_torch(module, (torch.randn(2, 4), torch.randint(11, (2, 5))), nn.MSELoss())
+    assert model.spec.inputs == (InputSpec("image", (4,)), InputSpec("words", (5,), 11))
+    check = agrees(module, model)
+    assert check.passed, (check.tensor, check.worst)
+    assert check.compared == 1 + len(list(module.parameters()))

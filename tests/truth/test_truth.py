@@ -56,7 +56,7 @@ def test_nor_does_a_process_that_has_loaded_all_of_it_and_made_an_update() -> No
 import {modules}, sys, torch
 weight = torch.zeros(1, requires_grad=True)
 weight.grad = torch.ones(1)
-truth.steps.updated(truth.steps.sgd([weight], learning_rate=0.5))
+truth.steps.updated(truth.steps.OPTIMIZERS["sgd"]([weight], learning_rate=0.5))
 assert weight.item() == -0.5
 print(*sys.modules)
 """

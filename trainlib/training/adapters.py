@@ -59,6 +59,12 @@ def _check(spec: LayerSpec, where: str) -> None:
         if spec.type == "mhsa":
             cure = "attention written out: linear (with adapter), matmul, scale, softmax, matmul"
         raise UnsupportedLayerError(f"{spec.type}{grouped} cannot have an adapter", where=where, cure=cure)
+    if spec.weights_of is not None:
+        raise ConfigError(
+            "a layer with an adapter has weights of its own, not those of another",
+            where=where,
+            cure="leave out 'weights_of' or the adapter",
+        )
     if spec.trainable is not True or spec.update_channels is not None:
         key = "update_channels" if spec.update_channels is not None else "trainable"
         raise ConfigError(

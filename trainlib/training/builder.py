@@ -30,7 +30,7 @@ from trainlib.primitives.definition import (
     Step,
 )
 from trainlib.registry import layer_primitive
-from trainlib.training.built_layer import BuiltLayer, expanded, gradient_name, where_of
+from trainlib.training.built_layer import BuiltLayer, expanded, gradient_name, shared_parameters, where_of
 from trainlib.training.options import layer_options
 
 OP_BYTES = 100_000
@@ -204,6 +204,7 @@ class GraphBuilder:
                 trainable=True,
                 update_channels=None,
                 adapter=None,
+                weights_of=None,
             )
             (self._converted[name, to],) = self.add_layer(new, [name])
         return self._converted[name, to]
@@ -229,11 +230,19 @@ class GraphBuilder:
             else:
                 tensor = Tensor(name, given.shape, "activation", dtype, layout=layout)
             roles[role] = self.add(tensor)
+        shared = shared_parameters(layer, self.layers, self.tensors)
+        layer.shared = frozenset(shared)
         for role, parameter in plan.parameters.items():
+            if role in shared:
+                roles[role] = shared[role][0]
+                continue
             name = f"{spec.name}.{PARAMETER_NAMES.get(role, role)}"
             dtype = parameter.dtype or layer.dtype
             roles[role] = self.add(Tensor(name, parameter.shape, "weight", dtype, initial=parameter.initial))
-        possible = {role: parameter.trainable for role, parameter in plan.parameters.items()}
+        possible = {
+            role: parameter.trainable and shared.get(role, ("", True))[1]
+            for role, parameter in plan.parameters.items()
+        }
         layer.trained = trained_roles(spec, possible, where_of(spec))
         for role, buffer in plan.buffers.items():
             name = self.add(
@@ -300,13 +309,14 @@ class GraphBuilder:
 
         Returns trained weight -> gradient. A layer gets a step only if one of its results is needed: input
         gradients by a trained parameter (or an input marked differentiable) before it, weight gradients where
-        the parameter is trained. Gradients of a tensor with several users are summed by explicit ops.
+        the parameter is trained. Gradients of a tensor or a weight with several users are summed by explicit
+        ops.
         """
         expected = self.contributions(seeds.values())
         arrived: dict[str, list[str]] = {name: [] for name in expected}
         for seed, output in seeds.items():
             arrived[output].append(seed)
-            self._collect(output, arrived[output], expected[output])
+            self._collect(output, arrived[output], expected[output], self.backward)
         gradients: dict[str, str] = {}
         for layer in reversed(self.layers):
             if not any(layer.roles[role] in self.backward for role in layer.outputs):
@@ -316,16 +326,15 @@ class GraphBuilder:
                     layer.roles[f"d{role}"] = self.backward[layer.roles[role]]
             wanted = [role for role in layer.inputs if layer.roles[role] in self.differentiable]
             for role in wanted:
-                tensor = layer.roles[role]
-                suffix = f"@{layer.spec.name}{'' if role == 'x' else f'.{role}'}"
-                layer.roles[f"d{role}"] = gradient_name(tensor) + (suffix if expected[tensor] > 1 else "")
+                layer.roles[f"d{role}"] = _own_gradient(layer, role, expected)
             for role in layer.trained:
-                layer.roles[f"d{role}"] = gradients[layer.roles[role]] = gradient_name(layer.roles[role])
+                layer.roles[f"d{role}"] = _own_gradient(layer, role, expected)
             self._emit_backward(layer, {f"d{role}" for role in (*wanted, *layer.trained)})
-            for role in wanted:
+            for role in (*wanted, *layer.trained):
                 tensor = layer.roles[role]
                 arrived[tensor].append(layer.roles[f"d{role}"])
-                self._collect(tensor, arrived[tensor], expected[tensor])
+                complete = self.backward if role in layer.inputs else gradients
+                self._collect(tensor, arrived[tensor], expected[tensor], complete)
         return {name: gradients[name] for name in self.of_weights() if name in gradients}
 
     def of_weights(self) -> tuple[str, ...]:
@@ -337,7 +346,7 @@ class GraphBuilder:
         )
 
     def contributions(self, outputs: Iterable[str]) -> dict[str, int]:
-        """How many gradients each tensor receives from losses of these `outputs` and the layers behind it."""
+        """How many gradients each tensor and weight receives, from losses of `outputs` and from layers."""
         expected = dict(Counter(outputs))
         reached = set(expected)
         for layer in reversed(self.layers):
@@ -347,6 +356,8 @@ class GraphBuilder:
                     if name in self.differentiable:
                         expected[name] = expected.get(name, 0) + 1
                         reached.add(name)
+                for role in layer.trained:
+                    expected[layer.roles[role]] = expected.get(layer.roles[role], 0) + 1
         return expected
 
     def _emit_backward(self, layer: BuiltLayer, needed: set[str]) -> None:
@@ -371,11 +382,14 @@ class GraphBuilder:
                 Tensor(name, source.shape, "gradient", self.tensors[gradient].dtype, gradient, source.layout)
             )
 
-    def _collect(self, tensor: str, parts: list[str], expected: int) -> None:
-        """Sum the gradients of a tensor as they arrive: in place of the first if nothing else shares it."""
+    def _collect(self, tensor: str, parts: list[str], expected: int, complete: dict[str, str]) -> None:
+        """Sum the gradients of a tensor as they arrive: in place of the first if nothing else shares it.
+
+        The sum of all goes into `complete`.
+        """
         if len(parts) == 1:
             if expected == 1:
-                self.backward[tensor] = parts[0]
+                complete[tensor] = parts[0]
             return
         from trainlib.primitives.optimizers import accumulate
 
@@ -396,7 +410,7 @@ class GraphBuilder:
         )
         parts[0] = total
         if number == 0:
-            self.backward[tensor] = total
+            complete[tensor] = total
 
     # Update
 
@@ -439,6 +453,13 @@ class GraphBuilder:
                 writes=writes,
                 windows=windows,
             )
+
+
+def _own_gradient(layer: BuiltLayer, role: str, expected: Mapping[str, int]) -> str:
+    """The tensor into which a layer writes the gradient of one of its roles, alone or to be summed."""
+    tensor = layer.roles[role]
+    suffix = f"@{layer.spec.name}{'' if role in ('x', 'w') else f'.{role}'}"
+    return gradient_name(tensor) + (suffix if expected[tensor] > 1 else "")
 
 
 def _attributes_of(layer: BuiltLayer, step: Step) -> Mapping[str, Any]:

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from configs.dtypes import DType
+from configs.errors import ConfigError, ShapeError
 from configs.model_file import LayerSpec
+from configs.suggest import suggestion
+from trainlib.ir.graph import Tensor
+from trainlib.ir.parameters import PARAMETER_NAMES
 from trainlib.primitives.definition import LayerPlan, LayerPrimitive
 
 
@@ -36,6 +40,13 @@ class BuiltLayer:
     """Roles of the outputs."""
     trained: tuple[str, ...]
     """Roles of the parameters that are trained."""
+    shared: frozenset[str] = frozenset()
+    """Roles of the parameters that are another layer's."""
+
+    @property
+    def has_own_parameters(self) -> bool:
+        """Whether it has parameters that are not another layer's."""
+        return bool(self.plan.parameters.keys() - self.shared)
 
 
 def expanded(declared: Sequence[str], layer: BuiltLayer, present: set[str]) -> tuple[str, ...]:
@@ -55,3 +66,85 @@ def expanded(declared: Sequence[str], layer: BuiltLayer, present: set[str]) -> t
         elif role[:-1] in present:
             roles.append(role[:-1])
     return tuple(roles)
+
+
+def shared_parameters(
+    layer: BuiltLayer, before: Sequence[BuiltLayer], tensors: Mapping[str, Tensor]
+) -> dict[str, tuple[str, bool]]:
+    """Roles of the parameters that are another layer's: their tensors, and whether that layer trains them.
+
+    Raises ConfigError and ShapeError for a layer or a parameter that is not there, or cannot be shared.
+    """
+    spec, where = layer.spec, where_of(layer.spec)
+    if spec.weights_of is None:
+        return {}
+    own = {PARAMETER_NAMES.get(role, role): role for role in layer.plan.parameters}
+    words = {name: f"{spec.weights_of}.{name}" for name in own}
+    if not isinstance(spec.weights_of, str):
+        words = {name: word if "." in word else f"{word}.{name}" for name, word in spec.weights_of.items()}
+    found: dict[str, tuple[str, bool]] = {}
+    for name, word in words.items():
+        if name not in own:
+            raise ConfigError(
+                f"{spec.type} has no parameter '{name}'", where=where, cure=suggestion(name, own)
+            )
+        role = own[name]
+        owner, its_role = _owner(word, before, where)
+        _check_shared(layer, role, owner, its_role, tensors[owner.roles[its_role]])
+        found[role] = owner.roles[its_role], its_role in owner.trained
+    if isinstance(spec.weights_of, str) and layer.plan.buffers:
+        raise ConfigError(
+            f"{spec.type} has statistics besides its parameters, which two places cannot both count",
+            where=where,
+            cure="weights_of: " + "{" + ", ".join(f"{name}: {spec.weights_of}" for name in own) + "}",
+        )
+    return found
+
+
+def _owner(word: str, before: Sequence[BuiltLayer], where: str) -> tuple[BuiltLayer, str]:
+    """The layer of ``layer.parameter``, and the role of the parameter."""
+    name, _, parameter = word.rpartition(".")
+    layers = {layer.spec.name: layer for layer in before if layer.plan.parameters}
+    if name not in layers:
+        raise ConfigError(
+            f"weights_of: '{name}' is no layer before this one that has parameters",
+            where=where,
+            cure=suggestion(name, layers),
+        )
+    roles = {PARAMETER_NAMES.get(role, role): role for role in layers[name].plan.parameters}
+    if parameter not in roles:
+        raise ConfigError(
+            f"weights_of: layer {name} has no parameter '{parameter}'",
+            where=where,
+            cure=suggestion(parameter, roles),
+        )
+    return layers[name], roles[parameter]
+
+
+def _check_shared(layer: BuiltLayer, role: str, owner: BuiltLayer, its_role: str, weight: Tensor) -> None:
+    spec, where, name = layer.spec, where_of(layer.spec), owner.spec.name
+    if isinstance(spec.weights_of, str) and spec.type != owner.spec.type:
+        raise ConfigError(
+            f"weights_of: layer {name} is a {owner.spec.type}, not a {spec.type}",
+            where=where,
+            cure=f"weights_of: {{weight: {name}}}, if it means one parameter",
+        )
+    if spec.update_channels is not None or owner.spec.update_channels is not None:
+        raise ConfigError(
+            f"the weights of layer {name} are used twice: 'update_channels' cannot say which of them",
+            where=where,
+            cure="leave out 'update_channels' or 'weights_of'",
+        )
+    parameter = layer.plan.parameters[role]
+    dtype = parameter.dtype or layer.dtype
+    order = "sources_first"  # how conv2d and pointwise store the weights of images HWC
+    transposed = layer.plan.attributes.get(order) != owner.plan.attributes.get(order)
+    if (parameter.shape, dtype) != (weight.shape, weight.dtype) or transposed:
+        needed, there = list(parameter.shape), list(weight.shape)
+        stored = " stored in another order" if transposed else ""
+        raise ShapeError(
+            f"it needs a {PARAMETER_NAMES.get(role, role)} {needed} of {dtype}, {weight.name} is {there} of "
+            f"{weight.dtype}{stored}",
+            where=where,
+            cure="layers of the same shape, dtype and layout",
+        )

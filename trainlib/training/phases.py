@@ -177,7 +177,11 @@ def _graph(
         name=name,
         tensors=builder.tensors,
         ops=tuple(builder.ops),
-        inputs=tuple(name for name, tensor in builder.tensors.items() if tensor.kind == "input"),
+        inputs=tuple(
+            name
+            for name, tensor in builder.tensors.items()
+            if tensor.kind == "input" and tensor.alias_of is None and name not in builder.backward.values()
+        ),
         labels=tuple(terms.labels),
         outputs=tuple(outputs),
         losses=tuple(terms.losses),

@@ -9,13 +9,14 @@ channels).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from configs.errors import ConfigError, ShapeError, UnsupportedLayerError
-from configs.model_file import ModelSpec
+from configs.model_file import LayerSpec, ModelSpec
 from trainlib.ir.graph import Op, Tensor, TensorWindow
+from trainlib.ir.parameters import PARAMETER_NAMES
 from trainlib.training.builder import GraphBuilder
 from trainlib.training.built_layer import BuiltLayer, where_of
 
@@ -23,14 +24,14 @@ SUPPORTED = ("conv2d", "depthwise", "linear", "pointwise")
 """Layer types whose output channels can be trained one by one."""
 
 
-def frozen_layers(spec: ModelSpec, layers: Iterable[BuiltLayer]) -> ModelSpec:
+def frozen_layers(spec: ModelSpec, layers: Sequence[BuiltLayer]) -> ModelSpec:
     """The model with the layers frozen that its `train` leaves out; `layers` are those of a first build.
 
     Raises ConfigError if nothing is left to train in the layers named.
     """
     if spec.train is None:
         return spec
-    with_parameters = [layer.spec.name for layer in layers if layer.plan.parameters]
+    with_parameters = [layer.spec.name for layer in layers if layer.has_own_parameters]
     named = tuple(with_parameters[-1:]) if spec.train == "last" else tuple(spec.train)
     if not set(named) & set(with_parameters):
         raise ConfigError(
@@ -38,11 +39,21 @@ def frozen_layers(spec: ModelSpec, layers: Iterable[BuiltLayer]) -> ModelSpec:
             where=spec.where,
             cure="layers with parameters: " + ", ".join(with_parameters),
         )
+    built = {layer.spec.name: layer for layer in layers}
     chosen = tuple(
-        layer if layer.name in named else replace(layer, trainable=False, adapter=None, update_channels=None)
-        for layer in spec.layers
+        layer if layer.name in named else _frozen(layer, built[layer.name], named) for layer in spec.layers
     )
     return replace(spec, layers=chosen, train=None)
+
+
+def _frozen(layer: LayerSpec, built: BuiltLayer, named: Sequence[str]) -> LayerSpec:
+    """The layer with nothing trained but what it shares with a layer that is `named`."""
+    lent = tuple(
+        PARAMETER_NAMES.get(role, role)
+        for role in built.trained
+        if role in built.shared and built.roles[role].rpartition(".")[0] in named
+    )
+    return replace(layer, trainable=lent or False, adapter=None, update_channels=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,19 @@ def test_the_loops_of_a_transposition_touch_every_element_at_its_place(shape, co
     assert moves(team) == wanted
 
 
+@pytest.mark.parametrize("axes", [[0], [2], [0, 2], [0, 1, 2]])
+def test_the_loops_of_a_flip_walk_a_box_from_its_last_element(axes) -> None:
+    graph = build_layer_graph("flip", {"axes": axes}, [DrawnInput((3, 4, 5))])
+    forward = graph.ops[0]
+    task = lowering_of(forward).tile(forward, graph.tensors, {"d1": (0, 3)}, CHOICE)
+    (call,), shape = task.calls, (3, 3, 5)
+    source = 4 * np.arange(prod(shape)).reshape(shape)
+    wanted = dict(
+        zip(np.flip(source, axes).ravel().tolist(), (0x1000 + source).ravel().tolist(), strict=True)
+    )
+    assert moves(call.work(3, {"x": 0, "y": 0x1000})) == wanted
+
+
 def test_dimensions_that_are_contiguous_on_both_sides_become_one_loop() -> None:
     assert Walk((2, 3, 4), (12, 4, 1), (12, 4, 1)).merged() == Walk((24,), (1,), (1,))
     assert Walk((2, 3, 4), (24, 8, 1), (12, 4, 1)).merged() == Walk((6, 4), (8, 1), (4, 1))

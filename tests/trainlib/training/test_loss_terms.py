@@ -112,8 +112,9 @@ def test_a_model_of_several_is_written_as_it_is_read(tmp_path: Path) -> None:
 
 def test_more_inputs_change_nothing_of_what_one_is_fed(tmp_path: Path) -> None:
     one = "name: one\ninput: {shape: [4]}\nloss: mse\n" + SGD
-    layers = "layers: [{name: fc, type: linear, out_features: 2}]\n"
+    layers = "layers: [{name: flat, type: flatten}, {name: fc, type: linear, out_features: 2}]\n"
     graph, spec = build_training_graph(read(tmp_path, one + layers)), read(tmp_path, one + layers)
+    assert graph.inputs == ("input",)  # and not the view of it
     draws = np.random.default_rng([3, 1])
     for sample, _ in zip(sample_stream(graph, spec, 3), range(2), strict=False):
         assert sample["input"].tobytes() == draws.uniform(-1, 1, 4).astype(np.float32).tobytes()

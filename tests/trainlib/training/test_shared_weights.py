@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights used more than once: gradients of all uses are summed in one buffer, and updated once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pulptrain as pt
+from configs.errors import PulptrainError
+from configs.model_file import ModelSpec, load_model
+from configs.model_text import model_text
+from trainlib.ir.graph import TrainingGraph
+from trainlib.references.reference import evaluate
+from trainlib.training.options import check_options
+from trainlib.training.phases import build_training_graph, initial_weights
+from trainlib.training.training_data import sample_stream
+
+END = """batch: 2
+loss: mse
+optimizer: {name: sgd, learning_rate: 0.1}
+layers:
+"""
+SIAMESE = (
+    """name: siamese
+inputs: {left: {shape: [4]}, right: {shape: [4]}}
+"""
+    + END
+    + """
+  - {name: one, type: linear, out_features: 3, bias: true, inputs: [left]}
+  - {name: other, type: linear, out_features: 3, bias: true, inputs: [right], weights_of: one}
+  - {name: apart, type: subtract, inputs: [one, other]}
+"""
+)
+CONVOLUTION = (
+    """name: convolution
+input: {shape: [2, 6, 6]}
+"""
+    + END
+    + """
+  - {name: first, type: conv2d, out_channels: 2, kernel: 3, padding: 1}
+  - {name: relu, type: relu}
+  - {name: again, type: conv2d, out_channels: 2, kernel: 3, padding: 1, weights_of: first}
+"""
+)
+TIED = (
+    """name: tied
+input: {shape: [5], classes: 11}
+"""
+    + END
+    + """
+  - {name: table, type: embedding, vocabulary: 11, features: 6}
+  - {name: middle, type: linear, out_features: 6}
+  - {name: head, type: linear, out_features: 11, weights_of: {weight: table}}
+"""
+)
+UNROLLED = (
+    """name: unrolled
+inputs: {a: {shape: [3]}, b: {shape: [3]}, c: {shape: [3]}}
+"""
+    + END
+    + """
+  - {name: in1, type: linear, out_features: 4, bias: true, inputs: [a]}
+  - {name: h1, type: tanh}
+  - {name: in2, type: linear, out_features: 4, bias: true, inputs: [b], weights_of: in1}
+  - {name: rec2, type: linear, out_features: 4, inputs: [h1]}
+  - {name: s2, type: add, inputs: [in2, rec2]}
+  - {name: h2, type: tanh}
+  - {name: in3, type: linear, out_features: 4, bias: true, inputs: [c], weights_of: in2}
+  - {name: rec3, type: linear, out_features: 4, inputs: [h2], weights_of: {weight: rec2.weight}}
+  - {name: s3, type: add, inputs: [in3, rec3]}
+  - {name: h3, type: tanh}
+"""
+)
+
+
+def siamese(fn: Any, w: Any, x: Any) -> Any:
+    return fn.linear(x["left"], w["one.weight"], w["one.bias"]) - fn.linear(
+        x["right"], w["one.weight"], w["one.bias"]
+    )
+
+
+def convolution(fn: Any, w: Any, x: Any) -> Any:
+    return fn.conv2d(fn.conv2d(x["input"], w["first.weight"], padding=1).relu(), w["first.weight"], padding=1)
+
+
+def tied(fn: Any, w: Any, x: Any) -> Any:
+    rows = fn.embedding(x["input"], w["table.weight"])
+    return fn.linear(fn.linear(rows, w["middle.weight"]), w["table.weight"])
+
+
+def unrolled(fn: Any, w: Any, x: Any) -> Any:
+    state = fn.linear(x["a"], w["in1.weight"], w["in1.bias"]).tanh()
+    for name in "bc":
+        fed = fn.linear(x[name], w["in1.weight"], w["in1.bias"])
+        state = (fed + fn.linear(state, w["rec2.weight"])).tanh()
+    return state
+
+
+NETWORKS = {
+    "siamese": (SIAMESE, siamese, 2),
+    "convolution": (CONVOLUTION, convolution, 2),
+    "tied": (TIED, tied, 2),
+    "unrolled": (UNROLLED, unrolled, 3),
+}
+
+
+def read(folder: Path, text: str) -> ModelSpec:
+    path = folder / "m.yaml"
+    path.write_text(text)
+    return load_model(str(path), check_options)
+
+
+def iteration(spec: ModelSpec) -> tuple[TrainingGraph, dict, dict]:
+    """The graph, its values before an iteration, and all tensors after it."""
+    graph = build_training_graph(spec)
+    start = {**initial_weights(graph, 0), **next(sample_stream(graph, spec, 0))}
+    return graph, start, evaluate(graph, start)
+
+
+@pytest.mark.needs_torch
+@pytest.mark.parametrize("name", NETWORKS)
+def test_gradients_of_all_uses_are_those_of_autograd_and_there_is_one_update(
+    name: str, tmp_path: Path
+) -> None:
+    import torch
+
+    text, network, uses = NETWORKS[name]
+    graph, start, made = iteration(read(tmp_path, text))
+    given = {
+        key: torch.tensor(np.asarray(array, np.int64 if array.dtype.kind == "i" else np.float64))
+        for key, array in start.items()
+    }
+    weights = {key: given[key].requires_grad_() for key in graph.weights}
+    torch.nn.functional.mse_loss(network(torch.nn.functional, weights, given), given["label"]).backward()
+    for key, gradient in graph.gradients.items():
+        np.testing.assert_allclose(made[gradient], weights[key].grad, rtol=1e-5, atol=1e-6, err_msg=key)
+    assert sum(op.step == "UPD" for op in graph.ops) == len(graph.weights) == len(graph.gradients)
+    assert max(sum(key in op.inputs and op.step == "FW" for op in graph.ops) for key in graph.weights) == uses
+
+
+@pytest.mark.needs_torch
+@pytest.mark.parametrize("buffering", ["single", "double"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_machine_sums_them_in_one_buffer(name: str, buffering: str, tmp_path: Path) -> None:
+    read(tmp_path, NETWORKS[name][0])
+    result = pt.run(str(tmp_path / "m.yaml"), "pulp-open", iterations=2, buffering=buffering)
+    assert result.summary["functional"]["passed"]
+    assert result.summary["functional"]["without_truth"] == 0
+
+
+def test_the_sum_lies_where_the_first_gradient_lies(tmp_path: Path) -> None:
+    graph, _, _ = iteration(read(tmp_path, UNROLLED))
+    total = graph.tensors[graph.gradients["in1.weight"]]
+    assert graph.storage_of(total.name) == "in1.weight.grad@in3"
+    sums = [op for op in graph.ops if op.step == "ACC" and op.inputs[0].startswith("in1.weight")]
+    assert [op.inputs[1] for op in sums] == ["in1.weight.grad@in2", "in1.weight.grad@in1"]
+
+
+def test_who_trains_a_shared_weight(tmp_path: Path) -> None:
+    """The layer that has it; a use that is not trainable follows its updates and gives no gradient."""
+    frozen = UNROLLED.replace("inputs: [a]", "inputs: [a], trainable: false")
+    assert set(build_training_graph(read(tmp_path, frozen)).gradients) == {"rec2.weight"}
+    stopped = SIAMESE.replace("weights_of: one", "weights_of: one, trainable: false")
+    graph = build_training_graph(read(tmp_path, stopped))
+    assert graph.gradients == {"one.weight": "one.weight.grad", "one.bias": "one.bias.grad"}
+    assert not [op for op in graph.ops if op.layer == "other" and op.step == "WG"]
+    named = build_training_graph(read(tmp_path, TIED.replace("batch: 2", "batch: 2\ntrain: [table]")))
+    assert set(named.gradients) == {"table.weight"}
+    assert "table.weight.grad@head" in named.tensors
+    last = build_training_graph(read(tmp_path, TIED.replace("batch: 2", "batch: 2\ntrain: last")))
+    assert set(last.gradients) == {"middle.weight"}
+
+
+def test_a_model_that_shares_is_written_as_it_is_read(tmp_path: Path) -> None:
+    for text in (UNROLLED, TIED):
+        spec = read(tmp_path, text)
+        again = read(tmp_path, model_text(spec))
+        assert [layer.weights_of for layer in again.layers] == [layer.weights_of for layer in spec.layers]
+
+
+def test_layers_of_a_script_share_by_object() -> None:
+    table = pt.Embedding(11, 6)
+    head = pt.Linear(11, weights_of={"weight": table})
+    model = pt.Sequential(table, head, input=(5,), classes=11, loss=pt.MSE(), optimizer=pt.SGD(0.1))
+    assert model.spec.layers[1].weights_of == {"weight": "embedding1"}
+    twice = pt.Linear(5)
+    pt.Sequential(twice, pt.Linear(5, weights_of=twice), input=(5,), loss=pt.MSE(), optimizer=pt.SGD(0.1))
+
+
+@pytest.mark.parametrize(
+    ("text", "change", "message"),
+    [
+        (SIAMESE, ("weights_of: one", "weights_of: on"), "'on' is no layer before this one"),
+        (SIAMESE, ("weights_of: one", "weights_of: {weigth: one}"), "linear has no parameter 'weigth'"),
+        (SIAMESE, ("weights_of: one", "weights_of: {weight: one.b}"), "layer one has no parameter 'b'"),
+        (
+            SIAMESE,
+            ("other, type: linear, out_features: 3", "other, type: linear, out_features: 2"),
+            "needs a",
+        ),
+        (SIAMESE, ("weights_of: one", "weights_of: one, dtype: fp16"), "needs a weight .* of float16"),
+        (SIAMESE, ("weights_of: one", "weights_of: one, update_channels: 2"), "'update_channels' cannot say"),
+        (SIAMESE, ("weights_of: one", "weights_of: one, adapter: {rank: 1}"), "has weights of its own"),
+        (TIED, ("weights_of: {weight: table}", "weights_of: table"), "table is a embedding, not a linear"),
+        (CONVOLUTION, ("weights_of: first", "weights_of: relu"), "'relu' is no layer before"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused_at_its_line(
+    text: str, change: tuple[str, str], message: str, tmp_path: Path
+) -> None:
+    assert change[0] in text
+    wrong = text.replace(*change)
+    with pytest.raises(PulptrainError, match=message) as caught:
+        build_training_graph(read(tmp_path, wrong))
+    line = next(n for n, row in enumerate(wrong.splitlines(), start=1) if change[1] in row)
+    assert f"m.yaml:{line}" in str(caught.value), str(caught.value)
