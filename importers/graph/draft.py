@@ -120,7 +120,8 @@ class Draft:
         return name
 
     def feed(self, word: str, shape: Shape, dtype: str) -> View:
-        """The network's input."""
+        """An input of the network."""
+        self._names.add(word)
         self.tensors[word] = Tensor(word, shape, "input", dtype_of(dtype))
         return View.of(word, shape)
 
@@ -272,9 +273,9 @@ class Draft:
         self.layers[index] = replace(layer, weights_of=lent)
         del self.values[tensor], self.sources[tensor]
 
-    def without_unused(self, last: str) -> None:
-        """Drop layers whose outputs lead to nothing but themselves; `last` is the layer of the output."""
-        used = {last}
+    def without_unused(self, *last: str) -> None:
+        """Drop layers whose outputs lead to nothing but themselves; `last` are the layers of the outputs."""
+        used = set(last)
         kept: list[LayerSpec] = []
         for layer in reversed(self.layers):
             if layer.name in used:

@@ -105,6 +105,10 @@ class Node(Site, Attributes):
     """Whether its result goes into softmaxes over its last dimension, and nowhere else."""
     several: bool = False
     """Whether its result is a list."""
+    moving: frozenset[Key] = frozenset()
+    """Arguments through which a gradient goes to a trained parameter."""
+    only_compared: bool = False
+    """Whether its result is what outputs are compared with by losses, and nothing else."""
 
     def __getitem__(self, key: Key) -> Any:
         return self.arguments[key]

@@ -21,6 +21,7 @@ from configs.dtypes import is_float
 from configs.errors import InputError, UnsupportedLayerError
 from importers.graph.draft import NO_FORM, CannotTakeError, Draft, Problem
 from importers.graph.node import Handler, Node, Unknown
+from importers.graph.terms import Terms
 from importers.graph.views import Shape, View
 from importers.graph.weights import Constant, WeightNumbers
 
@@ -41,6 +42,10 @@ class Held:
         tensor = tensor.float() if tensor.is_floating_point() else tensor
         places = None if self.places is None else self.places.numpy()
         return Constant(tensor.numpy(), places, self.trained)
+
+
+class Moving:
+    """In place of what a gradient goes through."""
 
 
 class Aside:
@@ -67,8 +72,10 @@ def shape_of(node: Any) -> Shape | None:
     return tuple(int(size) for size in value.shape) if hasattr(value, "shape") else None
 
 
-def export_module(torch: Any, module: Any, inputs: tuple[Any, ...], where: str) -> Any:
-    """The functional training IR of the module in the mode it is in.
+def export_module(
+    torch: Any, module: Any, inputs: tuple[Any, ...], where: str, taken_apart: Collection[str] = ()
+) -> Any:
+    """The functional training IR of the module in its mode; ops `taken_apart` are what they stand for.
 
     Raises InputError where torch.export cannot capture the module, with the reason in its first line.
     """
@@ -78,7 +85,13 @@ def export_module(torch: Any, module: Any, inputs: tuple[Any, ...], where: str) 
         logging.disable()  # of shapes that do not fit torch logs a traceback besides the error
         try:
             program = torch.export.export(module, inputs)
-            functional = program.run_decompositions({})
+            table = torch.export.default_decompositions() if taken_apart else {}
+            ops = [
+                op
+                for op in table
+                if hasattr(op, "overloadpacket") and op.overloadpacket.__name__ in taken_apart
+            ]
+            functional = program.run_decompositions({op: table[op] for op in ops})
         except Exception as error:  # torch.export raises errors of many kinds, those of the module among them
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             reason = lines[0] if lines else type(error).__name__
@@ -121,14 +134,16 @@ def capture(
     dtype: str,
     handlers: Mapping[str, Handler],
     nearest: Mapping[str, str],
-) -> tuple[Draft, View]:
-    """The module as a draft of our layers, whose numbers are of `dtype`, and its output.
+    taken_apart: Collection[str] = (),
+) -> tuple[Draft, View | Terms]:
+    """The module as a draft of our layers, whose numbers are of `dtype`, and its output, or its loss.
 
+    For `taken_apart` see `export_module`.
     `trained` are names of parameters that are trained, `handlers` read an op each, `nearest` says what would
     do for others. Raises InputError if torch.export fails, and
     UnsupportedLayerError that lists all ops that have no form here.
     """
-    program = export_module(torch, module, inputs, where)
+    program = export_module(torch, module, inputs, where, taken_apart)
     graph = program.graph_module.graph
     signature = program.graph_signature
     state = {**dict(module.named_buffers(remove_duplicate=False)), **program.state_dict, **program.constants}
@@ -148,6 +163,8 @@ def capture(
             if item is not None and item.target is not None:
                 target = first_names.get(item.target, item.target)
                 known[node.name] = _held(torch, tensors, places, target, trained)
+                if target in trained:
+                    reader.moving.add(node.name)
                 continue
             known[node.name] = _input(draft, node, single=len(fed) == 1)
         elif node.op == "call_function":
@@ -193,7 +210,7 @@ def _input(draft: Draft, node: Any, *, single: bool) -> Any:
     if shape is None:
         return node.meta.get("val")  # a number, None
     dtype = str(node.meta["val"].dtype).removeprefix("torch.")
-    if len(shape) < 2:
+    if len(shape) < 2 and not draft.inputs:
         draft.problems.append(
             Problem(
                 node.name,
@@ -206,19 +223,21 @@ def _input(draft: Draft, node: Any, *, single: bool) -> Any:
         return Unknown()
     word = "input" if single or node.name == "input" else draft.free_name(node.name)
     draft.inputs.append(word)
-    return draft.feed(word, shape, dtype if is_float(dtype) else "int32")
+    stored = shape if len(shape) > 1 else (*shape, 1)
+    fed = draft.feed(word, stored, dtype if is_float(dtype) else "int32")
+    return fed if stored == shape else fed.without_dim(1)
 
 
-def _output(draft: Draft, signature: Any, known: Mapping[str, Any], where: str) -> View | None:
+def _output(draft: Draft, signature: Any, known: Mapping[str, Any], where: str) -> View | Terms | None:
     names = [item.arg.name for item in signature.output_specs if item.kind.name == "USER_OUTPUT"]
     found = [known.get(name) for name in names if name in known]
     if len(found) != 1 and not draft.problems:
         raise InputError(
             f"forward returns {len(names)} tensors",
             where=where,
-            cure="a module around it that returns the one tensor the loss is computed of",
+            cure="a loss=function of all of them, or a module that returns the one the loss is of",
         )
-    if found and isinstance(found[0], View):
+    if found and isinstance(found[0], View | Terms):
         return found[0]
     if not draft.problems:
         raise InputError(
@@ -237,6 +256,8 @@ class _Reader:
     ) -> None:
         self.torch, self.draft, self.handlers, self.nearest = torch, draft, handlers, nearest
         self.known: dict[str, Any] = {}
+        self.moving: set[str] = set()
+        """Nodes through which a gradient goes to a trained parameter."""
 
     def stand_in(self, node: Any) -> Any:
         """In place of what could not be read, so that what lies behind it can be looked at too."""
@@ -252,6 +273,8 @@ class _Reader:
         """What a node makes; `Unknown`, and a problem in the list, if it cannot be read."""
         op = _op_name(node)
         place = _place(node, self.draft.where)
+        if op not in _DETACHED and any(before.name in self.moving for before in node.all_input_nodes):
+            self.moving.add(node.name)
         try:
             if node.target is operator.getitem:
                 return self._item(node)
@@ -263,7 +286,7 @@ class _Reader:
                     "reads statistics or a mask that another op has made: a norm used twice reads its own",
                     "a module for each use",
                 )
-            if not _any(arguments, View) or op in SHAPES_ONLY:
+            if not _any(arguments, (View, Terms)) or op in SHAPES_ONLY:
                 return self._folded(op, node)
             handler = self.handlers.get(op)
             if handler is None:
@@ -297,6 +320,12 @@ class _Reader:
             dtypes=(str(getattr(first, "dtype", "")), str(getattr(several[0], "dtype", ""))),
             into_softmax=_goes_into_softmax(node),
             several=isinstance(made, (tuple, list)),
+            only_compared=op in _DETACHED and _only_compared(node),
+            moving=frozenset(
+                key
+                for key, item in _bound(node, {name: Moving() for name in self.moving}).items()
+                if _any(item, Moving)
+            ),
         )
 
     def _item(self, node: Any) -> Any:
@@ -377,6 +406,21 @@ def _goes_into_softmax(node: Any) -> bool:
     return bool(rank and users) and all(
         _op_name(user) in SOFTMAXES and user.args[1] % rank == rank - 1 for user in users
     )
+
+
+def _only_compared(node: Any) -> bool:
+    """Whether its result goes into targets of losses, changed or not, and nowhere else."""
+    return all(
+        user.op == "call_function" and (_arguments_that_are(node, user) == {"target"} or _only_compared(user))
+        for user in node.users
+    )
+
+
+def _arguments_that_are(node: Any, user: Any) -> set[str]:
+    schema = getattr(user.target, "_schema", None)
+    names = [argument.name for argument in schema.arguments] if schema is not None else []
+    given = {**dict(zip(names, user.args, strict=False)), **user.kwargs}
+    return {name for name, item in given.items() if item is node}
 
 
 def _op_name(node: Any) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from importers.extras import require_extra
 from importers.graph.weights import Given
+from importers.torch.script import Script
 from trainlib.ir.steps import Array
 
 ROUNDING = 1e-5
@@ -48,12 +49,17 @@ class ModuleCheck:
 
 
 def gradients_of_module(
-    module: Any, loss: Loss, sources: Mapping[str, Given], sample: Mapping[str, Array], *, double: bool
+    module: Any,
+    loss: Loss | Script,
+    sources: Mapping[str, Given],
+    sample: Mapping[str, Array],
+    *,
+    double: bool,
 ) -> dict[str, Array]:
     """Loss and gradients of a copy of the module, by the names of our tensors.
 
-    `sample` has the inputs, in the order of forward, and ``label`` as our loss wants it. A parameter without
-    a gradient has zeros.
+    `sample` has the inputs, in the order of forward, and ``label`` as our loss wants it, or what a script
+    names. A parameter without a gradient has zeros.
     """
     torch = require_extra("torch")
     copied = copy.deepcopy(module)
@@ -61,13 +67,16 @@ def gradients_of_module(
     kind = torch.float64 if double else torch.float32
     fed = {name: torch.tensor(array) for name, array in sample.items()}
     fed = {name: item.to(kind) if item.is_floating_point() else item.long() for name, item in fed.items()}
-    label = fed.pop("label")
-    output = copied(*fed.values())
-    while isinstance(output, (tuple, list)):
-        (output,) = output
-    if label.is_floating_point():
-        output = output.reshape(label.shape)  # a number per sample is [batch, 1] here
-    value = loss(output, label)
+    if isinstance(loss, Script):
+        value = loss.computed(copied, fed)
+    else:
+        label = fed.pop("label", None)
+        output = copied(*fed.values())
+        while isinstance(output, (tuple, list)):
+            (output,) = output
+        if label is not None and label.is_floating_point():
+            output = output.reshape(label.shape)  # a number per sample is [batch, 1] here
+        value = loss(output, label)
     value.backward()
     parameters = dict(copied.named_parameters(remove_duplicate=False))
     found = {"loss": value.detach().reshape(1).numpy()}
@@ -82,7 +91,7 @@ def gradients_of_module(
 
 def check_module(
     module: Any,
-    loss: Loss,
+    loss: Loss | Script,
     sources: Mapping[str, Given],
     sample: Mapping[str, Array],
     results: Mapping[str, Array],

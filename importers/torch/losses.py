@@ -71,7 +71,17 @@ def loss_of(torch: Any, given: Any, shape: Sequence[int]) -> LossSpec:
         return given
     if isinstance(given, str):
         return parse_loss(given, "loss")
-    name, said = _said(torch, given)
+    return spec_of(torch, *_said(torch, given), shape)
+
+
+def is_ours(torch: Any, given: Any) -> bool:
+    """Whether `loss_of` knows what is given; else it is a loss that a script has written."""
+    known = given is None or isinstance(given, LossSpec | str) or _said(torch, given)[0] in _LOSSES
+    return known or not callable(given) or "ctc" in _said(torch, given)[0].lower()
+
+
+def spec_of(torch: Any, name: str, said: Mapping[str, Any], shape: Sequence[int]) -> LossSpec:
+    """Our loss for the name of one of PyTorch and its options, of an output of this `shape`."""
     if name not in _LOSSES:
         raise _unknown(name)
     kind = _LOSSES[name]

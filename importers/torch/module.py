@@ -8,7 +8,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,16 @@ from configs.suggest import suggestion
 from importers.extras import require_extra
 from importers.graph.draft import Draft, elements
 from importers.graph.node import Handler
+from importers.graph.terms import Term, Terms
 from importers.graph.torch_capture import capture
 from importers.graph.views import BATCH, View
 from importers.graph.weights import Given
 from importers.ops import NEAREST_ATEN
 from importers.torch import elements as _elements
-from importers.torch import layers, moves, products
-from importers.torch.losses import NEGATIVE_LOG, loss_of
+from importers.torch import layers, moves, products, script_loss
+from importers.torch.losses import NEGATIVE_LOG, is_ours, loss_of
 from importers.torch.optimizers import TorchOptimizer, optimizer_of
+from importers.torch.script import Script
 from importers.torch.training import trained_names
 from trainlib.ir.numerics import rounded
 from trainlib.ir.steps import Array
@@ -55,6 +57,8 @@ class ImportedModel:
     notes: tuple[str, ...] = ()
     optimizer: TorchOptimizer | None = None
     """One of torch.optim, whose schedule is asked for as many iterations as there are."""
+    script: Script | None = None
+    """The loss as a script has it, where it is none of ours."""
 
 
 def from_torch(
@@ -63,6 +67,7 @@ def from_torch(
     loss: Any = None,
     optimizer: Any = None,
     *,
+    labels: Any = None,
     lr_schedule: Any = None,
     clip_norm: float | None = None,
     clip_value: float | None = None,
@@ -76,11 +81,13 @@ def from_torch(
     `example_inputs` is the input tensor, or a tuple of all that forward takes, batch first: shapes are taken,
     types, and of several the names that forward has for them.
     `loss` is a loss of torch.nn, one of torch.nn.functional, or text (``mse``), see `losses.loss_of`; default
-    cross_entropy for outputs [batch, classes], else mse. `optimizer` is one of torch.optim, or text (``adam
-    lr=0.001``); default ``sgd lr=0.01``. `lr_schedule` is one of torch.optim.lr_scheduler, or text (``cosine
-    steps=100``), `average` a share of EMA or an AveragedModel. Parameters that do not require a gradient, or
-    that the optimizer does not have, stay as they are. Raises UnsupportedLayerError that lists everything
-    that has no form here, and InputError where the module cannot be captured or PyTorch is not installed.
+    cross_entropy for outputs [batch, classes], else mse. Any other function is captured with the module: it
+    is called with what forward returns and with `labels`, a tensor or a tuple of examples. `optimizer` is one
+    of torch.optim, or text (``adam lr=0.001``); default ``sgd lr=0.01``. `lr_schedule` is one of
+    torch.optim.lr_scheduler, or text (``cosine steps=100``), `average` a share of EMA or an AveragedModel.
+    Parameters that do not require a gradient, or that the optimizer does not have, stay as they are. Raises
+    UnsupportedLayerError that lists everything that has no form here, and InputError where the module cannot
+    be captured or PyTorch is not installed.
     """
     torch = require_extra("torch", where)
     if not isinstance(module, torch.nn.Module):
@@ -99,11 +106,29 @@ def from_torch(
     _refuse_averages(torch, module, place)
     dtype = _dtype(torch, module, inputs, place)
     trained = trained_names(torch, module, optimizer)
-    draft, output = capture(torch, module, inputs, trained, place, dtype, HANDLERS, NEAREST_ATEN)
-    spec_of_loss = loss_of(torch, loss, output.shape)
     notes: list[str] = []
-    spec_of_loss = _of_log_probabilities(draft, output, spec_of_loss, notes)
-    _end(draft, output, place)
+    script = None
+    if is_ours(torch, loss):
+        draft, output = capture(torch, module, inputs, trained, place, dtype, HANDLERS, NEAREST_ATEN)
+        assert isinstance(output, View)
+        spec_of_loss = _of_log_probabilities(draft, output, loss_of(torch, loss, output.shape), notes)
+        draft.without_unused(_end(draft, output, place))
+        losses = [spec_of_loss]
+    else:
+        script = Script.of(module, loss, inputs, labels)
+        draft, output = capture(
+            torch,
+            script.around(module),
+            script.examples,
+            trained,
+            place,
+            dtype,
+            script_loss.handlers(HANDLERS),
+            NEAREST_ATEN,
+            script_loss.TAKEN_APART,
+        )
+        losses, label = _losses(draft, output, place)
+        script = script.with_label(label)
     shared = {"clip_norm": clip_norm, "clip_value": clip_value, "accumulate": accumulate, "average": average}
     taken = optimizer_of(torch, optimizer, module, draft.sources, lr_schedule, shared)
     if isinstance(optimizer, torch.optim.Optimizer) and optimizer.state:
@@ -115,7 +140,7 @@ def from_torch(
         source=f"captured from {place} by torch.export",
         input_shape=first.shape,
         dataset="random",
-        loss=spec_of_loss,
+        loss=losses[0],
         optimizer=taken.spec(1) if isinstance(taken, TorchOptimizer) else taken,
         batch=draft.tensors[first.name].shape[0],
         layers=tuple(draft.layers),
@@ -124,6 +149,7 @@ def from_torch(
         input_classes=first.classes,
         input_name=first.name,
         more_inputs=tuple(more),
+        more_losses=tuple(losses[1:]),
     )
     check_options(spec)
     values = {
@@ -131,7 +157,7 @@ def from_torch(
         for tensor, value in draft.values.items()
     }
     known = taken if isinstance(taken, TorchOptimizer) else None
-    return ImportedModel(spec, values, dict(draft.sources), tuple(notes), known)
+    return ImportedModel(spec, values, dict(draft.sources), tuple(notes), known, script)
 
 
 def _refuse_averages(torch: Any, module: Any, place: str) -> None:
@@ -184,8 +210,18 @@ def _of_log_probabilities(draft: Draft, output: View, loss: LossSpec, notes: lis
     return LossSpec("cross_entropy", {"labels": "hard", **loss.options}, loss.where)
 
 
-def _end(draft: Draft, output: View, place: str) -> None:
-    """The last layer gives what forward returns, as it returns it."""
+def _end(draft: Draft, output: View, place: str) -> str:
+    """The layer that gives what forward returns, as it returns it."""
+    word = _stored(draft, output, place)
+    if "." in word or word in draft.inputs:
+        raise UnsupportedLayerError(
+            "forward returns what it is given, or a part of it", where=place, cure="a forward with a layer"
+        )
+    return word
+
+
+def _stored(draft: Draft, output: View, place: str) -> str:
+    """The word of a tensor stored as it is seen, the batch in front."""
     if output.batch_dim not in (0, None) or (output.batch_dim == 0 and output.dims[0] != (BATCH,)):
         raise UnsupportedLayerError(
             f"forward returns {list(output.shape)}, with the samples not in the first dimension",
@@ -195,13 +231,35 @@ def _end(draft: Draft, output: View, place: str) -> None:
     groups = [dim for dim in output.dims if dim and BATCH not in dim]
     word = draft.stored(output, groups, "output")
     shape = tuple(size for index, size in enumerate(output.shape) if index != output.batch_dim)
-    word = draft.reshaped(word, (output.batch, *(shape or (1,))), "output")
-    last = word.partition(".")[0]
-    if "." in word or last in draft.inputs:
-        raise UnsupportedLayerError(
-            "forward returns what it is given, or a part of it", where=place, cure="a forward with a layer"
+    return draft.reshaped(word, (output.batch, *(shape or (1,))), "output")
+
+
+def _losses(draft: Draft, output: View | Terms, place: str) -> tuple[list[LossSpec], str | None]:
+    """The losses that a script's loss is a sum of, and the input that is their first label.
+
+    An input that is only compared with is a label.
+    """
+    if isinstance(output, View):  # of a single sample
+        output = Terms((Term("output", {}, output),))
+    found = script_loss.specs(draft, output)
+    words = [_end(draft, view, place) for _, view, _ in found]
+    targets = [None if target is None else _stored(draft, target, place) for _, _, target in found]
+    draft.without_unused(*words, *(word.partition(".")[0] for word in targets if word is not None))
+    read = {word for layer in draft.layers for word in layer.inputs or ()}
+    labels = [word for word in dict.fromkeys(targets) if word in draft.inputs and word not in read]
+    names = {word: "label" if number == 0 else word for number, word in enumerate(labels)}
+    last = draft.layers[-1].name
+    draft.inputs = [word for word in draft.inputs if word not in names]
+    losses = [
+        replace(
+            spec,
+            of=None if word == last else word,
+            target=None if target in names else target,
+            label=names.get(target) if target is not None else None,
         )
-    draft.without_unused(last)
+        for (spec, _, _), word, target in zip(found, words, targets, strict=True)
+    ]
+    return losses, next(iter(labels), None)
 
 
 def _inputs(draft: Draft, place: str) -> list[InputSpec]:

@@ -20,6 +20,7 @@ from trainlib.ir.steps import Array
 if TYPE_CHECKING:
     from importers.torch.check import ModuleCheck
     from importers.torch.optimizers import TorchOptimizer
+    from importers.torch.script import Script
     from pulptrain.foreign.foreign_check import OnnxOrigin
 
 ONNX = ".onnx"
@@ -59,6 +60,7 @@ class ForeignModel:
     sources: Mapping[str, Any] = field(default_factory=dict)
     file: OnnxOrigin | None = None
     optimizer: TorchOptimizer | None = None
+    script: Script | None = None
 
     @property
     def origin(self) -> str:
@@ -243,7 +245,7 @@ def _compared(foreign: ForeignModel, outcome: RunOutcome, settings: Settings) ->
 
     spec, graph = foreign.spec, outcome.schedule.graph
     sample = next(sample_stream(graph, spec, settings.seed))
-    fed = {**{name: sample[name] for name in graph.inputs}, "label": sample[graph.label]}
+    fed = {name: sample[name] for name in (*graph.inputs, *graph.labels)}
     results = {
         name.removeprefix("results/"): array
         for name, array in outcome.values.items()
@@ -251,7 +253,8 @@ def _compared(foreign: ForeignModel, outcome: RunOutcome, settings: Settings) ->
     }
     if foreign.file is not None:
         return check_file(foreign.file, spec, graph, fed, results)
-    return check_module(foreign.module, loss_of(spec), foreign.sources, fed, results)
+    results["loss"] = sum((results[name] for name in graph.losses[1:]), results[graph.loss])
+    return check_module(foreign.module, foreign.script or loss_of(spec), foreign.sources, fed, results)
 
 
 def refuse_other_gradients(foreign: ForeignModel, outcome: RunOutcome) -> None:

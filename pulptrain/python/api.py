@@ -48,6 +48,7 @@ def run(
     soc: SocLike = "pulp-open",
     *,
     inputs: Any = None,
+    labels: Any = None,
     loss: Any = None,
     optimizer: Any = None,
     clip_norm: float | None = None,
@@ -64,7 +65,7 @@ def run(
 ) -> Result:
     """Simulate a training iteration of `model` on `soc` in time, and compute `iterations` of them.
 
-    Of a torch.nn.Module `inputs` is an example of what goes in, batch first; `loss`, `optimizer`,
+    Of a torch.nn.Module `inputs` is an example of what goes in, batch first; `labels`, `loss`, `optimizer`,
     `clip_norm`, `clip_value`, `average`, `lr_schedule` and `accumulate` are those of `from_torch`.
     With `functional` False only time is simulated. `values` are arrays by tensor name in place of drawn ones.
     `data` are the samples: any iterable of pairs (x, y), arrays ``{"x": ..., "y": ...}`` (and x_test, y_test,
@@ -76,7 +77,7 @@ def run(
     """
     from pulptrain.running.session import run_model
 
-    training = {"clip_norm": clip_norm, "clip_value": clip_value, "average": average}
+    training = {"labels": labels, "clip_norm": clip_norm, "clip_value": clip_value, "average": average}
     if not isinstance(options.get("lr_schedule"), str | None):
         training["lr_schedule"] = options.pop("lr_schedule")
     network = as_model(model, inputs=inputs, loss=loss, optimizer=optimizer, **training)

@@ -117,6 +117,7 @@ def from_torch(
     loss: Any = None,
     optimizer: Any = None,
     *,
+    labels: Any = None,
     lr_schedule: Any = None,
     clip_norm: float | None = None,
     clip_value: float | None = None,
@@ -125,8 +126,9 @@ def from_torch(
 ) -> Model:
     """A torch.nn.Module as a network, its parameters as the start, in the mode (train, eval) it is in.
 
-    `example_inputs` is a tensor of the shape of the input, batch first. `loss` is a loss of torch.nn or
-    text; default cross-entropy for outputs [batch, classes], else mse. `optimizer` is one of torch.optim
+    `example_inputs` is a tensor of the shape of the input, batch first, or a tuple of all. `loss` is a loss
+    of torch.nn or text; default cross-entropy for outputs [batch, classes], else mse; or a function of what
+    forward returns and of `labels`, a tensor or a tuple of examples. `optimizer` is one of torch.optim
     with its groups of parameters, or text (``"adam lr=0.001"``); default SGD at 0.01. `lr_schedule` is
     one of torch.optim.lr_scheduler made of it, stepped after each update, or text (``"cosine
     steps=100"``); `average` is an AveragedModel with an exponential average, or its decay. Gradients may
@@ -144,6 +146,7 @@ def from_torch(
         example_inputs,
         loss,
         optimizer,
+        labels=labels,
         lr_schedule=lr_schedule,
         clip_norm=clip_norm,
         clip_value=clip_value,
@@ -153,7 +156,13 @@ def from_torch(
     )
     tree = node_of(model_tree(given.spec), file, line)
     foreign = ForeignModel(
-        given.spec, given.values, given.notes, deepcopy(module), given.sources, optimizer=given.optimizer
+        given.spec,
+        given.values,
+        given.notes,
+        deepcopy(module),
+        given.sources,
+        optimizer=given.optimizer,
+        script=given.script,
     )
     return Model(given.spec, tree, build_training_phases(given.spec).mini_batch, given.values, foreign)
 
