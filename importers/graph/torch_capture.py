@@ -9,6 +9,8 @@ moved about.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import operator
 import re
@@ -80,7 +82,8 @@ def export_module(
     Raises InputError where torch.export cannot capture the module, with the reason in its first line.
     """
     disabled = logging.root.manager.disable
-    with warnings.catch_warnings():
+    # Of a decision that depends on the numbers torch prints the whole graph so far.
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         logging.disable()  # of shapes that do not fit torch logs a traceback besides the error
         try:
@@ -273,7 +276,7 @@ class _Reader:
         """What a node makes; `Unknown`, and a problem in the list, if it cannot be read."""
         op = _op_name(node)
         place = _place(node, self.draft.where)
-        if op not in _DETACHED and any(before.name in self.moving for before in node.all_input_nodes):
+        if op not in _DETACHED and any(before.name in self.moving for before in _made_of(node)):
             self.moving.add(node.name)
         try:
             if node.target is operator.getitem:
@@ -406,6 +409,13 @@ def _goes_into_softmax(node: Any) -> bool:
     return bool(rank and users) and all(
         _op_name(user) in SOFTMAXES and user.args[1] % rank == rank - 1 for user in users
     )
+
+
+def _made_of(node: Any) -> list[Any]:
+    """The nodes a node is computed from."""
+    if node.target is operator.getitem and _op_name(node.args[0]) == "broadcast_tensors":
+        return [node.args[0].args[0][node.args[1]]]
+    return list(node.all_input_nodes)
 
 
 def _only_compared(node: Any) -> bool:

@@ -69,4 +69,7 @@ def test_the_python_of_the_page_runs(folder, monkeypatch, capsys):
         sys.modules.pop("net", None)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Net: input 3x16x16, batch 1")
-    assert int(lines[-1]) > 0
+    assert int(lines[-2]) > 0
+    cycles, losses = lines[-1].split(" ", 1)
+    assert int(cycles) > 0
+    assert len(losses.split(",")) == 3

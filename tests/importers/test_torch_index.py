@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import pytest
+
+from shared.tiers import sweep_nine_of_ten
 
 pytestmark = pytest.mark.needs_torch
 
 try:
     from shared import torch_index
     from shared.torch_index import CASES
+    from shared.torch_index_runs import STORED, WRONG, outcome
 except ImportError:  # the marker skips what needs it
     CASES = ()
 
@@ -36,3 +40,19 @@ def test_a_case_is_the_same_in_both_types_of_numbers(case):
         assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
         for name, weight in theirs.weights.items():
             assert (ours.weights[name] - weight).abs().max() <= 1e-5 * weight.abs().max(), name
+
+
+@pytest.mark.parametrize("case", sweep_nine_of_ten([case.name for case in CASES]))
+def test_two_steps_on_the_simulated_machine_end_as_is_stored(case):
+    """Else: `PYTHONPATH=tests python -m shared.torch_index_runs`, then `python -m tools.pages pytorch`."""
+    rows = json.loads(STORED.read_text(encoding="utf-8"))
+    stored = next(row for row in rows if row["name"] == case)
+    found = outcome(next(item for item in CASES if item.name == case))
+    assert (found.status, found.reason) == (stored["status"], stored["reason"])
+    assert found.status != WRONG
+
+
+def test_at_least_three_quarters_of_the_hundred_are_right_and_none_is_wrong():
+    counts = Counter(row["status"] for row in json.loads(STORED.read_text(encoding="utf-8")))
+    assert counts["right"] >= 75
+    assert counts["right"] + counts["refused"] == 100

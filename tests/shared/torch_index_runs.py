@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +12,11 @@ import numpy as np
 
 import pulptrain as pt
 from configs.errors import PulptrainError
-from shared.torch_index import Case, Step, Training, trained
+from shared.paths import ROOT
+from shared.torch_index import CASES, Case, Step, Training, trained
+
+STORED = ROOT / "tests" / "torch-index.json"
+"""How all cases ended, for docs/pytorch.md; user CPU seconds, the first with what PyTorch loads."""
 
 RIGHT, REFUSED, WRONG = "right", "refused", "wrong"
 
@@ -111,3 +116,23 @@ def _pairs(model: pt.Model, run: pt.Result, steps: list[Step]) -> Iterator[tuple
                 found += name == tensor
                 yield name, values[name], exact[given.source].numpy().ravel()[given.places]
     yield "number of weights", found > 0, np.array(True)
+
+
+def main() -> None:
+    """Write how all cases end: `PYTHONPATH=tests python -m shared.torch_index_runs`, some minutes."""
+    found = [outcome(case) for case in CASES]
+    rows = [
+        {
+            "section": item.case.section,
+            "name": item.case.name,
+            "status": item.status,
+            "reason": item.reason,
+            "seconds": round(item.seconds, 1),
+        }
+        for item in found
+    ]
+    STORED.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

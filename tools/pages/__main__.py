@@ -32,6 +32,7 @@ def all_pages() -> dict[str, Page]:
         paper,
         primitives,
         python_api,
+        pytorch,
         readme,
         rtl_profile,
         search_files,
@@ -47,7 +48,7 @@ def all_pages() -> dict[str, Page]:
 
     modules = (
         *(readme, socs, primitives, buffering, evidence, sixteen_bit, speechnet, paper),
-        *(time_model, timing_defects, rtl_profile, barvinn, onnx),
+        *(time_model, timing_defects, rtl_profile, barvinn, onnx, pytorch),
         *(model_file, soc_file, search_files, tuning, tuned, formats, glossary, python_api),
     )
     return {module.__name__.rpartition(".")[2]: module.PAGE for module in modules}

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers, schedules and steps of the index of PyTorch: two iterations of `pt.run` as PyTorch trains."""
+"""What trains a module: its optimizer, groups, schedule and average are taken over, or refused."""
 
 from __future__ import annotations
 
 import re
 
-import numpy as np
 import pytest
 
 import pulptrain as pt
 from configs.errors import InputError, UnsupportedLayerError
-from shared.tiers import sweep_nine_of_ten
 
 pytestmark = pytest.mark.needs_torch
 
@@ -18,9 +16,9 @@ try:
     import torch
     from torch.optim import lr_scheduler, swa_utils
 
-    from shared.torch_index import CASES, OPTIMIZERS, SCHEDULES, STEPS, trained
+    from shared.torch_index import CASES, OPTIMIZERS
 
-    ROWS = {case.name: case for case in CASES if case.section in (OPTIMIZERS, SCHEDULES, STEPS)}
+    ROWS = {case.name: case for case in CASES if case.section == OPTIMIZERS}
 except ImportError:  # the marker skips what needs it
     ROWS = {}
 
@@ -30,41 +28,13 @@ REFUSED = {
     "Muon": "whole matrices",
     "SparseAdam": "sparse gradients",
 }
-TAKEN = [name for name in ROWS if name not in (*REFUSED, "shared weights", "two losses")]
-
-SINGLE = 2e-6
-"""Share of the largest number of a tensor that two iterations in fp32 may lose."""
-
-
-def of_torch(case, **more):
-    """The network of a training."""
-    said = {"lr_schedule": case.schedule, "clip_norm": case.clip_norm, "clip_value": case.clip_value}
-    said |= {"accumulate": case.accumulate, "average": case.averaged, **more}
-    return pt.from_torch(case.module, case.batches[0][0], case.loss, case.optimizer, **said)
-
-
-@pytest.mark.parametrize("name", sweep_nine_of_ten(TAKEN, lambda name: ROWS[name].section))
-def test_two_iterations_are_those_of_pytorch(name: str) -> None:
-    case = ROWS[name].training()
-    model = of_torch(case)
-    samples = [(x.numpy(), y.numpy()) for (xs,), (ys,) in case.batches for x, y in zip(xs, ys, strict=True)]
-    result = pt.run(model, iterations=2, data=samples)
-    steps = list(trained(ROWS[name].in_double()))
-    assert result.numbers_right
-    np.testing.assert_allclose(result.losses, [step.loss for step in steps], rtol=SINGLE)
-    for tensor, given in model.foreign.sources.items():
-        expected = {tensor: steps[-1].weights[given.source]}
-        if case.averaged is not None:
-            expected[f"{tensor}.average"] = steps[-1].averages[given.source]
-        for found, numbers in expected.items():
-            allowed = SINGLE * float(numbers.abs().max())
-            assert np.abs(result.values[found] - numbers.numpy()).max() <= allowed, found
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_optimizer_that_is_no_update_of_elements_is_refused_with_the_reason(name: str) -> None:
+    case = ROWS[name].training()
     with pytest.raises(UnsupportedLayerError, match=REFUSED[name]):
-        of_torch(ROWS[name].training())
+        pt.from_torch(case.module, case.batches[0][0], case.loss, case.optimizer)
 
 
 def test_a_module_is_run_as_it_is_with_what_trains_it() -> None:
