@@ -119,6 +119,11 @@ class Draft:
         self._names.add(name)
         return name
 
+    @property
+    def first_input(self) -> str:
+        """What says how many samples there are to layers that read nothing else of them."""
+        return self.inputs[0] if self.inputs else "input"
+
     def feed(self, word: str, shape: Shape, dtype: str) -> View:
         """An input of the network."""
         self._names.add(word)

@@ -62,7 +62,7 @@ _DETACHED = ("detach", "detach_")
 MOVES = frozenset({*_VIEWS, *_TURNS, *_PARTS, *_SAME})
 """Ops that only move elements about: what they make of a parameter is still that parameter."""
 
-SHAPES_ONLY = ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
+SHAPES_ONLY = ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full")
 """Ops that read the shape of an activation and nothing else."""
 
 SOFTMAXES = ("softmax", "_softmax")

@@ -198,5 +198,5 @@ def biased(
     if own.shape == made.stored[1:]:
         return site.layer("position", (made.word,), {}, {"w": own}, suffix=f"{suffix}_bias")
     shape = {"shape": list(own.shape)}
-    held = site.layer("parameter", ("input",), shape, {"w": own}, suffix=f"{suffix}_bias")
+    held = site.layer("parameter", (site.draft.first_input,), shape, {"w": own}, suffix=f"{suffix}_bias")
     return site.layer("broadcast_add", (made.word, held.word), suffix=f"{suffix}_biased")

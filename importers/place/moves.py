@@ -220,11 +220,18 @@ def repeated(site: Site, view: View, counts: Sequence[int]) -> View:
     return view
 
 
+def _once(item: Any) -> Any:
+    """A constant that is one number throughout as that number, whatever its shape."""
+    if not isinstance(item, Constant) or item.number is None:
+        return item
+    return item.moved(lambda array: array.ravel()[:1].reshape((1,) * array.ndim))
+
+
 def where(site: Site, mask: Any, left: Any, right: Any) -> View:
     """Elements of `left` where a mask is not 0, else of `right`; one of the three is an activation."""
-    items = (mask, left, right)
+    items = [_once(item) for item in (mask, left, right)]
     like = next(item for item in items if isinstance(item, View))
-    shape = common_shape(*(item.shape for item in items))
+    shape = common_shape(*(item.shape for item in (mask, left, right)))
     views = [
         expanded(site, as_view(site, item, like, f"_constant{number}"), shape, f"_expand{number}")
         for number, item in enumerate(items)

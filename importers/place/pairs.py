@@ -137,7 +137,7 @@ def _parameter(site: Site, constant: Constant, shape: Sequence[int], *, suffix: 
     """A parameter or constant as a tensor [batch, shape]."""
     sizes = list(shape) or [1]
     weights = constant.moved(lambda array: array.reshape(sizes))
-    return site.layer("parameter", ("input",), {"shape": sizes}, {"w": weights}, suffix=suffix)
+    return site.layer("parameter", (site.draft.first_input,), {"shape": sizes}, {"w": weights}, suffix=suffix)
 
 
 def as_view(site: Site, found: Any, like: View, suffix: str = "_constant") -> View:

@@ -74,9 +74,9 @@ def _elu(node: Node) -> View:
 
 def _clamp(node: Node) -> View:
     bounds = {"low": node.get("min_val", node.get("min")), "high": node.get("max_val", node.get("max"))}
-    if any(isinstance(bound, (View, Constant)) for bound in bounds.values()):
+    options = {name: number_of(bound) for name, bound in bounds.items() if bound is not None}
+    if None in options.values():
         raise CannotTakeError("bounds that are tensors", "numbers as bounds, or maximum and minimum")
-    options = {name: float(bound) for name, bound in bounds.items() if bound is not None}
     kind = "relu" if options == {"low": 0.0} else "clip"
     return applied(node, kind, node.view("self"), options if kind == "clip" else {})
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,7 +48,8 @@ def outcome(case: Case) -> Outcome:
 def _short(error: PulptrainError) -> str:
     """Why, without names of files and nodes."""
     lines = [line.strip() for line in error.message.splitlines()]
-    return lines[0] if len(lines) < 2 else lines[1].partition(": ")[2].partition("; nearest")[0]
+    reason = lines[0] if len(lines) < 2 else lines[1].partition(": ")[2].partition("; nearest")[0]
+    return re.sub(r" \([^ ]*\.py:\d+\)", "", reason)
 
 
 def _wrong(case: Case) -> str:
