@@ -21,7 +21,7 @@ from configs.errors import PulptrainError, WrongNumbersError
 from pulptrain.given.settings import Settings
 from pulptrain.running import session
 from trainlib.primitives.optimizers import gradient_steps
-from trainlib.training import builder, training_data
+from trainlib.training import builder, loss_terms, training_data
 from trainlib.training import phases as training
 
 Patch = Callable[[], AbstractContextManager[Any]]
@@ -74,7 +74,7 @@ def _option(kind: str, key: str, change: Callable[[Any], Any]) -> Patch:
 
 def _loss(text: str, last: str = "", **wrong: Any) -> GraphDefect:
     """Other options of a loss, of a model that may end with a layer of its own."""
-    changed = _around(training, "loss_options", lambda original, *given: original(*given) | wrong)
+    changed = _around(loss_terms, "loss_options", lambda original, *given: original(*given) | wrong)
     layers = (*PAIR, f"name: end, type: {last}") if last else PAIR
     return GraphDefect(changed, layers, more=f"loss: {{name: {text}}}\nbatch: 8\n")
 
