@@ -22,8 +22,6 @@ from tools.rooms import (
     violations,
 )
 
-pytestmark = pytest.mark.smoke
-
 FLOORS_OF_SCHEDULER = ("addresses", "tiles", "memory", "programs")
 """Folders of the scheduler, the lowest first: where bytes lie, one op, a whole program, its actions."""
 
@@ -44,6 +42,7 @@ MOST_LINES = 100
 """Of one function, with its signature."""
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("room", ALLOWED)
 def test_room_imports_only_along_the_arrows(room: str) -> None:
     assert not {
@@ -66,6 +65,7 @@ def test_a_floor_of_the_scheduler_imports_from_itself_and_below(floor: str) -> N
     }
 
 
+@pytest.mark.smoke
 def test_no_folder_imports_itself_by_way_of_others() -> None:
     assert not circles(folders())
 

@@ -28,11 +28,10 @@ from trainlib.registry import PRIMITIVES, is_internal
 HEADER = "# yaml-language-server: $schema="
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("kind", "use"),
     [
-        ("model", ["run", "mine.yaml", "--no-functional", "--quiet"]),
+        pytest.param("model", ["run", "mine.yaml", "--no-functional", "--quiet"], marks=pytest.mark.smoke),
         ("soc", ["run", "tutorial-cnn", "--soc", "mine.yaml", "--no-functional", "--quiet"]),
         pytest.param("explore", ["explore", "mine.yaml", "--quiet", "--no-cache"], marks=pytest.mark.slow),
     ],

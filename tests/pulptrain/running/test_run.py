@@ -24,7 +24,7 @@ def outcome(model: str, **settings: object) -> RunOutcome:
 @pytest.mark.parametrize(
     ("model", "l1", "cores", "buffering"),
     [
-        pytest.param("digits-cnn", "64KiB", 8, "double", marks=pytest.mark.smoke),
+        ("digits-cnn", "64KiB", 8, "double"),
         pytest.param("tutorial-cnn", "64KiB", 8, "double", marks=pytest.mark.smoke),
         ("digits-cnn", "64KiB", 8, "single"),
         ("tutorial-cnn", "64KiB", 1, "double"),

@@ -154,7 +154,6 @@ def best(tuning: Tuning) -> list[tuple[str, Candidate, int]]:
     return [(item.op, item.best.candidate, item.best.cycles) for item in tuning.schedule.choices]
 
 
-@pytest.mark.smoke
 def test_pruned_finds_what_exhaustive_finds() -> None:
     pruned, oracle = run_tune("pruned"), run_tune("exhaustive")
     assert best(pruned) == best(oracle)
