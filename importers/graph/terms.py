@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from importers.graph.views import View
@@ -27,7 +27,6 @@ class Terms:
 
     items: tuple[Term, ...]
     constant: float = 0.0
-    shape: tuple[int, ...] = field(default=(), init=False)
 
     def plus(self, other: Terms) -> Terms:
         """The sum of both."""

@@ -47,6 +47,9 @@ _LOSSES: Mapping[str, str] = {
 }
 """Class of torch.nn or function of torch.nn.functional -> our loss."""
 
+_ALIGNED = ("CTCLoss", "ctc_loss")
+"""Losses over all alignments, which are refused by name."""
+
 _THEIRS = {"class_weights": "weight", "element_weights": "weight"}
 """Our option -> theirs, where it has another name."""
 
@@ -76,8 +79,10 @@ def loss_of(torch: Any, given: Any, shape: Sequence[int]) -> LossSpec:
 
 def is_ours(torch: Any, given: Any) -> bool:
     """Whether `loss_of` knows what is given; else it is a loss that a script has written."""
-    known = given is None or isinstance(given, LossSpec | str) or _said(torch, given)[0] in _LOSSES
-    return known or not callable(given) or "ctc" in _said(torch, given)[0].lower()
+    if not callable(given):
+        return True
+    name, _ = _said(torch, given)
+    return name in _LOSSES or name in _ALIGNED
 
 
 def spec_of(torch: Any, name: str, said: Mapping[str, Any], shape: Sequence[int]) -> LossSpec:
@@ -111,7 +116,7 @@ def _said(torch: Any, given: Any) -> tuple[str, Mapping[str, Any]]:
 
 
 def _unknown(name: str) -> UnsupportedLayerError:
-    if name in ("CTCLoss", "ctc_loss"):
+    if name in _ALIGNED:
         return UnsupportedLayerError(
             f"{name} sums over all alignments, step of time by step: no kernel here does that",
             where="loss",

@@ -13,18 +13,18 @@ from typing import Any
 from importers.graph.draft import RESERVED
 
 
-def _arguments(function: Callable[..., Any], count: int) -> list[str]:
-    """Names of so many arguments of a function."""
+def _places(function: Callable[..., Any]) -> list[str]:
+    """Names of the arguments that a function takes by their place; none if it does not say."""
     try:
-        kinds = [
-            item
-            for item in inspect.signature(function).parameters.values()
-            if item.kind < item.VAR_POSITIONAL
-        ]
+        items = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        kinds = []
-    names = [item.name for item in kinds][:count]
-    return names + [f"input_{number}" for number in range(len(names) + 1, count + 1)]
+        return []
+    return [item.name for item in items if item.kind < item.VAR_POSITIONAL]
+
+
+def _filled(names: Sequence[str], count: int, what: str) -> list[str]:
+    """So many names."""
+    return [*names, *(f"{what}_{number}" for number in range(len(names) + 1, count + 1))]
 
 
 def _distinct(names: Sequence[str], taken: Sequence[str]) -> list[str]:
@@ -54,14 +54,12 @@ class Script:
     def of(cls, module: Any, loss: Callable[..., Any], inputs: tuple[Any, ...], labels: Any) -> Script:
         """A script with these examples."""
         given = () if labels is None else tuple(labels) if isinstance(labels, tuple | list) else (labels,)
-        names = (
-            ["input"]
-            if len(inputs) == 1
-            else _distinct(_arguments(module.forward, len(inputs)), RESERVED[1:])
-        )
-        function = getattr(loss, "forward", loss)
-        own = _arguments(function, 99)[: len(_declared(function))][-len(given) :] if given else []
-        own += [f"label_{number}" for number in range(len(own) + 1, len(given) + 1)]
+        names = ["input"]
+        if len(inputs) > 1:
+            own = _filled(_places(module.forward)[: len(inputs)], len(inputs), "input")
+            names = _distinct(own, RESERVED[1:])
+        last = _places(getattr(loss, "forward", loss))[-len(given) :] if given else []
+        own = _filled(last, len(given), "label")
         return cls(loss, (*inputs, *given), (*names, *_distinct(own, (*RESERVED, *names))), len(inputs))
 
     def around(self, module: Any) -> Any:
@@ -92,10 +90,3 @@ class Script:
     def with_label(self, name: str | None) -> Script:
         """With the label of this name as networks call their first."""
         return replace(self, names=tuple("label" if item == name else item for item in self.names))
-
-
-def _declared(function: Callable[..., Any]) -> list[str]:
-    try:
-        return list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return []

@@ -127,20 +127,20 @@ def _subtracted(node: Node) -> Terms | None:
 
 def _multiplied(node: Node) -> Terms | None:
     for one, other in ((node["self"], node["other"]), (node["other"], node["self"])):
-        if (
-            isinstance(one, Terms)
-            and not isinstance(other, Terms)
-            and (number := number_of(other)) is not None
-        ):
+        if isinstance(one, Terms) and (number := _number(other)) is not None:
             return one.times(number)
     return None
 
 
 def _divided(node: Node) -> Terms | None:
-    number = None if isinstance(node["other"], Terms) else number_of(node["other"])
+    number = _number(node["other"])
     if not isinstance(node["self"], Terms) or not number or node.get("rounding_mode"):
         return None
     return node["self"].times(1 / number)
+
+
+def _number(item: Any) -> float | None:
+    return None if isinstance(item, Terms) else number_of(item)
 
 
 def _detached(node: Node) -> View | None:
@@ -160,13 +160,12 @@ def _loss(node: Node) -> Terms:
     view, target = node["self"] if node.has("self") else node["input"], node["target"]
     said = {key: item for key, item in node.arguments.items() if isinstance(key, str)}
     said["reduction"] = _REDUCTIONS[said["reduction"]]
-    given = "target" if node.op in _SYMMETRIC and "self" not in node.moving else "self"
-    if given == "target":
+    if node.op in _SYMMETRIC and "self" not in node.moving:
         view, target = target, view
     view = node.as_view(view, "output")
-    if node.op in ("l1_loss", "mse_loss") and {"self", "target"} <= node.moving:
-        return _of_difference(node, view, target, said["reduction"])
     if {"self", "target"} <= node.moving:
+        if node.op in ("l1_loss", "mse_loss"):
+            return _of_difference(node, view, target, said["reduction"])
         raise CannotTakeError(
             "a target that is trained as well", "target.detach(), or the formula written out"
         )
@@ -179,9 +178,8 @@ def _loss(node: Node) -> Terms:
     except UnsupportedLayerError as error:
         raise CannotTakeError(error.message, error.cure or "") from None
     options = dict(spec.options)
-    return Terms(
-        (Term(spec.name, options, view, node.as_view(target, "target"), options.pop("weight", 1.0)),)
-    )
+    weight = options.pop("weight", 1.0)
+    return Terms((Term(spec.name, options, view, node.as_view(target, "target"), weight),))
 
 
 def _of_difference(node: Node, left: View, right: View, reduction: str) -> Terms:
@@ -212,18 +210,12 @@ def specs(draft: Draft, terms: Terms) -> list[tuple[LossSpec, View, View | None]
         raise UnsupportedLayerError(
             "the loss does not depend on the module", where="loss", cure="one that does"
         )
-    return [
-        (
-            LossSpec(
-                item.name,
-                item.options if item.weight == 1 else {**item.options, "weight": item.weight},
-                "loss",
-            ),
-            item.view,
-            item.target,
-        )
-        for item in items
-    ]
+    return [(_spec(item), item.view, item.target) for item in items]
+
+
+def _spec(item: Term) -> LossSpec:
+    weight = {} if item.weight == 1 else {"weight": item.weight}
+    return LossSpec(item.name, {**item.options, **weight}, "loss")
 
 
 def _positive(draft: Draft, item: Term, number: int) -> Term:

@@ -12,14 +12,21 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
 from configs.errors import InputError
-from configs.model_file import LAYER_KEYS, TERM_KEYS, LayerSchema, LossSchema, TermSchema
-from configs.schema import validate_values
+from configs.model_file import (
+    LAYER_KEYS,
+    TERM_KEYS,
+    LayerSchema,
+    LossSchema,
+    OptimizerSchema,
+    TermSchema,
+)
+from configs.schema import Schema, validate_values
 from configs.yaml_file import Node
 from trainlib.primitives.definition import LayerPrimitive, LossPrimitive, OptimizerPrimitive, Primitive
 from trainlib.registry import PRIMITIVES, is_internal
@@ -139,8 +146,7 @@ def _spelled(word: str) -> str:
 def option_keys(primitive: Primitive) -> list[tuple[str, bool]]:
     """(option of its schema, whether it must be given), in the order of the arguments of its class."""
     assert isinstance(primitive, LayerPrimitive | LossPrimitive | OptimizerPrimitive)
-    shared = LAYER_KEYS if isinstance(primitive, LayerPrimitive) else ("name",)
-    shared = tuple(LossSchema.model_fields) if isinstance(primitive, LossPrimitive) else shared
+    shared = _shared_keys(primitive)
     fields = [
         (key, field.is_required())
         for key, field in primitive.schema.model_fields.items()
@@ -149,15 +155,24 @@ def option_keys(primitive: Primitive) -> list[tuple[str, bool]]:
     return sorted(fields, key=lambda item: (not item[1], not (item[1] and item[0].startswith("out_"))))
 
 
+def _shared_keys(primitive: Primitive) -> Collection[str]:
+    """Keys of a schema that are no options of its primitive; of an optimizer the learning rate is one."""
+    if isinstance(primitive, LayerPrimitive):
+        return LAYER_KEYS
+    schema: type[Schema] = LossSchema if isinstance(primitive, LossPrimitive) else OptimizerSchema
+    return schema.model_fields.keys() - {"learning_rate"}
+
+
 def keyword_fields(primitive: Primitive) -> dict[str, FieldInfo]:
     """What may be given by name only, besides the options of the primitive."""
     left_out = {"type", *(key for key, _ in option_keys(primitive))}
-    fields = GradientOptions.model_fields
     if isinstance(primitive, LayerPrimitive):
-        fields = LayerSchema.model_fields
-    elif isinstance(primitive, LossPrimitive):
-        fields = {**LossSchema.model_fields, **TermSchema.model_fields}
+        schemas: tuple[type[Schema], ...] = (LayerSchema,)
+    else:
         left_out.add("name")
+        is_loss = isinstance(primitive, LossPrimitive)
+        schemas = (LossSchema, TermSchema) if is_loss else (OptimizerSchema, GradientOptions)
+    fields = {key: field for schema in schemas for key, field in schema.model_fields.items()}
     return {key: field for key, field in fields.items() if key not in left_out}
 
 

@@ -10,12 +10,9 @@ import numpy as np
 import pytest
 
 from configs.errors import ConfigError, PulptrainError, ShapeError
-from configs.model_file import ModelSpec, load_model
 from configs.model_text import model_text
-from trainlib.ir.graph import TrainingGraph
-from trainlib.references.reference import evaluate
-from trainlib.training.options import check_options
-from trainlib.training.phases import build_training_graph, initial_weights
+from shared.one_iteration import in_torch, iteration, read
+from trainlib.training.phases import build_training_graph
 from trainlib.training.training_data import sample_stream
 
 BOTH = """name: both
@@ -45,19 +42,6 @@ layers:
 """
 
 
-def read(folder: Path, text: str) -> ModelSpec:
-    path = folder / "m.yaml"
-    path.write_text(text)
-    return load_model(str(path), check_options)
-
-
-def iteration(spec: ModelSpec) -> tuple[TrainingGraph, dict, dict]:
-    """The graph, its values before an iteration, and all tensors after it."""
-    graph = build_training_graph(spec)
-    start = {**initial_weights(graph, 0), **next(sample_stream(graph, spec, 0))}
-    return graph, start, evaluate(graph, start)
-
-
 @pytest.mark.needs_torch
 def test_two_heads_and_three_inputs_have_the_gradients_of_the_sum(tmp_path: Path) -> None:
     import torch
@@ -65,10 +49,7 @@ def test_two_heads_and_three_inputs_have_the_gradients_of_the_sum(tmp_path: Path
 
     graph, start, made = iteration(read(tmp_path, BOTH + TWO_HEADS + SGD + JOINED))
     assert (graph.inputs, graph.labels) == (("left", "right", "words"), ("label", "turned"))
-    given = {
-        name: torch.tensor(np.asarray(array, np.int64 if array.dtype.kind == "i" else np.float64))
-        for name, array in start.items()
-    }
+    given = in_torch(start)
     weights = {name: given[name].requires_grad_() for name in graph.weights}
     table = fn.embedding(given["words"], weights["table.weight"]).flatten(1)
     early = fn.linear(torch.cat([given["left"], given["right"], table], 1), weights["early.weight"])

@@ -11,13 +11,9 @@ import pytest
 
 import pulptrain as pt
 from configs.errors import PulptrainError
-from configs.model_file import ModelSpec, load_model
 from configs.model_text import model_text
-from trainlib.ir.graph import TrainingGraph
-from trainlib.references.reference import evaluate
-from trainlib.training.options import check_options
-from trainlib.training.phases import build_training_graph, initial_weights
-from trainlib.training.training_data import sample_stream
+from shared.one_iteration import in_torch, iteration, read
+from trainlib.training.phases import build_training_graph
 
 END = """batch: 2
 loss: mse
@@ -108,19 +104,6 @@ NETWORKS = {
 }
 
 
-def read(folder: Path, text: str) -> ModelSpec:
-    path = folder / "m.yaml"
-    path.write_text(text)
-    return load_model(str(path), check_options)
-
-
-def iteration(spec: ModelSpec) -> tuple[TrainingGraph, dict, dict]:
-    """The graph, its values before an iteration, and all tensors after it."""
-    graph = build_training_graph(spec)
-    start = {**initial_weights(graph, 0), **next(sample_stream(graph, spec, 0))}
-    return graph, start, evaluate(graph, start)
-
-
 @pytest.mark.needs_torch
 @pytest.mark.parametrize("name", NETWORKS)
 def test_gradients_of_all_uses_are_those_of_autograd_and_there_is_one_update(
@@ -130,10 +113,7 @@ def test_gradients_of_all_uses_are_those_of_autograd_and_there_is_one_update(
 
     text, network, uses = NETWORKS[name]
     graph, start, made = iteration(read(tmp_path, text))
-    given = {
-        key: torch.tensor(np.asarray(array, np.int64 if array.dtype.kind == "i" else np.float64))
-        for key, array in start.items()
-    }
+    given = in_torch(start)
     weights = {key: given[key].requires_grad_() for key in graph.weights}
     torch.nn.functional.mse_loss(network(torch.nn.functional, weights, given), given["label"]).backward()
     for key, gradient in graph.gradients.items():

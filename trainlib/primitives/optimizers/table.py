@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import numpy as np
@@ -10,6 +11,7 @@ from pydantic import Field, model_validator
 
 from configs.model_file import OptimizerSchema
 from trainlib.primitives.definition import Example, OptimizerPrimitive
+from trainlib.primitives.formulas import Formula
 from trainlib.primitives.optimizers.entry import State, optimizer
 
 Decay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -91,7 +93,7 @@ class AdadeltaOptions(DecayOptions):
     """Added to both before the root."""
 
 
-class MomentsOptions(DecayOptions):
+class MomentsOptions(OptimizerSchema):
     """Defaults of Adam's paper."""
 
     beta1: Beta = 0.9
@@ -102,14 +104,18 @@ class MomentsOptions(DecayOptions):
     """Added to the root of that mean (adamax: to the size)."""
 
 
-class AdamOptions(MomentsOptions):
+class AdamaxOptions(DecayOptions, MomentsOptions):
+    """Moments, then the decay, as Adam has them, too: the order of arguments in Python."""
+
+
+class AdamOptions(AdamaxOptions):
     """Of Adam and AdamW."""
 
     amsgrad: bool = False
     """Divide by the root of the largest mean so far."""
 
 
-class RadamOptions(MomentsOptions):
+class RadamOptions(AdamaxOptions):
     """Defaults of PyTorch."""
 
     decoupled_weight_decay: bool = False
@@ -201,6 +207,23 @@ def _sgd(name: str, options: type[SgdOptions], examples: tuple[Example, ...]) ->
     )
 
 
+_DECAYED: Mapping[str, Formula] = {
+    "start": lambda w, learning_rate, weight_decay, decoupled_weight_decay: (
+        w * (1 - learning_rate * weight_decay) if decoupled_weight_decay else w
+    ),
+    "g": lambda w, dw, weight_decay, decoupled_weight_decay: (
+        dw if decoupled_weight_decay else dw + weight_decay * w
+    ),
+}
+"""Weight and gradient behind a decay that is part of the gradient, or taken off the weight."""
+
+_MOMENTS: Mapping[str, Formula] = {
+    "m": lambda m, g, beta1: beta1 * m + (1 - beta1) * g,
+    "v": lambda v, g, beta2: beta2 * v + (1 - beta2) * np.square(g),
+}
+"""Means of gradients and of their squares."""
+
+
 def _adam(name: str, *, decoupled: bool) -> OptimizerPrimitive:
     """m = beta1·m + (1 - beta1)·g, v = beta2·v + (1 - beta2)·g², t = t + 1, with bias correction:
     w -= learning_rate · m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps). Adam adds weight_decay · w to
@@ -220,8 +243,7 @@ def _adam(name: str, *, decoupled: bool) -> OptimizerPrimitive:
                 w * (1 - learning_rate * weight_decay) if decoupled else w
             ),
             "g": lambda w, dw, weight_decay: dw if decoupled else dw + weight_decay * w,
-            "m": lambda m, g, beta1: beta1 * m + (1 - beta1) * g,
-            "v": lambda v, g, beta2: beta2 * v + (1 - beta2) * np.square(g),
+            **_MOMENTS,
             "highest": lambda v, highest=None: v if highest is None else np.maximum(highest, v),
             "root": lambda highest, t, beta2, eps: np.sqrt(highest) * (1 - beta2 ** int(t[0])) ** -0.5 + eps,
             "w": lambda start, m, root, t, learning_rate, beta1: (
@@ -345,7 +367,7 @@ ADADELTA = optimizer(  # Zeiler 2012; the step times a learning rate, as in PyTo
 
 ADAMAX = optimizer(  # Kingma and Ba 2015, section 7.1
     "adamax",
-    options=MomentsOptions,
+    options=AdamaxOptions,
     states={"m": State(), "u": State(), "t": State(number=True)},
     update={
         "t": lambda t: t + 1,
@@ -383,14 +405,8 @@ NADAM = optimizer(  # Dozat 2016, with the schedule of the momentum
     },
     update={
         "t": lambda t: t + 1,
-        "start": lambda w, learning_rate, weight_decay, decoupled_weight_decay: (
-            w * (1 - learning_rate * weight_decay) if decoupled_weight_decay else w
-        ),
-        "g": lambda w, dw, weight_decay, decoupled_weight_decay: (
-            dw if decoupled_weight_decay else dw + weight_decay * w
-        ),
-        "m": lambda m, g, beta1: beta1 * m + (1 - beta1) * g,
-        "v": lambda v, g, beta2: beta2 * v + (1 - beta2) * np.square(g),
+        **_DECAYED,
+        **_MOMENTS,
         "now": lambda t, beta1, momentum_decay: beta1 * (1 - 0.5 * 0.96 ** (int(t[0]) * momentum_decay)),
         "next": lambda t, beta1, momentum_decay: beta1 * (1 - 0.5 * 0.96 ** (int(t[0] + 1) * momentum_decay)),
         "product": lambda product, now: product * now,
@@ -444,14 +460,8 @@ RADAM = optimizer(  # Liu et al. 2020
     states={"m": State(), "v": State(), "t": State(number=True)},
     update={
         "t": lambda t: t + 1,
-        "start": lambda w, learning_rate, weight_decay, decoupled_weight_decay: (
-            w * (1 - learning_rate * weight_decay) if decoupled_weight_decay else w
-        ),
-        "g": lambda w, dw, weight_decay, decoupled_weight_decay: (
-            dw if decoupled_weight_decay else dw + weight_decay * w
-        ),
-        "m": lambda m, g, beta1: beta1 * m + (1 - beta1) * g,
-        "v": lambda v, g, beta2: beta2 * v + (1 - beta2) * np.square(g),
+        **_DECAYED,
+        **_MOMENTS,
         "rect": lambda t, beta2: _rectification(int(t[0]), beta2),
         "scale": lambda v, t, rect, beta2, eps: (
             1 if rect is None else rect * (1 - beta2 ** int(t[0])) ** 0.5 / (np.sqrt(v) + eps)
