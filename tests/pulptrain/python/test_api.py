@@ -27,6 +27,17 @@ from traces.events import STALLS
 from trainlib.registry import PRIMITIVES, is_internal
 
 
+def test_optimizers_keep_the_order_of_their_arguments() -> None:
+    """A script that gives them by their place trains as it did when it was written."""
+    assert pt.SGD(0.1, 0.9, True, 0.01).options == {
+        "learning_rate": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01,
+    }  # fmt: skip
+    for kind in (pt.Adam, pt.AdamW, pt.Adamax, pt.RAdam):
+        assert kind(0.01, 0.8, 0.99, 1e-7, 0.1).options == {
+            "learning_rate": 0.01, "beta1": 0.8, "beta2": 0.99, "eps": 1e-7, "weight_decay": 0.1,
+        }  # fmt: skip
+
+
 def small_model(**changes: object) -> pt.Model:
     options: dict[str, object] = {
         "input": (1, 8, 8),

@@ -113,6 +113,8 @@ def test_other_mistakes_in_a_model():
         build_training_graph(model(layer("conv", "conv2d", out_channels=2, kernel=3, kernal=3)))
     with pytest.raises(UnsupportedLayerError, match="no dtype called 'fp8'"):
         build_training_graph(dataclasses.replace(model(conv), dtype="fp8"))
+    with pytest.raises(ShapeError, match="a loss of classes needs scores"):
+        build_training_graph(model(dataclasses.replace(conv, layout="HWC"), loss="cross_entropy"))
 
 
 def test_unknown_words_are_answered_with_the_nearest_known_one():
