@@ -45,6 +45,16 @@ ANY = (
     "softmax",
     "dropout, p: 0.3",
     "scale, factor: 0.5",
+    "prelu",
+    "elu",
+    "softplus",
+    "mish",
+    "hard_swish",
+    "clip, low: -1.0, high: 1.0",
+    "square",
+    "error_function",
+    "log_softmax",
+    "flip, axes: [0]",
 )
 LOSSES = (
     *("mse", "cross_entropy", "l1", "berhu", "huber", "smooth_l1", "kl_div", "output"),
@@ -60,8 +70,23 @@ OPTIMIZERS = (
     "name: sgd_momentum, learning_rate: 0.05, nesterov: true",
     "name: adam, learning_rate: 0.001",
     "name: adamw, learning_rate: 0.001, weight_decay: 0.01",
+    "name: adam, learning_rate: 0.001, amsgrad: true, maximize: true",
+    "name: sgd, learning_rate: 0.05, momentum: 0.9, dampening: 0.1, weight_decay: 0.001",
+    "name: adamax, learning_rate: 0.001",
+    "name: nadam, learning_rate: 0.001",
+    "name: radam, learning_rate: 0.001",
+    "name: lion, learning_rate: 0.001",
+    "name: rmsprop, learning_rate: 0.001, centered: true, momentum: 0.9",
+    "name: adagrad, learning_rate: 0.01, lr_decay: 0.1",
+    "name: adadelta, learning_rate: 0.5",
+    "name: rprop, learning_rate: 0.01",
+    "name: asgd, learning_rate: 0.01",
 )
-EXTRAS = ("", ", accumulate: 3", ", separate: true", ", clip_norm: 0.1", ", clip_value: 0.05")
+EXTRAS = (
+    *("", ", accumulate: 3", ", separate: true", ", clip_norm: 0.1", ", clip_value: 0.05"),
+    *(", average: 0.9", ", schedule: {name: cosine, steps: 3}", ", state_dtype: fp16"),
+    ', groups: [{parameters: ["*.weight"], learning_rate: 0.002}]',
+)
 
 
 @dataclass(frozen=True)
@@ -94,10 +119,11 @@ def drawn(seed: int) -> Drawn:
         f"optimizer: {{{draw.choice(OPTIMIZERS)}{draw.choice(EXTRAS)}}}\n"
         f"batch: {draw.randint(1, 4)}\nlayers:\n{body}"
     )
+    cores = draw.choice((1, 2, 5, 8))
     settings = Settings(
         dtype=draw.choice(("fp32", "fp32", "fp16", "bf16")),
-        cores=draw.choice((1, 2, 5, 8)),
-        l1=draw.choice(("8KiB", "16KiB", "64KiB")),
+        cores=cores,
+        l1=draw.choice(("12KiB" if cores == 8 else "8KiB", "16KiB", "64KiB")),
         buffering=draw.choice(("single", "double", "3")),
         prefetch=draw.choice(("on", "off")),
         placement=draw.choice(("first-fit", "best-fit")),

@@ -56,8 +56,9 @@ CASES = (
     Case("deep-autoencoder", "{name: adamw, learning_rate: 0.001}"),
     Case("resnet8"),
     Case("pools"),
+    Case("twins", l1="16KiB"),
 )
-"""Six models of the zoo, and one of our own with the layers those lack."""
+"""Six models of the zoo, and two of our own with the layers and the forms of training those lack."""
 
 POOLS = """\
 name: pools
@@ -79,13 +80,47 @@ layers:
   - {name: fc1, type: linear, out_features: 6, bias: true}
 """
 
+TWINS = """\
+name: twins
+description: two inputs through the same weights, two losses, groups of an optimizer with averages
+source: tests
+inputs: {left: {shape: [2, 8, 8]}, right: {shape: [2, 8, 8]}}
+dataset: random
+losses:
+  - {name: huber, of: apart, weight: 0.5}
+  - {name: cross_entropy, labels: hard, label_smoothing: 0.1}
+optimizer:
+  name: rmsprop
+  learning_rate: 0.01
+  centered: true
+  momentum: 0.9
+  average: 0.9
+  schedule: {name: exponential, factor: 0.5}
+  groups: [{parameters: ["*.bias"], weight_decay: 0.01}]
+batch: 2
+layers:
+  - {name: conv1, type: conv2d, out_channels: 4, kernel: 3, padding: 1, bias: true, inputs: [left]}
+  - {name: act1, type: prelu}
+  - {name: flat1, type: flatten}
+  - {name: fc1, type: linear, out_features: 6, bias: true}
+  - {name: conv2, type: conv2d, out_channels: 4, kernel: 3, padding: 1, bias: true, inputs: [right],
+     weights_of: conv1}
+  - {name: act2, type: prelu, weights_of: act1}
+  - {name: flat2, type: flatten}
+  - {name: fc2, type: linear, out_features: 6, bias: true, weights_of: fc1}
+  - {name: apart, type: subtract, inputs: [fc1, fc2]}
+  - {name: turned, type: flip, axes: [0], inputs: [fc1]}
+  - {name: head, type: linear, out_features: 5, bias: true}
+"""
+OUR_OWN = {"pools": POOLS, "twins": TWINS}
+
 
 @cache
 def planned(case: Case, dtype: str) -> Prepared:
     """The case without a defect, before time starts."""
     folder = Path(mkdtemp(prefix="pulptrain-alarm-"))
     path = folder / f"{case.model}.yaml"
-    text = POOLS if case.model == "pools" else (MODELS / f"{case.model}.yaml").read_text()
+    text = OUR_OWN.get(case.model) or (MODELS / f"{case.model}.yaml").read_text()
     if case.optimizer:
         text = re.sub(r"^optimizer:.*$", f"optimizer: {case.optimizer}", text, flags=re.MULTILINE)
     path.write_text(text)
