@@ -11,7 +11,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo smoke test sweep alarm fuzz bench validation docs clean
+.PHONY: demo smoke test sweep alarm fuzz bench bench-against validation docs clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pulptrain run digits-cnn --iterations 3000 --seed 0 --out out/digits-cnn
@@ -37,6 +37,10 @@ alarm: $(VENV)/.test
 
 bench: $(VENV)/.test
 	$(BIN)/python -m pytest benchmarks -m bench -o addopts="-q" --benchmark-columns=median,iqr,rounds --benchmark-sort=name
+
+# User CPU, memory and cycles of commands beside a former version's: make bench-against REV=a1b2c3d
+bench-against: $(VENV)/.test
+	$(BIN)/python -m tools.speed.against $(or $(REV),$(error REV=<a revision of git> is missing))
 
 # Mutated inputs of every kind; goes on where it stopped. What fails is minimised below out/fuzz/$(SEED).
 SEED  ?= 0
