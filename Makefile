@@ -26,7 +26,7 @@ test: $(VENV)/.test
 
 # Of the files that have such tests only: collecting all of them takes longer than the tests.
 smoke: $(VENV)/.test
-	$(BIN)/python -m pytest -m smoke --durations=5 $$(grep -rlw smoke tests --include="test_*.py")
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m smoke --durations=5 $$(grep -rlw smoke tests --include="test_*.py")
 
 sweep: $(VENV)/.test
 	PULPTRAIN_SWEEP=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or sweep" --durations=10

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 from pulptrain.process import progress
-from shared.tiers import skip_what_lacks_a_tool
+from shared.tiers import SMOKING, skip_what_lacks_a_tool
 
 CACHE_FOLDER = tempfile.TemporaryDirectory(prefix="pulptrain-cache-")
 """In place of the user's: what commands keep there must not outlive this process of pytest."""
@@ -24,6 +24,12 @@ progress.FIRST_SECONDS = progress.LINE_SECONDS = progress.AGAIN_SECONDS = float(
 
 settings.register_profile("pulptrain", derandomize=True, deadline=None)
 settings.load_profile("pulptrain")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before files are collected."""
+    if config.option.markexpr == "smoke":
+        os.environ[SMOKING] = "1"
 
 
 @pytest.hookimpl(trylast=True)

@@ -33,15 +33,26 @@ ALLOWED: dict[str, frozenset[str]] = {
 """Room -> what it may import of the others: whole rooms, folders or modules of them."""
 
 
-@cache
 def imported_names(source: str, *, for_types: bool = True) -> frozenset[str]:
     """Dotted names imported anywhere in a module; without those that only type checkers import if asked."""
-    return frozenset(_names(_nodes(ast.parse(source), for_types)))
+    everywhere, not_for_types, _ = _imports(source)
+    return everywhere if for_types else not_for_types
 
 
 def names_at_import(source: str) -> frozenset[str]:
     """Dotted names imported when the module is: not what its functions import, nor type checkers."""
-    return frozenset(_names(ast.parse(source).body))
+    return _imports(source)[2]
+
+
+@cache
+def _imports(source: str) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """What is imported anywhere, not for type checkers alone, and by the module's own statements."""
+    body = ast.parse(source).body
+    return (
+        frozenset(_names(_statements(body))),
+        frozenset(_names(_statements(body, for_types=False))),
+        frozenset(_names(body)),
+    )
 
 
 def _names(nodes: Iterable[ast.AST]) -> Iterator[str]:
@@ -52,12 +63,14 @@ def _names(nodes: Iterable[ast.AST]) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def _nodes(node: ast.AST, for_types: bool) -> Iterator[ast.AST]:
-    yield node
-    checked = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-    inner = node.orelse if checked and not for_types else ast.iter_child_nodes(node)  # type: ignore[attr-defined]
-    for child in inner:
-        yield from _nodes(child, for_types)
+def _statements(nodes: Iterable[ast.AST], *, for_types: bool = True) -> Iterator[ast.AST]:
+    """Statements, and those inside of them."""
+    for node in nodes:
+        yield node
+        checked = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for block in ("body", "orelse", "handlers", "finalbody", "cases"):
+            if not checked or for_types or block != "body":
+                yield from _statements(getattr(node, block, ()), for_types=for_types)
 
 
 def violations(room: str, source: str) -> set[str]:

@@ -162,7 +162,7 @@ class Draft:
         for role, item in starts.items():
             if item.shape != shapes.get(role):
                 raise CannotTakeError("its weights do not have the shape that its op takes", CHECKED)
-            tensor = f"{name}.{PARAMETER_NAMES.get(role, role)}"
+            tensor = _tensor(name, role)
             if role in plan.parameters:
                 self._parameters.add(tensor)
             found = self.weights.given(item)
@@ -173,6 +173,10 @@ class Draft:
         made = results_of(name, plan, dtype_of(self.dtype))
         self.tensors |= {tensor.name: tensor for tensor in made}
         return tuple(View.of(tensor.name, tensor.shape) for tensor in made)
+
+    def start(self, layer: str, role: str) -> Array | None:
+        """Where a parameter or buffer of a layer starts; None where nobody says it."""
+        return self.values.get(_tensor(layer, role))
 
     def stored(self, view: View, order: Sequence[Sequence[int]], name: str, where: str = "") -> str:
         """The word of a tensor with the batch first and one dimension for each of these groups of pieces.
@@ -290,6 +294,10 @@ class Draft:
         for tensor in [name for name in self.values if name.partition(".")[0] not in used]:
             del self.values[tensor]
             self.sources.pop(tensor, None)
+
+
+def _tensor(layer: str, role: str) -> str:
+    return f"{layer}.{PARAMETER_NAMES.get(role, role)}"
 
 
 def _said(primitive: LayerPrimitive, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def import_forward(
     problems: UnsupportedLayerError | None = None
     for batch_dim in _batch_dims(graph):
         try:
-            reader = _Reader(graph, batch_dim, trained)
+            reader = ForwardReader(graph, trained, batch_dim)
             draft, output = reader.read()
         except UnsupportedLayerError as error:
             problems = problems or error
@@ -141,17 +141,21 @@ def _model(
     return ImportedModel(spec, dict(draft.values), dict(draft.sources), nodes, places)
 
 
-class _Reader:
-    """Reads the nodes of one graph in order into a draft."""
+class ForwardReader:
+    """Reads the nodes of one graph in order into a draft.
 
-    def __init__(self, graph: OnnxGraph, batch_dim: int, trained: Collection[str] | None) -> None:
+    `known` has what each tensor of the file is (a view, a constant, nothing that can be said), `origin` the
+    node that each layer was made for.
+    """
+
+    def __init__(self, graph: OnnxGraph, trained: Collection[str] | None = None, batch_dim: int = 0) -> None:
         self.graph = fused(graph)
         self.batch_dim = batch_dim
         weights = {name: graph.initializers[name] for name in graph.trainable}
         self.places = WeightNumbers.of({name: value.shape for name, value in weights.items()})
         self.draft = Draft(graph.path, weights=self.places)
         self.readers = self.graph.readers
-        self.origin: dict[str, str] = {}  # layer -> the node it was made for
+        self.origin: dict[str, OnnxNode] = {}
         self.known: dict[str, Any] = {
             name: Constant(value) for name, value in (*graph.initializers.items(), *graph.folded.items())
         }
@@ -163,20 +167,28 @@ class _Reader:
 
     def read(self) -> tuple[Draft, View]:
         """The draft and its output. Raises UnsupportedLayerError, InputError."""
+        self.read_nodes()
+        self.draft.share_weights(
+            "initializer",
+            "the whole of it, as it is, in each place, or a Constant node, which is not trained",
+            lambda layer: self.origin[layer].name,
+        )
+        self.draft.refuse_problems(len(self.graph.nodes))
+        return self.draft, self.output()
+
+    def read_nodes(self) -> None:
+        """All nodes; what cannot be read of them is a problem of the draft. Raises InputError."""
         self.known[self.graph.inputs[0]] = self._input()
         for node in self.graph.nodes:
             before = len(self.draft.layers)
             results = self._node(node)
-            self.origin |= {layer.name: node.name for layer in self.draft.layers[before:]}
+            self.origin |= {layer.name: node for layer in self.draft.layers[before:]}
             results = results if isinstance(results, list) else [results] * 1
             for index, name in enumerate(node.outputs):
                 self.known[name] = results[index] if index < len(results) else Unknown()
-        self.draft.share_weights(
-            "initializer",
-            "the whole of it, as it is, in each place, or a Constant node, which is not trained",
-            self.origin.__getitem__,
-        )
-        self.draft.refuse_problems(len(self.graph.nodes))
+
+    def output(self) -> View:
+        """The output, of a draft that keeps nothing else. Raises InputError."""
         output = self.known[self.graph.outputs[0]]
         if not isinstance(output, View):
             raise InputError(
@@ -185,7 +197,7 @@ class _Reader:
                 cure="a network",
             )
         try:
-            return self.draft, self._last(output)
+            return self._last(output)
         except CannotTakeError as error:
             raise InputError(f"its output: {error.reason}", where=self.graph.path, cure="a network") from None
 

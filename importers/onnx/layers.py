@@ -51,6 +51,8 @@ def groups_of(node: Attributes) -> int:
 def _weight(node: Node, view: View, what: str) -> Constant:
     weight = node.needed(1)
     rank = len(weight.shape) - 2
+    if node.sizes("kernel_shape", weight.shape[2:]) != weight.shape[2:]:
+        raise CannotTakeError(f"kernel_shape is not that of the weights, {list(weight.shape[2:])}", CHECKED)
     if rank not in (1, 2):
         raise CannotTakeError(f"{what} of {rank} dimensions", "one of 2 dimensions")
     if len(view.dims) != rank + 2:

@@ -67,10 +67,10 @@ def window(
     for name, (values, count) in given.items():
         if len(values) != count:
             raise CannotTakeError(f"{name} {list(values)} for {rank} directions", CHECKED)
+    if min(stride) < 1:
+        raise CannotTakeError(f"strides {tuple(stride)}", CHECKED)
     before, behind = list(pads[:rank]), list(pads[rank:])
     if automatic in SAME:
-        if min(stride) < 1:
-            raise CannotTakeError(f"strides {list(stride)}", CHECKED)
         totals = [
             max(0, (-(-size // s) - 1) * s + d * (k - 1) + 1 - size)
             for size, k, s, d in zip(sizes, kernel, stride, dilation, strict=True)

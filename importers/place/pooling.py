@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from importers.graph.arranging import Site, fresh, image
-from importers.graph.draft import CHECKED, CannotTakeError
+from importers.graph.draft import CannotTakeError
 from importers.graph.views import Shape, View
 from importers.place.convolution import Window, rows_and_columns, short
 from importers.place.pairs import applied, power, root, scaled
@@ -40,8 +40,6 @@ def _pads_to_last(window: Window, sizes: Sequence[int]) -> Shape:
     """Padding up to the end of a last window that begins before the padding behind the image."""
     pads = list(window.pads)
     for axis, (size, kernel, stride) in enumerate(zip(sizes, window.kernel, window.stride, strict=True)):
-        if stride < 1:
-            raise CannotTakeError(f"strides {list(window.stride)}", CHECKED)
         padded = size + sum(pads[2 * axis : 2 * axis + 2])
         more = -(padded - kernel) % stride
         if padded + more - kernel < size + pads[2 * axis]:

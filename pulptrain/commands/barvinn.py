@@ -22,59 +22,48 @@ def command(
     model: Annotated[
         str, typer.Argument(metavar="MODEL.onnx", help="Quantised network: a chain of Conv, Gemm, MatMul.")
     ],
-    aprec: Annotated[int, typer.Option("--aprec", metavar="BITS", help="Bits of activations, 1 to 16.")] = 8,
-    wprec: Annotated[int, typer.Option("--wprec", metavar="BITS", help="Bits of weights, 1 to 16.")] = 8,
+    aprec: Annotated[int, options.option("--aprec", "BITS", "Bits of activations, 1 to 16.")] = 8,
+    wprec: Annotated[int, options.option("--wprec", "BITS", "Bits of weights, 1 to 16.")] = 8,
     oprec: Annotated[
         int,
-        typer.Option(
-            "--oprec", metavar="BITS", help="Bits of the last output, 1 to 16; between layers it is --aprec."
-        ),
+        options.option("--oprec", "BITS", "Bits of the last output, 1 to 16; between layers it is --aprec."),
     ] = 8,
     input_shape: Annotated[
         str | None,
-        typer.Option(
-            "--input", metavar="C,H,W", help="Input size, 3,32,32 or 1,3,32,32; has to be the model's."
-        ),
+        options.option("--input", "C,H,W", "Input size, 3,32,32 or 1,3,32,32; has to be the model's."),
     ] = None,
     behaviour: Annotated[
         str,
-        typer.Option(
-            "--behaviour",
-            metavar="rtl|documented",
-            help="Units as the published RTL is, or as they are documented.",
+        options.option(
+            "--behaviour", "rtl|documented", "Units as the published RTL is, or as they are documented."
         ),
     ] = "rtl",
     host_ops: Annotated[
         bool,
-        typer.Option(
+        options.option(
             "--host-ops/--no-host-ops",
-            help="Give the host what the units cannot compute (rtl: ReLU, max-pool), or refuse it.",
+            "",
+            "Give the host what the units cannot compute (rtl: ReLU, max-pool), or refuse it.",
         ),
     ] = True,
     as_published: Annotated[
         bool,
-        typer.Option(
-            "--as-published", help="The table of the public code generator, defects included; nothing runs."
+        options.option(
+            "--as-published", "", "The table of the public code generator, defects included; nothing runs."
         ),
     ] = False,
     units: Annotated[
-        int,
-        typer.Option("--units", metavar="N", help="Units over which rows of every layer are dealt, 1 to 8."),
+        int, options.option("--units", "N", "Units over which rows of every layer are dealt, 1 to 8.")
     ] = 1,
-    soc: Annotated[
-        str, typer.Option("--soc", metavar="NAME|FILE", help="Machine of kind barvinn.")
-    ] = "barvinn",
+    soc: Annotated[str, options.option("--soc", "NAME|FILE", "Machine of kind barvinn.")] = "barvinn",
     overrides: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="PATH=VALUE", help="Change one parameter, e.g. host.bytes_per_cycle=64."
-        ),
+        options.option("--set", "PATH=VALUE", "Change one parameter, e.g. host.bytes_per_cycle=64."),
     ] = None,
     out: Annotated[
-        str | None,
-        typer.Option("--out", metavar="DIR", help="Write table, registers, images, vectors, trace, picture."),
+        str | None, options.option("--out", "DIR", "Write table, registers, images, vectors, trace, picture.")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of the input that is drawn.")] = 0,
+    seed: Annotated[int, options.option("--seed", "N", "Of the input that is drawn.")] = 0,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:

@@ -21,16 +21,12 @@ def command(
     ],
     values: Annotated[
         str | None,
-        typer.Option(
-            "--values", metavar="FILE.npz", help="Weights of a model file, by tensor, in place of drawn ones."
-        ),
+        options.option("--values", "FILE.npz", "Weights of a model file, by tensor, in place of drawn ones."),
     ] = None,
     model_input: options.ModelInput = None,
     loss: options.ModelLoss = None,
     optimizer: options.ModelOptimizer = None,
-    batch: Annotated[
-        int | None, typer.Option("--batch", metavar="N", help="Samples of a mini-batch.")
-    ] = None,
+    batch: Annotated[int | None, options.option("--batch", "N", "Samples of a mini-batch.")] = None,
     seed: options.Seed = 0,
     quiet: options.Quiet = False,
 ) -> None:

@@ -20,10 +20,7 @@ def command(
         str | None,
         typer.Argument(metavar="[NAME]", help="examples, notebooks, measured, or one of their files."),
     ] = None,
-    out: Annotated[
-        str,
-        typer.Option("--out", metavar="DIR", help="Write below this folder.", rich_help_panel=common.OUTPUT),
-    ] = ".",
+    out: Annotated[str, common.option("--out", "DIR", "Write below this folder.", common.OUTPUT)] = ".",
     as_json: common.Json = False,
 ) -> None:
     """Write examples, notebooks or measured data below the current folder; without a name, list them."""

@@ -24,21 +24,10 @@ def command(
     no_cache: common.NoCache = False,
     out: Annotated[
         str | None,
-        typer.Option(
-            "--out",
-            metavar="DIR",
-            help="Write points.csv, points.json and the pictures.",
-            rich_help_panel=common.OUTPUT,
-        ),
+        common.option("--out", "DIR", "Write points.csv, points.json and the pictures.", common.OUTPUT),
     ] = None,
     top: Annotated[
-        int,
-        typer.Option(
-            "--top",
-            metavar="N",
-            help="Points that are shown, those of the front first.",
-            rich_help_panel=common.OUTPUT,
-        ),
+        int, common.option("--top", "N", "Points that are shown, those of the front first.", common.OUTPUT)
     ] = 40,
     full: common.Full = False,
     as_json: common.Json = False,

@@ -25,24 +25,22 @@ def command(
             autocompletion=completes("kernels"),
         ),
     ],
-    n: Annotated[int, typer.Option("--n", help="Rows of A and C.", rich_help_panel=common.RUN)] = 16,
-    k: Annotated[int, typer.Option("--k", help="Columns of A, rows of B.", rich_help_panel=common.RUN)] = 16,
-    m: Annotated[int, typer.Option("--m", help="Columns of B and C.", rich_help_panel=common.RUN)] = 16,
-    trans_b: Annotated[
-        bool, typer.Option("--trans-b", help="B is stored [M, K].", rich_help_panel=common.RUN)
-    ] = False,
+    n: Annotated[int, common.option("--n", "", "Rows of A and C.", common.RUN)] = 16,
+    k: Annotated[int, common.option("--k", "", "Columns of A, rows of B.", common.RUN)] = 16,
+    m: Annotated[int, common.option("--m", "", "Columns of B and C.", common.RUN)] = 16,
+    trans_b: Annotated[bool, common.option("--trans-b", "", "B is stored [M, K].", common.RUN)] = False,
     dtype: Annotated[
         str | None,
-        typer.Option(
+        common.option(
             "--dtype",
-            metavar="fp32|fp16|bf16|...",
-            help="Element type; that of the kernel if not given.",
-            rich_help_panel=common.RUN,
+            "fp32|fp16|bf16|...",
+            "Element type; that of the kernel if not given.",
+            common.RUN,
             autocompletion=completes("dtypes"),
         ),
     ] = None,
     accumulate: Annotated[
-        bool, typer.Option("--accumulate", help="Add the product to C.", rich_help_panel=common.RUN)
+        bool, common.option("--accumulate", "", "Add the product to C.", common.RUN)
     ] = False,
     as_json: common.Json = False,
     quiet: common.Quiet = False,

@@ -17,16 +17,11 @@ def command(
     kind: Annotated[
         str,
         typer.Argument(
-            metavar="socs|models|kernels|primitives",
-            help="What to list.",
-            autocompletion=completes("lists"),
+            metavar="socs|models|kernels|primitives", help="What to list.", autocompletion=completes("lists")
         ),
     ],
     timing: Annotated[
-        str,
-        typer.Option(
-            "--timing", metavar="rtl|gvsoc", help="Timing profile of SoCs.", rich_help_panel=common.RUN
-        ),
+        str, common.option("--timing", "rtl|gvsoc", "Timing profile of SoCs.", common.RUN)
     ] = "rtl",
     as_json: common.Json = False,
 ) -> None:

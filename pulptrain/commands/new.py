@@ -24,10 +24,7 @@ def command(
         str, typer.Argument(metavar="FILE.yaml", help="The file to write; never one that is there.")
     ],
     kind: Annotated[
-        str,
-        typer.Option(
-            "--kind", metavar="|".join(KINDS), help="What it describes.", rich_help_panel=common.RUN
-        ),
+        str, common.option("--kind", "|".join(KINDS), "What it describes.", common.RUN)
     ] = "model",
     quiet: common.Quiet = False,
 ) -> None:

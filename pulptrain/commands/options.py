@@ -6,7 +6,7 @@ What is simulated is declared in `pulptrain.given.option`.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +17,12 @@ from pulptrain.running.result_cache import CACHE_VARIABLE, NO_CACHE_VARIABLE
 OUTPUT, RUN = "Output", "Run"
 """Groups of options in help texts, beside those of `pulptrain.given.option`."""
 
+
+def option(flag: str, metavar: str, text: str, group: str | None = None, **more: Any) -> Any:
+    """An option: its flag (or several), what it takes, what it does, and its group in help texts."""
+    return typer.Option(*flag.split(), metavar=metavar or None, help=text, rich_help_panel=group, **more)
+
+
 ModelName = Annotated[
     str,
     typer.Argument(
@@ -25,117 +31,79 @@ ModelName = Annotated[
         autocompletion=completes("models"),
     ),
 ]
-Seed = Annotated[
-    int,
-    typer.Option("--seed", metavar="N", help="Seed of weights, data and sample order.", rich_help_panel=RUN),
-]
+Seed = Annotated[int, option("--seed", "N", "Seed of weights, data and sample order.", RUN)]
 Values = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--values",
-        metavar="FILE.npz",
-        help="Weights, states, input or label by tensor name, in place of drawn ones; an input or label is "
+        "FILE.npz",
+        "Weights, states, input or label by tensor name, in place of drawn ones; an input or label is "
         "that of every iteration. Takes what --save-values writes.",
-        rich_help_panel=RUN,
+        RUN,
     ),
 ]
 Out = Annotated[
     str | None,
-    typer.Option(
-        "--out",
-        metavar="DIR",
-        help="Write summary, trace, Perfetto file, memory map and pictures.",
-        rich_help_panel=OUTPUT,
-    ),
+    option("--out", "DIR", "Write summary, trace, Perfetto file, memory map and pictures.", OUTPUT),
 ]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object for machines.", rich_help_panel=OUTPUT)
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no tables.", rich_help_panel=OUTPUT)]
-Top = Annotated[
-    int, typer.Option("--top", metavar="N", help="Rows of a table that are shown.", rich_help_panel=OUTPUT)
-]
+Json = Annotated[bool, option("--json", "", "Print one JSON object for machines.", OUTPUT)]
+Quiet = Annotated[bool, option("--quiet -q", "", "No progress, no tables.", OUTPUT)]
+Top = Annotated[int, option("--top", "N", "Rows of a table that are shown.", OUTPUT)]
 By = Annotated[
     str | None,
-    typer.Option(
-        "--by",
-        metavar="layer|step|kernel",
-        help="Add the ops up by this; by step and by layer if not given.",
-        rich_help_panel=OUTPUT,
-    ),
+    option("--by", "layer|step|kernel", "Add the ops up by this; by step and by layer if not given.", OUTPUT),
 ]
-Full = Annotated[
-    bool, typer.Option("--full", help="Every row in order, and every note.", rich_help_panel=OUTPUT)
-]
+Full = Annotated[bool, option("--full", "", "Every row in order, and every note.", OUTPUT)]
 WorkerCount = Annotated[
-    int | None,
-    typer.Option(
-        "--workers",
-        metavar="N",
-        help="Processes; as many as the machine has CPUs if not given.",
-        rich_help_panel=SEARCH,
-    ),
+    int | None, option("--workers", "N", "Processes; as many as the machine has CPUs if not given.", SEARCH)
 ]
 ExecutorAddress = Annotated[
-    str | None,
-    typer.Option(
-        "--executor",
-        metavar="dask://HOST:PORT",
-        help="Use the workers of a Dask cluster.",
-        rich_help_panel=SEARCH,
-    ),
+    str | None, option("--executor", "dask://HOST:PORT", "Use the workers of a Dask cluster.", SEARCH)
 ]
 CacheFile = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--cache",
-        metavar="FILE",
+        "FILE",
+        "Where results are kept; the user's cache folder if not given.",
+        RUN,
         envvar=CACHE_VARIABLE,
-        help="Where results are kept; the user's cache folder if not given.",
-        rich_help_panel=RUN,
     ),
 ]
 NoCache = Annotated[
-    bool,
-    typer.Option(
-        "--no-cache",
-        envvar=NO_CACHE_VARIABLE,
-        help="Compute everything anew, keep nothing.",
-        rich_help_panel=RUN,
-    ),
+    bool, option("--no-cache", "", "Compute everything anew, keep nothing.", RUN, envvar=NO_CACHE_VARIABLE)
 ]
 LearningRate = Annotated[
     float | None,
-    typer.Option(
+    option(
         "--learning-rate",
-        metavar="RATE",
+        "RATE",
+        "Of a training graph that says none; 0.001 if this says none either.",
         min=0.0,
-        help="Of a training graph that says none; 0.001 if this says none either.",
     ),
 ]
 ModelInput = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--input",
-        metavar="[int:]N,...",
-        help="Shape of the input of net.py:Net or model.onnx, the batch first, e.g. 1,3,32,32; int:1,16 for "
+        "[int:]N,...",
+        "Shape of the input of net.py:Net or model.onnx, the batch first, e.g. 1,3,32,32; int:1,16 for "
         "words.",
     ),
 ]
 ModelLoss = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--loss",
-        metavar="'NAME [KEY=VALUE ...]'",
-        help="Loss of net.py:Net or model.onnx; default cross_entropy for outputs [batch, classes], else "
-        "mse.",
+        "'NAME [KEY=VALUE ...]'",
+        "Loss of net.py:Net or model.onnx; default cross_entropy for outputs [batch, classes], else mse.",
     ),
 ]
 ModelOptimizer = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--optimizer",
-        metavar="'NAME KEY=VALUE ...'",
-        help="Optimizer of net.py:Net or model.onnx, e.g. 'adam lr=0.001'; default 'sgd lr=0.01'.",
+        "'NAME KEY=VALUE ...'",
+        "Optimizer of net.py:Net or model.onnx, e.g. 'adam lr=0.001'; default 'sgd lr=0.01'.",
     ),
 ]

@@ -19,19 +19,16 @@ def command(
         str, typer.Argument(metavar="OUT_DIR", help="Folder written by `pulptrain run --out`.")
     ],
     window: Annotated[
-        str | None,
-        typer.Option("--window", metavar="START:END", help="Draw only these cycles, e.g. 0:20000."),
+        str | None, common.option("--window", "START:END", "Draw only these cycles, e.g. 0:20000.")
     ] = None,
     what: Annotated[
         str,
-        typer.Option(
-            "--what",
-            metavar="all|gantt|gantt-stalls|breakdown|memory",
-            help="Which picture to draw; all by default.",
+        common.option(
+            "--what", "all|gantt|gantt-stalls|breakdown|memory", "Which picture to draw; all by default."
         ),
     ] = "all",
     out: Annotated[
-        str | None, typer.Option("--out", metavar="DIR", help="Write the pictures here (default: OUT_DIR).")
+        str | None, common.option("--out", "DIR", "Write the pictures here (default: OUT_DIR).")
     ] = None,
     as_json: common.Json = False,
     quiet: common.Quiet = False,

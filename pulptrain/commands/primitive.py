@@ -30,76 +30,45 @@ Name = Annotated[
 ]
 Shape = Annotated[
     list[str] | None,
-    typer.Option(
+    common.option(
         "--shape",
-        metavar="CxHxW[:DTYPE:HIGH]",
-        help="Shape of an input without batch, e.g. 8x8x8; once per input. int32:10 makes integers 0..9.",
-        rich_help_panel=common.RUN,
+        "CxHxW[:DTYPE:HIGH]",
+        "Shape of an input without batch, e.g. 8x8x8; once per input. int32:10 makes integers 0..9.",
+        common.RUN,
     ),
 ]
-Step = Annotated[
-    str,
-    typer.Option("--step", metavar="fw|ig|wg|loss|upd", help="Which step.", rich_help_panel=common.RUN),
-]
+Step = Annotated[str, common.option("--step", "fw|ig|wg|loss|upd", "Which step.", common.RUN)]
 Option = Annotated[
     list[str] | None,
-    typer.Option(
-        "--option",
-        metavar="KEY=VALUE",
-        help="Option as in a model file, e.g. kernel=3.",
-        rich_help_panel=common.RUN,
-    ),
+    common.option("--option", "KEY=VALUE", "Option as in a model file, e.g. kernel=3.", common.RUN),
 ]
-Dtype = Annotated[
-    str,
-    typer.Option("--dtype", metavar="fp32|fp16|bf16|...", help="Element type.", rich_help_panel=common.RUN),
-]
-Batch = Annotated[int, typer.Option("--batch", metavar="N", help="Samples.", rich_help_panel=common.RUN)]
-Kernel = Annotated[
-    str | None,
-    typer.Option("--kernel", metavar="NAME", help="Matmul kernel.", rich_help_panel=common.RUN),
-]
+Dtype = Annotated[str, common.option("--dtype", "fp32|fp16|bf16|...", "Element type.", common.RUN)]
+Batch = Annotated[int, common.option("--batch", "N", "Samples.", common.RUN)]
+Kernel = Annotated[str | None, common.option("--kernel", "NAME", "Matmul kernel.", common.RUN)]
 Accumulation = Annotated[
     str,
-    typer.Option(
-        "--accumulation",
-        metavar="reference|kernel",
-        help="Sums in fp32, or rounded as the kernel does.",
-        rich_help_panel=common.RUN,
+    common.option(
+        "--accumulation", "reference|kernel", "Sums in fp32, or rounded as the kernel does.", common.RUN
     ),
 ]
 Values = Annotated[
     str | None,
-    typer.Option(
-        "--values",
-        metavar="FILE.npz",
-        help="Arrays by tensor name in place of drawn ones.",
-        rich_help_panel=common.RUN,
-    ),
+    common.option("--values", "FILE.npz", "Arrays by tensor name in place of drawn ones.", common.RUN),
 ]
 Variant = Annotated[
     str | None,
-    typer.Option(
+    common.option(
         "--variant",
-        metavar="NAME",
-        help="How the layer is lowered: as-published is PULP-TrainLib's own way (`list primitives`).",
-        rich_help_panel=common.RUN,
+        "NAME",
+        "How the layer is lowered: as-published is PULP-TrainLib's own way (`list primitives`).",
+        common.RUN,
     ),
 ]
 Tile = Annotated[
-    str | None,
-    typer.Option(
-        "--tile", metavar="DIM:SIZE,...", help="Tile sizes, e.g. co:8,ho:3.", rich_help_panel=common.RUN
-    ),
+    str | None, common.option("--tile", "DIM:SIZE,...", "Tile sizes, e.g. co:8,ho:3.", common.RUN)
 ]
 LoopOrder = Annotated[
-    str | None,
-    typer.Option(
-        "--loop-order",
-        metavar="DIM,...",
-        help="Loops, outermost first: co,ho,ci.",
-        rich_help_panel=common.RUN,
-    ),
+    str | None, common.option("--loop-order", "DIM,...", "Loops, outermost first: co,ho,ci.", common.RUN)
 ]
 
 

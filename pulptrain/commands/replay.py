@@ -31,10 +31,8 @@ def command(
     learning_rate: options.LearningRate = None,
     mini_batches: Annotated[
         int | None,
-        typer.Option(
-            "--n-accum",
-            metavar="N",
-            help="Mini-batches per update; without it as stored, else found from the losses.",
+        options.option(
+            "--n-accum", "N", "Mini-batches per update; without it as stored, else found from the losses."
         ),
     ] = None,
     seed: options.Seed = 0,

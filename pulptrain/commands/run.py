@@ -14,38 +14,23 @@ from pulptrain.given.option import RunOptions
 from pulptrain.process.progress import telling
 
 Iterations = Annotated[
-    int,
-    typer.Option(
-        "--iterations",
-        metavar="N",
-        help="Training iterations; timing is simulated once.",
-        rich_help_panel=common.RUN,
-    ),
+    int, common.option("--iterations", "N", "Training iterations; timing is simulated once.", common.RUN)
 ]
 SaveValues = Annotated[
     str | None,
-    typer.Option(
+    common.option(
         "--save-values",
-        metavar="FILE.npz",
-        help="Write weights and states (and before/ the last iteration), gradients, output, losses.",
-        rich_help_panel=common.OUTPUT,
+        "FILE.npz",
+        "Write weights and states (and before/ the last iteration), gradients, output, losses.",
+        common.OUTPUT,
     ),
 ]
 NoFunctional = Annotated[
-    bool,
-    typer.Option(
-        "--no-functional",
-        help="Timing only: no numbers are computed or checked.",
-        rich_help_panel=common.RUN,
-    ),
+    bool, common.option("--no-functional", "", "Timing only: no numbers are computed or checked.", common.RUN)
 ]
 DumpProgram = Annotated[
     bool,
-    typer.Option(
-        "--dump-program",
-        help="Print the actions of the program in order and stop.",
-        rich_help_panel=common.OUTPUT,
-    ),
+    common.option("--dump-program", "", "Print the actions of the program in order and stop.", common.OUTPUT),
 ]
 
 

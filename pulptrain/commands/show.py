@@ -30,15 +30,13 @@ def command(
     ] = None,
     kind: Annotated[
         str | None,
-        typer.Option(
-            "--kind", metavar="model|soc|kernel|primitive|stall", help="Where a name stands for several."
-        ),
+        common.option("--kind", "model|soc|kernel|primitive|stall", "Where a name stands for several."),
     ] = None,
     codegen: Annotated[
-        str | None, typer.Option("--codegen", metavar="NAME", help="Of a kernel: the compiler profile.")
+        str | None, common.option("--codegen", "NAME", "Of a kernel: the compiler profile.")
     ] = None,
     as_file: Annotated[
-        bool, typer.Option("--file", help="Print the file itself, to be copied and changed.")
+        bool, common.option("--file", "", "Print the file itself, to be copied and changed.")
     ] = False,
     as_json: common.Json = False,
 ) -> None:

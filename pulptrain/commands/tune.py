@@ -16,96 +16,64 @@ from traces.files.json_text import json_text
 
 Strategy = Annotated[
     str,
-    typer.Option(
-        "--strategy",
-        metavar="pruned|exhaustive|paper|optuna",
-        help="How the candidates are searched.",
-        rich_help_panel=SEARCH,
-    ),
+    common.option("--strategy", "pruned|exhaustive|paper|optuna", "How the candidates are searched.", SEARCH),
 ]
 Cuts = Annotated[
-    int | None,
-    typer.Option(
-        "--cuts",
-        metavar="N",
-        help="Tilings per op and buffer depth; 0 for all of them.",
-        rich_help_panel=SEARCH,
-    ),
+    int | None, common.option("--cuts", "N", "Tilings per op and buffer depth; 0 for all of them.", SEARCH)
 ]
 LargestTiles = Annotated[
-    int,
-    typer.Option(
-        "--largest-tiles",
-        metavar="N",
-        help="Tiles that the strategy paper looks at (K_T).",
-        rich_help_panel=SEARCH,
-    ),
+    int, common.option("--largest-tiles", "N", "Tiles that the strategy paper looks at (K_T).", SEARCH)
 ]
-Budget = Annotated[
-    int,
-    typer.Option(
-        "--budget",
-        metavar="N",
-        help="Evaluations per op of the strategy optuna.",
-        rich_help_panel=SEARCH,
-    ),
-]
+Budget = Annotated[int, common.option("--budget", "N", "Evaluations per op of the strategy optuna.", SEARCH)]
 Lowerings = Annotated[
     str,
-    typer.Option(
-        "--lowerings",
-        "--im2col",
-        metavar="search|keep|NAME,...",
-        help="Variants of a step that are searched: all it has, that of its layer, or some "
+    common.option(
+        "--lowerings --im2col",
+        "search|keep|NAME,...",
+        "Variants of a step that are searched: all it has, that of its layer, or some "
         "(cores, dma, none: how images are unrolled; default, as-published).",
-        rich_help_panel=SEARCH,
+        SEARCH,
     ),
 ]
 Variant = Annotated[
     str | None,
-    typer.Option(
+    common.option(
         "--variant",
-        metavar="default|as-published",
-        help="How layers are built that do not say: as-published is PULP-TrainLib's own way.",
-        rich_help_panel=SEARCH,
+        "default|as-published",
+        "How layers are built that do not say: as-published is PULP-TrainLib's own way.",
+        SEARCH,
     ),
 ]
 Layout = Annotated[
     str,
-    typer.Option(
+    common.option(
         "--layout",
-        metavar="keep|search|CHW|HWC",
-        help="Layout of images: as the model says, the fastest for every layer, or one for all.",
-        rich_help_panel=SEARCH,
+        "keep|search|CHW|HWC",
+        "Layout of images: as the model says, the fastest for every layer, or one for all.",
+        SEARCH,
     ),
 ]
 Start = Annotated[
-    str | None,
-    typer.Option(
-        "--start",
-        metavar="FILE",
-        help="Schedule file whose choices are tried first.",
-        rich_help_panel=SEARCH,
-    ),
+    str | None, common.option("--start", "FILE", "Schedule file whose choices are tried first.", SEARCH)
 ]
 Schedule = Annotated[
     str | None,
-    typer.Option(
+    common.option(
         "--schedule",
-        metavar="FILE",
-        help="Where the schedule is written: schedule.yaml in --out DIR, or the first name of "
+        "FILE",
+        "Where the schedule is written: schedule.yaml in --out DIR, or the first name of "
         "schedule.yaml, schedule-2.yaml ... that is free.",
-        rich_help_panel=common.OUTPUT,
+        common.OUTPUT,
     ),
 ]
 Out = Annotated[
     str | None,
-    typer.Option(
+    common.option(
         "--out",
-        metavar="DIR",
-        help="Write the schedule, tune.json, tune.csv, a picture of what was gained, and the files of "
+        "DIR",
+        "Write the schedule, tune.json, tune.csv, a picture of what was gained, and the files of "
         "a run with the schedule.",
-        rich_help_panel=common.OUTPUT,
+        common.OUTPUT,
     ),
 ]
 

@@ -40,21 +40,20 @@ def command(
     ],
     cases: Annotated[str, typer.Argument(metavar="CASES.csv", help="Measured rows, .csv or .csv.gz.")],
     group_by: Annotated[
-        str | None,
-        typer.Option("--group-by", metavar="COLUMN[,COLUMN]", help="The figures for each group of rows."),
+        str | None, common.option("--group-by", "COLUMN[,COLUMN]", "The figures for each group of rows.")
     ] = None,
     where: Annotated[
-        list[str] | None,
-        typer.Option("--where", metavar="COLUMN=VALUE[,VALUE]", help="Predict only these rows."),
+        list[str] | None, common.option("--where", "COLUMN=VALUE[,VALUE]", "Predict only these rows.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", metavar="N", help="Processes; the result is the same.")
+        int | None, common.option("--workers", "N", "Processes; the result is the same.")
     ] = None,
     keep_going: Annotated[
         bool,
-        typer.Option(
+        common.option(
             "--keep-going",
-            help="List the rows that cannot be predicted and count the others; still exit code 2.",
+            "",
+            "List the rows that cannot be predicted and count the others; still exit code 2.",
         ),
     ] = False,
     as_json: common.Json = False,

@@ -319,7 +319,7 @@ BAD: Mapping[str, tuple[Sequence[NodeText], Mapping[str, Any], Sequence[Any], st
     "strides of 0": ([conv("c1", "x", "y", strides=(0, 1))], SQUARE, [], "c1", "strides (0, 1)"),
     "one pad": ([conv("c1", "x", "y", pads=(1,))], SQUARE, [], "c1", "pads"),
     "another kernel_shape": ([conv("c1", "x", "y", kernel_shape=(2, 2))], SQUARE, [], "c1", "kernel_shape"),
-    "huge pads": ([conv("c1", "x", "y", pads=(10**6,) * 4)], SQUARE, [], "c1", "padded map"),
+    "huge pads": ([conv("c1", "x", "y", pads=(10**6,) * 4)], SQUARE, [], "c1", "padding 1000000"),
     "pool with strides of 0": (
         [
             conv("c1", "x", "a"),
@@ -330,14 +330,14 @@ BAD: Mapping[str, tuple[Sequence[NodeText], Mapping[str, Any], Sequence[Any], st
     ),
     "pool without size": (
         [conv("c1", "x", "a"), RELU, node("MaxPool", ["b"], ["y"], name="p")],
-        *(SQUARE, [], "p", "not 2-D"),
+        *(SQUARE, [], "p", "a window of 0 dimensions"),
     ),
     "negative variance": (
         [conv("c1", "x", "a"), node("BatchNormalization", ["a", "v", "v", "v", "v"], ["y"], name="bn")],
         {**SQUARE, "v": np.full(4, -1, np.float32)},
-        *([], "c1", "infinity or a NaN"),
+        *([], "bn", "a variance below 0"),
     ),
-    "padding alone": ([conv("c1", "x", "y", pads=(5, 5, 5, 5))], SQUARE, [], "c1", "padding alone"),
+    "padding alone": ([conv("c1", "x", "y", pads=(5, 5, 5, 5))], SQUARE, [], "c1", "would see only zeros"),
 }
 
 
