@@ -11,7 +11,7 @@ from pathlib import Path
 
 from configs.errors import ConfigError
 from configs.suggest import suggestion
-from configs.yaml_file import Node, load_yaml, parse_yaml
+from configs.yaml_file import Node, installed_yaml, load_yaml
 
 KINDS: Mapping[str, str] = {"soc": "SoC", "models": "model"}
 """Kinds of files (names of the folders under ``configs``) and what one of them is called in messages."""
@@ -85,4 +85,4 @@ def open_config(kind: str, name_or_path: str | Path, *, folder: Path | None = No
             cure=f"{suggestion(name, list_names(kind))}, or the path of a .yaml file",
         )
     resource = files("configs").joinpath(kind, f"{name}.yaml")
-    return parse_yaml(resource.read_text(encoding="utf-8"), f"configs/{kind}/{name}.yaml")
+    return installed_yaml(resource.read_text(encoding="utf-8"), f"configs/{kind}/{name}.yaml")

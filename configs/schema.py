@@ -18,7 +18,7 @@ from configs.yaml_file import Node
 class Schema(BaseModel):
     """Base of all file schemas: exact types, no unknown keys, immutable."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
 
     either: ClassVar[Mapping[str, str]] = {}
     """Key -> another that may stand in its place: one of the two must be given."""

@@ -3,19 +3,24 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
+from importlib.util import cache_from_source
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
-
-from configs.errors import ConfigError
+from configs.errors import ConfigError, InputError
+from configs.files import write_text
 from configs.limits import YAML_BYTES_PER_BYTE, check_file_size, check_text_size
 from configs.units import LARGEST_FLOAT, LARGEST_INTEGER
+
+if TYPE_CHECKING:
+    from ruamel.yaml.error import MarkedYAMLError
 
 Scalar = str | int | float | bool | None
 
@@ -110,12 +115,54 @@ def load_yaml(path: Path) -> Node:
     return parse_yaml(read_text(path), str(path))
 
 
+def installed_yaml(text: str, file: str) -> Node:
+    """As `parse_yaml`, of a file that ships with pulptrain: the parser takes a tenth of a second a SoC.
+
+    What it says is kept beside compiled Python code, and like that written unless Python is told not to, with
+    a digest of what it follows from: the file and this module (YAML 1.2 itself does not change).
+    """
+    source = Path(__file__).read_text(encoding="utf-8")
+    key = sha256("\0".join((text, file, source)).encode()).hexdigest()
+    kept = Path(cache_from_source(__file__)).parent / f"{file.replace('/', '-')}.json"
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        found = json.loads(kept.read_text(encoding="utf-8"))
+        if found["key"] == key:
+            return _from_plain(found["tree"], file)
+    node = parse_yaml(text, file)
+    if not sys.dont_write_bytecode:
+        with suppress(InputError, OSError):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_text(kept, json.dumps({"key": key, "tree": _as_plain(node)}, separators=(",", ":")))
+    return node
+
+
+def _as_plain(node: Node) -> list[Any]:
+    """Line and value, the same of children."""
+    if isinstance(node.value, Mapping):
+        return [node.line, {key: _as_plain(child) for key, child in node.value.items()}]
+    if isinstance(node.value, tuple):
+        return [node.line, [_as_plain(child) for child in node.value]]
+    return [node.line, node.value]
+
+
+def _from_plain(plain: list[Any], file: str) -> Node:
+    line, value = plain
+    if isinstance(value, dict):
+        value = {key: _from_plain(child, file) for key, child in value.items()}
+    elif isinstance(value, list):
+        value = tuple(_from_plain(child, file) for child in value)
+    return Node(value, file, line)
+
+
 def parse_yaml(text: str, file: str) -> Node:
     """Parse one YAML 1.2 document; `file` is the label for messages.
 
     Raises `ConfigError` with ``file:line`` for a syntax error, a duplicate or non-text key, a merge key, an
     alias, an unknown tag, several documents, an empty or too large file.
     """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
     check_text_size(len(text), YAML_BYTES_PER_BYTE, file)
     yaml = YAML(typ="safe", pure=True)
     try:
@@ -205,19 +252,19 @@ class _Converter:
             raise self.error(node, "the value defined here is used again by an alias", "write the value out")
         self.seen.add(id(node))
         value: Scalar | Mapping[str, Node] | Sequence[Node]
-        if isinstance(node, MappingNode):
+        if node.id == "mapping":
             value = self.mapping(node)
-        elif isinstance(node, SequenceNode):
+        elif node.id == "sequence":
             value = tuple(self.convert(child) for child in node.value)
         else:
             value = self.scalar(node)
         return Node(value, self.file, line or node.start_mark.line + 1)
 
-    def mapping(self, node: MappingNode) -> Mapping[str, Node]:
+    def mapping(self, node: Any) -> Mapping[str, Node]:
         lines: dict[str, int] = {}
         children: dict[str, Node] = {}
         for key_node, child in node.value:
-            key = key_node.value if isinstance(key_node, ScalarNode) else None
+            key = key_node.value if key_node.id == "scalar" else None
             if key == "<<":
                 raise self.error(key_node, "merge keys are not supported", "write the values out")
             if key is None or not isinstance(self.scalar(key_node), str):

@@ -61,6 +61,8 @@ def _names(nodes: Iterable[ast.AST]) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in modules():
+            yield node.value  # imported when it is asked for: `trainlib.registry`
 
 
 def _statements(nodes: Iterable[ast.AST], *, for_types: bool = True) -> Iterator[ast.AST]:

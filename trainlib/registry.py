@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import TypeVar
 
 from configs.errors import UnsupportedLayerError
@@ -14,16 +14,6 @@ from trainlib.ir.steps import StepLowering
 from trainlib.kernels.catalogue import default_matmul
 from trainlib.kernels.library import LIBRARY
 from trainlib.names_elsewhere import name_here
-from trainlib.primitives.attention import class_token, embedding, log_softmax, mhsa, softmax
-from trainlib.primitives.contractions import (
-    conv1d,
-    conv2d,
-    conv_transpose2d,
-    depthwise,
-    linear,
-    matmul,
-    pointwise,
-)
 from trainlib.primitives.definition import (
     VARIANT,
     InternalPrimitive,
@@ -33,87 +23,102 @@ from trainlib.primitives.definition import (
     Primitive,
     Step,
 )
-from trainlib.primitives.elementwise import arithmetic, broadcast_add, expand, parameter, position, prelu
-from trainlib.primitives.elementwise import table as elementwise
-from trainlib.primitives.losses import table as losses
 from trainlib.primitives.lowering.windows import windowed
-from trainlib.primitives.norms import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
-from trainlib.primitives.optimizers import (
-    accumulate,
-    gradient_accumulation,
-    gradient_clipping,
-    weight_average,
-)
-from trainlib.primitives.optimizers import table as optimizers
-from trainlib.primitives.pooling import (
-    avg_pool2d,
-    global_avg_pool,
-    interpolation,
-    max_pool2d,
-    reduce_max,
-    reduce_mean,
-)
-from trainlib.primitives.recurrent import gru, lstm, rnn
-from trainlib.primitives.shapes import concat, flatten, flip, layout, pad, reshape, slice, split, transpose
 
-_ALL: tuple[Primitive, ...] = (
-    conv1d.PRIMITIVE,
-    conv2d.PRIMITIVE,
-    pointwise.PRIMITIVE,
-    depthwise.PRIMITIVE,
-    conv_transpose2d.PRIMITIVE,
-    linear.PRIMITIVE,
-    *elementwise.PRIMITIVES,
-    *arithmetic.PRIMITIVES,
-    prelu.PRIMITIVE,
-    flatten.PRIMITIVE,
-    broadcast_add.PRIMITIVE,
-    expand.PRIMITIVE,
-    parameter.PRIMITIVE,
-    position.PRIMITIVE,
-    class_token.PRIMITIVE,
-    rnn.PRIMITIVE,
-    gru.PRIMITIVE,
-    lstm.PRIMITIVE,
-    embedding.PRIMITIVE,
-    matmul.PRIMITIVE,
-    mhsa.PRIMITIVE,
-    softmax.PRIMITIVE,
-    log_softmax.PRIMITIVE,
-    concat.PRIMITIVE,
-    split.PRIMITIVE,
-    slice.PRIMITIVE,
-    flip.PRIMITIVE,
-    reshape.PRIMITIVE,
-    transpose.PRIMITIVE,
-    pad.PRIMITIVE,
-    reduce_mean.MEAN,
-    reduce_mean.SUM,
-    reduce_max.MAX,
-    reduce_max.MIN,
-    interpolation.PRIMITIVE,
-    avg_pool2d.PRIMITIVE,
-    max_pool2d.PRIMITIVE,
-    global_avg_pool.PRIMITIVE,
-    batch_norm.PRIMITIVE,
-    instance_norm.PRIMITIVE,
-    group_norm.PRIMITIVE,
-    layer_norm.PRIMITIVE,
-    rms_norm.PRIMITIVE,
-    *losses.PRIMITIVES,
-    *optimizers.PRIMITIVES,
+_FILES = (
+    "trainlib.primitives.contractions.conv1d",
+    "trainlib.primitives.contractions.conv2d",
+    "trainlib.primitives.contractions.pointwise",
+    "trainlib.primitives.contractions.depthwise",
+    "trainlib.primitives.contractions.conv_transpose2d",
+    "trainlib.primitives.contractions.linear",
+    "trainlib.primitives.elementwise.table",
+    "trainlib.primitives.elementwise.arithmetic",
+    "trainlib.primitives.elementwise.prelu",
+    "trainlib.primitives.shapes.flatten",
+    "trainlib.primitives.elementwise.broadcast_add",
+    "trainlib.primitives.elementwise.expand",
+    "trainlib.primitives.elementwise.parameter",
+    "trainlib.primitives.elementwise.position",
+    "trainlib.primitives.attention.class_token",
+    "trainlib.primitives.recurrent.rnn",
+    "trainlib.primitives.recurrent.gru",
+    "trainlib.primitives.recurrent.lstm",
+    "trainlib.primitives.attention.embedding",
+    "trainlib.primitives.contractions.matmul",
+    "trainlib.primitives.attention.mhsa",
+    "trainlib.primitives.attention.softmax",
+    "trainlib.primitives.attention.log_softmax",
+    "trainlib.primitives.shapes.concat",
+    "trainlib.primitives.shapes.split",
+    "trainlib.primitives.shapes.slice",
+    "trainlib.primitives.shapes.flip",
+    "trainlib.primitives.shapes.reshape",
+    "trainlib.primitives.shapes.transpose",
+    "trainlib.primitives.shapes.pad",
+    "trainlib.primitives.pooling.reduce_mean",
+    "trainlib.primitives.pooling.reduce_max",
+    "trainlib.primitives.pooling.interpolation",
+    "trainlib.primitives.pooling.avg_pool2d",
+    "trainlib.primitives.pooling.max_pool2d",
+    "trainlib.primitives.pooling.global_avg_pool",
+    "trainlib.primitives.norms.batch_norm",
+    "trainlib.primitives.norms.instance_norm",
+    "trainlib.primitives.norms.group_norm",
+    "trainlib.primitives.norms.layer_norm",
+    "trainlib.primitives.norms.rms_norm",
+    "trainlib.primitives.losses.table",
+    "trainlib.primitives.optimizers.table",
     # Put into the graph by its builder.
-    layout.PRIMITIVE,
-    accumulate.PRIMITIVE,
-    gradient_accumulation.PRIMITIVE,
-    weight_average.PRIMITIVE,
-    gradient_clipping.VALUE,
-    gradient_clipping.SQUARES,
-    gradient_clipping.SCALE,
-    gradient_clipping.APPLY,
+    "trainlib.primitives.shapes.layout",
+    "trainlib.primitives.optimizers.accumulate",
+    "trainlib.primitives.optimizers.gradient_accumulation",
+    "trainlib.primitives.optimizers.weight_average",
+    "trainlib.primitives.optimizers.gradient_clipping",
 )
+"""Every file of primitives: of one of its own name (`PRIMITIVE`), or of several (`PRIMITIVES`)."""
 
-PRIMITIVES: Mapping[str, Primitive] = MappingProxyType({primitive.name: primitive for primitive in _ALL})
+_SEVERAL = (
+    "trainlib.primitives.elementwise.table",
+    "trainlib.primitives.losses.table",
+    "trainlib.primitives.optimizers.table",
+    "trainlib.primitives.optimizers.gradient_clipping",
+    "trainlib.primitives.pooling.reduce_mean",
+    "trainlib.primitives.pooling.reduce_max",
+    "trainlib.primitives.elementwise.arithmetic",
+)
+"""Those of several, in the order in which a name that is no file's is looked for in them."""
+
+
+class _Registry(Mapping[str, Primitive]):
+    """All primitives in the order of `_FILES`; a file is imported when a primitive of it may be asked for."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[str, Primitive]] = {}
+        """By file."""
+
+    def _of(self, file: str) -> dict[str, Primitive]:
+        if file not in self._known:
+            module = import_module(file)
+            found = module.PRIMITIVES if file in _SEVERAL else (module.PRIMITIVE,)
+            self._known[file] = {primitive.name: primitive for primitive in found}
+        return self._known[file]
+
+    def __getitem__(self, name: str) -> Primitive:
+        own = (file for file in _FILES if file.endswith(f".{name}"))
+        for file in (*own, *_SEVERAL):
+            if name in self._of(file):
+                return self._known[file][name]
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for file in _FILES for name in self._of(file))
+
+    def __len__(self) -> int:
+        return sum(len(self._of(file)) for file in _FILES)
+
+
+PRIMITIVES: Mapping[str, Primitive] = _Registry()
 """Every primitive by name. A new one is an entry of a table, or a file and a line above."""
 
 _Kind = TypeVar("_Kind", LayerPrimitive, LossPrimitive, OptimizerPrimitive)

@@ -12,8 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
 import configs
 from configs.dtypes import BY_WORD
 
@@ -193,6 +191,8 @@ def _tree(model: Any) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
         path = Path(model)
         if not ("/" in model or "\\" in model or model.endswith((".yaml", ".yml"))):
             path = SHIPPED / f"{model}.yaml"
+        from ruamel.yaml import YAML
+
         return dict(YAML(typ="safe").load(path.read_text(encoding="utf-8"))), path.parent, STEPS
     if isinstance(model, Mapping):
         return dict(model), Path(), STEPS

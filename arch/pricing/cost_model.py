@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntFlag
+from functools import cached_property
 from typing import Protocol
 
 from arch.spec.isa import TeamWork
+from arch.spec.timing import SocTiming
 
 
 class Traffic(IntFlag):
@@ -60,3 +62,20 @@ class CostModel(Protocol):
 
     def price(self, work: TeamWork, traffic: Traffic = Traffic.NONE) -> TeamCost:
         """Price `work`; results are deterministic and may be memoised."""
+
+
+class TeamCostModelWhenAsked:
+    """The `TeamCostModel` of a machine, made at its first price: a run may find them all kept."""
+
+    def __init__(self, timing: SocTiming) -> None:
+        self._timing = timing
+
+    @cached_property
+    def _model(self) -> CostModel:
+        from arch.pricing.team_cost_model import TeamCostModel
+
+        return TeamCostModel(self._timing)
+
+    def price(self, work: TeamWork, traffic: Traffic = Traffic.NONE) -> TeamCost:
+        """As `TeamCostModel.price`."""
+        return self._model.price(work, traffic)

@@ -17,10 +17,12 @@ from pulptrain.given.option import ALL, MODEL_PREFIX, AllOptions
 from scheduler.addresses.placement import parse_placement
 from scheduler.addresses.plan_options import PlanOptions, parse_homes
 from scheduler.options import ScheduleOptions, parse_buffers, parse_resident
-from scheduler.tuner.tuned_schedule import TunedSchedule
 from trainlib.kernels.library import LIBRARY
 from trainlib.primitives.definition import AS_PUBLISHED, DEFAULT
 from trainlib.training.options import MOST_MINI_BATCHES
+
+if TYPE_CHECKING:
+    from scheduler.tuner.tuned_schedule import TunedSchedule
 
 _T = TypeVar("_T")
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -38,7 +38,7 @@ class Prepared:
     phases: TrainingPhases
     run_cache: RunCache | None = None
     """What is kept for the next run of the same, if the caller has given a cache."""
-    given: Given | None = None
+    given: Callable[[], Given | None] = lambda: None
     """The model as it was given, to hold the run against; None of a graph with a backward pass of its own."""
 
 
@@ -109,7 +109,7 @@ class Machine:
         self.functional = functional
         self.programs = prepared.phases.programs
         """The graphs of one iteration, as they were before anything was planned."""
-        self.given = prepared.given
+        self.given = prepared.given() if functional else None
         self.not_finite: NotFiniteError | None = None
 
     def load_kept(self, values: Mapping[str, Array]) -> None:

@@ -6,12 +6,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from arch.pricing.cost_model import CostModel
-from arch.pricing.team_cost_model import TeamCostModel
+from arch.pricing.cost_model import CostModel, TeamCostModelWhenAsked
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from configs.limits import require_host_memory
@@ -39,7 +39,6 @@ from scheduler.schedule import Schedule, in_one_memory
 from scheduler.schedule_cache import ScheduleCache
 from scheduler.search.cache import ResultCache
 from scheduler.time_line import time_line, whole_line
-from scheduler.tuner.schedule_file import ScheduleFile, as_tuned, file_of, load_schedule, options_from
 from traces.events import Slice
 from traces.recorder import CounterSample
 from trainlib.ir.graph import FED_KINDS, TrainingGraph
@@ -56,6 +55,7 @@ from trainlib.training.training_data import label_plans, sample_stream, samples_
 from truth.given import Given, as_given, torch_available
 
 if TYPE_CHECKING:
+    from scheduler.tuner.schedule_file import ScheduleFile
     from truth.samples import Fed
 
 
@@ -123,11 +123,13 @@ def prepare(
     """
     spec = model_of(model, settings)
     timing = soc_timing(settings)
-    cost_model: CostModel = TeamCostModel(timing)
+    cost_model: CostModel = TeamCostModelWhenAsked(timing)
     file = _schedule_file(settings)
     phases = with_order(_order_of(spec), lambda: build_training_phases(spec))
     written = phases.mini_batch
     if file is not None and file.layouts:
+        from scheduler.tuner.schedule_file import as_tuned
+
         spec = as_tuned(file, spec)
         phases = build_training_phases(spec)
     graphs = [graph for graph in (phases.mini_batch, phases.update) if graph is not None]
@@ -135,6 +137,8 @@ def prepare(
     options = schedule_options(settings)
     by_program = of_programs(options, graphs)
     if file is not None:
+        from scheduler.tuner.schedule_file import options_from
+
         if settings.resident is not None:
             file = replace(file, resident={})  # said on the command line, "off" too, goes first
         by_program = options_from(file, graphs, timing, options, written)
@@ -159,7 +163,7 @@ def prepare(
     update = schedules[1] if len(schedules) > 1 else None
     if run_cache is not None:
         cost_model = run_cache.cost_model
-    given = _as_given(model, settings, file)
+    given = partial(_as_given, model, settings, file)
     return Prepared(spec, timing, schedules[0], cost_model, update, phases, run_cache, given)
 
 
@@ -185,6 +189,8 @@ def _order_of(spec: ModelSpec) -> str | None:
 def _schedule_file(settings: Settings) -> ScheduleFile | None:
     if settings.schedule is None:
         return None
+    from scheduler.tuner.schedule_file import file_of, load_schedule
+
     if isinstance(settings.schedule, str):
         return load_schedule(settings.schedule)
     return file_of(settings.schedule)
@@ -304,7 +310,7 @@ def run_prepared(
         kept, stream = with_own_values(graph, kept, stream, values)
     if functional:
         _check_samples(graph, prepared.phases.mini_batches)
-    fed = _fed(prepared.given, settings.seed, data, values or {}) if functional else None
+    fed = _fed(machine.given, settings.seed, data, values or {}) if functional else None
     training = Training(machine, prepared.phases.mini_batches, stream, kept, fed)
     asked = (functional and iterations > 1) or users_own is not None
     tested = _tested(prepared, users_own) if asked else None

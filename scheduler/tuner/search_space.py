@@ -20,7 +20,7 @@ from scheduler.tiles.tiling_candidates import TilingCandidates, enumerate_tiling
 from scheduler.tuner.task import Task
 from trainlib.ir.steps import KernelChoice
 from trainlib.registry import lowering_of, matmul_of, matmuls_of
-from trainlib.training.variants import VARIANTS, own_variant, variants_of
+from trainlib.training.variants import known_variants, own_variant, variants_of
 
 CUTS_PER_DEPTH = 16
 """Default of `SpaceRules.cuts`."""
@@ -42,20 +42,20 @@ class SpaceRules:
 
     depths: tuple[int, ...] = (1, 2)
     cuts: int = CUTS_PER_DEPTH
-    variants: tuple[str, ...] = VARIANTS
+    variants: tuple[str, ...] = field(default_factory=known_variants)
 
 
 def parse_variants(text: str) -> tuple[str, ...]:
     """`SpaceRules.variants` from ``search`` (all), ``keep`` (none) or ``cores,dma``. Raises `InputError`."""
     if text in ("search", "keep"):
-        return VARIANTS if text == "search" else ()
+        return known_variants() if text == "search" else ()
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     for name in names:
-        if name not in VARIANTS:
+        if name not in known_variants():
             raise InputError(
                 f"unknown variant {name!r}",
                 where="--lowerings",
-                cure=suggestion(name, ("search", "keep", *VARIANTS)),
+                cure=suggestion(name, ("search", "keep", *known_variants())),
             )
     return names
 
@@ -97,7 +97,7 @@ class Question:
     task: Task
     timing: SocTiming
     codegen: str
-    rules: SpaceRules = SpaceRules()
+    rules: SpaceRules = field(default_factory=SpaceRules)
 
     @property
     def content(self) -> str:

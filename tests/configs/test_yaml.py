@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Strict YAML: every node knows its line and every mistake names its place."""
 
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from configs import yaml_file
 from configs.errors import ConfigError
+from configs.library import KINDS, list_names
 from configs.suggest import closest, suggestion
-from configs.yaml_file import Node, load_yaml, parse_yaml
+from configs.yaml_file import Node, installed_yaml, load_yaml, parse_yaml
+from shared.paths import ROOT
 
 
 def test_every_node_knows_its_line():
@@ -97,3 +103,28 @@ def test_any_text_parses_or_is_a_config_error(text):
     outcome = parsed(text)
     place = outcome.where if isinstance(outcome, Node) else str(outcome.where)
     assert place.startswith("f.yaml:")
+
+
+INSTALLED = [f"configs/{kind}/{name}.yaml" for kind in KINDS for name in list_names(kind)]
+
+
+def test_what_is_kept_of_an_installed_file_is_what_it_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    texts = {file: (ROOT / file).read_text(encoding="utf-8") for file in INSTALLED}
+    first = {file: installed_yaml(text, file) for file, text in texts.items()}
+    kept = sorted(tmp_path.rglob("*.json"))
+    assert len(kept) == len(texts)
+    changed = parse_yaml("a: {b: [1, 2.5, off, null]}", INSTALLED[0])
+    assert installed_yaml("a: {b: [1, 2.5, off, null]}", INSTALLED[0]) == changed
+    with monkeypatch.context() as patch:
+        patch.setattr(yaml_file, "parse_yaml", None)
+        assert {file: installed_yaml(text, file) for file, text in list(texts.items())[1:]} == {
+            file: node for file, node in first.items() if file != INSTALLED[0]
+        }
+    for path in kept:
+        path.write_text('{"key": 3}' if path is kept[0] else "[")
+    assert {file: installed_yaml(text, file) for file, text in texts.items()} == first
+    assert first == {file: parse_yaml(text, file) for file, text in texts.items()}

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -197,14 +198,15 @@ def test_it_knows_the_steps_that_are_left_out(steps: str) -> None:
 
 def test_an_iteration_that_trains_too_little_or_too_much_is_told_by_name() -> None:
     prepared = prepare("simple-mlp", Settings())
-    tree = dict(prepared.given.tree)
+    original = prepared.given()
+    tree = dict(original.tree)
     for train, name, why in (("last", "fc1.weight", "leaves it as it is"), ("all", "fc1.weight", "no op")):
-        given = replace(prepared.given, tree={**tree, "train": train})
+        given = replace(original, tree={**tree, "train": train})
         machine = prepared
         if train == "all":
             frozen = replace(load_model("simple-mlp"), train="last")
             machine = prepare(frozen, Settings())
-        outcome = run_prepared(replace(machine, given=given), Settings())
+        outcome = run_prepared(replace(machine, given=partial(replace, given)), Settings())
         found = {item["name"]: item for item in outcome.summary["functional"]["tensors"]}
         assert found[f"{name}_updated"]["verdict"] == "failed"
         assert why in found[f"{name}_updated"]["why"]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 
 from configs.errors import InputError
 from configs.suggest import suggestion
@@ -30,13 +31,11 @@ WAYS = ("cores", "dma", "none")
 """By an im2row kernel, by 2D transfers of the DMA, or not at all: direct loops without a matmul."""
 
 
-def _known() -> tuple[str, ...]:
+@cache
+def known_variants() -> tuple[str, ...]:
+    """Every name a variant has anywhere."""
     registered = (name for primitive in PRIMITIVES.values() for name in primitive.variant_names)
     return tuple(dict.fromkeys((*WAYS, DEFAULT, AS_PUBLISHED, *registered)))
-
-
-VARIANTS = _known()
-"""Every name a variant has anywhere."""
 
 
 def variants_of(op: Op) -> tuple[str, ...]:

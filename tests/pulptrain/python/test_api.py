@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -128,6 +129,29 @@ def test_help_and_completion_import_nothing_slow() -> None:
     code = f"import sys, pulptrain.cli; print({slow} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+NOT_FOR_A_RUN_THAT_WAS_BEFORE = {
+    *("numba", "torch", "matplotlib", "ruamel.yaml", "perfetto", "multiprocessing", "importers.onnx"),
+    *("arch.pricing.team_cost_model", "scheduler.tuner", "scheduler.explore", "truth.network"),
+    *("trainlib.primitives.elementwise.arithmetic", "trainlib.primitives.recurrent"),
+}
+"""What a timing-only run of tutorial-cnn has no use for where its tilings and prices are kept."""
+
+
+def test_a_second_run_imports_nothing_slow_that_it_does_not_need(tmp_path: Path) -> None:
+    arguments = ["run", "tutorial-cnn", "--no-functional", "--quiet", "--cache", str(tmp_path / "sqlite")]
+    code = f"import sys; from pulptrain.__main__ import run; run({arguments}); print(*sys.modules)"
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what shipped files say is kept as compiled code is
+
+    def imported() -> set[str]:
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=environment)
+        return set(done.stdout.split())
+
+    assert {"ruamel.yaml", "arch.pricing.team_cost_model"} <= imported()
+    assert not NOT_FOR_A_RUN_THAT_WAS_BEFORE & imported()
 
 
 def test_every_name_that_is_offered_is_there() -> None:

@@ -150,3 +150,5 @@ APPLY = InternalPrimitive(
         ElementwiseLowering(lambda op: (_PRODUCT,), numbers=("scale",), batched=False),
     ),
 )
+
+PRIMITIVES = (VALUE, SQUARES, SCALE, APPLY)

@@ -152,3 +152,5 @@ MAX = LayerPrimitive(
 )
 
 MIN = replace(MAX, name="reduce_min", plan=_plan(False))
+
+PRIMITIVES = (MAX, MIN)

@@ -213,3 +213,5 @@ SUM = replace(
         Example({"axes": [0, 1], "keep_dims": True}, (DrawnInput((3, 4, 5), low=0.5, high=1.5),)),
     ),
 )
+
+PRIMITIVES = (MEAN, SUM)
