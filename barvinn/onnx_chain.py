@@ -67,7 +67,7 @@ def input_map(graph: OnnxGraph, input_shape: Sequence[int] | None) -> tuple[int,
 
 
 def _check_chained(reader: ForwardReader) -> None:
-    """Raise `UnsupportedLayerError` for a node of two results, a result of two nodes, one that is not read."""
+    """Raise `UnsupportedLayerError` for two results of a node, two nodes of a result, one not read."""
     graph, problems = reader.graph, {problem.name: problem for problem in reader.draft.problems}
     for node in graph.nodes:
         read = [name for name in node.inputs if name and not isinstance(reader.known[name], Constant)]
