@@ -16,7 +16,7 @@ MEANINGS: Mapping[str, str] = {
     "icache": "The next instruction is in no instruction cache of the core and is fetched.",
     "bank_conflict": "Another core or the DMA has the L1 bank in this cycle.",
     "l2_access": "A load or store of the core itself goes to L2; the core stands still.",
-    "dma_wait": "Core 0 waits for a transfer: what it needs next is not in L1, or not out of it, yet.",
+    "dma_wait": "Core 0 waits for a transfer: for what it brings, or for room in L1 or in the DMA's queues.",
     "dma_program": "Core 0 writes commands to the DMA.",
     "barrier": "A core is done with its share of a kernel and waits for the slowest.",
     "fork": "Core 0 hands a kernel to the workers or returns from it; a worker starts on it.",

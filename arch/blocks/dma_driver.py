@@ -28,17 +28,28 @@ class DmaDriver:
         self._timing = timing
 
     def start(self, core: Core, commands: tuple[Command, ...], work: Work, thread: Thread) -> Call[Transfer]:
-        """Program `commands` under one transfer ID; blocks while queues or IDs are taken."""
+        """Program `commands` under one transfer ID.
+
+        What it blocks while queues or IDs are taken is a wait for the DMA, accounted behind the programming.
+        """
         dma, env = self._dma, self._dma.env
+        begun = int(env.now)
         transfer: Transfer = yield from dma.allocate(len(commands), work, thread)
+        if env.now > begun:
+            core.lose("dma_program", begun, work)
+            core.lose("dma_wait", int(env.now), work)
         last = len(commands) - 1
+        programmed_cycles = int(env.now)
         for position, command in enumerate(commands):
-            yield env.timeout(programming_cycles(command, position, self._timing))
+            cycles = programming_cycles(command, position, self._timing)
+            programmed_cycles += cycles
+            yield env.timeout(cycles)
             order = make_order((command, transfer, position == last))
             address, size_bytes = command.l1_address, command.size_bytes
             txn = make_transaction((TxnCommand.WRITE, address, size_bytes, core.path, 0, None, order))
             yield from dma.transport(txn, thread)
-        core.lose("dma_program", int(env.now), work)
+        core.lose("dma_program", programmed_cycles, work)
+        core.lose("dma_wait", int(env.now), work)
         return transfer
 
     def wait(self, core: Core, transfer: Transfer, what: str, work: Work, thread: Thread) -> Body:

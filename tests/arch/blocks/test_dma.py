@@ -168,8 +168,9 @@ def test_a_full_queue_stalls_the_programming_core() -> None:
         (OFFLOAD + PROGRAM, OFFLOAD + 2 * PROGRAM, "dma_program"),
         (OFFLOAD + 2 * PROGRAM, OFFLOAD + 3 * PROGRAM, "dma_program"),
         (OFFLOAD + 3 * PROGRAM, OFFLOAD + 4 * PROGRAM, "dma_program"),
-        (OFFLOAD + 4 * PROGRAM, first_end, "dma_program"),
+        (OFFLOAD + 4 * PROGRAM, OFFLOAD + 5 * PROGRAM, "dma_program"),
     ]
+    assert (OFFLOAD + 5 * PROGRAM, first_end, "dma_wait") in tracer.track("soc.cluster.core0")
     ends = [end for _, end, _ in tracer.track("soc.cluster.dma.in")]
     assert ends == [first_end + 512 * i for i in range(5)]
 

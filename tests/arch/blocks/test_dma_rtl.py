@@ -12,6 +12,7 @@ from arch.spec.soc_config import load_soc
 from arch.spec.timing import SocTiming
 from scheduler.validation.rows.machines import cost_model_of, with_dma
 from scheduler.validation.rows.measured_code import BARE_PUSH_CYCLES, BARE_PUSH_NEXT_CYCLES, registers_only
+from traces.events import Work
 from traces.recorder import Recorder
 
 RTL = registers_only(load_soc("pulp-cluster-rtl", "rtl"))
@@ -48,13 +49,16 @@ def test_256_bytes_across_a_border_of_256_bytes_are_two_bursts() -> None:
 
 def pushed_and_ended(timing: SocTiming, commands: list[Command]) -> tuple[int, int]:
     """Cycles from the first push to the end of the last one, and to the end of the last transfer."""
-    actions: list[Action] = [DmaStart(n, commands=(command,)) for n, command in enumerate(commands)]
+    actions: list[Action] = [
+        DmaStart(n, commands=(command,), work=Work("push")) for n, command in enumerate(commands)
+    ]
     actions += [DmaWait(len(commands) + n, transfer=n) for n in range(len(commands))]
     recorder = Recorder()
     Soc(timing, cost_model_of(timing), recorder, detect_races=False).run(
         Program("pushes", tuple(actions)), effects=False
     )
-    pushes = [item for item in recorder.slices if item.kind == "dma_program"]
+    cores = [item for item in recorder.slices if item.track == "soc.cluster.core0"]
+    pushes = [item for item in cores if item.work.op == "push"]
     ends = [item.end_cycles for item in recorder.slices if item.track.startswith("soc.cluster.dma")]
     begin = min(item.start_cycles for item in pushes)
     return max(item.end_cycles for item in pushes) - begin, max(ends) - begin
