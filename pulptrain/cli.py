@@ -29,6 +29,7 @@ COMMANDS = {
     "convert": "convert",
     "replay": "replay",
     "plot": "plot",
+    "why": "why",
     "barvinn": "barvinn",
     "list": "listing",
     "show": "show",

@@ -15,24 +15,24 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from traces.causes import BUSY, CAUSES, Waits, causes_of
 from traces.errors import TraceError
 from traces.events import COMPUTE, STALLS, TRANSFER, Slice
 from traces.recorder import sorted_slices, transfer_direction
-from traces.tracks import CORE, DMA, INWARD, OUTWARD, op_label, track_name
+from traces.tracks import CORE, DMA, INWARD, OUTWARD, UDMA, op_label, track_name
 
 _STALLS = frozenset(STALLS)
-BUSY = "busy"
-"""Name of the issuing cycles where they stand beside the stall words."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoreMetrics:
-    """One core (or all of them): busy cycles, cycles lost per stall word, instructions."""
+    """One core (or all of them): busy cycles, cycles lost per stall word and by cause, instructions."""
 
     name: str
     busy_cycles: int
     stalls: tuple[tuple[str, int], ...]
     instructions: int
+    causes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def stall_cycles(self) -> int:
@@ -46,7 +46,8 @@ class OpMetrics:
 
     `name` is ``layer.step``, as `trainlib.ir.graph.Op.name`, whether or not the slices' op carries its step.
     `start_cycles` and `end_cycles` are the master's first and last activity for it. `stalls` holds
-    core-cycles: `busy_cycles` + all stalls = `core_cycles` = `cycles` x cores.
+    core-cycles: `busy_cycles` + all stalls = `core_cycles` = `cycles` x cores. So does `causes`
+    (`traces.causes`), which holds the busy cycles as well.
     """
 
     name: str
@@ -61,6 +62,7 @@ class OpMetrics:
     bytes_out: int
     tiles: int
     instructions: int
+    causes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def layer(self) -> str:
@@ -118,20 +120,27 @@ def measure(slices: Iterable[Slice], makespan_cycles: int | None = None) -> Metr
     ordered = sorted_slices(slices)
     names = {event.track: track_name(event.track) for event in ordered}
     core_slices: dict[int, list[Slice]] = {}
-    transfers = []
+    transfers, off_chip = [], []
     for event in ordered:
         name = names[event.track]
         if name.family == CORE:
             core_slices.setdefault(name.index, []).append(event)
         elif name.family == DMA and event.kind == TRANSFER:
             transfers.append(event)
+        elif name.family == UDMA and event.kind == TRANSFER:
+            off_chip.append(event)
     if makespan_cycles is None:
         makespan_cycles = max((event.end_cycles for run in core_slices.values() for event in run), default=0)
 
-    cores = tuple(_core_metrics(f"core{index}", run) for index, run in sorted(core_slices.items()))
-    master = core_slices[min(core_slices)] if core_slices else []
+    runs = [core_slices[index] for index in sorted(core_slices)]
+    master = runs[0] if runs else []
     owned = _owners(master)
-    ops = _op_metrics(owned, [core_slices[index] for index in sorted(core_slices)], transfers)
+    waits = Waits(runs, _owner_names(master, owned), (*transfers, *off_chip))
+    cores = tuple(
+        _core_metrics(f"core{index}", run, causes)
+        for index, run, causes in zip(sorted(core_slices), runs, waits.by_core, strict=True)
+    )
+    ops = _op_metrics(owned, runs, transfers, waits)
     span_cycles = max(makespan_cycles, 1)
     utilisation = {core.name: core.busy_cycles / span_cycles for core in cores}
     utilisation["dma"] = _covered_cycles(transfers, makespan_cycles) / span_cycles
@@ -145,6 +154,7 @@ def measure(slices: Iterable[Slice], makespan_cycles: int | None = None) -> Metr
             sum(core.busy_cycles for core in cores),
             _in_order(_added(core.stalls for core in cores)),
             sum(core.instructions for core in cores),
+            {cause: sum(core.causes[cause] for core in cores) for cause in CAUSES},
         ),
         ops=ops,
         bytes_in=sum(event.bytes for event in transfers if transfer_direction(event) == INWARD),
@@ -219,7 +229,7 @@ def _check_core_slice(event: Slice, makespan_cycles: int) -> None:
         )
 
 
-def _core_metrics(name: str, run: Iterable[Slice]) -> CoreMetrics:
+def _core_metrics(name: str, run: Iterable[Slice], waits: Mapping[str, int]) -> CoreMetrics:
     cycles: dict[str, int] = {}
     instructions = 0
     for event in run:
@@ -230,7 +240,8 @@ def _core_metrics(name: str, run: Iterable[Slice]) -> CoreMetrics:
         instructions += event.instructions
         for word, count in slice_parts(event):
             cycles[word] = cycles.get(word, 0) + count
-    return CoreMetrics(name, cycles.pop(BUSY, 0), _in_order(cycles), instructions)
+    busy_cycles, stalls = cycles.pop(BUSY, 0), _in_order(cycles)
+    return CoreMetrics(name, busy_cycles, stalls, instructions, causes_of(stalls, busy_cycles, waits))
 
 
 def _master_times(master: Iterable[Slice]) -> tuple[MasterTime, ...]:
@@ -282,6 +293,17 @@ def _owners(master: Sequence[Slice]) -> list[_Owned]:
     return owned
 
 
+def _owner_names(master: Sequence[Slice], owned: Sequence[_Owned]) -> list[str]:
+    """By slice of the master the op it belongs to, "" for none; owners change where slices end."""
+    names, number = [], 0
+    for event in master:
+        while number < len(owned) and owned[number].end_cycles <= event.start_cycles:
+            number += 1
+        is_owned = number < len(owned) and owned[number].start_cycles <= event.start_cycles
+        names.append(owned[number].op if is_owned else "")
+    return names
+
+
 @dataclass(slots=True)
 class _Account:
     """Running sums of one op."""
@@ -298,7 +320,7 @@ class _Account:
 
 
 def _op_metrics(
-    owned: Sequence[_Owned], cores: Sequence[Sequence[Slice]], transfers: Iterable[Slice]
+    owned: Sequence[_Owned], cores: Sequence[Sequence[Slice]], transfers: Iterable[Slice], waits: Waits
 ) -> tuple[OpMetrics, ...]:
     accounts: dict[str, _Account] = {}
     for span in owned:
@@ -339,12 +361,13 @@ def _op_metrics(
             end_cycles=account.end_cycles,
             cycles=account.cycles,
             core_cycles=account.cycles * len(cores),
-            busy_cycles=account.parts.pop(BUSY, 0),
-            stalls=_in_order(account.parts),
+            busy_cycles=account.parts.get(BUSY, 0),
+            stalls=_in_order({word: cycles for word, cycles in account.parts.items() if word != BUSY}),
             bytes_in=account.bytes_in,
             bytes_out=account.bytes_out,
             tiles=len(account.tiles),
             instructions=account.instructions,
+            causes=causes_of(account.parts.items(), 0, waits.by_op.get(name, {})),
         )
         for name, account in accounts.items()
     )

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from traces.causes import BUSY
 from traces.events import STALLS
-from traces.metrics import BUSY
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from configs.grades import LABELS
 from configs.suggest import suggestion
 from traces.text_table import Table
 from traces.totals import BY, Total, collapsed, largest, totals
+from traces.why import advice_line, bound_line, why_table
 
 TOP_STALLS = 2
 LABEL_WIDTH = 12
@@ -31,12 +32,13 @@ class Detail:
     """How much of a run is shown.
 
     `top` ops with most cycles and, `by` layer, step or kernel, as many totals (None: steps, and layers).
-    `full` shows every op in order instead, and every note.
+    `full` shows every op in order instead, and every note; `why` what the ops with most cycles are bound by.
     """
 
     top: int = 10
     by: str | None = None
     full: bool = False
+    why: bool = False
 
     def __post_init__(self) -> None:
         if self.top < 1:
@@ -66,6 +68,8 @@ def report_lines(summary: Mapping[str, Any], width: int, detail: Detail | None =
 
 def report_tables(summary: Mapping[str, Any], detail: Detail) -> list[Table]:
     """Totals and the largest ops; every op of a full view."""
+    if detail.why:
+        return [why_table(summary, detail.top)]
     if detail.full:
         return [_table("layer.step", _every_op(summary), summary, whole=True)]
     tables = []
@@ -198,6 +202,7 @@ def total_lines(summary: Mapping[str, Any], *, full: bool = False) -> list[tuple
     """The totals as (name, text): throughput, memory, check of the numbers, evidence, and the rest."""
     lines = [
         ("throughput", _throughput(summary)),
+        *([("bound by", bound_line(summary)), ("try", advice_line(summary))] if "causes" in summary else []),
         ("memory", _memory(summary)),
     ]
     if summary["loss"] is not None:

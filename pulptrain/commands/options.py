@@ -54,6 +54,9 @@ By = Annotated[
     option("--by", "layer|step|kernel", "Add the ops up by this; by step and by layer if not given.", OUTPUT),
 ]
 Full = Annotated[bool, option("--full", "", "Every row in order, and every note.", OUTPUT)]
+Why = Annotated[
+    bool, option("--why", "", "What the ops with most cycles are bound by, in place of totals.", OUTPUT)
+]
 WorkerCount = Annotated[
     int | None, option("--workers", "N", "Processes; as many as the machine has CPUs if not given.", SEARCH)
 ]

@@ -53,6 +53,7 @@ def command(
     top: common.Top = 10,
     by: common.By = None,
     full: common.Full = False,
+    why: common.Why = False,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
     **options: Any,
@@ -73,7 +74,7 @@ def command(
 
         settings = Settings(**options, seed=seed)
         check_iterations(iterations)
-        detail = Detail(top, by, full)
+        detail = Detail(top, by, full, why)
         source = open_source(model, settings, model_input, loss, optimizer, learning_rate)
         if dump_program:
             print_program(source.prepared(settings), as_json=as_json)

@@ -14,6 +14,7 @@ from configs.errors import PulptrainError, WrongNumbersError
 from configs.grades import MEASURED
 from scheduler.options import BEST_DEPTH
 from scheduler.schedule import OpSchedule, Schedule
+from traces.causes import causes_of
 from traces.metrics import Metrics, OpMetrics
 from traces.stall_words import every_stall
 from trainlib.kernels.evidence import nest_evidence
@@ -60,6 +61,7 @@ def run_summary(
         ],
         "stalls": every_stall(metrics.total.stalls),
         "busy_cycles": metrics.total.busy_cycles,
+        "causes": dict(metrics.total.causes),
         "utilisation": dict(metrics.utilisation),
         "bytes_in": metrics.bytes_in,
         "bytes_out": metrics.bytes_out,
@@ -106,6 +108,7 @@ def _op_summary(op: OpSchedule, measured: OpMetrics | None) -> dict[str, Any]:
         "busy_cycles": measured.busy_cycles if measured else 0,
         "core_cycles": measured.core_cycles if measured else 0,
         "stalls": every_stall(measured.stalls if measured else ()),
+        "causes": dict(measured.causes) if measured else causes_of((), 0, {}),
         "l1_bytes": op.tiling.l1_bytes,
     }
 

@@ -27,6 +27,8 @@ _SUMMED_OF_OP = (
     "core_cycles",
     "tiles",
 )
+_BY_WORD = ("stalls", "causes")
+"""Core-cycles by word, of a run and of an op."""
 
 
 def update_summary(
@@ -42,10 +44,11 @@ def update_summary(
     for key in _SUMMED:
         result[key] = mini_batches * mini_batch[key] + update[key]
     result["mac_per_cycle"] = result["macs"] / result["cycles"]
-    result["stalls"] = {
-        word: mini_batches * mini_batch["stalls"].get(word, 0) + update["stalls"].get(word, 0)
-        for word in {**mini_batch["stalls"], **update["stalls"]}
-    }
+    for key in _BY_WORD:
+        result[key] = {
+            word: mini_batches * mini_batch[key].get(word, 0) + update[key].get(word, 0)
+            for word in {**mini_batch[key], **update[key]}
+        }
     result["utilisation"] = {
         name: (
             mini_batches * mini_batch["cycles"] * share
@@ -97,7 +100,8 @@ def _times(op: Mapping[str, Any], times: int) -> dict[str, Any]:
     result = {**op, "times": times}
     for key in _SUMMED_OF_OP:
         result[key] = times * op[key]
-    result["stalls"] = {word: times * cycles for word, cycles in op["stalls"].items()}
+    for key in _BY_WORD:
+        result[key] = {word: times * cycles for word, cycles in op[key].items()}
     return result
 
 

@@ -83,11 +83,11 @@ def training_run(cores: int = 8, ops: tuple[tuple[str, str, int, int, int, int],
         next_arrival = 0
         if index + 1 < len(tiles):
             next_arrival = machine.transfer("in", _named(tiles[index + 1][0], "x"), tiles[index + 1][2])
-        machine.core(0, "dma_wait", max(arrival, machine.now[0]), work)
+        machine.core(0, "dma_wait", max(arrival, machine.now[0]), _named(work, "x"))
         machine.fork(_named(work, "mm_2x2"), cycles)
         machine.transfer("out", _named(work, "y"), bytes_out)
         arrival = next_arrival
-    machine.core(0, "dma_wait", max(machine.channel["out"], machine.now[0]), tiles[-1][0])
+    machine.core(0, "dma_wait", max(machine.channel["out"], machine.now[0]), _named(tiles[-1][0], "y"))
     end = machine.now[0]
     for core in range(cores):
         machine.core(core, "idle", end, Work())

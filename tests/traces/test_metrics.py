@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.synthetic_trace import OPS, training_run
+from traces.causes import CAUSES
 from traces.errors import TraceError
 from traces.events import COMPUTE, TRANSFER, Slice, Work
 from traces.metrics import OpMetrics, check_tracks, measure
@@ -50,6 +51,10 @@ def test_one_tile_on_two_cores_counted_by_hand() -> None:
             bytes_out=16,
             tiles=1,
             instructions=121,
+            causes=dict.fromkeys(CAUSES, 0)
+            | {"busy": 121, "load_use": 22, "fpu": 10, "branch": 3, "bank_conflict": 7}
+            # core 1 is idle while core 0 programs and waits: twice what core 0 does
+            | {"dma_in": 2 * 70, "dma_out": 2 * 62, "dma_program": 2 * 80, "barrier": 37, "fork": 60},
         ),
     )
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from tools.pages.page import Page, table
+from traces import causes
 from traces.stall_words import BUSY, MEANINGS
 
 
@@ -14,4 +15,12 @@ def stalls() -> str:
     )
 
 
-PAGE = Page("docs/glossary.md", {"stalls": stalls})
+def bound() -> str:
+    """What an op may be bound by, and what is counted for it."""
+    meanings = {"busy": BUSY, **MEANINGS, **causes.MEANINGS}
+    rows = [(group, cause) for group, members in causes.GROUPS.items() for cause in members]
+    heads = ("bound by", "cause", "meaning")
+    return table(heads, [(group, f"`{cause}`", meanings[cause]) for group, cause in rows])
+
+
+PAGE = Page("docs/glossary.md", {"stalls": stalls, "bound": bound})

@@ -30,6 +30,7 @@ NAMED_BY_DATA: Mapping[str, str] = {
     "capacity_bytes": "memory levels l1, l2, l3",
     "staged_bytes": "in (into L2) and out",
     "stalls": "stall words",
+    "causes": "causes",
     "utilisation": "core0, core1 ... and dma",
     "steps_cycles": "training steps",
     "tile": "loops of the op",
@@ -86,6 +87,9 @@ KEYS: Mapping[str, JsonKey] = {
     "busy_cycles": JsonKey(CORE_CYCLES, "cycles in which an instruction is issued, summed over cores"),
     "core_cycles": JsonKey(CORE_CYCLES, "cycles of the op times cores: busy and stalls add up to it"),
     "stalls": JsonKey(CORE_CYCLES, "cycles lost, by stall word (glossary), summed over cores"),
+    "causes": JsonKey(
+        CORE_CYCLES, "busy and lost cycles by cause: waits by what is waited for, summed over cores"
+    ),
     "l1_bytes": JsonKey(BYTES, "L1 of the buffers of an op, or used at most, or (list socs) there is"),
     "streamed": JsonKey("", "tensors moved tile by tile between L3 and L1"),
     "times": JsonKey("count", "how often the op runs in one update"),

@@ -76,8 +76,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "compare a b",
             "there is no command 'compare'",
-            "known: run, tune, explore, kernel, primitive, validate, convert, replay, plot, barvinn, list, "
-            "show, new, example",
+            "known: run, tune, explore, kernel, primitive, validate, convert, replay, plot, why, barvinn, "
+            "list, show, new, example",
         ),
         ("simple-mlp --l1 64KiB", "there is no command 'simple-mlp'", "pulptrain run simple-mlp"),
         (

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pulptrain why RUN`: what a finished run and its ops are bound by, and what to try first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pulptrain.commands import options as common
+from pulptrain.process.progress import telling
+from traces.files.json_text import json_text
+
+
+def command(
+    folder: Annotated[str, typer.Argument(metavar="RUN", help="Folder written by `pulptrain run --out`.")],
+    top: common.Top = 10,
+    as_json: common.Json = False,
+) -> None:
+    """Say what the run in RUN is bound by, op by op, and what to try first."""
+    with telling(f"reading {folder}", show=not as_json):
+        from pulptrain.commands.printing import table_width
+        from pulptrain.running.stored_run import read_summary
+        from traces.report import Detail
+        from traces.why import why_json, why_lines
+
+        detail = Detail(top)
+        summary = read_summary(Path(folder))
+        text = (
+            json_text(why_json(summary))
+            if as_json
+            else "\n".join(why_lines(summary, detail.top, table_width()))
+        )
+    typer.echo(text)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pulptrain why RUN`, `run --why`, and what is tried first: the figures hold when it is tried."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulptrain.__main__ import run
+from traces.causes import CAUSES, GROUPS
+from traces.why import advice
+
+RUN = ["run", "tutorial-cnn", "--no-functional"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with single buffers."""
+    path = tmp_path_factory.mktemp("why") / "out"
+    assert run([*RUN, "--buffering", "single", "--out", str(path), "--quiet"]) == 0
+    return path
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    capsys.readouterr()
+    assert run([*arguments, "--json"]) == 0
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return answer
+
+
+def test_a_folder_says_what_the_run_itself_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["why", str(folder), "--top", "2"]) == 0
+    of_folder = capsys.readouterr().out.splitlines()
+    assert run([*RUN, "--buffering", "single", "--why", "--top", "2"]) == 0
+    of_run = capsys.readouterr().out.splitlines()
+    assert of_folder[0].startswith("bound by    compute 43%, DMA in 23%, DMA out 13%")
+    assert of_run[-len(of_folder[3:]) :] == of_folder[3:]
+    assert [line.split()[0] for line in of_folder[3:]] == ["largest", "fc.UPD", "conv1.WG", "8", "total"]
+
+
+def test_shares_in_json_add_up(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = printed(capsys, "why", str(folder))
+    assert sum(answer["bound_by"].values()) == 8 * answer["cycles"]
+    assert set(answer["bound_by"]) <= set(GROUPS)
+    for op in answer["ops"]:
+        assert sum(op["bound_by"].values()) == 8 * op["cycles"]
+
+
+def test_double_buffers_gain_what_is_said_at_most(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = printed(capsys, "why", str(folder))
+    assert answer["advice"]["try"].startswith("--buffering double")
+    tried = printed(capsys, *RUN, "--buffering", "double")
+    gained = answer["cycles"] - tried["cycles"]
+    assert 0.5 * answer["advice"]["at_most_cycles"] < gained <= answer["advice"]["at_most_cycles"]
+
+
+def test_an_update_of_several_mini_batches_counts_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = printed(capsys, "run", "simple-mlp", "--no-functional", "--accumulate", "3")
+    assert sum(summary["causes"].values()) == 8 * summary["cycles"]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_there_is_an_advice_against_every_cause(group: str) -> None:
+    causes = dict.fromkeys(CAUSES, 0) | {GROUPS[group][0]: 800}
+    summary = {"model": "m", "cores": 8, "cycles": 100, "causes": causes, "buffering": 2, "resident": []}
+    given = advice({**summary, "ops": [{"name": "fc.FW", "causes": causes}]})
+    assert given.at_most_cycles == 100
+    assert given.what.endswith("; most in fc.FW")
+
+
+def test_runs_that_cannot_be_explained(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = json.loads((folder / "summary.json").read_text())
+    without = {key: value for key, value in summary.items() if key != "causes"}
+    wrong = {**summary, "ops": [{**summary["ops"][0], "causes": {"busy": "many"}}]}
+    for content, told in (
+        (None, "cannot read"),
+        ("{", "not JSON"),
+        (json.dumps({"cycles": 3}), "no model, soc, cluster_hz"),
+        (json.dumps(without), "do not all say their causes"),
+        (json.dumps(wrong), "do not all say their causes"),
+    ):
+        if content is not None:
+            (tmp_path / "summary.json").write_text(content)
+        assert run(["why", str(tmp_path)]) == 2
+        error = capsys.readouterr().err
+        assert told in error
+        assert "run `pulptrain run MODEL --out DIR`" in error or "written by `pulptrain run" in error
+    assert run(["why", str(folder), "--top", "0"]) == 2
+    assert "1 or more" in capsys.readouterr().err

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a run takes as long as it does: what binds it and each op, and the first thing to try, with figures.
+
+Takes the dict that ``run --json`` prints. Shares are of core-cycles, `traces.causes` says of what; what
+removing a cause can gain is at most its core-cycles over the cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from configs.errors import InputError
+from traces.causes import CAUSES, bound_by
+from traces.text_table import Table
+from traces.totals import collapsed, largest, op_name
+
+SHOWN = 3
+"""Groups on the line of what a run is bound by."""
+LEAST_SHARE = 0.1
+"""Of the core-cycles a cause has to take to be what is tried first."""
+
+Summary = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to try first, and what it can gain at most, in cluster cycles."""
+
+    what: str
+    at_most_cycles: int
+
+
+def bound_line(summary: Summary) -> str:
+    """The causes that take most of the core-cycles, with their shares."""
+    groups = bound_by(summary["causes"])
+    whole = sum(groups.values())
+    return ", ".join(f"{name} {cycles / whole:.0%}" for name, cycles in list(groups.items())[:SHOWN])
+
+
+def advice(summary: Summary) -> Advice:
+    """What to try first: against the largest loss, or at the kernels' instructions where no loss is large."""
+    cores, whole = summary["cores"], sum(summary["causes"].values())
+    lost = {remedy: _cycles_of(summary, remedy) for remedy in REMEDIES}
+    remedy = max(list(lost)[1:], key=lambda item: lost[item])
+    if lost[remedy] < LEAST_SHARE * whole:
+        remedy = "compute"
+    most = max(summary["ops"], key=lambda op: _cycles_of(op, remedy))
+    return Advice(f"{REMEDIES[remedy](summary)}; most in {most['name']}", lost[remedy] // cores)
+
+
+def advice_line(summary: Summary) -> str:
+    """The advice and its figure."""
+    given = advice(summary)
+    share = given.at_most_cycles / summary["cycles"]
+    return f"{given.what}; at most {given.at_most_cycles:,} cycles ({share:.0%}) are to be gained"
+
+
+def why_lines(summary: Summary, top: int, width: int) -> list[str]:
+    """What binds the run, what to try, and `why_table`, at most `width` wide; its errors."""
+    table = why_table(summary, top).lines(width)
+    return [f"bound by    {bound_line(summary)}", f"try         {advice_line(summary)}", "", *table]
+
+
+def why_json(summary: Summary) -> dict[str, Any]:
+    """The same for machines. Raises InputError as `why_table` does."""
+    check_causes(summary)
+    given = advice(summary)
+    return {
+        "model": summary["model"],
+        "soc": summary["soc"],
+        "cycles": summary["cycles"],
+        "bound_by": bound_by(summary["causes"]),
+        "advice": {"try": given.what, "at_most_cycles": given.at_most_cycles},
+        "ops": [
+            {"name": op["name"], "cycles": op["cycles"], "bound_by": bound_by(op["causes"])}
+            for op in summary["ops"]
+        ],
+    }
+
+
+def why_table(summary: Summary, top: int) -> Table:
+    """Ops with most cycles, what each is bound by, and the shares of all causes, the run's largest first.
+
+    Raises InputError if the causes are not all there, as in a summary of a former version.
+    """
+    check_causes(summary)
+    by_op = {op_name(op): op["causes"] for op in summary["ops"]}
+    groups = tuple(bound_by(summary["causes"]))
+    shown, rest = largest(collapsed(summary["ops"]), top)
+    cells = []
+    for row in [*shown, *([rest] if rest is not None else [])]:
+        members = [by_op[name] for name in row.members]
+        causes = {cause: sum(item[cause] for item in members) for cause in CAUSES}
+        cells.append(_row(row.name, row.cycles, summary["cycles"], causes, groups))
+    cells.append(_row("total", summary["cycles"], summary["cycles"], summary["causes"], groups))
+    return Table(("largest ops", "cycles", "share", "bound by", *groups), cells, ("bound by",))
+
+
+def check_causes(summary: Summary) -> None:
+    """Raise InputError unless run and ops have every cause as a whole number: anybody may change a file."""
+    ops = summary.get("ops")
+    counted = [summary, *ops] if isinstance(ops, list) and ops else [{}]
+    for item in counted:
+        causes = item.get("causes") if isinstance(item, dict) else None
+        if not isinstance(causes, dict) or not all(
+            type(causes.get(cause)) is int and causes[cause] >= 0 for cause in CAUSES
+        ):
+            raise InputError(
+                "run and ops do not all say their causes",
+                where="summary.json",
+                cure="run `pulptrain run MODEL --out DIR` again",
+            )
+
+
+def _row(
+    name: str, cycles: int, whole_cycles: int, causes: Mapping[str, int], groups: Sequence[str]
+) -> list[str]:
+    own, whole = bound_by(causes), max(sum(causes.values()), 1)
+    shares = [f"{own[group] / whole:.0%}" if group in own else "" for group in groups]
+    first = next(iter(own), "")
+    return [name, f"{cycles:,}", f"{cycles / whole_cycles:.0%}", first, *shares]
+
+
+def _cycles_of(counted: Summary, remedy: str) -> int:
+    """Core-cycles of a run or an op that a remedy is for."""
+    groups = bound_by(counted["causes"])
+    return sum(groups.get(name, 0) for name in _FOR[remedy])
+
+
+def _transfers(summary: Summary) -> str:
+    if summary["buffering"] == 1:
+        return "--buffering double: transfers beside kernels"
+    if not summary["resident"]:
+        return "--resident auto: tensors that stay in L1 between ops"
+    return "a larger --l1, or fewer transfers by pulptrain tune"
+
+
+def _stands(text: str) -> Callable[[Summary], str]:
+    return lambda summary: text.format(**summary)
+
+
+REMEDIES: Mapping[str, Callable[[Summary], str]] = {
+    "compute": _stands("other kernels and tiles: pulptrain tune {model}"),
+    "inside kernels": _stands("kernels with fewer stalls: pulptrain tune {model}"),
+    "transfers": _transfers,
+    "L3": _stands("a larger --l2, or --home of what is streamed from L3"),
+    "imbalance": _stands("tiles whose rows fill all {cores} cores: pulptrain tune {model}"),
+    "serial code": _stands("another --variant, as this runs on core 0 alone"),
+    "overhead of tiles": _stands("fewer, larger tiles: a larger --l1, or pulptrain tune {model}"),
+    "bank conflicts": _stands(
+        "other kernels by pulptrain tune {model}, or --set l1.banks=32 to see what banks give"
+    ),
+    "shared FPU": _stands("--fpus private, to see what FPUs of their own give"),
+    "code refills": _stands("kernels of less code: pulptrain tune {model}"),
+    "offload": _stands("more work in an iteration: --batch"),
+}
+"""What to try against a cause, or several that the same helps against."""
+
+_FOR: Mapping[str, tuple[str, ...]] = {
+    **{name: (name,) for name in REMEDIES},
+    "inside kernels": ("load-use", "latency", "branches"),
+    "transfers": ("DMA in", "DMA out"),
+}
+"""Groups of causes by remedy."""
