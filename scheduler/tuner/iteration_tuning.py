@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from arch.spec.timing import SocTiming
@@ -14,12 +14,9 @@ from scheduler.options import AUTO, ScheduleOptions
 from scheduler.schedule import in_one_memory
 from scheduler.search.cache import ResultCache
 from scheduler.search.fingerprint import model_version
-from scheduler.search.progress import Meter
 from scheduler.search.workers import Workers
 from scheduler.time_line import TimeLine
 from scheduler.tuner.op_tuner import OpTuner, RepeatedGraphs
-from scheduler.tuner.search_space import Candidate, SpaceRules
-from scheduler.tuner.strategies import StrategyOptions
 from scheduler.tuner.tuned_residents import ProgramResidents, residents_by_program
 from scheduler.tuner.tuned_schedule import OpChoice, TunedSchedule, model_content, soc_content, with_choices
 
@@ -42,41 +39,6 @@ class Tuning:
     """Whose the cycles of the tuned iteration are; empty if it was not simulated."""
     bounded: tuple[str, ...] = ()
     """Ops that have more cuts than were searched, though all were asked for."""
-
-
-def tune(
-    programs: RepeatedGraphs,
-    timing: SocTiming,
-    options: ScheduleOptions,
-    workers: Workers,
-    *,
-    rules: SpaceRules | None = None,
-    strategy: StrategyOptions | None = None,
-    cache: ResultCache | None = None,
-    meter: Meter | None = None,
-    start: Mapping[str, Candidate] | None = None,
-    version: str = "",
-) -> Tuning:
-    """Find the best tile, loop order, buffer depth, kernel and variant of every op of some programs.
-
-    Every op is searched by itself with its tensors in L2, ops of equal content once; the result does not
-    depend on the workers. What `options` say of single ops is not respected by the search but by the
-    iteration. Resident tensors left to the scheduler (`AUTO`) are chosen for the tuned ops. `start` are
-    candidates by op that are looked at first. Raises `InputError` for an unknown strategy, and
-    `DoesNotFitError` if an op fits in no way.
-    """
-    tuner = OpTuner(
-        timing,
-        options.codegen,
-        workers,
-        rules=rules,
-        strategy=strategy,
-        cache=cache,
-        meter=meter,
-        start=start,
-    )
-    tuner.search([programs])
-    return tune_iteration(programs, options, tuner, version=version)
 
 
 def tune_iteration(

@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from arch.spec.soc_config import load_soc
 from arch.spec.timing import SocTiming
 from configs.model_file import load_model, read_model
 from configs.yaml_file import parse_yaml
 from pulptrain.given.settings import with_options
 from scheduler.options import ScheduleOptions
+from scheduler.search.workers import Workers
+from scheduler.tuner.iteration_tuning import Tuning, tune_iteration
+from scheduler.tuner.op_tuner import OpTuner, RepeatedGraphs
 from scheduler.tuner.search_space import Question, SpaceRules
 from scheduler.tuner.task import task_of
 from trainlib.ir.graph import TrainingGraph
@@ -41,6 +46,21 @@ def simple_soc(l1: str = "16KiB") -> SocTiming:
 
 def small_case() -> tuple[TrainingGraph, SocTiming, ScheduleOptions, SpaceRules]:
     return small_graph(), simple_soc(), ScheduleOptions(), RULES
+
+
+def tune(
+    programs: RepeatedGraphs,
+    timing: SocTiming,
+    options: ScheduleOptions,
+    workers: Workers,
+    *,
+    version: str = "",
+    **search: Any,
+) -> Tuning:
+    """Every op searched, what `search` says to the `OpTuner`, then the iteration."""
+    tuner = OpTuner(timing, options.codegen, workers, **search)
+    tuner.search([programs])
+    return tune_iteration(programs, options, tuner, version=version)
 
 
 def question(op: str, *, model: str | None = None, rules: SpaceRules = RULES, l1: str = "16KiB") -> Question:

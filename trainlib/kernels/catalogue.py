@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from arch.spec.isa import TeamWork
 from configs.dtypes import BY_WORD, FP16, FP32
 from configs.errors import InputError
-from trainlib.kernels.library import LIBRARY, Header, Kernel, KernelLibrary, suggestion
+from trainlib.kernels.kernel_file import suggestion
+from trainlib.kernels.library import LIBRARY, Header, Kernel, KernelLibrary
 from trainlib.kernels.team import Array, team_work
 
 

@@ -52,21 +52,6 @@ from trainlib.kernels.kernel_file import Section, read_section, suggestion
 from trainlib.kernels.nest import parse_nest
 from trainlib.kernels.transform import TRANSFORMS, Transform, narrowed
 
-__all__ = [
-    "CHANGED",
-    "GIVEN",
-    "LIBRARY",
-    "NARROWED",
-    "OWN",
-    "SHARED",
-    "Fallback",
-    "Header",
-    "Kernel",
-    "KernelLibrary",
-    "Origin",
-    "suggestion",
-]
-
 _REQUIRED = ("kernel", "code_bytes", "arrays")
 _OPTIONAL = (
     "about",

@@ -354,8 +354,25 @@ class LabelPlan:
         return self.shape[1:] if self.hard else self.shape[2:]
 
 
+class _OfOneStep:
+    """What has one step."""
+
+    __slots__ = ()
+    step: Step
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The one step."""
+        return (self.step,)
+
+    @property
+    def variant_names(self) -> tuple[str, ...]:
+        """Names of the variants of the step, besides the default."""
+        return tuple(self.step.variants)
+
+
 @dataclass(frozen=True, slots=True)
-class LossPrimitive:
+class LossPrimitive(_OfOneStep):
     """A loss: roles ``y`` and ``label`` in, ``loss`` (shape (1,)) and ``dy`` out.
 
     `plan(attributes, output, where)` says what labels it wants, None for none, or raises ShapeError. Examples
@@ -369,19 +386,9 @@ class LossPrimitive:
     examples: tuple[Example, ...]
     refused: tuple[Refused, ...] = ()
 
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """The one step."""
-        return (self.step,)
-
-    @property
-    def variant_names(self) -> tuple[str, ...]:
-        """Names of the variants of the step, besides the default."""
-        return tuple(self.step.variants)
-
 
 @dataclass(frozen=True, slots=True)
-class OptimizerPrimitive:
+class OptimizerPrimitive(_OfOneStep):
     """An optimizer: one update step per weight, roles ``w``, ``dw`` in, ``w_updated`` out.
 
     `states(attributes, weight)` are its own kept tensors by role (momentum, step count); the step reads role
@@ -395,33 +402,13 @@ class OptimizerPrimitive:
     examples: tuple[Example, ...]
     states: Callable[[Mapping[str, Any], Tensor], Mapping[str, Buffer]] = lambda attributes, weight: {}
 
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """The one step."""
-        return (self.step,)
-
-    @property
-    def variant_names(self) -> tuple[str, ...]:
-        """Names of the variants of the step, besides the default."""
-        return tuple(self.step.variants)
-
 
 @dataclass(frozen=True, slots=True)
-class InternalPrimitive:
+class InternalPrimitive(_OfOneStep):
     """An op the graph builder inserts by itself (summing the gradients of a tensor used twice)."""
 
     name: str
     step: Step
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """The one step."""
-        return (self.step,)
-
-    @property
-    def variant_names(self) -> tuple[str, ...]:
-        """Names of the variants of the step, besides the default."""
-        return tuple(self.step.variants)
 
 
 Primitive = LayerPrimitive | LossPrimitive | OptimizerPrimitive | InternalPrimitive

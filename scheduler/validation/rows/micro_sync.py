@@ -7,7 +7,7 @@ the code that only workers run was cold as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from functools import cache
 from typing import Any
 
@@ -74,6 +74,13 @@ class Bench:
 
         self.env.process(live())
 
+    def run(self, bodies: Sequence[Body]) -> list[int]:
+        """When each core has done one of these, all from the start."""
+        for number, body in enumerate(bodies):
+            self.core(number, body)
+        self.env.run()
+        return list(self.ended.values())
+
 
 def predict(case: Case, timing: SocTiming) -> int:
     """Cycles of a row of `GROUPS`, all its operations. Raises InputError naming the row."""
@@ -97,19 +104,18 @@ MAX_OPERATIONS = 1 << 10
 """Barriers of a row; measured ones have 10."""
 
 
-def _mutex(timing: SocTiming, cores: int) -> list[int]:
-    """When each core has locked and unlocked the same mutex, all asking for it at once."""
+def _mutex(timing: SocTiming, cores: int, held_cycles: int = 0) -> list[int]:
+    """When each core has locked the same mutex, kept it so long and unlocked it, all asking at once."""
     bench = Bench(timing.event_unit)
 
     def visit(number: int) -> Body:
         mutex = bench.unit.mutexes[0]
         yield from mutex.lock(number, Thread(f"core{number}"))
+        if held_cycles:
+            yield bench.env.timeout(held_cycles)
         yield from mutex.unlock(number)
 
-    for number in range(cores):
-        bench.core(number, visit(number))
-    bench.env.run()
-    return list(bench.ended.values())
+    return bench.run([visit(number) for number in range(cores)])
 
 
 def _barriers(timing: SocTiming, cores: int, count: int) -> int:
@@ -121,10 +127,7 @@ def _barriers(timing: SocTiming, cores: int, count: int) -> int:
         for barrier in barriers:
             yield barrier.arrive()
 
-    for number in range(cores):
-        bench.core(number, visit())
-    bench.env.run()
-    return max(bench.ended.values())
+    return max(bench.run([visit() for _ in range(cores)]))
 
 
 def _empty_team(cores: int) -> Compute:
@@ -151,23 +154,6 @@ def _entry_delays(timing: SocTiming, cores: int) -> tuple[int, ...]:
 
 def _core_number(track: str) -> int:
     return int(track.rpartition("core")[2])
-
-
-def _mutex_held(timing: SocTiming, cores: int, held_cycles: int) -> int:
-    """When the last of all cores has locked a mutex, kept it for some cycles and unlocked it."""
-    bench = Bench(timing.event_unit)
-
-    def visit(number: int) -> Body:
-        mutex = bench.unit.mutexes[0]
-        yield from mutex.lock(number, Thread(f"core{number}"))
-        if held_cycles:
-            yield bench.env.timeout(held_cycles)
-        yield from mutex.unlock(number)
-
-    for number in range(cores):
-        bench.core(number, visit(number))
-    bench.env.run()
-    return max(bench.ended.values())
 
 
 Play = Callable[[SocTiming, int, int], int]
@@ -227,9 +213,9 @@ RTL_ROWS: dict[str, Play] = {
     "barrier_back_to_back_per_barrier": _barriers,
     "barrier_last_arrival_to_resume(core 0)": lambda timing, cores, _: _barriers(timing, cores, 1),
     "barrier_last_arrival_to_resume(sleeping core)": lambda timing, cores, _: _barriers(timing, cores, 1),
-    "mutex_lock_unlock_all_cores_then_barrier": lambda timing, cores, _: _mutex_held(timing, cores, 0),
-    "mutex_lock_unlock_all_cores_then_barrier(10 nops held)": lambda timing, cores, _: _mutex_held(
-        timing, cores, HELD_CYCLES
+    "mutex_lock_unlock_all_cores_then_barrier": lambda timing, cores, _: max(_mutex(timing, cores)),
+    "mutex_lock_unlock_all_cores_then_barrier(10 nops held)": lambda timing, cores, _: max(
+        _mutex(timing, cores, HELD_CYCLES)
     ),
 }
 """The same for rows with a `build`: time stamps and the empty program are taken off, and caches were warm."""

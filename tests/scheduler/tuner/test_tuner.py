@@ -24,13 +24,13 @@ from scheduler.search.cache import ResultCache
 from scheduler.search.workers import open_workers
 from scheduler.tuner.cut_programs import CutPrograms, options_for
 from scheduler.tuner.evaluate import CandidateSimulator, Evaluation, as_text, from_text
-from scheduler.tuner.iteration_tuning import Tuning, tune
+from scheduler.tuner.iteration_tuning import Tuning
 from scheduler.tuner.lower_bound import LowerBound
 from scheduler.tuner.search_space import Candidate, Cut, Question, SpaceRules, candidates_of, list_cuts
 from scheduler.tuner.strategies import StrategyOptions
 from scheduler.tuner.task import task_of
 from scheduler.tuner.tuned_schedule import with_choices
-from shared.tuner_case import RULES, SMALL_MODEL, question, simple_soc, small_case, small_graph
+from shared.tuner_case import RULES, SMALL_MODEL, question, simple_soc, small_case, small_graph, tune
 from traces.metrics import measure
 from traces.recorder import Recorder
 from trainlib.training.phases import build_training_graph

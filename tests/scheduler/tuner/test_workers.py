@@ -18,8 +18,7 @@ import pytest
 from configs.errors import InputError
 from scheduler.search.driver import Job, drive
 from scheduler.search.workers import InlineExecutor, Workers, open_workers
-from scheduler.tuner.iteration_tuning import tune
-from shared.tuner_case import small_case
+from shared.tuner_case import small_case, tune
 
 
 def square(number: int) -> int:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What average and max pooling share: windows and their padding, references by loops, lowerings.
 
-A window never lies in the padding alone. Samples, channels, rows and
-columns of the result are cut; a tile fetches the rows and columns its windows touch. PULP-TrainLib's loops
-know no padding and use the vertical stride for the width as well; here both directions have kernel, stride
+A window never lies in the padding alone. Samples, channels, rows and columns of the result are cut; a tile
+fetches the rows and columns its windows touch. PULP-TrainLib's loops know no padding and use the vertical stride for the width as well; here both directions have kernel, stride
 and padding of their own. A padded position is priced like any other.
 """
 
@@ -25,8 +24,6 @@ from trainlib.primitives.contractions.conv_options import padding_of
 from trainlib.primitives.definition import LayerPlan, NotNegative, Positive, Saved, Values
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-
-"""What a tile computes: boxes [c, h, w] of the inputs of one sample to those of the results."""
 
 _Pair = Annotated[list[Positive], Field(min_length=2, max_length=2)]
 _Sides = Annotated[list[NotNegative], Field(min_length=2, max_length=4)]
