@@ -50,7 +50,7 @@ fuzz: $(VENV)/.test
 
 # docs/validation.md, its pictures, and the figures the tests compare with.
 validation: $(VENV)/.demo
-	$(BIN)/python -m scheduler.validation.page
+	$(BIN)/python -m tools.validation.page
 	$(BIN)/python tools/update_validation_figures.py
 
 # The site, into out/site: open out/site/index.html. Any warning is an error.

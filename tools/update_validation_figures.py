@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from scheduler.validation.sets import SETS
+from tools.validation.sets import SETS
 from tools.validation_sample import sample_figures
 
 ROOT = Path(__file__).resolve().parents[1]

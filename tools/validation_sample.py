@@ -11,7 +11,7 @@ from configs.errors import InputError
 from scheduler.validation.rows.kinds import kind_named
 from scheduler.validation.rows.statistics import Result, figures
 from scheduler.validation.runner import predict_rows
-from scheduler.validation.sets import SETS
+from tools.validation.sets import SETS
 
 SEED = 2024
 ROWS = {"mm": 160, "layer": 120, "micro": 200, "rtl mm": 60, "rtl micro": 120, "rtl loops": 48}

@@ -12,7 +12,6 @@ import re
 import pytest
 
 from scheduler.validation.rows.kinds import KINDS
-from scheduler.validation.sets import SETS
 from shared.paths import ROOT
 from tools.timing_defects import bounds
 from tools.timing_defects.bounds import LEAST_PERCENT, committed, figures_of, moves
@@ -20,6 +19,7 @@ from tools.timing_defects.defects import DEFECTS, NOT_SEEN
 from tools.timing_defects.harmless import HARMLESS
 from tools.timing_defects.rows import WATCHED, count_of, rows_of
 from tools.timing_defects.trial import AS_IT_IS, changed, predictions
+from tools.validation.sets import SETS
 
 PARTS = ("lowerings", "tile loop", "DMA", "fork and join", "prices")
 

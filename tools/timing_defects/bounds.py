@@ -27,9 +27,9 @@ import numpy as np
 from scheduler.validation.rows.cases import Case
 from scheduler.validation.rows.kinds import kind_named
 from scheduler.validation.rows.tiled_layers import NO_COMPUTE
-from scheduler.validation.sets import SETS
 from tools.pages.page import ROOT
 from tools.timing_defects.rows import WATCHED, rows_of
+from tools.validation.sets import SETS
 
 LEAST_PERCENT = 0.25
 """Percentage points every mean or bias may move: the standard error of the 120 sampled rows of KIND layer,

@@ -13,8 +13,8 @@ from scheduler.validation.rows.cases import Case
 from scheduler.validation.rows.dma import CHECK
 from scheduler.validation.rows.kinds import kind_named
 from scheduler.validation.rows.layer_steps import DMA_IM2COL
-from scheduler.validation.sets import SETS
 from tools.pages.page import ROOT
+from tools.validation.sets import SETS
 
 SEED = 2024
 

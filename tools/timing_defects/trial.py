@@ -15,11 +15,11 @@ from unittest.mock import patch
 from scheduler.validation.rows.cases import Case
 from scheduler.validation.rows.prediction import Prediction
 from scheduler.validation.runner import predict_rows
-from scheduler.validation.sets import SETS
 from tools.timing_defects.bounds import Cycles
 from tools.timing_defects.defects import DEFECTS
 from tools.timing_defects.harmless import HARMLESS
 from tools.timing_defects.rows import WATCHED, rows_of
+from tools.validation.sets import SETS
 
 AS_IT_IS = ""
 """In place of the name of a defect."""

@@ -5,7 +5,6 @@ Rows that run instructions are predicted by the cost model: on cluster cores, an
 which has the pipeline of a cluster core and an FPU of its own and for which the memory next to it is what L1
 is to them. Rows of several cores also wait for code (`CALLS`). Rows of the event unit and of the offload are
 in `scheduler.validation.rows.micro_sync`. `NOT_MODELLED` says which rows have no model, and why.
-`DEVIATIONS` are the rows that are farther off than asked.
 """
 
 from __future__ import annotations
@@ -21,12 +20,11 @@ from arch.spec.isa import CoreWork, Instruction, Loop, Node, Op, Stream, TeamWor
 from arch.spec.soc_config import with_values
 from arch.spec.timing import IcacheTiming, SocTiming
 from scheduler.validation.rows import micro_sync
-from scheduler.validation.rows.cases import BUILD, CORES, MACHINE_COLUMNS, Case, Column
+from scheduler.validation.rows.cases import CORES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.rows.icache import SEEDS
 from scheduler.validation.rows.machines import machine_of
 from scheduler.validation.rows.measured_code import code_at_hand
 from scheduler.validation.rows.prediction import Prediction
-from scheduler.validation.rows.statistics import Result
 
 MEASURED = "cycles_minus_base"
 """Cycles of all operations of a row, less what reading the counter twice takes."""
@@ -42,10 +40,6 @@ COLUMNS = (
 
 MAX_OPERATIONS = 1 << 14
 """Operations of a row, each an instruction or more that is priced; measured ones have 64."""
-
-RELATIVE_TOLERANCE = 0.05
-TOLERANCE_CYCLES = 0.5
-"""Of a row, per operation; the larger of the two counts."""
 
 
 def _ins(op: Op, dst: int = -1, *srcs: int, stream: int = -1, taken: float = 0.0) -> Instruction:
@@ -260,38 +254,6 @@ NOT_MODELLED = {
 }
 """Name of a row -> why it has no model."""
 
-_REFILLS = (
-    "refills of the private cache: 12 or 14 cycles more than the instructions take, 6 or 7 of the 16 lines "
-    "of code at 2 cycles each, where the second call of the mean core waits for 2 or 3"
-)
-_LINES = "28 cycles more than the instructions take: code from L2 (18) and from the shared cache (2 a line)"
-_PHASE = (
-    "phase of the cores: all begin in one bank, and how fast they spread over the banks hangs on the cycle "
-    "in which each begins; the model begins with all at once"
-)
-
-Deviations = Mapping[tuple[str, str, int, str, bool], tuple[float, str]]
-
-DEVIATIONS: Deviations = {
-    ("multi_max", "fmadd_1of4", 2, "4-static", False): (-0.562, _REFILLS),
-    ("multi_max", "fmadd_1of4", 4, "4-static", False): (-0.562, _REFILLS),
-    ("multi_max", "fmadd_1of4", 2, "4-static", True): (-0.562, _REFILLS),
-    ("multi_max", "fmadd_1of4", 4, "4-static", True): (-0.562, _REFILLS),
-    ("multi_max", "lw_use_seq_off_0", 2, "4-static", True): (-0.719, _LINES),
-    ("multi_max", "copy_lw_sw_off_256B", 5, "4-static", True): (0.625, _PHASE),
-    ("multi_max", "copy_lw_sw_off_256B", 8, "4-static", True): (0.844, _PHASE),
-    ("multi_max", "fmadd_1of4", 2, "private", False): (-0.562, _REFILLS),
-    ("multi_max", "fmadd_1of4", 4, "private", False): (-0.562, _REFILLS),
-    ("multi_max", "fmadd_1of4", 2, "private", True): (-0.562, _REFILLS),
-    ("multi_max", "fmadd_1of4", 4, "private", True): (-0.562, _REFILLS),
-    ("multi_max", "copy_lw_sw_off_256B", 4, "private", True): (0.562, _PHASE),
-    ("multi_max", "copy_lw_sw_off_256B", 8, "private", True): (0.938, _PHASE),
-}
-"""(group, name, cores, FPUs, bank conflicts) -> error in cycles per operation, cause: rows beyond tolerance.
-
-Which lines of code a core found in its cache hangs on the program around it, which the file does not have.
-"""
-
 INSTRUCTION_BYTES = 4
 """Straight code of the measured operations is not compressed: `code_bytes` of icache.csv, 4 a nop."""
 
@@ -310,45 +272,6 @@ CALLS = 2
 The replacement of the private cache takes any line, also while others are empty, so that a second call still
 waits for some lines it had fetched: icache.csv has the same in `iter1_max`.
 """
-
-
-def key_of(case: Case) -> tuple[str, str, int, str, bool]:
-    """What names a row in `DEVIATIONS`."""
-    machine = case.text("fpus"), bool(case.number("bank_conflicts"))
-    return case.text("group"), case.text("name"), case.number("cores"), *machine
-
-
-RTL_CAUSES = {
-    "auipc_jalr": "a jump by a register that was just written waits a cycle, which no kernel's price has",
-    "fdiv_fadd_indep": "a core stands still while it divides; hardware goes on until the FPU is needed",
-    "fmadd_2of3": "phase of the cores: whom the shared FPUs serve first",
-    "hwloop_n4_body4": "one cycle of the set-up, in four turns",
-    "lw_DMA_demux_status": (
-        "the control port of the DMA grants nothing in the cycle behind a read; a lone one takes a cycle"
-    ),
-    "mutex_lock_unlock_all_cores_then_barrier": "one cycle of the first lock",
-    "mutex_lock_unlock_all_cores_then_barrier(10 nops held)": "one cycle of the first lock",
-    "sw_L2": "19 cycles, a load 18; the model has one figure for both",
-}
-"""The same for rows measured on RTL, by name."""
-
-
-def cause(case: Case) -> str:
-    """Why a row is farther off than asked."""
-    if case.cells.get(BUILD) and case.text("name") in RTL_CAUSES:
-        return RTL_CAUSES[case.text("name")]
-    return DEVIATIONS.get(key_of(case), (0.0, micro_sync.CAUSES.get(case.text("name"), "unknown")))[1]
-
-
-def error_cycles(result: Result) -> float:
-    """Predicted less measured, in cycles per operation."""
-    return (result.prediction.cycles - result.measured) / result.case.number("n")
-
-
-def near(result: Result) -> bool:
-    """Whether a row is as near as asked; no allowance for cache noise."""
-    measured = result.measured / result.case.number("n")
-    return abs(error_cycles(result)) <= max(RELATIVE_TOLERANCE * measured, TOLERANCE_CYCLES)
 
 
 def predict(case: Case) -> Prediction:

@@ -32,18 +32,6 @@ COLD = "measured with cold caches on one core, and what code was fetched is not 
 
 CURE = "--keep-going predicts the other rows"
 
-CAUSES = {
-    "team_fork_empty(core0 view incl barrier)": "on two cores the code that only workers run came from L2",
-    "fork_core0_entry_delay": "a line of code came from L2",
-    "fork_slave_entry_delay_min": "on two cores the code that only workers run came from L2",
-    "fork_slave_entry_delay_max": "on two cores the code that only workers run came from L2",
-    "team_config(3 EU writes)": "5 cycles once per machine, 7 for every other team",
-    "mutex_lock_unlock_max(all cores contend)": "a second core takes 6 cycles more, every further one 5",
-    "core0_L2flag_write_cost": "16 or 18 cycles, in each other's way with the controller that polls",
-    "core0_L2flag_write_to_fc_poll_seen": "6 to 11 cycles, by the turn of the polling loop it meets",
-}
-"""Why rows are farther off than asked, by name."""
-
 NOT_MODELLED = {
     "fc_fetch_en_write_to_core0_main(cold I$)": "the cluster is up when a program of the model begins",
     "fc_event_write_to_core0_wake": "part of fc.offload_cycles, which the model has as a whole",

@@ -34,15 +34,15 @@ def peaks(results: Sequence[Result], cores: int = 8) -> list[Peak]:
 
     Measured is the mean of both samples; the predicted best may be another row than the measured one.
     """
-    found = []
+    listed = []
     on_cores = [row for row in results if row.case.number("cores") == cores]
     for configuration, rows in sorted(grouped(on_cores, COLUMNS).items()):
-        found.append(_peak(configuration, "all", rows))
-        found += [
+        listed.append(_peak(configuration, "all", rows))
+        listed += [
             _peak(configuration, codegen, part)
             for (codegen,), part in sorted(grouped(rows, ("codegen",)).items())
         ]
-    return found
+    return listed
 
 
 def _peak(configuration: tuple[str, ...], codegen: str, rows: Sequence[Result]) -> Peak:

@@ -129,7 +129,7 @@ def section(results: Sequence[Result]) -> list[str]:
 
 def _default_cycles(case: Case, step: StepThen) -> int:
     """What `run` charges for the kernels of the step in the default variant, called directly."""
-    found = step.default or step_named(*(case.text(name) for name in NAMES))
-    assert found is not None, "its row was predicted"
+    layer_step = step.default or step_named(*(case.text(name) for name in NAMES))
+    assert layer_step is not None, "its row was predicted"
     layer = Layer(*(case.number(name) for name in Layer.__slots__))
-    return cycles_of(case, layer, replace(found, called=False), case.text("kernel"))
+    return cycles_of(case, layer, replace(layer_step, called=False), case.text("kernel"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes `docs/validation.md` and its pictures: ``python -m scheduler.validation.page``.
+"""Writes `docs/validation.md` and its pictures: ``python -m tools.validation.page``.
 
 Every figure on the page is computed from the measured files when it is written; only the sentences are ours.
 """
@@ -16,11 +16,6 @@ from typing import Any
 import numpy as np
 
 from configs.files import check_folder, write_text
-from scheduler.validation import then_and_now
-from scheduler.validation.causes import worst_on_rtl
-from scheduler.validation.peak import peaks
-from scheduler.validation.pictures import draw
-from scheduler.validation.rows import micro
 from scheduler.validation.rows.statistics import (
     Result,
     farthest_off,
@@ -32,7 +27,11 @@ from scheduler.validation.rows.statistics import (
     top1_regret_percent,
 )
 from scheduler.validation.runner import Validation, validate
-from scheduler.validation.sets import FITTED, GAPS, GOALS, READ_OFF, SETS, MeasuredSet
+from tools.validation import micro_rows, then_and_now
+from tools.validation.causes import worst_on_rtl
+from tools.validation.peak import peaks
+from tools.validation.pictures import draw
+from tools.validation.sets import FITTED, GAPS, GOALS, READ_OFF, SETS, MeasuredSet
 
 WORST_ROWS = 5
 WORST_ON_RTL = 10
@@ -272,18 +271,20 @@ def _per_operation(results: Sequence[Result]) -> list[str]:
     """What percent hide of rows of a cycle or two."""
     results = timed(results)
     lines = [
-        f"In cycles per operation. A row is near if it is within {100 * micro.RELATIVE_TOLERANCE:g} % or "
-        f"{micro.TOLERANCE_CYCLES} cycles, whichever is larger.",
+        f"In cycles per operation. A row is near if it is within {100 * micro_rows.RELATIVE_TOLERANCE:g} % "
+        f"or {micro_rows.TOLERANCE_CYCLES} cycles, whichever is larger.",
         "",
         *_head(("group", "rows", "names", "mean error, cycles", "largest", "near")),
     ]
     for (group,), part in grouped(results, ("group",)).items():
-        errors = [abs(micro.error_cycles(row)) for row in part]
+        errors = [abs(micro_rows.error_cycles(row)) for row in part]
         names = str(len({row.case.text("name") for row in part}))
-        near = f"{sum(map(micro.near, part))} of {len(part)}"
+        near = f"{sum(map(micro_rows.near, part))} of {len(part)}"
         mean = _number(sum(errors) / len(errors))
         lines.append(_row((group, str(len(part)), names, mean, _number(max(errors)), near)))
-    far = Counter((row.case.text("name"), micro.cause(row.case)) for row in results if not micro.near(row))
+    far = Counter(
+        (row.case.text("name"), micro_rows.cause(row.case)) for row in results if not micro_rows.near(row)
+    )
     if far:
         lines += ["", "Not near:", ""]
         lines += [f"- `{name}`, {count} rows: {cause}." for (name, cause), count in sorted(far.items())]

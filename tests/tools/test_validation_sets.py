@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.validation import causes, page, pictures, runner
-from scheduler.validation.peak import peaks
-from scheduler.validation.pictures import draw
+from scheduler.validation import runner
 from scheduler.validation.rows import contention
 from scheduler.validation.rows.cases import Case, Selection
 from scheduler.validation.rows.kinds import KINDS, kind_named
 from scheduler.validation.rows.prediction import Prediction
 from scheduler.validation.rows.statistics import Result, figures
-from scheduler.validation.sets import FITTED, GAPS, GOALS, SETS
 from shared.paths import MEASURED, TESTS
+from tools.validation import causes, page, pictures
+from tools.validation.peak import peaks
+from tools.validation.pictures import draw
+from tools.validation.sets import FITTED, GAPS, GOALS, SETS
 from tools.validation_sample import sample_figures
 
 FIGURES = json.loads((TESTS / "validation-figures.json").read_text(encoding="utf-8"))
