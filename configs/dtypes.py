@@ -152,8 +152,8 @@ def is_float(dtype: object) -> bool:
 
 def is_narrow(dtype: object) -> bool:
     """Whether it is a format that fp32 results are rounded to."""
-    found = float_of(dtype)
-    return found is not None and found.is_narrow
+    kind = float_of(dtype)
+    return kind is not None and kind.is_narrow
 
 
 @cache

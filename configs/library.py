@@ -44,8 +44,8 @@ def list_names(kind: str, machine: str = PULP) -> tuple[str, ...]:
 @cache
 def _machine_of(soc: str) -> str:
     text = files("configs").joinpath("soc", f"{soc}.yaml").read_text(encoding="utf-8")
-    found = _MACHINE.search(text)
-    return found[1] if found else PULP
+    match = _MACHINE.search(text)
+    return match[1] if match else PULP
 
 
 def _all_names(kind: str) -> tuple[str, ...]:

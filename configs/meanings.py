@@ -29,11 +29,11 @@ class Key:
 @cache
 def meanings(schema: type[Schema]) -> dict[str, str]:
     """By field the docstring below it, its own or that of a base; fields without one are left out."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for cls in reversed(schema.__mro__):
         if issubclass(cls, Schema) and cls is not Schema:
-            found.update(_docstrings(cls))
-    return {name: found[name] for name in schema.model_fields if name in found}
+            texts.update(_docstrings(cls))
+    return {name: texts[name] for name in schema.model_fields if name in texts}
 
 
 def _docstrings(cls: type[Schema]) -> dict[str, str]:
@@ -51,11 +51,11 @@ def _docstrings(cls: type[Schema]) -> dict[str, str]:
 def keys_of(schema: type[Schema]) -> tuple[Key, ...]:
     """The keys of a schema, those that must be given first."""
     texts, properties = meanings(schema), schema.model_json_schema()["properties"]
-    found = [
+    keys = [
         Key(name, field.is_required(), _default(field), allowed(properties[name]), texts.get(name, ""))
         for name, field in schema.model_fields.items()
     ]
-    return tuple(sorted(found, key=lambda key: not key.required))
+    return tuple(sorted(keys, key=lambda key: not key.required))
 
 
 def _default(field: FieldInfo) -> Any:

@@ -466,9 +466,9 @@ def _loss(node: Node, what: str) -> LossSpec:
             where=said["label"].where,
             cure="one of the two",
         )
-    own = Node({key: child for key, child in children.items() if key not in said}, node.file, node.line)
-    name, options = _name_and_options(own, what)
-    return LossSpec(name, options, node.where, own, **term.model_dump())
+    of_loss = Node({key: child for key, child in children.items() if key not in said}, node.file, node.line)
+    name, options = _name_and_options(of_loss, what)
+    return LossSpec(name, options, node.where, of_loss, **term.model_dump())
 
 
 def _optimizer(node: Node) -> OptimizerSpec:

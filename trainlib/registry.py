@@ -125,18 +125,18 @@ _Kind = TypeVar("_Kind", LayerPrimitive, LossPrimitive, OptimizerPrimitive)
 
 
 def _find(kind: type[_Kind], word: str, name: str, where: str | None) -> _Kind:
-    found = PRIMITIVES.get(name)
-    if isinstance(found, kind):
-        return found
-    known = sorted(
+    registered = PRIMITIVES.get(name)
+    if isinstance(registered, kind):
+        return registered
+    names = sorted(
         key
         for key, primitive in PRIMITIVES.items()
         if isinstance(primitive, kind) and not getattr(primitive, "internal", False)
     )
     here = name_here(name)
-    cure = suggestion(name, known)
-    if here is not None and here.partition(",")[0] in known:
-        cure = f"'{here}' (known: {', '.join(known)})"
+    cure = suggestion(name, names)
+    if here is not None and here.partition(",")[0] in names:
+        cure = f"'{here}' (known: {', '.join(names)})"
     raise UnsupportedLayerError(f"there is no {word} called '{name}'", where=where, cure=cure)
 
 

@@ -151,8 +151,8 @@ def as_given(
 
 def inputs_of(tree: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
     """The inputs that a model file describes, by name."""
-    found: Mapping[str, Mapping[str, Any]] = tree.get("inputs") or {"input": tree["input"]}
-    return found
+    inputs: Mapping[str, Mapping[str, Any]] = tree.get("inputs") or {"input": tree["input"]}
+    return inputs
 
 
 LAYER, LOSS, OPTIMIZER = "layer", "loss", "optimizer"
@@ -172,8 +172,8 @@ def alone(kind: str, name: str, options: Mapping[str, Any], dtype: str, inputs: 
         tree: dict[str, Any] = {"layers": [], "loss": {"name": name, **options}}
         return Given(tree, inputs=(source,), alone=name, steps=("fw", "loss", "ig"))
     sources = tuple(
-        Source(f"x{number or ''}", own or stored, layout, shape, differentiable=True)
-        for number, (own, shape) in enumerate(inputs)
+        Source(f"x{number or ''}", dtype_of_input or stored, layout, shape, differentiable=True)
+        for number, (dtype_of_input, shape) in enumerate(inputs)
     )
     said = {key: value for key, value in options.items() if key != "layout"}
     layer: dict[str, Any] = {

@@ -96,8 +96,8 @@ def _states_of(given: Given, weight: str) -> tuple[str, ...]:
     number.grad = torch.zeros(1)
     optimizer = _optimizer_of(given, number, weight, ())
     updated(optimizer)
-    own = optimizer.state[number]
-    return tuple(end for end, word in STATES[given.optimizer["name"]].items() if own.get(word) is not None)
+    states = optimizer.state[number]
+    return tuple(end for end, word in STATES[given.optimizer["name"]].items() if states.get(word) is not None)
 
 
 def _optimizer_of(given: Given, parameter: Any, weight: str, losses: Sequence[float]) -> Any:
@@ -112,12 +112,12 @@ def _start(optimizer: Any, parameter: Any, states: Mapping[str, Any]) -> None:
     updated(optimizer)
     with torch.no_grad():
         parameter.copy_(before)
-    own = optimizer.state[parameter]
-    if "step" in own:
-        own["step"] = torch.tensor(0.0)
-    own.update(states)
-    if "mu" in own:  # of ASGD, which follows from the count
-        own["mu"] = torch.tensor(1 / max(1, float(own["step"]) - optimizer.param_groups[0]["t0"]))
+    state = optimizer.state[parameter]
+    if "step" in state:
+        state["step"] = torch.tensor(0.0)
+    state.update(states)
+    if "mu" in state:  # of ASGD, which follows from the count
+        state["mu"] = torch.tensor(1 / max(1, float(state["step"]) - optimizer.param_groups[0]["t0"]))
 
 
 def _state(array: Array, some: slice) -> Any:
@@ -199,8 +199,10 @@ class Iteration:
         part = self._network.part_of(name)
         gradient = self._gradient(self._slopes[name])
         ends = (end for end in STATES[self._given.optimizer["name"]] if f"{name}.{end}" in self._values)
-        own = {end: self._values[f"{name}.{end}"] for end in ends}
-        whole[part] = updates.stepped(self._given, name, whole[part], gradient, own, self._losses, keep=keep)
+        borrowed = {end: self._values[f"{name}.{end}"] for end in ends}
+        whole[part] = updates.stepped(
+            self._given, name, whole[part], gradient, borrowed, self._losses, keep=keep
+        )
         return whole
 
     def _value(self, name: str) -> Array:
@@ -211,21 +213,21 @@ class Iteration:
     def differences(self) -> dict[str, str]:
         """What the machine has not made of the iteration, and what it has made beside it: why, by tensor."""
         network, updated = self._network, self._network.updated
-        found = {name: NOT_MADE for name in self._expected if name not in self._seen}
+        reasons = {name: NOT_MADE for name in self._expected if name not in self._seen}
         surplus = {f"{name}_updated" for name in network.parameters} - self._expected
         surplus |= {f"{name}.grad" for name in set(network.parameters) - set(updated)}
-        found |= dict.fromkeys(surplus & self._seen.keys(), "the model leaves it as it is")
+        reasons |= dict.fromkeys(surplus & self._seen.keys(), "the model leaves it as it is")
         if not self._given.alone:
-            known = {*(source.name for source in self._given.inputs), *network.parameters}
-            known |= {loss["label"] for loss in self._given.losses if "label" in loss}
-            known |= {*network.buffers, *network.masks}
+            named = {*(source.name for source in self._given.inputs), *network.parameters}
+            named |= {loss["label"] for loss in self._given.losses if "label" in loss}
+            named |= {*network.buffers, *network.masks}
             prefixes = tuple(f"{name}." for name in updated)
-            found |= {
+            reasons |= {
                 name: "the model has no such tensor"
                 for name in self._values
-                if name not in known and not name.startswith(prefixes)
+                if name not in named and not name.startswith(prefixes)
             }
-        return found
+        return reasons
 
     # Forward
 
@@ -259,8 +261,8 @@ class Iteration:
             raise DisagreementError(
                 source.name, f"has shape {list(shape)}, the model says {list(source.shape)}"
             )
-        known = self._network.parts[0].entry.layouts if self._given.alone and self._network.parts else None
-        fits = len(shape) == IMAGE_AXES and (known is None or source.layout in known)
+        layouts = self._network.parts[0].entry.layouts if self._given.alone and self._network.parts else None
+        fits = len(shape) == IMAGE_AXES and (layouts is None or source.layout in layouts)
         tensor = self._leaf(source.name, source.differentiable)
         return _Flow(source.name, tensor, source.dtype, source.layout if fits else "CHW")
 
@@ -283,20 +285,20 @@ class Iteration:
             wanted = self._layout_of(part, flows)
             flows = [self._laid_out(part.name, flow, wanted) for flow in flows]
         channels_last = flows[0].layout == "HWC" and entry.layouts == BOTH
-        own = {
+        parameters = {
             end: self._leaf(name, name in self._trained)
             if part.trains(end)
             else self._leaf(name, False).detach()
             for end, name in part.places.items()
         }
         fixed = (*part.buffers, *part.names(entry.masks))
-        own |= {name.removeprefix(f"{part.name}."): self._leaf(name, False) for name in fixed}
+        parameters |= {name.removeprefix(f"{part.name}."): self._leaf(name, False) for name in fixed}
         tensors = [flow.tensor for flow in flows]
         if channels_last:
             tensors = [tensor.permute(0, 3, 1, 2) for tensor in tensors]
-            own["weight"] = _weight_first(own["weight"], part)
+            parameters["weight"] = _weight_first(parameters["weight"], part)
         try:
-            results = entry.forward(tensors, own, **part.options)
+            results = entry.forward(tensors, parameters, **part.options)
         except DisagreementError as error:
             raise DisagreementError(f"{part.name}.{error.tensor}", error.why) from None
         except RuntimeError as error:
@@ -316,9 +318,9 @@ class Iteration:
             self._flows[part.name, number] = self._kept(flow, view=entry.view)
 
     def _layout_of(self, part: NetworkLayer, flows: Sequence[_Flow]) -> str | None:
-        known = part.entry.layouts
-        if known is not None:
-            return part.layout if part.layout in known else known[0]
+        layouts = part.entry.layouts
+        if layouts is not None:
+            return part.layout if part.layout in layouts else layouts[0]
         return next((flow.layout for flow in flows if flow.tensor.ndim == IMAGE_AXES), None)
 
     def _cast(self, layer: str, flow: _Flow, dtype: str) -> _Flow:
@@ -348,10 +350,10 @@ class Iteration:
         if not view:
             self._expected.add(name)
         if name in self._seen:
-            found = tensor.detach().numpy()
-            self.made[name] = found
+            array = tensor.detach().numpy()
+            self.made[name] = array
             if f"{name}{AGAIN}" in self._seen:
-                self.made[f"{name}{AGAIN}"] = found
+                self.made[f"{name}{AGAIN}"] = array
             tensor = self._in_place_of(name, tensor)
         if tensor.requires_grad and f"{name}.grad" in self._seen:
             tensor = tensor.view_as(tensor) if tensor is flow.tensor else tensor
@@ -432,9 +434,9 @@ class Iteration:
 
     def _known(self, name: str) -> Array:
         """The machine's of this program, what was made here, or the machine's from before it."""
-        for known in (self._seen, self.made, self._values):
-            if name in known:
-                return known[name]
+        for values in (self._seen, self.made, self._values):
+            if name in values:
+                return values[name]
         raise DisagreementError(name, NOT_MADE)
 
     def _accumulate(self, *, adding: bool) -> None:
@@ -475,9 +477,9 @@ class Iteration:
             self._expected |= {f"{average}_updated", f"{count}_updated"}
             if f"{name}_updated" in self._seen:
                 new = self._machine(f"{name}_updated")
-                known = torch.from_numpy(self._value(average).astype(np.float64))
+                average_before = torch.from_numpy(self._value(average).astype(np.float64))
                 first = not int(self._value(count)[0])
-                self.made[f"{average}_updated"] = (new if first else mean(known, new, 0)).numpy()
+                self.made[f"{average}_updated"] = (new if first else mean(average_before, new, 0)).numpy()
 
 
 def _weight_first(weight: Any, part: NetworkLayer) -> Any:

@@ -171,13 +171,13 @@ class Network:
         said = layer.get("weights_of")
         if isinstance(said, str):
             said = dict.fromkeys(LAYERS[layer["type"]].parameters(options), said)
-        found: dict[str, str] = {}
+        borrowed: dict[str, str] = {}
         for end, word in (said or {}).items():
             name, _, parameter = word.partition(".")
             owner = next((part for part in self.parts if part.name == name), None)
             whole = f"{name}.{parameter or end}"
-            found[end] = owner.places.get(parameter or end, whole) if owner is not None else whole
-        return found
+            borrowed[end] = owner.places.get(parameter or end, whole) if owner is not None else whole
+        return borrowed
 
     def _add_adapted(self, layer: Mapping[str, Any], inputs: tuple[tuple[str, int], ...]) -> None:
         """y = W x + alpha / rank · B A x: W frozen, A of the layer's own geometry, B 1x1."""
@@ -226,8 +226,8 @@ class Network:
     @property
     def updated(self) -> tuple[str, ...]:
         """The parameters that are trained, by the whole name of their tensor."""
-        own = ((part, end) for part in self.parts for end in part.places if end not in part.borrowed)
-        trained = (part.places[end] for part, end in own if part.trains(end))
+        ends = ((part, end) for part in self.parts for end in part.places if end not in part.borrowed)
+        trained = (part.places[end] for part, end in ends if part.trains(end))
         return (*self.given.weights, *trained)
 
 

@@ -21,14 +21,14 @@ MOMENTA = ("momentum", "beta1")
 
 def options_of(said: Mapping[str, Any], weight: str, losses: Sequence[float]) -> dict[str, Any]:
     """Options of the weight in the iteration that comes after these losses, by our names."""
-    own = group_of(said, weight)
-    schedule = own.get("schedule")
-    options = {key: value for key, value in own.items() if key not in GRADIENT_KEYS}
+    section = group_of(said, weight)
+    schedule = section.get("schedule")
+    options = {key: value for key, value in section.items() if key not in GRADIENT_KEYS}
     if schedule is None:
         return options
-    known = tuple(losses) if "plateau" in json.dumps(schedule) else None
+    seen = tuple(losses) if "plateau" in json.dumps(schedule) else None
     text = json.dumps(schedule, sort_keys=True)
-    rate, momentum = _values(text, float(options["learning_rate"]), len(losses), known)
+    rate, momentum = _values(text, float(options["learning_rate"]), len(losses), seen)
     options["learning_rate"] = rate
     if momentum is not None:
         name = said["name"]
@@ -39,17 +39,16 @@ def options_of(said: Mapping[str, Any], weight: str, losses: Sequence[float]) ->
 
 def group_of(said: Mapping[str, Any], weight: str) -> dict[str, Any]:
     """The section as the group of the weight has it."""
-    own = dict(said)
+    merged = dict(said)
     for group in said.get("groups") or ():
         if _has(group, weight):
-            own |= {key: value for key, value in group.items() if key not in ("layers", "parameters")}
-    return own
+            merged |= {key: value for key, value in group.items() if key not in ("layers", "parameters")}
+    return merged
 
 
 def _has(group: Mapping[str, Any], weight: str) -> bool:
     layers, patterns = (
-        [found] if isinstance(found := group.get(key) or [], str) else found
-        for key in ("layers", "parameters")
+        [said] if isinstance(said := group.get(key) or [], str) else said for key in ("layers", "parameters")
     )
     return any(weight.startswith(f"{layer}.") for layer in layers) or any(
         fnmatchcase(weight, pattern) for pattern in patterns

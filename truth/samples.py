@@ -59,7 +59,7 @@ class Fed:
         them; it goes on from them, so nothing else would tell.
         """
         said = self._given.optimizer
-        found: dict[str, str] = {}
+        started: dict[str, str] = {}
         for weight in Network(self._given).updated:
             starts = STARTS.get(str(said.get("name")), {})
             options = options_of(said, weight, ()) if starts else {}
@@ -67,14 +67,14 @@ class Fed:
                 f"{weight}.{end}": options.get(at, 0.0) if isinstance(at, str) else at
                 for end, at in starts.items()
             }
-            found |= {
+            started |= {
                 name: f"does not begin at {first.get(name, 0)}"
                 for name, array in kept.items()
                 if name.startswith(f"{weight}.")
                 and name not in self._fixed
                 and (np.asarray(array) != np.asarray(first.get(name, 0)).astype(array.dtype)).any()
             }
-        return found
+        return started
 
     def differences(
         self, number: int, fed: Mapping[str, Array], outputs: Sequence[tuple[int, ...]]
@@ -84,17 +84,17 @@ class Fed:
         `outputs` are the shapes of what the losses are of. Numbers must not go down.
         """
         self._outputs = outputs
-        found = {name: why for name, why in self._masks(number, fed) if name not in self._fixed}
+        reasons = {name: why for name, why in self._masks(number, fed) if name not in self._fixed}
         if self._samples is None:
-            return found
+            return reasons
         batch = self._given.batch
         skipped, self._drawn = number * batch - self._drawn, (number + 1) * batch
         for row, (what, sample) in enumerate(islice(self._samples, skipped, skipped + batch)):
             wanted = self._stored(sample)
             for name in wanted.keys() & fed.keys() - self._fixed:
                 if not _same(fed[name][row], wanted[name]):
-                    found.setdefault(name, f"row {row} of mini-batch {number} is not that of {what}")
-        return found
+                    reasons.setdefault(name, f"row {row} of mini-batch {number} is not that of {what}")
+        return reasons
 
     def _masks(self, number: int, fed: Mapping[str, Array]) -> Iterator[tuple[str, str]]:
         for part in Network(self._given).parts:

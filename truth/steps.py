@@ -34,9 +34,9 @@ def _loss(made: LossOf) -> LossOf:
     def weighted(y: Any, label: Any, *, weight: float = 1.0, **options: Any) -> Any:
         return weight * made(y, label, **options)
 
-    own = signature(made)
+    signed = signature(made)
     weight = Parameter("weight", Parameter.KEYWORD_ONLY, default=1.0)
-    weighted.__signature__ = own.replace(parameters=[*own.parameters.values(), weight])  # type: ignore[attr-defined]
+    weighted.__signature__ = signed.replace(parameters=[*signed.parameters.values(), weight])  # type: ignore[attr-defined]
     LOSSES[made.__name__] = weighted
     return weighted
 
@@ -79,9 +79,9 @@ def cross_entropy(
     """Of logits; the softmax is its own. Labels are distributions, or numbers of classes."""
     if label.is_floating_point() != (labels == "soft"):
         raise DisagreementError("label", f"holds {label.dtype}, the model says labels: {labels}")
-    own = _of_classes(class_weights, ignore_index, y)
+    of_classes = _of_classes(class_weights, ignore_index, y)
     label = label if labels == "soft" else label.long()
-    return _in_torch(fn.cross_entropy, y, label, reduction, label_smoothing=label_smoothing, **own)
+    return _in_torch(fn.cross_entropy, y, label, reduction, label_smoothing=label_smoothing, **of_classes)
 
 
 @_loss
@@ -148,8 +148,8 @@ def bce_with_logits(
     reduction: str = "mean",
 ) -> Any:
     """Of logits; the sigmoid is its own."""
-    own = {"pos_weight": _numbers(pos_weight, y), "weight": _numbers(element_weights, y)}
-    return _in_torch(fn.binary_cross_entropy_with_logits, y, label, reduction, **own)
+    weights = {"pos_weight": _numbers(pos_weight, y), "weight": _numbers(element_weights, y)}
+    return _in_torch(fn.binary_cross_entropy_with_logits, y, label, reduction, **weights)
 
 
 @_loss
@@ -236,11 +236,11 @@ def _of(make: Callable[..., Any], **defaults: Any) -> Callable[..., Any]:
         said |= {pair: tuple(said.pop(name) for name in names) for pair, names in pairs.items()}
         return make(weights, lr=learning_rate, **said)
 
-    own = [
+    taken = [
         inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=item) for key, item in defaults.items()
     ]
     rate = inspect.Parameter("learning_rate", inspect.Parameter.KEYWORD_ONLY)
-    made.__signature__ = inspect.Signature([rate, *own])  # type: ignore[attr-defined]
+    made.__signature__ = inspect.Signature([rate, *taken])  # type: ignore[attr-defined]
     return made
 
 
@@ -251,10 +251,10 @@ class _Dampened(torch.optim.SGD):  # type: ignore[misc]
         """One update."""
         for group in self.param_groups:
             for parameter in group["params"]:
-                own = self.state[parameter]
-                own["step"] = own.get("step", torch.tensor(0.0)) + 1
-                if own["step"] == 1:
-                    own["momentum_buffer"] = None
+                states = self.state[parameter]
+                states["step"] = states.get("step", torch.tensor(0.0)) + 1
+                if states["step"] == 1:
+                    states["momentum_buffer"] = None
         with torch.no_grad():
             return inspect.unwrap(torch.optim.SGD.step)(self, closure)
 

@@ -122,13 +122,13 @@ class Hart(Module):
 
     def changed(self, writes: tuple[CsrWrite, ...]) -> list[CsrWrite]:
         """The writes that change a register, and the command; from now on the registers hold all of them."""
-        found = [
+        needed = [
             write
             for write in writes
             if write.name == COMMAND or self._registers.get(write.name) != write.value
         ]
         self._registers.update((write.name, write.value) for write in writes)
-        return found
+        return needed
 
     def _wait_for_interrupt(self, thread: Thread, behind: int = 0) -> Body:
         """Wait for the end of the job before; `behind` instructions to the next command are to come."""

@@ -41,11 +41,11 @@ class CompiledLayer:
     @property
     def parts(self) -> list[list[int]]:
         """Per unit the output blocks of each load of weights."""
-        found = []
+        shares = []
         for segments in self.program.units:
             words = self.layer.shape.taps * self.layer.weight_bits
-            found.append([max(1, len(segment.weights) // words) for segment in segments])
-        return found
+            shares.append([max(1, len(segment.weights) // words) for segment in segments])
+        return shares
 
     @property
     def countdown(self) -> int:
@@ -206,8 +206,8 @@ def _owned(layer: IntegerLayer, output_base: int, rows: range, blocks: range) ->
     shape, bits = layer.shape, layer.output_bits
     pixels = np.arange(rows.start * shape.wo, rows.stop * shape.wo)
     words = np.arange(blocks.start * bits, blocks.stop * bits)
-    found: Integers = (output_base + pixels[:, None] * shape.blocks_out * bits + words).ravel()
-    return found
+    addresses: Integers = (output_base + pixels[:, None] * shape.blocks_out * bits + words).ravel()
+    return addresses
 
 
 def _maps_do_not_fit(layer: IntegerLayer, words_in: int, words_out: int, depth: int) -> DoesNotFitError:

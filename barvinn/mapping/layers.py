@@ -126,18 +126,18 @@ class LayerShape:
     def tap_runs(self, axis: int) -> list[TapRun]:
         """Runs of neighbouring outputs whose kernels are cut alike by the edges, in order."""
         size = (self.hi, self.wi)[axis]
-        found: list[TapRun] = []
+        runs: list[TapRun] = []
         for output in range((self.ho, self.wo)[axis]):
             origin = output * self.strides[axis] - self.pads[axis]
             step = self.dilations[axis]
             first = max(0, -(origin // step))
             last = min(self.kernel[axis] - 1, (size - 1 - origin) // step)
-            if found and (found[-1].first, found[-1].taps) == (first, last - first + 1):
-                previous = found.pop()
-                found.append(TapRun(previous.start, previous.count + 1, first, previous.taps))
+            if runs and (runs[-1].first, runs[-1].taps) == (first, last - first + 1):
+                previous = runs.pop()
+                runs.append(TapRun(previous.start, previous.count + 1, first, previous.taps))
             else:
-                found.append(TapRun(output, 1, first, last - first + 1))
-        return found
+                runs.append(TapRun(output, 1, first, last - first + 1))
+        return runs
 
 
 @dataclass(frozen=True, slots=True)

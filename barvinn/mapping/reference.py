@@ -55,8 +55,8 @@ def scaled(layer: IntegerLayer, x: Integers) -> Integers:
     if layer.shape.kind == "pool":
         return pool_maximum(layer.shape, x)
     sums = accumulate(layer.shape, layer.weights, x)
-    found: Integers = sums * layer.scaler[:, None, None] + layer.bias[:, None, None]
-    return np.maximum(found, 0) if layer.relu else found
+    values: Integers = sums * layer.scaler[:, None, None] + layer.bias[:, None, None]
+    return np.maximum(values, 0) if layer.relu else values
 
 
 def quantised(layer: IntegerLayer, values: Integers) -> Integers:

@@ -142,12 +142,12 @@ def _differences(
 
 
 def _behaves_otherwise(job: Job, timing: BarvinnTiming) -> list[str]:
-    found = []
+    reasons = []
     if job.extra_cycles:
-        found.append(f"countdown: {job.extra_cycles} more, so that the last scaler and bias are read")
+        reasons.append(f"countdown: {job.extra_cycles} more, so that the last scaler and bias are read")
     if not timing.behaviour.output_jumps:
-        found.append("outputs: written in a row, so edges and parts of the blocks are jobs of their own")
-    return found
+        reasons.append("outputs: written in a row, so edges and parts of the blocks are jobs of their own")
+    return reasons
 
 
 def table_text(rows: Sequence[Row]) -> str:

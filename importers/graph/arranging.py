@@ -30,8 +30,8 @@ class Site:
         suffix: str = "",
     ) -> View:
         """Add a layer with one output, called by the name of the node and a suffix."""
-        (found,) = self.draft.layer(kind, self.name + suffix, inputs, options, given, where=self.where)
-        return found
+        (made,) = self.draft.layer(kind, self.name + suffix, inputs, options, given, where=self.where)
+        return made
 
 
 def in_order(site: Site, view: View) -> View:
@@ -59,15 +59,15 @@ def in_order(site: Site, view: View) -> View:
 def viewed(site: Site, view: View, shape: Sequence[int]) -> View:
     """The elements under another shape, stored in the order the model sees where they must be."""
     sizes = tuple(shape)
-    found = view.viewed(sizes) or in_order(site, view).viewed(sizes)
-    if found is None and view.batch_dim in (0, None):
+    seen = view.viewed(sizes) or in_order(site, view).viewed(sizes)
+    if seen is None and view.batch_dim in (0, None):
         word = site.draft.stored(in_order(site, view), [_all(in_order(site, view))], site.name, site.where)
-        found = View.of(word, site.draft.tensors[word].shape).viewed(sizes)
-    if found is None:
+        seen = View.of(word, site.draft.tensors[word].shape).viewed(sizes)
+    if seen is None:
         raise CannotTakeError(
             f"a view of {list(view.shape)} as {list(sizes)} mixes samples", "a view that keeps the batch"
         )
-    return found
+    return seen
 
 
 def _all(view: View) -> tuple[int, ...]:
@@ -76,12 +76,12 @@ def _all(view: View) -> tuple[int, ...]:
 
 def fresh(view: View, shape: Sequence[int]) -> View:
     """A tensor just made, [batch, ...], under the shape the model sees; elements lie in order."""
-    found = view.viewed(tuple(shape))
-    if found is None:
+    seen = view.viewed(tuple(shape))
+    if seen is None:
         raise CannotTakeError(
             f"a view of {list(view.shape)} as {list(shape)} mixes samples", "a view that keeps the batch"
         )
-    return found
+    return seen
 
 
 def places_of(rank: int, batch_dim: int | None) -> list[int]:
@@ -121,12 +121,12 @@ def regrouped(view: View, made: View, rest: Sequence[int], size: int, dim: int =
     """A tensor stored [batch, pieces `rest` in one, `size`] as `view` is seen, with `size` in `dim`."""
     number = {BATCH: BATCH} | {piece: 1 + index for index, piece in enumerate(rest)}
     pieces = [view.batch, *(view.pieces[piece] for piece in rest)]
-    own: tuple[int, ...] = ()
+    last: tuple[int, ...] = ()
     if size > 1:
-        own = (len(pieces),)
+        last = (len(pieces),)
         pieces.append(size)
     dims = tuple(
-        own if index == dim % len(view.dims) else tuple(number[piece] for piece in group)
+        last if index == dim % len(view.dims) else tuple(number[piece] for piece in group)
         for index, group in enumerate(view.dims)
     )
     return View(made.word, made.stored, tuple(pieces), dims)

@@ -59,8 +59,8 @@ class Attributes:
 
     def sizes(self, key: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
         """An attribute that is a list of integers."""
-        found = self.get(key, default)
-        return tuple(_checked(key, found, lambda items: _is_list(items) and all(map(_is_whole, items))))
+        given = self.get(key, default)
+        return tuple(_checked(key, given, lambda items: _is_list(items) and all(map(_is_whole, items))))
 
     def integers(self, key: str, index: int) -> tuple[int, ...] | None:
         """Integers that are an attribute in old opsets and an input in new ones; a bare one counts as one."""
@@ -115,13 +115,13 @@ class Node(Site, Attributes):
 
     def get(self, key: Key, default: Any = None) -> Any:
         """An argument, or `default` where it is missing or None."""
-        found = self.arguments.get(key)
-        return default if found is None else found
+        given = self.arguments.get(key)
+        return default if given is None else given
 
     def values(self, index: int) -> Array | None:
         """An input that must be constant; None if it is left out."""
-        found = self.constant(index)
-        return None if found is None else found.value
+        constant = self.constant(index)
+        return None if constant is None else constant.value
 
     @property
     def shape(self) -> Shape:
@@ -159,10 +159,10 @@ class Node(Site, Attributes):
 
     def needed(self, key: Key, what: str = "") -> Constant:
         """A constant that may not be left out; `what` it is, where its number says too little."""
-        found = self.constant(key)
-        if found is None:
+        constant = self.constant(key)
+        if constant is None:
             raise CannotTakeError(f"its {what or f'input {key}'} is missing", CHECKED)
-        return found
+        return constant
 
 
 def _is_whole(found: Any) -> bool:

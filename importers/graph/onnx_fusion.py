@@ -54,12 +54,12 @@ class _Fusion:
 
     def match(self, node: OnnxNode, pattern: Any) -> _Found | None:
         """What a pattern found that ends in this node, and of which nobody else reads what lies inside."""
-        for found in self._of_node(node, pattern, _Found({})):
-            names = {item.name for item in found.nodes}
-            inner = [item.outputs[0] for item in found.nodes if item is not node]
+        for match in self._of_node(node, pattern, _Found({})):
+            names = {item.name for item in match.nodes}
+            inner = [item.outputs[0] for item in match.nodes if item is not node]
             read = {reader.name for name in inner for reader in self.readers.get(name, ())}
             if read <= names and not set(inner) & set(self.graph.outputs):
-                return found
+                return match
         return None
 
     def _of_node(self, node: OnnxNode, pattern: Any, found: _Found) -> Iterator[_Found]:
@@ -108,11 +108,11 @@ def fused(graph: OnnxGraph) -> OnnxGraph:
             if node.name in fusion.gone:
                 continue
             for pattern in patterns:
-                found = fusion.match(node, pattern)
-                new = made(fusion, node, found) if found is not None else None
-                if found is None or new is None:
+                match = fusion.match(node, pattern)
+                new = made(fusion, node, match) if match is not None else None
+                if match is None or new is None:
                     continue
-                fusion.gone.update(item.name for item in found.nodes if item is not node)
+                fusion.gone.update(item.name for item in match.nodes if item is not node)
                 fusion.writer.update(dict.fromkeys(node.outputs, new))
                 nodes[place] = new
                 break

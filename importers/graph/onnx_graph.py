@@ -99,8 +99,8 @@ class OnnxGraph:
 
     def constant(self, name: str) -> Array | None:
         """The value of a tensor that does not depend on any input; None for others and for ""."""
-        found = self.initializers.get(name)
-        return found if found is not None else self.folded.get(name)
+        value = self.initializers.get(name)
+        return value if value is not None else self.folded.get(name)
 
     def tensor(self, name: str) -> OnnxTensor:
         """The tensor; one of which the file says nothing has neither shape nor dtype."""

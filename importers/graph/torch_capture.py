@@ -176,8 +176,8 @@ def capture(
             if isinstance(known[node.name], Unknown):
                 known[node.name] = reader.stand_in(node)
         elif node.op == "get_attr":
-            found = getattr(program.graph_module, str(node.target), None)
-            known[node.name] = Held(found) if isinstance(found, torch.Tensor) else Unknown()
+            parameter = getattr(program.graph_module, str(node.target), None)
+            known[node.name] = Held(parameter) if isinstance(parameter, torch.Tensor) else Unknown()
     output = _output(draft, signature, known, where)
     draft.share_weights("parameter", "the whole of it, as it is, in each place, or requires_grad=False", str)
     _refuse_left_out(
@@ -233,15 +233,15 @@ def _input(draft: Draft, node: Any, *, single: bool) -> Any:
 
 def _output(draft: Draft, signature: Any, known: Mapping[str, Any], where: str) -> View | Terms | None:
     names = [item.arg.name for item in signature.output_specs if item.kind.name == "USER_OUTPUT"]
-    found = [known.get(name) for name in names if name in known]
-    if len(found) != 1 and not draft.problems:
+    results = [known.get(name) for name in names if name in known]
+    if len(results) != 1 and not draft.problems:
         raise InputError(
             f"forward returns {len(names)} tensors",
             where=where,
             cure="a loss=function of all of them, or a module that returns the one the loss is of",
         )
-    if found and isinstance(found[0], View | Terms):
-        return found[0]
+    if results and isinstance(results[0], View | Terms):
+        return results[0]
     if not draft.problems:
         raise InputError(
             "what forward returns does not depend on its input",
@@ -332,10 +332,10 @@ class _Reader:
         )
 
     def _item(self, node: Any) -> Any:
-        found = self.known[node.args[0].name]
-        if isinstance(found, (Unknown, View, Held)):
+        items = self.known[node.args[0].name]
+        if isinstance(items, (Unknown, View, Held)):
             return Unknown()
-        item = found[node.args[1]]
+        item = items[node.args[1]]
         return item.settled() if isinstance(item, View) else item
 
     def _folded(self, op: str, node: Any) -> Any:
@@ -347,13 +347,13 @@ class _Reader:
 
         def tensor_of(item: Any, how: Callable[[Held], Any]) -> Any:
             if hasattr(item, "op") and hasattr(item, "meta"):
-                found = self.known[item.name]
-                if isinstance(found, View):
+                value = self.known[item.name]
+                if isinstance(value, View):
                     return torch.zeros(shape_of(item), dtype=item.meta["val"].dtype)
-                if isinstance(found, Held):
-                    held.append(found)
-                    return how(found)
-                return found
+                if isinstance(value, Held):
+                    held.append(value)
+                    return how(value)
+                return value
             if isinstance(item, (list, tuple)):
                 return type(item)(tensor_of(part, how) for part in item)
             return item
@@ -512,10 +512,10 @@ def _read_parameters(graph: Any, targets: Mapping[str, Any]) -> set[str]:
 
 def _refuse_left_out(draft: Draft, read: Collection[str]) -> None:
     """A parameter that is read, and that no layer of ours trains, would silently stay as it is."""
-    found = {given.source for given in draft.sources.values() if given.trained}
+    taken = {given.source for given in draft.sources.values() if given.trained}
     if draft.problems:
         return  # it may be read by what could not be taken
-    for name in sorted(set(read) - found):
+    for name in sorted(set(read) - taken):
         draft.problems.append(
             Problem(
                 name,

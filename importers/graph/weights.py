@@ -109,8 +109,8 @@ class WeightNumbers:
         """Which elements, counted over all weights, one of our parameters is made of (flat)."""
         assert given.places is not None
         start = self.starts[self.names.index(given.source)] if given.source in self.names else 0
-        found: Array = given.places.ravel() + start
-        return found
+        counted: Array = given.places.ravel() + start
+        return counted
 
 
 NOTHING = WeightNumbers.of({})

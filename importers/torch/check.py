@@ -79,14 +79,14 @@ def gradients_of_module(
         value = loss(output, label)
     value.backward()
     parameters = dict(copied.named_parameters(remove_duplicate=False))
-    found = {"loss": value.detach().reshape(1).numpy()}
+    gradients = {"loss": value.detach().reshape(1).numpy()}
     for tensor, given in sources.items():
         parameter = parameters.get(given.source)
         if parameter is None or given.places is None or not given.trained:
             continue
         whole = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
-        found[f"{tensor}.grad"] = whole.detach().numpy().ravel()[given.places]
-    return found
+        gradients[f"{tensor}.grad"] = whole.detach().numpy().ravel()[given.places]
+    return gradients
 
 
 def check_module(

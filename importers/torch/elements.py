@@ -288,9 +288,9 @@ def _variance(node: Node) -> View:
     mean = reduced(node, view, dims, "reduce_mean", keep=True, suffix="_mean")
     away = two_operands(node, "subtract", view, mean, suffix="_centred")
     square = applied(node, "square", away, suffix="_square")
-    found = reduced(node, square, dims, "reduce_mean", keep=bool(node.get("keepdim")), suffix="_biased")
-    found = scaled(node, found, count / (count - correction), suffix="_variance")
-    return applied(node, "square_root", found) if node.op == "std" else found
+    biased = reduced(node, square, dims, "reduce_mean", keep=bool(node.get("keepdim")), suffix="_biased")
+    biased = scaled(node, biased, count / (count - correction), suffix="_variance")
+    return applied(node, "square_root", biased) if node.op == "std" else biased
 
 
 def _softmax(node: Node) -> View:

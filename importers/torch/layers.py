@@ -43,16 +43,16 @@ def _convolution(node: Node) -> View:
     kernel = weight.shape[2:]
     if len(kernel) not in (1, 2) or node.get("transposed"):
         raise CannotTakeError(f"a convolution of {len(kernel)} dimensions", "conv2d")
-    found = _window(node, view.shape[2:], kernel, node["stride"])
-    return convolution(node, view, weight, bias, found, node["groups"])
+    over = _window(node, view.shape[2:], kernel, node["stride"])
+    return convolution(node, view, weight, bias, over, node["groups"])
 
 
 def _conv_transpose(node: Node) -> View:
     view, weight, bias = node.view("input"), node.needed("weight"), node.constant("bias")
     kernel = weight.shape[2:]
-    found = _window(node, view.shape[2:], kernel, node["stride"])
+    over = _window(node, view.shape[2:], kernel, node["stride"])
     padding = _each(node["output_padding"], len(kernel))
-    return transposed_convolution(node, view, weight, bias, found, node["groups"], padding)
+    return transposed_convolution(node, view, weight, bias, over, node["groups"], padding)
 
 
 def _linear(node: Node) -> View:
@@ -126,9 +126,9 @@ def _pool(node: Node) -> Any:
     view = node.view("self")
     rank = len(node.shape) - 2
     kernel = _each(node["kernel_size"], rank)
-    found = _window(node, view.shape[2:], kernel, node.get("stride") or kernel)
+    over = _window(node, view.shape[2:], kernel, node.get("stride") or kernel)
     ceil, counted = bool(node.get("ceil_mode")), node.get("count_include_pad")
-    made = pooled(node, kind, view, pool_options(found, view.shape[2:], ceil=ceil, counted=counted), rank)
+    made = pooled(node, kind, view, pool_options(over, view.shape[2:], ceil=ceil, counted=counted), rank)
     return [made, None] if node.several else made
 
 
@@ -147,8 +147,8 @@ def _adaptive(node: Node) -> Any:
             f"windows of unequal size: {list(sizes)} to {list(outputs)}", f"sizes that {list(outputs)} divide"
         )
     kernel = [size // output for size, output in zip(sizes, outputs, strict=True)]
-    found = window(kernel, kernel, [1] * rank, [0] * (2 * rank))
-    made = pooled(node, kind, view, pool_options(found, sizes, ceil=False), rank)
+    over = window(kernel, kernel, [1] * rank, [0] * (2 * rank))
+    made = pooled(node, kind, view, pool_options(over, sizes, ceil=False), rank)
     return [made, None] if node.several else made
 
 
@@ -167,10 +167,10 @@ def _upsample(node: Node) -> View:
 def _windows(node: Node) -> View:
     """im2col and col2im, with the same padding on both sides."""
     view, kernel = node.view("self"), node["kernel_size"]
-    found = window(kernel, node["stride"], node["dilation"], [*node["padding"], *node["padding"]])
+    over = window(kernel, node["stride"], node["dilation"], [*node["padding"], *node["padding"]])
     if node.op == "im2col":
-        return unfolded(node, view, found)
-    return folded(node, view, tuple(node["output_size"]), found)
+        return unfolded(node, view, over)
+    return folded(node, view, tuple(node["output_size"]), over)
 
 
 # Recurrent layers
@@ -196,8 +196,8 @@ def _recurrent(node: Node) -> list[Any]:
             given: dict[str, Constant | None] = dict(zip(("bx", "bh"), biases, strict=False))
             given |= {"wx": wx.moved(np.transpose), "wh": wh.moved(np.transpose)}
             starts = [_initial(node, state, number, wh.shape[1], view.batch) for state in states]
-            own = f"{suffix}_reverse" if back else suffix
-            made.append(recurrent(node, kind, word, starts, given, suffix=own, back=bool(back)))
+            ending = f"{suffix}_reverse" if back else suffix
+            made.append(recurrent(node, kind, word, starts, given, suffix=ending, back=bool(back)))
         output = made[-1] if ways == 1 else joined(node, made[-2:], 2, suffix=f"{suffix}_both")
         word = output.word
         if layer < layers - 1 and node["train"] and node["dropout"]:

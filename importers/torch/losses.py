@@ -15,37 +15,25 @@ from trainlib.registry import loss_primitive
 NEGATIVE_LOG = "nll"
 """Of log-probabilities: their cross-entropy."""
 
-_LOSSES: Mapping[str, str] = {
-    "BCELoss": "bce",
-    "BCEWithLogitsLoss": "bce_with_logits",
-    "CrossEntropyLoss": "cross_entropy",
-    "HingeEmbeddingLoss": "hinge_embedding",
-    "HuberLoss": "huber",
-    "KLDivLoss": "kl_div",
-    "L1Loss": "l1",
-    "MSELoss": "mse",
-    "MultiLabelSoftMarginLoss": "bce_with_logits",
-    "MultiMarginLoss": "multi_margin",
-    "NLLLoss": NEGATIVE_LOG,
-    "PoissonNLLLoss": "poisson_nll",
-    "SmoothL1Loss": "smooth_l1",
-    "SoftMarginLoss": "soft_margin",
-    "binary_cross_entropy": "bce",
-    "binary_cross_entropy_with_logits": "bce_with_logits",
-    "cross_entropy": "cross_entropy",
-    "hinge_embedding_loss": "hinge_embedding",
-    "huber_loss": "huber",
-    "kl_div": "kl_div",
-    "l1_loss": "l1",
-    "mse_loss": "mse",
-    "multi_margin_loss": "multi_margin",
-    "multilabel_soft_margin_loss": "bce_with_logits",
-    "nll_loss": NEGATIVE_LOG,
-    "poisson_nll_loss": "poisson_nll",
-    "smooth_l1_loss": "smooth_l1",
-    "soft_margin_loss": "soft_margin",
+_NAMES = {
+    "bce": "BCELoss binary_cross_entropy",
+    "bce_with_logits": "BCEWithLogitsLoss binary_cross_entropy_with_logits "
+    "MultiLabelSoftMarginLoss multilabel_soft_margin_loss",
+    "cross_entropy": "CrossEntropyLoss cross_entropy",
+    "hinge_embedding": "HingeEmbeddingLoss hinge_embedding_loss",
+    "huber": "HuberLoss huber_loss",
+    "kl_div": "KLDivLoss kl_div",
+    "l1": "L1Loss l1_loss",
+    "mse": "MSELoss mse_loss",
+    "multi_margin": "MultiMarginLoss multi_margin_loss",
+    NEGATIVE_LOG: "NLLLoss nll_loss",
+    "poisson_nll": "PoissonNLLLoss poisson_nll_loss",
+    "smooth_l1": "SmoothL1Loss smooth_l1_loss",
+    "soft_margin": "SoftMarginLoss soft_margin_loss",
 }
-"""Class of torch.nn or function of torch.nn.functional -> our loss."""
+"""Our loss -> its classes in torch.nn and functions in torch.nn.functional."""
+
+_LOSSES = {name: ours for ours, names in _NAMES.items() for name in names.split()}
 
 _ALIGNED = ("CTCLoss", "ctc_loss")
 """Losses over all alignments, which are refused by name."""
@@ -125,7 +113,7 @@ def _unknown(name: str) -> UnsupportedLayerError:
     return UnsupportedLayerError(
         f"there is no loss like {name}",
         where="loss",
-        cure=f"{', '.join(item for item in _LOSSES if item[0].isupper())}, or the name of one of ours",
+        cure=f"{', '.join(sorted(item for item in _LOSSES if item[0] < 'a'))}, or the name of one of ours",
     )
 
 

@@ -19,17 +19,8 @@ from trainlib.registry import optimizer_primitive
 WHERE, SCHEDULE = "optimizer", "lr_schedule"
 
 TAKEN = (
-    "ASGD",
-    "Adadelta",
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "Adamax",
-    "NAdam",
-    "RAdam",
-    "RMSprop",
-    "Rprop",
-    "SGD",
+    *("ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax"),
+    *("NAdam", "RAdam", "RMSprop", "Rprop", "SGD"),
 )
 """Classes of torch.optim, which are called the same here in small letters."""
 
@@ -67,20 +58,23 @@ class TorchOptimizer:
         first, *others = self._with_rates(iterations)
         section, _ = first
         groups = [
-            {"parameters": list(names), **{key: item for key, item in own.items() if section[key] != item}}
-            for own, names in others
+            {
+                "parameters": list(names),
+                **{key: item for key, item in options.items() if section[key] != item},
+            }
+            for options, names in others
             if names
         ]
-        found = {**section, **self.shared, **({"groups": groups} if groups else {})}
-        return OptimizerSpec(self.name, found, WHERE)
+        whole = {**section, **self.shared, **({"groups": groups} if groups else {})}
+        return OptimizerSpec(self.name, whole, WHERE)
 
     def _with_rates(self, iterations: int) -> Sequence[tuple[Mapping[str, Any], tuple[str, ...]]]:
         if self.schedule is None:
             return self.groups
         rates = _rates(self.schedule, iterations)
         return [
-            ({**own, "schedule": schedule}, names)
-            for (own, names), schedule in zip(self.groups, rates, strict=True)
+            ({**options, "schedule": schedule}, names)
+            for (options, names), schedule in zip(self.groups, rates, strict=True)
         ]
 
 
@@ -99,19 +93,19 @@ def optimizer_of(
     UnsupportedLayerError for optimizers that have no form here, and InputError for parameters of another
     module and schedules of another optimizer.
     """
-    known = {key: item for key, item in shared.items() if item is not None}
-    if "average" in known:
-        known["average"] = _average(torch, known["average"])
+    beside = {key: item for key, item in shared.items() if item is not None}
+    if "average" in beside:
+        beside["average"] = _average(torch, beside["average"])
     schedule = None
     if isinstance(lr_schedule, torch.optim.lr_scheduler.LRScheduler):
         schedule = _schedule(torch, lr_schedule, given)
     elif lr_schedule is not None:
-        known["schedule"] = parse_schedule(lr_schedule, SCHEDULE)
+        beside["schedule"] = parse_schedule(lr_schedule, SCHEDULE)
     if given is None or isinstance(given, (str, OptimizerSpec)):
         spec = (
             given if isinstance(given, OptimizerSpec) else parse_optimizer(given or DEFAULT_OPTIMIZER, WHERE)
         )
-        return OptimizerSpec(spec.name, {**spec.options, **known}, spec.where)
+        return OptimizerSpec(spec.name, {**spec.options, **beside}, spec.where)
     name = type(given).__name__
     if name not in TAKEN or type(given) is not getattr(torch.optim, name):
         why = f": it {_WHY_NOT[name]}" if name in _WHY_NOT else ""
@@ -126,7 +120,7 @@ def optimizer_of(
     (kind,) = kinds
     weights = _weights(given, module, sources)
     options = [_options(kind, group) for group in given.param_groups]
-    return TorchOptimizer(kind, tuple(zip(options, weights, strict=True)), known, schedule)
+    return TorchOptimizer(kind, tuple(zip(options, weights, strict=True)), beside, schedule)
 
 
 def _kind(name: str, group: Mapping[str, Any]) -> str:
@@ -137,14 +131,14 @@ def _kind(name: str, group: Mapping[str, Any]) -> str:
 def _options(kind: str, group: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a group by our names; how PyTorch computes (fused, foreach) is none of them."""
     fields = optimizer_primitive(kind, WHERE).schema.model_fields.keys() - {"name", "state_dtype"}
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for key, item in group.items():
         values = item if key in _PAIRS and isinstance(item, (tuple, list)) else (item,)
         names = zip(_PAIRS.get(key, (key,)), values, strict=True)
-        found |= {name: _number(value) for name, value in names if name in fields}
-    if not found.get("momentum", 1):
-        found.pop("dampening", None)  # PyTorch does not look at it then
-    return found
+        options |= {name: _number(value) for name, value in names if name in fields}
+    if not options.get("momentum", 1):
+        options.pop("dampening", None)  # PyTorch does not look at it then
+    return options
 
 
 def _number(value: Any) -> Any:
@@ -168,7 +162,7 @@ def _weights(given: Any, module: Any, sources: Mapping[str, Given]) -> Iterator[
             where=WHERE,
             cure="an optimizer made of module.parameters()",
         )
-    found: list[list[str]] = [[] for _ in given.param_groups]
+    groups: list[list[str]] = [[] for _ in given.param_groups]
     for tensor, source in sources.items():
         mine = {owners[name] for name in source.source.split(" + ") if name in owners}
         if len(mine) > 1:
@@ -176,8 +170,8 @@ def _weights(given: Any, module: Any, sources: Mapping[str, Given]) -> Iterator[
                 f"{source.source} are one weight here, and in different groups", where=WHERE, cure="in one"
             )
         for number in mine:
-            found[number].append(tensor)
-    return (tuple(group) for group in found)
+            groups[number].append(tensor)
+    return (tuple(group) for group in groups)
 
 
 def _schedule(torch: Any, given: Any, optimizer: Any) -> Any:
@@ -230,16 +224,16 @@ def _rates(schedule: Any, iterations: int) -> list[dict[str, Any]]:
             except Exception:
                 break
     return [
-        {"name": "listed", "rates": own, **({"momenta": moved} if len(set(moved)) > 1 else {})}
-        for own, moved in zip(rates, momenta, strict=True)
+        {"name": "listed", "rates": learning, **({"momenta": moved} if len(set(moved)) > 1 else {})}
+        for learning, moved in zip(rates, momenta, strict=True)
     ]
 
 
 def _plateau(schedule: Any, number: int) -> dict[str, Any]:
     """ReduceLROnPlateau of a group, which looks at losses that are not known yet."""
     same = ("mode", "factor", "patience", "threshold", "threshold_mode", "cooldown", "eps")
-    own = {key: getattr(schedule, key) for key in same}
-    return {"name": "plateau", **own, "lowest": float(schedule.min_lrs[number])}
+    options = {key: getattr(schedule, key) for key in same}
+    return {"name": "plateau", **options, "lowest": float(schedule.min_lrs[number])}
 
 
 def _average(torch: Any, given: Any) -> float:

@@ -29,13 +29,13 @@ def _filled(names: Sequence[str], count: int, what: str) -> list[str]:
 
 def _distinct(names: Sequence[str], taken: Sequence[str]) -> list[str]:
     """The names, with a number where one is taken."""
-    found: list[str] = []
+    named: list[str] = []
     for name in names:
         wanted, number = name, 2
-        while wanted in (*taken, *found):
+        while wanted in (*taken, *named):
             wanted, number = f"{name}_{number}", number + 1
-        found.append(wanted)
-    return found
+        named.append(wanted)
+    return named
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ class Script:
         given = () if labels is None else tuple(labels) if isinstance(labels, tuple | list) else (labels,)
         names = ["input"]
         if len(inputs) > 1:
-            own = _filled(_places(module.forward)[: len(inputs)], len(inputs), "input")
-            names = _distinct(own, RESERVED[1:])
+            wanted = _filled(_places(module.forward)[: len(inputs)], len(inputs), "input")
+            names = _distinct(wanted, RESERVED[1:])
         last = _places(getattr(loss, "forward", loss))[-len(given) :] if given else []
-        own = _filled(last, len(given), "label")
-        return cls(loss, (*inputs, *given), (*names, *_distinct(own, (*RESERVED, *names))), len(inputs))
+        wanted = _filled(last, len(given), "label")
+        return cls(loss, (*inputs, *given), (*names, *_distinct(wanted, (*RESERVED, *names))), len(inputs))
 
     def around(self, module: Any) -> Any:
         """A module with the parameters of `module`, whose forward returns the loss."""
@@ -76,8 +76,8 @@ class Script:
 
     def value(self, forward: Callable[..., Any], module: Any, arguments: Sequence[Any]) -> Any:
         """The loss of a module for inputs and labels."""
-        found = forward(module, *arguments[: self.inputs])
-        results = found if isinstance(found, tuple | list) else (found,)
+        outputs = forward(module, *arguments[: self.inputs])
+        results = outputs if isinstance(outputs, tuple | list) else (outputs,)
         return self.loss(*results, *arguments[self.inputs :])
 
     def computed(self, module: Any, sample: Mapping[str, Any]) -> Any:

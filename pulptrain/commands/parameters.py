@@ -31,11 +31,11 @@ def takes(kind: type, *, only_given: bool = False, **defaults: Any) -> Callable[
     def decorate(command: _F) -> _F:
         @functools.wraps(command)
         def call(**given: Any) -> None:
-            own = {key: value for key, value in given.items() if key not in keys}
+            others = {key: value for key, value in given.items() if key not in keys}
             options = {key: _value(declared[key], given[key]) for key in keys}
             if only_given:
                 options = {key: value for key, value in options.items() if value not in (None, (), False)}
-            command(**own, **options)
+            command(**others, **options)
 
         signature = inspect.signature(command, eval_str=True)
         own = [item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD]

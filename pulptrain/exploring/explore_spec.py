@@ -251,8 +251,8 @@ class _Builder:
     def check(self, key: str, value: Node) -> None:
         """Raise `ConfigError` at `value` unless it is legal on its own."""
         if not (_is_setting(key) or key.startswith(MODEL_PREFIX) or key in (*self._paths, "model")):
-            known = (*SETTINGS, *SHORT_PATHS, *self._paths)
-            cure = suggestion(key, known).split(" (")[0]
+            names = (*SETTINGS, *SHORT_PATHS, *self._paths)
+            cure = suggestion(key, names).split(" (")[0]
             raise ConfigError(
                 f"unknown parameter '{key}'",
                 where=value.where,
@@ -273,8 +273,8 @@ class _Builder:
             phases = self._phases({key: value})
             if not self._models_vary:
                 graphs = [graph for graph in (phases.mini_batch, phases.update) if graph is not None]
-                for graph, own in zip(graphs, of_programs(options, graphs), strict=True):
-                    check_names(graph, own)
+                for graph, of_program in zip(graphs, of_programs(options, graphs), strict=True):
+                    check_names(graph, of_program)
 
         self._at(value, try_it)
 
@@ -302,8 +302,8 @@ class _Builder:
         chosen = in_one_memory(graphs, timing, chosen)
         start = code_start(settings)
         return tuple(
-            (point_of(graph, timing, own, start), times)
-            for graph, own, times in zip(graphs, chosen, (phases.mini_batches, 1), strict=False)
+            (point_of(graph, timing, chosen_for, start), times)
+            for graph, chosen_for, times in zip(graphs, chosen, (phases.mini_batches, 1), strict=False)
         )
 
     def _schedule(self, settings: Settings) -> ScheduleFile | None:

@@ -170,8 +170,8 @@ def _carried_out(
 
 def _difference(left: Array, right: Array) -> Array:
     with np.errstate(invalid="ignore"):  # of infinities: no number
-        found: Array = left.astype(np.float64) - right.astype(np.float64)
-    return found
+        apart: Array = left.astype(np.float64) - right.astype(np.float64)
+    return apart
 
 
 def _largest(array: Array) -> float:

@@ -39,8 +39,8 @@ class Goldens:
     @property
     def losses(self) -> Array | None:
         """The loss of every mini-batch, if they are stored."""
-        found = self.outputs.get("loss")
-        return None if found is None else found.reshape(-1).astype(np.float64)
+        stored = self.outputs.get("loss")
+        return None if stored is None else stored.reshape(-1).astype(np.float64)
 
     @property
     def is_artifact(self) -> bool:
@@ -57,8 +57,8 @@ class Goldens:
         """Mini-batches per update, if that is stored; ONNX Runtime's are single steps."""
         if self.is_artifact:
             return 1
-        found = self.inputs.get("meta_n_accum")
-        return None if found is None else max(1, int(found.reshape(-1)[0]))
+        stored = self.inputs.get("meta_n_accum")
+        return None if stored is None else max(1, int(stored.reshape(-1)[0]))
 
     @property
     def trained(self) -> Collection[str] | None:

@@ -103,25 +103,16 @@ class OpResult:
 def op_of(entry: Mapping[str, Any]) -> OpResult:
     """The op of an entry of `ops` of a summary."""
     words = Stalls().as_dict()
-    return OpResult(
-        name=op_name(entry),
-        layer=layer_of(entry),
-        step=entry["step"],
-        primitive=entry["primitive"],
-        kernel=entry["kernel"],
-        tile=dict(entry["tile"]),
-        loop_order=tuple(entry["loop_order"]),
-        tiles=entry["tiles"],
-        times=entry.get("times", 1),
-        cycles=entry["cycles"],
-        macs=entry["macs"],
-        bytes_in=entry["bytes_in"],
-        bytes_out=entry["bytes_out"],
-        instructions=entry["instructions"],
-        busy_cycles=entry["busy_cycles"],
-        core_cycles=entry["core_cycles"],
-        stalls=Stalls(**{word: count for word, count in entry["stalls"].items() if word in words}),
-    )
+    plain = {key: entry[key] for key in OpResult.__slots__ if key in entry}
+    made = {
+        "name": op_name(entry),
+        "layer": layer_of(entry),
+        "tile": dict(entry["tile"]),
+        "loop_order": tuple(entry["loop_order"]),
+        "times": entry.get("times", 1),
+        "stalls": Stalls(**{word: count for word, count in entry["stalls"].items() if word in words}),
+    }
+    return OpResult(**{**plain, **made})
 
 
 class Totals(Sequence[Total]):

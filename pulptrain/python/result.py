@@ -130,12 +130,12 @@ class Result:
         return self._outcome.values if self._outcome is not None else {}
 
     def __getitem__(self, name: str) -> OpResult:
-        found = {op.name: op for op in self.ops}
-        if name in found:
-            return found[name]
+        by_name = {op.name: op for op in self.ops}
+        if name in by_name:
+            return by_name[name]
         short = [op for op in self.ops if _DIMENSIONS.sub("", op.name) == name]
         if len(short) != 1:
-            raise unknown(name, found, self.model)
+            raise unknown(name, by_name, self.model)
         return short[0]
 
     def __iter__(self) -> Iterator[OpResult]:

@@ -180,8 +180,8 @@ class Confirmation:
         assert self._updates is not None
         step = np.spacing(np.abs(self._seen[part.name].reshape(-1)[part.where])).astype(np.float64)
         before = self._updates.drift.get(part.name)
-        known = before[part.where] if before is not None else np.float64(0)
-        total: Array = known + self._allowed(truth, part) + step
+        started = before[part.where] if before is not None else np.float64(0)
+        total: Array = started + self._allowed(truth, part) + step
         return total
 
 

@@ -67,8 +67,8 @@ def parameters_of(settings: Settings) -> ParameterTree:
 
 def label_of(is_kernel: bool, name: str, settings: Settings, tree: ParameterTree) -> str:
     """The label of a kernel, or of a part of the machine."""
-    found = nest_evidence(settings.codegen, name).label if is_kernel else machine_label(name, tree)
-    return on_machine(found, measured_machine=is_measured_machine(settings, tree))
+    label = nest_evidence(settings.codegen, name).label if is_kernel else machine_label(name, tree)
+    return on_machine(label, measured_machine=is_measured_machine(settings, tree))
 
 
 def is_measured_machine(settings: Settings, tree: ParameterTree) -> bool:

@@ -167,8 +167,8 @@ class NumberCheck:
 
     def add(self, verdict: Verdict) -> None:
         """Remember a verdict, together with what is known of the tensor."""
-        known = self.verdicts.get(verdict.name)
-        self.verdicts[verdict.name] = verdict if known is None else together(known, verdict)
+        before = self.verdicts.get(verdict.name)
+        self.verdicts[verdict.name] = verdict if before is None else together(before, verdict)
 
     def roundings(self, schedule: Schedule, op: Op) -> int:
         """Roundings to narrow formats behind a result of an op, at most; 1 where none is on the way."""
@@ -384,8 +384,8 @@ class Follower:
 
 def _summed_as(stored: Array, kernel: bool) -> DType:
     """The format sums are made in: that of the kernels for such results in `kernel` accumulation."""
-    found = float_of(stored.dtype)
-    return found.sums_in if kernel and found else FP32
+    kind = float_of(stored.dtype)
+    return kind.sums_in if kernel and kind else FP32
 
 
 def functional_summary(

@@ -76,9 +76,9 @@ def blocks_of(outcome: RunOutcome) -> list[MemoryBlock]:
     blocks: list[MemoryBlock] = []
     start_cycles = 0
     for number, schedule in enumerate(schedules):
-        own = {op.op.name for op in schedule.ops}
+        names = {op.op.name for op in schedule.ops}
         last = number == len(schedules) - 1
-        end_cycles = cycles if last else max((op.end_cycles for op in ops if op.name in own), default=0)
+        end_cycles = cycles if last else max((op.end_cycles for op in ops if op.name in names), default=0)
         blocks += memory_blocks(
             schedule.plan, ops, outcome.timing, start_cycles=start_cycles, end_cycles=end_cycles
         )

@@ -166,7 +166,7 @@ def _models() -> Listing:
 def _kernels() -> Listing:
     rows = []
     for codegen in codegen_names():
-        found = [(kind_of(codegen, name), name) for name in LIBRARY.kernel_names(codegen)]
+        kernels = [(kind_of(codegen, name), name) for name in LIBRARY.kernel_names(codegen)]
         # What `--kernel` can choose comes first, the loops of layers last.
         rows += [
             {
@@ -176,7 +176,7 @@ def _kernels() -> Listing:
                 "dtypes": _dtypes(LIBRARY.header(codegen, name).element_bytes),
                 "evidence": nest_evidence(codegen, name).label,
             }
-            for kind, name in sorted(found, key=lambda item: (_KINDS.index(item[0]), item[1]))
+            for kind, name in sorted(kernels, key=lambda item: (_KINDS.index(item[0]), item[1]))
         ]
     return Listing(rows)
 

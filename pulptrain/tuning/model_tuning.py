@@ -168,11 +168,11 @@ def _in_runs(
     untuned = run_model(spec, plain, functional=False, cache=cache)
     tuned = run_model(spec, replace(plain, schedule=schedule), functional=False, cache=cache)
     before = {op["name"]: op["cycles"] for op in untuned.summary["ops"]}
-    found = {
+    by_op = {
         op["name"]: {"untuned_run_cycles": before.get(op["name"], 0), "run_cycles": op["cycles"]}
         for op in tuned.summary["ops"]
     }
-    return untuned, tuned, found
+    return untuned, tuned, by_op
 
 
 def _asked(spec: ModelSpec, layout: str) -> dict[str, str]:

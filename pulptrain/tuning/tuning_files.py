@@ -80,6 +80,6 @@ def _write_csv(summary: dict[str, Any], path: Path) -> Path:
         writer.writerow([*_FLAT, "tile", "loop_order"])
         for choice in summary["choices"]:
             tile = " ".join(f"{name}:{size}" for name, size in choice["tile"].items())
-            own = [choice.get(key, "") for key in _FLAT]
-            writer.writerow([*own, tile, " ".join(choice["loop_order"])])
+            flat = [choice.get(key, "") for key in _FLAT]
+            writer.writerow([*flat, tile, " ".join(choice["loop_order"])])
     return path

@@ -47,9 +47,9 @@ def draw_grid(
 
 def _distinct(values: Any) -> list[Any]:
     """Values once each; numbers in order, others as they come."""
-    found = list(dict.fromkeys(values))
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in found)
-    return sorted(found) if numbers else found
+    distinct = list(dict.fromkeys(values))
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in distinct)
+    return sorted(distinct) if numbers else distinct
 
 
 def _heat_map(

@@ -66,5 +66,5 @@ def _outcome(_: str, text: str) -> Outcome:
     """The outcome that was kept. Raises `ValueError` for any other text."""
     checks: dict[str, Callable[[object], Any]] = {"why": rows.text_in, "seconds": rows.number, "line": _line}
     names = [field.name for field in fields(Outcome)]
-    found = rows.fields(text, names)
-    return Outcome(**{name: checks.get(name, rows.whole)(found[name]) for name in names})
+    kept = rows.fields(text, names)
+    return Outcome(**{name: checks.get(name, rows.whole)(kept[name]) for name in names})

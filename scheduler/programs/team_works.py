@@ -38,14 +38,14 @@ class TeamWorks:
         if content is None:
             return call.work(cores, addresses)
         key = content, cores, tuple(addresses.items())
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = call.work(cores, addresses)
+        work = self._known.get(key)
+        if work is None:
+            work = self._known[key] = call.work(cores, addresses)
             if len(self._known) > self._entries:
                 self._known.popitem(last=False)
         else:
             self._known.move_to_end(key)
-        return known
+        return work
 
 
 def content_of(call: KernelCall) -> Hashable | None:

@@ -60,9 +60,9 @@ def items(value: object, count: int | None = None) -> Sequence[Any]:
 def fields(text: str, names: Sequence[str]) -> dict[str, Any]:
     """A JSON object with exactly these keys."""
     try:
-        found = json.loads(text)
+        read = json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    if not isinstance(found, dict) or sorted(found) != sorted(names):
+    if not isinstance(read, dict) or sorted(read) != sorted(names):
         raise ValueError("not an object with the right keys")
-    return found
+    return read

@@ -78,8 +78,8 @@ class _Assignments:
 
     def search(self, assignments: list[dict[str, str]]) -> None:
         """Tune the ops of all of them at once, those of the first one first."""
-        found = (self._programs(layouts) for layouts in assignments)
-        self._tuner.search([programs for programs in found if programs is not None])
+        alternatives = (self._programs(layouts) for layouts in assignments)
+        self._tuner.search([programs for programs in alternatives if programs is not None])
 
     def cycles(self, layouts: Mapping[str, str]) -> int | None:
         """Cycles of all ops; None if that cannot be."""

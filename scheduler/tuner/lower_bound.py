@@ -134,7 +134,7 @@ class LowerBound:
 
     def kernel_cycles(self, team: TeamWork, *, fork: bool) -> int:
         """Fork, the core that ends last at best, join."""
-        known: dict[int, int] = {}
+        priced: dict[int, int] = {}
         unit = self._timing.event_unit
         master, worker = 0, 0
         if fork:
@@ -143,9 +143,9 @@ class LowerBound:
         for core, work in enumerate(team.cores):
             if work is None:
                 continue
-            if id(work.body) not in known:
-                known[id(work.body)] = self._core_cycles(work)
-            longest = max(longest, known[id(work.body)] + (worker if core else master))
+            if id(work.body) not in priced:
+                priced[id(work.body)] = self._core_cycles(work)
+            longest = max(longest, priced[id(work.body)] + (worker if core else master))
         return longest + (unit.join_cycles if fork else 0)
 
     def _core_cycles(self, work: CoreWork) -> int:

@@ -79,8 +79,8 @@ class OpTuner:
 
     def choices(self, programs: RepeatedGraphs) -> tuple[OpChoice, ...]:
         """The choice of every op of programs that were searched; none for one of which nothing is known."""
-        found = (_choice(name, self._searches[task.content]) for name, task in _tasks(programs).items())
-        return tuple(choice for choice in found if choice is not None)
+        made = (_choice(name, self._searches[task.content]) for name, task in _tasks(programs).items())
+        return tuple(choice for choice in made if choice is not None)
 
     def cycles(self, programs: RepeatedGraphs) -> int | None:
         """Cycles of all ops of an iteration, each at its best by itself; None if one fits in no way."""

@@ -117,9 +117,9 @@ class Question:
 
     def as_candidate(self, candidate: Candidate) -> Candidate:
         """The candidate, said as those of this question are: with the variant if it is chosen."""
-        own = own_variant(self.task.op)
-        variant = candidate.variant or own
-        chosen = "" in self.variants() and variant == own
+        lowered = own_variant(self.task.op)
+        variant = candidate.variant or lowered
+        chosen = "" in self.variants() and variant == lowered
         return replace(candidate, variant="" if chosen else variant)
 
     @property

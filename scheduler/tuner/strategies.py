@@ -197,14 +197,14 @@ class OpSearch:
         key = "cuts " + fingerprint((self.question.rules.depths, self.question.rules.cuts))
         unknown = [variant for variant in self.variants if key not in variant.stored]
         listed = (yield [Job(cuts_of, (variant.question,)) for variant in unknown]) if unknown else []
-        found = dict(zip((variant.name for variant in unknown), listed, strict=True))
+        by_variant = dict(zip((variant.name for variant in unknown), listed, strict=True))
         for variant in self.variants:
             variant.first = len(self.candidates)
             kept = variant.stored.get(key)
             if isinstance(kept, tuple):
                 variant.cuts = list(kept)
             else:
-                variant.cuts = found[variant.name]
+                variant.cuts = by_variant[variant.name]
                 self._keep(variant, {key: "\n".join(_cut_text(cut) for cut in variant.cuts)})
             self.candidates += candidates_of(variant.cuts, variant.kernels, variant.name)
 

@@ -44,19 +44,19 @@ def find_residents(point: Point) -> FoundResidents:
     """`choose_resident`, without spans that an op refuses and that were taken with others; in a worker."""
     graph, timing, options = point.graph, point.timing, point.options
     cost_model, cache = cost_model_of(timing), ScheduleCache()
-    found = choose_resident(graph, timing, cost_model, options, cache=cache)
-    schedule = build_schedule(graph, timing, cost_model, options, cache, found.resident)
-    return replace(found, resident=schedule.resident)
+    residents = choose_resident(graph, timing, cost_model, options, cache=cache)
+    schedule = build_schedule(graph, timing, cost_model, options, cache, residents.resident)
+    return replace(residents, resident=schedule.resident)
 
 
 def _from_cache(_: str, text: str) -> ProgramResidents:
     """The `ProgramResidents` that was kept. Raises `ValueError` for any other text."""
     names = [field.name for field in dataclasses.fields(ProgramResidents)]
-    found = rows.fields(text, names)
-    if found["program"] not in PROGRAMS:
+    fields = rows.fields(text, names)
+    if fields["program"] not in PROGRAMS:
         raise ValueError("not a program")
-    figures = {name: rows.whole(found[name]) for name in names if name not in ("program", "resident")}
-    return ProgramResidents(found["program"], rows.words(found["resident"]), **figures)
+    figures = {name: rows.whole(fields[name]) for name in names if name not in ("program", "resident")}
+    return ProgramResidents(fields["program"], rows.words(fields["resident"]), **figures)
 
 
 def residents_by_program(

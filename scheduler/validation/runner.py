@@ -125,8 +125,8 @@ def validate(
 
 def predict_rows(kind: str, cases: Sequence[Case]) -> list[Answer]:
     """Predict some rows, one after another; a row that cannot be predicted gives the error that names it."""
-    found = kind_named(kind)
-    return [_predict(found.measure_of(case).predict, case) for case in cases]
+    named = kind_named(kind)
+    return [_predict(named.measure_of(case).predict, case) for case in cases]
 
 
 def _predict(predict: Callable[[Case], Prediction], case: Case) -> Answer:

@@ -68,13 +68,13 @@ class _Rewriter:
 
     def _stores(self, nodes: list[NestNode]) -> list[Instruction]:
         """Stores of C in the block itself: not in loops of their own, and once for alternatives."""
-        found: list[Instruction] = []
+        stores: list[Instruction] = []
         for node in nodes:
             if isinstance(node, Code) and self._is_result(node.instruction):
-                found.append(node.instruction)
+                stores.append(node.instruction)
             elif isinstance(node, Choice):
-                found += self._stores(list(node.then)) or self._stores(list(node.otherwise))
-        return found
+                stores += self._stores(list(node.then)) or self._stores(list(node.otherwise))
+        return stores
 
     def _preloaded(self, nodes: list[NestNode], at: int, stores: list[Instruction]) -> list[NestNode]:
         sums = _accumulators(nodes[at])
@@ -136,8 +136,10 @@ def _accumulators(node: NestNode) -> list[int]:
         parts: tuple[NestNode, ...] = (*node.then, *node.otherwise)
     else:
         parts = node.body
-    found = [register for part in parts if not isinstance(part, Counted) for register in _accumulators(part)]
-    return list(dict.fromkeys(found))
+    registers = [
+        register for part in parts if not isinstance(part, Counted) for register in _accumulators(part)
+    ]
+    return list(dict.fromkeys(registers))
 
 
 def _clears(instruction: Instruction, sums: list[int]) -> bool:

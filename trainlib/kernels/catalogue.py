@@ -273,11 +273,11 @@ def inside(outputs: int, taps: int, inputs: int, stride: int, pad: int) -> int:
 
 
 def _matmul(library: KernelLibrary, codegen: str, name: str, accumulate: bool) -> Kernel:
-    found = library.kernel(codegen, name, accumulate=accumulate)
-    if not found.header.is_matmul:
+    kernel = library.kernel(codegen, name, accumulate=accumulate)
+    if not kernel.header.is_matmul:
         matmuls = [item for item in library.kernel_names(codegen) if library.header(codegen, item).is_matmul]
         raise InputError(f"'{name}' is not a matmul kernel", where="kernel", cure=suggestion(name, matmuls))
-    return found
+    return kernel
 
 
 def positive(where: str, **sizes: int) -> None:

@@ -32,11 +32,11 @@ def converting(core: CoreWork, streams: frozenset[int]) -> CoreWork:
 @lru_cache(maxsize=4096)
 def _converting(body: tuple[Node, ...], streams: frozenset[int]) -> tuple[tuple[Node, ...], int]:
     """The body and the number of conversions in its text; equal bodies give the same object."""
-    found = list(_instructions(body))
-    if not streams or not any(item.op in FPU_OPS or item.op == Op.FDIV for item in found):
+    instructions = list(_instructions(body))
+    if not streams or not any(item.op in FPU_OPS or item.op == Op.FDIV for item in instructions):
         return body, 0
-    converted = 1 + max(register for item in found for register in (-1, item.dst, *item.srcs))
-    added = sum(item.stream in streams for item in found)
+    converted = 1 + max(register for item in instructions for register in (-1, item.dst, *item.srcs))
+    added = sum(item.stream in streams for item in instructions)
     return _nodes(body, streams, converted), added
 
 

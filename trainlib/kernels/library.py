@@ -328,14 +328,14 @@ class KernelLibrary:
 
     def has_rows(self, codegen: str) -> bool:
         """Whether any kernel of a codegen was measured as that codegen's. Raises InputError."""
-        found = self._with_rows.get(codegen)
-        if found is None:
+        answer = self._with_rows.get(codegen)
+        if answer is None:
             origins = {name: source.origin for name, source in self._find(codegen).items()}
-            found = any(origin.how == SHARED or origin.listed for origin in origins.values()) or any(
+            answer = any(origin.how == SHARED or origin.listed for origin in origins.values()) or any(
                 self.rows(codegen, name) for name, origin in origins.items() if origin.how == OWN
             )
-            self._with_rows[codegen] = found
-        return found
+            self._with_rows[codegen] = answer
+        return answer
 
     def named(self, codegen: str, name: str, element_bytes: int) -> str:
         """The kernel `name` for elements of this size: itself, or its `sibling`.
@@ -365,18 +365,18 @@ class KernelLibrary:
 
     def sized_like(self, codegen: str, name: str, element_bytes: int) -> tuple[str, ...]:
         """Names of kernels with the arrays of `name` for elements of this size, described ones included."""
-        arrays, found = self.header(codegen, name).arrays, set[str]()
+        arrays, alike = self.header(codegen, name).arrays, set[str]()
         for other in self.kernel_names(codegen):
             header = self.header(codegen, other)
             if header.arrays != arrays:
                 continue
             if header.element_bytes == element_bytes:
-                found.add(other)
+                alike.add(other)
             elif header.element_bytes == FP32_BYTES and element_bytes in WORDS:
                 narrow = sibling(other, element_bytes)
                 if self._described(codegen, narrow) is not None:
-                    found.add(narrow)
-        return tuple(sorted(found))
+                    alike.add(narrow)
+        return tuple(sorted(alike))
 
     def kernel(self, codegen: str, name: str, accumulate: bool = False) -> Kernel:
         """A kernel by name, or the form of it that adds to C.

@@ -107,8 +107,8 @@ class _Parser:
     def expect(self, token: str) -> None:
         self.skip()
         if not self.accept(token):
-            found = self.text[self.position : self.position + 12].split("\n")[0] or "the end of the text"
-            raise self.fail(f"expected '{token}', found '{found}'")
+            rest = self.text[self.position : self.position + 12].split("\n")[0] or "the end of the text"
+            raise self.fail(f"expected '{token}', found '{rest}'")
 
     def word(self) -> str:
         self.skip()
@@ -357,12 +357,12 @@ class _Parser:
 
     def index(self, text: str) -> tuple[Sum, tuple[Sum, ...]]:
         """One index of an access: its value with all counters at 0, and its change per counter."""
-        known = self.indices.get(text)
-        if known is None:
+        parsed = self.indices.get(text)
+        if parsed is None:
             constant, counters = self.in_counters(self.linear(text))
             along = tuple(counters.get(depth, _ZERO) for depth in range(len(self.loops)))
-            known = self.indices[text] = (constant, along)
-        return known
+            parsed = self.indices[text] = (constant, along)
+        return parsed
 
 
 def _is_branch(code: Code) -> bool:

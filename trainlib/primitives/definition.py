@@ -262,9 +262,8 @@ class AsPublished:
 class LayerPrimitive:
     """A layer type of the model file; see the module docstring for how to write one.
 
-    `inputs` is the smallest and largest number of inputs. `cases` gives, if there is one, a hypothesis
-    strategy of `Example`s (imported where it is called: hypothesis is a test dependency only). `internal`
-    layers are put into the graph by the builder only (casts).
+    `inputs` is the smallest and largest number of inputs. `internal` layers are put into the graph by the
+    builder only (casts).
     """
 
     name: str
@@ -274,7 +273,6 @@ class LayerPrimitive:
     examples: tuple[Example, ...]
     refused: tuple[Refused, ...] = ()
     inputs: tuple[int, int] = (1, 1)
-    cases: Callable[[], Any] | None = None
     internal: bool = False
     layouts: tuple[str, ...] | None = ("CHW",)
     """Layouts of image inputs it can work on; None: any, the output has that of x."""
@@ -285,23 +283,23 @@ class LayerPrimitive:
 
     def steps_of(self, plan: LayerPlan) -> tuple[Step, ...]:
         """The steps of a layer, in the order of the graph."""
-        own = self.steps_in(str(plan.attributes.get(VARIANT, DEFAULT)), plan.attributes)
-        found = [own.get(name) or self.repeated(name) for name in plan.steps or own]
-        return tuple(step for step in found if step is not None)
+        by_name = self.steps_in(str(plan.attributes.get(VARIANT, DEFAULT)), plan.attributes)
+        steps = [by_name.get(name) or self.repeated(name) for name in plan.steps or by_name]
+        return tuple(step for step in steps if step is not None)
 
     def steps_in(self, variant: str, attributes: Mapping[str, Any]) -> dict[str, Step]:
         """Its steps by name, as they are in a variant of a layer with these attributes."""
-        found = {step.name: step for step in self.steps}
+        by_name = {step.name: step for step in self.steps}
         if variant == AS_PUBLISHED and self.published is not None and self.published.offered(attributes):
-            found |= {step.name: step for step in self.published.steps}
-        return found
+            by_name |= {step.name: step for step in self.published.steps}
+        return by_name
 
     @property
     def variant_names(self) -> tuple[str, ...]:
         """Names of the variants a layer may ask for, besides the default."""
         steps = (*self.steps, *(self.published.steps if self.published is not None else ()))
-        own = (AS_PUBLISHED,) if self.published is not None else ()
-        return tuple(dict.fromkeys((*own, *(name for step in steps for name in step.variants))))
+        of_layer = (AS_PUBLISHED,) if self.published is not None else ()
+        return tuple(dict.fromkeys((*of_layer, *(name for step in steps for name in step.variants))))
 
     def in_variant(self, name: str, attributes: Mapping[str, Any]) -> bool:
         """Whether a layer with these attributes differs in a variant from its default."""

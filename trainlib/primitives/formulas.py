@@ -72,10 +72,10 @@ def assigned(formulas: Mapping[str, Formula]) -> Callable[[Op, Values], dict[str
     named = {name: by_name(formula) for name, formula in formulas.items()}
 
     def compute(op: Op, values: Values) -> dict[str, Any]:
-        known = dict(values)
+        computed = dict(values)
         for name, formula in named.items():
-            known[name] = formula(op, known)
-        return known
+            computed[name] = formula(op, computed)
+        return computed
 
     return compute
 

@@ -221,8 +221,8 @@ def _size(array: Array) -> float:
     """The largest finite element, whatever its sign; 0 of none."""
     flat, largest = array.reshape(-1), 0.0
     for where in slices(flat.size):
-        found = np.abs(exact(flat[where]))
-        largest = max(largest, float(np.max(found, initial=0, where=np.isfinite(found))))
+        moved = np.abs(exact(flat[where]))
+        largest = max(largest, float(np.max(moved, initial=0, where=np.isfinite(moved))))
     return largest
 
 
@@ -294,11 +294,11 @@ def _pieces(op: Op, tensors: Mapping[str, Tensor]) -> list[slice]:
 def _reference(op: Op, inputs: Mapping[str, Array]) -> dict[str, Array]:
     with np.errstate(all="ignore"):
         results = step_of(op).reference(op, inputs)
-    found = {}
+    arrays = {}
     for role, name in zip(op.writes, op.outputs, strict=True):
         if role in results:
-            found[name] = np.asarray(results[role])
-    return found
+            arrays[name] = np.asarray(results[role])
+    return arrays
 
 
 def _length(op: Op, tensors: Mapping[str, Tensor], macs: int) -> int:

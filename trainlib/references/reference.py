@@ -107,14 +107,14 @@ def views_of(graph: TrainingGraph) -> list[Tensor]:
 
 def overwritten(graph: TrainingGraph, written: Mapping[str, Array]) -> dict[str, Array]:
     """What the tensors hold whose storage these have taken over (an old weight holds the new one)."""
-    found: dict[str, Array] = {}
+    values: dict[str, Array] = {}
     for name, array in written.items():
         target = graph.tensors[name].alias_of
         while target is not None:
             tensor = graph.tensors[target]
-            found[target] = array.reshape(tensor.shape)
+            values[target] = array.reshape(tensor.shape)
             target = tensor.alias_of
-    return found
+    return values
 
 
 def complete(views: Iterable[Tensor], values: dict[str, Array]) -> None:

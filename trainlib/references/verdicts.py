@@ -138,10 +138,10 @@ class Judgement:
         unit, worst = self._scale or 1.0, self._worst
         figures = worst.error / unit, worst.room / unit, worst.difference
         if self._first is not None:
-            number, found, truth = self._first
+            number, wrong, truth = self._first
             place = tuple(int(index) for index in np.unravel_index(number, self._shape))
             why = f"{self._wrong} of {prod(self._shape)} elements, the first at {place}: "
-            return Verdict(self.name, FAILED, *figures, f"{why}{found:.6g}, not {truth:.6g}")
+            return Verdict(self.name, FAILED, *figures, f"{why}{wrong:.6g}, not {truth:.6g}")
         if self._hidden:
             share = self._largest_room / self._scale if self._scale else 0
             return Verdict(
@@ -278,8 +278,8 @@ def judged_copy(name: str, ours: Array, kept: Array, why: str) -> Verdict:
 
 
 def _bytes(array: Array) -> Array:
-    found: Array = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return found
+    raw: Array = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return raw
 
 
 def _outside(ours: Array, truth: Array, room: Array, dtype: Any) -> Array:

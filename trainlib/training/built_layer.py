@@ -78,27 +78,27 @@ def shared_parameters(
     spec, where = layer.spec, where_of(layer.spec)
     if spec.weights_of is None:
         return {}
-    own = {PARAMETER_NAMES.get(role, role): role for role in layer.plan.parameters}
-    words = {name: f"{spec.weights_of}.{name}" for name in own}
+    roles = {PARAMETER_NAMES.get(role, role): role for role in layer.plan.parameters}
+    words = {name: f"{spec.weights_of}.{name}" for name in roles}
     if not isinstance(spec.weights_of, str):
         words = {name: word if "." in word else f"{word}.{name}" for name, word in spec.weights_of.items()}
-    found: dict[str, tuple[str, bool]] = {}
+    shared: dict[str, tuple[str, bool]] = {}
     for name, word in words.items():
-        if name not in own:
+        if name not in roles:
             raise ConfigError(
-                f"{spec.type} has no parameter '{name}'", where=where, cure=suggestion(name, own)
+                f"{spec.type} has no parameter '{name}'", where=where, cure=suggestion(name, roles)
             )
-        role = own[name]
+        role = roles[name]
         owner, its_role = _owner(word, before, where)
         _check_shared(layer, role, owner, its_role, tensors[owner.roles[its_role]])
-        found[role] = owner.roles[its_role], its_role in owner.trained
+        shared[role] = owner.roles[its_role], its_role in owner.trained
     if isinstance(spec.weights_of, str) and layer.plan.buffers:
         raise ConfigError(
             f"{spec.type} has statistics besides its parameters, which two places cannot both count",
             where=where,
-            cure="weights_of: " + "{" + ", ".join(f"{name}: {spec.weights_of}" for name in own) + "}",
+            cure="weights_of: " + "{" + ", ".join(f"{name}: {spec.weights_of}" for name in roles) + "}",
         )
-    return found
+    return shared
 
 
 def _owner(word: str, before: Sequence[BuiltLayer], where: str) -> tuple[BuiltLayer, str]:

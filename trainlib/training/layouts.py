@@ -20,12 +20,12 @@ from trainlib.registry import layer_primitive
 
 def layers_with_choice(spec: ModelSpec) -> dict[str, str]:
     """Layer -> the layout the model says, of all layers that know every one. Raises as the builder."""
-    found = {}
+    written = {}
     for layer in spec.layers:
-        known = layer_primitive(layer.type, layer.where).layouts
-        if known is not None and set(LAYOUTS) <= set(known):
-            found[layer.name] = layer.layout or spec.layout
-    return found
+        layouts = layer_primitive(layer.type, layer.where).layouts
+        if layouts is not None and set(LAYOUTS) <= set(layouts):
+            written[layer.name] = layer.layout or spec.layout
+    return written
 
 
 def with_layouts(spec: ModelSpec, layouts: Mapping[str, str]) -> ModelSpec:

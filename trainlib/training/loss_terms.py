@@ -57,8 +57,8 @@ def add_losses(builder: GraphBuilder, spec: ModelSpec, made: Made) -> Terms:
     expected = builder.contributions([term.output for term in read])
     for number, term in enumerate(read, start=1):
         name = LOSS if number == 1 else f"{LOSS}_{number}"
-        own = f"@{name}" if expected[term.output] > 1 else ""
-        emit_loss(builder, terms, term, name, name, own)
+        ending = f"@{name}" if expected[term.output] > 1 else ""
+        emit_loss(builder, terms, term, name, name, ending)
     return terms
 
 

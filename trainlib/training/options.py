@@ -95,9 +95,11 @@ def loss_options(spec: LossSpec, primitive: LossPrimitive) -> dict[str, Any]:
 
 def optimizer_options(spec: OptimizerSpec, primitive: OptimizerPrimitive) -> dict[str, Any]:
     """Options of an optimizer with defaults filled in. Raises ConfigError with the line of the mistake."""
-    own = {key: value for key, value in spec.options.items() if key not in GRADIENT_KEYS}
+    options = {key: value for key, value in spec.options.items() if key not in GRADIENT_KEYS}
     node = _without(spec.node, GRADIENT_KEYS) if spec.node is not None else None
-    return _named(primitive.schema, spec.name, replace(spec, options=own), node, f"optimizer '{spec.name}'")
+    return _named(
+        primitive.schema, spec.name, replace(spec, options=options), node, f"optimizer '{spec.name}'"
+    )
 
 
 def gradient_options(spec: OptimizerSpec) -> GradientOptions:

@@ -156,9 +156,9 @@ def _unclipped(spec: ModelSpec) -> TrainingGraph:
         raise ShapeError("no layer has a weight: there is nothing to train", where=spec.where)
     parts = restrict_updates(builder, gradients)
     optimizer = optimizer_primitive(spec.optimizer.name, spec.optimizer.where)
-    own = optimizer_options(spec.optimizer, optimizer)
+    of_optimizer = optimizer_options(spec.optimizer, optimizer)
     names = [layer.name for layer in spec.layers]
-    options = options_by_weight(spec.optimizer, optimizer, own, builder.of_weights(), names)
+    options = options_by_weight(spec.optimizer, optimizer, of_optimizer, builder.of_weights(), names)
     builder.update(optimizer, options, gradients, parts)
     graph = replace(_graph(spec.name, builder, terms.outputs, gradients, terms), parts=parts)
     again = {layer.name for layer in spec.layers if layer.recompute}

@@ -64,20 +64,20 @@ def are_classes(labels: Array) -> bool:
 def by_name(given: Any, names: Sequence[str], where: str) -> dict[str, Array]:
     """Arrays by these names, given so, in their order, or the only one by itself. Raises InputError."""
     if isinstance(given, Mapping):
-        found = dict(given)
+        named = dict(given)
     elif len(names) == 1:
-        found = {names[0]: given}
+        named = {names[0]: given}
     elif isinstance(given, tuple | list) and len(given) == len(names):
-        found = dict(zip(names, given, strict=True))
+        named = dict(zip(names, given, strict=True))
     else:
-        found = {} if given is None else {"one": given}
-    if found.keys() != set(names):
+        named = {} if given is None else {"one": given}
+    if named.keys() != set(names):
         raise InputError(
-            f"the model has {_listed(names)}, given is {_listed(sorted(map(str, found)))}",
+            f"the model has {_listed(names)}, given is {_listed(sorted(map(str, named)))}",
             where=where,
             cure="an array for each, in a tuple or by name",
         )
-    return {name: np.asarray(found[name]) for name in names}
+    return {name: np.asarray(named[name]) for name in names}
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -173,14 +173,14 @@ def own_samples(
 def _named_samples(
     arrays: Mapping[str, Array], where: str, fed: Sequence[str], targets: Sequence[str]
 ) -> Samples:
-    known = (*fed, *targets)
-    names = (*known, *(f"{name}{TEST}" for name in known))
+    expected = (*fed, *targets)
+    names = (*expected, *(f"{name}{TEST}" for name in expected))
     for name in arrays:
         if name not in names:
             raise InputError(f"what is the array {name!r}?", where=where, cure=suggestion(name, names))
     for end in ("", TEST):
         lengths = {
-            f"{name}{end}": arrays[f"{name}{end}"].shape[:1] for name in known if f"{name}{end}" in arrays
+            f"{name}{end}": arrays[f"{name}{end}"].shape[:1] for name in expected if f"{name}{end}" in arrays
         }
         if len(set(lengths.values())) > 1 or () in lengths.values() or (not end and (0,) in lengths.values()):
             text = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in lengths.items())

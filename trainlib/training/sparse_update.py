@@ -77,10 +77,10 @@ class _Channels:
     def attributes(self) -> dict[str, Any]:
         """Attributes of a layer that has the trained channels only."""
         count = self.last - self.first
-        own = {"co": count}
+        changed = {"co": count}
         if self.layer.primitive.name == "depthwise":
-            own |= {"ci": count, "groups": count}
-        return {**self.layer.plan.attributes, **own}
+            changed |= {"ci": count, "groups": count}
+        return {**self.layer.plan.attributes, **changed}
 
     @property
     def windows(self) -> dict[str, TensorWindow]:

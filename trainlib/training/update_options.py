@@ -33,7 +33,7 @@ def options_by_weight(
     for an unknown option.
     """
     rest = _scheduled(spec, options)
-    found = dict.fromkeys(weights, rest)
+    by_weight = dict.fromkeys(weights, rest)
     owner: dict[str, str] = {}
     for group, where in _groups(spec):
         members = _members(group, where, weights, layers)
@@ -42,10 +42,10 @@ def options_by_weight(
             raise ConfigError(
                 f"'{twice}' is in two groups, the other at {owner[twice]}", where=where, cure="one group"
             )
-        own = _merged(spec, group, where)
-        found |= dict.fromkeys(members, _scheduled(own, optimizer_options(own, primitive)))
+        merged = _merged(spec, group, where)
+        by_weight |= dict.fromkeys(members, _scheduled(merged, optimizer_options(merged, primitive)))
         owner |= dict.fromkeys(members, where)
-    return found
+    return by_weight
 
 
 def check_groups(spec: OptimizerSpec, primitive: OptimizerPrimitive) -> None:
@@ -54,8 +54,8 @@ def check_groups(spec: OptimizerSpec, primitive: OptimizerPrimitive) -> None:
     for group, where in _groups(spec):
         if not any(group.get(key) for key in MEMBERS):
             raise ConfigError("a group of nothing", where=where, cure="layers: [...] or parameters: [...]")
-        own = _merged(spec, group, where)
-        _scheduled(own, optimizer_options(own, primitive))
+        merged = _merged(spec, group, where)
+        _scheduled(merged, optimizer_options(merged, primitive))
 
 
 def _node(spec: OptimizerSpec, key: str) -> Node | None:
@@ -76,11 +76,11 @@ def _merged(spec: OptimizerSpec, group: Mapping[str, Any], where: str) -> Optimi
     shared = next((key for key in group if key in GRADIENT_KEYS and key != "schedule"), None)
     if shared is not None:
         raise ConfigError(f"'{shared}' of a group", where=where, cure="one for all, beside 'groups'")
-    own = {key: value for key, value in group.items() if key not in MEMBERS}
+    changed = {key: value for key, value in group.items() if key not in MEMBERS}
     options = {key: value for key, value in spec.options.items() if key not in GRADIENT_KEYS}
     if "schedule" in spec.options:
         options["schedule"] = spec.options["schedule"]
-    return replace(spec, options={**options, **own}, where=where, node=None)
+    return replace(spec, options={**options, **changed}, where=where, node=None)
 
 
 def _scheduled(spec: OptimizerSpec, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,22 +94,22 @@ def _members(
     group: Mapping[str, Any], where: str, weights: Sequence[str], layers: Sequence[str]
 ) -> list[str]:
     """The weights of a group: of its layers, and those whose names are or match its parameters."""
-    found: dict[str, None] = {}
+    members: dict[str, None] = {}
     for layer in _texts(group, "layers", where):
         if layer not in layers:
             raise ConfigError(f"there is no layer '{layer}'", where=where, cure=suggestion(layer, layers))
-        own = [name for name in weights if name.startswith(f"{layer}.")]
-        if not own:
+        of_layer = [name for name in weights if name.startswith(f"{layer}.")]
+        if not of_layer:
             raise ConfigError(f"layer '{layer}' has no parameters", where=where, cure="leave it out")
-        found |= dict.fromkeys(own)
+        members |= dict.fromkeys(of_layer)
     for pattern in _texts(group, "parameters", where):
-        own = [name for name in weights if fnmatchcase(name, pattern)]
-        if not own:
+        of_layer = [name for name in weights if fnmatchcase(name, pattern)]
+        if not of_layer:
             raise ConfigError(
                 f"no parameter is called '{pattern}'", where=where, cure=suggestion(pattern, weights)
             )
-        found |= dict.fromkeys(own)
-    return list(found)
+        members |= dict.fromkeys(of_layer)
+    return list(members)
 
 
 def _texts(group: Mapping[str, Any], key: str, where: str) -> list[str]:

@@ -97,13 +97,15 @@ def parts(file: str = LISTING) -> Mapping[str, ListingPart]:
 
 def code(*names: str) -> CoreWork:
     """Parts one after the other. Raises ConfigError for a part the listing does not have."""
-    known = parts()
+    by_name = parts()
     for name in names:
-        if name not in known:
+        if name not in by_name:
             raise ConfigError(
-                f"no part '{name}'", where=f"configs/listings/{LISTING}", cure=suggestion(name, tuple(known))
+                f"no part '{name}'",
+                where=f"configs/listings/{LISTING}",
+                cure=suggestion(name, tuple(by_name)),
             )
-    return CoreWork(tuple(node for name in names for node in known[name].body))
+    return CoreWork(tuple(node for name in names for node in by_name[name].body))
 
 
 def code_cycles(timing: SocTiming, *names: str) -> int:
@@ -121,9 +123,9 @@ def _cost_model(timing: SocTiming) -> TeamCostModel:
 @cache
 def code_lines(name: str, line_bytes: int) -> float:
     """Lines of the instruction cache a part takes: its share of the code of the listing."""
-    found = parts()
-    instructions = sum(len(part.body) for part in found.values())
-    return _code_bytes(LISTING) * len(found[name].body) / instructions / line_bytes
+    by_name = parts()
+    instructions = sum(len(part.body) for part in by_name.values())
+    return _code_bytes(LISTING) * len(by_name[name].body) / instructions / line_bytes
 
 
 @cache
@@ -227,10 +229,10 @@ class _BareLoop:
         """The master walks through loop and kernel in turn, as through one loop."""
         icache = self._timing.icache
         other = "single: " if self._double else "double: "
-        own = sum(code_lines(name, icache.line_bytes) for name in parts() if not name.startswith(other))
+        lines = sum(code_lines(name, icache.line_bytes) for name in parts() if not name.startswith(other))
         teams = [action.team for action in actions if isinstance(action, Compute)]
         kernel = max((lines_of_work(team.cores[0], icache) for team in teams if team.cores[0]), default=0)
-        return private_miss_share(math.ceil(own) + kernel, icache)
+        return private_miss_share(math.ceil(lines) + kernel, icache)
 
     def _push_input(self, action: DmaStart) -> None:
         first = self._pushed % INPUTS == 0

@@ -91,11 +91,11 @@ def cycles_of(
 
 def _step(case: Case, step: str) -> LayerStep:
     primitive, variant, layout = case.text("primitive"), case.text("variant"), case.text("layout")
-    found = step_named(primitive, step, variant, layout)
-    if found is None:
+    layer_step = step_named(primitive, step, variant, layout)
+    if layer_step is None:
         what = " ".join(filter(None, (primitive, step, variant, layout if layout == "HWC" else "")))
         raise case.error(f"no model of the layer step '{what}'", f"modelled are {', '.join(known())}")
-    return found
+    return layer_step
 
 
 def _kernels(case: Case, graph: TrainingGraph, kernel: str) -> Mapping[str, str]:

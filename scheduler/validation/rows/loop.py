@@ -40,8 +40,8 @@ MODELLED = ("relu_fw", "relu_bw", "sgd_update", "sgd_update_wd", *UNROLLED)
 
 def predict(case: Case) -> Prediction:
     """The kernel of the op that runs the loop; a fork without the wrapper of the layers."""
-    found, timing = kernels(case)
-    return predicted(case, timing, found)
+    computes, timing = kernels(case)
+    return predicted(case, timing, computes)
 
 
 def kernels(case: Case) -> tuple[list[Compute], SocTiming]:
@@ -91,10 +91,10 @@ def _of_op(case: Case, graph: TrainingGraph, *nests: str) -> tuple[list[Compute]
     """The kernels of an op, or those of some nests only."""
     options = options_of(case, graph, kernels={}, buffer_gap_bytes=gap_bytes(case.text("codegen")))
     program, timing = program_of(case, graph, options, change=without_wrapper)
-    found = kernels_of(program, nests)
-    if not found:
+    computes = kernels_of(program, nests)
+    if not computes:
         raise case.error(f"codegen '{case.text('codegen')}' has no nest {' or '.join(nests)} of its own")
-    return found, timing
+    return computes, timing
 
 
 def _parameters(case: Case) -> tuple[int, ...]:

@@ -24,14 +24,13 @@ from shared.primitive_harness import (
     check_work,
     terms,
 )
+from shared.primitive_strategies import STRATEGIES
 from shared.tiers import examples, sweep_nine_of_ten
 from trainlib.primitives.definition import DrawnInput, Example, LayerPrimitive
 from trainlib.registry import PRIMITIVES, is_internal
 from trainlib.training.single import single
 
 CASES = all_cases()
-STRATEGIES = [name for name, primitive in PRIMITIVES.items() if getattr(primitive, "cases", None)]
-
 
 ALONE = [case for case in CASES if case.batch == 1]
 FIRST = [case for case in CASES if case.number == 0]
@@ -97,8 +96,8 @@ def test_bad_input_is_refused_with_a_reason(name: str, refused) -> None:  # type
 @pytest.mark.parametrize("name", STRATEGIES)
 @examples(50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors])
 @given(data=st.data())
-def test_any_shape_and_option_of_the_primitive_s_own_strategy(name: str, data: st.DataObject) -> None:
-    example = data.draw(PRIMITIVES[name].cases())  # type: ignore[union-attr, misc]
+def test_any_shape_and_option(name: str, data: st.DataObject) -> None:
+    example = data.draw(STRATEGIES[name])
     dtype = data.draw(st.sampled_from(example.dtypes))
     case = Case(name, data.draw(st.integers(0, 999)), example, dtype, data.draw(st.integers(1, 3)))
     check_reference(case)

@@ -54,16 +54,16 @@ class _Forward(NoMatmul):
         samples = batch_range(ranges, tensors[op["y"]].shape[0])
         (first, last), wanted = ranges["tokens"], ranges["features"]
         taken, width = (max(first - 1, 0), last - 1), wanted[1] - wanted[0]
-        count, own = taken[1] - taken[0], first == 0
+        count, has_token = taken[1] - taken[0], first == 0
         inputs = [box(op, "x", samples, taken, wanted)] if count else []
-        if own:
+        if has_token:
             inputs.append(box(op, "w", wanted))
         for sample in range(samples[1] - samples[0]):
             y = Piece(part("y", sample), (last - first, width), 0)
-            if own:
+            if has_token:
                 build.copy(Piece("w", (width,)), y.row(0))
             if count:
-                build.copy(Piece(part("x", sample), (count, width)), y.rows(int(own), last - first))
+                build.copy(Piece(part("x", sample), (count, width)), y.rows(int(has_token), last - first))
         return build.task(inputs, (box(op, "y", samples, (first, last), wanted),))
 
 

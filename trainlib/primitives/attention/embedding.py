@@ -184,18 +184,6 @@ def _reference_weight_gradient(op: Op, values: Values) -> Values:
     return {"dw": dw}
 
 
-def _cases() -> Any:
-    from hypothesis import strategies as st
-
-    def example(vocabulary: int, features: int, shape: list[int], padded: bool) -> Example:
-        options = {"vocabulary": vocabulary, "features": features}
-        numbers = DrawnInput(tuple(shape), INT32, 0, vocabulary)
-        return Example(options | ({"padding_id": vocabulary - 1} if padded else {}), (numbers,), roundings=12)
-
-    small = st.integers(1, 6)
-    return st.builds(example, small, small, st.lists(small, min_size=1, max_size=2), st.booleans())
-
-
 PRIMITIVE = LayerPrimitive(
     name="embedding",
     schema=_Schema,
@@ -216,6 +204,5 @@ PRIMITIVE = LayerPrimitive(
         Refused({"vocabulary": 0, "features": 4}, ((6,),), "vocabulary"),
         Refused({"vocabulary": 5, "features": 0}, ((6,),), "features"),
     ),
-    cases=_cases,
     layouts=None,
 )

@@ -85,17 +85,6 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan((batch, length, width), parameters, saved, attributes=numbers)
 
 
-def _cases() -> Any:
-    from hypothesis import strategies as st
-
-    def example(length: int, width: int, heads: int, head: int, bias: bool) -> Example:
-        options = {"heads": heads, "features": heads * head, "bias": bias}
-        return Example(options, ((length, width),), roundings=16)
-
-    small = st.integers(1, 5)
-    return st.builds(example, small, small, st.integers(1, 3), st.integers(1, 4), st.booleans())
-
-
 PRIMITIVE = LayerPrimitive(
     name="mhsa",
     schema=_Schema,
@@ -142,6 +131,5 @@ PRIMITIVE = LayerPrimitive(
         Refused({"heads": 0}, ((5, 6),), "heads"),
         Refused({"heads": 2}, ((6,),), "needs a sequence"),
     ),
-    cases=_cases,
     layouts=None,
 )

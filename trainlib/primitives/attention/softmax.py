@@ -178,21 +178,6 @@ def _backward(op: Op, values: Values) -> Values:
     return {"dx": y * dy - y * inner[..., None]}
 
 
-def _cases() -> Any:
-    """Rows of any length and number, any exponential."""
-    from hypothesis import strategies as st
-
-    def example(shape: list[int], kind: str, high: float) -> Example:
-        return Example({"exponential": kind}, (DrawnInput(tuple(shape), low=-high, high=high),))
-
-    return st.builds(
-        example,
-        st.lists(st.integers(1, 7), min_size=1, max_size=4),
-        st.sampled_from(tuple(_EXPONENTIALS)),
-        st.sampled_from((0.5, 2.0)),
-    )
-
-
 PRIMITIVE = LayerPrimitive(
     name="softmax",
     schema=_Schema,
@@ -223,5 +208,4 @@ PRIMITIVE = LayerPrimitive(
         Example({"variant": "as-published"}, (DrawnInput((2, 5), low=-4, high=4),)),
     ),
     refused=(Refused({"exponential": "fast"}, ((3,),), "exponential"),),
-    cases=_cases,
 )

@@ -134,13 +134,13 @@ class Description:
         """The nest of the step of `op` that writes `result`."""
         # Tilers ask thousands of times for the same op. Attributes are not changed, and kept alive here.
         key = (id(op.attributes), result)
-        known = self._spaces.get(key)
-        if known is None:
+        kept = self._spaces.get(key)
+        if kept is None:
             contraction, sizes, symbols = self.of(op)
             if len(self._spaces) >= MOST_SPACES:
                 self._spaces.clear()
-            known = self._spaces[key] = (op.attributes, contraction.space(result, sizes, symbols))
-        return known[1]
+            kept = self._spaces[key] = (op.attributes, contraction.space(result, sizes, symbols))
+        return kept[1]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from trainlib.ir.steps import TileTask
 from trainlib.primitives.contractions import conv2d_reference as reference
 from trainlib.primitives.contractions.contraction import LoopTile, Strategy
 from trainlib.primitives.contractions.conv_direct import DirectLoops
-from trainlib.primitives.contractions.conv_examples import CONV2D_EXAMPLES, CONV2D_REFUSED, conv2d_cases
+from trainlib.primitives.contractions.conv_examples import CONV2D_EXAMPLES, CONV2D_REFUSED
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
 from trainlib.primitives.contractions.conv_im2col import Im2col
 from trainlib.primitives.contractions.conv_options import (
@@ -98,6 +98,5 @@ PRIMITIVE = LayerPrimitive(
     ),
     examples=CONV2D_EXAMPLES,
     refused=CONV2D_REFUSED,
-    cases=conv2d_cases,
     layouts=("CHW", "HWC"),
 )

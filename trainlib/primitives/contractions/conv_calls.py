@@ -260,8 +260,8 @@ def bias_sum_call(
         return conv_nests.bias_sum(site, geometry, last - first, max(positions, 1), len(sources))
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-        own = [geometry.image_chw(array)[first:last, rows, columns] for array in arrays]
-        sums = [image.reshape(last - first, -1).sum(axis=1) for image in own]
+        images = [geometry.image_chw(array)[first:last, rows, columns] for array in arrays]
+        sums = [image.reshape(last - first, -1).sum(axis=1) for image in images]
         return (np.sum(sums, axis=0),)
 
     return KernelCall("conv_bias_wg", sources, (BIAS_GRADIENT,), work, function)

@@ -108,7 +108,7 @@ class DirectLoops(Strategy):
         image, over = ("dy", "co") if gathers else ("x", "ci")
         parts, sources, within = channels_met(tile, image, over)
         view, dtype, choice = tile_image(tile), tile.dtype, tile.choice
-        own, fetched = tile.ranges[tile.channel], tile.span("w", "ci").start
+        channels, fetched = tile.ranges[tile.channel], tile.span("w", "ci").start
         bias = tile.adds_bias
 
         def filters_of(weights: Array, number: int) -> Array:
@@ -117,7 +117,7 @@ class DirectLoops(Strategy):
                 start, stop = within_group(parts[number], geometry.ci_of_group)
                 met = weights[slice(*within[number]), start - fetched : stop - fetched]
                 return block_transpose(met)
-            met = weights[parts[number].start - own[0] : parts[number].stop - own[0]]
+            met = weights[parts[number].start - channels[0] : parts[number].stop - channels[0]]
             return met.reshape(len(met), -1)
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
@@ -143,7 +143,7 @@ class DirectLoops(Strategy):
         calls = tuple(nest.call(part(x, sample), "w", part(y, sample)) for sample in range(tile.count(BATCH)))
         inputs = [tile.box(image), tile.box("w")]
         if bias:
-            inputs.append(box(tile.op, BIAS, own))
+            inputs.append(box(tile.op, BIAS, channels))
         return TileTask(tuple(inputs), (tile.box(tile.space.result),), (), calls)
 
     def _weights(self, tile: LoopTile) -> TileTask:
@@ -154,9 +154,9 @@ class DirectLoops(Strategy):
         # A bias gradient needs positions of the image that no kernel position reads, too.
         view = tile_image(tile, owned=image == "dy" and BIAS_GRADIENT in tile.op)
         reach, dtype, choice = view.reach, tile.dtype, tile.choice
-        own, others = tile.count("co"), tile.count("ci")
+        filters, others = tile.count("co"), tile.count("ci")
         first = tile.ranges["co"][0]
-        loop = Direct(geometry, reach, own, others, sources[1] - sources[0])
+        loop = Direct(geometry, reach, filters, others, sources[1] - sources[0])
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
             read, reached = geometry.image_chw(arrays[0]), geometry.image_chw(arrays[1])
@@ -210,16 +210,16 @@ def _bias_gradient(
         return None
     # Of a group that another tile began, that tile sums the channels.
     begun = -(-channels[0] // geometry.co_of_group) * geometry.ci_of_group
-    own = (max(begun, sources[0]), sources[1])
-    if own[0] >= own[1]:
+    filters = (max(begun, sources[0]), sources[1])
+    if filters[0] >= filters[1]:
         return None
     # Boxes of the image overlap where windows do: each position counts in the part that owns it.
     inside = (
         _counted_from(view.rows.start, _owned(tile, "hi", "ho")),
         _counted_from(view.columns.start, _owned(tile, "wi", "wo")),
     )
-    call = bias_sum_call(tile, (own[0] - sources[0], own[1] - sources[0]), inside)
-    return call, box(tile.op, BIAS_GRADIENT, own)
+    call = bias_sum_call(tile, (filters[0] - sources[0], filters[1] - sources[0]), inside)
+    return call, box(tile.op, BIAS_GRADIENT, filters)
 
 
 def _owned(tile: LoopTile, axis: str, loop: str) -> Extent:

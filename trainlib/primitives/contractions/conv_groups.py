@@ -86,11 +86,11 @@ def channels_met(tile: LoopTile, image: str, over: str) -> tuple[list[Segment], 
     takes, counted from there. `over` is the loop over the channels of a group that are met.
     """
     geometry = ConvGeometry.of(tile.op.attributes)
-    own, met = geometry.co_of_group, geometry.ci_of_group
+    written, met = geometry.co_of_group, geometry.ci_of_group
     loop, axis = "co", "ci"
     if image == "dy":
-        loop, axis, own, met = "ci", "co", met, own
-    parts = segments(tile.ranges[loop], own, met)
+        loop, axis, written, met = "ci", "co", met, written
+    parts = segments(tile.ranges[loop], written, met)
     sources = tile.span(image, axis).extent
     taken = tile.ranges[over]
     within = [
@@ -139,8 +139,8 @@ def filter_product(
 
     def pick(left: Array, right: Array, group: int) -> tuple[Array, Array]:
         filters, matrices = (right, left) if hwc else (left, right)
-        own = filters[starts[group] : starts[group] + counts[group]].reshape(counts[group], k)
-        return (matrices[group], own) if hwc else (own, matrices[group])
+        of_group = filters[starts[group] : starts[group] + counts[group]].reshape(counts[group], k)
+        return (matrices[group], of_group) if hwc else (of_group, matrices[group])
 
     def join(results: Sequence[Array]) -> Array:
         return np.concatenate(results, axis=1 if hwc else 0).reshape(shape)
@@ -253,15 +253,15 @@ def _repeated(count: int, first: CoreWork | None, second: CoreWork | None) -> Co
 
 def _chained(works: Sequence[CoreWork | None]) -> CoreWork | None:
     """One after the other; the streams of each get numbers of their own."""
-    found = [work for work in works if work is not None]
-    if len(found) < 2:
-        return found[0] if found else None
+    busy = [work for work in works if work is not None]
+    if len(busy) < 2:
+        return busy[0] if busy else None
     body: list[Node] = []
     streams: list[Stream] = []
-    for work in found:
+    for work in busy:
         body += [_renumbered(node, len(streams)) for node in work.body]
         streams += work.streams
-    return CoreWork(tuple(body), tuple(streams), max(work.code_bytes for work in found))
+    return CoreWork(tuple(body), tuple(streams), max(work.code_bytes for work in busy))
 
 
 def _renumbered(node: Node, offset: int) -> Node:

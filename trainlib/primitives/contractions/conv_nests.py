@@ -114,11 +114,11 @@ def unroll_hwc(site: Site, geometry: ConvGeometry, reach: Reach, channels: int, 
     result = (1, channels * ho * wo, ho * wo) if columns else (patch, channels, 1)
     sizes = {"ci": channels, "ho": ho, "wo": wo, **_window(geometry), **reach.counts()}
     block = -(-ho // site.cores)
-    own = []
+    words = []
     for core in range(site.cores):
         taps = reach.rows[core * block : (core + 1) * block]
-        own.append({"rows_in": met(taps), "rows_out": taps.size - met(taps)})
-    return site.team("conv_unroll_hwc", sizes, {"X": image, "R": result}, per_core=own)
+        words.append({"rows_in": met(taps), "rows_out": taps.size - met(taps)})
+    return site.team("conv_unroll_hwc", sizes, {"X": image, "R": result}, per_core=words)
 
 
 def blocktransp(site: Site, geometry: ConvGeometry, co: int, ci: int) -> TeamWork:

@@ -23,7 +23,6 @@ from trainlib.primitives.contractions.conv2d_reference import (
     scatter,
 )
 from trainlib.primitives.contractions.conv_direct import DirectLoops
-from trainlib.primitives.contractions.conv_examples import transpose_cases
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
 from trainlib.primitives.contractions.conv_options import (
     ChannelSchema,
@@ -147,6 +146,5 @@ PRIMITIVE = LayerPrimitive(
         Refused({"out_channels": 3, "kernel": 3, "groups": 2}, ((4, 4, 4),), "does not divide the 3 output"),
         Refused({"out_channels": 2, "kernel": 3, "groups": 2}, ((3, 4, 4),), "does not divide the 3 input"),
     ),
-    cases=transpose_cases,
     layouts=("CHW", "HWC"),
 )

@@ -191,8 +191,8 @@ class _Fetched:
         if self.channels_last:
             places = np.moveaxis(places, 1, -1)
         # Index -1 reads the zero behind the last element.
-        found: Array = np.append(fetched, fetched.dtype.type(0))[places.reshape(len(places), -1)]
-        return found
+        patches: Array = np.append(fetched, fetched.dtype.type(0))[places.reshape(len(places), -1)]
+        return patches
 
 
 def _by_dma(tile: LoopTile, role: str, geometry: ConvGeometry, view: TileImage, channels: Extent) -> Matrices:
@@ -242,7 +242,7 @@ def _border_call(
         return conv_nests.im2row(Site(choice.codegen, cores, dtype, places), "FW", reach, fetched.channels)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-        found = fetched.border_patches(arrays[0] if arrays else np.zeros(0, np.float32))
-        return tuple(np.split(found, np.cumsum([end - run for run, end in border])[:-1]))
+        patches = fetched.border_patches(arrays[0] if arrays else np.zeros(0, np.float32))
+        return tuple(np.split(patches, np.cumsum([end - run for run, end in border])[:-1]))
 
     return KernelCall("im2row_border", reads, writes, work, function)

@@ -15,7 +15,6 @@ from typing import Any
 from trainlib.ir.graph import Tensor
 from trainlib.primitives.contractions import conv2d_reference as reference
 from trainlib.primitives.contractions.conv_direct import DirectLoops, published_depthwise
-from trainlib.primitives.contractions.conv_examples import depthwise_cases
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
 from trainlib.primitives.contractions.conv_options import (
     WindowSchema,
@@ -95,6 +94,5 @@ PRIMITIVE = LayerPrimitive(
         Refused({"kernel": 3, "variant": "fast"}, ((2, 8, 8),), "no variant 'fast'"),
         Refused({"kernel": 3, "out_channels": 4}, ((2, 8, 8),), "unknown key 'out_channels'"),
     ),
-    cases=depthwise_cases,
     layouts=("CHW", "HWC"),
 )

@@ -141,8 +141,8 @@ def _axes(op: Op) -> Mapping[str, tuple[str, str]]:
 
 def _keeps_leading(op: Op, kind: str) -> bool:
     """Whether a tensor has the first leading dimension of y, and was not broadcast over it."""
-    own, whole = op.attributes["leading"][kind], op.attributes["leading"]["y"]
-    return bool(own) and len(own) == len(whole) and own[0] == whole[0]
+    leading, whole = op.attributes["leading"][kind], op.attributes["leading"]["y"]
+    return bool(leading) and len(leading) == len(whole) and leading[0] == whole[0]
 
 
 class _Product(NoMatmul):
@@ -208,26 +208,6 @@ class _Product(NoMatmul):
         return build.task([tile.operand(role) for role in op.reads], (tile.operand(target),))
 
 
-def _cases() -> Any:
-    from hypothesis import strategies as st
-
-    @st.composite
-    def examples(draw: Any) -> Example:
-        n, k, m = (draw(st.integers(1, 4)) for _ in range(3))
-        turned = draw(st.booleans())
-        leading = draw(st.lists(st.integers(1, 3), max_size=3))
-        shapes: list[Shape] = []
-        for matrix in ((n, k), (m, k) if turned else (k, m)):
-            if draw(st.integers(0, 4)) == 0:
-                shapes.append((k,))
-                continue
-            own = [size if draw(st.booleans()) else 1 for size in leading]
-            shapes.append((*own[draw(st.integers(0, len(own))) :], *matrix))
-        return Example({"transpose_b": turned}, tuple(shapes))
-
-    return examples()
-
-
 PRIMITIVE = LayerPrimitive(
     name="matmul",
     schema=_Schema,
@@ -253,6 +233,5 @@ PRIMITIVE = LayerPrimitive(
         Refused({}, ((2, 3),), "2 inputs"),
     ),
     inputs=(2, 2),
-    cases=_cases,
     layouts=None,
 )

@@ -53,10 +53,10 @@ def left_gradient(op: Op, values: Values) -> Values:
     """dx = dy @ x1ᵀ, summed over the dimensions x was broadcast over."""
     dy, right = _result(op, values["dy"]), _aligned(op, _right(op, values["x1"]))
     numbers = op.attributes
-    own = (*numbers["leading"]["x"], *(() if "x" in numbers["vectors"] else (numbers["n"],)), numbers["k"])
+    shape = (*numbers["leading"]["x"], *(() if "x" in numbers["vectors"] else (numbers["n"],)), numbers["k"])
     like = _aligned(op, np.empty((len(dy), *numbers["leading"]["x"], numbers["n"], numbers["k"])))
     gradient = _summed(np.matmul(dy, np.swapaxes(right, -1, -2)), like)
-    return {"dx": gradient.reshape(len(dy), *own)}
+    return {"dx": gradient.reshape(len(dy), *shape)}
 
 
 def right_gradient(op: Op, values: Values) -> Values:

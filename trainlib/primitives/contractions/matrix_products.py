@@ -76,11 +76,11 @@ def arranged(
     because PULP-TrainLib does so. With `vectors` a matrix of one row is taken as its own transpose, and a
     result of one row computed as one column where that saves reading B transposed.
     """
-    found = _arranged(tile, result.rows, result.columns, one, other, published, vectors)
-    if vectors and found.trans_b and tile.total(*result.rows) == 1:
+    upright = _arranged(tile, result.rows, result.columns, one, other, published, vectors)
+    if vectors and upright.trans_b and tile.total(*result.rows) == 1:
         turned = _arranged(tile, result.columns, result.rows, one, other, published, vectors)
-        return found if turned.turned else replace(turned, trans_b=False)
-    return found
+        return upright if turned.turned else replace(turned, trans_b=False)
+    return upright
 
 
 def _arranged(

@@ -27,7 +27,6 @@ from trainlib.ir.access import Contraction
 from trainlib.ir.graph import Initial, Op, Tensor
 from trainlib.primitives.contractions import conv2d_reference as reference
 from trainlib.primitives.contractions.contraction import ContractionStep, Description
-from trainlib.primitives.contractions.conv_examples import pointwise_cases
 from trainlib.primitives.contractions.conv_options import image_extents, image_shape
 from trainlib.primitives.contractions.matrix_products import ImageProducts
 from trainlib.primitives.definition import (
@@ -155,6 +154,5 @@ PRIMITIVE = LayerPrimitive(
         Refused({"out_channels": 0}, ((1, 8, 8),), "out_channels"),
         Refused({"out_channels": 2, "kernel": 3}, ((1, 8, 8),), "unknown key 'kernel'"),
     ),
-    cases=pointwise_cases,
     layouts=("CHW", "HWC"),
 )

@@ -58,11 +58,11 @@ def _aligned(shape: Shape, whole: Shape) -> Shape:
 
 def repeated_region(shape: Shape, whole: Shape, region: Region) -> Region:
     """The box of a tensor that belongs to a box of the result."""
-    found = [
+    extents = [
         extent if size > 1 else (0, 1) for size, extent in zip(_aligned(shape, whole), region, strict=True)
     ]
-    found[0] = region[0]
-    return (found[0], *found[1 + len(whole) - len(shape) :])
+    extents[0] = region[0]
+    return (extents[0], *extents[1 + len(whole) - len(shape) :])
 
 
 def repeating_strides(shape: Shape, whole: Shape) -> Shape:
@@ -134,13 +134,13 @@ class BroadcastGradient(NoMatmul):
 
     def _dimensions(self, op: Op, tensors: Tensors, *, repeated: bool) -> dict[str, int]:
         whole = op.attributes["shape"]
-        own = _aligned(tensors[op.outputs[0]].shape, whole)
-        found = {
+        aligned = _aligned(tensors[op.outputs[0]].shape, whole)
+        dimensions = {
             f"d{axis}": size
-            for axis, (size, mine) in enumerate(zip(whole[1:], own[1:], strict=True))
+            for axis, (size, mine) in enumerate(zip(whole[1:], aligned[1:], strict=True))
             if (mine != size) == repeated
         }
-        return dict(list(found.items())[:CUT_DIMENSIONS])
+        return dict(list(dimensions.items())[:CUT_DIMENSIONS])
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """``n`` and the first two dimensions that were not repeated."""
@@ -155,8 +155,8 @@ class BroadcastGradient(NoMatmul):
         (target,) = op.writes
         whole, tensor = op.attributes["shape"], tensors[op[target]]
         region = leading_region(whole, ranges)
-        own = repeated_region(tensor.shape, whole, region)
-        shape, wide = sizes_of(own), sizes_of(region)
+        written = repeated_region(tensor.shape, whole, region)
+        shape, wide = sizes_of(written), sizes_of(region)
         build = TileBuilder(choice, tensor.dtype)
         if prod(shape) == prod(wide):
             build.copy(Piece("dy", wide), Piece(target, shape))
@@ -165,7 +165,7 @@ class BroadcastGradient(NoMatmul):
                 fill_call(choice, target, shape, 0.0, tensor.dtype),
                 _add_call(choice, (target, "dy", target), (shape, wide, shape), wide, tensor.dtype),
             ]
-        return build.task((box(op, "dy", *region),), (box(op, target, *own),))
+        return build.task((box(op, "dy", *region),), (box(op, target, *written),))
 
 
 def _forward(op: Op, values: Values) -> Values:
@@ -176,26 +176,10 @@ def _forward(op: Op, values: Values) -> Values:
 
 def reduced(op: Op, dy: Array, shape: Shape) -> Array:
     """dy summed to a shape that lacks leading dimensions, or has ones, where it was repeated."""
-    own = _aligned((len(dy), *shape), dy.shape)
-    axes = tuple(axis for axis, size in enumerate(own) if axis and size == 1)
+    aligned = _aligned((len(dy), *shape), dy.shape)
+    axes = tuple(axis for axis, size in enumerate(aligned) if axis and size == 1)
     result: Array = np.add.reduce(dy, axis=axes, keepdims=True).reshape(len(dy), *shape)
     return result
-
-
-def _cases() -> Any:
-    """Any two shapes that can be broadcast, of up to four dimensions."""
-    from hypothesis import strategies as st
-
-    @st.composite
-    def example(draw: Any) -> Example:
-        whole = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
-        shapes = []
-        for _ in range(2):
-            own = [size if draw(st.booleans()) else 1 for size in whole]
-            shapes.append(tuple(own[draw(st.integers(0, len(own) - 1)) :]))
-        return Example({}, tuple(shapes), roundings=3)
-
-    return example()
 
 
 PRIMITIVE = LayerPrimitive(
@@ -231,6 +215,5 @@ PRIMITIVE = LayerPrimitive(
         Refused({}, ((1, 1, 1, 1, 1, 2), (2,)), "too many"),
     ),
     inputs=(2, 2),
-    cases=_cases,
     layouts=None,
 )

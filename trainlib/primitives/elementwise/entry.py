@@ -63,8 +63,8 @@ class Elementwise:
     @property
     def gradients(self) -> dict[str, Formula]:
         """The formulas of the backward step by the role they make."""
-        found = {"dx": self.dx, "dx1": self.dx1, "dx2": self.dx2}
-        return {role: formula for role, formula in found.items() if formula is not None}
+        by_role = {"dx": self.dx, "dx1": self.dx1, "dx2": self.dx2}
+        return {role: formula for role, formula in by_role.items() if formula is not None}
 
 
 def elementwise(
@@ -98,8 +98,8 @@ def elementwise(
         return ElementwiseLowering(lambda op: loops[op.attributes.get("form", "")], takes_over=takes_over)
 
     def reference(op: Op, values: Values) -> Values:
-        known, truth = wide(values), truths[op.attributes.get("form", "")]
-        return {role: truth[role](op, known) for role in op.writes}
+        exact, truth = wide(values), truths[op.attributes.get("form", "")]
+        return {role: truth[role](op, exact) for role in op.writes}
 
     steps = [Step("FW", reads, ("y",), reference, lowered(_forward(by_form, keys)))]
     if one.dx is not None:
@@ -176,8 +176,8 @@ def _truth(item: Elementwise) -> dict[str, Callable[[Op, Values], Any]]:
         def gradient(op: Op, values: Values) -> Any:
             # What a step does not read its derivatives do not depend on: any number will do.
             unread = {name for name in (*names, by) if name.startswith("x")} - values.keys()
-            known = {**values, **dict.fromkeys(unread, np.zeros_like(values["dy"]))}
-            return values["dy"] * derivative(item.reference, arguments(names, op, known), by)
+            given = {**values, **dict.fromkeys(unread, np.zeros_like(values["dy"]))}
+            return values["dy"] * derivative(item.reference, arguments(names, op, given), by)
 
         return gradient
 

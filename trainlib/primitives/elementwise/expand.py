@@ -78,19 +78,6 @@ def _forward(op: Op, values: Values) -> Values:
     return {"y": np.stack([np.broadcast_to(sample, shape) for sample in x])}
 
 
-def _cases() -> Any:
-    """Any shape that can be repeated to another."""
-    from hypothesis import strategies as st
-
-    @st.composite
-    def example(draw: Any) -> Example:
-        whole = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
-        own = [size if draw(st.booleans()) else 1 for size in whole]
-        return Example({"shape": whole}, (tuple(own[draw(st.integers(0, len(own) - 1)) :]),))
-
-    return example()
-
-
 PRIMITIVE = LayerPrimitive(
     name="expand",
     schema=_Schema,
@@ -116,6 +103,5 @@ PRIMITIVE = LayerPrimitive(
         Refused({"shape": [3]}, ((2, 3),), "cannot expand"),
         Refused({"shape": []}, ((3,),), "shape"),
     ),
-    cases=_cases,
     layouts=None,
 )

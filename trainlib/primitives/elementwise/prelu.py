@@ -45,11 +45,11 @@ class _Schema(LayerSchema):
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    shape, own = inputs[0].shape, attributes["per_channel"]
+    shape, per_channel = inputs[0].shape, attributes["per_channel"]
     if len(shape) < 2:
         raise ShapeError("prelu needs channels behind the batch", where=where)
-    slopes = shape[1] if own else 1
-    return LayerPlan(shape, {"w": Parameter((slopes,), START)}, attributes={"per_channel": own})
+    slopes = shape[1] if per_channel else 1
+    return LayerPlan(shape, {"w": Parameter((slopes,), START)}, attributes={"per_channel": per_channel})
 
 
 def _sizes(op: Op, shape: tuple[int, ...]) -> dict[str, int]:

@@ -65,10 +65,10 @@ def per_channel(option: float | list[float], y: Any) -> Any:
 
 def _plan(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPlan:
     for name in ("element_weights", "pos_weight"):
-        found = attributes.get(name, 1.0)
-        if isinstance(found, list) and len(found) != output.shape[1]:
+        weights = attributes.get(name, 1.0)
+        if isinstance(weights, list) and len(weights) != output.shape[1]:
             raise ShapeError(
-                f"{len(found)} {name} for {output.shape[1]} channels",
+                f"{len(weights)} {name} for {output.shape[1]} channels",
                 where=where,
                 cure=f"{output.shape[1]} of them, or one number",
             )
@@ -77,11 +77,11 @@ def _plan(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPla
 
 def _bce_nests(name: str) -> Any:
     def nests(attributes: Mapping[str, Any], shape: Shape) -> LossNests:
-        found = {key: attributes.get(key, 1.0) for key in ("element_weights", "pos_weight")}
+        weights = {key: attributes.get(key, 1.0) for key in ("element_weights", "pos_weight")}
         sizes = {
-            "positive": int(found["pos_weight"] != 1.0),
-            "weighted": int(found["element_weights"] != 1.0),
-            "lists": sum(isinstance(item, list) for item in found.values()),
+            "positive": int(weights["pos_weight"] != 1.0),
+            "weighted": int(weights["element_weights"] != 1.0),
+            "lists": sum(isinstance(item, list) for item in weights.values()),
         }
         return LossNests(f"{name}_fw", f"{name}_bw", sizes)
 

@@ -90,16 +90,16 @@ def multi_margin_slopes(
 
 def _multi_margin_truth(op: Op, values: Values) -> tuple[Any, Any, float]:
     """Pair by pair of the label's class and another: each pushes both."""
-    y, own = values["y"], op.attributes
+    y, options = values["y"], op.attributes
     counted(values["label"], y.shape[1], op.name)
     total, slopes = 0.0, np.zeros(y.shape)
     for sample, label in enumerate(values["label"]):
-        share = (own["class_weights"] or [1.0] * y.shape[1])[label] / y.shape[1]
+        share = (options["class_weights"] or [1.0] * y.shape[1])[label] / y.shape[1]
         for other in set(range(y.shape[1])) - {int(label)}:
             gap = y[sample, label] - y[sample, other]
-            if gap < own["margin"]:
-                push = share if own["p"] == 1 else 2 * share * (own["margin"] - gap)
-                total += share * (own["margin"] - gap) ** own["p"]
+            if gap < options["margin"]:
+                push = share if options["p"] == 1 else 2 * share * (options["margin"] - gap)
+                total += share * (options["margin"] - gap) ** options["p"]
                 slopes[sample, other] += push
                 slopes[sample, label] -= push
     return total, slopes, float(len(y))

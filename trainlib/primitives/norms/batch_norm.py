@@ -8,24 +8,16 @@ pass alone, in one step and without running statistics.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
 
-from trainlib.ir.graph import Tensor
-from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Refused
+from trainlib.primitives.definition import DrawnInput, Example, LayerPrimitive, Refused
 from trainlib.primitives.norms.norm import RunningSchema, norm_plan
 from trainlib.primitives.norms.norm_steps import BATCH_STEPS
-
-
-def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    stepwise = not attributes["fixed_statistics"]
-    return norm_plan("batch", attributes, inputs, where, running=True, stepwise=stepwise)
-
 
 PRIMITIVE = LayerPrimitive(
     name="batch_norm",
     schema=RunningSchema,
-    plan=_plan,
+    plan=partial(norm_plan, "batch"),
     steps=BATCH_STEPS,
     examples=(
         Example({}, ((3, 4, 5),), batches=(1, 2)),

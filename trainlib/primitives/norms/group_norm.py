@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
 
-from trainlib.ir.graph import Tensor
-from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Positive, Refused
+from trainlib.primitives.definition import DrawnInput, Example, LayerPrimitive, Positive, Refused
 from trainlib.primitives.norms.norm import StepwiseSchema, norm_plan
 from trainlib.primitives.norms.norm_steps import NORM_STEPS
 
@@ -17,16 +15,10 @@ class _Schema(StepwiseSchema):
     """Groups the channels are divided into; each is normalised by its own statistics."""
 
 
-def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    return norm_plan(
-        "group", attributes, inputs, where, groups=attributes["groups"], stepwise=attributes["stepwise"]
-    )
-
-
 PRIMITIVE = LayerPrimitive(
     name="group_norm",
     schema=_Schema,
-    plan=_plan,
+    plan=partial(norm_plan, "group"),
     steps=NORM_STEPS,
     examples=(
         Example({"groups": 2}, ((4, 3, 3),)),

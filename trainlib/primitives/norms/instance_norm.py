@@ -31,9 +31,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
             where=where,
             cure="layer_norm for a vector",
         )
-    running = attributes["running"] or attributes["fixed_statistics"]
-    stepwise = attributes["stepwise"] and not attributes["fixed_statistics"]
-    return norm_plan("group", attributes, inputs, where, groups=shape[1], running=running, stepwise=stepwise)
+    return norm_plan("group", attributes, inputs, where, groups=shape[1])
 
 
 PRIMITIVE = LayerPrimitive(

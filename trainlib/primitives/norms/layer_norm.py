@@ -7,11 +7,9 @@ where the cores do not divide the rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
 
-from trainlib.ir.graph import Tensor
-from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Positive, Refused
+from trainlib.primitives.definition import DrawnInput, Example, LayerPrimitive, Positive, Refused
 from trainlib.primitives.norms.norm import StepwiseSchema, norm_plan
 from trainlib.primitives.norms.norm_steps import NORM_STEPS
 
@@ -23,22 +21,10 @@ class _Schema(StepwiseSchema):
     """Whether there is an offset b beside the scale w."""
 
 
-def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    return norm_plan(
-        "row",
-        attributes,
-        inputs,
-        where,
-        trailing=attributes["axes"],
-        biased=attributes["bias"],
-        stepwise=attributes["stepwise"],
-    )
-
-
 PRIMITIVE = LayerPrimitive(
     name="layer_norm",
     schema=_Schema,
-    plan=_plan,
+    plan=partial(norm_plan, "row"),
     steps=NORM_STEPS,
     examples=(
         Example({}, ((7, 6),)),

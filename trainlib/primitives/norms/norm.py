@@ -195,15 +195,17 @@ def norm_plan(
     where: str,
     *,
     groups: int = 1,
-    trailing: int = 0,
-    running: bool = False,
     centred: bool = True,
-    biased: bool = True,
-    stepwise: bool = False,
 ) -> LayerPlan:
-    """Parameters, statistics (running ones too), steps. ShapeError if there is nothing to normalise."""
+    """Parameters, statistics (running ones too), steps. ShapeError if there is nothing to normalise.
+
+    Without a mean (not `centred`) there is no offset b either.
+    """
     batch, *rest = inputs[0].shape
-    shape = tuple(rest)
+    shape, trailing, fixed = tuple(rest), attributes.get("axes", 0), attributes.get("fixed_statistics", False)
+    groups = attributes.get("groups", groups)
+    running = family == "batch" or fixed or attributes.get("running", False)
+    stepwise = attributes.get("stepwise", family == "batch") and not fixed
     if family == "row" and trailing > len(shape):
         raise ShapeError(
             f"cannot normalise over {trailing} dimensions, the input has shape {shape}",
@@ -214,10 +216,8 @@ def norm_plan(
         raise ShapeError(
             f"{groups} groups do not divide {shape[0]} channels", where=where, cure=f"a divisor of {shape[0]}"
         )
-    geometry = NormGeometry(
-        family, batch, shape, groups, trailing, running, centred, attributes.get("fixed_statistics", False)
-    )
-    if centred and geometry.elements < 2 and not geometry.fixed_statistics:
+    geometry = NormGeometry(family, batch, shape, groups, trailing, running, centred, fixed)
+    if centred and geometry.elements < 2 and not fixed:
         raise ShapeError(
             "a mean over one element leaves nothing: every output would be 0",
             where=where,
@@ -226,7 +226,7 @@ def norm_plan(
     parameters = {}
     if attributes["affine"]:
         parameters["w"] = Parameter(geometry.parameter_shape, ONES)
-        if biased:
+        if attributes.get("bias", centred):
             parameters["b"] = Parameter(geometry.parameter_shape, ZEROS)
     statistics = Saved(geometry.statistics_shape, FP32)
     roles = ["mean", "inv_std"] if centred else ["inv_std"]
@@ -235,7 +235,7 @@ def norm_plan(
         roles += ["var", "mean_g", "mean_gx"] if centred else ["var", "mean_gx"]
         missing = {*(() if centred else ("FW_MEAN",)), *(("IG_SUMS",) if family == "batch" else ())}
         steps = tuple(name for name in STEPWISE if name not in missing)
-    if geometry.fixed_statistics:
+    if fixed:
         steps = FIXED
     buffers = {}
     if running:

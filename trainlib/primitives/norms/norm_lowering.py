@@ -166,7 +166,7 @@ def _named(roles: Sequence[str], sample: int | None) -> tuple[str, ...]:
 def _by_rows(arrays: Mapping[str, Piece], row: int, matrices: str, vectors: str = "") -> dict[str, Piece]:
     """Arrays as matrices of rows of so many elements, and vectors."""
     strides = {**dict.fromkeys(matrices, (row, 1)), **dict.fromkeys(vectors, (1,))}
-    return {name: replace(arrays[name], strides=own) for name, own in strides.items()}
+    return {name: replace(arrays[name], strides=steps) for name, steps in strides.items()}
 
 
 def _instance_nest(

@@ -128,8 +128,8 @@ def mean(op: Op, values: Values) -> Values:
     shape = _statistics_shape(op, x)
     if op.attributes.get("inference") and "running_mean" in values:
         return {"mean": np.broadcast_to(values["running_mean"], shape).astype(_kind(x))}
-    found = x.astype(np.float64).reshape(view).mean(axis=axes)
-    return {"mean": found.reshape(shape).astype(_kind(x))}
+    means = x.astype(np.float64).reshape(view).mean(axis=axes)
+    return {"mean": means.reshape(shape).astype(_kind(x))}
 
 
 def variance(op: Op, values: Values) -> Values:
@@ -140,20 +140,20 @@ def variance(op: Op, values: Values) -> Values:
     offset = x.astype(np.float64).reshape(view)
     if "mean" in values:
         offset = offset - values["mean"].astype(np.float64).reshape(kept)
-    found = np.square(offset).mean(axis=axes)
-    return {"var": found.reshape(_statistics_shape(op, x)).astype(_kind(x))}
+    variances = np.square(offset).mean(axis=axes)
+    return {"var": variances.reshape(_statistics_shape(op, x)).astype(_kind(x))}
 
 
 def inverse_deviation(op: Op, values: Values) -> Values:
     """1 / sqrt(variance + eps), and the running statistics; in prediction these are the ones used."""
-    attributes, found = op.attributes, values["var"]
-    spread = found.astype(np.float64)
+    attributes, variances = op.attributes, values["var"]
+    spread = variances.astype(np.float64)
     results: dict[str, Array] = {}
     if "running_var" in values:
         old_mean, old_variance = values["running_mean"], values["running_var"]
         if attributes.get("inference"):
             results["running_mean_updated"], results["running_var_updated"] = old_mean, old_variance
-            spread = np.broadcast_to(old_variance.astype(np.float64), found.shape)
+            spread = np.broadcast_to(old_variance.astype(np.float64), variances.shape)
         else:
             elements = int(prod(attributes["shape"][1:]))
             elements *= attributes["batch"] if attributes["family"] == "batch" else 1
@@ -163,7 +163,7 @@ def inverse_deviation(op: Op, values: Values) -> Values:
             new_variance = (spread * elements / fewer).reshape(-1, channels).mean(axis=0)
             results["running_mean_updated"] = (1 - share) * old_mean + share * new_mean
             results["running_var_updated"] = (1 - share) * old_variance + share * new_variance
-    results["inv_std"] = (1 / np.sqrt(spread + attributes["eps"])).astype(_kind(found))
+    results["inv_std"] = (1 / np.sqrt(spread + attributes["eps"])).astype(_kind(variances))
     return results
 
 
@@ -200,9 +200,9 @@ def gradient_means(op: Op, values: Values) -> Values:
     g = values["dy"].astype(np.float64).reshape(view)
     if "w" in values:
         g = g * values["w"].reshape(shared)
-    found = {"mean_g": g, "mean_gx": g * _normalised(op, values, x)}
+    factors = {"mean_g": g, "mean_gx": g * _normalised(op, values, x)}
     shape = _statistics_shape(op, x)
-    return {role: terms.mean(axis=axes).reshape(shape).astype(_kind(x)) for role, terms in found.items()}
+    return {role: terms.mean(axis=axes).reshape(shape).astype(_kind(x)) for role, terms in factors.items()}
 
 
 def weight_gradient_and_means(op: Op, values: Values) -> Values:

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
 
-from trainlib.ir.graph import Tensor
-from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Positive, Refused
+from trainlib.primitives.definition import DrawnInput, Example, LayerPrimitive, Positive, Refused
 from trainlib.primitives.norms.norm import StepwiseSchema, norm_plan
 from trainlib.primitives.norms.norm_steps import NORM_STEPS
 
@@ -17,23 +15,10 @@ class _Schema(StepwiseSchema):
     """How many of the last axes are normalised together."""
 
 
-def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    return norm_plan(
-        "row",
-        attributes,
-        inputs,
-        where,
-        trailing=attributes["axes"],
-        centred=False,
-        biased=False,
-        stepwise=attributes["stepwise"],
-    )
-
-
 PRIMITIVE = LayerPrimitive(
     name="rms_norm",
     schema=_Schema,
-    plan=_plan,
+    plan=partial(norm_plan, "row", centred=False),
     steps=NORM_STEPS,
     examples=(
         Example({}, ((7, 6),)),

@@ -95,7 +95,7 @@ def _updated(formulas: Mapping[str, Formula], kept: Sequence[str]) -> Callable[[
     compute = assigned(formulas)
 
     def updated(op: Op, values: Values) -> Values:
-        known = compute(op, values)
-        return {f"{name}_updated": known[name] for name in kept if name in known}
+        computed = compute(op, values)
+        return {f"{name}_updated": computed[name] for name in kept if name in computed}
 
     return updated

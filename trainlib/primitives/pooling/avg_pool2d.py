@@ -30,12 +30,6 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return pooling_plan(attributes, inputs, where, save_positions=False)
 
 
-def _cases() -> Any:
-    from trainlib.primitives.pooling.pooling_cases import pooling_examples
-
-    return pooling_examples(average=True)
-
-
 PRIMITIVE = LayerPrimitive(
     name="avg_pool2d",
     schema=_Schema,
@@ -60,5 +54,4 @@ PRIMITIVE = LayerPrimitive(
         Refused({"kernel": [2, 2, 2]}, ((1, 8, 8),), "kernel"),
         Refused({"kernel": 2}, ((8,),), "pooling needs an image"),
     ),
-    cases=_cases,
 )

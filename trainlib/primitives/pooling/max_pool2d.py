@@ -126,12 +126,6 @@ def _published(attributes: Mapping[str, Any]) -> bool:
     return not (rows.is_padded or columns.is_padded) and rows.stride == columns.stride
 
 
-def _cases() -> Any:
-    from trainlib.primitives.pooling.pooling_cases import pooling_examples
-
-    return pooling_examples(average=False)
-
-
 PRIMITIVE = LayerPrimitive(
     name="max_pool2d",
     schema=PoolingSchema,
@@ -187,5 +181,4 @@ PRIMITIVE = LayerPrimitive(
         Refused({"kernel": 2, "stride": 0}, ((1, 8, 8),), "stride"),
         Refused({"kernel": 2}, ((8,),), "pooling needs an image"),
     ),
-    cases=_cases,
 )

@@ -2,8 +2,9 @@
 """What average and max pooling share: windows and their padding, references by loops, lowerings.
 
 A window never lies in the padding alone. Samples, channels, rows and columns of the result are cut; a tile
-fetches the rows and columns its windows touch. PULP-TrainLib's loops know no padding and use the vertical stride for the width as well; here both directions have kernel, stride
-and padding of their own. A padded position is priced like any other.
+fetches the rows and columns its windows touch. PULP-TrainLib's loops know no padding and use the vertical
+stride for the width as well; here both directions have kernel, stride and padding of their own. A padded
+position is priced like any other.
 """
 
 from __future__ import annotations

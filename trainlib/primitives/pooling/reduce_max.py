@@ -48,9 +48,9 @@ class _Schema(AxesSchema):
 
 def _plan(largest: bool) -> Any:
     def plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-        found = reduced_plan(attributes, inputs, where)
-        own = {"largest": largest, "first_only": attributes["ties"] == "first"}
-        return replace(found, attributes={**found.attributes, **own})
+        reduced = reduced_plan(attributes, inputs, where)
+        options = {"largest": largest, "first_only": attributes["ties"] == "first"}
+        return replace(reduced, attributes={**reduced.attributes, **options})
 
     return plan
 

@@ -71,8 +71,8 @@ class Cell:
     @property
     def saved(self) -> dict[str, int]:
         """What FW saves beside y, with the number of values per unit."""
-        found = {"gates": self.gates * self.gates_saved, "hn": self.hidden_saved, "c": self.has_cell}
-        return {role: int(count) for role, count in found.items() if count}
+        widths = {"gates": self.gates * self.gates_saved, "hn": self.hidden_saved, "c": self.has_cell}
+        return {role: int(count) for role, count in widths.items() if count}
 
     def forward(self, build: TileBuilder, pieces: Pieces) -> None:
         """The cell at one time step."""

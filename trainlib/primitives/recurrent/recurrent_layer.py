@@ -182,10 +182,10 @@ def _backward_step(cell: Cell, reference: CellReference, time: int) -> Step:
 
     def evaluate(op: Op, values: Values) -> Values:
         dy = values["dy"][:, time]
-        found = {role: values[name].reshape(len(dy), -1) for role, name in kept.items()}
-        found |= {role: values.get(name, np.zeros_like(dy)) for role, name in names.items()}
+        flat = {role: values[name].reshape(len(dy), -1) for role, name in kept.items()}
+        flat |= {role: values.get(name, np.zeros_like(dy)) for role, name in names.items()}
         dh, dc = (values.get(f"{role}{time + 1}", np.zeros_like(dy)) for role in ("dh", "dc"))
-        made = reference.retreat(found, dy + dh, dc)
+        made = reference.retreat(flat, dy + dh, dc)
         results = {f"{role}{time}": array for role, array in made.items()}
         return {**results, "dx2": made["dc"]} if "dc" in made else results
 
@@ -217,10 +217,10 @@ def _stepwise(cell: Cell, reference: CellReference) -> Callable[[str], Step | No
         if name == "FW_X":
             reads = ("x", "wx", "bx?", *([] if cell.late_bias else ["bh?"]))
             return Step(name, reads, ("px",), shared.projection, Projection(cell))
-        found = re.fullmatch(r"(FW_STEP|FW_of|BPTT_CELL|BPTT_CARRY|BPTT_of)(\d+)", name)
-        if found is None:
+        match = re.fullmatch(r"(FW_STEP|FW_of|BPTT_CELL|BPTT_CARRY|BPTT_of)(\d+)", name)
+        if match is None:
             return None
-        kind, number = found[1], int(found[2])
+        kind, number = match[1], int(match[2])
         if kind == "FW_STEP":
             return _forward_step(cell, reference, number)
         if kind == "BPTT_CELL":
@@ -232,19 +232,6 @@ def _stepwise(cell: Cell, reference: CellReference) -> Callable[[str], Step | No
         return Step(name, reads, tuple(parts), _joined(parts, number), SideBySide(parts))
 
     return step
-
-
-def _sequence_cases(states: int) -> Any:
-    """A hypothesis strategy of small examples with up to `states` initial states."""
-    from hypothesis import strategies as st
-
-    def example(length: int, features: int, hidden: int, given: int, bias: bool, stepwise: bool) -> Example:
-        inputs = ((length, features), *((hidden,) for _ in range(given)))
-        options = {"hidden": hidden, "bias": bias, "stepwise": stepwise}
-        return Example(options, inputs, roundings=16)
-
-    small = st.integers(1, 5)
-    return st.builds(example, small, small, small, st.integers(0, states), st.booleans(), st.booleans())
 
 
 def recurrent_primitive(
@@ -267,6 +254,5 @@ def recurrent_primitive(
             Refused({"hidden": 4}, ((2, 3), *given, (4,), (4,)), f"1 to {1 + states} inputs"),
         ),
         inputs=(1, 1 + states),
-        cases=lambda: _sequence_cases(states),
         layouts=None,
     )

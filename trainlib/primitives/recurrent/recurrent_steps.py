@@ -122,9 +122,9 @@ class StepForward(_OneStep):
                 build.add(target, Piece(f"bh{gate}", (count,)))
         projected = Piece(part("px", sample), (cell.gates * count,), 0)
         if cell.gates_saved:
-            own = Piece(part("gates", sample), (cell.gates * count,), 0)
-            build.copy(projected, own)
-            projected = own
+            saved = Piece(part("gates", sample), (cell.gates * count,), 0)
+            build.copy(projected, saved)
+            projected = saved
         zero = Piece("start", (count,), 0)
         pieces = {
             "projected": projected,
@@ -186,13 +186,13 @@ class StepBackward(_OneStep):
             for role, buffer in further.items()
             if role in op.writes
         ]
-        known = {operand.name for operand in (*inputs, *outputs)}
-        if cell.hidden_gradient and "direct" not in known:
+        present = {operand.name for operand in (*inputs, *outputs)}
+        if cell.hidden_gradient and "direct" not in present:
             build.temporary("direct", _size(samples), count)
-        if cell.has_cell and "cell_carry" not in known:
+        if cell.has_cell and "cell_carry" not in present:
             build.temporary("cell_carry", _size(samples), count)
         for sample in range(_size(samples)):
-            self._sample(build, sample, count, known, made)
+            self._sample(build, sample, count, present, made)
         return build.task(inputs, outputs)
 
     def _sample(

@@ -39,15 +39,15 @@ class Walk:
 
     def merged(self) -> Walk:
         """The same walk without dimensions of size 1, neighbours that are contiguous on both sides in one."""
-        found: list[tuple[int, int, int]] = []
+        loops: list[tuple[int, int, int]] = []
         for size, source, target in zip(self.sizes, self.source, self.target, strict=True):
             if size == 1:
                 continue
-            if found and found[-1][1] == size * source and found[-1][2] == size * target:
-                found[-1] = (found[-1][0] * size, source, target)
+            if loops and loops[-1][1] == size * source and loops[-1][2] == size * target:
+                loops[-1] = (loops[-1][0] * size, source, target)
             else:
-                found.append((size, source, target))
-        sizes, sources, targets = zip(*(found or [(1, 1, 1)]), strict=True)
+                loops.append((size, source, target))
+        sizes, sources, targets = zip(*(loops or [(1, 1, 1)]), strict=True)
         return Walk(sizes, sources, targets)
 
     @property

@@ -61,20 +61,6 @@ def _backward(op: Op, values: Values) -> Values:
     return {role: pieces[piece_number(role)] for role in op.writes}
 
 
-def _cases() -> Any:
-    """Two to four pieces along any axis."""
-    from hypothesis import strategies as st
-
-    @st.composite
-    def example(draw: Any) -> Example:
-        shape = draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
-        axis = draw(st.integers(0, len(shape) - 1))
-        sizes = draw(st.lists(st.integers(1, 5), min_size=2, max_size=4))
-        return Example({"axis": axis}, tuple((*shape[:axis], size, *shape[axis + 1 :]) for size in sizes))
-
-    return example()
-
-
 PRIMITIVE = LayerPrimitive(
     name="concat",
     schema=_Schema,
@@ -92,5 +78,4 @@ PRIMITIVE = LayerPrimitive(
         Refused({}, ((2, 3),), "takes 2 to"),
     ),
     inputs=(2, MOST_INPUTS),
-    cases=_cases,
 )

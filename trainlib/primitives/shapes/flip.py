@@ -84,19 +84,6 @@ def _mirrored(op: Op, array: Array) -> Array:
     return array
 
 
-def _cases() -> Any:
-    """Some axes of up to four."""
-    from hypothesis import strategies as st
-
-    @st.composite
-    def example(draw: Any) -> Example:
-        shape = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=4)))
-        axes = draw(st.lists(st.integers(0, len(shape) - 1), min_size=1, unique=True))
-        return Example({"axes": axes}, (shape,))
-
-    return example()
-
-
 PRIMITIVE = LayerPrimitive(
     name="flip",
     schema=_Schema,
@@ -115,5 +102,4 @@ PRIMITIVE = LayerPrimitive(
         Refused({"axes": [0, 0]}, ((7,),), "name one twice"),
         Refused({"axes": []}, ((7,),), "axes"),
     ),
-    cases=_cases,
 )

@@ -61,19 +61,6 @@ def _backward(op: Op, values: Values) -> Values:
     return {"dx": dy}
 
 
-def _cases() -> Any:
-    """Samples of one to three dimensions with any rims."""
-    from hypothesis import strategies as st
-
-    axis = st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(0, 3))
-
-    def example(axes: list[tuple[int, int, int]], value: float) -> Example:
-        pads = [[before, after] for _, before, after in axes]
-        return Example({"pads": pads, "value": value}, (tuple(size for size, _, _ in axes),))
-
-    return st.builds(example, st.lists(axis, min_size=1, max_size=3), st.sampled_from((0.0, -1.5)))
-
-
 PRIMITIVE = LayerPrimitive(
     name="pad",
     schema=_Schema,
@@ -108,5 +95,4 @@ PRIMITIVE = LayerPrimitive(
         Refused({"pads": [[1]]}, ((3,),), "pads"),
         Refused({}, ((3,),), "pads"),
     ),
-    cases=_cases,
 )
