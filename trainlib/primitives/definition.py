@@ -21,7 +21,9 @@ file that ends in `PRIMITIVE = ...`:
    the attributes: prediction runs other batches.
 5. `examples`: small cases that together touch every option. tests/trainlib/primitives/test_primitives.py
    runs them in every step, dtype, batch and random tile sizes, and against the layer's entry in
-   truth/layers.py, whose backward pass autograd has. `refused`: cases that must raise, with the message.
+   truth/layers.py, whose backward pass autograd has. Options it must refuse are a line of
+   tests/shared/refused_layers.py, a strategy that draws any shape and option an entry of
+   tests/shared/primitive_strategies.py.
 6. One line in trainlib/registry.py.
 
 A gradient ``dx`` that no step writes is a view of ``dy`` (flatten, residual add). A layer without FW is a
@@ -235,15 +237,6 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """A case that must be refused with a message that matches the regular expression `message`."""
-
-    attributes: Mapping[str, Any]
-    inputs: tuple[Shape, ...]
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
 class AsPublished:
     """How PULP-TrainLib computes a layer where that is another graph, or other numbers, than ours.
 
@@ -271,7 +264,6 @@ class LayerPrimitive:
     plan: Callable[[Mapping[str, Any], Sequence[Tensor], str], LayerPlan]
     steps: tuple[Step, ...]
     examples: tuple[Example, ...]
-    refused: tuple[Refused, ...] = ()
     inputs: tuple[int, int] = (1, 1)
     internal: bool = False
     layouts: tuple[str, ...] | None = ("CHW",)
@@ -382,7 +374,6 @@ class LossPrimitive(_OfOneStep):
     step: Step
     plan: Callable[[Mapping[str, Any], Tensor, str], LabelPlan | None]
     examples: tuple[Example, ...]
-    refused: tuple[Refused, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

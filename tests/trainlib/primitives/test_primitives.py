@@ -25,6 +25,7 @@ from shared.primitive_harness import (
     terms,
 )
 from shared.primitive_strategies import STRATEGIES
+from shared.refused_layers import REFUSED, Refused
 from shared.tiers import examples, sweep_nine_of_ten
 from trainlib.primitives.definition import DrawnInput, Example, LayerPrimitive
 from trainlib.registry import PRIMITIVES, is_internal
@@ -77,15 +78,15 @@ def test_every_kernel_call_has_loop_nests_at_its_buffers(case: Case) -> None:
     check_work(case)
 
 
-REFUSED = [
+CASES_REFUSED = [
     pytest.param(name, refused, id=f"{name}-{number}")
-    for name, primitive in PRIMITIVES.items()
-    for number, refused in enumerate(getattr(primitive, "refused", ()))
+    for name, cases in REFUSED.items()
+    for number, refused in enumerate(cases)
 ]
 
 
-@pytest.mark.parametrize(("name", "refused"), REFUSED)
-def test_bad_input_is_refused_with_a_reason(name: str, refused) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize(("name", "refused"), CASES_REFUSED)
+def test_bad_input_is_refused_with_a_reason(name: str, refused: Refused) -> None:
     inputs = [DrawnInput(shape) for shape in refused.inputs]
     with pytest.raises(InputError) as caught:
         single(name, refused.attributes, inputs, where="net.yaml:7")

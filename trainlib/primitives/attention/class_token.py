@@ -15,15 +15,7 @@ from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import KernelChoice, Ranges, Tensors, TileTask, part
-from trainlib.primitives.definition import (
-    Example,
-    LayerPlan,
-    LayerPrimitive,
-    Parameter,
-    Refused,
-    Step,
-    Values,
-)
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Parameter, Step, Values
 from trainlib.primitives.elementwise.position import START
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
@@ -114,6 +106,5 @@ PRIMITIVE = LayerPrimitive(
         ),
     ),
     examples=(Example(inputs=((5, 4),), batches=(1, 3)), Example(inputs=((1, 1),))),
-    refused=(Refused({}, ((4,),), "needs a sequence"),),
     layouts=None,
 )

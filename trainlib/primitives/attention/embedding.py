@@ -30,7 +30,6 @@ from trainlib.primitives.definition import (
     NotNegative,
     Parameter,
     Positive,
-    Refused,
     Step,
     Values,
 )
@@ -198,11 +197,6 @@ PRIMITIVE = LayerPrimitive(
             {"vocabulary": 9, "features": 3, "padding_id": 2}, (DrawnInput((2, 4), INT32, 0, 4),), roundings=4
         ),
         Example({"vocabulary": 1, "features": 1}, (DrawnInput((1,), INT32, 0, 1),)),
-    ),
-    refused=(
-        Refused({"vocabulary": 5, "features": 4}, ((6,),), "needs integer numbers"),
-        Refused({"vocabulary": 0, "features": 4}, ((6,),), "vocabulary"),
-        Refused({"vocabulary": 5, "features": 0}, ((6,),), "features"),
     ),
     layouts=None,
 )

@@ -19,15 +19,7 @@ from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array
 from trainlib.primitives.attention.softmax import MAXIMA, SUMS, RowPasses, Rows, row_maxima
-from trainlib.primitives.definition import (
-    DrawnInput,
-    Example,
-    LayerPlan,
-    LayerPrimitive,
-    Refused,
-    Step,
-    Values,
-)
+from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Step, Values
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
@@ -92,5 +84,4 @@ PRIMITIVE = LayerPrimitive(
         Example(inputs=(DrawnInput((3, 4, 5), low=-9, high=9),)),
         Example(inputs=(DrawnInput((2, 9), low=-4, high=4),)),
     ),
-    refused=(Refused({"exponential": "taylor"}, ((3,),), "exponential"),),
 )

@@ -41,7 +41,6 @@ from trainlib.primitives.definition import (
     LayerPrimitive,
     Parameter,
     Positive,
-    Refused,
     Saved,
     Step,
 )
@@ -125,11 +124,6 @@ PRIMITIVE = LayerPrimitive(
         Example({"heads": 2, "bias": True}, ((5, 6),), roundings=12),
         Example({"heads": 3, "features": 9}, ((4, 5),), roundings=12),
         Example({"heads": 1, "features": 1, "bias": True}, ((1, 2),), roundings=12),
-    ),
-    refused=(
-        Refused({"heads": 4}, ((5, 6),), "6 features cannot be split over 4 heads"),
-        Refused({"heads": 0}, ((5, 6),), "heads"),
-        Refused({"heads": 2}, ((6,),), "needs a sequence"),
     ),
     layouts=None,
 )

@@ -29,7 +29,6 @@ from trainlib.primitives.definition import (
     Example,
     LayerPlan,
     LayerPrimitive,
-    Refused,
     Step,
     Values,
 )
@@ -207,5 +206,4 @@ PRIMITIVE = LayerPrimitive(
         Example({"exponential": "taylor"}, (DrawnInput((2, 3, 6), low=-2, high=2),)),
         Example({"variant": "as-published"}, (DrawnInput((2, 5), low=-4, high=4),)),
     ),
-    refused=(Refused({"exponential": "fast"}, ((3,),), "exponential"),),
 )

@@ -27,7 +27,6 @@ from trainlib.primitives.definition import (
     NotNegative,
     Positive,
     Reference,
-    Refused,
     Step,
     Values,
 )
@@ -113,11 +112,5 @@ PRIMITIVE = LayerPrimitive(
             ((4, 11),),
         ),
         Example({"out_channels": 3, "kernel": 4, "stride": 3, "im2col": "none", "bias": True}, ((2, 12),)),
-    ),
-    refused=(
-        Refused({"out_channels": 2, "kernel": 3}, ((2, 4, 4),), "conv1d needs a sequence"),
-        Refused({"out_channels": 2, "kernel": 9}, ((1, 8),), "larger than the padded input"),
-        Refused({"out_channels": 2, "kernel": 3, "padding": [1, 1, 1]}, ((1, 8),), "neither one number nor"),
-        Refused({"out_channels": 2, "kernel": 3, "im2col": "dma"}, ((1, 8),), "im2col"),
     ),
 )

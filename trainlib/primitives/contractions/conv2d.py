@@ -23,7 +23,7 @@ from trainlib.ir.steps import TileTask
 from trainlib.primitives.contractions import conv2d_reference as reference
 from trainlib.primitives.contractions.contraction import LoopTile, Strategy
 from trainlib.primitives.contractions.conv_direct import DirectLoops
-from trainlib.primitives.contractions.conv_examples import CONV2D_EXAMPLES, CONV2D_REFUSED
+from trainlib.primitives.contractions.conv_examples import CONV2D_EXAMPLES
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
 from trainlib.primitives.contractions.conv_im2col import Im2col
 from trainlib.primitives.contractions.conv_options import (
@@ -97,6 +97,5 @@ PRIMITIVE = LayerPrimitive(
         Step("IG", ("dy", "w"), ("dx",), reference.input_gradient, convolution_step("dx", STRATEGY)),
     ),
     examples=CONV2D_EXAMPLES,
-    refused=CONV2D_REFUSED,
     layouts=("CHW", "HWC"),
 )

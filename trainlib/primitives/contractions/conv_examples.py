@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small cases of convolutions that together touch every option, and those that must be refused."""
+"""Small cases of convolutions that together touch every option."""
 
 from __future__ import annotations
 
-from trainlib.primitives.definition import Example, Refused
+from trainlib.primitives.definition import Example
 
 CONV2D_EXAMPLES = (
     Example({"out_channels": 3, "kernel": 3}, ((2, 6, 5),), kernels=("mm_M", "mm_unroll_2x4")),
@@ -46,24 +46,4 @@ CONV2D_EXAMPLES = (
         ((4, 5, 6),),
     ),
     Example({"layout": "HWC", "out_channels": 2, "kernel": 3, "im2col": "none", "dilation": 2}, ((6, 5, 3),)),
-)
-
-CONV2D_REFUSED = (
-    Refused({"out_channels": 2, "kernel": 9}, ((1, 8, 8),), "kernel 9x9 is larger than the padded input"),
-    Refused({"out_channels": 2, "kernel": 3, "padding": 3}, ((1, 8, 8),), "padding 3 is not smaller"),
-    Refused({"out_channels": 0, "kernel": 3}, ((1, 8, 8),), "out_channels"),
-    Refused({"out_channels": 2, "kernel": 0}, ((1, 8, 8),), "kernel 0 is less than 1"),
-    Refused({"out_channels": 2, "kernel": 3, "stride": 0}, ((1, 8, 8),), "stride 0 is less than 1"),
-    Refused({"out_channels": 2, "kernel": 3, "dilation": [1, 0]}, ((1, 8, 8),), "dilation .* is less than 1"),
-    Refused({"out_channels": 2, "kernel": 3, "dilation": 4}, ((1, 8, 8),), "dilated to 9x9 is larger"),
-    Refused({"out_channels": 2, "kernel": 3, "padding": -1}, ((1, 8, 8),), "padding -1 is negative"),
-    Refused({"out_channels": 2, "kernel": 3, "padding": [1, 1, 1]}, ((1, 8, 8),), "is not one number"),
-    Refused({"out_channels": 2, "kernel": [3, 3, 3]}, ((1, 8, 8),), "neither one number nor"),
-    Refused({"out_channels": 4, "kernel": 3, "groups": 2}, ((3, 8, 8),), "does not divide the 3 input"),
-    Refused({"out_channels": 3, "kernel": 3, "groups": 2}, ((4, 8, 8),), "does not divide the 3 output"),
-    Refused({"out_channels": 2, "kernel": 3, "im2col": "gpu"}, ((1, 8, 8),), "im2col"),
-    Refused(
-        {"out_channels": 2, "kernel": 3, "groups": 2, "im2col": "dma"}, ((2, 8, 8),), "DMA knows one group"
-    ),
-    Refused({"out_channels": 2, "kernel": 3}, ((8,),), "needs an image"),
 )

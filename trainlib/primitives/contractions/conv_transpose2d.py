@@ -33,7 +33,7 @@ from trainlib.primitives.contractions.conv_options import (
     window_attributes,
 )
 from trainlib.primitives.contractions.convolution import transposed_step
-from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Step, Values
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Step, Values
 
 
 class _Schema(ChannelSchema):
@@ -132,19 +132,6 @@ PRIMITIVE = LayerPrimitive(
             {"out_channels": 2, "kernel": 2, "dilation": 3, "output_padding": 2, "bias": True}, ((2, 4, 3),)
         ),
         Example({"layout": "HWC", "out_channels": 3, "kernel": 3, "stride": 2, "bias": True}, ((3, 4, 2),)),
-    ),
-    refused=(
-        Refused({"out_channels": 2, "kernel": 3}, ((8,),), "conv_transpose2d needs an image"),
-        Refused({"out_channels": 2, "kernel": 3, "stride": 0}, ((1, 4, 4),), "stride 0 is less than 1"),
-        Refused({"out_channels": 2, "kernel": 3, "padding": 3}, ((1, 4, 4),), "padding 3 is not smaller"),
-        Refused(
-            {"out_channels": 2, "kernel": 3, "stride": 2, "output_padding": 2},
-            ((1, 4, 4),),
-            "output_padding 2 is not smaller than stride 2",
-        ),
-        Refused({"out_channels": 2, "kernel": 3, "padding": 2}, ((1, 1, 1),), "output would be -1x-1"),
-        Refused({"out_channels": 3, "kernel": 3, "groups": 2}, ((4, 4, 4),), "does not divide the 3 output"),
-        Refused({"out_channels": 2, "kernel": 3, "groups": 2}, ((3, 4, 4),), "does not divide the 3 input"),
     ),
     layouts=("CHW", "HWC"),
 )

@@ -24,15 +24,7 @@ from trainlib.primitives.contractions.conv_options import (
     image_shape,
 )
 from trainlib.primitives.contractions.convolution import convolution_step
-from trainlib.primitives.definition import (
-    AS_PUBLISHED,
-    Example,
-    LayerPlan,
-    LayerPrimitive,
-    Refused,
-    Step,
-    Variant,
-)
+from trainlib.primitives.definition import AS_PUBLISHED, Example, LayerPlan, LayerPrimitive, Step, Variant
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
@@ -84,15 +76,6 @@ PRIMITIVE = LayerPrimitive(
         Example({"kernel": [2, 3], "dilation": [2, 1], "padding": 1}, ((2, 6, 6),)),
         Example({"layout": "HWC", "kernel": 3, "padding": 1, "stride": 2, "bias": True}, ((5, 6, 3),)),
         Example({"kernel": [3, 2], "bias": True, "variant": "as-published"}, ((3, 6, 7),)),
-    ),
-    refused=(
-        Refused({"kernel": 3}, ((8,),), "depthwise needs an image"),
-        Refused({"kernel": 3, "stride": 0}, ((2, 8, 8),), "stride 0 is less than 1"),
-        Refused({"kernel": 9}, ((2, 8, 8),), "larger than the padded input"),
-        Refused({"kernel": 3, "padding": 3}, ((2, 8, 8),), "padding 3 is not smaller"),
-        Refused({"kernel": 3, "padding": 1, "variant": "as-published"}, ((2, 8, 8),), "cannot do this layer"),
-        Refused({"kernel": 3, "variant": "fast"}, ((2, 8, 8),), "no variant 'fast'"),
-        Refused({"kernel": 3, "out_channels": 4}, ((2, 8, 8),), "unknown key 'out_channels'"),
     ),
     layouts=("CHW", "HWC"),
 )

@@ -28,7 +28,6 @@ from trainlib.primitives.definition import (
     LayerPrimitive,
     Parameter,
     Positive,
-    Refused,
     Step,
     he_uniform,
 )
@@ -97,10 +96,5 @@ PRIMITIVE = LayerPrimitive(
         Example({"out_features": 1, "bias": True}, ((1,),)),
         Example({"out_features": 3, "bias": True}, ((5, 4),)),
         Example({"out_features": 6}, ((1, 2),), batches=(2,)),
-    ),
-    refused=(
-        Refused({"out_features": 3}, ((2, 3, 4),), "linear needs a vector"),
-        Refused({"out_features": 0}, ((3,),), "out_features"),
-        Refused({"out_feature": 3}, ((3,),), "unknown key 'out_feature'"),
     ),
 )

@@ -26,7 +26,7 @@ from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import KernelChoice, Operand, Ranges, Region, Tensors, TileTask
 from trainlib.primitives.contractions import matmul_reference as reference
-from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Shape, Step
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Shape, Step
 from trainlib.primitives.lowering.boxes import sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
@@ -225,12 +225,6 @@ PRIMITIVE = LayerPrimitive(
         Example(inputs=((4,), (2, 4, 3))),
         Example(inputs=((2, 3, 4), (4,))),
         Example(inputs=((5,), (5,))),
-    ),
-    refused=(
-        Refused({}, ((2, 3), (4, 5)), "3 columns meet 4 rows"),
-        Refused({}, ((2, 4, 3), (3, 3, 5)), "cannot be broadcast"),
-        Refused({"transpose_b": True}, ((2, 3), (3, 5)), "3 columns meet 5 rows"),
-        Refused({}, ((2, 3),), "2 inputs"),
     ),
     inputs=(2, 2),
     layouts=None,

@@ -36,7 +36,6 @@ from trainlib.primitives.definition import (
     LayerPrimitive,
     Parameter,
     Positive,
-    Refused,
     Step,
     Values,
     Variant,
@@ -148,11 +147,6 @@ PRIMITIVE = LayerPrimitive(
         Example({"layout": "HWC", "out_channels": 3}, ((4, 3, 5),), kernels=("mm_M",)),
         Example({"layout": "HWC", "out_channels": 5, "bias": True}, ((3, 2, 4),)),
         Example({"layout": "HWC", "out_channels": 3, "bias": True, "variant": "direct"}, ((3, 2, 4),)),
-    ),
-    refused=(
-        Refused({"out_channels": 2}, ((8,),), "pointwise needs an image"),
-        Refused({"out_channels": 0}, ((1, 8, 8),), "out_channels"),
-        Refused({"out_channels": 2, "kernel": 3}, ((1, 8, 8),), "unknown key 'kernel'"),
     ),
     layouts=("CHW", "HWC"),
 )

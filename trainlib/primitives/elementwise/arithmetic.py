@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from configs.dtypes import INT32
 from configs.model_file import LayerSchema
-from trainlib.primitives.definition import DrawnInput, Example, LayerPrimitive, Refused
+from trainlib.primitives.definition import DrawnInput, Example, LayerPrimitive
 from trainlib.primitives.elementwise import functions as fn
 from trainlib.primitives.elementwise.entry import WIDE, Elementwise, elementwise
 from trainlib.primitives.lowering.calls import VECTOR_ADD
@@ -112,7 +112,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             nests=("multiply", "multiply", "multiply"),
         ),
         examples=PAIRS,
-        refused=(Refused({}, ((3,), (4,)), "cannot multiply shapes"),),
     ),
     elementwise(
         "subtract",
@@ -124,7 +123,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             nests=(VECTOR_ADD, "copy", "scale_by_number"),
         ),
         examples=PAIRS,
-        refused=(Refused({}, ((3,), (4,)), "cannot subtract shapes"),),
     ),
     elementwise(
         "divide",
@@ -139,7 +137,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             Example(inputs=((7,), DrawnInput((7,), low=0.5, high=2))),
             Example(inputs=((2, 3, 5), DrawnInput((2, 3, 5), low=-3, high=-1))),
         ),
-        refused=(Refused({}, ((3,), (4,)), "cannot divide shapes"),),
     ),
     elementwise(  # the second counts where both are equal
         "maximum",
@@ -151,7 +148,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             nests=(VECTOR_ADD, "choose_bw", "choose_bw"),
         ),
         examples=PAIRS,
-        refused=(Refused({}, ((3,), (4,)), "cannot maximum shapes"),),
     ),
     elementwise(
         "minimum",
@@ -163,7 +159,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             nests=(VECTOR_ADD, "choose_bw", "choose_bw"),
         ),
         examples=PAIRS,
-        refused=(Refused({}, ((3,), (4,)), "cannot minimum shapes"),),
     ),
     elementwise(  # x is the mask, of which there is no gradient
         "where",
@@ -180,7 +175,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             Example(inputs=(DrawnInput((9,), INT32, low=0, high=2), (9,), (9,))),
             Example(inputs=(DrawnInput((2, 3, 5), low=0.2, high=1), (2, 3, 5), (2, 3, 5))),
         ),
-        refused=(Refused({}, ((3,), (3,)), "takes 3 inputs"),),
     ),
     elementwise(
         "compare",
@@ -190,7 +184,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             Example({"form": form, "value": 0.25}, (DrawnInput((3, 4), away_from=(0.25,)),))
             for form in ("ge", "gt", "le", "lt", "eq")
         ),
-        refused=(Refused({"form": "near"}, ((3,),), "form"),),
     ),
     elementwise(  # slope 1 at the bounds, as torch.clamp
         "clip",
@@ -206,7 +199,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             Example({"high": 0.5}, (DrawnInput((7,), away_from=(0.5,)),)),
             Example({"low": -0.5}, (DrawnInput((2, 9), away_from=(-0.5,)),)),
         ),
-        refused=(Refused({}, ((3,),), "'low' or 'high'"), Refused({"low": float("nan")}, ((3,),), "low")),
     ),
     elementwise(
         "hard_sigmoid",
@@ -250,7 +242,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             Example(inputs=(DrawnInput((3, 4, 5), low=-6, high=6, away_from=(0,)),)),
             Example({"alpha": 0.5}, (DrawnInput((7,), low=-3, high=3, away_from=(0,)),)),
         ),
-        refused=(Refused({"alpha": 0.0}, ((3,),), "alpha"),),
     ),
     elementwise(  # log(1 + e^x)
         "softplus",
@@ -281,7 +272,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         ),
         options=Offset,
         examples=(Example({"offset": 0.5}, ((7,),)), Example({"offset": -1.5}, ((3, 4, 5),))),
-        refused=(Refused({}, ((3,),), "no 'offset'"),),
         takes_over=True,
     ),
     elementwise(  # dx from the stored output
@@ -355,7 +345,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             Example({"exponent": -2.0}, POSITIVE[1].inputs),
             Example({"exponent": 3.0}, (DrawnInput((2, 9)),)),
         ),
-        refused=(Refused({}, ((3,),), "no 'exponent'"),),
     ),
     elementwise(
         "error_function",

@@ -19,7 +19,7 @@ from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, KernelCall, KernelChoice, Ranges, Region, Tensors, TileTask
-from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Shape, Step, Values
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Shape, Step, Values
 from trainlib.primitives.lowering.boxes import (
     CUT_DIMENSIONS,
     LeadingBoxes,
@@ -208,11 +208,6 @@ PRIMITIVE = LayerPrimitive(
         Example(inputs=((6,), (2, 3, 1)), batches=(1, 2)),
         Example(inputs=((4, 3), (4, 3))),
         Example(inputs=((1,), (7,))),
-    ),
-    refused=(
-        Refused({}, ((2, 3), (4, 3)), "cannot be broadcast"),
-        Refused({}, ((3,),), "2 inputs"),
-        Refused({}, ((1, 1, 1, 1, 1, 2), (2,)), "too many"),
     ),
     inputs=(2, 2),
     layouts=None,

@@ -16,7 +16,7 @@ from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, KernelChoice, Ranges, Tensors, TileTask
-from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Positive, Refused, Step, Values
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Positive, Step, Values
 from trainlib.primitives.elementwise.broadcast_add import (
     BroadcastGradient,
     reduced,
@@ -97,11 +97,6 @@ PRIMITIVE = LayerPrimitive(
         Example({"shape": [2, 3, 4]}, ((4,),)),
         Example({"shape": [6]}, ((1,),)),
         Example({"shape": [4, 3]}, ((4, 3),)),
-    ),
-    refused=(
-        Refused({"shape": [4, 3]}, ((2, 3),), "cannot expand"),
-        Refused({"shape": [3]}, ((2, 3),), "cannot expand"),
-        Refused({"shape": []}, ((3,),), "shape"),
     ),
     layouts=None,
 )

@@ -25,7 +25,6 @@ from trainlib.primitives.definition import (
     LayerPrimitive,
     Parameter,
     Positive,
-    Refused,
     Step,
     Values,
 )
@@ -78,6 +77,5 @@ PRIMITIVE = LayerPrimitive(
         Example({"shape": [5, 4]}, (COUNTED,), batches=(1, 3)),
         Example({"shape": [7]}, (COUNTED,), batches=(1, 2)),
     ),
-    refused=(Refused({}, ((3,),), "no 'shape'"), Refused({"shape": [0]}, ((3,),), "shape")),
     layouts=None,
 )

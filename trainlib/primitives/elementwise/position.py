@@ -17,15 +17,7 @@ from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Initial, Op, Tensor
 from trainlib.ir.steps import KernelChoice, Ranges, Tensors, TileTask, part
-from trainlib.primitives.definition import (
-    Example,
-    LayerPlan,
-    LayerPrimitive,
-    Parameter,
-    Refused,
-    Step,
-    Values,
-)
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Parameter, Step, Values
 from trainlib.primitives.lowering.boxes import CUT_DIMENSIONS, LeadingBoxes, leading_region, sizes_of
 from trainlib.primitives.lowering.calls import VECTOR_ADD, NoMatmul, batch_extent, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
@@ -93,6 +85,5 @@ PRIMITIVE = LayerPrimitive(
         Example(inputs=((7,),), batches=(1, 2)),
         Example(inputs=((2, 3, 5),), batches=(2,)),
     ),
-    refused=(Refused({"features": 3}, ((3,),), "unknown key 'features'"),),
     layouts=None,
 )

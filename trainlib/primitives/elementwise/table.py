@@ -20,7 +20,6 @@ from trainlib.primitives.definition import (
     LayerPrimitive,
     Output,
     Random,
-    Refused,
     Shape,
     Share,
 )
@@ -122,7 +121,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             Example({"slope": 0.2}, ((3, 4, 5),)),
             Example({"slope": 0.0}, (DrawnInput((2, 9), low=-0.1, high=0.1),)),
         ),
-        refused=(Refused({"slope": 1.5}, ((3,),), "slope"), Refused({"slope": -0.1}, ((3,),), "slope")),
     ),
     elementwise(  # dx from the stored output
         "sigmoid",
@@ -160,7 +158,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             Example(inputs=(DrawnInput((4, 16), low=-12, high=12),)),
             Example({"form": "pulp_fastexp"}, (DrawnInput((4, 8), low=-4, high=4),)),
         ),
-        refused=(Refused({"form": "fast"}, ((3,),), "form"),),
     ),
     elementwise(  # swish
         "silu",
@@ -212,7 +209,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             Example({"form": "pulp_rational"}, (DrawnInput((3, 4, 5), low=-4, high=4),)),
             Example({"form": "pulp_rational"}, (DrawnInput((2, 9), low=5, high=9),)),
         ),
-        refused=(Refused({"form": "fast"}, ((3,),), "form"),),
     ),
     elementwise(  # the gate of a transformer's feed-forward layer; PULP-TrainLib has FW only
         "swiglu",
@@ -228,7 +224,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             Example(inputs=((7,), (7,))),
             Example(inputs=(DrawnInput((3, 4, 5), low=-6, high=6), (3, 4, 5))),
         ),
-        refused=(Refused({}, ((3,), (4,)), "cannot swiglu shapes"), Refused({}, ((3,),), "takes 2 inputs")),
     ),
     elementwise(
         "scale",
@@ -244,7 +239,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             Example({"factor": -2.0}, ((3, 4, 5),)),
             Example({"factor": 4.0}, ((2, 9),)),
         ),
-        refused=(Refused({}, ((3,),), "no 'factor'"), Refused({"factor": float("nan")}, ((3,),), "factor")),
     ),
     elementwise(  # residual; both gradients are dy itself: views, no op (PULP-TrainLib: a copy for x)
         "add",
@@ -265,7 +259,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             Example(inputs=((2, 3, 5), (2, 3, 5))),
             Example({"variant": "as-published"}, ((2, 3, 5), (2, 3, 5))),
         ),
-        refused=(Refused({}, ((3,), (4,)), "cannot add shapes"),),
         takes_over=True,
     ),
     elementwise(  # in prediction nothing is dropped and nothing scaled
@@ -285,7 +278,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             Example({"p": 0.23}, ((3, 4, 5),)),
             Example({"p": 0.0}, ((6,),)),
         ),
-        refused=(Refused({"p": 1.0}, ((3,),), "p"), Refused({"p": -0.5}, ((3,),), "p")),
     ),
     elementwise(  # the builder inserts it where a layer's input has another format; widening is exact
         "cast",

@@ -24,7 +24,7 @@ from configs.errors import InputError, ShapeError
 from configs.model_file import LossSchema
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array
-from trainlib.primitives.definition import DrawnInput, Example, LabelPlan, Refused, Shape, Values
+from trainlib.primitives.definition import DrawnInput, Example, LabelPlan, Shape, Values
 from trainlib.primitives.losses.entry import loss
 from trainlib.primitives.losses.labels import class_numbers, counted, rows, unrowed
 from trainlib.primitives.lowering.elementwise import LossNests
@@ -186,13 +186,6 @@ CROSS_ENTROPY = loss(
         Example({**_ALL, "labels": "hard", "ignore_index": 1}, ((4,),), batches=(6,)),
         Example(_ALL, ((4, 3),)),
         Example({"labels": "hard", "ignore_index": -100}, (DrawnInput((3, 4, 5), low=-3, high=3),)),
-    ),
-    refused=(
-        Refused({}, ((),), "needs scores"),
-        Refused({"class_weights": [1.0, 2.0]}, ((3,),), "2 class_weights for 3 classes"),
-        Refused({"ignore_index": 1}, ((3,),), "no ignore_index"),
-        Refused({"label_smoothing": 1.5}, ((3,),), "less than or equal to 1"),
-        Refused({"weight": 0.0}, ((3,),), "greater than 0"),
     ),
 )
 """The entry of `trainlib.primitives.losses.table`."""

@@ -22,7 +22,6 @@ from trainlib.primitives.definition import (
     LabelPlan,
     LabelValues,
     LossPrimitive,
-    Refused,
     Shape,
     Step,
     Values,
@@ -50,7 +49,6 @@ def loss(
     examples: tuple[Example, ...],
     count: Formula = lambda y: y.size,
     options: type[LossSchema] = LossSchema,
-    refused: tuple[Refused, ...] = (),
     labels: LabelRule | None = None,
     values: LabelValues | Callable[[Mapping[str, Any]], LabelValues] = ANY_LABEL,
     unlabelled: bool = False,
@@ -101,7 +99,6 @@ def loss(
         step=Step("LOSS", reads, ("loss", "dy"), evaluated, LossLowering(chosen, value, gradient)),
         plan=(lambda attributes, output, where: None) if unlabelled else labels or like_output,
         examples=examples,
-        refused=refused,
     )
 
 

@@ -17,7 +17,7 @@ from configs.errors import InputError, ShapeError
 from configs.model_file import LossSchema
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array
-from trainlib.primitives.definition import DrawnInput, Example, LabelPlan, Refused, Shape, Values
+from trainlib.primitives.definition import DrawnInput, Example, LabelPlan, Shape, Values
 from trainlib.primitives.derivative import elementary
 from trainlib.primitives.losses.cross_entropy import ClassLossSchema, class_count, class_sizes, marked
 from trainlib.primitives.losses.entry import derived, loss
@@ -246,7 +246,6 @@ LIKELIHOODS = (
                 {"element_weights": [0.5, 2.0], "reduction": "sum"}, (DrawnInput((2, 3), low=0.1, high=0.9),)
             ),
         ),
-        refused=(Refused({"element_weights": [1.0, 2.0]}, ((3,),), "2 element_weights for 3 channels"),),
     ),
     loss(
         "bce_with_logits",
@@ -261,10 +260,6 @@ LIKELIHOODS = (
             Example(inputs=((7,),)),
             Example({"pos_weight": [0.5, 2.0, 1.0], "weight": 0.4}, (DrawnInput((3, 4, 2), low=-9, high=9),)),
             Example({"pos_weight": 3.0, "element_weights": [1.0, 0.0, 2.0], "reduction": "sum"}, ((3, 5),)),
-        ),
-        refused=(
-            Refused({"pos_weight": [1.0, 2.0]}, ((3,),), "2 pos_weight for 3 channels"),
-            Refused({"pos_weight": -1.0}, ((3,),), "greater than or equal to 0"),
         ),
     ),
     loss(
@@ -308,10 +303,6 @@ LIKELIHOODS = (
             Example(inputs=(DrawnInput((5,), low=-4, high=0),)),
             Example({"class_weights": [0.5, 2.0, 0.0, 1.0], "ignore_index": 3}, ((4, 3),), batches=(3,)),
             Example({"reduction": "sum", "weight": 2.5}, (DrawnInput((3, 4, 5), low=-3, high=0),)),
-        ),
-        refused=(
-            Refused({}, ((),), "needs scores"),
-            Refused({"class_weights": [1.0]}, ((3,),), "1 class_weights for 3 classes"),
         ),
     ),
 )

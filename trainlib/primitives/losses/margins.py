@@ -12,7 +12,7 @@ from configs.errors import ShapeError
 from configs.model_file import LossSchema
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array
-from trainlib.primitives.definition import DrawnInput, Example, LabelPlan, Refused, Values
+from trainlib.primitives.definition import DrawnInput, Example, LabelPlan, Values
 from trainlib.primitives.derivative import elementary
 from trainlib.primitives.losses.cross_entropy import ClassWeights
 from trainlib.primitives.losses.entry import derived, loss
@@ -201,11 +201,6 @@ MARGINS = (
             Example(inputs=((5,),)),
             Example({"p": 2, "margin": 0.5, "class_weights": [0.5, 2.0, 1.0]}, ((3,),)),
         ),
-        refused=(
-            Refused({}, ((2, 3),), "vector of scores"),
-            Refused({"class_weights": [1.0]}, ((3,),), "1 class_weights for 3 classes"),
-            Refused({"p": 3}, ((3,),), "1 or 2"),
-        ),
     ),
     loss(  # torch.nn.CosineEmbeddingLoss of output and target, which belong together
         "cosine",
@@ -218,7 +213,6 @@ MARGINS = (
         ),
         labels=_cosine_plan,
         examples=(Example(inputs=((6,),)), Example({"reduction": "sum"}, ((3,),))),
-        refused=(Refused({}, ((2, 3),), "a vector for each sample"),),
     ),
 )
 """Entries of `trainlib.primitives.losses.table`."""

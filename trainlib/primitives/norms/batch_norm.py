@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from trainlib.primitives.definition import DrawnInput, Example, LayerPrimitive, Refused
+from trainlib.primitives.definition import DrawnInput, Example, LayerPrimitive
 from trainlib.primitives.norms.norm import RunningSchema, norm_plan
 from trainlib.primitives.norms.norm_steps import BATCH_STEPS
 
@@ -24,10 +24,5 @@ PRIMITIVE = LayerPrimitive(
         Example({"momentum": 0.3, "eps": 0.01}, (DrawnInput((5,), low=0.0, high=4.0),), batches=(4, 7)),
         Example({"affine": False}, ((2, 3, 3),)),
         Example({"fixed_statistics": True}, ((3, 4, 2),)),
-    ),
-    refused=(
-        Refused({}, ((5,),), "a mean over one element"),
-        Refused({"eps": 0.0}, ((3, 4, 4),), "eps"),
-        Refused({"momentum": 2.0}, ((3, 4, 4),), "momentum"),
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from trainlib.primitives.definition import DrawnInput, Example, LayerPrimitive, Positive, Refused
+from trainlib.primitives.definition import DrawnInput, Example, LayerPrimitive, Positive
 from trainlib.primitives.norms.norm import StepwiseSchema, norm_plan
 from trainlib.primitives.norms.norm_steps import NORM_STEPS
 
@@ -27,10 +27,5 @@ PRIMITIVE = LayerPrimitive(
         Example({"groups": 4}, ((4, 2, 4),)),
         Example({"groups": 2, "stepwise": True}, ((4, 3, 3),)),
         Example({"groups": 3, "affine": False, "stepwise": True}, ((6, 2, 2),)),
-    ),
-    refused=(
-        Refused({"groups": 3}, ((4, 2, 2),), "3 groups do not divide 4 channels"),
-        Refused({"groups": 0}, ((4, 2, 2),), "groups"),
-        Refused({"groups": 4}, ((4,),), "a mean over one element"),
     ),
 )

@@ -13,7 +13,7 @@ from typing import Any
 
 from configs.errors import ShapeError
 from trainlib.ir.graph import Tensor
-from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Refused
+from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive
 from trainlib.primitives.norms.norm import RunningSchema, StepwiseSchema, norm_plan
 from trainlib.primitives.norms.norm_steps import NORM_STEPS
 
@@ -47,10 +47,5 @@ PRIMITIVE = LayerPrimitive(
         Example({"fixed_statistics": True}, ((3, 4, 2),)),
         Example({"stepwise": True}, ((3, 4, 5),)),
         Example({"stepwise": True, "running": True, "momentum": 0.3, "affine": False}, ((2, 3, 4),)),
-    ),
-    refused=(
-        Refused({}, ((5,),), "instance_norm needs channels"),
-        Refused({}, ((3, 1, 1),), "a mean over one element"),
-        Refused({"eps": -1.0}, ((3, 4, 4),), "eps"),
     ),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from trainlib.primitives.definition import DrawnInput, Example, LayerPrimitive, Positive, Refused
+from trainlib.primitives.definition import DrawnInput, Example, LayerPrimitive, Positive
 from trainlib.primitives.norms.norm import StepwiseSchema, norm_plan
 from trainlib.primitives.norms.norm_steps import NORM_STEPS
 
@@ -33,10 +33,5 @@ PRIMITIVE = LayerPrimitive(
         Example({"axes": 2, "affine": False}, ((3, 2, 5),)),
         Example({"stepwise": True}, ((7, 6),)),
         Example({"axes": 2, "bias": False, "stepwise": True}, ((3, 4, 5),)),
-    ),
-    refused=(
-        Refused({"axes": 3}, ((4, 5),), "cannot normalise over 3 dimensions"),
-        Refused({"axes": 0}, ((4, 5),), "axes"),
-        Refused({}, ((4, 1),), "a mean over one element"),
     ),
 )

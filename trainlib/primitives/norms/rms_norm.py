@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from trainlib.primitives.definition import DrawnInput, Example, LayerPrimitive, Positive, Refused
+from trainlib.primitives.definition import DrawnInput, Example, LayerPrimitive, Positive
 from trainlib.primitives.norms.norm import StepwiseSchema, norm_plan
 from trainlib.primitives.norms.norm_steps import NORM_STEPS
 
@@ -27,9 +27,5 @@ PRIMITIVE = LayerPrimitive(
         Example({"affine": False}, ((3, 5),)),
         Example({"stepwise": True}, ((7, 6),)),
         Example({"axes": 3, "affine": False, "stepwise": True}, ((2, 3, 4),)),
-    ),
-    refused=(
-        Refused({"axes": 3}, ((4, 5),), "cannot normalise over 3 dimensions"),
-        Refused({"eps": 0.0}, ((4, 5),), "eps"),
     ),
 )

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainlib.ir.graph import Tensor
-from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Step
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Step
 from trainlib.primitives.pooling.pooling import (
     PoolingSchema,
     average_backward,
@@ -45,13 +45,5 @@ PRIMITIVE = LayerPrimitive(
         Example({"kernel": 2, "stride": 3}, ((1, 8, 9),)),
         Example({"kernel": 3, "stride": 2, "padding": [2, 0, 0, 1]}, ((2, 5, 6),)),
         Example({"kernel": 2, "padding": [0, 1, 0, 1], "count_include_pad": False}, ((2, 5, 5),)),
-    ),
-    refused=(
-        Refused({"kernel": 9}, ((1, 8, 8),), "kernel 9 is larger than the padded input"),
-        Refused({"kernel": 2, "padding": 2}, ((1, 8, 8),), "padding 2 and 2 of 8 elements"),
-        Refused({"kernel": 2, "padding": [1, 1, 1]}, ((1, 8, 8),), "padding"),
-        Refused({"kernel": 2, "stride": 0}, ((1, 8, 8),), "stride"),
-        Refused({"kernel": [2, 2, 2]}, ((1, 8, 8),), "kernel"),
-        Refused({"kernel": 2}, ((8,),), "pooling needs an image"),
     ),
 )

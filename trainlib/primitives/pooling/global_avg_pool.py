@@ -8,7 +8,7 @@ from typing import Any
 
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Tensor
-from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Step
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Step
 from trainlib.primitives.pooling.pooling import (
     GlobalAverageForward,
     average_backward,
@@ -31,5 +31,4 @@ PRIMITIVE = LayerPrimitive(
         Step("IG", ("dy",), ("dx",), average_gradient_reference, average_backward()),
     ),
     examples=(Example({}, ((3, 4, 5),)), Example({}, ((5, 1, 1),)), Example({}, ((1, 6, 6),))),
-    refused=(Refused({}, ((8,),), "pooling needs an image"),),
 )

@@ -20,7 +20,7 @@ from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, Extent, KernelChoice, Ranges, Region, Tensors, TileTask
-from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Positive, Refused, Step, Values
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Positive, Step, Values
 from trainlib.primitives.lowering.boxes import sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
@@ -243,12 +243,5 @@ PRIMITIVE = LayerPrimitive(
         Example({"mode": "bilinear", "scale": 2.5}, ((2, 3, 4),)),
         Example({"mode": "bilinear", "size": [3, 4]}, ((1, 7, 9),)),
         Example({"mode": "bilinear", "size": [4, 4]}, ((1, 1, 2),)),
-    ),
-    refused=(
-        Refused({}, ((1, 4, 4),), "either size or scale"),
-        Refused({"size": [8, 8], "scale": 2}, ((1, 4, 4),), "either size or scale"),
-        Refused({"size": [0, 8]}, ((1, 4, 4),), "size"),
-        Refused({"scale": 0.1}, ((1, 4, 4),), "no pixels"),
-        Refused({"scale": 2}, ((16,),), "needs an image"),
     ),
 )

@@ -22,7 +22,6 @@ from trainlib.primitives.definition import (
     Example,
     LayerPlan,
     LayerPrimitive,
-    Refused,
     Step,
     Values,
 )
@@ -170,15 +169,5 @@ PRIMITIVE = LayerPrimitive(
             {"kernel": [3, 2], "stride": 2, "variant": "as-published"},
             (DrawnInput((2, 8, 7), low=-2, high=-1, distinct=True),),
         ),
-    ),
-    refused=(
-        Refused({"kernel": 9}, ((1, 8, 8),), "kernel 9 is larger than the padded input"),
-        Refused({"kernel": 2, "padding": 2}, ((1, 8, 8),), "padding 2 and 2 of 8 elements"),
-        Refused({"kernel": 2, "padding": [0, 3, 0, 0]}, ((1, 8, 8),), "a window of 2 sees nothing else"),
-        Refused(
-            {"kernel": 2, "stride": [2, 1], "variant": "as-published"}, ((1, 8, 8),), "cannot do this layer"
-        ),
-        Refused({"kernel": 2, "stride": 0}, ((1, 8, 8),), "stride"),
-        Refused({"kernel": 2}, ((8,),), "pooling needs an image"),
     ),
 )

@@ -16,15 +16,7 @@ import numpy as np
 
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, KernelChoice, Ranges, Tensors, TileTask
-from trainlib.primitives.definition import (
-    DrawnInput,
-    Example,
-    LayerPlan,
-    LayerPrimitive,
-    Refused,
-    Step,
-    Values,
-)
+from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Step, Values
 from trainlib.primitives.lowering.boxes import leading_region, sizes_of
 from trainlib.primitives.lowering.calls import box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
@@ -145,10 +137,6 @@ MAX = LayerPrimitive(
         Step("IG", ("x", "y", "dy"), ("dx",), _backward, _InputGradient()),
     ),
     examples=_examples(),
-    refused=(
-        Refused({"axes": [3]}, ((2, 3),), "axis 3 is none"),
-        Refused({"axes": [0], "ties": "last"}, ((2, 3),), "ties"),
-    ),
 )
 
 MIN = replace(MAX, name="reduce_min", plan=_plan(False))

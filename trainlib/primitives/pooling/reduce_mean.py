@@ -25,7 +25,6 @@ from trainlib.primitives.definition import (
     LayerPlan,
     LayerPrimitive,
     NotNegative,
-    Refused,
     Shape,
     Step,
     Values,
@@ -178,12 +177,6 @@ MEAN = LayerPrimitive(
         Example({"axes": [1, 2]}, ((3, 4, 5),)),
         Example({"axes": [1], "keep_dims": True}, ((2, 6, 3),)),
         Example({"axes": [0]}, ((9,),)),
-    ),
-    refused=(
-        Refused({"axes": [3]}, ((2, 3),), "axis 3 is none"),
-        Refused({"axes": [0, 2]}, ((2, 3, 4),), "not neighbours"),
-        Refused({"axes": [1, 1]}, ((2, 3, 4),), "not neighbours"),
-        Refused({"axes": []}, ((2, 3),), "axes"),
     ),
 )
 

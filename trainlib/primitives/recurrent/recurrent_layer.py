@@ -19,7 +19,6 @@ from trainlib.primitives.definition import (
     LayerPrimitive,
     Parameter,
     Positive,
-    Refused,
     Saved,
     Step,
     Values,
@@ -239,7 +238,6 @@ def recurrent_primitive(
 ) -> LayerPrimitive:
     """The layer of a cell: with one step for the whole sequence, or with steps per time step."""
     states = 2 if cell.has_cell else 1
-    given = [(4,)] * (states - 1)
     return LayerPrimitive(
         name=name,
         schema=RecurrentSchema,
@@ -247,12 +245,6 @@ def recurrent_primitive(
         steps=_whole_steps(cell, reference),
         repeated=_stepwise(cell, reference),
         examples=examples,
-        refused=(
-            Refused({"hidden": 0}, ((4, 3),), "hidden"),
-            Refused({"hidden": 4}, ((3,),), "needs a sequence"),
-            Refused({"hidden": 4}, ((2, 3), *given, (5,)), f"initial state of {name}"),
-            Refused({"hidden": 4}, ((2, 3), *given, (4,), (4,)), f"1 to {1 + states} inputs"),
-        ),
         inputs=(1, 1 + states),
         layouts=None,
     )

@@ -11,15 +11,7 @@ import numpy as np
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.primitives.definition import (
-    Example,
-    LayerPlan,
-    LayerPrimitive,
-    NotNegative,
-    Refused,
-    Step,
-    Values,
-)
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, NotNegative, Step, Values
 from trainlib.primitives.lowering.boxes import sample_axis
 from trainlib.primitives.shapes.box_copies import check_rank
 from trainlib.primitives.shapes.joining import Join, Split, piece_number, piece_offsets
@@ -70,12 +62,6 @@ PRIMITIVE = LayerPrimitive(
         Example(inputs=((3,), (5,))),
         Example(inputs=((2, 4, 3), (1, 4, 3), (3, 4, 3))),
         Example({"axis": 2}, ((2, 3, 4), (2, 3, 1))),
-    ),
-    refused=(
-        Refused({}, ((2, 3), (2, 4)), "cannot join"),
-        Refused({"axis": 1}, ((2, 3), (2, 3, 1)), "cannot join"),
-        Refused({"axis": 2}, ((2, 3), (2, 3)), "axis 2 is none"),
-        Refused({}, ((2, 3),), "takes 2 to"),
     ),
     inputs=(2, MOST_INPUTS),
 )

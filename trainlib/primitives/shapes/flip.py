@@ -17,21 +17,8 @@ from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, KernelChoice, Ranges, Tensors, TileTask
-from trainlib.primitives.definition import (
-    Example,
-    LayerPlan,
-    LayerPrimitive,
-    NotNegative,
-    Refused,
-    Step,
-)
-from trainlib.primitives.lowering.boxes import (
-    LeadingBoxes,
-    leading_region,
-    row_major,
-    sample_axis,
-    sizes_of,
-)
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, NotNegative, Step
+from trainlib.primitives.lowering.boxes import LeadingBoxes, leading_region, row_major, sample_axis, sizes_of
 from trainlib.primitives.lowering.calls import box
 from trainlib.primitives.lowering.kernel_call import Piece
 from trainlib.primitives.shapes.box_copies import Walk, check_rank, walk_call
@@ -96,10 +83,5 @@ PRIMITIVE = LayerPrimitive(
         Example({"axes": [0]}, ((7,),)),
         Example({"axes": [0]}, ((5, 3),)),
         Example({"axes": [1, 2]}, ((2, 4, 5),)),
-    ),
-    refused=(
-        Refused({"axes": [1]}, ((7,),), "axis 1 is none"),
-        Refused({"axes": [0, 0]}, ((7,),), "name one twice"),
-        Refused({"axes": []}, ((7,),), "axes"),
     ),
 )

@@ -16,15 +16,7 @@ from pydantic import Field
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.primitives.definition import (
-    Example,
-    LayerPlan,
-    LayerPrimitive,
-    NotNegative,
-    Refused,
-    Step,
-    Values,
-)
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, NotNegative, Step, Values
 from trainlib.primitives.shapes.box_copies import ShiftLowering, check_rank
 
 
@@ -88,11 +80,5 @@ PRIMITIVE = LayerPrimitive(
         Example({"pads": [[0, 0], [2, 1], [3, 0]], "value": 0.5}, ((2, 3, 4),)),
         Example({"pads": [[4, 2]]}, ((5,),)),
         Example({"pads": [[1, 0], [0, 2]]}, ((2, 3),)),
-    ),
-    refused=(
-        Refused({"pads": [[1, 1]]}, ((2, 3, 3),), "1 pairs of pads"),
-        Refused({"pads": [[-1, 1]]}, ((3,),), "pads"),
-        Refused({"pads": [[1]]}, ((3,),), "pads"),
-        Refused({}, ((3,),), "pads"),
     ),
 )

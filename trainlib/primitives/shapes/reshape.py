@@ -12,7 +12,7 @@ from pydantic import Field
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Tensor
-from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive
 
 
 class _Schema(LayerSchema):
@@ -42,11 +42,4 @@ PRIMITIVE = LayerPrimitive(
     plan=_plan,
     steps=(),
     examples=(Example({"shape": [4, 6]}, ((2, 3, 4),)), Example({"shape": [2, -1, 2]}, ((12,),))),
-    refused=(
-        Refused({"shape": [5, 5]}, ((2, 3, 4),), "cannot reshape"),
-        Refused({"shape": [5, -1]}, ((2, 3, 4),), "cannot reshape"),
-        Refused({"shape": [-1, -1]}, ((4,),), "not clear"),
-        Refused({"shape": [0, 4]}, ((4,),), "not clear"),
-        Refused({"shape": []}, ((4,),), "shape"),
-    ),
 )

@@ -17,7 +17,6 @@ from trainlib.primitives.definition import (
     LayerPrimitive,
     NotNegative,
     Positive,
-    Refused,
     Step,
     Values,
 )
@@ -80,11 +79,5 @@ PRIMITIVE = LayerPrimitive(
         Example({"stop": 3}, ((7,),)),
         Example({"axis": 0, "start": 1, "stop": 3}, ((4, 3, 5),)),
         Example({"axis": 2, "start": 2, "stop": 5}, ((2, 3, 5),)),
-    ),
-    refused=(
-        Refused({"stop": 9}, ((7,),), "not inside axis 0 of 7"),
-        Refused({"start": 3, "stop": 3}, ((7,),), "not inside"),
-        Refused({"axis": 1, "stop": 2}, ((7,),), "axis 1 is none"),
-        Refused({}, ((7,),), "stop"),
     ),
 )

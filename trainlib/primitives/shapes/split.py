@@ -22,7 +22,6 @@ from trainlib.primitives.definition import (
     LayerPrimitive,
     NotNegative,
     Positive,
-    Refused,
     Step,
     Values,
 )
@@ -80,11 +79,5 @@ PRIMITIVE = LayerPrimitive(
         Example({"sizes": [3, 4]}, ((7,),)),
         Example({"axis": 1, "sizes": [1, 2, 1]}, ((2, 4, 3),)),
         Example({"axis": 2, "sizes": [2, 3]}, ((2, 3, 5),)),
-    ),
-    refused=(
-        Refused({"sizes": [3, 3]}, ((7,),), "add up to 6"),
-        Refused({"sizes": [7]}, ((7,),), "sizes"),
-        Refused({"sizes": [7, 0]}, ((7,),), "sizes"),
-        Refused({"axis": 1, "sizes": [3, 4]}, ((7,),), "axis 1 is none"),
     ),
 )

@@ -23,7 +23,6 @@ from trainlib.primitives.definition import (
     LayerPlan,
     LayerPrimitive,
     NotNegative,
-    Refused,
     Shape,
     Step,
     Values,
@@ -135,10 +134,5 @@ PRIMITIVE = LayerPrimitive(
         Example({"axes": [2, 0, 1]}, ((3, 4, 5),)),
         Example({"axes": [3, 1, 0, 2]}, ((2, 3, 4, 5),)),
         Example({"axes": [0]}, ((6,),)),
-    ),
-    refused=(
-        Refused({"axes": [0, 1]}, ((3, 4, 5),), "no order of the dimensions"),
-        Refused({"axes": [0, 0]}, ((3, 4),), "no order of the dimensions"),
-        Refused({"axes": [0, 1, 2, 3, 4, 5]}, ((1, 1, 1, 1, 1, 1),), "too many"),
     ),
 )
