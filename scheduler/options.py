@@ -119,7 +119,7 @@ def of_programs(options: ScheduleOptions, graphs: Sequence[TrainingGraph]) -> li
     What no program knows stays, for `scheduler.schedule.build_schedule` to refuse.
     """
     names = [{name for op in graph.ops for name in (op.name, op.step)} for graph in graphs]
-    return [_without(options, set().union(*names) - own) for own in names]
+    return [_without(options, set().union(*names) - mine) for mine in names]
 
 
 def _without(options: ScheduleOptions, names: set[str]) -> ScheduleOptions:

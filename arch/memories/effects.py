@@ -170,11 +170,11 @@ class Effects:
         else:
             source, destination = move_spans(subject)
             reads, writes = (source,), (destination,)
-        known = subject, reads, writes
+        spans = subject, reads, writes
         if len(self._spans) >= MAX_REMEMBERED:
             self._spans.clear()
-        self._spans[id(subject)] = known
-        return known
+        self._spans[id(subject)] = spans
+        return spans
 
     def _close(self, step: Instant, subject: Move | Effect, under_way: OpenAccess) -> None:
         self.log.entries.append(_make_entry((step, under_way.key, subject)))

@@ -72,11 +72,11 @@ class ReplayPlan:
 
     def _footprint(self, index: int) -> _Footprint:
         """That of an entry; those asked for last are remembered, those of all take more than the moves."""
-        found = self._footprints.pop(index, None) or _footprint(self._entries[index])
-        self._footprints[index] = found
+        footprint = self._footprints.pop(index, None) or _footprint(self._entries[index])
+        self._footprints[index] = footprint
         if len(self._footprints) > REMEMBERED:
             del self._footprints[next(iter(self._footprints))]
-        return found
+        return footprint
 
     def _until_end(self, index: int, key: int) -> tuple[list[_Footprint], _Footprint]:
         """Footprints of what lies between the start of an access and its end, and of the end."""

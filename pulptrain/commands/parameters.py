@@ -38,10 +38,10 @@ def takes(kind: type, *, only_given: bool = False, **defaults: Any) -> Callable[
             command(**others, **options)
 
         signature = inspect.signature(command, eval_str=True)
-        own = [item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD]
+        declared_here = [item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD]
         made = [_parameter(key, declared[key]) for key in keys]
         call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [item.replace(kind=item.KEYWORD_ONLY) for item in (*own, *made)]
+            [item.replace(kind=item.KEYWORD_ONLY) for item in (*declared_here, *made)]
         )
         call.__annotations__ = {}
         return call  # type: ignore[return-value]

@@ -154,15 +154,15 @@ class Goldens:
         """Inputs of a network and their labels, None where none are stored."""
         if self.is_artifact:
             return [(sample["x"], sample["y"]) for sample in self.samples(("x", "y"))]
-        found = self.inputs.get(name, self.inputs.get("arr_0000"))
-        if found is None:
-            found = next(iter(self.inputs.values()))
-        return [(found, None)]
+        fed = self.inputs.get(name, self.inputs.get("arr_0000"))
+        if fed is None:
+            fed = next(iter(self.inputs.values()))
+        return [(fed, None)]
 
     def output(self, name: str) -> Array:
         """The golden output of a network."""
-        found = self.outputs.get(name, self.outputs.get("logits0"))
-        return next(iter(self.outputs.values())) if found is None else found
+        stored = self.outputs.get(name, self.outputs.get("logits0"))
+        return next(iter(self.outputs.values())) if stored is None else stored
 
     def weights(self, given: Collection[str], graph: OnnxGraph) -> dict[str, Array]:
         """Weights after the last update by the names of the graph.

@@ -114,8 +114,8 @@ class Loss(Part):
     primitive: LossPrimitive
 
     def _check(self, where: str) -> None:
-        own = {key: value for key, value in self.options.items() if key not in TERM_KEYS}
-        values = {"name": self.primitive.name, **own}
+        options = {key: value for key, value in self.options.items() if key not in TERM_KEYS}
+        values = {"name": self.primitive.name, **options}
         validate_values(self.primitive.schema, values, type(self).__name__, where)
 
 
@@ -126,9 +126,9 @@ class Optimizer(Part):
 
     def _check(self, where: str) -> None:
         gradients = {key: value for key, value in self.options.items() if key in GRADIENT_KEYS}
-        own = {key: value for key, value in self.options.items() if key not in GRADIENT_KEYS}
+        options = {key: value for key, value in self.options.items() if key not in GRADIENT_KEYS}
         validate_values(GradientOptions, gradients, type(self).__name__, where)
-        values = {"name": self.primitive.name, **own}
+        values = {"name": self.primitive.name, **options}
         validate_values(self.primitive.schema, values, type(self).__name__, where)
 
 

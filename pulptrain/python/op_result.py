@@ -130,10 +130,10 @@ class Totals(Sequence[Total]):
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
-            found = {row.name: row for row in self._rows}
-            if key not in found:
-                raise unknown(key, found, f"the {self._by}s")
-            return found[key]
+            by_name = {row.name: row for row in self._rows}
+            if key not in by_name:
+                raise unknown(key, by_name, f"the {self._by}s")
+            return by_name[key]
         return self._rows[key]
 
     def to_pandas(self) -> Any:

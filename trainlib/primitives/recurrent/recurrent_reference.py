@@ -55,12 +55,12 @@ def forward(cell: CellReference) -> Reference:
     def reference(op: Op, values: Values) -> Values:
         x, wx, wh = values["x"], values["wx"], values["wh"]
         h, c = (initial_state(values, role, x, len(wh)) for role in ("x1", "x2"))
-        found: list[dict[str, Array]] = []
+        steps: list[dict[str, Array]] = []
         for time in range(x.shape[1]):
             made = cell.advance(x[:, time] @ wx + _bias(values, "bx"), h @ wh + _bias(values, "bh"), h, c)
             h, c = made["y"], made.get("c", c)
-            found.append(made)
-        return {role: np.stack([made[role] for made in found], axis=1) for role in ("y", *cell.saved)}
+            steps.append(made)
+        return {role: np.stack([made[role] for made in steps], axis=1) for role in ("y", *cell.saved)}
 
     return reference
 
@@ -71,7 +71,7 @@ def backward(cell: CellReference) -> Reference:
     def reference(op: Op, values: Values) -> Values:
         dy, wh = values["dy"], values["wh"]
         dh, dc = np.zeros_like(dy[:, 0]), np.zeros_like(dy[:, 0])
-        found: list[dict[str, Array]] = []
+        steps: list[dict[str, Array]] = []
         for time in range(dy.shape[1] - 1, -1, -1):
             kept = {role: values[role][:, time] for role in ("y", *cell.saved) if role in values}
             for role, source, given in (("before", "y", "x1"), ("cell_before", "c", "x2")):
@@ -81,12 +81,12 @@ def backward(cell: CellReference) -> Reference:
             made = cell.retreat(kept, dy[:, time] + dh, dc)
             dh = made.get("gh", made["g"]) @ wh.T + made.get("direct", 0)
             dc = made.get("dc", dc)
-            found.append(made)
-        found.reverse()
+            steps.append(made)
+        steps.reverse()
         results = {"dx1": dh, "dx2": dc}
         for role in ("g", "gh"):
-            if role in found[0]:
-                results[role] = np.stack([made[role] for made in found], axis=1)
+            if role in steps[0]:
+                results[role] = np.stack([made[role] for made in steps], axis=1)
         return results
 
     return reference
