@@ -11,24 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import KernelChoice, Ranges, Tensors, TileTask, part
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Parameter, Step, Values
 from trainlib.primitives.elementwise.position import START
+from trainlib.primitives.lowering.boxes import sequence_of
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.shapes.box_copies import ShiftLowering
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    shape = inputs[0].shape
-    if len(shape) != 3:
-        raise ShapeError(
-            f"class_token needs a sequence (length, features), its input has shape {shape[1:]}", where=where
-        )
-    batch, length, features = shape
+    batch, length, features = sequence_of(inputs[0], "class_token", where)
     return LayerPlan((batch, length + 1, features), {"w": Parameter((features,), START)})
 
 

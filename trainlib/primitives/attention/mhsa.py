@@ -44,6 +44,7 @@ from trainlib.primitives.definition import (
     Saved,
     Step,
 )
+from trainlib.primitives.lowering.boxes import sequence_of
 
 
 class _Schema(LayerSchema):
@@ -56,12 +57,7 @@ class _Schema(LayerSchema):
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    shape = inputs[0].shape
-    if len(shape) != 3:
-        raise ShapeError(
-            f"mhsa needs a sequence (length, features), its input has shape {shape[1:]}", where=where
-        )
-    batch, length, width = shape
+    batch, length, width = sequence_of(inputs[0], "mhsa", where)
     heads = attributes["heads"]
     features = attributes["features"] or width
     if features % heads:

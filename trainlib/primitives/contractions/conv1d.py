@@ -30,6 +30,7 @@ from trainlib.primitives.definition import (
     Step,
     Values,
 )
+from trainlib.primitives.lowering.boxes import sequence_of
 
 
 class _Schema(LayerSchema):
@@ -52,20 +53,14 @@ class _Schema(LayerSchema):
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    sequence = inputs[0]
-    if len(sequence.shape) != 3:
-        raise ShapeError(
-            f"conv1d needs a sequence (channels, length), its input has shape {sequence.shape[1:]}",
-            where=where,
-        )
-    batch, ci, length = sequence.shape
+    batch, ci, length = sequence_of(inputs[0], "conv1d", where, "channels, length")
     given = attributes["padding"]
     sides = [given, given] if isinstance(given, int) else list(given)
     if len(sides) != 2:
         raise ShapeError(f"padding {given} is neither one number nor [before, after]", where=where)
     rows = {"kernel": [1, attributes["kernel"]], "padding": [0, 0, *sides]}
     rows |= {name: [1, attributes[name]] for name in ("stride", "dilation")}
-    image = replace(sequence, shape=(batch, ci, 1, length), layout="CHW")
+    image = replace(inputs[0], shape=(batch, ci, 1, length), layout="CHW")
     co, groups = attributes["out_channels"], attributes["groups"]
     carried = convolution_attributes(rows, image, co, groups, where, "conv1d")
     weights = (co, ci // groups, attributes["kernel"])

@@ -11,6 +11,7 @@ from configs.model_file import LayerSchema
 from trainlib.ir.graph import Tensor
 from trainlib.primitives.contractions.conv_geometry import Pads
 from trainlib.primitives.definition import ZEROS, Parameter, Positive, Shape, he_uniform
+from trainlib.primitives.lowering.boxes import image_of
 
 
 class WindowSchema(LayerSchema):
@@ -39,13 +40,7 @@ class ChannelSchema(WindowSchema):
 
 def image_extents(kind: str, tensor: Tensor, where: str) -> tuple[int, int, int, int]:
     """(batch, channels, rows, columns) of an image in either layout. Raises ShapeError for other shapes."""
-    if len(tensor.shape) != 4:
-        raise ShapeError(
-            f"{kind} needs an image (channels, height, width), its input has shape {tensor.shape[1:]}",
-            where=where,
-            cure="put it before flatten and linear",
-        )
-    batch, first, second, third = tensor.shape
+    batch, first, second, third = image_of(tensor, kind, where)
     return (batch, third, first, second) if tensor.layout == "HWC" else (batch, first, second, third)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from configs.errors import ShapeError
-from trainlib.ir.graph import Op
+from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Ranges, Region, Tensors
 from trainlib.primitives.definition import Shape
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range
@@ -40,6 +40,26 @@ def leading_region(shape: Shape, ranges: Ranges) -> Region:
 def sizes_of(region: Region) -> Shape:
     """Shape of a box."""
     return tuple(stop - start for start, stop in region)
+
+
+def sequence_of(tensor: Tensor, name: str, where: str, axes: str = "length, features") -> Shape:
+    """(batch, length, features) of an input of the layer `name`. Raises ShapeError for other ranks."""
+    if len(tensor.shape) != 3:
+        raise ShapeError(
+            f"{name} needs a sequence ({axes}), its input has shape {tensor.shape[1:]}", where=where
+        )
+    return tensor.shape
+
+
+def image_of(tensor: Tensor, name: str, where: str) -> Shape:
+    """(batch, channels, rows, columns) in the order they are stored, as `sequence_of`."""
+    if len(tensor.shape) != 4:
+        raise ShapeError(
+            f"{name} needs an image (channels, height, width), its input has shape {tensor.shape[1:]}",
+            where=where,
+            cure="put it before flatten and linear",
+        )
+    return tensor.shape
 
 
 def sample_axis(axis: int, shape: Shape, where: str) -> int:

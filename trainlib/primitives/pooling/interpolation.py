@@ -21,7 +21,7 @@ from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, Extent, KernelChoice, Ranges, Region, Tensors, TileTask
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Positive, Step, Values
-from trainlib.primitives.lowering.boxes import sizes_of
+from trainlib.primitives.lowering.boxes import image_of, sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.shapes.box_copies import fill_call
@@ -40,13 +40,7 @@ class _Schema(LayerSchema):
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    shape = inputs[0].shape
-    if len(shape) != 4:
-        raise ShapeError(
-            f"interpolation needs an image (channels, height, width), its input has shape {shape[1:]}",
-            where=where,
-        )
-    batch, channels, hi, wi = shape
+    batch, channels, hi, wi = image_of(inputs[0], "interpolation", where)
     size, scale = attributes["size"], attributes["scale"]
     if (size is None) == (scale is None):
         raise ShapeError(

@@ -23,6 +23,7 @@ from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, Extent, Function, KernelChoice, Ranges, Tensors, TileTask, part
 from trainlib.primitives.contractions.conv_options import padding_of
 from trainlib.primitives.definition import LayerPlan, NotNegative, Positive, Saved, Values
+from trainlib.primitives.lowering.boxes import image_of
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 
@@ -90,14 +91,7 @@ def pooling_plan(
     attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str, *, save_positions: bool
 ) -> LayerPlan:
     """Shapes of a pooling layer. Raises ShapeError for no image, a kernel too large, a window of padding."""
-    shape = inputs[0].shape
-    if len(shape) != 4:
-        raise ShapeError(
-            f"pooling needs an image (channels, height, width), its input has shape {shape[1:]}",
-            where=where,
-            cure="put it before flatten and linear",
-        )
-    batch, channels, *sizes = shape
+    batch, channels, *sizes = image_of(inputs[0], "pooling", where)
     kernels = _pair(attributes.get("kernel", sizes))
     strides = kernels if attributes.get("stride") is None else _pair(attributes["stride"])
     sides = padding_of({"padding": attributes.get("padding", 0)}, where)

@@ -23,6 +23,7 @@ from trainlib.primitives.definition import (
     Step,
     Values,
 )
+from trainlib.primitives.lowering.boxes import sequence_of
 from trainlib.primitives.recurrent import recurrent_reference as shared
 from trainlib.primitives.recurrent.recurrent import Cell, Forward
 from trainlib.primitives.recurrent.recurrent_backward import Backward, InputGradient, WeightGradient
@@ -51,12 +52,7 @@ def _plan(
     cell: Cell, name: str, attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str
 ) -> LayerPlan:
     """Shapes; ShapeError for inputs that are no sequences and states of a wrong size."""
-    shape = inputs[0].shape
-    if len(shape) != 3:
-        raise ShapeError(
-            f"{name} needs a sequence (length, features), its input has shape {shape[1:]}", where=where
-        )
-    batch, length, features = shape
+    batch, length, features = sequence_of(inputs[0], name, where)
     hidden, gates = attributes["hidden"], cell.gates
     for state in inputs[1:]:
         if state.shape != (batch, hidden):
