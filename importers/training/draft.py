@@ -22,6 +22,7 @@ from importers.graph.onnx_graph import OnnxGraph, OnnxNode
 from trainlib.ir.graph import Tensor
 from trainlib.ir.steps import Array
 from trainlib.primitives.definition import LayerPlan, Shape, Step
+from trainlib.primitives.optimizers import accumulate
 from trainlib.registry import PRIMITIVES, layer_primitive
 from trainlib.training.builder import GraphBuilder
 from trainlib.training.options import layer_options
@@ -50,6 +51,8 @@ class TrainingDraft:
     constants: dict[str, Array] = field(default_factory=dict)
     values: dict[str, Array] = field(default_factory=dict)
     kept: dict[tuple[str, str], Kept] = field(default_factory=dict)
+    partial: dict[str, str] = field(default_factory=dict)
+    """Total of a weight's gradients -> sum of those of its uses so far."""
     gradients: set[str] = field(default_factory=set)
     """Tensors (of ours) that depend on the gradient of the loss."""
 
@@ -211,6 +214,24 @@ class TrainingDraft:
         self.check(kind, plan, roles)
         self.step(site, kind, "FW", {**roles, "y": y}, plan.attributes)
         return y
+
+    def has_other_names(self, name: str) -> bool:
+        """Whether another tensor of the file lies where this one does."""
+        places = [self._storage(tensor) for tensor in self.names.values()]
+        return places.count(self._storage(self.names[name])) > 1
+
+    def _storage(self, name: str) -> str:
+        source = self.tensor(name).alias_of
+        return name if source is None else self._storage(source)
+
+    def add_to(self, total: str, gradient: str, site: str, name: str) -> str:
+        """Add a gradient of a weight to that of its other uses, which the sum, `name`, overwrites."""
+        self.names = {theirs: ours for theirs, ours in self.names.items() if ours != total}
+        self.add(name, self.shape(total), "gradient", alias_of=total)
+        self.gradients.add(name)
+        roles = {"a": total, "b": gradient, "sum": name}
+        self.builder.emit(site, accumulate.PRIMITIVE.name, accumulate.PRIMITIVE.step, roles, {})
+        return name
 
     def keep(self, node: OnnxNode, key: str, kept: Kept) -> None:
         """Leave something for the backward node that reads the tensor `key` of the file."""

@@ -15,8 +15,8 @@ from importers.onnx.elements import clip_options, options_of, reduced_axes
 from importers.onnx.moves import gone_axes, indexed, new_axes, new_shape, order_of, part_sizes, slices
 from importers.ops import ALONE, PAIRS, POWERS, REDUCTIONS, RELATIONS, by_onnx
 from importers.place.pairs import common_shape
-from importers.training.layers import MICROSOFT, Handler, TrainingNode
-from trainlib.primitives.definition import Shape
+from importers.training.layers import ACCUMULATORS, MICROSOFT, SGD, Handler, TrainingNode, kind_of
+from trainlib.primitives.definition import LayerPlan, Shape
 
 _ALONE = {name.removeprefix(MICROSOFT): op for name, op in by_onnx(ALONE).items() if "importer" not in name}
 _GRADIENTS = {op.gradient.split()[0]: op for op in ALONE if op.gradient}
@@ -80,14 +80,46 @@ def _clip(item: TrainingNode) -> None:
 
 
 def _add(item: TrainingNode) -> None:
-    total = item.read(0)
+    total, in_place = item.read(0), _is_gradient_of_a_weight(item)
     count = sum(bool(name) for name in item.node.inputs)
     for index in range(1, count):
         last = index == count - 1
         name = item.out() if last else f"{item.site}.sum{index}"
         suffix = "" if last else f"_{index}"
-        total = _sum(item, total, item.read(index), name, suffix)
+        other = item.read(index)
+        if in_place and item.draft.shape(total) == item.draft.shape(other):
+            total = item.draft.add_to(total, other, item.site + suffix, name)
+        else:
+            total = _sum(item, total, other, name, suffix)
     item.give(total)
+
+
+def _is_gradient_of_a_weight(item: TrainingNode) -> bool:
+    """Whether only updates read the sum, which may then take the place of its first operand."""
+    readers = item.draft.graph.readers
+
+    def is_updating(name: str) -> bool:
+        found = readers.get(name, [])
+        return bool(found) and all(
+            is_updating(node.output(0))
+            if node.op in ("Add", "Sum")
+            else kind_of(node) in (*ACCUMULATORS, *SGD) and name == node.input(1)
+            for node in found
+        )
+
+    return is_updating(item.out()) and is_read_once(item, 0)
+
+
+def is_read_once(item: TrainingNode, index: int) -> bool:
+    """Whether an input is a gradient that this node reads once and nobody else, by whatever name."""
+    draft, name = item.draft, item.node.input(index)
+    return (
+        draft.read(name) in draft.gradients
+        and draft.graph.readers[name] == [item.node]
+        and item.node.inputs.count(name) == 1
+        and name not in draft.graph.outputs
+        and not draft.has_other_names(name)
+    )
 
 
 def _sum(item: TrainingNode, left: str, right: str, name: str, suffix: str) -> str:
@@ -325,8 +357,22 @@ def _only_index(item: TrainingNode, size: int) -> int:
     return indexed(int(number.reshape(-1)[0]), size)
 
 
+def _table(item: TrainingNode, table: Shape, numbers: str) -> LayerPlan:
+    """The plan of a table [words, features] whose rows are looked up by their numbers."""
+    shape = item.draft.shape(numbers)
+    if len(table) != 2 or item.axis(2) or not shape:
+        raise CannotTakeError(f"several indices into {list(table)}", "rows of a matrix, or one index")
+    options = {"vocabulary": table[0], "features": table[1]}
+    return item.draft.plan("embedding", options, [shape], item.draft.tensor(numbers).dtype)
+
+
 def _gather(item: TrainingNode) -> None:
     shape = item.shape(0)
+    if item.values(1) is None:
+        plan = _table(item, shape, item.read(1))
+        y = item.result((*item.shape(1), shape[1]))
+        item.apply("embedding", "FW", {"x": item.read(1), "w": item.read(0), "y": y}, plan)
+        return
     axis = item.axis(len(shape))
     number = _only_index(item, shape[axis])
     made = cut(item, item.read(0), axis, number, number + 1)
@@ -336,6 +382,11 @@ def _gather(item: TrainingNode) -> None:
 
 def _gather_grad(item: TrainingNode) -> None:
     shape = tuple(int(size) for size in item.needed(0, "shape").ravel())
+    if item.values(1) is None:
+        plan = _table(item, shape, item.read(1))
+        roles = {"x": item.read(1), "dy": item.read(2), "dw": item.result(shape)}
+        item.apply("embedding", "WG", roles, plan)
+        return
     axis = item.axis(len(shape))
     number = _only_index(item, shape[axis])
     options = {"axis": axis, "start": number, "stop": number + 1}

@@ -23,7 +23,7 @@ from importers.graph.onnx_graph import OnnxGraph, OnnxNode
 from importers.ops import NEAREST_ONNX
 from importers.training import elements, layers, others
 from importers.training.draft import TrainingDraft
-from importers.training.layers import MICROSOFT, Handler, TrainingNode
+from importers.training.layers import ACCUMULATORS, MICROSOFT, ONE_UPDATE, SGD, Handler, TrainingNode, kind_of
 from trainlib.ir.graph import KEPT_KINDS, Initial, Op, Tensor, TrainingGraph
 from trainlib.ir.steps import Array
 from trainlib.primitives.definition import he_uniform
@@ -43,14 +43,7 @@ DEFAULT_LEARNING_RATE = 0.001
 OPTIMIZER_FILE = "optimizer_model.onnx"
 """What ONNX Runtime calls the optimizer of a folder."""
 
-_ACCUMULATORS = ("InPlaceAccumulatorV2", "InPlaceAccumulator")
 _LOSSES = ("SoftmaxCrossEntropyLoss", "MSELoss", "NegativeLogLikelihoodLoss")
-_SGD = ("SGD", "SGDOptimizerV2", "SGDOptimizer")
-
-
-def _kind(node: OnnxNode) -> str:
-    """The op without its domain."""
-    return node.op.rpartition(":")[2]
 
 
 def optimizer_beside(folder: Path) -> Path | None:
@@ -66,12 +59,12 @@ def optimizer_beside(folder: Path) -> Path | None:
 
 def is_training_graph(graph: OnnxGraph) -> bool:
     """Whether a graph has gradients of its own: a loss, or an accumulation of gradients."""
-    return any(_kind(node) in (*_LOSSES, *_ACCUMULATORS) for node in graph.nodes)
+    return any(kind_of(node) in (*_LOSSES, *ACCUMULATORS) for node in graph.nodes)
 
 
 def is_optimizer_graph(graph: OnnxGraph) -> bool:
     """Whether a graph holds updates and nothing else."""
-    return bool(graph.nodes) and all(_kind(node) in _SGD for node in graph.nodes)
+    return bool(graph.nodes) and all(kind_of(node) in SGD for node in graph.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +154,10 @@ class _Reader:
         self.unread: set[str] = set()
         self.flags = tuple(
             dict.fromkeys(
-                node.input(2) for node in graph.nodes if _kind(node) in _ACCUMULATORS and node.input(2)
+                node.input(2) for node in graph.nodes if kind_of(node) in ACCUMULATORS and node.input(2)
             )
         )
-        self.totals = {node.input(0) for node in graph.nodes if _kind(node) in _ACCUMULATORS}
+        self.totals = {node.input(0) for node in graph.nodes if kind_of(node) in ACCUMULATORS}
         self.data = self._data()
         self.given = tuple(
             name
@@ -174,7 +167,7 @@ class _Reader:
 
     def _data(self) -> tuple[str, ...]:
         """Inputs of a sample: those up to the label."""
-        labels = [node.input(1) for node in self.graph.nodes if _kind(node) in _LOSSES]
+        labels = [node.input(1) for node in self.graph.nodes if kind_of(node) in _LOSSES]
         if len(labels) != 1 or labels[0] not in self.graph.inputs:
             raise InputError(
                 "has no loss" if not labels else "has several losses, or a label that is no input",
@@ -195,7 +188,7 @@ class _Reader:
         refuse(self.problems, what, self.graph.path, LAYERS)
 
     def _trained_initializers(self) -> list[str]:
-        found = [node.input(0) for node in self.graph.nodes if _kind(node) in _SGD]
+        found = [node.input(0) for node in self.graph.nodes if kind_of(node) in SGD]
         return [name for name in found if name in self.graph.initializers]
 
     def _input(self, name: str) -> None:
@@ -230,7 +223,7 @@ class _Reader:
         item = TrainingNode(node, self.draft, _site(node), self.graph.opset)
         try:
             if item.kind == "SGD":
-                self.updates.append((node.input(0), node.input(1), _rate(item)))
+                self._update(item)
                 return
             if node.op in ("Shape", "Size") and node.input(0) in self.draft.names:
                 sizes = self.draft.shape(self.draft.names[node.input(0)])
@@ -251,6 +244,12 @@ class _Reader:
             self._refuse(node, error.reason, error.nearest)
         except PulptrainError as error:
             self._refuse(node, error.message, error.cure or NO_FORM)
+
+    def _update(self, item: TrainingNode) -> None:
+        weight = item.node.input(0)
+        if weight in [name for known, _, _ in self.updates for name in (known, f"{known}_updated")]:
+            raise CannotTakeError(f"a second update of '{weight}'", ONE_UPDATE)
+        self.updates.append((weight, item.node.input(1), _rate(item)))
 
     def _refuse(self, node: OnnxNode, reason: str, nearest: str) -> None:
         self.unread.update(filter(None, node.outputs))
@@ -317,12 +316,12 @@ class _Reader:
         if optimizer is None:
             return plain
         if not is_optimizer_graph(optimizer):
-            other = next((node for node in optimizer.nodes if _kind(node) not in _SGD), None)
+            other = next((node for node in optimizer.nodes if kind_of(node) not in SGD), None)
             what = f"{other.name}: {other.op}" if other is not None else "nothing"
             raise UnsupportedLayerError(
                 f"an optimizer that is not SGD: {what}", where=optimizer.path, cure="SGD, one node per weight"
             )
-        if any(_kind(node) != "SGD" for node in optimizer.nodes):
+        if any(kind_of(node) != "SGD" for node in optimizer.nodes):
             return plain  # one node for all weights, its learning rate an input
         found: list[tuple[str, str, float | None]] = []
         for node in optimizer.nodes:
@@ -357,7 +356,7 @@ class _Reader:
             name=model_name(self.graph.name),
             tensors=tensors,
             ops=tuple(builder.ops),
-            inputs=(draft.names[self.data[0]],),
+            inputs=tuple(draft.names[name] for name in self.data[:-1]),
             labels=(draft.names[self.data[-1]],),
             outputs=(self._output(),),
             losses=("loss",),
@@ -426,4 +425,4 @@ def _rate(item: TrainingNode) -> float | None:
 def _site(node: OnnxNode) -> str:
     """The name of a node as that of a layer."""
     kept = "".join(letter if letter.isalnum() and letter.isascii() else "_" for letter in node.name)
-    return kept.strip("_") or _kind(node)
+    return kept.strip("_") or kind_of(node)

@@ -41,7 +41,7 @@ class TrainingNode(FileNode):
     @property
     def kind(self) -> str:
         """Its op without the domain."""
-        return self.node.op.rpartition(":")[2]
+        return kind_of(self.node)
 
     def read(self, index: int) -> str:
         """Our tensor of an input."""
@@ -118,6 +118,18 @@ class TrainingNode(FileNode):
 
 MICROSOFT = "com.microsoft:"
 """Domain of private ops, which are known without it as well."""
+
+ACCUMULATORS = ("InPlaceAccumulatorV2", "InPlaceAccumulator")
+SGD = ("SGD", "SGDOptimizerV2", "SGDOptimizer")
+
+ONE_UPDATE = "one, of the sum of its gradients: Sum before it"
+"""The cure of a weight that is updated use by use."""
+
+
+def kind_of(node: OnnxNode) -> str:
+    """The op without its domain."""
+    return node.op.rpartition(":")[2]
+
 
 Handler = Callable[[TrainingNode], None]
 

@@ -14,8 +14,8 @@ from importers.graph.draft import CannotTakeError
 from importers.graph.onnx_graph import OnnxNode
 from importers.ops import GATES
 from importers.training.draft import Kept
-from importers.training.elements import cut, joined, parts, turned
-from importers.training.layers import Handler, TrainingNode
+from importers.training.elements import cut, is_read_once, joined, parts, turned
+from importers.training.layers import ACCUMULATORS, ONE_UPDATE, Handler, TrainingNode, kind_of
 from trainlib.primitives.definition import Shape
 from trainlib.registry import PRIMITIVES, loss_primitive
 from trainlib.training.options import loss_options
@@ -239,9 +239,24 @@ def _arriving(item: TrainingNode, index: int, shape: Shape) -> str:
 
 
 def _accumulate(item: TrainingNode) -> None:
+    """A gradient added to the total of its weight, with those of other uses that were before it."""
     draft, total, gradient = item.draft, item.read(0), item.read(1)
     shape = draft.shape(total)
     same = draft.view(gradient, shape)
+    earlier = draft.partial.pop(total, "")
+    if earlier:
+        if item.kind == "InPlaceAccumulatorV2" and item.node.input(2):
+            raise CannotTakeError("overwrites the gradient of another use of the weight", ONE_UPDATE)
+        same = draft.add_to(earlier, same, f"{item.site}_uses", f"{gradient}.sum")
+    if _another_follows(item):
+        others = [
+            node for node in draft.graph.readers.get(item.out(), ()) if kind_of(node) not in ACCUMULATORS
+        ]
+        if others or not (earlier or is_read_once(item, 1)):
+            raise CannotTakeError("others read a part of the sum of its weight's gradients", ONE_UPDATE)
+        draft.partial[total] = same
+        item.give(total)
+        return
     count = draft.add(f"{total}.count", (1,), "optimizer_state", "int32")
     updated = draft.add(f"{total}_updated", shape, "optimizer_state", alias_of=total)
     counted = draft.add(f"{count}_updated", (1,), "optimizer_state", "int32", count)
@@ -258,6 +273,15 @@ def _accumulate(item: TrainingNode) -> None:
     item.give(updated)
 
 
+def _another_follows(item: TrainingNode) -> bool:
+    """Whether a later accumulator adds to the same total."""
+    nodes = iter(item.draft.graph.nodes)
+    while next(nodes) is not item.node:
+        pass
+    same = (item.node.input(0), item.out())
+    return any(kind_of(node) in ACCUMULATORS and node.input(0) in same for node in nodes)
+
+
 HANDLERS: Mapping[str, Handler] = {
     "SoftmaxCrossEntropyLoss": _cross_entropy,
     **dict.fromkeys(("MSELoss", "NegativeLogLikelihoodLoss"), _two_inputs),
@@ -266,5 +290,5 @@ HANDLERS: Mapping[str, Handler] = {
     ),
     **dict.fromkeys(("GRUTraining", "GRU", "LSTMTraining", "LSTM"), _recurrent),
     **dict.fromkeys(("GRUGrad", "LSTMGrad"), _recurrent_grad),
-    **dict.fromkeys(("InPlaceAccumulatorV2", "InPlaceAccumulator"), _accumulate),
+    **dict.fromkeys(ACCUMULATORS, _accumulate),
 }

@@ -68,9 +68,11 @@ def spec_of(graph: TrainingGraph) -> ModelSpec:
 
 
 def drawn_samples(graph: TrainingGraph, seed: int) -> Iterator[Mapping[str, Array]]:
-    """Endless inputs, uniform in -1..1, and labels, numbers of classes or as the inputs; by tensor."""
+    """Endless inputs, uniform in -1..1 or rows of a table, and labels, classes or as inputs; by tensor."""
     fed = [graph.tensors[name] for name in graph.of_kind("input", "label")]
     classes = graph.tensors[graph.output].shape[-1]
+    tables = [op for op in graph.ops if op.primitive == "embedding" and op.step == "FW"]
+    words = {graph.storage_of(op["x"]): op.attributes["vocabulary"] for op in tables}
     for iteration in count():
         generator = np.random.default_rng([seed, 1, iteration])
         values: dict[str, Array] = {}
@@ -78,7 +80,9 @@ def drawn_samples(graph: TrainingGraph, seed: int) -> Iterator[Mapping[str, Arra
             if tensor.dtype.is_float:
                 values[tensor.name] = generator.uniform(-1, 1, tensor.shape).astype(tensor.dtype)
             else:
-                values[tensor.name] = generator.integers(classes, size=tensor.shape).astype(tensor.dtype)
+                values[tensor.name] = generator.integers(
+                    words.get(tensor.name, classes), size=tensor.shape
+                ).astype(tensor.dtype)
         yield values
 
 

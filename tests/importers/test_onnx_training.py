@@ -13,17 +13,17 @@ import pytest
 
 from configs.errors import InputError, UnsupportedLayerError
 from importers.graph.onnx_file import load_onnx
-from importers.training.graph import ImportedTraining, import_training
+from importers.training.graph import import_training
 from shared.onnx_models import NodeText, model, node, saved, value
 from shared.onnx_training_models import (
     MICROSOFT,
     mlp_nodes,
     mlp_weights,
+    one_update,
     softmax_loss,
     updated,
     with_accumulation,
 )
-from trainlib.references.reference import evaluate
 
 pytestmark = [pytest.mark.needs_onnx, pytest.mark.needs_torch]
 
@@ -448,24 +448,6 @@ NETWORKS = [
     recurrent("GRU", 3, ["h0"], linear_before_reset=1),
     recurrent("LSTM", 4, ["h0", "c0"]),
 ]
-
-
-def one_update(
-    imported: ImportedTraining, start: Mapping[str, Any], sample: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Weights after one update by the references, from these weights and this sample."""
-    kept = {}
-    graph, update = imported.phases.mini_batch, imported.phases.update
-    for name in graph.of_kind("weight", "buffer", "optimizer_state"):
-        tensor = graph.tensors[name]
-        kept[name] = np.zeros(tensor.shape, tensor.dtype)
-    kept |= {**imported.values, **{name: array for name, array in start.items() if name in kept}}
-    values = evaluate(graph, {**kept, **imported.sample(sample)})
-    kept |= {name: values[after] for name, after in graph.updates.items()}
-    if update is not None:
-        values = evaluate(update, kept)
-        kept |= {name: values[after] for name, after in update.updates.items()}
-    return {**kept, "loss": float(values.get("loss", np.zeros(1))[0])}
 
 
 @pytest.mark.parametrize("inside", [True, False], ids=["SGD nodes", "accumulated"])

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from importers.training.graph import ImportedTraining
 from shared.onnx_models import NodeText, model, node, saved, value
+from trainlib.references.reference import evaluate
 
 MICROSOFT = "com.microsoft:"
 
@@ -62,6 +64,25 @@ def optimizer_model(weights: Mapping[str, Any], rate: float) -> Any:
         nodes.append(node("SGD", [name, total], [f"{name}_updated"], lr=rate))
         outputs.append(value(f"{name}_updated", array.shape))
     return model(nodes, inputs, outputs)
+
+
+def one_update(
+    imported: ImportedTraining, start: Mapping[str, Any], sample: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Weights after one update by the references, from these weights and this sample."""
+    kept = {}
+    graph, update = imported.phases.mini_batch, imported.phases.update
+    for name in graph.of_kind("weight", "buffer", "optimizer_state"):
+        tensor = graph.tensors[name]
+        kept[name] = np.zeros(tensor.shape, tensor.dtype)
+    kept |= {**imported.values, **{name: array for name, array in start.items() if name in kept}}
+    values = evaluate(graph, {**kept, **imported.sample(sample)})
+    loss = float(values["loss"][0])
+    kept |= {name: values[after] for name, after in graph.updates.items()}
+    if update is not None:
+        values = evaluate(update, kept)
+        kept |= {name: values[after] for name, after in update.updates.items()}
+    return {**kept, "loss": loss}
 
 
 def mlp_nodes() -> list[NodeText]:
