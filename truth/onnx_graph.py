@@ -422,6 +422,18 @@ def _softmax(n: _Node) -> Any:
     return function(n.x.reshape(math.prod(n.x.shape[:axis]), -1), 1).reshape(n.x.shape)
 
 
+# Losses
+
+
+@_op("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
+def _of_classes(n: _Node) -> Any:
+    negative = n.op == "NegativeLogLikelihoodLoss"
+    logs = n.x if negative else n.torch.log_softmax(n.x, 1)
+    skipped = {"ignore_index": n.get("ignore_index", -100), "reduction": n.get("reduction", "mean")}
+    loss = n.torch.nn.functional.nll_loss(logs, n.at(1), n.at(2), **skipped)
+    return [loss, logs] if n.outputs > 1 else loss
+
+
 # Products
 
 

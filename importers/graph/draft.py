@@ -283,8 +283,8 @@ class Draft:
         del self.values[tensor], self.sources[tensor]
 
     def without_unused(self, *last: str) -> None:
-        """Drop layers whose outputs lead to nothing but themselves; `last` are the layers of the outputs."""
-        used = set(last)
+        """Drop layers whose outputs lead to nothing but themselves; `last` are the words of the outputs."""
+        used = {word.partition(".")[0] for word in last}
         kept: list[LayerSpec] = []
         for layer in reversed(self.layers):
             if layer.name in used:

@@ -51,10 +51,10 @@ def load_onnx(
     """Read an ONNX file into an `OnnxGraph`, with shapes inferred and constants folded.
 
     A first dimension of an input that is not a number becomes `batch`; `input_shapes` replaces whole shapes,
-    by name of the input. Raises InputError with the name of node or tensor for: no ONNX file; a file, an
-    array or a shape too large for the host memory; external data outside of the model's folder; two nodes
-    that write the same name; a cycle; a node that reads what nothing writes; strings and sparse tensors as
-    weights; input dimensions that stay open. Nodes of any op and any domain are passed on.
+    by name of the input, "" being the first. Raises InputError with the name of node or tensor for: no ONNX
+    file; a file, an array or a shape too large for the host memory; external data outside of the model's
+    folder; two nodes that write the same name; a cycle; a node that reads what nothing writes; strings and
+    sparse tensors as weights; input dimensions that stay open. Nodes of any op and any domain are passed on.
     """
     file = Path(path)
     require_extra("onnx", str(path))
@@ -356,6 +356,8 @@ def _set_input_shapes(
     where: str,
 ) -> None:
     """Give every dimension of the inputs a number, in place."""
+    if "" in shapes and fed:
+        shapes[fed[0]] = shapes.pop("")
     for name in shapes:
         if name not in fed:
             raise _wrong(f"has no input '{name}'", where, f"one of {', '.join(fed) or 'none'}")

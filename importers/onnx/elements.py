@@ -133,13 +133,14 @@ def _softmax(node: Node) -> View:
     rank = len(view.dims)
     dim = node.axis(rank, -1 if node.opset >= 13 else 1)
     if node.opset >= 13 or dim == rank - 1:
-        return _row_softmax(node, view.swapped(dim, rank - 1), kind).swapped(dim, rank - 1)
+        return row_softmax(node, view.swapped(dim, rank - 1), kind).swapped(dim, rank - 1)
     # Old ones take everything from the axis on as one row.
     flat = viewed(node, view, (*view.shape[:dim], elements(view.shape[dim:])))
-    return viewed(node, _row_softmax(node, flat, kind), view.shape)
+    return viewed(node, row_softmax(node, flat, kind), view.shape)
 
 
-def _row_softmax(node: Node, view: View, kind: str) -> View:
+def row_softmax(node: Node, view: View, kind: str) -> View:
+    """A softmax, or its logarithm, over the last dimension."""
     word, batch_dim = sample_word(node, view)
     if batch_dim == len(view.dims) - 1:
         raise CannotTakeError("a softmax over samples", "a dimension behind the batch")

@@ -15,17 +15,20 @@ from typing import Any
 import numpy as np
 
 from configs.errors import InputError, UnsupportedLayerError
-from configs.model_file import LossSpec, ModelSpec, OptimizerSpec
+from configs.model_file import InputSpec, LossSpec, ModelSpec, OptimizerSpec
 from importers.graph.arranging import Site, in_order
 from importers.graph.draft import CHECKED, NO_FORM, CannotTakeError, Draft, Problem, model_name
 from importers.graph.node import Handler, Node, Unknown
 from importers.graph.onnx_folding import computed
 from importers.graph.onnx_fusion import fused
 from importers.graph.onnx_graph import OnnxGraph, OnnxNode
+from importers.graph.terms import Terms
 from importers.graph.views import BATCH, View
 from importers.graph.weights import Constant, Given, WeightNumbers
 from importers.onnx import elements, layers, moves
+from importers.onnx.losses import LOSSES, handlers
 from importers.ops import NEAREST_ONNX
+from importers.place.losses import losses_of
 from trainlib.ir.steps import Array
 
 HANDLERS: Mapping[str, Handler] = {**elements.HANDLERS, **layers.HANDLERS, **moves.HANDLERS}
@@ -43,7 +46,8 @@ class ImportedModel:
     """A model of somebody else's as one of ours: `values` are the starts of its weights and buffers.
 
     `sources` says from which tensor of theirs one of ours is, and where each element lies there; `places`
-    counts them over all weights of the file. `nodes` counts the nodes of the file. `batch_dim` is the
+    counts them over all weights of the file. `nodes` counts the nodes of the file. `feeds` names their input
+    for each input and label of ours, `loss` their output that is a loss, if one is. `batch_dim` is the
     dimension of their input that counts samples.
     """
 
@@ -52,6 +56,8 @@ class ImportedModel:
     sources: Mapping[str, Given]
     nodes: int
     places: WeightNumbers
+    feeds: Mapping[str, str]
+    loss: str = ""
     batch_dim: int = 0
 
     def sample(self, array: Array) -> Array:
@@ -78,26 +84,35 @@ def import_forward(
 ) -> ImportedModel:
     """A forward graph as a model: cross-entropy (hard labels) of a vector of logits, else mse; SGD at 0.01.
 
-    `trained` names the weights that are trained, all of floats if it is None; `classes` bounds an input of
+    Of several outputs each has that loss. A graph that ends in a loss is trained on it: `loss` is None then.
+    `trained` names the weights that are trained, all of floats if it is None; `classes` bounds inputs of
     integers. Raises UnsupportedLayerError that lists every node that cannot be taken: its name, op, shape,
-    the reason and the nearest form that can; InputError for a graph with several inputs or outputs.
+    the reason and the nearest form that can; InputError for a graph without input or output.
     """
-    if len(graph.inputs) != 1 or len(graph.outputs) != 1:
+    if not graph.inputs or not graph.outputs:
         raise InputError(
             f"the graph has the inputs {', '.join(graph.inputs) or 'none'} and the outputs "
             f"{', '.join(graph.outputs) or 'none'}",
             where=graph.path,
-            cure="one input and one output: the network alone, without loss and gradients",
+            cure="a network: an input and an output at least",
+        )
+    batches = {name: graph.tensor(name).shape or ("?",) for name in graph.inputs}
+    if len({str(shape[:1]) for shape in batches.values()}) > 1:
+        text = ", ".join(f"{name} {shape[0] if shape else 'none'}" for name, shape in batches.items())
+        raise InputError(
+            f"its inputs have different batches: {text}",
+            where=graph.path,
+            cure="as many samples of each, in the first dimension; weights as initializers",
         )
     problems: UnsupportedLayerError | None = None
     for batch_dim in _batch_dims(graph):
         try:
             reader = ForwardReader(graph, trained, batch_dim)
-            draft, output = reader.read()
+            losses = reader.read(loss)
         except UnsupportedLayerError as error:
             problems = problems or error
             continue
-        model = _model(graph, draft, output, reader.places, loss, optimizer, classes)
+        model = _model(graph, reader, losses, optimizer, classes)
         return replace(model, batch_dim=batch_dim)
     assert problems is not None
     raise problems
@@ -107,45 +122,56 @@ def _batch_dims(graph: OnnxGraph) -> Sequence[int]:
     """Where the batch may be: first; second if a recurrent layer, which has the time first, may read it."""
     recurrent = any(node.op in ("GRU", "LSTM", "RNN") for node in graph.nodes)
     shape = graph.tensor(graph.inputs[0]).shape or ()
-    return (0, 1) if recurrent and len(shape) == 3 else (0,)
+    return (0, 1) if recurrent and len(shape) == 3 and len(graph.inputs) == 1 else (0,)
 
 
 def _model(
     graph: OnnxGraph,
-    draft: Draft,
-    output: View,
-    places: WeightNumbers,
-    loss: LossSpec | None,
+    reader: ForwardReader,
+    losses: Sequence[LossSpec],
     optimizer: OptimizerSpec | None,
     classes: int,
 ) -> ImportedModel:
-    tensor = draft.tensors["input"]
-    if loss is None:
-        loss = LossSpec("mse") if len(output.stored) != 2 else LossSpec("cross_entropy", {"labels": "hard"})
-    integers = not np.issubdtype(np.dtype(tensor.dtype), np.floating)
+    draft = reader.draft
     words = [int(layer.attributes["vocabulary"]) for layer in draft.layers if layer.type == "embedding"]
+    first, *more = (
+        InputSpec(
+            name,
+            draft.tensors[name].shape[1:],
+            0 if draft.tensors[name].dtype.is_float else classes or min(words, default=2),
+        )
+        for name in draft.inputs
+    )
     spec = ModelSpec(
         name=model_name(graph.name),
         description=f"imported from {graph.path}",
         source=graph.path,
-        input_shape=tensor.shape[1:],
+        input_shape=first.shape,
         dataset="random",
-        loss=loss,
+        loss=losses[0],
         optimizer=optimizer or OptimizerSpec("sgd", {"learning_rate": 0.01}, graph.path),
-        batch=tensor.shape[0],
+        batch=draft.tensors[first.name].shape[0],
         layers=tuple(draft.layers),
         where=graph.path,
-        input_classes=(classes or min(words, default=2)) if integers else 0,
+        input_classes=first.classes,
+        input_name=first.name,
+        more_inputs=tuple(more),
+        more_losses=tuple(losses[1:]),
     )
     nodes = len(graph.nodes) + len(graph.folded)
-    return ImportedModel(spec, dict(draft.values), dict(draft.sources), nodes, places)
+    read = {item.name for item in spec.inputs} | {str(item.label) for item in spec.losses if not item.target}
+    feeds = {ours: theirs for ours, theirs in reader.feeds.items() if ours in read}
+    return ImportedModel(
+        spec, dict(draft.values), dict(draft.sources), nodes, reader.places, feeds, reader.loss
+    )
 
 
 class ForwardReader:
     """Reads the nodes of one graph in order into a draft.
 
     `known` has what each tensor of the file is (a view, a constant, nothing that can be said), `origin` the
-    node that each layer was made for.
+    node that each layer was made for, `feeds` their input for each input and label of ours, `loss` their
+    output that is a loss.
     """
 
     def __init__(self, graph: OnnxGraph, trained: Collection[str] | None = None, batch_dim: int = 0) -> None:
@@ -156,6 +182,13 @@ class ForwardReader:
         self.draft = Draft(graph.path, weights=self.places)
         self.readers = self.graph.readers
         self.origin: dict[str, OnnxNode] = {}
+        self.feeds: dict[str, str] = {}
+        self.loss = ""
+        ends = any(node.op in LOSSES for node in graph.nodes) or any(
+            graph.tensor(name).shape == () for name in graph.outputs
+        )
+        trains = bool(graph.trainable) and (trained is None or bool(trained))
+        self.handlers = handlers(HANDLERS) if ends and trains else HANDLERS
         self.known: dict[str, Any] = {
             name: Constant(value) for name, value in (*graph.initializers.items(), *graph.folded.items())
         }
@@ -165,8 +198,8 @@ class ForwardReader:
             asked = value.ndim > 0 if trained is None else name in trained
             self.known[name] = replace(constant, trained=asked)
 
-    def read(self) -> tuple[Draft, View]:
-        """The draft and its output. Raises UnsupportedLayerError, InputError."""
+    def read(self, loss: LossSpec | None) -> list[LossSpec]:
+        """The losses of what the draft ends in. Raises UnsupportedLayerError, InputError."""
         self.read_nodes()
         self.draft.share_weights(
             "initializer",
@@ -174,11 +207,16 @@ class ForwardReader:
             lambda layer: self.origin[layer].name,
         )
         self.draft.refuse_problems(len(self.graph.nodes))
-        return self.draft, self.output()
+        losses = self._losses(loss)
+        read = {word for layer in self.draft.layers for word in layer.inputs or ()}
+        read |= {word for item in losses for word in (item.of, item.target) if word is not None}
+        self.draft.inputs = [word for word in self.draft.inputs if word in read]
+        return losses
 
     def read_nodes(self) -> None:
         """All nodes; what cannot be read of them is a problem of the draft. Raises InputError."""
-        self.known[self.graph.inputs[0]] = self._input()
+        for name in sorted(self.graph.inputs, key=self._is_label):
+            self.known[name] = self._input(name)
         for node in self.graph.nodes:
             before = len(self.draft.layers)
             results = self._node(node)
@@ -187,72 +225,113 @@ class ForwardReader:
             for index, name in enumerate(node.outputs):
                 self.known[name] = results[index] if index < len(results) else Unknown()
 
-    def output(self) -> View:
-        """The output, of a draft that keeps nothing else. Raises InputError."""
-        output = self.known[self.graph.outputs[0]]
-        if not isinstance(output, View):
-            raise InputError(
-                f"its output '{self.graph.outputs[0]}' does not depend on its input",
-                where=self.graph.path,
-                cure="a network",
-            )
-        try:
-            return self._last(output)
-        except CannotTakeError as error:
-            raise InputError(f"its output: {error.reason}", where=self.graph.path, cure="a network") from None
+    def _is_label(self, name: str) -> bool:
+        """Whether only losses read an input, as what they compare with."""
+        return all(node.op in LOSSES and node.input(1) == name for node in self.readers.get(name, ()))
 
-    def _last(self, output: View) -> View:
-        """The output stored batch first, by the last layer of the draft."""
-        path = self.graph.path
-        ordered = in_order(Site(self.draft, "output", path), output)
-        if ordered.batch_dim not in (0, None):
+    def _losses(self, loss: LossSpec | None) -> list[LossSpec]:
+        terms = [name for name in self.graph.outputs if isinstance(self.known[name], Terms)]
+        if len(terms) > 1 or (terms and loss is not None):
             raise InputError(
-                "its output does not have the batch first", where=path, cure="a Transpose that puts it first"
+                f"ends in {'a loss of its own' if len(terms) == 1 else 'several losses'}: {', '.join(terms)}",
+                where=self.graph.path,
+                cure="no other loss" if len(terms) == 1 else "one output of them: the sum that is trained",
             )
-        shape = ordered.shape if ordered.batch_dim == 0 else ordered.stored
-        shape = shape if len(shape) > 1 else (*shape, 1)
-        word = self.draft.reshaped(ordered.word, shape, "output", path)
-        name = word.partition(".")[0]
-        if name == "input":
-            raise InputError("has no layer", where=path, cure="a network")
+        if terms:
+            (self.loss,) = terms
+            losses, labels = losses_of(self.draft, self.known[self.loss], self._end, self._stored)
+            self.feeds |= {name: self.feeds[word] for word, name in labels.items()}
+            return losses
+        if len(self.graph.outputs) == 1:
+            word = self.output()
+            return [loss or self._default(word)]
+        words = [self._end(self._activation(name)) for name in self.graph.outputs]
+        self.draft.without_unused(*words)
+        return [replace(loss or self._default(word), of=word, label=None, target=None) for word in words]
+
+    def output(self) -> str:
+        """The word of the output, that of the last layer of a draft that keeps nothing else.
+
+        Raises InputError.
+        """
+        word = self._end(self._activation(self.graph.outputs[0]))
         if "." in word:
-            raise InputError("its output is one of several parts", where=path, cure="one output")
-        self.draft.without_unused(name)
-        # The output is that of the last layer.
-        last = next(layer for layer in self.draft.layers if layer.name == name)
+            raise InputError("its output is one of several parts", where=self.graph.path, cure="one output")
+        self.draft.without_unused(word)
+        last = next(layer for layer in self.draft.layers if layer.name == word)
         self.draft.layers.remove(last)
         self.draft.layers.append(last)
-        return View.of(word, self.draft.tensors[word].shape)
+        return word
 
-    def _input(self) -> View:
-        name = self.graph.inputs[0]
+    def _default(self, word: str) -> LossSpec:
+        """The loss of an output of which nobody says one."""
+        logits = len(self.draft.tensors[word].shape) == 2
+        return LossSpec("cross_entropy", {"labels": "hard"}) if logits else LossSpec("mse")
+
+    def _activation(self, name: str) -> View:
+        found = self.known[name]
+        if not isinstance(found, View):
+            raise InputError(
+                f"its output '{name}' does not depend on its input", where=self.graph.path, cure="a network"
+            )
+        return found
+
+    def _end(self, output: View) -> str:
+        """The word of an output, which a layer makes."""
+        word = self._stored(output)
+        if word in self.draft.inputs:
+            raise InputError("has no layer", where=self.graph.path, cure="a network")
+        return word
+
+    def _stored(self, output: View) -> str:
+        """The word of a tensor stored batch first."""
+        path = self.graph.path
+        try:
+            ordered = in_order(Site(self.draft, "output", path), output)
+            if ordered.batch_dim not in (0, None):
+                raise InputError(
+                    "its output does not have the batch first",
+                    where=path,
+                    cure="a Transpose that puts it first",
+                )
+            shape = ordered.shape if ordered.batch_dim == 0 else ordered.stored
+            return self.draft.reshaped(ordered.word, shape if len(shape) > 1 else (*shape, 1), "output", path)
+        except CannotTakeError as error:
+            raise InputError(f"its output: {error.reason}", where=path, cure="a network") from None
+
+    def _input(self, name: str) -> View:
         tensor = self.graph.tensor(name)
-        if not tensor.is_static or min(tensor.sizes, default=0) < 1 or len(tensor.sizes) < 2:
+        several = len(self.graph.inputs) > 1
+        least = 1 if several and self.handlers is not HANDLERS else 2
+        if not tensor.is_static or min(tensor.sizes, default=0) < 1 or len(tensor.sizes) < least:
             raise InputError(
                 f"its input '{name}' has the shape {tensor.shape_text}",
                 where=self.graph.path,
                 cure="--input SIZES: the batch first, then at least one dimension",
             )
-        sizes = tensor.sizes
+        sizes = tensor.sizes if len(tensor.sizes) > 1 else (*tensor.sizes, 1)
         stored = (
             sizes[self.batch_dim],
             *(size for index, size in enumerate(sizes) if index != self.batch_dim),
         )
         dtype = tensor.dtype or "float32"
         floats = dtype in ("float16", "float32", "float64", "bfloat16")
-        view = self.draft.feed("input", stored, "float32" if floats else "int32")
+        word = self.draft.free_name(name) if several else "input"
+        self.draft.inputs.append(word)
+        self.feeds[word] = name
+        view = self.draft.feed(word, stored, "float32" if floats else "int32")
         dims = list(view.dims[1:])
         dims.insert(self.batch_dim, (BATCH,))
-        return replace(view, dims=tuple(dims))
+        return replace(view, dims=tuple(dims[: len(tensor.sizes)]))
 
     def _node(self, node: OnnxNode) -> Any:
         arguments = [self.known.get(name) if name else None for name in node.inputs]
         if any(isinstance(item, Unknown) for item in arguments):
             return Unknown()
         try:
-            if not any(isinstance(item, View) for item in arguments):
+            if not any(isinstance(item, (View, Terms)) for item in arguments):
                 return self._constant(node, arguments)
-            handler = HANDLERS.get(node.op)
+            handler = self.handlers.get(node.op)
             if handler is None:
                 raise CannotTakeError("no layer for it", NEAREST_ONNX.get(node.op, NO_FORM))
             results = handler(self._read(node, arguments))

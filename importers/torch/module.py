@@ -8,7 +8,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from importers.graph.torch_capture import capture
 from importers.graph.views import BATCH, View
 from importers.graph.weights import Given
 from importers.ops import NEAREST_ATEN
+from importers.place.losses import losses_of
 from importers.torch import elements as _elements
 from importers.torch import layers, moves, products, script_loss
 from importers.torch.losses import NEGATIVE_LOG, is_ours, loss_of
@@ -235,30 +236,12 @@ def _stored(draft: Draft, output: View, place: str) -> str:
 
 
 def _losses(draft: Draft, output: View | Terms, place: str) -> tuple[list[LossSpec], str | None]:
-    """The losses that a script's loss is a sum of, and the input that is their first label.
-
-    An input that is only compared with is a label.
-    """
+    """The losses that a script's loss is a sum of, and the input that is their first label."""
     if isinstance(output, View):  # of a single sample
         output = Terms((Term("output", {}, output),))
-    found = script_loss.specs(draft, output)
-    words = [_end(draft, view, place) for _, view, _ in found]
-    targets = [None if target is None else _stored(draft, target, place) for _, _, target in found]
-    draft.without_unused(*words, *(word.partition(".")[0] for word in targets if word is not None))
-    read = {word for layer in draft.layers for word in layer.inputs or ()}
-    labels = [word for word in dict.fromkeys(targets) if word in draft.inputs and word not in read]
-    names = {word: "label" if number == 0 else word for number, word in enumerate(labels)}
-    last = draft.layers[-1].name
-    draft.inputs = [word for word in draft.inputs if word not in names]
-    losses = [
-        replace(
-            spec,
-            of=None if word == last else word,
-            target=None if target in names else target,
-            label=names.get(target) if target is not None else None,
-        )
-        for (spec, _, _), word, target in zip(found, words, targets, strict=True)
-    ]
+    losses, labels = losses_of(
+        draft, output, lambda view: _end(draft, view, place), lambda view: _stored(draft, view, place)
+    )
     return losses, next(iter(labels), None)
 
 

@@ -58,8 +58,9 @@ def optimizer_beside(folder: Path) -> Path | None:
 
 
 def is_training_graph(graph: OnnxGraph) -> bool:
-    """Whether a graph has gradients of its own: a loss, or an accumulation of gradients."""
-    return any(kind_of(node) in (*_LOSSES, *ACCUMULATORS) for node in graph.nodes)
+    """Whether a graph has gradients of its own, their accumulation, or updates."""
+    kinds = {kind_of(node) for node in graph.nodes}
+    return bool(kinds & {*ACCUMULATORS, *SGD}) or any("Grad" in kind for kind in kinds)
 
 
 def is_optimizer_graph(graph: OnnxGraph) -> bool:

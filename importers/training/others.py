@@ -12,6 +12,7 @@ import numpy as np
 from configs.model_file import LossSpec
 from importers.graph.draft import CannotTakeError
 from importers.graph.onnx_graph import OnnxNode
+from importers.onnx.losses import class_options
 from importers.ops import GATES
 from importers.training.draft import Kept
 from importers.training.elements import cut, is_read_once, joined, parts, turned
@@ -35,20 +36,9 @@ def _cross_entropy(item: TrainingNode) -> None:
             raise CannotTakeError("its log-probabilities are used", "the loss and its gradient only")
         _check_same(item, reader)
         gradient = reader.output(0)
-    _loss(item, "cross_entropy", _class_options(item), gradient)
+    _loss(item, "cross_entropy", {"labels": "hard", **class_options(item)}, gradient)
     if item.out(1):
         item.give(LOSS)
-
-
-def _class_options(item: TrainingNode) -> dict[str, Any]:
-    found: dict[str, Any] = {"labels": "hard", "reduction": item.text("reduction", "mean")}
-    if found["reduction"] not in ("mean", "sum"):
-        raise CannotTakeError("a loss for each sample", "reduction mean or sum")
-    if item.has("ignore_index"):
-        found["ignore_index"] = item.integer("ignore_index", 0)
-    if item.has(2):
-        found["class_weights"] = item.needed(2, "weight of the classes").ravel().tolist()
-    return found
 
 
 def _two_inputs(item: TrainingNode) -> None:
@@ -61,9 +51,7 @@ def _two_inputs(item: TrainingNode) -> None:
     if item.kind == "MSELoss":
         _loss(item, "mse", {}, gradient)
     else:
-        options = _class_options(item)
-        del options["labels"]
-        _loss(item, "nll", options, gradient)
+        _loss(item, "nll", class_options(item), gradient)
     item.give(LOSS)
 
 

@@ -91,7 +91,7 @@ ModelInput = Annotated[
         "--input",
         "[int:]N,...",
         "Shape of the input of net.py:Net or model.onnx, the batch first, e.g. 1,3,32,32; int:1,16 for "
-        "words.",
+        "words; 'left=8,40 right=8,40' of several.",
     ),
 ]
 ModelLoss = Annotated[

@@ -19,7 +19,7 @@ import numpy as np
 from configs.dtypes import is_float
 from configs.errors import InputError, NotFiniteError, WrongNumbersError
 from configs.limits import host_memory_bytes
-from configs.model_file import ModelSpec
+from configs.model_file import LossSpec, ModelSpec
 from importers.extras import require_extra
 from importers.torch.check import NOISE, Loss, ModuleCheck, judged
 from trainlib.ir.graph import TrainingGraph
@@ -49,56 +49,74 @@ class OnnxOrigin:
     graph: OnnxGraph
     read: ImportedModel
 
-    def fed(self, array: Array) -> dict[str, Array]:
-        """Our input as the file wants it."""
-        return {self.graph.inputs[0]: np.moveaxis(array, 0, self.read.batch_dim)}
+    def fed(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Our inputs and labels as the file wants them."""
+        return {
+            theirs: np.moveaxis(arrays[ours], 0, self.read.batch_dim).reshape(self.graph.tensor(theirs).sizes)
+            for ours, theirs in self.read.feeds.items()
+        }
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """Outputs of the file that are trained, by what they are called there -> our tensors."""
+        losses, last = self.read.spec.losses, self.read.spec.layers[-1].name
+        words = [(loss.of or last).split(".") for loss in losses]
+        tensors = [f"{name}.out{number[0] if number else ''}" for name, *number in words]
+        return dict(zip(self.graph.outputs, tensors, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class _Truth:
-    """The file's own output by `who`, in fp64 and in fp32."""
+    """The file's own outputs by `who`, in fp64 and in fp32."""
 
     who: str
-    exact: Array
-    single: Array
+    exact: dict[str, Array]
+    single: dict[str, Array]
 
 
 def check_output(origin: OnnxOrigin) -> str:
-    """Compare our output with the file's own, on random numbers; a note says what came of it.
+    """Compare our outputs with the file's own, on random numbers; a note says what came of it.
 
     Raises `WrongNumbersError` that names the output if they differ.
     """
-    spec, name = origin.read.spec, origin.graph.outputs[0]
+    spec = origin.read.spec
+    if origin.read.loss:
+        return "the output is a loss: it is compared with the file's after a run, as the gradients are"
     graph = build_forward_graph(spec)
     reason = _not_comparable(graph)
     if reason:
         return f"the output is not compared with the file's: {reason}"
-    fed = _random_input(graph, spec)
+    fed = _random_inputs(graph, spec)
     try:
-        evaluated = evaluate(graph, {**initial_weights(graph, 0), **origin.read.values, graph.input: fed})
+        evaluated = evaluate(graph, {**initial_weights(graph, 0), **origin.read.values, **fed})
     except NotFiniteError as error:
         return f"the output is not compared with the file's: {error.message}"
-    ours, why = evaluated[graph.output], []
+    ours, why = {name: evaluated[tensor] for name, tensor in origin.outputs.items()}, []
     for evaluator in (_by_reference, _by_torch):
         truth = evaluator(origin, fed)
         if isinstance(truth, str):
             why.append(truth)
             continue
-        if truth.exact.size == ours.size:
-            exact, single = (array.reshape(ours.shape) for array in (truth.exact, truth.single))
-            check = judged({name: ours}, {name: exact}, {name: single})
-            worst, most = check.worst, float(np.abs(ours - exact).max(initial=0))
-        else:
-            worst, most = np.inf, np.inf
-        if not worst <= 1:
-            raise WrongNumbersError(
-                f"its output '{name}' is not what {truth.who} computes of the file: largest difference "
-                f"{most:.3g}, {worst:.3g} times the tolerance",
-                where=origin.graph.path,
-            )
+        worst = max(_compared(origin, truth, name, array) for name, array in ours.items())
         besides = f"; not compared with {'; '.join(why)}" if why else ""
         return f"the output is that of the file by {truth.who} ({worst:.2f} of its tolerance{besides})"
     return f"the output is not compared with the file's: {'; '.join(why)}"
+
+
+def _compared(origin: OnnxOrigin, truth: _Truth, name: str, ours: Array) -> float:
+    """How far an output is off, of what is allowed. Raises `WrongNumbersError`."""
+    worst, most = np.inf, np.inf
+    if truth.exact[name].size == ours.size:
+        exact, single = (array[name].reshape(ours.shape) for array in (truth.exact, truth.single))
+        worst = judged({name: ours}, {name: exact}, {name: single}).worst
+        most = float(np.abs(ours - exact).max(initial=0))
+    if not worst <= 1:
+        raise WrongNumbersError(
+            f"its output '{name}' is not what {truth.who} computes of the file: largest difference "
+            f"{most:.3g}, {worst:.3g} times the tolerance",
+            where=origin.graph.path,
+        )
+    return worst
 
 
 def _not_comparable(graph: TrainingGraph) -> str:
@@ -112,15 +130,18 @@ def _not_comparable(graph: TrainingGraph) -> str:
     return f"{macs:,} multiplications take long" if macs > MOST_MACS else ""
 
 
-def _random_input(graph: TrainingGraph, spec: ModelSpec) -> Array:
+def _random_inputs(graph: TrainingGraph, spec: ModelSpec) -> dict[str, Array]:
     generator = np.random.default_rng(0)
-    shape = graph.tensors[graph.input].shape
-    if spec.input_classes:
-        return generator.integers(spec.input_classes, size=shape).astype(np.int32)
-    return generator.uniform(-1, 1, shape).astype(np.float32)
+    shapes = {item: graph.tensors[item.name].shape for item in spec.inputs}
+    return {
+        item.name: generator.integers(item.classes, size=shape).astype(np.int32)
+        if item.classes
+        else generator.uniform(-1, 1, shape).astype(np.float32)
+        for item, shape in shapes.items()
+    }
 
 
-def _by_reference(origin: OnnxOrigin, fed: Array) -> _Truth | str:
+def _by_reference(origin: OnnxOrigin, fed: Mapping[str, Array]) -> _Truth | str:
     """The output by onnx.reference; a text says why not."""
     who, graph = "onnx.reference", origin.graph
     pools = [node for node in graph.nodes if node.op in ("MaxPool", "AveragePool")]
@@ -135,20 +156,23 @@ def _by_reference(origin: OnnxOrigin, fed: Array) -> _Truth | str:
 
     from truth.onnx_graph import in_double, read_graph
 
-    kind = graph.tensor(graph.inputs[0]).dtype
-    feeds = {name: array.astype(kind or array.dtype) for name, array in origin.fed(fed).items()}
+    feeds = {
+        name: array.astype(graph.tensor(name).dtype or array.dtype) for name, array in origin.fed(fed).items()
+    }
     wide = {name: array.astype(np.float64) for name, array in feeds.items() if is_float(array.dtype)}
 
     def compute() -> _Truth:
         model = read_graph(graph.path)
-        single = ReferenceEvaluator(model).run(graph.outputs[:1], feeds)[0]
-        exact = ReferenceEvaluator(in_double(model)).run(graph.outputs[:1], {**feeds, **wide})[0]
-        return _Truth(who, np.asarray(exact), np.asarray(single))
+        single = ReferenceEvaluator(model).run(graph.outputs, feeds)
+        exact = ReferenceEvaluator(in_double(model)).run(graph.outputs, {**feeds, **wide})
+        return _Truth(
+            who, *(dict(zip(graph.outputs, map(np.asarray, way), strict=True)) for way in (exact, single))
+        )
 
     return _tried(who, compute)
 
 
-def _by_torch(origin: OnnxOrigin, fed: Array) -> _Truth | str:
+def _by_torch(origin: OnnxOrigin, fed: Mapping[str, Array]) -> _Truth | str:
     """The output by `truth.onnx_graph`; a text says why not."""
     who = "PyTorch"
 
@@ -156,11 +180,9 @@ def _by_torch(origin: OnnxOrigin, fed: Array) -> _Truth | str:
         from truth.onnx_graph import Computed, read_graph
 
         model = read_graph(origin.graph.path)
-        exact, single = (
-            Computed(model, origin.fed(fed), double=double).output().detach().numpy()
-            for double in (True, False)
-        )
-        return _Truth(who, exact, single)
+        both = [Computed(model, origin.fed(fed), double=double) for double in (True, False)]
+        ways = ({name: way.values[name].detach().numpy() for name in origin.outputs} for way in both)
+        return _Truth(who, *ways)
 
     return _missing_torch() or _tried(who, compute)
 
@@ -180,21 +202,22 @@ def _tried(who: str, compute: Callable[[], _Truth]) -> _Truth | str:
     except Exception as error:  # an op that is not known there, or another shape: the other one is asked
         lines = str(error).strip().splitlines() or [type(error).__name__]
         return f"{who}: {lines[0][:150]}"
-    return truth if np.isfinite(truth.exact).all() else f"{who}: numbers that are not finite"
+    finite = all(np.isfinite(array).all() for array in truth.exact.values())
+    return truth if finite else f"{who}: numbers that are not finite"
 
 
-def loss_of(spec: ModelSpec) -> Loss:
-    """The loss of a model, with its options."""
+def loss_of(loss: LossSpec) -> Loss:
+    """A loss of a model, with its options."""
     from truth.steps import LOSSES
 
-    return partial(LOSSES[spec.loss.name], **spec.loss.options)
+    return partial(LOSSES[loss.name], **loss.options)
 
 
 @dataclass(frozen=True, slots=True)
 class FileGradients:
     """Loss and gradients of a file by PyTorch: `tensors` by the names of ours, `weights` all their elements.
 
-    `terms` is the sum of the sizes of the gradient at the output, of which all others are made.
+    `terms` is the sum of the sizes of the gradient at the outputs, of which all others are made.
     """
 
     tensors: dict[str, Array]
@@ -205,19 +228,28 @@ class FileGradients:
 def gradients_of_file(
     origin: OnnxOrigin, spec: ModelSpec, graph: TrainingGraph, sample: Mapping[str, Array], *, double: bool
 ) -> FileGradients:
-    """For a `sample` with ``input`` and ``label`` as our loss wants them.
+    """For a `sample` with the inputs, and labels as our losses want them.
 
     Raises `truth.onnx_graph.CannotComputeError`.
     """
     from truth.onnx_graph import Computed, read_graph
 
     torch, places = require_extra("torch"), origin.read.places
-    computed = Computed(read_graph(origin.graph.path), origin.fed(sample["input"]), double=double)
-    label = torch.tensor(sample["label"])
-    label = label.to(computed.kind) if label.is_floating_point() else label.long()
-    output = computed.output().reshape(graph.tensors[graph.output].shape)
-    value = loss_of(spec)(output, label)
-    (terms,) = torch.autograd.grad(value, [output], retain_graph=True)
+    computed = Computed(read_graph(origin.graph.path), origin.fed(sample), double=double)
+    if origin.read.loss:
+        value, ends = computed.values[origin.read.loss], []
+    else:
+        ends = [
+            computed.values[name].reshape(graph.tensors[tensor].shape)
+            for name, tensor in origin.outputs.items()
+        ]
+        value = torch.zeros((), dtype=computed.kind)
+        for loss, output in zip(spec.losses, ends, strict=True):
+            label = torch.tensor(sample[str(loss.label)])
+            label = label.to(computed.kind) if label.is_floating_point() else label.long()
+            value = value + loss_of(loss)(output, label)
+    seeds = torch.autograd.grad(value, ends, retain_graph=True) if ends else [torch.ones(())]
+    terms = sum(float(seed.abs().sum()) for seed in seeds)
     gradients = computed.gradients(value)
     flat = np.zeros(int(places.starts[-1]))
     for name, _, start, end in places.ranges:
@@ -226,7 +258,7 @@ def gradients_of_file(
     for tensor, given in origin.read.sources.items():
         if given.trained and given.places is not None:
             tensors[f"{tensor}.grad"] = flat[places.numbers(given)].reshape(given.places.shape)
-    return FileGradients(tensors, flat, float(terms.abs().sum()))
+    return FileGradients(tensors, flat, terms)
 
 
 def check_file(

@@ -162,18 +162,22 @@ def _told(spec: ModelSpec, options: ModelOptions) -> ModelSpec:
     return spec
 
 
+def _input_shapes(text: str) -> dict[str, tuple[int, ...]]:
+    """Shapes of inputs by name: of the first, "", or ``left=1,4 right=1,4``."""
+    words = [word.partition("=") for word in text.split()] if "=" in text else [("", "", text)]
+    return {name: parse_input(shape)[0] for name, _, shape in words}
+
+
 def _open_graph(model: str, settings: Settings, options: ModelOptions) -> ForeignModel:
     from importers.graph.onnx_file import load_onnx
     from importers.onnx.forward import import_forward
     from importers.training.graph import is_training_graph
 
     batch = settings.batch if settings.batch is not None and settings.batch > 0 else 1
-    graph = load_onnx(model, batch=batch)
-    if options.input is not None:
-        shape, _ = parse_input(options.input)
-        if settings.batch is not None and settings.batch > 0:
-            shape = (settings.batch, *shape[1:])
-        graph = load_onnx(model, input_shapes={graph.inputs[0]: shape} if graph.inputs else {})
+    shapes = {} if options.input is None else _input_shapes(options.input)
+    if settings.batch is not None and settings.batch > 0:
+        shapes = {name: (settings.batch, *shape[1:]) for name, shape in shapes.items()}
+    graph = load_onnx(model, batch=batch, input_shapes=shapes)
     if is_training_graph(graph):
         raise InputError(
             "is a training graph, with a backward pass of its own",
@@ -251,10 +255,10 @@ def _compared(foreign: ForeignModel, outcome: RunOutcome, settings: Settings) ->
         for name, array in outcome.values.items()
         if name.startswith("results/")
     }
+    results["loss"] = sum((results[name] for name in graph.losses[1:]), results[graph.loss])
     if foreign.file is not None:
         return check_file(foreign.file, spec, graph, fed, results)
-    results["loss"] = sum((results[name] for name in graph.losses[1:]), results[graph.loss])
-    return check_module(foreign.module, foreign.script or loss_of(spec), foreign.sources, fed, results)
+    return check_module(foreign.module, foreign.script or loss_of(spec.loss), foreign.sources, fed, results)
 
 
 def refuse_other_gradients(foreign: ForeignModel, outcome: RunOutcome) -> None:

@@ -86,7 +86,12 @@ def open_source(
     if model.endswith(ONNX):
         from pulptrain.running.graph_run import open_training_graph
 
-        training = open_training_graph(model, settings, learning_rate)
+        try:
+            training = open_training_graph(model, settings, learning_rate)
+        except InputError:  # sizes that it leaves open: of a network, which is read next
+            if model_input is None:
+                raise
+            training = None
         if training is not None:
             asked.refuse(model)
             return ModelSource(model, training=training)

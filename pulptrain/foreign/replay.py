@@ -228,6 +228,12 @@ def _forward(
     learning_rate: float | None,
     progress: Callable[[int, int], None] | None,
 ) -> ReplayRow:
+    if len(graph.inputs) != 1 or len(graph.outputs) != 1:
+        raise InputError(
+            f"a network with the inputs {', '.join(graph.inputs)} and the outputs {', '.join(graph.outputs)}",
+            where=str(case.file),
+            cure="one input and one output, or a training graph",
+        )
     rate = learning_rate or DEFAULT_LEARNING_RATE
     model = import_forward(
         graph,

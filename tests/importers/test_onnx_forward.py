@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from configs.errors import InputError, UnsupportedLayerError
+from configs.errors import UnsupportedLayerError
 from importers.graph.onnx_file import load_onnx
 from importers.onnx.forward import import_forward
 from pulptrain.__main__ import run
-from shared.onnx_models import NodeText, ValueText, model, node, saved, value
+from shared.onnx_models import NodeText, model, node, saved, value
 from trainlib.references.reference import evaluate
 from trainlib.training.phases import build_training_phases, initial_weights
 
@@ -386,13 +386,6 @@ def test_a_converted_model_gives_the_same_cycles_and_numbers(
     assert first["functional"]["passed"]
     assert (first["cycles"], first["loss"]) == (second["cycles"], second["loss"])
     assert run(["convert", "net.onnx", "net.txt"]) == 2
-
-
-def test_a_graph_with_several_inputs_or_outputs_is_refused(tmp_path: Path) -> None:
-    two: list[ValueText] = [value("x", [1, 2]), value("y", [1, 2])]
-    path = saved(tmp_path, model([node("Add", ["x", "y"], ["z"])], two, [value("z", [1, 2])]))
-    with pytest.raises(InputError, match="the inputs x, y"):
-        import_forward(load_onnx(path))
 
 
 def test_a_variance_below_0_is_refused(tmp_path: Path) -> None:

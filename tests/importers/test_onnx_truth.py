@@ -18,6 +18,7 @@ from importers.graph.onnx_folding import _FOLDED
 from importers.graph.onnx_fusion import OWN
 from importers.graph.weights import WeightNumbers
 from importers.onnx.forward import HANDLERS, import_forward
+from importers.onnx.losses import LOSSES
 from pulptrain.__main__ import run
 from pulptrain.foreign import foreign_check
 from pulptrain.foreign.foreign_check import OnnxOrigin, check_file, check_output
@@ -315,5 +316,5 @@ def test_a_run_says_who_has_compared_what(
 
 
 def test_all_ops_that_are_read_are_described_a_second_time() -> None:
-    names = {name for name in (*HANDLERS, *_FOLDED) if not name.startswith(OWN)}
+    names = {name for name in (*HANDLERS, *LOSSES, *_FOLDED) if not name.startswith(OWN)}
     assert names <= _OPS.keys()

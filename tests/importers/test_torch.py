@@ -44,7 +44,7 @@ def iteration(model, seed=0):
 def agrees(module, model):
     """The check of loss and gradients by autograd of the module itself."""
     _, tensors, sample = iteration(model)
-    return check_module(module, loss_of(model.spec), model.sources, sample, tensors)
+    return check_module(module, loss_of(model.spec.loss), model.sources, sample, tensors)
 
 
 IN_MAKE_TEST = ("separable_cnn", "vision_transformer", "lstm_state")
@@ -82,7 +82,7 @@ def test_a_wrong_gradient_shows_in_the_check_against_the_module():
     _, tensors, sample = iteration(model)
     name = next(name for name in model.sources if f"{name}.grad" in tensors)
     spoilt = {**tensors, f"{name}.grad": tensors[f"{name}.grad"] * 1.001}
-    assert not check_module(module, loss_of(model.spec), model.sources, sample, spoilt).passed
+    assert not check_module(module, loss_of(model.spec.loss), model.sources, sample, spoilt).passed
 
 
 OPTIMIZERS = {

@@ -34,7 +34,7 @@ def agrees(module, model):
     sample = next(sample_stream(graph, model.spec, 0))
     tensors = evaluate(graph, {**sample, **initial_weights(graph, 0), **model.values})
     given = {"input": sample["input"], "label": sample["label"]}
-    return check_module(module, loss_of(model.spec), model.sources, given, tensors)
+    return check_module(module, loss_of(model.spec.loss), model.sources, given, tensors)
 
 
 @pytest.mark.parametrize("case", [one for one in DRAWN if one.name not in REFUSED], ids=lambda one: one.name)

@@ -14,13 +14,14 @@ REASONS = 3
 def ops() -> str:
     """The ops of forward graphs, and those of training graphs."""
     from importers.onnx.forward import HANDLERS as FORWARD
+    from importers.onnx.losses import LOSSES
     from importers.training.graph import HANDLERS as TRAINING
 
     def listed(names: set[str]) -> str:
         return ", ".join(f"`{name}`" for name in sorted(names, key=str.lower))
 
     training = {*TRAINING, "SGD"}
-    forward = {name for name in FORWARD if not name.startswith("importer:")}
+    forward = {name for name in (*FORWARD, *LOSSES) if not name.startswith("importer:")}
     rows = [("networks", len(forward), listed(forward)), ("training graphs", len(training), listed(training))]
     return table(("graphs", "ops", "which"), rows)
 

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The losses at the end of a graph: numbers of all samples, added and multiplied, as losses of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+from configs.errors import UnsupportedLayerError
+from configs.model_file import LossSpec
+from importers.graph.arranging import Site
+from importers.graph.draft import CannotTakeError, Draft, elements
+from importers.graph.node import Handler, Node
+from importers.graph.terms import Term, Terms
+from importers.graph.views import BATCH, View
+from importers.place.pairs import number_of, scaled, shifted
+
+
+def either(special: Callable[[Node], Any], plain: Handler | None) -> Handler:
+    """What `special` makes of a node, or `plain` where that is None and no operand is a loss."""
+
+    def read(node: Node) -> Any:
+        found = special(node)
+        if found is not None:
+            return found
+        if plain is None or any(isinstance(item, Terms) for item in node.arguments.values()):
+            raise CannotTakeError(
+                "is a loss of all samples, which the network cannot read",
+                "sums of losses, and products with numbers",
+            )
+        return plain(node)
+
+    return read
+
+
+def met(node: Node, view: View, over: Collection[int], kind: str, *, keep: object) -> Terms | None:
+    """The mean or sum (`kind`) of everything that all samples have; None for what each has of its own."""
+    if not any(BATCH in view.dims[dim] for dim in over) and (view.batch > 1 or node.shape):
+        return None
+    if any(size != 1 for dim, size in enumerate(view.shape) if dim not in over) or keep:
+        raise CannotTakeError(
+            "a mean or sum over the samples that leaves more than one number",
+            "a mean or sum over everything, at the end of the loss",
+        )
+    return Terms((Term("output", {"reduction": kind}, view),))
+
+
+def added(left: Any, right: Any, factor: float = 1.0) -> Terms | None:
+    """left + factor · right of numbers of all samples; None where neither is one."""
+    if isinstance(left, Terms) and isinstance(right, Terms):
+        return left.plus(right.times(factor))
+    if isinstance(left, Terms) and (number := number_of(right)) is not None:
+        return left.plus(Terms((), factor * number))
+    if isinstance(right, Terms) and (number := number_of(left)) is not None:
+        return Terms((), number).plus(right.times(factor))
+    return None
+
+
+def multiplied(left: Any, right: Any) -> Terms | None:
+    """Such a number times one that is constant; None where it is none."""
+    for one, other in ((left, right), (right, left)):
+        if isinstance(one, Terms) and (number := _number(other)) is not None:
+            return one.times(number)
+    return None
+
+
+def divided(left: Any, right: Any) -> Terms | None:
+    """Such a number divided by a constant that is not 0; None where it is none."""
+    number = _number(right)
+    return left.times(1 / number) if isinstance(left, Terms) and number else None
+
+
+def _number(item: Any) -> float | None:
+    return None if isinstance(item, Terms) else number_of(item)
+
+
+def losses_of(
+    draft: Draft, terms: Terms, end: Callable[[View], str], stored: Callable[[View], str]
+) -> tuple[list[LossSpec], dict[str, str]]:
+    """The losses whose sum is trained, and the labels: inputs that are only compared with, and their names.
+
+    What is not needed for them leaves the draft. `end` gives the layer of an output, `stored` the word of a
+    target. Raises as `_specs`.
+    """
+    found = _specs(draft, terms)
+    words = [end(view) for _, view, _ in found]
+    targets = [None if target is None else stored(target) for _, _, target in found]
+    draft.without_unused(*words, *(word for word in targets if word is not None))
+    read = {word for layer in draft.layers for word in layer.inputs or ()}
+    labels = [word for word in dict.fromkeys(targets) if word in draft.inputs and word not in read]
+    names = {word: "label" if number == 0 else word for number, word in enumerate(labels)}
+    last = draft.layers[-1].name
+    draft.inputs = [word for word in draft.inputs if word not in names]
+    losses = [
+        replace(
+            spec,
+            of=None if word == last else word,
+            target=None if target in names else target,
+            label=names.get(target) if target is not None else None,
+        )
+        for (spec, _, _), word, target in zip(found, words, targets, strict=True)
+    ]
+    return losses, {str(word): name for word, name in names.items()}
+
+
+def _specs(draft: Draft, terms: Terms) -> list[tuple[LossSpec, View, View | None]]:
+    """The losses, and the output and target of each as they are stored; the constant is in one of them.
+
+    Raises UnsupportedLayerError for what cannot be a sum of losses with weights above 0.
+    """
+    items = [
+        _positive(draft, item, number) for number, item in enumerate(terms.items, start=1) if item.weight
+    ]
+    if terms.constant:
+        index = next((index for index, item in enumerate(items) if item.name == "output"), None)
+        if index is None:
+            raise UnsupportedLayerError(
+                f"the number {terms.constant:g} is added to the loss",
+                where="loss",
+                cure="the loss without it",
+            )
+        items[index] = _with(draft, items[index], terms.constant)
+    if not items:
+        raise UnsupportedLayerError(
+            "the loss does not depend on the module", where="loss", cure="one that does"
+        )
+    return [(_spec(item), item.view, item.target) for item in items]
+
+
+def _spec(item: Term) -> LossSpec:
+    weight = {} if item.weight == 1 else {"weight": item.weight}
+    return LossSpec(item.name, {**item.options, **weight}, "loss")
+
+
+def _positive(draft: Draft, item: Term, number: int) -> Term:
+    """With a weight above 0: a sum of negatives is the negative of a sum."""
+    if item.weight > 0:
+        return item
+    if item.name != "output":
+        raise UnsupportedLayerError(
+            f"the loss {item.name} is subtracted",
+            where="loss",
+            cure="a weight above 0, or the formula written out",
+        )
+    turned = scaled(Site(draft, f"loss_{number}", "loss"), item.view, -1.0, suffix="_turned")
+    return replace(item, view=turned, weight=-item.weight)
+
+
+def _with(draft: Draft, item: Term, constant: float) -> Term:
+    """A loss that is the output itself, with a constant as part of it."""
+    share = constant / item.weight
+    if item.options["reduction"] == "sum":
+        share /= elements(item.view.shape)
+    return replace(item, view=shifted(Site(draft, "loss", "loss"), item.view, share, suffix="_constant"))
