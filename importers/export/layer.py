@@ -25,18 +25,23 @@ Shape = tuple[int, ...]
 
 @dataclass
 class OnnxDraft:
-    """The graph so far. `weights` are made of ours, `constants` are numbers of the graph itself."""
+    """The graph so far. `weights` are made of ours, `constants` are numbers of the graph itself.
+
+    `elements` says of a model that uses weights more than once which elements of ours a weight has, and how.
+    """
 
     nodes: list[OnnxNode] = field(default_factory=list)
     weights: dict[str, Array] = field(default_factory=dict)
     constants: dict[str, Array] = field(default_factory=dict)
+    elements: dict[tuple[Shape, bytes], str] = field(default_factory=dict)
 
 
 @dataclass
 class Layer:
     """One layer: options with defaults filled in, the tensors it reads with their shapes, batch first.
 
-    `parameters` are its weights and buffers by role. `results` are the tensors it must write.
+    `parameters` are its weights and buffers by role, `places` numbers of their elements if the model uses
+    weights more than once. `results` are the tensors it must write.
     """
 
     draft: OnnxDraft
@@ -49,6 +54,9 @@ class Layer:
     parameters: Mapping[str, Array]
     results: Sequence[str]
     output: Shape
+    places: Mapping[str, Array]
+    written: int = 0
+    """Elements of its parameters that are in the graph."""
 
     @property
     def x(self) -> str:
@@ -64,11 +72,21 @@ class Layer:
         """An initializer of a parameter, rearranged; "" if the layer does not have it."""
         if role not in self.parameters:
             return ""
-        return self.joined(name, how(self.parameters[role]))
+        return self.joined(name, lambda own: how(own[role]))
 
-    def joined(self, name: str, value: Array) -> str:
-        """An initializer of this layer made of parameters."""
-        tensor = f"{self.name}.{name}"
+    def joined(self, name: str, how: Callable[[Mapping[str, Array]], Array]) -> str:
+        """An initializer of this layer made of parameters, or what another layer has made of the same."""
+        tensor, value = f"{self.name}.{name}", how(self.parameters)
+        self.written += value.size
+        if self.places:
+            places, known = how(self.places), self.draft.elements
+            if (found := known.get((places.shape, places.tobytes()))) is not None:
+                return found
+            if (found := known.get((places.shape[::-1], places.T.tobytes()))) is not None:
+                return self.node("Transpose", (found,), part=f"{name}_turned", perm=[1, 0])
+            if any(np.isin(places, np.frombuffer(taken, places.dtype)).any() for _, taken in known):
+                raise CannotTakeError("weights of another layer in another order", "NAME.yaml")
+            known[places.shape, places.tobytes()] = tensor
         self.draft.weights[tensor] = value
         return tensor
 

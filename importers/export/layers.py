@@ -190,8 +190,9 @@ def _recurrent(layer: Layer) -> None:
 
     turned = layer.node("Transpose", (layer.x,), part="time_first", perm=[1, 0, 2])
     weights = [layer.weight(role, role, lambda array: gates(array.T)) for role in ("wx", "wh")]
-    both = [gates(layer.parameters[role]) for role in ("bx", "bh") if role in layer.parameters]
-    bias = layer.joined("bias", np.concatenate(both, axis=1)) if both else ""
+    bias = ""
+    if "bx" in layer.parameters:
+        bias = layer.joined("bias", lambda own: np.concatenate([gates(own["bx"]), gates(own["bh"])], axis=1))
     states = [
         layer.reshaped(tensor, (1, batch, hidden), f"state{number}")
         for number, tensor in enumerate(layer.inputs[1:])

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from configs.dtypes import FP32, INT32
 from configs.errors import InputError, UnsupportedLayerError
-from configs.model_file import DATASETS, ModelSpec, read_model
+from configs.model_file import DATASETS, LayerSpec, ModelSpec, read_model
 from configs.model_text import model_text
 from configs.yaml_file import parse_yaml
 from importers.export import elements, layers
@@ -31,7 +31,7 @@ from importers.graph.onnx_graph import OnnxNode
 from trainlib.ir.graph import Tensor
 from trainlib.ir.parameters import PARAMETER_NAMES
 from trainlib.ir.steps import Array
-from trainlib.primitives.definition import AS_PUBLISHED
+from trainlib.primitives.definition import AS_PUBLISHED, LayerPlan
 from trainlib.registry import layer_primitive
 from trainlib.training.built_layer import where_of
 from trainlib.training.options import check_options, layer_options
@@ -75,11 +75,11 @@ class _OtherGraphError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    """The graph of a model: input and output with their shapes, and what lies between."""
+    """The graph of a model: inputs and outputs with their shapes, and what lies between."""
 
     draft: OnnxDraft
-    output: str
-    output_shape: tuple[int, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
 
     @property
     def initializers(self) -> dict[str, Array]:
@@ -98,12 +98,19 @@ def onnx_bytes(spec: ModelSpec, values: Mapping[str, Array]) -> bytes:
     from onnx import TensorProto, helper
 
     graph = _drafted(spec, lambda tensor, shape: np.asarray(values[tensor], np.float32).reshape(shape))
-    fed = TensorProto.INT64 if spec.input_classes else TensorProto.FLOAT
+    kinds = {True: TensorProto.FLOAT, False: TensorProto.INT64}
+    fed, given = (
+        [
+            helper.make_tensor_value_info(item.name, kinds[item.dtype.is_float], list(item.shape))
+            for item in tensors
+        ]
+        for tensors in (graph.inputs, graph.outputs)
+    )
     made = helper.make_graph(
         [_proto(node) for node in graph.draft.nodes],
         spec.name,
-        [helper.make_tensor_value_info("input", fed, [spec.batch, *spec.input_shape])],
-        [helper.make_tensor_value_info(graph.output, TensorProto.FLOAT, list(graph.output_shape))],
+        fed,
+        given,
         [
             onnx.numpy_helper.from_array(np.asarray(value, order="C"), name)
             for name, value in graph.initializers.items()
@@ -151,7 +158,7 @@ def read_own(path: str) -> OwnModel | None:
         graph = _drafted(spec, places)
     except (_OtherGraphError, UnsupportedLayerError):  # or a version that can write more than this one
         return OwnModel(spec, None)
-    if not _is_same(graph, model.graph, given, spec):
+    if not _is_same(graph, model.graph, given):
         return OwnModel(spec, None)
     flat = np.empty(sum(map(prod, sizes.values())), np.float32)
     for name, numbers in graph.draft.weights.items():
@@ -174,7 +181,7 @@ def _check_dataset(spec: ModelSpec, path: str) -> None:
         )
 
 
-def _is_same(graph: _Graph, proto: onnx.GraphProto, given: Mapping[str, Array], spec: ModelSpec) -> bool:
+def _is_same(graph: _Graph, proto: onnx.GraphProto, given: Mapping[str, Array]) -> bool:
     """Whether a file has the nodes, constants and shapes that the model has, whatever its weights are."""
     ours = graph.initializers
     if given.keys() != ours.keys() or any(given[name].shape != ours[name].shape for name in ours):
@@ -186,10 +193,12 @@ def _is_same(graph: _Graph, proto: onnx.GraphProto, given: Mapping[str, Array], 
     nodes = [_proto(node).SerializeToString(deterministic=True) for node in graph.draft.nodes]
     if nodes != [node.SerializeToString(deterministic=True) for node in proto.node]:
         return False
-    if [value.name for value in (*proto.input, *proto.output)] != ["input", graph.output]:
+    if [value.name for value in (*proto.input, *proto.output)] != [
+        tensor.name for tensor in (*graph.inputs, *graph.outputs)
+    ]:
         return False
-    shape = [dim.dim_value for dim in proto.input[0].type.tensor_type.shape.dim]
-    return shape == [spec.batch, *spec.input_shape]
+    shapes = [tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim) for value in proto.input]
+    return shapes == [tensor.shape for tensor in graph.inputs]
 
 
 def _proto(node: OnnxNode) -> onnx.NodeProto:
@@ -200,11 +209,12 @@ def _proto(node: OnnxNode) -> onnx.NodeProto:
 
 def _drafted(spec: ModelSpec, start: Start) -> _Graph:
     """The graph of all layers. Raises UnsupportedLayerError that lists those without a form in ONNX."""
-    if spec.more_inputs:
-        raise UnsupportedLayerError("a network of several inputs", where=spec.where, cure="NAME.yaml")
-    draft, problems = OnnxDraft(), []
-    fed = Tensor("input", (spec.batch, *spec.input_shape), "input", INT32 if spec.input_classes else FP32)
-    tensors, before = {"input": fed}, "input"
+    draft, problems, owners = OnnxDraft(), [], _Owners(spec, start)
+    fed = [
+        Tensor(item.name, (spec.batch, *item.shape), "input", INT32 if item.classes else FP32)
+        for item in spec.inputs
+    ]
+    tensors, before = {item.name: item for item in fed}, spec.input_name
     for layer in spec.layers:
         words = layer.inputs if layer.inputs is not None else (before,)
         primitive = layer_primitive(layer.type, where_of(layer))
@@ -216,12 +226,7 @@ def _drafted(spec: ModelSpec, start: Start) -> _Graph:
         before = layer.name
         try:
             _check_sayable(spec, layer)
-            shapes = {role: item.shape for role, item in plan.parameters.items()}
-            shapes |= {role: item.shape for role, item in plan.buffers.items()}
-            parameters = {
-                role: start(f"{layer.name}.{PARAMETER_NAMES.get(role, role)}", shape)
-                for role, shape in shapes.items()
-            }
+            parameters = owners.of(layer, plan)
             site = Layer(
                 draft,
                 layer.name,
@@ -230,9 +235,10 @@ def _drafted(spec: ModelSpec, start: Start) -> _Graph:
                 plan,
                 [item.name for item in read],
                 [item.shape for item in read],
-                parameters,
+                {role: owners.values[tensor] for role, tensor in parameters.items()},
                 [item.name for item in results],
                 results[0].shape,
+                {role: owners.places[tensor] for role, tensor in parameters.items() if owners.places},
             )
             _write(site)
         except CannotTakeError as error:
@@ -241,7 +247,35 @@ def _drafted(spec: ModelSpec, start: Start) -> _Graph:
             )
     cure = "the nearest form where one is named, or NAME.yaml, which holds every model"
     refuse(problems, f"of {len(spec.layers)} layers have no form in ONNX", spec.where, cure)
-    return _Graph(draft, before, tensors[before].shape)
+    ends = [_word(word) for loss in spec.losses for word in (loss.of or before, loss.target) if word]
+    return _Graph(draft, tuple(fed), tuple(tensors[word] for word in dict.fromkeys(ends)))
+
+
+class _Owners:
+    """The parameters and buffers of all layers, each once: `values`, and `places` if layers share any."""
+
+    def __init__(self, spec: ModelSpec, start: Start) -> None:
+        self.start, self.values, self.places = start, dict[str, Array](), dict[str, Array]()
+        self._shares = any(layer.weights_of is not None for layer in spec.layers)
+        self._tensors: dict[str, str] = {}
+
+    def of(self, layer: LayerSpec, plan: LayerPlan) -> dict[str, str]:
+        """The tensors of a layer by role; another layer's where it says so."""
+        lent, found = layer.weights_of, {}
+        shapes = {role: item.shape for role, item in plan.parameters.items()}
+        shapes |= {role: item.shape for role, item in plan.buffers.items()}
+        for role, shape in shapes.items():
+            name = PARAMETER_NAMES.get(role, role)
+            word = lent if isinstance(lent, str) else (lent or {}).get(name, layer.name)
+            own = f"{layer.name}.{name}"
+            tensor = self._tensors.get(word if "." in word else f"{word}.{name}", own)
+            self._tensors[own] = found[role] = tensor
+            if tensor not in self.values:
+                self.values[tensor] = self.start(tensor, shape)
+                if self._shares:
+                    first = sum(array.size for array in self.places.values())
+                    self.places[tensor] = first + np.arange(prod(shape)).reshape(shape)
+        return found
 
 
 def _word(word: str) -> str:
@@ -250,12 +284,10 @@ def _word(word: str) -> str:
     return name if number in ("", "0") else word
 
 
-def _check_sayable(spec: ModelSpec, layer: Any) -> None:
+def _check_sayable(spec: ModelSpec, layer: LayerSpec) -> None:
     """Raise `CannotTakeError` for what changes the numbers of any layer and has no word in ONNX."""
     if "HWC" in (layer.layout, spec.layout):
         raise CannotTakeError("images as HWC", "layout: CHW")
-    if layer.weights_of is not None:
-        raise CannotTakeError("weights of another layer", "NAME.yaml")
     if layer.adapter is not None:
         raise CannotTakeError("an adapter", "two linear layers and an add")
     published = layer_primitive(layer.type, layer.where).published
@@ -271,19 +303,18 @@ def _write(site: Layer) -> None:
     writer = WRITERS.get(site.primitive)
     if writer is None:
         raise CannotTakeError("no op for it", "the model file keeps it: convert IN OUT.yaml")
-    known = set(site.draft.weights)
     writer(site)
-    written = sum(value.size for name, value in site.draft.weights.items() if name not in known)
-    assert written == sum(value.size for value in site.parameters.values()), site.name
+    assert site.written == sum(value.size for value in site.parameters.values()), site.name
 
 
 def merged(own: OwnModel, spec: ModelSpec) -> ModelSpec:
     """A graph changed by others, read as any; name, loss, optimizer, and samples of that shape are kept."""
     same = spec.input_shape == own.spec.input_shape
+    kept = spec if spec.more_losses or own.spec.more_losses else own.spec
     return replace(
         spec,
         name=own.spec.name,
-        loss=own.spec.loss,
+        loss=kept.loss,
         optimizer=own.spec.optimizer,
         dataset=own.spec.dataset if same else spec.dataset,
     )

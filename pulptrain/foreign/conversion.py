@@ -88,10 +88,9 @@ def _write_onnx(path: Path, spec: ModelSpec, start: Mapping[str, Array]) -> None
 
 def _training_words(spec: ModelSpec) -> tuple[str, ...]:
     """How a command line says loss and optimizer, which no graph of ONNX says."""
-    words = {
-        "--loss": option_text(spec.loss.name, spec.loss.options),
-        "--optimizer": option_text(spec.optimizer.name, spec.optimizer.options),
-    }
+    words = {"--optimizer": option_text(spec.optimizer.name, spec.optimizer.options)}
+    if not spec.more_losses:
+        words = {"--loss": option_text(spec.loss.name, spec.loss.options), **words}
     said = " ".join(f"{option} '{text}'" for option, text in words.items())
     return (f"loss and optimizer lie in its metadata; if another tool drops that: {said}",)
 

@@ -142,6 +142,12 @@ def _open_onnx(model: str, settings: Settings, options: ModelOptions) -> Foreign
         return replace(read, spec=_told(merged(converted, read.spec), options), notes=(*read.notes, CHANGED))
     spec = converted.spec
     if options.input is not None:
+        if spec.more_inputs:
+            raise InputError(
+                f"{model} says the shapes of its inputs itself",
+                where="--input",
+                cure="--batch, which it leaves open",
+            )
         shape, _ = parse_input(options.input)
         if shape[1:] != spec.input_shape:
             raise InputError(
@@ -156,6 +162,10 @@ def _open_onnx(model: str, settings: Settings, options: ModelOptions) -> Foreign
 def _told(spec: ModelSpec, options: ModelOptions) -> ModelSpec:
     """The model with loss and optimizer of the command line, where it says them."""
     if options.loss is not None:
+        if spec.more_losses:
+            raise InputError(
+                f"{spec.name} has several losses", where="--loss", cure="'losses:' in NAME.yaml (convert)"
+            )
         spec = replace(spec, loss=parse_loss(options.loss))
     if options.optimizer is not None:
         spec = replace(spec, optimizer=parse_optimizer(options.optimizer))

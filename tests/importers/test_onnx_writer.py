@@ -377,6 +377,66 @@ def rewritten(path: Path, change: Any) -> None:
     path.write_bytes(model.SerializeToString())
 
 
+SEVERAL = {
+    "two inputs, one weight, two losses": """
+inputs: {left: {shape: [4]}, right: {shape: [4]}}
+losses: [{name: mse, weight: 0.5}, {name: cross_entropy, labels: hard, of: one, label: words}]
+layers:
+  - {name: one, type: linear, out_features: 3, bias: true, inputs: [left]}
+  - {name: other, type: linear, out_features: 3, bias: true, inputs: [right], weights_of: one}
+  - {name: apart, type: subtract, inputs: [one, other]}
+""",
+    "a tied embedding, its weight turned": """
+input: {shape: [5], classes: 11}
+loss: mse
+layers:
+  - {name: table, type: embedding, vocabulary: 11, features: 6}
+  - {name: middle, type: linear, out_features: 6}
+  - {name: head, type: linear, out_features: 11, weights_of: {weight: table}}
+""",
+    "recurrences and images, and a target of a layer": """
+input: {shape: [6, 3]}
+losses: [{name: mse}, {name: mse, of: small, target: a}]
+layers:
+  - {name: a, type: lstm, hidden: 3}
+  - {name: b, type: lstm, hidden: 3, inputs: [a], weights_of: a}
+  - {name: small, type: linear, out_features: 3, inputs: [b]}
+  - {name: again, type: linear, out_features: 3, weights_of: small}
+  - {name: image, type: reshape, shape: [3, 3, 2]}
+  - {name: one, type: conv2d, out_channels: 3, kernel: 3, padding: 1, bias: true}
+  - {name: two, type: conv2d, out_channels: 3, kernel: 3, padding: 1, bias: true, weights_of: {weight: one}}
+""",
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_shared_weights_inputs_and_losses_come_back(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import onnx
+
+    monkeypatch.chdir(tmp_path)
+    head = "name: several\nbatch: 2\noptimizer: {name: sgd, learning_rate: 0.1}\n"
+    Path("m.yaml").write_text(head + SEVERAL[name])
+    assert run(["convert", "m.yaml", "m.onnx"]) == 0
+    capsys.readouterr()
+    made = onnx.load("m.onnx")
+    onnx.checker.check_model(made, full_check=True)
+    first, second = (
+        summary_of([file, "--save-values", f"{file}.npz"], capsys) for file in ("m.yaml", "m.onnx")
+    )
+    assert second["functional"]["passed"]
+    for key in ("model", "cycles", "loss", "losses", "peak_bytes"):
+        assert first.get(key) == second.get(key), key
+    with np.load("m.yaml.npz") as ours, np.load("m.onnx.npz") as theirs:
+        assert all(np.array_equal(ours[tensor], theirs[tensor]) for tensor in ours.files)
+        weights = sum(ours[key].size for key in ours.files if "/" not in key and ".grad" not in key)
+    floats = [onnx.numpy_helper.to_array(item) for item in made.graph.initializer if item.data_type == 1]
+    assert sum(array.size for array in floats) == weights, "a weight used twice lies there once"
+    rewritten(tmp_path / "m.onnx", lambda model: model.metadata_props.clear())
+    assert summary_of(["m.onnx"], capsys)["functional"]["file"]["passed"]
+
+
 def test_without_its_metadata_the_options_say_what_it_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
