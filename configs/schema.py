@@ -114,7 +114,9 @@ def validate_values(schema: type[SchemaT], values: Mapping[str, Any], what: str,
         given = f" is {detail['input']!r}" if detail["loc"] else ""
         message = detail["msg"].removeprefix("Value error, ")
         raise ConfigError(
-            f"'{key}' of {what}{given}: {message[:1].lower()}{message[1:]}", where=where
+            f"'{key}' of {what}{given}: {message[:1].lower()}{message[1:]}",
+            where=where,
+            cure=_CURES.get(detail["type"], "correct the value"),
         ) from None
 
 
@@ -129,7 +131,12 @@ def _config_error(detail: ErrorDetails, node: Node, what: str) -> ConfigError:
         place = child
     message = detail["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
-    return ConfigError(f"{name} is {place.kind}: {message}", where=place.where, cure="correct the value")
+    cure = _CURES.get(detail["type"], "correct the value")
+    return ConfigError(f"{name} is {place.kind}: {message}", where=place.where, cure=cure)
+
+
+_CURES = {"dict_type": "a mapping: {key: value}"}
+"""By what pydantic calls a mistake."""
 
 
 def _child(node: Node, step: Any) -> Node | None:

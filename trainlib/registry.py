@@ -145,8 +145,19 @@ def layer_primitive(name: str, where: str | None = None) -> LayerPrimitive:
     return _find(LayerPrimitive, "layer type", name, where)
 
 
+def is_over_alignments(name: str) -> bool:
+    """Whether this is the connectionist temporal classification (Graves et al. 2006), however written."""
+    return name.lower().replace("_", "").removesuffix("loss") == "ctc"
+
+
 def loss_primitive(name: str, where: str | None = None) -> LossPrimitive:
-    """The loss `name`; UnsupportedLayerError with the nearest name if there is none."""
+    """The loss `name`; UnsupportedLayerError with the nearest name, or the reason, if there is none."""
+    if is_over_alignments(name):
+        raise UnsupportedLayerError(
+            f"{name} sums over all alignments, step of time by step: no kernel here does that",
+            where=where,
+            cure="cross_entropy with labels: hard, of labels that are aligned, one a step",
+        )
     return _find(LossPrimitive, "loss", name, where)
 
 

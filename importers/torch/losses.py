@@ -10,7 +10,7 @@ from typing import Any
 from configs.errors import UnsupportedLayerError
 from configs.model_file import LossSpec
 from importers.training_text import parse_loss
-from trainlib.registry import loss_primitive
+from trainlib.registry import is_over_alignments, loss_primitive
 
 NEGATIVE_LOG = "nll"
 """Of log-probabilities: their cross-entropy."""
@@ -34,9 +34,6 @@ _NAMES = {
 """Our loss -> its classes in torch.nn and functions in torch.nn.functional."""
 
 _LOSSES = {name: ours for ours, names in _NAMES.items() for name in names.split()}
-
-_ALIGNED = ("CTCLoss", "ctc_loss")
-"""Losses over all alignments, which are refused by name."""
 
 _THEIRS = {"class_weights": "weight", "element_weights": "weight"}
 """Our option -> theirs, where it has another name."""
@@ -70,11 +67,13 @@ def is_ours(torch: Any, given: Any) -> bool:
     if not callable(given):
         return True
     name, _ = _said(torch, given)
-    return name in _LOSSES or name in _ALIGNED
+    return name in _LOSSES or is_over_alignments(name)
 
 
 def spec_of(torch: Any, name: str, said: Mapping[str, Any], shape: Sequence[int]) -> LossSpec:
     """Our loss for the name of one of PyTorch and its options, of an output of this `shape`."""
+    if is_over_alignments(name):
+        loss_primitive(name, "loss")
     if name not in _LOSSES:
         raise _unknown(name)
     kind = _LOSSES[name]
@@ -104,12 +103,6 @@ def _said(torch: Any, given: Any) -> tuple[str, Mapping[str, Any]]:
 
 
 def _unknown(name: str) -> UnsupportedLayerError:
-    if name in _ALIGNED:
-        return UnsupportedLayerError(
-            f"{name} sums over all alignments, step of time by step: no kernel here does that",
-            where="loss",
-            cure="CrossEntropyLoss of labels that are aligned, one a step",
-        )
     return UnsupportedLayerError(
         f"there is no loss like {name}",
         where="loss",

@@ -64,7 +64,8 @@ def _check_layer(layer: LayerSpec) -> None:
 
 
 def _check_loss(spec: ModelSpec) -> None:
-    loss_options(spec.loss, loss_primitive(spec.loss.name, spec.loss.where or spec.where))
+    for loss in spec.losses:
+        loss_options(loss, loss_primitive(loss.name, loss.where or spec.where))
 
 
 def _check_optimizer(spec: OptimizerSpec) -> None:

@@ -66,9 +66,10 @@ def _node(spec: OptimizerSpec, key: str) -> Node | None:
 
 def _groups(spec: OptimizerSpec) -> Iterator[tuple[Mapping[str, Any], str]]:
     """Every group and its place."""
-    node = _node(spec, "groups")
-    for number, group in enumerate(spec.options.get("groups") or ()):
-        yield group, node.sequence("'groups'")[number].where if node is not None else spec.where
+    node, given = _node(spec, "groups"), spec.options.get("groups")
+    for number, group in enumerate(given if isinstance(given, list) else ()):
+        if isinstance(group, Mapping):  # of others the schema tells
+            yield group, node.sequence("'groups'")[number].where if node is not None else spec.where
 
 
 def _merged(spec: OptimizerSpec, group: Mapping[str, Any], where: str) -> OptimizerSpec:

@@ -35,6 +35,35 @@ FILES = {
     "sign.yaml": "name: %a\n",
     "empty.yaml": "layers:\n  - {name: a, type: relu}\n",
 }
+SMALL = """\
+name: mine
+input: {shape: [4]}
+loss: mse
+optimizer: {name: sgd, learning_rate: 0.1}
+layers:
+  - {name: fc, type: linear, out_features: 3}
+"""
+FILES |= {
+    "small.yaml": SMALL,
+    "ctc.yaml": SMALL.replace("mse", "ctc"),
+    "both.yaml": SMALL.replace("loss: mse", "loss: mse\nlosses: [mse]"),
+    "labels.yaml": SMALL.replace(
+        "loss: mse",
+        "losses: [{name: mse, label: a}, {name: cross_entropy, labels: hard, label: a}]",
+    ),
+    "group.yaml": SMALL.replace("0.1}", "0.1, groups: [{layers: [fcc]}]}"),
+    "groups.yaml": SMALL.replace("0.1}", "0.1, groups: [fc]}"),
+    "pair.yaml": """\
+name: pair
+inputs: {left: {shape: [4]}, right: {shape: [5]}}
+loss: mse
+optimizer: {name: sgd, learning_rate: 0.1}
+layers:
+  - {name: one, type: linear, out_features: 3, inputs: [left]}
+  - {name: other, type: linear, out_features: 2, inputs: [right]}
+  - {name: apart, type: subtract, inputs: [one, other]}
+""",
+}
 STALLS = (
     "load_use, multicycle, misaligned, fpu, branch, icache, bank_conflict, l2_access, dma_wait, dma_program, "
     "barrier, fork, offload, idle, busy"
@@ -182,12 +211,46 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "sign.yaml:1: YAML syntax error: a value cannot begin with %: name: %a",
             "quotes around the text",
         ),
+        (
+            "run ctc.yaml",
+            "ctc.yaml:3: ctc sums over all alignments, step of time by step: no kernel here does that",
+            "cross_entropy with labels: hard, of labels that are aligned, one a step",
+        ),
+        ("run both.yaml", "both.yaml:4: the model has 'loss' and 'losses'", "one of the two"),
+        (
+            "run labels.yaml",
+            "labels.yaml:3: two losses share the labels 'a', but want [3] float32 (numbers) and [] int32 (3 "
+            "classes)",
+            "a 'label' of its own for each",
+        ),
+        (
+            "run small.yaml --loss mse",
+            "--loss: small.yaml says its loss itself",
+            "'loss:' in the file; the option is for net.py:Net and model.onnx",
+        ),
+        ("run group.yaml", "group.yaml:4: there is no layer 'fcc'", "'fc' (known: fc)"),
+        (
+            "run groups.yaml",
+            "groups.yaml:4: item 1 of 'groups' of optimizer 'sgd' is the text 'fc': input should be a valid "
+            "dictionary",
+            "a mapping: {key: value}",
+        ),
+        (
+            "run pair.yaml",
+            "pair.yaml:8: layer apart: cannot subtract shapes (1, 3) and (1, 2): they differ",
+            "inputs of one shape, or an 'expand' before it",
+        ),
+        (
+            "run small.yaml --iterations 3 --lr-schedule listed_rates=0.1,0.2",
+            "small.yaml:4: the schedule has 2 steps, the run 3 iterations",
+            "a longer schedule, or 2 iterations",
+        ),
     ],
 )
 def test_the_answer_to_a_mistake(
     command: str, message: str, cure: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(command.split()) == 2
+    assert run([word.replace("listed_", "listed ") for word in command.split()]) == 2
     assert capsys.readouterr().err == f"pulptrain: error: {message}\n  try: {cure}\n"
 
 

@@ -140,7 +140,11 @@ def _same_shape(name: str) -> Plan:
         shapes = {tensor.shape: None for tensor in inputs}
         if len(shapes) > 1:
             words = " and ".join(str(shape) for shape in shapes)
-            raise ShapeError(f"cannot {name} shapes {words}: they differ", where=where)
+            raise ShapeError(
+                f"cannot {name} shapes {words}: they differ",
+                where=where,
+                cure="inputs of one shape, or an 'expand' before it",
+            )
         return LayerPlan(inputs[0].shape, attributes=dict(attributes))
 
     return plan
