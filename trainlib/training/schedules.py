@@ -7,6 +7,7 @@ Iterations count from 0, an iteration is one update, and `base` is the learning 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import cos, inf, pi
 from typing import Annotated, Any, Literal
 
@@ -374,11 +375,8 @@ def scheduled(options: Mapping[str, Any], schedule: Schedule, where: str) -> dic
     base = float(options["learning_rate"])
     text = f"{base} by {schedule!r}"
     last = schedule.steps_in_all
-
-    def rate(number: int, losses: Sequence[float]) -> float:
-        return schedule.rate(base, number, losses)
-
-    moved: dict[str, Any] = {"learning_rate": Varying(text, rate, last)}
+    # No functions of here: a search sends ops to other processes.
+    moved: dict[str, Any] = {"learning_rate": Varying(text, partial(schedule.rate, base), last)}
     if schedule.momentum(0) is not None:
         key = next((key for key in MOMENTA if options.get(key)), None)
         if key is None:
@@ -387,5 +385,9 @@ def scheduled(options: Mapping[str, Any], schedule: Schedule, where: str) -> dic
                 where=where,
                 cure="momentum: 0.9, or no 'momenta'",
             )
-        moved[key] = Varying(text, lambda number, losses: schedule.momentum(number) or 0.0, last)
+        moved[key] = Varying(text, partial(_momentum, schedule), last)
     return {**options, **moved}
+
+
+def _momentum(schedule: Schedule, number: int, losses: Sequence[float]) -> float:
+    return schedule.momentum(number) or 0.0

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import pulptrain as pt
 from configs.errors import InputError
+from pulptrain.__main__ import run
 
 MODEL = """name: several
 inputs: {left: {shape: [4]}, words: {shape: [5], classes: 11}}
@@ -81,3 +83,35 @@ def test_samples_in_tuples_or_by_name_are_the_same_samples(model: str) -> None:
 def test_data_that_do_not_fit_are_refused(model: str, data: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         pt.run(model, "pulp-open", data=data)
+
+
+SEARCHED = """name: searched
+inputs: {left: {shape: [4]}, right: {shape: [4]}}
+batch: 2
+losses: [{name: mse, weight: 0.5}, {name: cross_entropy, labels: hard, of: one, label: words}]
+optimizer: {name: sgd, learning_rate: 0.1, momentum: 0.9, schedule: SCHEDULE}
+layers:
+  - {name: one, type: linear, out_features: 3, bias: true, inputs: [left]}
+  - {name: other, type: linear, out_features: 3, bias: true, inputs: [right], weights_of: one}
+  - {name: apart, type: subtract, inputs: [one, other]}
+"""
+
+
+def test_searches_take_what_shares_weights_and_follows_a_schedule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In two processes as in one: what an update's schedule is goes from one to the other."""
+    monkeypatch.chdir(tmp_path)
+    rates = "{name: one_cycle, highest: 0.2, steps: 9, momenta: [0.8, 0.9]}"
+    Path("m.yaml").write_text(SEARCHED.replace("SCHEDULE", rates))
+    Path("e.yaml").write_text("name: e\nmodel: m.yaml\nsweep: {cores: [1, 4]}\n")
+    found = []
+    for workers in ("1", "2"):
+        assert run(["explore", "e.yaml", "--json", "--no-cache", "--workers", workers]) == 0
+        found.append(json.loads(capsys.readouterr().out)["points"])
+    assert found[0] == found[1]
+    assert all(point["cycles"] > 0 for point in found[0])
+    few = ["--cuts", "1", "--lowerings", "keep", "--im2col", "keep"]
+    assert run(["tune", "m.yaml", "--json", "--no-cache", "--workers", "2", *few]) == 0
+    tuned = json.loads(capsys.readouterr().out)
+    assert tuned["cycles"] <= tuned["untuned_cycles"]

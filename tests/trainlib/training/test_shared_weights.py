@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import pulptrain as pt
+from arch.spec.soc_config import load_soc
 from configs.errors import PulptrainError
 from configs.model_text import model_text
+from scheduler.memory.memory_plan import plan_memory
 from shared.one_iteration import in_torch, iteration, read
 from trainlib.training.phases import build_training_graph
 
@@ -138,6 +140,31 @@ def test_the_sum_lies_where_the_first_gradient_lies(tmp_path: Path) -> None:
     assert graph.storage_of(total.name) == "in1.weight.grad@in3"
     sums = [op for op in graph.ops if op.step == "ACC" and op.inputs[0].startswith("in1.weight")]
     assert [op.inputs[1] for op in sums] == ["in1.weight.grad@in2", "in1.weight.grad@in1"]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_shared_weight_has_one_gradient_in_the_memory_plan(name: str, tmp_path: Path) -> None:
+    """Bytes and lifetimes: that of the first use lives to the end, those of others until they are added."""
+    graph = build_training_graph(read(tmp_path, NETWORKS[name][0]))
+    plan = plan_memory(graph, load_soc("pulp-open"))
+    places = {item.name: item for item in plan.allocations}
+    writer = {tensor: number for number, op in enumerate(graph.ops) for tensor in op.outputs}
+    for weight, gradient in graph.gradients.items():
+        uses = [tensor for tensor in graph.tensors if tensor.startswith(f"{weight}.grad@")]
+        if not uses:
+            continue
+        total, *added = sorted((places[tensor] for tensor in uses), key=lambda item: item.first_op)
+        update = next(
+            number for number, op in enumerate(graph.ops) if op.step == "UPD" and weight in op.inputs
+        )
+        assert plan.owners[gradient] == total.name
+        assert total.size_bytes == graph.tensors[weight].size_bytes
+        assert (total.first_op, total.last_op >= update) == (writer[total.name], True)
+        for item in added:
+            (number,) = (n for n, op in enumerate(graph.ops) if op.step == "ACC" and item.name in op.inputs)
+            assert (item.first_op, item.last_op) == (writer[item.name], number)
+        own = {item.name for item in plan.allocations if item.name.startswith(f"{weight}.grad")}
+        assert own == set(uses), "a sum has no bytes of its own"
 
 
 def test_who_trains_a_shared_weight(tmp_path: Path) -> None:
