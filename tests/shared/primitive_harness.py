@@ -142,7 +142,8 @@ def cuts(sizes_of_dimensions, tile_sizes):
 def run_op(op: Op, tensors, values, tile_sizes, choice: KernelChoice):
     """All tiles of one op, `tile_sizes` per extent and reduction; returns its outputs and how many tiles.
 
-    Tiles over the parts of a sum are added one after the other, each sum rounded to the dtype of the result.
+    Tiles over the parts of a sum are added one after the other, each sum rounded to the dtype of the result;
+    boxes of two parts are the same one, or have no element in common.
     """
     lowering = lowering_of(op)
     results = {name: poisoned(tensors[name].shape, tensors[name].dtype) for name in op.outputs}
@@ -158,10 +159,8 @@ def run_op(op: Op, tensors, values, tile_sizes, choice: KernelChoice):
             task = lowering.tile(op, tensors, ranges | over, choice)
             boxes = computed_boxes(op, tensors, task, values)
             macs += sum(call.macs for call in task.calls)
-            if sums:
-                assert [operand for operand, _ in boxes] == list(sums), f"{op.name}: parts of different boxes"
-                boxes = [(operand, added(sums[operand], array)) for operand, array in boxes]
-            sums = dict(boxes)
+            for operand, array in boxes:
+                sums[operand] = added(sums[operand], array) if operand in sums else array
         for operand, array in sums.items():
             results[operand.tensor][box(operand)] = array
             written[operand.tensor][box(operand)] += 1

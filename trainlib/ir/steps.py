@@ -195,11 +195,12 @@ class CutsReductions(StepLowering, Protocol):
     """A lowering whose sums may be cut as well."""
 
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Dimensions that every result of the step is a sum over, with sizes; names differ from `extents`.
+        """Dimensions that results of the step are sums over, with sizes; names differ from `extents`.
 
         A tile over part of them writes, to its outputs, what that part contributes to the sum and nothing
         else: the scheduler keeps or reloads the sum so far and adds. What counts once however the sum is cut
-        (a bias) belongs to the part that begins at 0 in every reduction dimension.
+        (a bias) belongs to the part that begins at 0 in every reduction dimension. A result that is no sum
+        over the dimension (the gradient beside a loss) has a box of its own in each part.
         """
 
 

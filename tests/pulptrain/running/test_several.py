@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import pulptrain as pt
-from configs.errors import InputError
+from configs.errors import DoesNotFitError, InputError
 from pulptrain.__main__ import run
 
 MODEL = """name: several
@@ -115,3 +115,42 @@ def test_searches_take_what_shares_weights_and_follows_a_schedule(
     assert run(["tune", "m.yaml", "--json", "--no-cache", "--workers", "2", *few]) == 0
     tuned = json.loads(capsys.readouterr().out)
     assert tuned["cycles"] <= tuned["untuned_cycles"]
+
+
+PIXELS = """name: pixels
+input: {shape: [3, 12, 16]}
+batch: 2
+loss: LOSS
+optimizer: {name: sgd, learning_rate: 0.1}
+layers:
+  - {name: scores, type: pointwise, out_channels: 4}
+  - {name: logs, type: relu}
+"""
+
+
+@pytest.mark.needs_torch
+@pytest.mark.parametrize(
+    ("loss", "buffering"),
+    [
+        ("cross_entropy", "single"),
+        ("{name: cross_entropy, labels: hard, reduction: batchmean}", "double"),
+        ("{name: cross_entropy, labels: hard, reduction: sum, ignore_index: 1}", "double"),
+        ("{name: nll, weight: 0.5}", "single"),
+    ],
+)
+def test_a_loss_of_pixels_is_cut_where_l1_is_small(loss: str, buffering: str, tmp_path: Path) -> None:
+    path = tmp_path / "pixels.yaml"
+    path.write_text(PIXELS.replace("LOSS", loss))
+    whole, cut = (pt.run(str(path), "pulp-open", l1=l1, buffering=buffering) for l1 in ("64KiB", "14KiB"))
+    assert whole.summary["functional"]["passed"]
+    assert cut.summary["functional"]["passed"]
+    assert cut.summary["loss"] == pytest.approx(whole.summary["loss"], rel=1e-6)
+    (op,) = (op for op in cut.summary["ops"] if op["step"] == "LOSS")
+    assert op["tiles"] > 1
+
+
+def test_a_mean_of_labels_that_count_sees_all_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "pixels.yaml"
+    path.write_text(PIXELS.replace("LOSS", "{name: cross_entropy, labels: hard, ignore_index: 1}"))
+    with pytest.raises(DoesNotFitError, match=r"loss.LOSS, tile whole"):
+        pt.run(str(path), "pulp-open", l1="14KiB")

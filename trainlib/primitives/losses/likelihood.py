@@ -19,7 +19,13 @@ from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array
 from trainlib.primitives.definition import DrawnInput, Example, LabelPlan, Shape, Values
 from trainlib.primitives.derivative import elementary
-from trainlib.primitives.losses.cross_entropy import ClassLossSchema, class_count, class_sizes, marked
+from trainlib.primitives.losses.cross_entropy import (
+    ClassLossSchema,
+    class_count,
+    class_sizes,
+    marked,
+    may_cut,
+)
 from trainlib.primitives.losses.entry import derived, loss
 from trainlib.primitives.losses.labels import (
     COUNTS,
@@ -296,7 +302,9 @@ LIKELIHOODS = (
         slopes=nll_slopes,
         count=class_count,
         reference=_nll_truth,
-        nests=lambda own, shape: LossNests("nll_fw", "nll_bw", class_sizes(own, shape)),
+        nests=lambda own, shape: LossNests(
+            "nll_fw", "nll_bw", class_sizes(own, shape), cut=may_cut(own, shape)
+        ),
         options=ClassLossSchema,
         labels=class_numbers,
         examples=(

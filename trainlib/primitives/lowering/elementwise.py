@@ -2,7 +2,7 @@
 """Lowering of steps that are loops over vectors: layers and updates element by element, and losses.
 
 Element i of a result depends on element i of what is read only, so any box is a tile, and each loop is a fork
-of its own, as PULP-TrainLib's wrappers do. A loss reduces over all elements and is never cut.
+of its own, as PULP-TrainLib's wrappers do. A loss reduces over all elements; only that of places is cut.
 """
 
 from __future__ import annotations
@@ -32,7 +32,14 @@ from trainlib.ir.steps import (
 from trainlib.kernels.library import LIBRARY
 from trainlib.primitives.definition import Shape, Values
 from trainlib.primitives.lowering.boxes import leading_extents, leading_region
-from trainlib.primitives.lowering.calls import NoMatmul, region_elements, whole
+from trainlib.primitives.lowering.calls import (
+    NoMatmul,
+    batch_extent,
+    batch_range,
+    box,
+    region_elements,
+    whole,
+)
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 
 Compute = Callable[[Op, Values], Values]
@@ -161,20 +168,25 @@ def _single(array: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class LossNests:
-    """The nests of a loss, and the sizes they name besides `elements`; `per_sample`: one call for each."""
+    """The nests of a loss, and the sizes they name besides `elements`; `per_sample`: one call for each.
+
+    `cut`: samples and places [samples, classes, places] may be cut, of which each has a term of its own.
+    """
 
     value: str
     gradient: str
     sizes: Mapping[str, int] = field(default_factory=dict)
     per_sample: bool = False
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LossLowering(NoMatmul):
-    """Two loops on the master core, value then gradient, never cut: PULP-TrainLib forks no loss.
+    """Two loops on the master core, value then gradient: PULP-TrainLib forks no loss.
 
     `value` and `gradient` compute the loss and its gradient from ``y`` and ``label``, if there is one. Where
-    `nests` says that they are called per sample, the value adds up.
+    `nests` says that they are called per sample, the value adds up; where they may be cut, it is a sum over
+    tiles, each of which has its own part of the gradient.
     """
 
     nests: Callable[[Mapping[str, Any], Shape], LossNests]
@@ -182,16 +194,26 @@ class LossLowering(NoMatmul):
     gradient: Callable[[Op, Values], Array]
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Nothing may be cut: the value reduces over all elements."""
+        """None: the value is a sum over all elements."""
         return {}
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        """The whole step."""
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
+        """Samples, and the first dimension of the places."""
         shape = tensors[op["y"]].shape
+        if not self.nests(op.attributes, shape).cut:
+            return {}
+        return batch_extent(shape[0]) | ({"places": shape[2]} if shape[2] > 1 else {})
+
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+        """The whole step, or some samples and places."""
+        total = tensors[op["y"]].shape
+        regions = {role: _of_places(op, role, tensors, ranges, len(total)) for role in (*op.reads, "dy")}
+        shape = regions["y"].shape
         nests = self.nests(op.attributes, shape)
         samples = shape[0] if nests.per_sample else 1
         elements = prod(shape) // samples
-        share = np.float32(1 if op.attributes["reduction"] == "sum" else 1 / samples)
+        shares = {"sum": 1, "batchmean": shape[0] // samples / total[0], "mean": elements / prod(total)}
+        share = np.float32(shares[op.attributes["reduction"]])
         dtypes = {role: tensors[op[role]].dtype for role in (*op.reads, *op.writes)}
 
         def named(role: str, sample: int) -> str:
@@ -220,8 +242,18 @@ class LossLowering(NoMatmul):
         values = (call(nests.value, sample, "loss", value) for sample in range(samples))
         gradients = (call(nests.gradient, sample, "dy", gradient) for sample in range(samples))
         return TileTask(
-            inputs=tuple(whole(op, tensors, role) for role in op.reads),
-            outputs=(whole(op, tensors, "loss"), whole(op, tensors, "dy")),
+            inputs=tuple(regions[role] for role in op.reads),
+            outputs=(whole(op, tensors, "loss"), regions["dy"]),
             scratch=(),
             calls=(*values, *gradients),
         )
+
+
+def _of_places(op: Op, role: str, tensors: Tensors, ranges: Ranges, rank: int) -> Operand:
+    """What a tile sees of y [samples, classes, places], of `rank` axes, or of labels, without classes too."""
+    shape = tensors[op[role]].shape
+    region = {axis: (0, size) for axis, size in enumerate(shape)}
+    region |= {0: batch_range(ranges, shape[0])}
+    if "places" in ranges:
+        region[2 - rank + len(shape)] = ranges["places"]
+    return box(op, role, *region.values())
