@@ -401,7 +401,8 @@ class ForwardReader:
             return item.places if item.places is not None else item.value
 
         moved = computed(node, [places(item) for item in arguments], self.graph.opset)
-        assert moved is not None  # an op that moves floats moves their numbers as well
+        if moved is None:  # in a file whose types are wrong
+            raise CannotTakeError("moves a weight as it moves no numbers", CHECKED)
         return [Constant(results[name], moved[name], True) if name else None for name in node.outputs]
 
 

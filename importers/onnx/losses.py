@@ -67,15 +67,16 @@ def _of_difference(node: Node, terms: Terms) -> Terms:
 
 
 def _summed(node: Node) -> Terms | None:
-    total: Any = node[0]
+    total: Any = node.get(0)
     for index in range(1, sum(isinstance(key, int) for key in node.arguments)):
-        total = None if total is None else added(total, node[index])
+        total = None if total is None else added(total, node.get(index))
     return total if isinstance(total, Terms) else None
 
 
 def _alike(node: Node) -> Terms | None:
     """The one number as it is."""
-    return node[0] if isinstance(node[0], Terms) else None
+    found = node.get(0)
+    return found if isinstance(found, Terms) else None
 
 
 _EITHER: Mapping[str, Callable[[Node], Terms | None]] = {
@@ -83,11 +84,11 @@ _EITHER: Mapping[str, Callable[[Node], Terms | None]] = {
     "ReduceSum": _reduced,
     "Add": _summed,
     "Sum": _summed,
-    "Sub": lambda node: added(node[0], node[1], -1.0),
-    "Mul": lambda node: multiplied(node[0], node[1]),
-    "Div": lambda node: divided(node[0], node[1]),
+    "Sub": lambda node: added(node.get(0), node.get(1), -1.0),
+    "Mul": lambda node: multiplied(node.get(0), node.get(1)),
+    "Div": lambda node: divided(node.get(0), node.get(1)),
     **dict.fromkeys(("Identity", "Cast", "Squeeze", "Reshape"), _alike),
-    "Neg": lambda node: node[0].times(-1.0) if isinstance(node[0], Terms) else None,
+    "Neg": lambda node: multiplied(node.get(0), -1.0),
 }
 
 

@@ -154,7 +154,7 @@ def _scaled(item: TrainingNode, x: str, factor: float) -> None:
 
 def _pair(item: TrainingNode) -> None:
     """Two operands, of which one may be a number."""
-    op = item.node.op
+    op = item.kind
     second = item.only(1)
     number, other = (item.only(0), 1) if second is None else (second, 0)
     if op == "Mul" and number is not None:
@@ -177,7 +177,7 @@ def _together(item: TrainingNode, count: int) -> list[str]:
 def _extreme(item: TrainingNode) -> None:
     if len(item.node.inputs) != 2:
         raise CannotTakeError(f"{len(item.node.inputs)} inputs", "two inputs, one after the other")
-    _written(item, _PAIRS[item.node.op].ours, _together(item, 2), {})
+    _written(item, _PAIRS[item.kind].ours, _together(item, 2), {})
 
 
 def _prelu(item: TrainingNode) -> None:
@@ -230,7 +230,7 @@ def _expand(item: TrainingNode) -> None:
 
 def _reduce(item: TrainingNode) -> None:
     draft, result = item.draft, item.read(0)
-    shape, kind = draft.shape(result), _REDUCTIONS[item.node.op].ours
+    shape, kind = draft.shape(result), _REDUCTIONS[item.kind].ours
     axes, keep = reduced_axes(item, len(shape)), bool(item.integer("keepdims", 1))
     final = [1 if axis in axes else size for axis, size in enumerate(shape) if keep or axis not in axes]
     real = [axis for axis in axes if shape[axis] > 1]

@@ -196,11 +196,11 @@ class _Reader:
         if name in self.flags:
             return
         tensor = self.graph.tensor(name)
-        if not tensor.is_static:
+        if not tensor.is_static or 0 in tensor.sizes:
             raise InputError(
                 f"its input '{name}' has the shape {tensor.shape_text}",
                 where=self.graph.path,
-                cure="sizes that are numbers",
+                cure="sizes that are numbers above 0",
             )
         floats = tensor.dtype.startswith(("float", "bfloat"))
         kind, dtype = "weight", "float32"
