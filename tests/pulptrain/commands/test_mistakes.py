@@ -74,8 +74,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "the model comes after the command, --soc takes a SoC: pulptrain list socs",
         ),
         (
-            "contrast a b",
-            "there is no command 'contrast'",
+            "zebra a b",
+            "there is no command 'zebra'",
             "known: run, tune, explore, kernel, primitive, validate, convert, replay, plot, why, compare, "
             "barvinn, list, show, new, example",
         ),
