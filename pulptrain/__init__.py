@@ -50,6 +50,8 @@ NAMES = {
     "explore": "pulptrain.python.api",
     "validate": "pulptrain.python.api",
     "load": "pulptrain.python.api",
+    "compare": "pulptrain.python.api",
+    "Comparison": "traces.comparison",
     "barvinn": "barvinn.run",
     "Result": "pulptrain.python.result",
     "OpResult": "pulptrain.python.op_result",
@@ -73,6 +75,7 @@ if TYPE_CHECKING:
     from pulptrain.given.chip import Soc as Soc
     from pulptrain.given.chip import soc as soc
     from pulptrain.given.layers import *  # noqa: F403
+    from pulptrain.python.api import compare as compare
     from pulptrain.python.api import explore as explore
     from pulptrain.python.api import load as load
     from pulptrain.python.api import run as run

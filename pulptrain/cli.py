@@ -30,6 +30,7 @@ COMMANDS = {
     "replay": "replay",
     "plot": "plot",
     "why": "why",
+    "compare": "compare",
     "barvinn": "barvinn",
     "list": "listing",
     "show": "show",
@@ -48,7 +49,7 @@ ENVIRONMENT = (
 
 EXIT_CODES = (
     "Exit codes: 0 done, 1 defect, 2 bad input, 3 does not fit in memory, 4 simulated deadlock or race, "
-    "5 not what it was compared with (replay), 130 interrupted."
+    "5 compared and found wanting (replay, compare), 130 interrupted."
 )
 """The same; README and docs/results-and-units.md say it too."""
 

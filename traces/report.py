@@ -181,21 +181,22 @@ def headline(summary: Mapping[str, Any], width: int, *, full: bool = False) -> l
     steps = f", steps {','.join(summary['steps'])}" if "fw" in summary.get("steps", ()) else ""
     steps = "" if summary.get("steps", ())[-1:] == ["upd"] else steps
     first = f"{name}{summary['soc']}{steps}: {cycles:,} cycles = {seconds * 1e3:.3f} ms{clock}"
-    lines = textwrap.wrap(first, max(width, 40), break_long_words=False, break_on_hyphens=False)
+    lines = wrapped(first, width)
     for label, text in total_lines(summary, full=full):
         lines += labelled(label, text, width)
     return lines
 
 
-def labelled(label: str, text: str, width: int) -> list[str]:
-    """A line of a headline, folded behind its label; no word is cut."""
+def wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """Lines at most `width` wide, all but the first indented; no word is cut."""
     return textwrap.wrap(
-        f"{label:<{LABEL_WIDTH}}{text}",
-        max(width, 40),
-        subsequent_indent=" " * LABEL_WIDTH,
-        break_long_words=False,
-        break_on_hyphens=False,
+        text, max(width, 40), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
+
+
+def labelled(label: str, text: str, width: int) -> list[str]:
+    """A line of a headline, folded behind its label."""
+    return wrapped(f"{label:<{LABEL_WIDTH}}{text}", width, " " * LABEL_WIDTH)
 
 
 def total_lines(summary: Mapping[str, Any], *, full: bool = False) -> list[tuple[str, str]]:

@@ -98,18 +98,17 @@ def why_table(summary: Summary, top: int) -> Table:
     return Table(("largest ops", "cycles", "share", "bound by", *groups), cells, ("bound by",))
 
 
-def check_causes(summary: Summary) -> None:
+def check_causes(summary: Summary, where: str = "summary.json") -> None:
     """Raise InputError unless run and ops have every cause as a whole number: anybody may change a file."""
     ops = summary.get("ops")
     counted = [summary, *ops] if isinstance(ops, list) and ops else [{}]
     for item in counted:
         causes = item.get("causes") if isinstance(item, dict) else None
-        if not isinstance(causes, dict) or not all(
-            type(causes.get(cause)) is int and causes[cause] >= 0 for cause in CAUSES
-        ):
+        numbers = [item.get("cycles"), *map(causes.get, CAUSES)] if isinstance(causes, dict) else [None]
+        if not all(type(number) is int and number >= 0 for number in [*numbers, summary.get("cores")]):
             raise InputError(
                 "run and ops do not all say their causes",
-                where="summary.json",
+                where=where,
                 cure="run `pulptrain run MODEL --out DIR` again",
             )
 

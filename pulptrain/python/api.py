@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from configs.errors import InputError
 from pulptrain.given.chip import Soc, as_soc
@@ -20,6 +20,9 @@ from pulptrain.python.result import Result
 from pulptrain.python.tuned import Tuned
 from pulptrain.python.validated import Validated
 from pulptrain.running.result_cache import cache_of
+
+if TYPE_CHECKING:
+    from traces.comparison import Comparison
 
 ModelLike = Model | str | PathLike[str]
 """A network, the name of one that ships, or the path of a model file."""
@@ -225,6 +228,20 @@ def _values(value: object) -> str:
     if isinstance(value, list | tuple | set):
         return ",".join(map(str, value))
     return str(value)
+
+
+def compare(*runs: Result | str | PathLike[str]) -> Comparison:
+    """What changed between two or more runs of one model, by op and by cause; printed it is tables.
+
+    `runs` are results, or folders that `save` or ``--out`` has written; the first is what the others are
+    compared with. Raises `InputError` for runs of different models, fewer than two, and for a folder that
+    holds no run.
+    """
+    from pulptrain.running.stored_run import read_summary
+    from traces.comparison import compared
+
+    summaries = [run.summary if isinstance(run, Result) else read_summary(Path(fspath(run))) for run in runs]
+    return compared(summaries, [f"run {number}" for number in range(1, len(runs) + 1)])
 
 
 def load(folder: str | PathLike[str]) -> Result | Explored:

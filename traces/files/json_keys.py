@@ -30,7 +30,8 @@ NAMED_BY_DATA: Mapping[str, str] = {
     "capacity_bytes": "memory levels l1, l2, l3",
     "staged_bytes": "in (into L2) and out",
     "stalls": "stall words",
-    "causes": "causes",
+    "causes": "causes; of a comparison what cycles are bound by",
+    "bound_by": "what cycles are bound by",
     "utilisation": "core0, core1 ... and dma",
     "steps_cycles": "training steps",
     "tile": "loops of the op",
@@ -200,9 +201,18 @@ KEYS: Mapping[str, JsonKey] = {
     "op": JsonKey("", "layer and step"),
     "runner_up": JsonKey("", "the second best choice"),
     "schedule": JsonKey("", "path of the schedule file"),
+    # why, compare
+    "bound_by": JsonKey(
+        CORE_CYCLES, "what cycles are bound by (glossary), the most first, summed over cores"
+    ),
+    "advice": JsonKey("", "what to try first"),
+    "try": JsonKey("", "an option, or a command"),
+    "at_most_cycles": JsonKey(CYCLES, "what is lost to it, and so the most to be gained"),
+    "runs": JsonKey("", "names of the runs that are compared, in the order of all lists"),
+    "offload": JsonKey(CYCLES, "what belongs to no op: the task handed over, and its end told"),
     # explore
     "baseline": JsonKey("", "number of the point that speed-ups are over"),
-    "speedup": JsonKey("", "seconds of the baseline over those of the point"),
+    "speedup": JsonKey("", "seconds of the baseline over those of the point; of runs first over last cycles"),
     "objectives": JsonKey("", "what is made small"),
     "axes": JsonKey("", "what is varied"),
     "points": JsonKey("", "one entry per combination"),

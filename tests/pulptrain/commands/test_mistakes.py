@@ -103,10 +103,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "the model comes after the command, --soc takes a SoC: pulptrain list socs",
         ),
         (
-            "compare a b",
-            "there is no command 'compare'",
-            "known: run, tune, explore, kernel, primitive, validate, convert, replay, plot, why, barvinn, "
-            "list, show, new, example",
+            "zebra a b",
+            "there is no command 'zebra'",
+            "known: run, tune, explore, kernel, primitive, validate, convert, replay, plot, why, compare, "
+            "barvinn, list, show, new, example",
         ),
         ("simple-mlp --l1 64KiB", "there is no command 'simple-mlp'", "pulptrain run simple-mlp"),
         (

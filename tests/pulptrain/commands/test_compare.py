@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pulptrain compare A B`: sums are exact, what changed most stands first, CI can guard cycles with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pulptrain as pt
+from pulptrain.__main__ import run
+from traces.causes import CAUSES
+
+
+def summary(cycles: dict[str, int], *, model: str = "m", offload: int = 4, **causes: int) -> dict[str, Any]:
+    """A run on two cores whose ops take these cycles, all of the first op for the causes."""
+    ops = [
+        {"name": name, "step": "FW", "cycles": count, "causes": counted(2 * count, **causes)}
+        for name, count in cycles.items()
+    ]
+    whole = sum(cycles.values())
+    of_run = {cause: sum(op["causes"][cause] for op in ops) for cause in CAUSES} | {"offload": 2 * offload}
+    return {
+        **{"format": 1, "version": "0", "model": model, "soc": "s", "cluster_hz": 50, "cores": 2},
+        **{"cycles": whole + offload, "causes": of_run, "ops": ops},
+    }
+
+
+def counted(core_cycles: int, **causes: int) -> dict[str, int]:
+    return dict.fromkeys(CAUSES, 0) | causes | {"busy": core_cycles - sum(causes.values())}
+
+
+def stored(folder: Path, content: dict[str, Any]) -> str:
+    folder.mkdir()
+    (folder / "summary.json").write_text(json.dumps(content))
+    return str(folder)
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> list[str]:
+    return [
+        stored(tmp_path / "a", summary({"fc.FW": 100, "old.FW": 10})),
+        stored(tmp_path / "b", summary({"fc.FW": 90, "new.FW": 5}, dma_in=4)),
+        stored(tmp_path / "c", summary({"fc.FW": 130, "old.FW": 10}, offload=6)),
+    ]
+
+
+def test_rows_and_offload_add_up_in_every_run(three: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["compare", *three, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["cycles"], answer["offload"]) == ([114, 99, 146], [4, 4, 6])
+    assert answer["speedup"] == 114 / 146
+    assert {row["op"]: row["cycles"] for row in answer["rows"]} == {
+        "fc.FW": [100, 90, 130],
+        "old.FW": [10, 0, 10],
+        "new.FW": [0, 5, 0],
+    }
+    for number, cycles in enumerate(answer["cycles"]):
+        rows = answer["rows"]
+        assert sum(row["cycles"][number] for row in rows) + answer["offload"][number] == cycles
+        for row in rows:
+            assert sum(item[number] for item in row["causes"].values()) == 2 * row["cycles"][number]
+    assert answer["rows"][0]["causes"] == {"compute": [200, 176, 260], "DMA in": [0, 4, 0]}
+
+
+def test_what_changed_most_stands_first(three: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["compare", *three[:2], "--top", "2"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "m: 114 -> 99 cycles (-13.2 %, 1.15 times as fast)",
+        "",
+        "cycles a core    a   b  change",
+        "compute        110  91     -19  -17.3 %",
+        "DMA in           0   4      +4      new",
+        "offload          4   4      +0",
+        "",
+        "changed most    a   b  change",
+        "fc.FW         100  90     -10   -10.0 %",
+        "old.FW         10   0     -10  -100.0 %",
+        "1 others        0   5      +5       new",
+        "offload         4   4      +0",
+        "total         114  99     -15   -13.2 %",
+    ]
+
+
+@pytest.mark.parametrize(("most", "code"), [("28%", 5), ("28.1", 0), ("0", 5)])
+def test_more_cycles_than_allowed_exit_with_5(three: list[str], most: str, code: int) -> None:
+    """146 after 114 are 28.07 % more."""
+    assert run(["compare", three[0], three[2], "--fail-above", most, "--quiet"]) == code
+    assert run(["compare", three[2], three[0], "--fail-above", most, "--quiet"]) == 0
+
+
+def test_runs_that_cannot_be_compared(
+    three: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = stored(tmp_path / "other", summary({"fc.FW": 1}, model="n"))
+    old = stored(tmp_path / "old", {**summary({"fc.FW": 1}), "causes": None})
+    empty = stored(tmp_path / "empty", {**summary({}), "ops": []})
+    for arguments, told in (
+        ([three[0]], "one run alone"),
+        ([three[0], str(tmp_path)], "cannot read"),
+        ([three[0], other], "other: a run of n, a is one of m"),
+        ([three[0], old], "old: run and ops do not all say their causes"),
+        ([three[0], empty], "empty: run and ops do not all say their causes"),
+        ([*three, "--fail-above", "much"], "--fail-above: cannot read 'much'"),
+        ([*three, "--fail-above", "-1%"], "--fail-above: cannot read '-1%'"),
+        ([*three, "--top", "0"], "--top: 0 rows"),
+    ):
+        assert run(["compare", *arguments]) == 2, arguments
+        assert told in capsys.readouterr().err
+
+
+def test_results_and_folders_are_compared_in_python(tmp_path: Path) -> None:
+    single, double = (
+        pt.run("simple-mlp", functional=False, buffering=buffering) for buffering in ("single", "double")
+    )
+    single.save(tmp_path / "single")
+    found = pt.compare(tmp_path / "single", double, single)
+    assert found.cycles == (single.cycles, double.cycles, single.cycles)
+    assert found.speedup == 1
+    assert str(found).startswith(f"simple-mlp: {single.cycles:,} -> ")
+    with pytest.raises(pt.InputError, match="one run alone"):
+        pt.compare(single)

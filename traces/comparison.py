@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of one model side by side: cycles of every op and cause, what changed most, and by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from configs.errors import InputError
+from traces.causes import bound_by
+from traces.report import wrapped
+from traces.text_table import Table
+from traces.totals import op_name
+from traces.why import check_causes
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedOp:
+    """Cluster cycles of an op in every run, 0 where it is not, and its core-cycles by cause."""
+
+    name: str
+    cycles: tuple[int, ...]
+    causes: Mapping[str, tuple[int, ...]]
+
+    @property
+    def change(self) -> int:
+        """Cycles of the last run beyond those of the first."""
+        return self.cycles[-1] - self.cycles[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Runs in the order they were given, the first being what the others are compared with.
+
+    The cycles of all `ops` and `offload_cycles` add up to `cycles`, run by run. `causes` has core-cycles by
+    what a run is bound by (`traces.causes.GROUPS`), `cores` how many cores they are of.
+    """
+
+    model: str
+    names: tuple[str, ...]
+    cores: tuple[int, ...]
+    cycles: tuple[int, ...]
+    offload_cycles: tuple[int, ...]
+    causes: Mapping[str, tuple[int, ...]]
+    ops: tuple[ComparedOp, ...]
+
+    @property
+    def speedup(self) -> float:
+        """Cycles of the first run over those of the last."""
+        return self.cycles[0] / self.cycles[-1]
+
+    def as_dict(self) -> dict[str, Any]:
+        """What ``compare --json`` prints."""
+        return {
+            "model": self.model,
+            "runs": list(self.names),
+            "cycles": list(self.cycles),
+            "speedup": self.speedup,
+            "rows": [
+                {
+                    "op": op.name,
+                    "cycles": list(op.cycles),
+                    "causes": {name: list(cycles) for name, cycles in op.causes.items()},
+                }
+                for op in self.ops
+            ],
+            "offload": list(self.offload_cycles),
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines(100, 10))
+
+    def lines(self, width: int, top: int) -> list[str]:
+        """Totals, causes and the `top` ops that changed most, at most `width` wide."""
+        percent = 100 * (self.cycles[-1] / self.cycles[0] - 1)
+        text = f"{' -> '.join(f'{item:,}' for item in self.cycles)} cycles ({percent:+.1f} %"
+        lines = wrapped(f"{self.model}: {text}, {self.speedup:.2f} times as fast)", width)
+        for table in (self._by_cause(), self._by_op(top)):
+            lines += ["", *table.lines(width)]
+        return lines
+
+    def _by_cause(self) -> Table:
+        per_core = {
+            name: [round(item / count) for item, count in zip(cycles, self.cores, strict=True)]
+            for name, cycles in self.causes.items()
+        }
+        rows = sorted(per_core.items(), key=lambda item: -abs(item[1][-1] - item[1][0]))
+        return Table(
+            ("cycles a core", *self.names, "change", ""), [_row(name, cycles) for name, cycles in rows]
+        )
+
+    def _by_op(self, top: int) -> Table:
+        ordered = sorted(self.ops, key=lambda op: -abs(op.change))
+        rows = [_row(op.name, op.cycles) for op in ordered[:top]]
+        if ordered[top:]:
+            rest = [sum(column) for column in zip(*(op.cycles for op in ordered[top:]), strict=True)]
+            rows.append(_row(f"{len(ordered) - top} others", rest))
+        rows += [_row("offload", self.offload_cycles), _row("total", self.cycles)]
+        return Table(("changed most", *self.names, "change", ""), rows)
+
+
+def compared(summaries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Comparison:
+    """Two or more runs, by the names they are to be shown with.
+
+    Raises InputError for fewer, for runs of different models, and for one that does not say its causes.
+    """
+    if len(summaries) < 2:
+        raise InputError("one run alone", where="compare", cure="pulptrain compare A B, folders of two runs")
+    for summary, name in zip(summaries, names, strict=True):
+        check_causes(summary, name)
+        if summary["model"] != summaries[0]["model"]:
+            raise InputError(
+                f"a run of {summary['model']}, {names[0]} is one of {summaries[0]['model']}",
+                where=name,
+                cure="runs of one model",
+            )
+    by_run = [{op_name(op): op for op in summary["ops"]} for summary in summaries]
+    ops = [
+        ComparedOp(
+            name,
+            tuple(run[name]["cycles"] if name in run else 0 for run in by_run),
+            _side_by_side([run[name]["causes"] if name in run else {} for run in by_run]),
+        )
+        for name in dict.fromkeys(name for run in by_run for name in run)
+    ]
+    cycles = tuple(summary["cycles"] for summary in summaries)
+    named_cycles = [sum(column) for column in zip(*(op.cycles for op in ops), strict=True)]
+    return Comparison(
+        str(summaries[0]["model"]),
+        tuple(names),
+        tuple(summary["cores"] for summary in summaries),
+        cycles,
+        tuple(whole - named for whole, named in zip(cycles, named_cycles, strict=True)),
+        _side_by_side([summary["causes"] for summary in summaries]),
+        tuple(ops),
+    )
+
+
+def _side_by_side(causes: Sequence[Mapping[str, int]]) -> dict[str, tuple[int, ...]]:
+    """By what a run is bound by, the core-cycles of every run; what is 0 in all is left out."""
+    groups = [bound_by(item) if item else {} for item in causes]
+    names = dict.fromkeys(name for group in groups for name in group)
+    return {name: tuple(group.get(name, 0) for group in groups) for name in names}
+
+
+def _row(name: str, cycles: Sequence[int]) -> list[str]:
+    change = cycles[-1] - cycles[0]
+    share = f"{100 * change / cycles[0]:+.1f} %" if cycles[0] else "new"
+    return [name, *(f"{item:,}" for item in cycles), f"{change:+,}", share if change else ""]
