@@ -14,12 +14,13 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.metadata import version
 
 from arch.pricing.cost_model import CoreCost, CostModel, DmaService, TeamCost, Traffic
 from arch.spec.isa import TeamWork
 from arch.spec.timing import SocTiming
+from scheduler.kept_figures import Figures, figures_from, figures_text
 from scheduler.options import AUTO, ScheduleOptions
 from scheduler.schedule_cache import ScheduleCache
 from scheduler.search import rows
@@ -170,7 +171,8 @@ class RunCache:
         cost_model: CostModel,
     ) -> None:
         self._cache = cache
-        asked = fingerprint((_versions(), timing))
+        self._programs = programs
+        self._asked = asked = fingerprint((_versions(), timing))
         self._prices, self._tilings = f"kernel prices {asked}", f"tilings {asked}"
         self._residents = [
             fingerprint((asked, _content(graph), options)) if tuple(options.resident) == (AUTO,) else None
@@ -186,6 +188,20 @@ class RunCache:
             timing,
             lambda item: cache.read_item(self._prices, item, lambda _, text: cost_from(text)),
         )
+
+    def figures(self, code_start: str) -> tuple[Figures, ...]:
+        """Those of all programs, if they were simulated before; else none."""
+        return self._cache.read_item(self._figures, code_start, lambda _, text: figures_from(text)) or ()
+
+    def keep_figures(self, code_start: str, figures: Sequence[Figures]) -> None:
+        """Keep what a simulation of all programs has found, for `figures`."""
+        self._cache.write(self._figures, {code_start: figures_text(figures)})
+
+    @cached_property
+    def _figures(self) -> str:
+        """Their context: all programs and what reads slices."""
+        programs = [(_content(graph), options) for graph, options in self._programs]
+        return fingerprint((self._asked, model_version(("traces",)), programs))
 
     def write(self) -> None:
         """Keep what has not been kept yet."""

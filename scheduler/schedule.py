@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from arch.pricing.cost_model import CostModel
-from arch.spec.program import Place, Program
+from arch.spec.program import LateProgram, Place, Program
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from scheduler.memory.host_memory import (
@@ -109,8 +109,10 @@ def build_schedule(
     cache: ScheduleCache | None = None,
     resident: Sequence[str] | None = None,
     use: HostUse = TIMING_ONLY,
+    *,
+    late: bool = False,
 ) -> Schedule:
-    """Tile every op, place every tensor and buffer, and emit the program.
+    """Tile every op, place every tensor and buffer, and emit the program; `late` when its actions are read.
 
     Of the tilings that fit L1 the one with the fewest estimated cycles is taken (`estimate_cycles`). A
     resident tensor that an op cannot use in place is moved like others, and a note says why. `resident` goes
@@ -129,13 +131,17 @@ def build_schedule(
     # Lay out: in L1 the buffers of every op beside the residents, in L2 the slots of what is streamed.
     layout = _lay_out(graph, placed, choices, timing, prefetch=options.prefetch)
     # Emit: the actions of the fabric controller and of the master core, op by op.
-    builder = _emit(graph, layout, timing)
-    plan = replace(layout.plan, streamed_bytes=dict(builder.streamed_bytes))
+    plan = layout.plan
+    if late and not any(plan.stream(number).tensors for number in range(len(graph.ops))):
+        program: Program = LateProgram(graph.name, lambda: tuple(_emit(graph, layout, timing).actions))
+    else:
+        builder = _emit(graph, layout, timing)
+        program = builder.program()
+        plan = replace(plan, streamed_bytes=dict(builder.streamed_bytes))
     plan.check()
     counts = sum((choice.counts for choice in choices.tilings if choice.counts is not None), NO_COUNTS)
     notes = (*plan.notes, *choices.notes)
     texts = choices.residents.texts
-    program = builder.program()
     return Schedule(graph, options, layout.ops, plan, program, notes, counts, texts, choices.size)
 
 

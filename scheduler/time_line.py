@@ -43,9 +43,14 @@ TimeLine = tuple[tuple[bool, str, int], ...]
 """Entries (whether it is a kernel, name of the kernel or part, cycles), in that order, each name once."""
 
 
+def kernels_of(program: Program) -> tuple[str, ...]:
+    """Names of the kernels of a program, sorted."""
+    return tuple(sorted({action.team.kernel for action in program.actions if isinstance(action, Compute)}))
+
+
 def time_line(master: Iterable[MasterTime], cycles: int, program: Program, timing: SocTiming) -> TimeLine:
     """The time line of one run of a program that took `cycles`; its entries sum to them."""
-    kernels = {action.team.kernel for action in program.actions if isinstance(action, Compute)}
+    kernels = kernels_of(program)
     off_chip = any(isinstance(action, UdmaStart) for action in program.actions)
     cycles_of: dict[tuple[bool, str], int] = {}
     left_cycles = cycles

@@ -97,6 +97,7 @@ def command(
                     iterations=iterations,
                     functional=not no_functional,
                     progress=advance,
+                    traced=folder is not None,
                     cache=kept,
                     values=given_values,
                     teller=teller,

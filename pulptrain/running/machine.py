@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import zip_longest
 
 from arch.blocks.soc import Soc
 from arch.pricing.cost_model import CostModel
@@ -15,10 +17,12 @@ from configs.errors import NotFiniteError
 from configs.model_file import ModelSpec
 from pulptrain.running.number_check import NumberCheck
 from scheduler.executor import Executor
+from scheduler.kept_figures import Figures
 from scheduler.run_cache import RunCache
 from scheduler.schedule import Schedule
+from scheduler.time_line import kernels_of, time_line
 from traces.events import Slice
-from traces.metrics import Metrics, check_tracks, measure
+from traces.metrics import check_tracks, measure
 from traces.recorder import Recorder
 from trainlib.ir.graph import KEPT_KINDS
 from trainlib.ir.steps import Array
@@ -38,39 +42,63 @@ class Prepared:
     phases: TrainingPhases
     run_cache: RunCache | None = None
     """What is kept for the next run of the same, if the caller has given a cache."""
+    figures: Sequence[Figures] = ()
+    """Those of all programs, if they are known and nothing else is asked for."""
     given: Callable[[], Given | None] = lambda: None
     """The model as it was given, to hold the run against; None of a graph with a backward pass of its own."""
 
 
 class Phase:
-    """One program on the SoC: simulated in time at its first run, replayed afterwards."""
+    """One program on the SoC: simulated in time at its first run, replayed afterwards.
+
+    If its `figures` are known it is not simulated: they are all that is asked for.
+    """
 
     def __init__(
-        self, schedule: Schedule, prepared: Prepared, soc: Soc, listeners: Listeners, *, functional: bool
+        self,
+        schedule: Schedule,
+        prepared: Prepared,
+        soc: Soc,
+        listeners: Listeners,
+        *,
+        functional: bool,
+        figures: Figures | None = None,
     ) -> None:
         self.schedule = schedule
         self.recorder = Recorder()
         self._listeners = listeners
-        self.executor = Executor(
-            schedule, prepared.timing, prepared.cost_model, functional=functional, soc=soc
-        )
-        self.cycles = 0
-        self.events = 0
+        self._prepared, self._soc, self._functional = prepared, soc, functional
+        self.figures, self.known = figures, figures is not None
         self.wall_seconds = 0.0
-        self.metrics: Metrics | None = None
+
+    @cached_property
+    def executor(self) -> Executor:
+        """What carries the program out."""
+        prepared = self._prepared
+        return Executor(
+            self.schedule, prepared.timing, prepared.cost_model, functional=self._functional, soc=self._soc
+        )
+
+    @property
+    def cycles(self) -> int:
+        """Cycles of the program, once it has run."""
+        return self.figures.metrics.makespan_cycles if self.figures is not None else 0
 
     def run(self) -> None:
         """Carry the program out once."""
-        if self.metrics is not None:
+        if self.known:
+            return
+        if self.figures is not None:
             self.executor.replay()
             return
         self._listeners.hand_to(self.recorder)
         started = time.perf_counter()
         result = self.executor.simulate()
         self.wall_seconds = time.perf_counter() - started
-        self.cycles, self.events = result.cycles, result.events
         check_tracks(self.slices, result.cycles)
-        self.metrics = measure(self.slices, result.cycles)
+        metrics, program = measure(self.slices, result.cycles), self.schedule.program
+        line = time_line(metrics.master, result.cycles, program, self._prepared.timing)
+        self.figures = Figures(metrics, result.events, line, kernels_of(program))
 
     @property
     def slices(self) -> Sequence[Slice]:
@@ -100,12 +128,14 @@ class Machine:
     def __init__(self, prepared: Prepared, *, functional: bool, code_start: str) -> None:
         listeners = Listeners()
         soc = Soc(prepared.timing, prepared.cost_model, listeners, code_start=code_start)
-        self.mini = Phase(prepared.schedule, prepared, soc, listeners, functional=functional)
-        self.last = (
-            Phase(prepared.update, prepared, soc, listeners, functional=functional)
-            if prepared.update is not None
-            else None
-        )
+        schedules = [prepared.schedule, *([prepared.update] if prepared.update is not None else [])]
+        self.phases = [
+            Phase(schedule, prepared, soc, listeners, functional=functional, figures=figures)
+            for schedule, figures in zip_longest(schedules, prepared.figures)
+        ]
+        """The programs in order."""
+        self.mini = self.phases[0]
+        self.last = self.phases[1] if len(self.phases) > 1 else None
         self.functional = functional
         self.programs = prepared.phases.programs
         """The graphs of one iteration, as they were before anything was planned."""
@@ -131,11 +161,6 @@ class Machine:
             yield
         finally:
             soc.restore(before)
-
-    @property
-    def phases(self) -> list[Phase]:
-        """The programs in order."""
-        return [self.mini] if self.last is None else [self.mini, self.last]
 
     def iterate(
         self, samples: Sequence[Mapping[str, Array]], check: NumberCheck | None = None
@@ -163,4 +188,5 @@ class Machine:
         phase.run()
         if follower is not None:
             follower.judge()
-        self.not_finite = self.not_finite or phase.executor.not_finite
+        if self.functional:
+            self.not_finite = self.not_finite or phase.executor.not_finite

@@ -10,7 +10,6 @@ from typing import Any
 
 from arch.pricing.team_cost_model import TeamCostModel
 from configs.errors import InputError
-from configs.version import VERSION
 from pulptrain.given.channel_order import channels_last, with_order
 from pulptrain.given.given_values import replaced
 from pulptrain.given.settings import Settings, code_start, schedule_options, soc_timing
@@ -21,7 +20,7 @@ from pulptrain.running.summary import run_summary, simulator_summary
 from scheduler.executor import Executor
 from scheduler.memory.host_memory import HostUse
 from scheduler.schedule import build_schedule
-from scheduler.time_line import time_line
+from scheduler.time_line import kernels_of, time_line
 from traces.metrics import Metrics, check_tracks, measure
 from traces.recorder import Recorder
 from traces.stall_words import every_stall
@@ -101,7 +100,7 @@ def run_primitive(
         raise executor.not_finite
     check_tracks(recorder.slices, result.cycles)
     metrics = measure(recorder.slices, result.cycles)
-    summary = run_summary(schedule, timing, metrics, VERSION, codegen=settings.codegen)
+    summary = run_summary(schedule, timing, metrics, kernels_of(schedule.program), codegen=settings.codegen)
     lines = time_line(metrics.master, result.cycles, schedule.program, timing)
     summary |= {
         "primitive": name,

@@ -16,7 +16,6 @@ from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from configs.limits import require_host_memory
 from configs.model_file import ModelSpec, load_model
-from configs.version import VERSION
 from importers.training_text import parse_schedule
 from pulptrain.given.channel_order import channels_last, with_order
 from pulptrain.given.given_values import with_own_values
@@ -29,6 +28,7 @@ from pulptrain.running.summary import finite_or_none, refuse_wrong_numbers, run_
 from pulptrain.running.training import Progress, Training
 from pulptrain.running.training_curve import CurvePoint
 from pulptrain.running.update_summary import update_summary
+from scheduler.kept_figures import Figures
 from scheduler.levers import with_levers
 from scheduler.memory.host_memory import TIMING_ONLY, HostUse
 from scheduler.memory.memory_plan import check_sizes
@@ -38,7 +38,7 @@ from scheduler.run_cache import RunCache
 from scheduler.schedule import Schedule, in_one_memory
 from scheduler.schedule_cache import ScheduleCache
 from scheduler.search.cache import ResultCache
-from scheduler.time_line import time_line, whole_line
+from scheduler.time_line import whole_line
 from traces.events import Slice
 from traces.recorder import CounterSample
 from trainlib.ir.graph import FED_KINDS, TrainingGraph
@@ -113,12 +113,18 @@ def model_of(model: str | ModelSpec, settings: Settings) -> ModelSpec:
 
 
 def prepare(
-    model: str | ModelSpec, settings: Settings, cache: ResultCache | None = None, use: HostUse = TIMING_ONLY
+    model: str | ModelSpec,
+    settings: Settings,
+    cache: ResultCache | None = None,
+    use: HostUse = TIMING_ONLY,
+    *,
+    figures_only: bool = False,
 ) -> Prepared:
     """Everything before time starts: model, SoC, schedules and the cost model of kernels.
 
     `use` is what will be done with it: it decides how much of this computer's memory is needed. With a
-    `cache` the tilings and prices of an earlier run of the same are taken from it. Raises the errors of
+    `cache` the tilings and prices of an earlier run of the same are taken from it, and where nothing but
+    figures is asked for also these: programs are then emitted only if they are read. Raises the errors of
     `configs.errors`; a `DoesNotFitError` says what would help (`scheduler.levers`).
     """
     spec = model_of(model, settings)
@@ -144,6 +150,7 @@ def prepare(
         by_program = options_from(file, graphs, timing, options, written)
     run_cache: RunCache | None = None
     caches: Sequence[ScheduleCache | None] = [None] * len(graphs)
+    figures: Sequence[Figures] = ()
     try:
         for graph, program_options in zip(graphs, by_program, strict=True):
             check_sizes(graph, timing, program_options.memory, use)
@@ -152,9 +159,13 @@ def prepare(
         if cache is not None:
             run_cache = RunCache(cache, timing, list(zip(graphs, by_program, strict=True)), cost_model)
             caches = run_cache.schedules
+            if figures_only:
+                figures = run_cache.figures(code_start(settings))
         schedules: list[Schedule] = []
         for graph, program_options, cached in zip(graphs, by_program, caches, strict=True):
-            schedules.append(schedule_for(graph, timing, cost_model, program_options, cached, use))
+            schedules.append(
+                schedule_for(graph, timing, cost_model, program_options, cached, use, late=bool(figures))
+            )
             use = replace(use, beside=use.beside + schedules[-1].size)
     except DoesNotFitError as error:
         if error.level == "l1" and tuple(options.resident) not in ((), (AUTO,)):
@@ -164,7 +175,7 @@ def prepare(
     if run_cache is not None:
         cost_model = run_cache.cost_model
     given = partial(_as_given, model, settings, file)
-    return Prepared(spec, timing, schedules[0], cost_model, update, phases, run_cache, given)
+    return Prepared(spec, timing, schedules[0], cost_model, update, phases, run_cache, figures, given)
 
 
 def _as_given(model: str | ModelSpec, settings: Settings, file: ScheduleFile | None) -> Given:
@@ -240,6 +251,7 @@ def run_model(
     iterations: int = 1,
     functional: bool = True,
     progress: Progress | None = None,
+    traced: bool = True,
     cache: ResultCache | None = None,
     values: Mapping[str, Array] | None = None,
     data: Data | None = None,
@@ -258,7 +270,8 @@ def run_model(
     Raises the errors of `configs.errors`. Ctrl-C during training ends it early: the outcome then says
     `interrupted` and counts the iterations that were completed; so does an infinity or a NaN
     (``summary["not_finite"]``). A `cache` saves the time of choosing tilings and pricing kernels the next
-    time; it changes no result.
+    time, and of a run without numbers that need not be `traced` the simulation; it changes no figure. Such a
+    run has no slices.
     """
     settings = settings or Settings()
     check_iterations(iterations)
@@ -267,13 +280,15 @@ def run_model(
     started = time.perf_counter()
     name = model if isinstance(model, str) else model.name
     teller.stage(f"planning {name} on {settings.soc}: tiles, memory, kernels")
-    prepared = prepare(model, settings, cache, HostUse(functional, functional and torch_available()))
+    use = HostUse(functional, functional and torch_available())
+    prepared = prepare(model, settings, cache, use, figures_only=not (functional or traced))
     outcome = run_prepared(
         prepared,
         settings,
         iterations=iterations,
         functional=functional,
         progress=progress,
+        traced=traced,
         values=values,
         data=data,
         teller=teller,
@@ -291,6 +306,7 @@ def run_prepared(
     iterations: int = 1,
     functional: bool = True,
     progress: Progress | None = None,
+    traced: bool = True,
     values: Mapping[str, Array] | None = None,
     samples: Iterator[Mapping[str, Array]] | None = None,
     data: Data | None = None,
@@ -323,6 +339,9 @@ def run_prepared(
         raise training.not_finite.error
     if prepared.run_cache is not None:
         prepared.run_cache.write()
+        if not (functional or traced or prepared.figures):
+            found = [phase.figures for phase in machine.phases if phase.figures is not None]
+            prepared.run_cache.keep_figures(code_start(settings), found)
     summary = _summary(machine, prepared, settings)
     has_loss = functional and bool(graph.losses)
     summary["steps"] = list(prepared.spec.steps or STEPS)
@@ -344,7 +363,11 @@ def run_prepared(
     phases = machine.phases
     wall_seconds = sum(phase.wall_seconds for phase in phases)
     cycles = sum(phase.cycles for phase in phases)
-    summary["simulator"] = simulator_summary(sum(phase.events for phase in phases), wall_seconds, cycles)
+    events = sum(phase.figures.events for phase in phases if phase.figures is not None)
+    summary["simulator"] = {
+        **simulator_summary(events, wall_seconds, cycles),
+        "cached": len(prepared.figures),
+    }
     return RunOutcome(
         summary,
         _one_after_the_other(phases),
@@ -410,10 +433,12 @@ def _summary(machine: Machine, prepared: Prepared, settings: Settings) -> dict[s
     summaries = []
     lines = []
     for phase in machine.phases:
-        assert phase.metrics is not None
-        program = phase.schedule.program
-        lines.append(time_line(phase.metrics.master, phase.cycles, program, prepared.timing))
-        one = run_summary(phase.schedule, prepared.timing, phase.metrics, VERSION, codegen=settings.codegen)
+        figures = phase.figures
+        assert figures is not None
+        lines.append(figures.line)
+        one = run_summary(
+            phase.schedule, prepared.timing, figures.metrics, figures.kernels, codegen=settings.codegen
+        )
         summaries.append({**one, "icache": settings.icache})
     if len(summaries) == 1:
         return {**summaries[0], "evidence": evidence_of(lines[0], settings)}

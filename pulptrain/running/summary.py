@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
-from arch.spec.program import Compute
 from arch.spec.timing import SocTiming
 from configs.errors import PulptrainError, WrongNumbersError
 from configs.grades import MEASURED
+from configs.version import VERSION
 from scheduler.options import BEST_DEPTH
 from scheduler.schedule import OpSchedule, Schedule
 from traces.causes import causes_of
@@ -22,9 +22,10 @@ from trainlib.training.variants import own_variant
 
 
 def run_summary(
-    schedule: Schedule, timing: SocTiming, metrics: Metrics, version: str, *, codegen: str
+    schedule: Schedule, timing: SocTiming, metrics: Metrics, kernels: Iterable[str], *, codegen: str
 ) -> dict[str, Any]:
-    """Figures of the simulated iteration, by the contract of ``pulptrain run --json``.
+    """Figures of the simulated iteration, by the contract of ``pulptrain run --json``; `kernels` are those
+    that ran.
 
     Cycles are cluster cycles, `seconds` at the cluster clock. Raises `PulptrainError` if an iteration took no
     cycles at all, for which no rate has a meaning.
@@ -69,7 +70,11 @@ def run_summary(
         "buffering": "best" if schedule.options.buffer_depth == BEST_DEPTH else schedule.options.buffer_depth,
         "tilings": asdict(schedule.counts),
         "notes": list(schedule.notes),
-        "unmeasured_kernels": _unmeasured_kernels(schedule, codegen),
+        "unmeasured_kernels": [
+            name
+            for name in kernels
+            if nest_evidence(codegen, name).label != MEASURED  # by no measured row
+        ],
         "soc": timing.name,
         "cores": timing.cores,
         "fpus": timing.fpu.count,
@@ -77,14 +82,8 @@ def run_summary(
         "bank_conflicts": timing.l1.bank_conflicts,
         "timing": timing.profile,
         "codegen": codegen,
-        "version": version,
+        "version": VERSION,
     }
-
-
-def _unmeasured_kernels(schedule: Schedule, codegen: str) -> list[str]:
-    """Names of the kernels of the program that no measured row has under this codegen, sorted."""
-    used = {action.team.kernel for action in schedule.program.actions if isinstance(action, Compute)}
-    return sorted(name for name in used if nest_evidence(codegen, name).label != MEASURED)
 
 
 def _op_summary(op: OpSchedule, measured: OpMetrics | None) -> dict[str, Any]:

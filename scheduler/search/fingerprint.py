@@ -37,11 +37,11 @@ def fingerprint(content: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-@lru_cache(maxsize=1)
-def model_version() -> str:
+@lru_cache
+def model_version(sources: tuple[str, ...] = MODEL_SOURCES) -> str:
     """Hash of the source of everything a simulation goes through, and of the version of SimPy."""
     digest = hashlib.sha256(importlib.metadata.version("simpy").encode())
-    for source in MODEL_SOURCES:
+    for source in sources:
         package, _, inner = source.partition("/")
         folder = files(package)
         _add(digest, folder.joinpath(inner) if inner else folder, source)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arch.blocks.soc import Soc
 from arch.pricing.cost_model import CoreCost, DmaService, TeamCost
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.isa import TeamWork
@@ -50,7 +51,7 @@ def results(outcome: RunOutcome) -> str:
     return json.dumps([summary, [repr(item) for item in outcome.slices]])
 
 
-def refuse(*_: object) -> None:
+def refuse(*_: object, **__: object) -> None:
     raise AssertionError("asked although the answer is kept")
 
 
@@ -159,6 +160,68 @@ def test_what_has_made_a_price_is_in_its_key(
     cut, priced = asked_again(monkeypatch, cache, "simple-mlp", Settings() if part else other)
     assert cut
     assert priced
+
+
+def for_figures(cache: ResultCache, settings: Settings) -> RunOutcome:
+    return run_model(MODEL, settings, functional=False, traced=False, cache=cache)
+
+
+@pytest.mark.parametrize(
+    ("settings", "programs"),
+    [(Settings(), 1), (Settings(accumulate=2), 2), (Settings(l2="12KiB"), 1)],
+    ids=["one program", "two programs", "streamed"],
+)
+def test_a_second_run_for_figures_alone_simulates_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings, programs: int
+) -> None:
+    cache = ResultCache(tmp_path / "kept.sqlite")
+    first = for_figures(cache, settings)
+    with monkeypatch.context() as patch:
+        patch.setattr(Soc, "run", refuse)
+        second = for_figures(cache, settings)
+    assert first.slices
+    assert not second.slices
+    assert (first.summary["simulator"]["cached"], second.summary["simulator"]["cached"]) == (0, programs)
+    assert first.summary["simulator"]["events"] == second.summary["simulator"]["events"]
+    late, early = (
+        [(type(action), action.id, action.deps, action.work) for action in outcome.schedule.program.actions]
+        for outcome in (first, second)
+    )
+    assert late == early
+    traced = results(run_model(MODEL, settings, functional=False, cache=cache))
+    assert results(first) == results(replace(second, slices=first.slices)) == traced
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        *({"icache": "cold"}, {"timing": "gvsoc"}, {"overrides": ("l1.banks=8",)}, {"batch": 2}),
+        *({"kernels": ("conv1.WG=mm",)}, {"steps": "fw,ig"}, {"accumulate": 2}, {"buffering": "single"}),
+    ],
+    ids=str,
+)
+def test_what_has_made_figures_is_in_their_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]
+) -> None:
+    cache = ResultCache(tmp_path / "kept.sqlite")
+    for_figures(cache, Settings())
+    monkeypatch.setattr(Soc, "run", refuse)
+    for_figures(cache, Settings())
+    with pytest.raises(AssertionError, match="asked although"):
+        for_figures(cache, Settings(**other))
+
+
+@pytest.mark.parametrize("changed", [(), (("traces",),)], ids=["simulator", "what reads slices"])
+def test_figures_are_those_of_the_code_of_today(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: tuple[Any, ...]
+) -> None:
+    cache = ResultCache(tmp_path / "kept.sqlite")
+    for_figures(cache, Settings())
+    version = run_cache.model_version
+    monkeypatch.setattr(
+        run_cache, "model_version", lambda *of: "another source" if of == changed else version(*of)
+    )
+    assert for_figures(cache, Settings()).slices
 
 
 def test_where_one_layer_is_changed_the_others_are_found(

@@ -167,9 +167,11 @@ KEYS: Mapping[str, JsonKey] = {
     # The simulator itself
     "simulator": JsonKey("", "speed of the simulator: all that may differ from run to run"),
     "events": JsonKey("count", "events simulated"),
-    "wall_seconds": JsonKey("s", "time the simulation took on this computer"),
+    "wall_seconds": JsonKey("s", "time the simulation took on this computer; 0 where its figures were kept"),
     "total_wall_seconds": JsonKey("s", "time the command took on this computer"),
-    "cycles_per_second": JsonKey("cycles/s", "simulated cycles per second of this computer"),
+    "cycles_per_second": JsonKey(
+        "cycles/s", "simulated cycles per second of this computer; null where none was simulated"
+    ),
     "candidates_per_second": JsonKey("1/s", "candidates looked at per second of this computer"),
     "cached": JsonKey("count", "results taken from the cache"),
     "simulated": JsonKey("count", "candidates simulated"),

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the simulation of a program came to, and the same as text for the cache."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from scheduler.search import rows
+from scheduler.time_line import TimeLine
+from traces.metrics import CoreMetrics, MasterTime, Metrics, OpMetrics
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """All that a summary says of a run of a program: nothing else of it is asked for where no trace is."""
+
+    metrics: Metrics
+    events: int
+    line: TimeLine
+    kernels: tuple[str, ...]
+    """Names of those that ran, sorted."""
+
+
+def figures_text(figures: Sequence[Figures]) -> str:
+    """For `figures_from`."""
+    return json.dumps([asdict(item) for item in figures], separators=(",", ":"))
+
+
+def figures_from(text: str) -> tuple[Figures, ...]:
+    """What `figures_text` has written. Raises `ValueError` or `TypeError` for any other text."""
+    return _all(Figures, json.loads(text))
+
+
+def _made(kind: type[_T], value: object) -> _T:
+    if not isinstance(value, Mapping):
+        raise ValueError("not an object")
+    return kind(**{key: _VALUES.get(key, rows.whole)(item) for key, item in value.items()})
+
+
+def _all(kind: type[_T], value: object) -> tuple[_T, ...]:
+    return tuple(_made(kind, item) for item in rows.items(value))
+
+
+def _stalls(value: object) -> tuple[tuple[str, int], ...]:
+    return tuple((rows.text_in(word), rows.whole(cycles)) for word, cycles in rows.items(value))
+
+
+def _line(value: object) -> TimeLine:
+    entries = [rows.items(entry, 3) for entry in rows.items(value)]
+    return tuple(
+        (bool(is_kernel), rows.text_in(name), rows.whole(cycles)) for is_kernel, name, cycles in entries
+    )
+
+
+_VALUES: Mapping[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("name", "step", "kind", "what"), rows.text_in),
+    "stalls": _stalls,
+    "causes": lambda causes: {name: rows.whole(cycles) for name, cycles in causes.items()},
+    "utilisation": lambda shares: {name: rows.number(share) for name, share in shares.items()},
+    "master": partial(_all, MasterTime),
+    "cores": partial(_all, CoreMetrics),
+    "ops": partial(_all, OpMetrics),
+    "total": partial(_made, CoreMetrics),
+    "metrics": partial(_made, Metrics),
+    "line": _line,
+    "kernels": rows.words,
+}
+"""By field what reads it; all others are whole numbers."""
