@@ -21,7 +21,7 @@ from scheduler.kept_figures import Figures
 from scheduler.run_cache import RunCache
 from scheduler.schedule import Schedule
 from scheduler.time_line import kernels_of, time_line
-from traces.events import Slice
+from traces.events import NullTracer, Slice
 from traces.metrics import check_tracks, measure
 from traces.recorder import Recorder
 from trainlib.ir.graph import KEPT_KINDS
@@ -43,7 +43,7 @@ class Prepared:
     run_cache: RunCache | None = None
     """What is kept for the next run of the same, if the caller has given a cache."""
     figures: Sequence[Figures] = ()
-    """Those of all programs, if they are known and nothing else is asked for."""
+    """Those of all programs, if they are known and no trace is asked for."""
     given: Callable[[], Given | None] = lambda: None
     """The model as it was given, to hold the run against; None of a graph with a backward pass of its own."""
 
@@ -51,7 +51,7 @@ class Prepared:
 class Phase:
     """One program on the SoC: simulated in time at its first run, replayed afterwards.
 
-    If its `figures` are known it is not simulated: they are all that is asked for.
+    If its `figures` are known nobody listens, and without numbers it is not simulated: no trace is asked for.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Phase:
         self.recorder = Recorder()
         self._listeners = listeners
         self._prepared, self._soc, self._functional = prepared, soc, functional
-        self.figures, self.known = figures, figures is not None
+        self.figures = figures
         self.wall_seconds = 0.0
 
     @cached_property
@@ -86,15 +86,17 @@ class Phase:
 
     def run(self) -> None:
         """Carry the program out once."""
-        if self.known:
+        if self.figures is not None and not self._functional:
             return
-        if self.figures is not None:
+        if self.wall_seconds:
             self.executor.replay()
             return
         self._listeners.hand_to(self.recorder)
         started = time.perf_counter()
         result = self.executor.simulate()
         self.wall_seconds = time.perf_counter() - started
+        if self.figures is not None:
+            return
         check_tracks(self.slices, result.cycles)
         metrics, program = measure(self.slices, result.cycles), self.schedule.program
         line = time_line(metrics.master, result.cycles, program, self._prepared.timing)
@@ -127,7 +129,8 @@ class Machine:
 
     def __init__(self, prepared: Prepared, *, functional: bool, code_start: str) -> None:
         listeners = Listeners()
-        soc = Soc(prepared.timing, prepared.cost_model, listeners, code_start=code_start)
+        tracer = NullTracer() if prepared.figures else listeners
+        soc = Soc(prepared.timing, prepared.cost_model, tracer, code_start=code_start)
         schedules = [prepared.schedule, *([prepared.update] if prepared.update is not None else [])]
         self.phases = [
             Phase(schedule, prepared, soc, listeners, functional=functional, figures=figures)

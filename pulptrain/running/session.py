@@ -118,13 +118,13 @@ def prepare(
     cache: ResultCache | None = None,
     use: HostUse = TIMING_ONLY,
     *,
-    figures_only: bool = False,
+    traced: bool = True,
 ) -> Prepared:
     """Everything before time starts: model, SoC, schedules and the cost model of kernels.
 
     `use` is what will be done with it: it decides how much of this computer's memory is needed. With a
-    `cache` the tilings and prices of an earlier run of the same are taken from it, and where nothing but
-    figures is asked for also these: programs are then emitted only if they are read. Raises the errors of
+    `cache` the tilings and prices of an earlier run of the same are taken from it, and its figures where no
+    trace is asked for: without numbers programs are then emitted only if they are read. Raises the errors of
     `configs.errors`; a `DoesNotFitError` says what would help (`scheduler.levers`).
     """
     spec = model_of(model, settings)
@@ -159,13 +159,12 @@ def prepare(
         if cache is not None:
             run_cache = RunCache(cache, timing, list(zip(graphs, by_program, strict=True)), cost_model)
             caches = run_cache.schedules
-            if figures_only:
+            if not traced:
                 figures = run_cache.figures(code_start(settings))
         schedules: list[Schedule] = []
         for graph, program_options, cached in zip(graphs, by_program, caches, strict=True):
-            schedules.append(
-                schedule_for(graph, timing, cost_model, program_options, cached, use, late=bool(figures))
-            )
+            late = bool(figures) and not use.numbers
+            schedules.append(schedule_for(graph, timing, cost_model, program_options, cached, use, late=late))
             use = replace(use, beside=use.beside + schedules[-1].size)
     except DoesNotFitError as error:
         if error.level == "l1" and tuple(options.resident) not in ((), (AUTO,)):
@@ -270,8 +269,8 @@ def run_model(
     Raises the errors of `configs.errors`. Ctrl-C during training ends it early: the outcome then says
     `interrupted` and counts the iterations that were completed; so does an infinity or a NaN
     (``summary["not_finite"]``). A `cache` saves the time of choosing tilings and pricing kernels the next
-    time, and of a run without numbers that need not be `traced` the simulation; it changes no figure. Such a
-    run has no slices.
+    time, and of a run that need not be `traced` that of counting, without numbers of simulating; it changes
+    no figure. Such a run has no slices.
     """
     settings = settings or Settings()
     check_iterations(iterations)
@@ -281,7 +280,7 @@ def run_model(
     name = model if isinstance(model, str) else model.name
     teller.stage(f"planning {name} on {settings.soc}: tiles, memory, kernels")
     use = HostUse(functional, functional and torch_available())
-    prepared = prepare(model, settings, cache, use, figures_only=not (functional or traced))
+    prepared = prepare(model, settings, cache, use, traced=traced)
     outcome = run_prepared(
         prepared,
         settings,
@@ -339,7 +338,7 @@ def run_prepared(
         raise training.not_finite.error
     if prepared.run_cache is not None:
         prepared.run_cache.write()
-        if not (functional or traced or prepared.figures):
+        if not (traced or prepared.figures):
             found = [phase.figures for phase in machine.phases if phase.figures is not None]
             prepared.run_cache.keep_figures(code_start(settings), found)
     summary = _summary(machine, prepared, settings)

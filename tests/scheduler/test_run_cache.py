@@ -188,6 +188,10 @@ def test_a_second_run_for_figures_alone_simulates_nothing(
         for outcome in (first, second)
     )
     assert late == early
+    with_numbers = run_model(MODEL, settings, traced=False, cache=cache)
+    assert with_numbers.summary["functional"]["passed"]
+    assert with_numbers.summary["cycles"] == first.summary["cycles"]
+    assert not with_numbers.slices
     traced = results(run_model(MODEL, settings, functional=False, cache=cache))
     assert results(first) == results(replace(second, slices=first.slices)) == traced
 
