@@ -22,6 +22,7 @@ from traces.recorder import sorted_slices, transfer_direction
 from traces.tracks import CORE, DMA, INWARD, OUTWARD, UDMA, op_label, track_name
 
 _STALLS = frozenset(STALLS)
+Stalls = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,18 +168,26 @@ def check_tracks(slices: Iterable[Slice], makespan_cycles: int) -> None:
     """Raise TraceError unless no track has overlapping slices and busy + stalls = makespan on every core."""
     previous: Slice | None = None
     accounted: dict[str, int] = {}
+    known: dict[tuple[str, Stalls], int] = {}
     ordered = sorted_slices(slices)
     on_cores = {track for track in {event.track for event in ordered} if track_name(track).family == CORE}
     for event in ordered:
         _check_overlap(previous, event)
         previous = event
-        if event.track not in on_cores:
+        track, start_cycles, end_cycles, kind, _, stalls, _, _ = event
+        if track not in on_cores:
             continue
-        _check_core_slice(event, makespan_cycles)
-        lost_cycles = event.duration_cycles
-        if event.kind == COMPUTE:
-            lost_cycles = sum(cycles for _, cycles in slice_parts(event))
-        accounted[event.track] = accounted.get(event.track, 0) + lost_cycles
+        inner_cycles = known.get((kind, stalls))
+        if inner_cycles is None:
+            _check_words(event)
+            inner_cycles = known[kind, stalls] = sum(cycles for _, cycles in stalls) if kind == COMPUTE else 0
+        if end_cycles > makespan_cycles:
+            raise TraceError(
+                f"{kind} ends at cycle {end_cycles}, after the makespan {makespan_cycles}", where=track
+            )
+        if end_cycles - start_cycles < inner_cycles:
+            slice_parts(event)  # says what is wrong
+        accounted[track] = accounted.get(track, 0) + end_cycles - start_cycles
     for track, cycles in accounted.items():
         if cycles != makespan_cycles:
             raise TraceError(
@@ -207,9 +216,10 @@ def slice_parts(event: Slice) -> tuple[tuple[str, int], ...]:
 
 
 def _check_overlap(previous: Slice | None, event: Slice) -> None:
-    if event.end_cycles < event.start_cycles:
+    start_cycles, end_cycles = event[1], event[2]  # by number, which is faster: there are very many
+    if end_cycles < start_cycles:
         raise TraceError(f"slice at cycle {event.start_cycles} ends at {event.end_cycles}", where=event.track)
-    if previous and previous.track == event.track and event.start_cycles < previous.end_cycles:
+    if previous is not None and start_cycles < previous[2] and previous[0] == event[0]:
         raise TraceError(
             f"{event.kind} starts at cycle {event.start_cycles} while {previous.kind} lasts until "
             f"{previous.end_cycles}",
@@ -217,29 +227,59 @@ def _check_overlap(previous: Slice | None, event: Slice) -> None:
         )
 
 
-def _check_core_slice(event: Slice, makespan_cycles: int) -> None:
+def _check_words(event: Slice) -> None:
     words = {word for word, _ in event.stalls} if event.kind == COMPUTE else {event.kind}
     if not words <= _STALLS:
         unknown = sorted(words - _STALLS)
         raise TraceError(f"{unknown[0]!r} is not a word for lost time", where=event.track)
-    if event.end_cycles > makespan_cycles:
-        raise TraceError(
-            f"{event.kind} ends at cycle {event.end_cycles}, after the makespan {makespan_cycles}",
-            where=event.track,
-        )
+
+
+class _Parts:
+    """Running sums by word of slices on cores; compute slices of equal stalls are shared out together."""
+
+    __slots__ = ("_alike", "_words")
+
+    def __init__(self) -> None:
+        self._words: dict[str, int] = {}
+        self._alike: dict[Stalls, list[int]] = {}
+        """Of compute slices by their stalls: cycles of these, slices, cycles of the slices."""
+
+    def add(self, event: Slice) -> None:
+        """A whole slice. Raises TraceError if its inner stalls exceed its duration."""
+        _, start_cycles, end_cycles, kind, _, stalls, _, _ = event
+        if kind != COMPUTE:
+            self._words[kind] = self._words.get(kind, 0) + end_cycles - start_cycles
+            return
+        alike = self._alike.get(stalls)
+        if alike is None:
+            alike = self._alike[stalls] = [sum(cycles for _, cycles in stalls), 0, 0]
+        if end_cycles - start_cycles < alike[0]:
+            slice_parts(event)  # says what is wrong
+        alike[1] += 1
+        alike[2] += end_cycles - start_cycles
+
+    def add_parts(self, parts: Iterable[tuple[str, int]], times: int = 1) -> None:
+        """So many times these cycles by word."""
+        for word, cycles in parts:
+            self._words[word] = self._words.get(word, 0) + times * cycles
+
+    def sums(self) -> dict[str, int]:
+        """All there is so far."""
+        for stalls, (inner_cycles, slices, cycles) in self._alike.items():
+            self.add_parts(((BUSY, cycles - slices * inner_cycles),))
+            self.add_parts(stalls, slices)
+        self._alike = {}
+        return self._words
 
 
 def _core_metrics(name: str, run: Iterable[Slice], waits: Mapping[str, int]) -> CoreMetrics:
-    cycles: dict[str, int] = {}
+    parts = _Parts()
     instructions = 0
     for event in run:
-        kind = event.kind
-        if kind != COMPUTE:
-            cycles[kind] = cycles.get(kind, 0) + event.end_cycles - event.start_cycles
-            continue
-        instructions += event.instructions
-        for word, count in slice_parts(event):
-            cycles[word] = cycles.get(word, 0) + count
+        parts.add(event)
+        if event[3] == COMPUTE:
+            instructions += event[7]
+    cycles = parts.sums()
     busy_cycles, stalls = cycles.pop(BUSY, 0), _in_order(cycles)
     return CoreMetrics(name, busy_cycles, stalls, instructions, causes_of(stalls, busy_cycles, waits))
 
@@ -312,7 +352,7 @@ class _Account:
     start_cycles: int = -1
     end_cycles: int = 0
     cycles: int = 0
-    parts: dict[str, int] = field(default_factory=dict)
+    parts: _Parts = field(default_factory=_Parts)
     bytes_in: int = 0
     bytes_out: int = 0
     tiles: set[int] = field(default_factory=set)
@@ -337,15 +377,16 @@ def _op_metrics(
         return by_label[op, step]
 
     for run in cores:
-        for span, parts in _cut(run, owned):
-            sums = accounts[span.op].parts
-            for word, cycles in parts:
-                sums[word] = sums.get(word, 0) + cycles
+        for span, event, parts in _cut(run, owned):
+            if parts is None:
+                accounts[span.op].parts.add(event)
+            else:
+                accounts[span.op].parts.add_parts(parts)
         for event in run:
-            account_of_event = own_account(event) if event.kind == COMPUTE else None
+            account_of_event = own_account(event) if event[3] == COMPUTE else None
             if account_of_event:
-                account_of_event.instructions += event.instructions
-                account_of_event.tiles.update({event.work.tile} - {-1})
+                account_of_event.instructions += event[7]
+                account_of_event.tiles.add(event[4].tile)
     for event in transfers:
         account_of_event = own_account(event)
         direction = transfer_direction(event)
@@ -361,38 +402,44 @@ def _op_metrics(
             end_cycles=account.end_cycles,
             cycles=account.cycles,
             core_cycles=account.cycles * len(cores),
-            busy_cycles=account.parts.get(BUSY, 0),
-            stalls=_in_order({word: cycles for word, cycles in account.parts.items() if word != BUSY}),
+            busy_cycles=(sums := account.parts.sums()).get(BUSY, 0),
+            stalls=_in_order({word: cycles for word, cycles in sums.items() if word != BUSY}),
             bytes_in=account.bytes_in,
             bytes_out=account.bytes_out,
-            tiles=len(account.tiles),
+            tiles=len(account.tiles - {-1}),
             instructions=account.instructions,
-            causes=causes_of(account.parts.items(), 0, waits.by_op.get(name, {})),
+            causes=causes_of(sums.items(), 0, waits.by_op.get(name, {})),
         )
         for name, account in accounts.items()
     )
 
 
-def _cut(run: Sequence[Slice], owned: Sequence[_Owned]) -> Iterator[tuple[_Owned, Sequence[tuple[str, int]]]]:
-    """Cut a core's slices where the owner changes; inner stalls are shared out in whole cycles."""
+def _cut(
+    run: Sequence[Slice], owned: Sequence[_Owned]
+) -> Iterator[tuple[_Owned, Slice, Sequence[tuple[str, int]] | None]]:
+    """Cut a core's slices where the owner changes; inner stalls are shared out in whole cycles.
+
+    Gives the owner, the slice, and of what is the owner's the cycles by word; None of a slice that is all.
+    """
     first = 0
     for event in run:
-        while first < len(owned) and owned[first].end_cycles <= event.start_cycles:
+        start_cycles, end_cycles = event[1], event[2]
+        while first < len(owned) and owned[first].end_cycles <= start_cycles:
             first += 1
-        left = slice_parts(event)
         span = owned[first] if first < len(owned) else None
-        if span and span.start_cycles <= event.start_cycles < event.end_cycles <= span.end_cycles:
-            yield span, left  # by far the most: nothing to cut
+        if span and span.start_cycles <= start_cycles < end_cycles <= span.end_cycles:
+            yield span, event, None  # by far the most: nothing to cut
             continue
+        left = slice_parts(event)
         at = first
         while at < len(owned) and owned[at].start_cycles < event.end_cycles:
             span = owned[at]
             cycles = min(span.end_cycles, event.end_cycles) - max(span.start_cycles, event.start_cycles)
             if cycles == event.duration_cycles:
-                yield span, left
+                yield span, event, left
             else:
                 taken = _share_out(cycles, [count for _, count in left])
-                yield span, [(word, part) for (word, _), part in zip(left, taken, strict=True)]
+                yield span, event, [(word, part) for (word, _), part in zip(left, taken, strict=True)]
                 left = tuple((word, n - part) for (word, n), part in zip(left, taken, strict=True))
             at += 1
 
