@@ -20,7 +20,7 @@ from scheduler.schedule_cache import ScheduleCache
 from scheduler.tiles.estimate import TileCost
 from scheduler.tiles.partial_sums import written
 from scheduler.tiles.resident_tensors import text_of
-from traces.events import Slice
+from traces.events import Slice, TeamKernel
 from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.steps import Operand
 
@@ -298,6 +298,9 @@ class _Watch:
         self._ends[name] = max(self._ends.get(name, 0), event.end_cycles)
         if event.kind in DMA_STALLS:
             self.waits[name] += event.end_cycles - event.start_cycles
+
+    def team(self, kernel: TeamKernel) -> None:
+        """Nothing of the master."""
 
     def counter(self, track: str, name: str, time_cycles: int, value: int) -> None:
         """Nothing to keep."""

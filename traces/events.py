@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
@@ -90,11 +90,44 @@ def made_by(kind: type[_T]) -> Callable[[tuple[object, ...]], _T]:
 make_slice = made_by(Slice)
 
 
+class TeamKernel(NamedTuple):
+    """A kernel as the workers of a team saw it, one record: the slices of each are made when they are read.
+
+    A worker waits until the job is pushed, takes it, computes, and waits until the join is released. Of each
+    `workers` has its track, the cycle up to which it is accounted for, start and end of its share, the stalls
+    and the instructions in it.
+    """
+
+    work: Work
+    pushed_cycles: int
+    released_cycles: int
+    workers: tuple[tuple[str, int, int, int, tuple[tuple[str, int], ...], int], ...]
+
+    def slices(self) -> Iterator[Slice]:
+        """What each worker did, without what took no time."""
+        work, pushed, released, workers = self
+        for track, spent, start, end, stalls, instructions in workers:
+            if pushed > spent:
+                yield make_slice((track, spent, pushed, "idle", NO_WORK, (), 0, 0))
+            if start > pushed:
+                yield make_slice((track, pushed, start, "fork", work, (), 0, 0))
+            if end > start:
+                yield make_slice((track, start, end, COMPUTE, work, stalls, 0, instructions))
+            if released > end:
+                yield make_slice((track, end, released, "barrier", work, (), 0, 0))
+
+
+make_team_kernel = made_by(TeamKernel)
+
+
 class Tracer(Protocol):
     """Observer called at the ports of the modules (SystemC: sc_trace)."""
 
     def slice(self, event: Slice) -> None:
         """Take one finished interval."""
+
+    def team(self, kernel: TeamKernel) -> None:
+        """Take what the workers did in one kernel."""
 
     def counter(self, track: str, name: str, time_cycles: int, value: int) -> None:
         """Take a new value of a counter, e.g. commands in a DMA queue."""
@@ -105,6 +138,9 @@ class NullTracer:
 
     def slice(self, event: Slice) -> None:
         """Drop the slice."""
+
+    def team(self, kernel: TeamKernel) -> None:
+        """Drop the slices."""
 
     def counter(self, track: str, name: str, time_cycles: int, value: int) -> None:
         """Drop the value."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from traces.errors import TraceError
-from traces.events import STALLS, Slice
+from traces.events import STALLS, Slice, TeamKernel
 from traces.tracks import INWARD, OUTWARD, track_name
 
 _STALLS = frozenset(STALLS)
@@ -32,6 +32,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self._slices: list[Slice] = []
+        self._teams: list[TeamKernel] = []
         self._ordered: SortedSlices | None = None
         self._samples: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
 
@@ -49,6 +50,11 @@ class Recorder:
         self._slices.append(event)
         self._ordered = None
 
+    def team(self, kernel: TeamKernel) -> None:
+        """Keep what the workers did in one kernel."""
+        self._teams.append(kernel)
+        self._ordered = None
+
     def counter(self, track: str, name: str, time_cycles: int, value: int) -> None:
         """Keep the value of a counter; within one cycle the last value counts."""
         samples = self._samples.get((track, name))
@@ -61,6 +67,10 @@ class Recorder:
     def slices(self) -> SortedSlices:
         """All slices, in the fixed order."""
         if self._ordered is None:
+            for kernel in self._teams:
+                for event in kernel.slices():
+                    self.slice(event)
+            self._teams.clear()
             self._ordered = sorted_slices(self._slices)
         return self._ordered
 

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from arch.blocks.dma import Transfer
 from arch.blocks.dma_driver import DmaDriver
 from arch.blocks.event_unit import EventUnit, TeamJob
 from arch.blocks.kernel_run import Share
 from arch.spec.program import Command
 from arch.systemc.module import Body, Module, Port, Thread
-from traces.events import COMPUTE, NO_WORK, Tracer, Work, make_slice
+from traces.events import COMPUTE, NO_WORK, Tracer, Work, make_slice, make_team_kernel
 
 
 class Core(Module):
@@ -21,7 +23,7 @@ class Core(Module):
         self.spent_cycles = 0
         self.events: Port[EventUnit] = Port(self, "events")
         self.dma: Port[DmaDriver] = Port(self, "dma")
-        self._tracer = tracer
+        self.tracer = tracer
 
     def reset(self) -> None:
         """Nothing accounted yet. The master thread drives core 0, the others serve the dispatch FIFO."""
@@ -33,8 +35,8 @@ class Core(Module):
     def lose(self, word: str, until_cycles: int, work: Work = NO_WORK) -> None:
         """Account all cycles not yet spent up to `until_cycles` to the stall `word`."""
         if until_cycles > self.spent_cycles:
-            if self._tracer is not None:
-                self._tracer.slice(
+            if self.tracer is not None:
+                self.tracer.slice(
                     make_slice((self.path, self.spent_cycles, until_cycles, word, work, (), 0, 0))
                 )
             self.spent_cycles = until_cycles
@@ -42,32 +44,18 @@ class Core(Module):
     def compute(self, share: Share, work: Work) -> None:
         """Account the share of a kernel that has ended."""
         if share.end_cycles > share.start_cycles:
-            if self._tracer is not None:
+            if self.tracer is not None:
                 start, end, instructions = share.start_cycles, share.end_cycles, share.cost.instructions
-                self._tracer.slice(
+                self.tracer.slice(
                     make_slice((self.path, start, end, COMPUTE, work, share.stalls(), 0, instructions))
                 )
             self.spent_cycles = share.end_cycles
-
-    def executed(self, job: TeamJob, share: Share, released_cycles: int) -> None:
-        """Account a kernel as a worker: the wait for `job`, its share, and the wait at the join barrier."""
-        tracer, path, work = self._tracer, self.path, job.work
-        if tracer is not None:
-            pushed, start = job.pushed_cycles, share.start_cycles
-            if pushed > self.spent_cycles:
-                tracer.slice(make_slice((path, self.spent_cycles, pushed, "idle", NO_WORK, (), 0, 0)))
-            if start > pushed:
-                tracer.slice(make_slice((path, pushed, start, "fork", work, (), 0, 0)))
-            self.compute(share, work)
-            if released_cycles > share.end_cycles:
-                tracer.slice(make_slice((path, share.end_cycles, released_cycles, "barrier", work, (), 0, 0)))
-        self.spent_cycles = released_cycles
 
     def _serve(self, thread: Thread) -> Body:
         """Worker: wait for a job, do its part, wait at the join barrier, again.
 
         Jobs that move data come here. In a kernel nothing a worker does depends on when it takes the job, so
-        the master has its cycles accounted at the join (`executed`) and the thread sleeps on: TLM's temporal
+        its cycles are accounted at the join (`account_workers`) and the thread sleeps on: TLM's temporal
         decoupling, two events saved per core and kernel.
         """
         events = self.events.target
@@ -87,3 +75,24 @@ class Core(Module):
         for command in commands:
             transfer: Transfer = yield from driver.start(self, (command,), work, thread)
             yield from driver.wait(self, transfer, "of the core itself", work, thread)
+
+
+def account_workers(
+    cores: Iterable[Core],
+    job: TeamJob,
+    shares: Mapping[int, Share],
+    released_cycles: int,
+    tracer: Tracer | None,
+) -> None:
+    """Account a kernel on its workers: the wait for `job`, their shares, and the wait at the join barrier."""
+    if tracer is not None:
+        workers = []
+        for core in cores:
+            share = shares[core.index]
+            start, end, instructions = share.start_cycles, share.end_cycles, share.cost.instructions
+            workers.append((core.path, core.spent_cycles, start, end, share.stalls(), instructions))
+            core.spent_cycles = released_cycles
+        tracer.team(make_team_kernel((job.work, job.pushed_cycles, released_cycles, tuple(workers))))
+        return
+    for core in cores:
+        core.spent_cycles = released_cycles

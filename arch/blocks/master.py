@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from arch.blocks.core import Core
+from arch.blocks.core import Core, account_workers
 from arch.blocks.dma import Transfer
 from arch.blocks.dma_driver import DmaDriver, programming_cycles
 from arch.blocks.event_unit import TeamJob
@@ -178,8 +178,8 @@ class Master(Module):
         core.lose("fork", own_start, action.work)
         if 0 in run.shares:
             core.compute(run.shares[0], action.work)
-        for worker in workers:
-            self._cluster.cores[worker].executed(job, run.shares[worker], released)
+        cores = self._cluster.cores
+        account_workers([cores[worker] for worker in workers], job, run.shares, released, core.tracer)
         yield from self._joined(released, action.work)
 
     def _team_transfer(self, action: TeamTransfer, thread: Thread) -> Body:

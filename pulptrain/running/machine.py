@@ -117,6 +117,7 @@ class Listeners:
     def hand_to(self, recorder: Recorder) -> None:
         """From now on `recorder` is told, directly: a run has a hundred thousand slices."""
         self.slice = recorder.slice
+        self.team = recorder.team
         self.counter = recorder.counter
 
 

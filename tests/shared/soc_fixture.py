@@ -36,7 +36,7 @@ from arch.spec.timing import (
     L3Timing,
     SocTiming,
 )
-from traces.events import COMPUTE, Slice, Work
+from traces.events import COMPUTE, Slice, TeamKernel, Work
 
 OFFLOAD, COMPLETION = 100, 30
 PROGRAM, PROGRAM_2D, PROGRAM_NEXT = 16, 18, 8
@@ -149,6 +149,9 @@ class Recorder:
 
     def slice(self, event: Slice) -> None:
         self.slices.append(event)
+
+    def team(self, kernel: TeamKernel) -> None:
+        self.slices.extend(kernel.slices())
 
     def counter(self, track: str, name: str, time_cycles: int, value: int) -> None:
         self.counters.append((track, name, time_cycles, value))
