@@ -112,7 +112,7 @@ def build_schedule(
 ) -> Schedule:
     """Tile every op, place every tensor and buffer, and emit the program.
 
-    Of the tilings that fit L1 the one with the fewest estimated cycles is taken (`estimate_cycles`). A
+    Of the tilings that fit L1 the one with the fewest estimated cycles is taken (`TileLoop`). A
     resident tensor that an op cannot use in place is moved like others, and a note says why. `resident` goes
     before what the options say is resident. `cache` serves all schedules of the same graph, SoC, cost model
     and options, whatever is resident. `use` says what a run will do with the schedule. Raises

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -15,7 +16,7 @@ from configs.errors import DoesNotFitError, InputError
 from scheduler.options import BEST_DEPTH, WHOLE_OPS, ScheduleOptions
 from scheduler.schedule_cache import ScheduleCache
 from scheduler.tiles.dma_cost import DmaCost
-from scheduler.tiles.estimate import NOTHING_EARLY, Early, TileCost, estimate_cycles
+from scheduler.tiles.estimate import NOTHING_EARLY, Early, TileCost, TileLoop
 from scheduler.tiles.l1_report import does_not_fit
 from scheduler.tiles.resident_rules import NotInPlace, allowed, no_room, refusal
 from scheduler.tiles.short_list import Moves, moves_of, short_list
@@ -155,7 +156,7 @@ class TilingChooser:
         cycles = best.estimated_cycles
         if tiler.resident:
             cost = TileCost(self.timing, self._cost_model, tiler.tensors, self._dma)
-            estimated = estimate_cycles(tiling, cost, tiler, early)
+            estimated = TileLoop(tiling, cost, tiler, early).cycles()
             assert estimated is not None, "no bound was given"
             cycles = estimated
         return replace(best, tiling=tiling, estimated_cycles=cycles)
@@ -285,14 +286,12 @@ def _best_tiling(
     if not usable.any():
         return NotInPlace(next(iter(tiler.resident.values())).storage, no_room(tiler.op.name))
     cost = TileCost(timing, cost_model, tiler.tensors, dma)
-    best: tuple[int, int, int] | None = None
-    chosen: Tiling | None = None
     refused: NotInPlace | None = None
-    estimates = 0
     if available_bytes not in ranked.lists:
         ranked.lists[available_bytes] = short_list(candidates, ranked.moves, usable, dma, cost_model)
+    loops: dict[int, TileLoop] = {}
     for index in ranked.lists[available_bytes]:
-        if estimates == BUILT:
+        if len(loops) == BUILT:
             break
         tiling = candidates.tiling(index)
         if tiling.l1_bytes > available_bytes or not fits_slots(tiling, tiler.stream):
@@ -301,20 +300,33 @@ def _best_tiling(
         if why is not None:
             refused = why
             continue
-        estimates += 1
-        cycles = estimate_cycles(tiling, cost, tiler, early, at_most=best[0] if best is not None else inf)
-        if cycles is None:
-            continue
-        key = with_streams(cycles, tiling, tiler, timing), len(tiling.tiles), index
-        if best is None or key < best:
-            best, chosen = key, tiling
-    if best is None or chosen is None:
+        loops[index] = TileLoop(tiling, cost, tiler, early)
+    if not loops:
         if refused is not None:
             return refused
         raise smallest_does_not_fit(tiler, available_bytes)
+    cycles, chosen = _fastest(loops, tiler, timing)
     return TilingChoice(
-        tiler.choice.kernel, chosen, candidates.counts, best[0], _note(tiler, chosen, candidates)
+        tiler.choice.kernel, chosen, candidates.counts, cycles, _note(tiler, chosen, candidates)
     )
+
+
+def _fastest(loops: Mapping[int, TileLoop], tiler: Tiler, timing: SocTiming) -> tuple[int, Tiling]:
+    """The tiling with the fewest estimated cycles, then the fewest tiles, then the lowest number.
+
+    Those that may be the best come first: of most others it is then known before their kernels are priced
+    that they take longer.
+    """
+    found: dict[tuple[int, int, int], Tiling] = {}
+    at_most = inf
+    for number in sorted(loops, key=lambda number: (loops[number].least_cycles(), number)):
+        tiling, cycles = loops[number].tiling, loops[number].cycles(at_most)
+        if cycles is not None:
+            key = with_streams(cycles, tiling, tiler, timing), len(tiling.tiles), number
+            found[key] = tiling
+            at_most = min(at_most, key[0])
+    best = min(found)
+    return best[0], found[best]
 
 
 def _note(tiler: Tiler, chosen: Tiling, candidates: TilingCandidates) -> str:
