@@ -184,9 +184,9 @@ class TileLoop:
     """
 
     def __init__(self, tiling: Tiling, cost: TileCost, tiler: Tiler, early: Early = NOTHING_EARLY) -> None:
-        self.tiling = tiling
+        self.tiles = len(tiling.tiles)
         self._cost = cost
-        self._alone = tiler.buffer_depth == 1 or len(tiling.tiles) == 1
+        self._alone = tiler.buffer_depth == 1 or self.tiles == 1
         loaded: dict[str, Operand] = {}
         there: set[Operand] = set()
         self._loads: list[Transfer] = []
@@ -211,7 +211,7 @@ class TileLoop:
     @cached_property
     def _least(self) -> list[float]:
         """Per tile: what its kernels take at least, 0 of tiles that are not priced."""
-        result = [0.0] * len(self._loads)
+        result = [0.0] * self.tiles
         for group in self._groups[:MOST_PRICED]:
             least = self._cost.least_cycles(group.task, group.addresses)
             for number in group.tiles:
@@ -229,7 +229,7 @@ class TileLoop:
         of those that run the same kernels is. Others take what the most frequent one of their shape takes,
         or that of their kernels in proportion to what they write.
         """
-        result = list(self._least) if at_most < inf else [0.0] * len(self._loads)
+        result = list(self._least) if at_most < inf else [0.0] * self.tiles
         priced_cycles: dict[object, float] = {}
         priced = 0
         for group in self._groups:
