@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from arch.pricing.cost_model import CostModel
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
+from scheduler.memory.host_memory import NO_PROGRAM, ProgramSize
 from scheduler.options import BEST_DEPTH, WHOLE_OPS, ScheduleOptions
 from scheduler.schedule_cache import ScheduleCache
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.estimate import NOTHING_EARLY, Early, TileCost, TileLoop
 from scheduler.tiles.l1_report import does_not_fit
 from scheduler.tiles.resident_rules import NotInPlace, allowed, no_room, refusal
-from scheduler.tiles.short_list import Moves, moves_of, short_list
+from scheduler.tiles.short_list import Moves, inner_tile, moves_of, short_list
 from scheduler.tiles.streaming_cost import fits_slots, with_streams
 from scheduler.tiles.tiling import Tiler, Tiling
 from scheduler.tiles.tiling_candidates import Counts, TilingCandidates, enumerate_tilings
@@ -66,6 +67,8 @@ class ShortList:
     fewest_tiles: int
     fewest_tiles_single: int
     note: str
+    least: ProgramSize
+    """About what the program consists of at least, if that is much."""
 
 
 class TilingChooser:
@@ -75,9 +78,16 @@ class TilingChooser:
     """
 
     def __init__(
-        self, timing: SocTiming, cost_model: CostModel, options: ScheduleOptions, cache: ScheduleCache
+        self,
+        timing: SocTiming,
+        cost_model: CostModel,
+        options: ScheduleOptions,
+        cache: ScheduleCache,
+        check: Callable[[ProgramSize], None] = lambda least: None,
     ) -> None:
+        """`check` raises for a program that is too large, before any of its tiles is built."""
         self.timing = timing
+        self._check = check
         self.options = options
         self._cost_model = cost_model
         self._dma = DmaCost(timing)
@@ -195,6 +205,7 @@ class TilingChooser:
         listed = self._listed(tiler, limit_bytes)
         if isinstance(listed, NotInPlace):
             return listed
+        self._check(listed.least)
         cost = TileCost(self.timing, self._cost_model, tiler.tensors, self._dma)
         choice = _best_tiling(tiler, listed, limit_bytes, cost, early)
         if isinstance(choice, TilingChoice):
@@ -317,6 +328,27 @@ def _short_listed(
         int(candidates.tiles[0]),
         candidates.fewest_tiles_single,
         candidates.note,
+        _least_size(candidates.at(np.array(numbers))),
+    )
+
+
+def _least_size(candidates: TilingCandidates) -> ProgramSize:
+    """About what the program of an op consists of at least, if it is cut like one of many tiles."""
+    tiler, loads = candidates.tiler, candidates.loads
+    if candidates.tiles.min() <= KEPT_TILES:
+        return NO_PROGRAM
+    moved = [
+        column
+        for column, key in enumerate(loads.keys)
+        if candidates.footprint.tensors[key] not in tiler.resident
+    ]
+    boxes = (loads.boxes + loads.reloads)[:, moved]
+    tiles = [tiler.task(inner_tile(tiler, candidates.sizes_at(row))) for row in range(len(candidates))]
+    kernels = candidates.tiles * np.array([len(tile.calls) for tile in tiles])
+    return ProgramSize(
+        actions=int((kernels + 2 * boxes.sum(axis=1)).min()),
+        commands=int(boxes.sum(axis=1).min()),
+        kernels=int(kernels.min()),
     )
 
 
