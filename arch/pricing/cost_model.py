@@ -67,6 +67,7 @@ class CostModel(Protocol):
         """What no price of `work` is below, found with less effort than a price."""
         return 0
 
+
 class TeamCostModelWhenAsked:
     """The `TeamCostModel` of a machine, made at its first price: a run may find them all kept."""
 
