@@ -75,6 +75,7 @@ class TileCost:
         self.cost_model = cost_model
         self.dma = dma or DmaCost(timing)
         self._moved: dict[object, _BoxCost] = {}
+        self._transfers: dict[object, Transfer] = {}
 
     def compute_cycles(self, task: TileTask, addresses: Mapping[str, int]) -> int:
         """Kernels of the tile one after another, each with its fork and join.
@@ -118,6 +119,13 @@ class TileCost:
 
     def transfer(self, operands: Sequence[Operand], *, to_l1: bool) -> Transfer:
         """What moving some boxes one after another takes, pushed together on an idle DMA."""
+        key = to_l1, *[(item.tensor, item.pieces or item.shape) for item in operands]
+        found = self._transfers.get(key)
+        if found is None:
+            found = self._transfers[key] = self._transfer(operands, to_l1=to_l1)
+        return found
+
+    def _transfer(self, operands: Sequence[Operand], *, to_l1: bool) -> Transfer:
         dma = self.timing.dma
         engine_cycles, pushed_cycles, end_cycles = 0.0, 0, 0.0
         ends: list[float] = []
