@@ -76,6 +76,10 @@ class CachedCostModel:
         self._by_object[key] = work, cost
         return cost
 
+    def least_cycles(self, work: TeamWork) -> int:
+        """What no price of `work` is below."""
+        return self._cost_model.least_cycles(work)
+
 
 def cost_text(cost: TeamCost) -> str:
     """A price for the cache: each different core once, then which core is which."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from arch.pricing.cost_model import CostModel
 from arch.spec.program import LateProgram, Place, Program
@@ -114,7 +115,7 @@ def build_schedule(
 ) -> Schedule:
     """Tile every op, place every tensor and buffer, and emit the program; `late` when its actions are read.
 
-    Of the tilings that fit L1 the one with the fewest estimated cycles is taken (`estimate_cycles`). A
+    Of the tilings that fit L1 the one with the fewest estimated cycles is taken (`TileLoop`). A
     resident tensor that an op cannot use in place is moved like others, and a note says why. `resident` goes
     before what the options say is resident. `cache` serves all schedules of the same graph, SoC, cost model
     and options, whatever is resident. `use` says what a run will do with the schedule. Raises
@@ -126,7 +127,9 @@ def build_schedule(
     # Place: every tensor in L2 or L3, what is copied between them and when, which ops stream from L3.
     placed = plan_memory(graph, timing, options.memory, streamer_of(graph, timing, options))
     # Choose: what stays in L1 between ops; kernel, tiles and loop order of every op.
-    chooser = TilingChooser(timing, cost_model, options, cache if cache is not None else ScheduleCache())
+    check = partial(check_host_memory, graph, timing, use)
+    cache = cache if cache is not None else ScheduleCache()
+    chooser = TilingChooser(timing, cost_model, options, cache, check)
     choices = _choose(graph, placed, chooser, options.resident if resident is None else resident, use)
     # Lay out: in L1 the buffers of every op beside the residents, in L2 the slots of what is streamed.
     layout = _lay_out(graph, placed, choices, timing, prefetch=options.prefetch)

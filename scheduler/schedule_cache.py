@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scheduler.tiling_choice import RankedTilings, TilingChoice
+    from scheduler.tiling_choice import RankedTilings, ShortList, TilingChoice
 
 
 class ScheduleCache:
@@ -27,6 +27,8 @@ class ScheduleCache:
         """What makes ops alike -> how they are cut."""
         self.rankings: dict[object, RankedTilings] = {}
         """Op, names of what it finds resident, depths and streams -> its candidates and what they move."""
+        self.short_lists: dict[object, ShortList] = {}
+        """What makes ops alike but for what they may load early, L1 bytes -> cuts worth building."""
         self.keep_rankings = False
         """Whether the same ops will be asked again; else a ranking, tens of MiB, goes when its op is cut."""
         self.resident = resident

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
@@ -12,19 +13,23 @@ from numpy.typing import NDArray
 from arch.pricing.cost_model import CostModel
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
+from scheduler.memory.host_memory import NO_PROGRAM, ProgramSize
 from scheduler.options import BEST_DEPTH, WHOLE_OPS, ScheduleOptions
 from scheduler.schedule_cache import ScheduleCache
 from scheduler.tiles.dma_cost import DmaCost
-from scheduler.tiles.estimate import NOTHING_EARLY, Early, TileCost, estimate_cycles
+from scheduler.tiles.estimate import NOTHING_EARLY, Early, TileCost, TileLoop
 from scheduler.tiles.l1_report import does_not_fit
 from scheduler.tiles.resident_rules import NotInPlace, allowed, no_room, refusal
-from scheduler.tiles.short_list import Moves, moves_of, short_list
+from scheduler.tiles.short_list import Moves, inner_tile, moves_of, short_list
 from scheduler.tiles.streaming_cost import fits_slots, with_streams
 from scheduler.tiles.tiling import Tiler, Tiling
 from scheduler.tiles.tiling_candidates import Counts, TilingCandidates, enumerate_tilings
 
 BUILT = 5
 """Tilings that are built and estimated tile by tile, the best by `scheduler.tiles.short_list`."""
+
+KEPT_TILES = 4096
+"""Tiles of all of them that are held at a time; a tiling beyond is built once more if it may be the best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +52,23 @@ class RankedTilings:
     candidates: TilingCandidates
     moves: Moves
     usable: NDArray[np.bool_] | NotInPlace
-    lists: dict[int, list[int]] = field(default_factory=dict)
-    """L1 bytes there are -> `short_list`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShortList:
+    """Cuts of the op `op` that are worth building, and what is to be known of all candidates.
+
+    A cut is (number of the candidate, size per dimension, loop order), what seems best first.
+    """
+
+    op: str
+    cuts: tuple[tuple[int, Mapping[str, int], tuple[str, ...]], ...]
+    counts: Counts
+    fewest_tiles: int
+    fewest_tiles_single: int
+    note: str
+    least: ProgramSize
+    """About what the program consists of at least, if that is much."""
 
 
 class TilingChooser:
@@ -58,13 +78,21 @@ class TilingChooser:
     """
 
     def __init__(
-        self, timing: SocTiming, cost_model: CostModel, options: ScheduleOptions, cache: ScheduleCache
+        self,
+        timing: SocTiming,
+        cost_model: CostModel,
+        options: ScheduleOptions,
+        cache: ScheduleCache,
+        check: Callable[[ProgramSize], None] = lambda least: None,
     ) -> None:
+        """`check` raises for a program that is too large, before any of its tiles is built."""
         self.timing = timing
+        self._check = check
         self.options = options
         self._cost_model = cost_model
         self._dma = DmaCost(timing)
         self._cache = cache
+        self._period_bytes = timing.l1.banks * timing.l1.word_bytes
 
     def choose(
         self, tiler: Tiler, available_bytes: int | None = None, early: Early = NOTHING_EARLY
@@ -118,8 +146,7 @@ class TilingChooser:
         usable_bytes = self.timing.l1_usable_bytes
         if not tiler.resident and limit_bytes == usable_bytes:
             return self._best(tiler, usable_bytes, early, _kind(tiler, early))
-        period_bytes = self.timing.l1.banks * self.timing.l1.word_bytes
-        alike = _kind(tiler, early), limit_bytes, _places(tiler, period_bytes)
+        alike = _kind(tiler, early), limit_bytes, _places(tiler, self._period_bytes)
         cached = self._cached(alike, tiler, limit_bytes)
         if cached is not None:
             return cached
@@ -155,7 +182,7 @@ class TilingChooser:
         cycles = best.estimated_cycles
         if tiler.resident:
             cost = TileCost(self.timing, self._cost_model, tiler.tensors, self._dma)
-            estimated = estimate_cycles(tiling, cost, tiler, early)
+            estimated = TileLoop(tiling, cost, tiler, early).cycles()
             assert estimated is not None, "no bound was given"
             cycles = estimated
         return replace(best, tiling=tiling, estimated_cycles=cycles)
@@ -175,14 +202,30 @@ class TilingChooser:
         cached = self._cached(alike, tiler, limit_bytes)
         if cached is not None:
             return cached
+        listed = self._listed(tiler, limit_bytes)
+        if isinstance(listed, NotInPlace):
+            return listed
+        self._check(listed.least)
+        cost = TileCost(self.timing, self._cost_model, tiler.tensors, self._dma)
+        choice = _best_tiling(tiler, listed, limit_bytes, cost, early)
+        if isinstance(choice, TilingChoice):
+            self._cache.tilings[alike] = choice
+        return choice
+
+    def _listed(self, tiler: Tiler, limit_bytes: int) -> ShortList | NotInPlace:
+        """What is worth building of an op, whatever it may load early."""
+        alike = _kind(tiler, NOTHING_EARLY), limit_bytes, _places(tiler, self._period_bytes)
+        known = self._cache.short_lists.get(alike)
+        if known is not None:
+            return known
         key = tiler.op.name, tuple(tiler.resident), repr(tiler.depths), tiler.stream
         if key not in self._cache.rankings:
             self._cache.rankings[key] = _ranked(tiler, self.timing.l1_usable_bytes, self._dma)
         ranked = self._cache.rankings[key]
-        choice = _best_tiling(tiler, ranked, limit_bytes, self.timing, self._cost_model, self._dma, early)
-        if isinstance(choice, TilingChoice):
-            self._cache.tilings[alike] = choice
-        return choice
+        listed = _short_listed(tiler, ranked, limit_bytes, self._dma, self._cost_model)
+        if isinstance(listed, ShortList):
+            self._cache.short_lists[alike] = listed
+        return listed
 
 
 def early_beside(before: TilingChoice | None, tensors: frozenset[str], timing: SocTiming) -> Early:
@@ -261,19 +304,12 @@ def _ranked(tiler: Tiler, available_bytes: int, dma: DmaCost) -> RankedTilings:
     return RankedTilings(candidates, moves, usable)
 
 
-def _best_tiling(
-    tiler: Tiler,
-    ranked: RankedTilings,
-    available_bytes: int,
-    timing: SocTiming,
-    cost_model: CostModel,
-    dma: DmaCost,
-    early: Early = NOTHING_EARLY,
-) -> TilingChoice | NotInPlace:
-    """The tiling with the fewest estimated cycles of a short list of those that use residents in place.
+def _short_listed(
+    tiler: Tiler, ranked: RankedTilings, available_bytes: int, dma: DmaCost, cost_model: CostModel
+) -> ShortList | NotInPlace:
+    """Those that seem best by what they move and issue (`scheduler.tiles.short_list`) of what can be.
 
-    On the list are those that seem best by what they move and what their kernels issue
-    (`scheduler.tiles.short_list`). Raises `DoesNotFitError` if even the smallest tile is too large.
+    Raises `DoesNotFitError` if even the smallest tile is too large.
     """
     candidates = replace(ranked.candidates, tiler=tiler)
     fitting = (candidates.l1_bytes <= available_bytes) & (ranked.moves.offchip_cycles < np.inf)
@@ -284,48 +320,101 @@ def _best_tiling(
     usable = ranked.usable & fitting
     if not usable.any():
         return NotInPlace(next(iter(tiler.resident.values())).storage, no_room(tiler.op.name))
-    cost = TileCost(timing, cost_model, tiler.tensors, dma)
-    best: tuple[int, int, int] | None = None
-    chosen: Tiling | None = None
+    numbers = short_list(candidates, ranked.moves, usable, dma, cost_model)
+    return ShortList(
+        tiler.op.name,
+        tuple((number, candidates.sizes_at(number), candidates.order_at(number)) for number in numbers),
+        candidates.counts,
+        int(candidates.tiles[0]),
+        candidates.fewest_tiles_single,
+        candidates.note,
+        _least_size(candidates.at(np.array(numbers))),
+    )
+
+
+def _least_size(candidates: TilingCandidates) -> ProgramSize:
+    """About what the program of an op consists of at least, if it is cut like one of many tiles."""
+    tiler, loads = candidates.tiler, candidates.loads
+    if candidates.tiles.min() <= KEPT_TILES:
+        return NO_PROGRAM
+    moved = [
+        column
+        for column, key in enumerate(loads.keys)
+        if candidates.footprint.tensors[key] not in tiler.resident
+    ]
+    boxes = (loads.boxes + loads.reloads)[:, moved]
+    tiles = [tiler.task(inner_tile(tiler, candidates.sizes_at(row))) for row in range(len(candidates))]
+    kernels = candidates.tiles * np.array([len(tile.calls) for tile in tiles])
+    return ProgramSize(
+        actions=int((kernels + 2 * boxes.sum(axis=1)).min()),
+        commands=int(boxes.sum(axis=1).min()),
+        kernels=int(kernels.min()),
+    )
+
+
+def _best_tiling(
+    tiler: Tiler, listed: ShortList, available_bytes: int, cost: TileCost, early: Early = NOTHING_EARLY
+) -> TilingChoice | NotInPlace:
+    """The tiling with the fewest estimated cycles of the first `BUILT` that use residents in place."""
     refused: NotInPlace | None = None
-    estimates = 0
-    if available_bytes not in ranked.lists:
-        ranked.lists[available_bytes] = short_list(candidates, ranked.moves, usable, dma, cost_model)
-    for index in ranked.lists[available_bytes]:
-        if estimates == BUILT:
+    loops: dict[int, TileLoop] = {}
+    kept: dict[int, Tiling] = {}
+    for number, sizes, order in listed.cuts:
+        if len(loops) == BUILT:
             break
-        tiling = candidates.tiling(index)
+        tiling = tiler.build(sizes, order)
         if tiling.l1_bytes > available_bytes or not fits_slots(tiling, tiler.stream):
             continue
         why = refusal(tiling, tiler.resident)
         if why is not None:
             refused = why
             continue
-        estimates += 1
-        cycles = estimate_cycles(tiling, cost, tiler, early, at_most=best[0] if best is not None else inf)
-        if cycles is None:
-            continue
-        key = with_streams(cycles, tiling, tiler, timing), len(tiling.tiles), index
-        if best is None or key < best:
-            best, chosen = key, tiling
-    if best is None or chosen is None:
+        loops[number] = TileLoop(tiling, cost, tiler, early)
+        if sum(len(item.tiles) for item in kept.values()) + len(tiling.tiles) <= KEPT_TILES:
+            kept[number] = tiling
+    if not loops:
         if refused is not None:
             return refused
         raise smallest_does_not_fit(tiler, available_bytes)
-    return TilingChoice(
-        tiler.choice.kernel, chosen, candidates.counts, best[0], _note(tiler, chosen, candidates)
-    )
+    cuts = {number: (sizes, order) for number, sizes, order in listed.cuts}
+
+    def tiling_of(number: int) -> Tiling:
+        return kept[number] if number in kept else tiler.build(*cuts[number])
+
+    cycles, chosen = _fastest(loops, tiling_of, tiler, cost.timing)
+    return TilingChoice(tiler.choice.kernel, chosen, listed.counts, cycles, _note(tiler, chosen, listed))
 
 
-def _note(tiler: Tiler, chosen: Tiling, candidates: TilingCandidates) -> str:
-    fewest, single = int(candidates.tiles[0]), candidates.fewest_tiles_single
-    if not 0 < single < fewest:
-        return candidates.note
+def _fastest(
+    loops: Mapping[int, TileLoop], tiling_of: Callable[[int], Tiling], tiler: Tiler, timing: SocTiming
+) -> tuple[int, Tiling]:
+    """The tiling with the fewest estimated cycles, then the fewest tiles, then the lowest number.
+
+    Those that may be the best come first: of most others it is then known before their kernels are priced
+    that they take longer.
+    """
+    best: tuple[int, int, int] | None = None
+    for index in sorted(loops, key=lambda index: (loops[index].least_cycles(), index)):
+        cycles = loops[index].cycles(inf if best is None else best[0])
+        if cycles is None:
+            continue
+        if tiler.stream.tensors:
+            cycles = with_streams(cycles, tiling_of(index), tiler, timing)
+        key = cycles, loops[index].tiles, index
+        best = key if best is None else min(best, key)
+    assert best is not None, "the first one has no bound"
+    return best[0], tiling_of(best[2])
+
+
+def _note(tiler: Tiler, chosen: Tiling, listed: ShortList) -> str:
+    note, single = listed.note.replace(listed.op, tiler.op.name, 1), listed.fewest_tiles_single
+    if not 0 < single < listed.fewest_tiles:
+        return note
     shrunk = (
         f"{tiler.op.name}: tiles shrank to hold {tiler.buffer_depth} buffers per operand in L1: "
         f"{len(chosen.tiles)} tiles, where {single} would fit with single buffering"
     )
-    return f"{shrunk}; {candidates.note}" if candidates.note else shrunk
+    return f"{shrunk}; {note}" if note else shrunk
 
 
 def smallest_does_not_fit(tiler: Tiler, available_bytes: int) -> DoesNotFitError:

@@ -63,6 +63,10 @@ class CostModel(Protocol):
     def price(self, work: TeamWork, traffic: Traffic = Traffic.NONE) -> TeamCost:
         """Price `work`; results are deterministic and may be memoised."""
 
+    def least_cycles(self, work: TeamWork) -> int:
+        """What no price of `work` is below, found with less effort than a price."""
+        return 0
+
 
 class TeamCostModelWhenAsked:
     """The `TeamCostModel` of a machine, made at its first price: a run may find them all kept."""
@@ -79,3 +83,7 @@ class TeamCostModelWhenAsked:
     def price(self, work: TeamWork, traffic: Traffic = Traffic.NONE) -> TeamCost:
         """As `TeamCostModel.price`."""
         return self._model.price(work, traffic)
+
+    def least_cycles(self, work: TeamWork) -> int:
+        """As `TeamCostModel.least_cycles`."""
+        return self._model.least_cycles(work)

@@ -9,9 +9,10 @@ from typing import TypeVar
 
 from arch.pricing.contention import MAX_CORES, ClusterModel, Member
 from arch.pricing.cost_model import CoreCost, DmaService, TeamCost, Traffic
+from arch.pricing.issued import issued
 from arch.pricing.nest_reader import NestReader
 from arch.pricing.pipeline import price_core
-from arch.pricing.scoreboard import CROSSING, CoreNest, Shape
+from arch.pricing.scoreboard import CROSSING, STALL_WORDS, CoreNest, Shape
 from arch.pricing.window import PROCESS, EngineChoice
 from arch.pricing.window_plan import PricingWindow
 from arch.pricing.window_program import WindowHardware
@@ -68,6 +69,22 @@ class TeamCostModel:
             # Asked before, so this work may come again; a search asks every work once, and need not keep it.
             _remember(self._by_object, object_key, (work, cost), OBJECT_ENTRIES)
         return cost
+
+    def least_cycles(self, work: TeamWork) -> int:
+        """What the core that issues the most takes with every unit to itself.
+
+        Others can only delay it. Half a cycle per stall word is left to the rounding of means; of what is
+        extrapolated only the instructions are certain.
+        """
+        cores = [core for core in work.cores if core is not None]
+        if not cores:
+            return 0
+        counts = [issued(core.body) for core in cores]
+        most = max(counts)
+        if most * len(cores) > self._window.budget_instructions:
+            return most
+        alone = self._price_alone(self._reader.read(cores[counts.index(most)])).cycles
+        return max(most, alone - len(STALL_WORDS) // 2)
 
     def _price(self, work: TeamWork, traffic: Traffic) -> TeamCost:
         if len(work.cores) > MAX_CORES:

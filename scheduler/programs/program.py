@@ -29,7 +29,6 @@ from arch.spec.program import (
 )
 from scheduler.addresses.allocation import Allocation
 from scheduler.programs.op_loop import Early, OpLoop
-from scheduler.programs.team_works import TeamWorks
 from scheduler.tiles.l1_layout import L1Layout
 from scheduler.tiles.l2_slots import NO_SLOTS, OpSlots
 from scheduler.tiles.tiling import Tiling
@@ -56,10 +55,6 @@ class TiledOp(Protocol):
     @property
     def layout(self) -> L1Layout:
         """Its addresses."""
-
-
-TEAM_WORKS = TeamWorks()
-"""Loop nests of this process, shared by equal kernel calls of all programs."""
 
 
 class ProgramBuilder:
@@ -207,7 +202,7 @@ class ProgramBuilder:
             tuple(used[name] for name in call.writes),
             call.compute,
         )
-        team = TEAM_WORKS.of(call, self.cores if call.fork else 1, addresses)
+        team = call.work(self.cores if call.fork else 1, addresses)
         named = replace(work, what=team.kernel)
         self.actions.append(Compute(len(self.actions), deps, named, team, call.fork, effect))
         return len(self.actions) - 1

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf, prod
 
 from arch.pricing.cost_model import CostModel
@@ -14,7 +15,6 @@ from arch.spec.timing import SocTiming
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.l1_layout import L1Layout, lay_out
 from scheduler.tiles.partial_sums import written
-from scheduler.tiles.short_list import most_issued
 from scheduler.tiles.tiling import Tiler, Tiling
 from scheduler.tiles.transfers import commands_for
 from trainlib.ir.graph import Tensor
@@ -75,6 +75,7 @@ class TileCost:
         self.cost_model = cost_model
         self.dma = dma or DmaCost(timing)
         self._moved: dict[object, _BoxCost] = {}
+        self._transfers: dict[object, Transfer] = {}
 
     def compute_cycles(self, task: TileTask, addresses: Mapping[str, int]) -> int:
         """Kernels of the tile one after another, each with its fork and join.
@@ -84,8 +85,8 @@ class TileCost:
         return sum(fork + self.cost_model.price(work).cycles for work, fork in self._works(task, addresses))
 
     def least_cycles(self, task: TileTask, addresses: Mapping[str, int]) -> int:
-        """What `compute_cycles` is not below: a core issues an instruction a cycle."""
-        return sum(fork + most_issued(work) for work, fork in self._works(task, addresses))
+        """What `compute_cycles` is not below."""
+        return sum(fork + self.cost_model.least_cycles(work) for work, fork in self._works(task, addresses))
 
     def _works(self, task: TileTask, addresses: Mapping[str, int]) -> list[tuple[TeamWork, int]]:
         """The kernels of a tile, and the cycles of their forks."""
@@ -118,6 +119,13 @@ class TileCost:
 
     def transfer(self, operands: Sequence[Operand], *, to_l1: bool) -> Transfer:
         """What moving some boxes one after another takes, pushed together on an idle DMA."""
+        key = to_l1, *[(item.tensor, item.pieces or item.shape) for item in operands]
+        found = self._transfers.get(key)
+        if found is None:
+            found = self._transfers[key] = self._transfer(operands, to_l1=to_l1)
+        return found
+
+    def _transfer(self, operands: Sequence[Operand], *, to_l1: bool) -> Transfer:
         dma = self.timing.dma
         engine_cycles, pushed_cycles, end_cycles = 0.0, 0, 0.0
         ends: list[float] = []
@@ -173,49 +181,90 @@ class TileCost:
         return self._moved[key]
 
 
-def estimate_cycles(
-    tiling: Tiling,
-    cost: TileCost,
-    tiler: Tiler,
-    early: Early = NOTHING_EARLY,
-    at_most: float = inf,
-) -> int | None:
-    """Cycles of the tile loop from first load to last store; None if that is more than `at_most`.
+class TileLoop:
+    """A tiling carried out tile by tile: at most `MOST_PRICED` tiles are priced, see `cycles`.
 
-    At most `MOST_PRICED` tiles are priced, see `_compute_cycles`. One buffer per operand: sum of loads,
-    kernels and stores. More: first load, then per tile the longer of the master (its kernels, and the code of
-    the transfers) and the transfers beside them, then the last store. Tensors in L1 move only where the op
-    has to load or to store them. What of the first load may be `early` is not waited for as long as the op
-    before computes, if there is room for it beside buffers like these.
+    One buffer per operand: sum of loads, kernels and stores. More: first load, then per tile the longer of
+    the master (its kernels, and the code of the transfers) and the transfers beside them, then the last
+    store. Tensors in L1 move only where the op has to load or to store them. What of the first load may be
+    `early` is not waited for as long as the op before computes, if there is room for it beside buffers like
+    these.
     """
-    loaded: dict[str, Operand] = {}
-    there: set[Operand] = set()
-    loads: list[Transfer] = []
-    stores: list[Transfer] = []
-    saved_cycles = 0.0
-    for task in tiling.tiles:
-        fresh = [
-            operand
-            for operand in task.inputs
-            if loaded.get(operand.name) != operand and _is_loaded(operand, tiler, there)
-        ]
-        loaded.update({operand.name: operand for operand in fresh})
-        if not loads:
-            late = _late(tiling, fresh, tiler, early, cost.timing.l1_usable_bytes)
-            saved_cycles = (
-                cost.transfer(fresh, to_l1=True).done_cycles - cost.transfer(late, to_l1=True).done_cycles
-            )
-        loads.append(cost.transfer(fresh, to_l1=True))
-        stores.append(cost.transfer([item for item in task.outputs if _is_stored(item, tiler)], to_l1=False))
-    saved_cycles = min(saved_cycles, early.within_cycles)
 
-    def total_cycles(compute_cycles: Sequence[float]) -> int:
-        if tiler.buffer_depth == 1 or len(tiling.tiles) == 1:
+    def __init__(self, tiling: Tiling, cost: TileCost, tiler: Tiler, early: Early = NOTHING_EARLY) -> None:
+        self.tiles = len(tiling.tiles)
+        self._cost = cost
+        self._alone = tiler.buffer_depth == 1 or self.tiles == 1
+        loaded: dict[str, Operand] = {}
+        there: set[Operand] = set()
+        self._loads: list[Transfer] = []
+        self._stores: list[Transfer] = []
+        for task in tiling.tiles:
+            fresh = [
+                operand
+                for operand in task.inputs
+                if loaded.get(operand.name) != operand and _is_loaded(operand, tiler, there)
+            ]
+            loaded.update({operand.name: operand for operand in fresh})
+            load = cost.transfer(fresh, to_l1=True)
+            if not self._loads:
+                late = _late(tiling, fresh, tiler, early, cost.timing.l1_usable_bytes)
+                saved_cycles = load.done_cycles - cost.transfer(late, to_l1=True).done_cycles
+                self._saved_cycles = min(saved_cycles, early.within_cycles)
+            self._loads.append(load)
+            stored = [item for item in task.outputs if _is_stored(item, tiler)]
+            self._stores.append(cost.transfer(stored, to_l1=False))
+        self._groups = _groups(tiling, cost, lay_out(tiling, 0, tiler.resident))
+
+    @cached_property
+    def _least(self) -> list[float]:
+        """Per tile: what its kernels take at least, 0 of tiles that are not priced."""
+        result = [0.0] * self.tiles
+        for group in self._groups[:MOST_PRICED]:
+            least = self._cost.least_cycles(group.task, group.addresses)
+            for number in group.tiles:
+                result[number] = least
+        return result
+
+    def least_cycles(self) -> int:
+        """What `cycles` is not below."""
+        return self._with_transfers(self._least)
+
+    def cycles(self, at_most: float = inf) -> int | None:
+        """From first load to last store; None if that is more than `at_most`.
+
+        Tiles of the same shape at the same banks are priced once, the most frequent ones first. At least one
+        of those that run the same kernels is. Others take what the most frequent one of their shape takes,
+        or that of their kernels in proportion to what they write.
+        """
+        result = list(self._least) if at_most < inf else [0.0] * self.tiles
+        priced_cycles: dict[object, float] = {}
+        priced = 0
+        for group in self._groups:
+            elements = max(1, _elements(group.task))
+            is_priced = priced < MOST_PRICED or group.calls not in priced_cycles
+            if is_priced:
+                if at_most < inf and self._with_transfers(result) > at_most:
+                    return None
+                cycles = float(self._cost.compute_cycles(group.task, group.addresses))
+                priced += 1
+                priced_cycles.setdefault(group.shape, cycles)
+                priced_cycles.setdefault(group.calls, cycles / elements)
+            else:
+                cycles = priced_cycles.get(group.shape, priced_cycles[group.calls] * elements)
+            for number in group.tiles:
+                result[number] = cycles
+        total = self._with_transfers(result)
+        return total if total <= at_most else None
+
+    def _with_transfers(self, compute_cycles: Sequence[float]) -> int:
+        loads, stores = self._loads, self._stores
+        if self._alone:
             moved_cycles = sum(item.done_cycles for item in (*loads, *stores))
-            return round(sum(compute_cycles) + moved_cycles - saved_cycles)
+            return round(sum(compute_cycles) + moved_cycles - self._saved_cycles)
         # Loads and stores have an engine each: beside tile t run the load of t + 1, which is not pushed
         # before the wait for that of t is over, and the store of t - 1.
-        total = loads[0].done_cycles - saved_cycles + stores[-1].done_cycles - stores[-1].master_cycles
+        total = loads[0].done_cycles - self._saved_cycles + stores[-1].done_cycles - stores[-1].master_cycles
         for tile, compute in enumerate(compute_cycles):
             load = loads[tile + 1] if tile + 1 < len(loads) else NO_TRANSFER
             store = stores[tile - 1] if tile else NO_TRANSFER
@@ -225,14 +274,6 @@ def estimate_cycles(
                 store.engine_cycles,
             )
         return round(total)
-
-    cycles = 0
-    layout = lay_out(tiling, 0, tiler.resident)
-    for compute_cycles in _compute_cycles(tiling, cost, layout, bounded=at_most < inf):
-        cycles = total_cycles(compute_cycles)
-        if cycles > at_most:
-            return None
-    return cycles
 
 
 def _late(
@@ -259,15 +300,8 @@ def _is_stored(operand: Operand, tiler: Tiler) -> bool:
     return in_place is None or in_place.stores
 
 
-def _compute_cycles(
-    tiling: Tiling, cost: TileCost, layout: L1Layout, *, bounded: bool
-) -> Iterator[list[float]]:
-    """Per tile, at least, if `bounded`, until all is known: the last is what they take.
-
-    Tiles of the same shape at the same banks are priced once, the most frequent ones first. At least one of
-    those that run the same kernels is. Others take what the most frequent one of their shape takes, or that
-    of their kernels in proportion to what they write.
-    """
+def _groups(tiling: Tiling, cost: TileCost, layout: L1Layout) -> list[_Group]:
+    """Tiles of the same shape at the same banks, the most frequent ones first."""
     turn = cost.timing.l1.banks * cost.timing.l1.word_bytes
     groups: dict[object, _Group] = {}
     slots = _Slots(layout)
@@ -280,31 +314,7 @@ def _compute_cycles(
         if group is None:
             group = groups[key] = _Group(calls, shape, task, addresses, [])
         group.tiles.append(number)
-    result = [0.0] * len(tiling.tiles)
-    ranked = sorted(groups.values(), key=lambda group: -len(group.tiles))
-    if bounded:
-        for group in ranked[:MOST_PRICED]:
-            least = cost.least_cycles(group.task, group.addresses)
-            for number in group.tiles:
-                result[number] = least
-        yield result
-    priced_cycles: dict[object, float] = {}
-    priced = 0
-    for group in ranked:
-        elements = max(1, _elements(group.task))
-        is_priced = priced < MOST_PRICED or group.calls not in priced_cycles
-        if is_priced:
-            cycles = float(cost.compute_cycles(group.task, group.addresses))
-            priced += 1
-            priced_cycles.setdefault(group.shape, cycles)
-            priced_cycles.setdefault(group.calls, cycles / elements)
-        else:
-            cycles = priced_cycles.get(group.shape, priced_cycles[group.calls] * elements)
-        for number in group.tiles:
-            result[number] = cycles
-        if bounded and is_priced:
-            yield result
-    yield result
+    return sorted(groups.values(), key=lambda group: -len(group.tiles))
 
 
 @dataclass(frozen=True, slots=True)

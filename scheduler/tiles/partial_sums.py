@@ -10,13 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 
 from arch.spec.isa import TeamWork
+from configs.dtypes import DType
 from trainlib.ir.graph import Tensor
 from trainlib.ir.steps import KernelCall, KernelChoice, Operand, Region, Scratch, TileTask
 from trainlib.primitives.lowering.calls import vector_add_call
+
+ADDITIONS_KEPT = 256
+"""Calls of additions that are kept ready."""
 
 PART = ".part"
 """Ending of the name of the scratch buffer a part is computed into when the sum so far is in L1."""
@@ -87,7 +92,7 @@ def _added_in_l1(
     """The part goes to a scratch buffer and is added to the sum, which lies in the output buffer."""
     aside = operand.name + PART
     dtype = tensors[operand.tensor].dtype
-    add = vector_add_call(choice, total=operand.name, term=aside, elements=prod(operand.shape), dtype=dtype)
+    add = _addition(choice, operand.name, aside, prod(operand.shape), dtype)
     calls = tuple(_renamed(call, operand.name, aside) for call in task.calls)
     return replace(task, scratch=(*task.scratch, Scratch(aside, operand.shape, dtype)), calls=(*calls, add))
 
@@ -97,14 +102,14 @@ def _added_to_loaded(
 ) -> TileTask:
     """The sum so far is loaded and added to the part."""
     loaded = Operand(operand.tensor, operand.region, operand.name + SUM)
-    add = vector_add_call(
-        choice,
-        total=operand.name,
-        term=loaded.name,
-        elements=prod(operand.shape),
-        dtype=tensors[operand.tensor].dtype,
-    )
+    add = _addition(choice, operand.name, loaded.name, prod(operand.shape), tensors[operand.tensor].dtype)
     return replace(task, inputs=(*task.inputs, loaded), calls=(*task.calls, add))
+
+
+@lru_cache(ADDITIONS_KEPT)
+def _addition(choice: KernelChoice, total: str, term: str, elements: int, dtype: DType) -> KernelCall:
+    """Most tiles of an op add as many elements."""
+    return vector_add_call(choice, total=total, term=term, elements=elements, dtype=dtype)
 
 
 def _renamed(call: KernelCall, buffer: str, aside: str) -> KernelCall:

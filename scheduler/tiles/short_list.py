@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arch.pricing.cost_model import CostModel
-from arch.spec.isa import Loop, Node, TeamWork
+from arch.pricing.issued import most_issued
+from arch.spec.isa import TeamWork
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.streaming_cost import streaming_cycles
 from scheduler.tiles.tiling import Tiler
@@ -26,9 +27,6 @@ Integers = NDArray[np.int64]
 
 COUNTED = 16
 """Candidates whose own tile is counted, by the product of what cuts along one dimension make of it."""
-
-KEPT_COUNTS = 10_000
-"""Bodies of kernels whose instructions are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,27 +215,6 @@ def _unplaced(task: TileTask) -> dict[str, int]:
     names += [scratch.name for scratch in task.scratch]
     names += [name for call in task.calls for name in (*call.reads, *call.writes)]
     return dict.fromkeys(names, 0)
-
-
-def most_issued(work: TeamWork) -> int:
-    """Instructions of the core that issues the most."""
-    return max([issued(core.body) for core in work.cores if core is not None], default=0)
-
-
-def issued(body: tuple[Node, ...]) -> int:
-    """Instructions a core issues in a loop nest. Cores and calls share bodies, so each is counted once."""
-    known = _COUNTS.get(id(body))
-    if known is None or known[0] is not body:
-        loops = [node for node in body if isinstance(node, Loop)]
-        count = len(body) - len(loops) + sum([loop.trips * issued(loop.body) for loop in loops])
-        if len(_COUNTS) >= KEPT_COUNTS:
-            _COUNTS.clear()
-        known = _COUNTS[id(body)] = body, count
-    return known[1]
-
-
-_COUNTS: dict[int, tuple[tuple[Node, ...], int]] = {}
-"""By identity of the body, which is kept alive."""
 
 
 def short_list(

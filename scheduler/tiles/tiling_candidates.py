@@ -216,9 +216,13 @@ class TilingCandidates:
         """Tile size per dimension of one candidate."""
         return dict(zip(self.dims, self.footprint.sizes[self.rows[index]].tolist(), strict=True))
 
+    def order_at(self, index: int) -> tuple[str, ...]:
+        """Loop order of one candidate."""
+        return self.orders[self.order[index]]
+
     def tiling(self, index: int) -> Tiling:
         """One candidate with all its tiles."""
-        return self.tiler.build(self.sizes_at(index), self.orders[self.order[index]])
+        return self.tiler.build(self.sizes_at(index), self.order_at(index))
 
 
 def enumerate_tilings(

@@ -3,7 +3,7 @@
 
 Kernels change neither the boxes of a tile nor the order of transfers, so of a program of many tiles only the
 loop nests of matmuls differ. Calls with one nest under one kernel have one nest under another
-(`scheduler.programs.team_works`), so of the calls that share a nest one is lowered anew, with its tile.
+(`trainlib.kernels.team`), so of the calls that share a nest one is lowered anew, with its tile.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from arch.pricing.cost_model import CostModel
 from arch.spec.isa import TeamWork
 from arch.spec.program import Action, Compute, Program
 from scheduler.options import ScheduleOptions
-from scheduler.programs.program import TEAM_WORKS
-from scheduler.programs.team_works import content_of
 from scheduler.schedule import Schedule, build_schedule
 from scheduler.tiles.partial_sums import accumulated, written
 from scheduler.tiles.tiling import tile_ranges
@@ -95,7 +93,7 @@ class CutPrograms:
             for before, call, compute in zip(usual.calls, task.calls, computes, strict=True):
                 if self._depends(before) and id(compute.team) not in exchanged:
                     try:
-                        team = TEAM_WORKS.of(call, cores if call.fork else 1, places)
+                        team = call.work(cores if call.fork else 1, places)
                     except KeyError:
                         return None
                     exchanged[id(compute.team)] = team
@@ -121,8 +119,8 @@ class CutPrograms:
                     yield tile
 
     def _depends(self, call: KernelCall) -> bool:
-        """Whether the nest is another one under another kernel, as far as its content tells."""
-        return call.kernel == self._question.default_kernel or content_of(call) is None
+        """Whether the nest is another one under another kernel: only calls named after theirs run it."""
+        return call.kernel == self._question.default_kernel
 
     def _lowered(self, kernel: str) -> tuple[TileTask, ...]:
         """The tiles in which a nest occurs first with a kernel, all others with the default one."""

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from arch.pricing.cost_model import CoreCost, TeamCost, Traffic
+from arch.pricing.cost_model import CoreCost, CostModel, TeamCost, Traffic
 from arch.spec.isa import TeamWork
 from arch.spec.soc_config import load_soc
 from configs.errors import DoesNotFitError
@@ -36,7 +36,7 @@ TIMING = load_soc("pulp-open", "rtl")
 STACK_BYTES = TIMING.l1.size_bytes - TIMING.l1_usable_bytes
 
 
-class Fixed:
+class Fixed(CostModel):
     """Every kernel takes equally long, so that transfers end before, during and after kernels."""
 
     def __init__(self, cycles: int) -> None:

@@ -124,16 +124,16 @@ class Index:
         """The loops it depends on."""
         return tuple(term.loop for term in self.terms)
 
-    def extent(self, ranges: Mapping[str, Extent]) -> Extent:
-        """The elements a tile needs of the axis."""
-        return ranges[self.loop] if self.loop is not None else self.span(ranges).extent
-
     def span(self, ranges: Mapping[str, Extent]) -> Span:
         """What a tile needs of the axis; one element at least."""
         first = last = self.offset
         for term in self.terms:
-            low, high = term.ends(ranges[term.loop])
-            first, last = first + low, last + high
+            if term.block or term.period or term.stride < 0:
+                low, high = term.ends(ranges[term.loop])
+                first, last = first + low, last + high
+            else:
+                begin, end = ranges[term.loop]
+                first, last = first + begin * term.stride, last + (end - 1) * term.stride
         start = min(max(-(-first // self.divisor), 0), self.size - 1)
         stop = max(min(last // self.divisor + 1, self.size), start + 1)
         return Span(start, stop, start * self.divisor - first, last - (stop - 1) * self.divisor)

@@ -70,7 +70,7 @@ class Operand:
         """Shape in L1 (C-contiguous): that of the box; of several boxes (elements,)."""
         if self.pieces:
             return (prod(sum(stop - start for start, stop in along) for along in self.pieces),)
-        return tuple(stop - start for start, stop in self.region)
+        return tuple([stop - start for start, stop in self.region])
 
     def taken(self, array: Array) -> Array:
         """The elements of a whole tensor that the boxes hold, as they lie in L1."""

@@ -372,7 +372,8 @@ def _as_wide(body: tuple[Node, ...], widths_bytes: tuple[int, ...]) -> tuple[Nod
 
 def _executed(body: tuple[Node, ...]) -> int:
     """Instructions a body executes, and trips of its loops."""
-    return sum(node.trips * (1 + _executed(node.body)) if isinstance(node, Loop) else 1 for node in body)
+    loops = [node for node in body if isinstance(node, Loop)]
+    return len(body) - len(loops) + sum([loop.trips * (1 + _executed(loop.body)) for loop in loops])
 
 
 def _flat(access: Access) -> tuple[Sum, ...]:

@@ -244,12 +244,11 @@ MACHINES = st.sampled_from(
 )
 
 
+RANDOM_TEAMS = st.lists(st.one_of(st.none(), nests(depth=2, max_trips=4)), min_size=2, max_size=8).filter(any)
+
+
 @settings(max_examples=150, derandomize=True, deadline=None)
-@given(
-    st.lists(st.one_of(st.none(), nests(depth=2, max_trips=4)), min_size=2, max_size=8).filter(any),
-    MACHINES,
-    st.sampled_from(list(Traffic)),
-)
+@given(RANDOM_TEAMS, MACHINES, st.sampled_from(list(Traffic)))
 def test_random_teams_equal_the_oracle(cores, timing, traffic):
     big_cache = dataclasses.replace(timing.icache, private_bytes=1 << 20)
     fast, oracle = both(
@@ -258,6 +257,14 @@ def test_random_teams_equal_the_oracle(cores, timing, traffic):
     assert fast == oracle
     for core in fast.cores:
         assert core.cycles == core.instructions + sum(cycles for _, cycles in core.stalls)
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(RANDOM_TEAMS, MACHINES, st.sampled_from(list(Traffic)))
+def test_no_price_is_below_the_least(cores, timing, traffic):
+    """Searches leave out what takes too long by this bound, so it holds to the cycle."""
+    cost_model, work = TeamCostModel(timing), TeamWork("random", tuple(cores))
+    assert cost_model.least_cycles(work) <= cost_model.price(work, traffic).cycles
 
 
 SHORT_WINDOW = PricingWindow(100_000, starts=START_OFFSETS_CYCLES[:1])

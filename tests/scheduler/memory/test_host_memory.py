@@ -5,16 +5,22 @@ from __future__ import annotations
 
 import pytest
 
+from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.program import Compute, DmaStart, UdmaStart
+from arch.spec.soc_config import load_soc
 from configs.errors import InputError
 from configs.limits import HOST_MEMORY_VARIABLE
 from pulptrain.__main__ import run
-from pulptrain.given.settings import Settings
+from pulptrain.given.settings import Settings, with_options
 from pulptrain.running.session import prepare, run_model
 from scheduler.memory import host_memory
 from scheduler.memory.host_memory import HostUse, ProgramSize, host_memory_parts
-from scheduler.schedule import ProgramBuilder, Schedule
+from scheduler.options import ScheduleOptions
+from scheduler.schedule import ProgramBuilder, Schedule, build_schedule
+from scheduler.tiles.tiling import Tiler
 from tools.measure_host_memory import measure
+from trainlib.primitives.definition import DrawnInput
+from trainlib.training.phases import build_layer_graph
 
 MIB = 1 << 20
 
@@ -68,6 +74,21 @@ def test_no_action_is_made_of_a_program_that_is_too_large(monkeypatch: pytest.Mo
         run_model("digits-cnn")
     assert f"{HOST_MEMORY_VARIABLE}=" in str(no.value.cure)
     assert "--l1" in str(no.value.cure)
+
+
+def test_a_convolution_of_hundreds_of_thousands_of_tiles_is_refused_before_one_is_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def built(*_: object, **__: object) -> None:
+        raise AssertionError("a tiling")
+
+    options = {"out_channels": 16, "kernel": 3, "padding": 1}
+    graph = build_layer_graph("conv2d", options, [DrawnInput((16, 256, 256))])
+    timing = with_options(load_soc("pulp-open", "rtl"), l1="12KiB", l2="64MiB")
+    monkeypatch.setenv(HOST_MEMORY_VARIABLE, "1GiB")
+    monkeypatch.setattr(Tiler, "build", built)
+    with pytest.raises(InputError, match=r"needs about .* kernels .*, 1\.0 GiB are"):
+        build_schedule(graph, timing, TeamCostModel(timing), ScheduleOptions())
 
 
 def test_runs_without_numbers_are_not_charged_for_them(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from arch.blocks.soc import Soc
+from arch.pricing.issued import issued
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.soc_config import load_soc
 from pulptrain.given.settings import with_options
@@ -16,8 +17,8 @@ from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule, tiler_of
 from scheduler.schedule_cache import ScheduleCache
 from scheduler.tiles.dma_cost import DmaCost
-from scheduler.tiles.estimate import NOTHING_EARLY, Early, TileCost, estimate_cycles
-from scheduler.tiles.short_list import KernelCount, issued, moves_of, short_list
+from scheduler.tiles.estimate import NOTHING_EARLY, Early, TileCost, TileLoop
+from scheduler.tiles.short_list import KernelCount, moves_of, short_list
 from scheduler.tiles.tiling import Tiling
 from scheduler.tiles.tiling_candidates import enumerate_tilings
 from scheduler.tiling_choice import TilingChoice, TilingChooser, early_beside
@@ -56,7 +57,9 @@ def simulated_cycles(kind: str, depth: int, tiling: Tiling) -> int:
 
 def estimated_cycles(kind: str, depth: int, tiling: Tiling, early: Early = NOTHING_EARLY) -> int:
     tiler = tiler_for(kind, depth)
-    return estimate_cycles(tiling, TileCost(TIMING, COST_MODEL, tiler.tensors), tiler, early)
+    cycles = TileLoop(tiling, TileCost(TIMING, COST_MODEL, tiler.tensors), tiler, early).cycles()
+    assert cycles is not None
+    return cycles
 
 
 @pytest.mark.parametrize("kind", LAYERS)

@@ -53,8 +53,8 @@ class LoopTile:
 
     def count(self, *loops: str) -> int:
         """Iterations of some loops; of a loop the contraction has not, one."""
-        extents = (self.ranges.get(loop, (0, 1)) for loop in loops)
-        return prod(stop - start for start, stop in extents)
+        extents = [self.ranges.get(loop, (0, 1)) for loop in loops]
+        return prod([stop - start for start, stop in extents])
 
     def total(self, *loops: str) -> int:
         """Iterations of some loops in the whole op."""
@@ -69,13 +69,20 @@ class LoopTile:
 
         `other` gives intervals of axes to be taken instead of those the tile needs.
         """
-        accesses = self.space.accesses[name]
+        ranges = self.ranges
         region = [
-            other[index.axis] if index.axis in other else index.extent(self.ranges) for index in accesses
+            other[index.axis]
+            if other and index.axis in other
+            else ranges[index.loop]
+            if index.loop is not None
+            else index.span(ranges).extent
+            for index in self.space.accesses[name]
         ]
         role = self.role(name)
-        order = self.orders.get(name.removeprefix("d"), range(len(region)))
-        return Operand(self.op[role], tuple(region[axis] for axis in order), role)
+        order = self.orders.get(name.removeprefix("d"))
+        if order is not None:
+            region = [region[axis] for axis in order]
+        return Operand(self.op[role], tuple(region), role)
 
     def begins(self, *loops: str) -> bool:
         """Whether the tile holds the first iteration of some loops."""

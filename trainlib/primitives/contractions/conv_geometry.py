@@ -15,6 +15,9 @@ import numpy as np
 from trainlib.ir.access import Taps
 from trainlib.ir.steps import Array, Extent
 
+MOST_GEOMETRIES = 1024
+"""Ops whose geometry is kept ready."""
+
 Pads = tuple[int, int, int, int]
 """Zero rows and columns added (up, down, left, right)."""
 
@@ -46,7 +49,14 @@ class ConvGeometry:
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> ConvGeometry:
         """From the attributes of an op."""
-        return cls(**{name: attributes[name] for name in cls.__slots__ if name in attributes})
+        # Tilers ask thousands of times for the same op. Attributes are not changed, and kept alive here.
+        known = _GEOMETRIES.get(id(attributes))
+        if known is None:
+            if len(_GEOMETRIES) >= MOST_GEOMETRIES:
+                _GEOMETRIES.clear()
+            found = cls(**{name: attributes[name] for name in cls.__slots__ if name in attributes})
+            known = _GEOMETRIES[id(attributes)] = attributes, found
+        return known[1]
 
     @property
     def window(self) -> int:
@@ -102,6 +112,9 @@ class ConvGeometry:
         """[co, ci, hk, wk] in the layout, contiguous."""
         filters = weights if self.rank == 2 else weights[:, :, 0, :]
         return np.ascontiguousarray(np.moveaxis(filters, 1, -1) if self.hwc else filters)
+
+
+_GEOMETRIES: dict[int, tuple[Mapping[str, Any], ConvGeometry]] = {}
 
 
 @dataclass(frozen=True, slots=True)
