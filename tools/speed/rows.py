@@ -29,12 +29,12 @@ def _run(model: str, *options: str) -> tuple[str, ...]:
     return ("run", model, *options)
 
 
-def _cold(model: str, *options: str) -> Row:
-    return Row(f"{model}, timing only, nothing kept", _run(model, *TIMING_ONLY, *options))
+def _cold(model: str, rounds: int = 3) -> Row:
+    return Row(f"{model}, timing only, nothing kept", _run(model, *TIMING_ONLY), rounds=rounds)
 
 
 def _warm(name: str, *arguments: str) -> Row:
-    return Row(f"{name}, again", arguments, before=(arguments,), rounds=5)
+    return Row(f"{name}, again", arguments, before=(arguments,))
 
 
 def _edited() -> Row:
@@ -72,9 +72,9 @@ ROWS = (
     _warm("resnet8, timing only", *_run("resnet8", *TIMING_ONLY)),
     _edited(),
     _warm("resnet8 with numbers and check", *_run("resnet8")),
-    _cold("mobilenet-v1"),
-    _cold("gru-keywords"),
-    _cold("cct"),
+    _cold("mobilenet-v1", rounds=1),
+    _cold("gru-keywords", rounds=1),
+    _cold("cct", rounds=1),
     _refused(),
     Row("tune digits-cnn, 1 worker", ("tune", "digits-cnn", "--cuts", "1", "--workers", "1"), rounds=1),
 )

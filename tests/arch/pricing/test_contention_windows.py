@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from arch.pricing.issued import issued
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.pricing.window_plan import BUDGET_INSTRUCTIONS, START_OFFSETS_CYCLES, PricingWindow
 from arch.spec.isa import TeamWork
 from arch.spec.timing import SocTiming
-from scheduler.tiles.short_list import issued
 from shared.arch_pricing_cases import (
     DYNAMIC_FPU,
     GVSOC_CORE,

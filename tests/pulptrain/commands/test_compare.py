@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ import pytest
 
 import pulptrain as pt
 from pulptrain.__main__ import run
+from pulptrain.commands.compare import WORSE
+from shared.paths import ROOT
 from traces.causes import CAUSES
 
 
@@ -109,6 +113,18 @@ def test_runs_that_cannot_be_compared(
     ):
         assert run(["compare", *arguments]) == 2, arguments
         assert told in capsys.readouterr().err
+
+
+def test_the_workflow_of_the_examples_guards_cycles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commands, on the same file before and after, and on one that takes more."""
+    monkeypatch.chdir(tmp_path)
+    workflow = (ROOT / "examples" / "guard-cycles.yml").read_text()
+    new, old, guard = (shlex.split(line) for line in re.findall(r"pulptrain ((?:run|compare) .+)", workflow))
+    net = Path("net.yaml")
+    net.write_text((ROOT / "configs" / "models" / "simple-mlp.yaml").read_text())
+    assert [run(old), run(new), run(guard)] == [0, 0, 0]
+    net.write_text(net.read_text().replace("batch: 1", "batch: 2"))
+    assert [run(new), run(guard)] == [0, WORSE]
 
 
 def test_results_and_folders_are_compared_in_python(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def test_an_example_network_runs_with_right_numbers(name: str, capsys: pytest.Ca
 
 def test_the_examples_are_those_that_are_run() -> None:
     files = {Path(place).stem for place in shipped_files("examples")}
-    assert files == {*EXAMPLES, "explore-tutorial-cnn"}
+    assert files == {*EXAMPLES, "explore-tutorial-cnn", "guard-cycles"}
 
 
 @pytest.mark.needs_jsonschema
