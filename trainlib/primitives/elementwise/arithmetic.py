@@ -234,7 +234,11 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         Elementwise(
             y=lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))),
             dx=lambda x, dy, alpha: dy * np.where(x > 0, 1, alpha * np.exp(np.minimum(x, 0))),
-            reference=lambda x, alpha: np.maximum(x, 0) + alpha * (np.exp(np.minimum(x, 0)) - 1),
+            reference=lambda x, alpha: np.where(
+                x > 0,
+                x,
+                alpha * (np.exp(np.where(x > 0, 0, x)) - 1),  # the slope at 0 is alpha
+            ),
             nests=("exponential", "exponential_product"),
         ),
         options=EluSlope,

@@ -547,7 +547,8 @@ ASGD = optimizer(  # Polyak and Juditsky 1992; the rate decays as PyTorch has it
         "t": lambda t: t + 1,
         "g": lambda w, dw, weight_decay: dw + weight_decay * w,
         "w": lambda w, g, eta, lambd: w * (1 - lambd * eta[0]) - eta[0] * g,
-        "ax": lambda ax, w, t, t0: ax + (w - ax) / max(1.0, int(t[0]) - 1 - t0),
+        "kept": lambda t, t0: np.float32(1 - 1 / max(1.0, int(t[0]) - 1 - t0)),
+        "ax": lambda ax, w, kept: w + kept * (ax - w),  # w itself, without a rounding, as long as 0 is kept
         "eta": lambda eta, t, learning_rate, lambd, alpha: np.full_like(
             eta, learning_rate / (1 + lambd * learning_rate * int(t[0])) ** alpha
         ),
