@@ -111,25 +111,33 @@ def exponent(sizes: Sequence[float], seconds: Sequence[float]) -> float:
     return math.log(seconds[-1] / seconds[middle]) / math.log(sizes[-1] / sizes[middle])
 
 
-def _drawn(found: Mapping[str, Sequence[tuple[int, Measured]]]) -> None:
+def draw(found: Mapping[str, Sequence[tuple[int, float]]]) -> None:
+    """The picture of the page: by what grows, (size, user CPU in seconds)."""
     figure = Figure(figsize=(12, 2.6), layout="constrained")
-    for axes, (unit, runs) in zip(figure.subplots(1, len(found)), found.items(), strict=True):
-        axes.loglog([size for size, _ in runs], [run.user_seconds for _, run in runs], "o-")
+    for axes, (unit, points) in zip(figure.subplots(1, len(found)), found.items(), strict=True):
+        sizes, seconds = zip(*points, strict=True)
+        axes.loglog(sizes, seconds, "o-")
         axes.set_xlabel(unit)
-        axes.grid(True, which="major", alpha=0.3)
+        axes.minorticks_off()
+        ends = (sizes[0], sizes[-1])
+        axes.set_xticks(ends, [f"{size:,}" for size in ends])
+        heights = (min(seconds), max(seconds))
+        axes.set_yticks(heights, [f"{height:.1f}" for height in heights])
+        axes.grid(True, alpha=0.3)
     figure.axes[0].set_ylabel("user CPU, s")
     figure.savefig(PICTURE, dpi=120, metadata={"Software": None})
 
 
 def main() -> None:
     """Measure, and write table and picture."""
-    found: dict[str, list[tuple[int, Measured]]] = {}
+    found: dict[str, list[tuple[int, float]]] = {}
     with tempfile.TemporaryDirectory() as name:
         version = present(Path(name))
         start = min(once(version, SMALLEST).user_seconds for _ in range(3))
         rows = []
         for growth in GROWTHS:
-            runs = found[growth.unit] = [_one(version, growth, value) for value in growth.values]
+            runs = [_one(version, growth, value) for value in growth.values]
+            found[growth.unit] = [(size, run.user_seconds) for size, run in runs]
             sizes = [size for size, _ in runs]
             beyond = [max(0.01, run.user_seconds - start) for _, run in runs]
             rows.append(
@@ -143,7 +151,7 @@ def main() -> None:
             )
             print("  ".join(rows[-1]), file=sys.stderr, flush=True)
     write_block("growth", table(("what grows", "to", "user CPU, s", "peak MiB", "exponent"), rows))
-    _drawn(found)
+    draw(found)
 
 
 if __name__ == "__main__":
