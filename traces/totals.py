@@ -17,7 +17,10 @@ _REPEATED = re.compile(r"(.*\D)\d+\Z", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Figures of some ops together; `stalls` in core-cycles by word, `members` are the names of the ops."""
+    """Figures of some ops together; `members` are the names of the ops.
+
+    `stalls` and `causes` are core-cycles by word; a summary of a former version says no causes.
+    """
 
     name: str
     members: tuple[str, ...]
@@ -27,6 +30,7 @@ class Total:
     bytes_in: int
     bytes_out: int
     stalls: Mapping[str, int]
+    causes: Mapping[str, int]
     tile: str = ""
     kernel: str = ""
 
@@ -66,6 +70,7 @@ def vars_of(row: Total) -> dict[str, Any]:
         "bytes_in": row.bytes_in,
         "bytes_out": row.bytes_out,
         "stalls": row.stalls,
+        "causes": row.causes,
     }
 
 
@@ -123,10 +128,6 @@ def _grouped(
 
 
 def _added(name: str, members: Sequence[Mapping[str, Any]]) -> Total:
-    stalls: dict[str, int] = {}
-    for op in members:
-        for word, cycles in op["stalls"].items():
-            stalls[word] = stalls.get(word, 0) + cycles
     tiles = {tile_text(op) for op in members}
     kernels = {str(op.get("kernel") or "") for op in members}
     return Total(
@@ -137,7 +138,16 @@ def _added(name: str, members: Sequence[Mapping[str, Any]]) -> Total:
         tiles=sum(op["tiles"] for op in members),
         bytes_in=sum(op["bytes_in"] for op in members),
         bytes_out=sum(op["bytes_out"] for op in members),
-        stalls=stalls,
+        stalls=_by_word(op["stalls"] for op in members),
+        causes=_by_word(op.get("causes", {}) for op in members),
         tile=tiles.pop() if len(tiles) == 1 else "",
         kernel=kernels.pop() if len(kernels) == 1 else "",
     )
+
+
+def _by_word(counted: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for cycles_by_word in counted:
+        for word, cycles in cycles_by_word.items():
+            sums[word] = sums.get(word, 0) + cycles
+    return sums

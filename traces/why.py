@@ -14,7 +14,7 @@ from typing import Any
 from configs.errors import InputError
 from traces.causes import CAUSES, bound_by
 from traces.text_table import Table
-from traces.totals import collapsed, largest, op_name
+from traces.totals import collapsed, largest
 
 SHOWN = 3
 """Groups on the line of what a run is bound by."""
@@ -86,31 +86,43 @@ def why_table(summary: Summary, top: int) -> Table:
     Raises InputError if the causes are not all there, as in a summary of a former version.
     """
     check_causes(summary)
-    by_op = {op_name(op): op["causes"] for op in summary["ops"]}
     groups = tuple(bound_by(summary["causes"]))
     shown, rest = largest(collapsed(summary["ops"]), top)
-    cells = []
-    for row in [*shown, *([rest] if rest is not None else [])]:
-        members = [by_op[name] for name in row.members]
-        causes = {cause: sum(item[cause] for item in members) for cause in CAUSES}
-        cells.append(_row(row.name, row.cycles, summary["cycles"], causes, groups))
+    rows = [*shown, *([rest] if rest is not None else [])]
+    cells = [_row(row.name, row.cycles, summary["cycles"], row.causes, groups) for row in rows]
     cells.append(_row("total", summary["cycles"], summary["cycles"], summary["causes"], groups))
     return Table(("largest ops", "cycles", "share", "bound by", *groups), cells, ("bound by",))
 
 
 def check_causes(summary: Summary, where: str = "summary.json") -> None:
-    """Raise InputError unless run and ops have every cause as a whole number: anybody may change a file."""
+    """Raise InputError unless run and ops say their causes and what is added up: anybody may change a file."""
     ops = summary.get("ops")
-    counted = [summary, *ops] if isinstance(ops, list) and ops else [{}]
-    for item in counted:
-        causes = item.get("causes") if isinstance(item, dict) else None
-        numbers = [item.get("cycles"), *map(causes.get, CAUSES)] if isinstance(causes, dict) else [None]
-        if not all(type(number) is int and number >= 0 for number in [*numbers, summary.get("cores")]):
-            raise InputError(
-                "run and ops do not all say their causes",
-                where=where,
-                cure="run `pulptrain run MODEL --out DIR` again",
-            )
+    is_whole = isinstance(ops, list) and len(ops) > 0 and _is_counted(summary, ("cycles", "cores"))
+    if not is_whole or not all(_is_op(op) for op in summary["ops"]):
+        raise InputError(
+            "run and ops do not all say their causes",
+            where=where,
+            cure="run `pulptrain run MODEL --out DIR` again",
+        )
+
+
+def _is_op(op: Any) -> bool:
+    names = ("name", "step")
+    said = isinstance(op, dict) and all(isinstance(op.get(key), str) for key in names)
+    return said and _is_counted(op, _ADDED) and isinstance(op.get("tile", {}), dict)
+
+
+def _is_counted(item: Summary, keys: Sequence[str]) -> bool:
+    """Whether these keys, all causes and all stalls are whole numbers of at least 0."""
+    causes, stalls = item.get("causes"), item.get("stalls")
+    if not isinstance(causes, dict) or not isinstance(stalls, dict):
+        return False
+    numbers = [*map(item.get, keys), *map(causes.get, CAUSES), *causes.values(), *stalls.values()]
+    return all(type(number) is int and number >= 0 for number in numbers)
+
+
+_ADDED = ("cycles", "macs", "tiles", "bytes_in", "bytes_out")
+"""What ops are added up by, see `traces.totals`."""
 
 
 def _row(
@@ -129,9 +141,9 @@ def _cycles_of(counted: Summary, remedy: str) -> int:
 
 
 def _transfers(summary: Summary) -> str:
-    if summary["buffering"] == 1:
+    if summary.get("buffering") == 1:
         return "--buffering double: transfers beside kernels"
-    if not summary["resident"]:
+    if not summary.get("resident"):
         return "--resident auto: tensors that stay in L1 between ops"
     return "a larger --l1, or fewer transfers by pulptrain tune"
 

@@ -461,9 +461,10 @@ def _results(generator: Random) -> Subject:
     window = generator.choice(
         ((), (), ("--window", generator.choice(("0:1000", ":", "5:1", "x", "0:" + "9" * 30))))
     )
-    return Subject(
-        "results", ("plot", f"{FOLDER}/run", "--what", what, *window, "--out", f"{FOLDER}/out", "-q"), files
-    )
+    command = ("plot", f"{FOLDER}/run", "--what", what, *window, "--out", f"{FOLDER}/out", "-q")
+    if name == "run/summary.json" and generator.random() < 0.5:
+        command = generator.choice((("why", f"{FOLDER}/run"), ("compare", f"{FOLDER}/run", f"{FOLDER}/run")))
+    return Subject("results", command, files)
 
 
 @cache

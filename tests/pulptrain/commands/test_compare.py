@@ -21,14 +21,18 @@ from traces.causes import CAUSES
 def summary(cycles: dict[str, int], *, model: str = "m", offload: int = 4, **causes: int) -> dict[str, Any]:
     """A run on two cores whose ops take these cycles, all of the first op for the causes."""
     ops = [
-        {"name": name, "step": "FW", "cycles": count, "causes": counted(2 * count, **causes)}
+        {
+            **dict.fromkeys(("macs", "tiles", "bytes_in", "bytes_out"), 0),
+            **{"name": name, "step": "FW", "cycles": count, "stalls": {}},
+            "causes": counted(2 * count, **causes),
+        }
         for name, count in cycles.items()
     ]
     whole = sum(cycles.values())
     of_run = {cause: sum(op["causes"][cause] for op in ops) for cause in CAUSES} | {"offload": 2 * offload}
     return {
         **{"format": 1, "version": "0", "model": model, "soc": "s", "cluster_hz": 50, "cores": 2},
-        **{"cycles": whole + offload, "causes": of_run, "ops": ops},
+        **{"cycles": whole + offload, "causes": of_run, "stalls": {}, "ops": ops},
     }
 
 

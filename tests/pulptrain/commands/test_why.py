@@ -11,7 +11,7 @@ import pytest
 
 from pulptrain.__main__ import run
 from traces.causes import CAUSES, GROUPS
-from traces.why import advice
+from traces.why import advice, why_table
 
 RUN = ["run", "tutorial-cnn", "--no-functional"]
 
@@ -69,6 +69,27 @@ def test_there_is_an_advice_against_every_cause(group: str) -> None:
     given = advice({**summary, "ops": [{"name": "fc.FW", "causes": causes}]})
     assert given.at_most_cycles == 100
     assert given.what.endswith("; most in fc.FW")
+
+
+def test_steps_that_repeat_are_one_row_and_are_among_the_others() -> None:
+    """As a GRU's: FW_STEP0, FW_STEP1 ... of which one row is made before the rest is added up."""
+    ops = [
+        {
+            **{"name": f"gru.{step}", "step": step, "cycles": cycles, "tile": {}, "kernel": "", "stalls": {}},
+            **dict.fromkeys(("macs", "tiles", "bytes_in", "bytes_out"), 1),
+            "causes": dict.fromkeys(CAUSES, 0) | {"busy": cycles, "dma_in": 3 * cycles},
+        }
+        for step, cycles in (("FW_STEP0", 10), ("FW_STEP1", 10), ("WG", 60), ("IG", 20))
+    ]
+    causes = dict.fromkeys(CAUSES, 0) | {"busy": 100, "dma_in": 300}
+    whole = {"model": "m", "cores": 4, "cycles": 100, "causes": causes, "stalls": {}, "ops": ops}
+    table = why_table(whole, 1)
+    assert [row[:4] for row in table.rows] == [
+        ["gru.WG", "60", "60%", "DMA in"],
+        ["2 others", "40", "40%", "DMA in"],
+        ["total", "100", "100%", "DMA in"],
+    ]
+    assert {tuple(row[4:]) for row in table.rows} == {("75%", "25%")}
 
 
 def test_runs_that_cannot_be_explained(
