@@ -95,7 +95,7 @@ def why_table(summary: Summary, top: int) -> Table:
 
 
 def check_causes(summary: Summary, where: str = "summary.json") -> None:
-    """Raise InputError unless run and ops say their causes and what is added up: anybody may change a file."""
+    """Raise InputError unless run and ops say causes and what is added up: anybody may change a file."""
     ops = summary.get("ops")
     is_whole = isinstance(ops, list) and len(ops) > 0 and _is_counted(summary, ("cycles", "cores"))
     if not is_whole or not all(_is_op(op) for op in summary["ops"]):
