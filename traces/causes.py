@@ -140,12 +140,9 @@ def _moved(transfers: Iterable[Slice]) -> tuple[dict[Work, tuple[str, int]], dic
     return directions, from_l3
 
 
-def causes_of(
-    stalls: Iterable[tuple[str, int]], busy_cycles: int, waits: Mapping[str, int]
-) -> dict[str, int]:
-    """Core-cycles by cause, all causes in their order, of stalls and what their `SPLIT` words are for."""
-    given = {BUSY: busy_cycles, **{word: cycles for word, cycles in stalls if word not in SPLIT}}
-    return {cause: given.get(cause, 0) + waits.get(cause, 0) for cause in CAUSES}
+def causes_of(words: Mapping[str, int], waits: Mapping[str, int]) -> dict[str, int]:
+    """Core-cycles by cause, all causes in their order: of busy and stall words, and of what waits are for."""
+    return {cause: words.get(cause, 0) + waits.get(cause, 0) for cause in CAUSES}
 
 
 def bound_by(causes: Mapping[str, int]) -> dict[str, int]:

@@ -280,8 +280,8 @@ def _core_metrics(name: str, run: Iterable[Slice], waits: Mapping[str, int]) -> 
         if event[3] == COMPUTE:
             instructions += event[7]
     cycles = parts.sums()
-    busy_cycles, stalls = cycles.pop(BUSY, 0), _in_order(cycles)
-    return CoreMetrics(name, busy_cycles, stalls, instructions, causes_of(stalls, busy_cycles, waits))
+    causes = causes_of(cycles, waits)
+    return CoreMetrics(name, cycles.pop(BUSY, 0), _in_order(cycles), instructions, causes)
 
 
 def _master_times(master: Iterable[Slice]) -> tuple[MasterTime, ...]:
@@ -408,7 +408,7 @@ def _op_metrics(
             bytes_out=account.bytes_out,
             tiles=len(account.tiles - {-1}),
             instructions=account.instructions,
-            causes=causes_of(sums.items(), 0, waits.by_op.get(name, {})),
+            causes=causes_of(sums, waits.by_op.get(name, {})),
         )
         for name, account in accounts.items()
     )

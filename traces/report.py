@@ -15,7 +15,7 @@ from typing import Any
 from configs.errors import InputError
 from configs.grades import LABELS
 from configs.suggest import suggestion
-from traces.text_table import Table
+from traces.text_table import Table, percent
 from traces.totals import BY, Total, collapsed, largest, totals
 from traces.why import advice_line, bound_line, why_table
 
@@ -104,10 +104,10 @@ def _table(head: str, rows: Sequence[Total], summary: Mapping[str, Any], *, whol
             [
                 row.name,
                 f"{row.cycles:,}",
-                _percent(row.cycles, total_cycles),
+                percent(row.cycles, total_cycles),
                 *_by_purpose(head, row),
                 _rate(row),
-                _percent(core_cycles - sum(row.stalls.values()), core_cycles),
+                percent(core_cycles - sum(row.stalls.values()), core_cycles),
                 top_stalls(row.stalls, core_cycles),
                 f"{row.macs:,}" if row.macs else "-",
                 f"{row.tiles:,}",
@@ -118,7 +118,7 @@ def _table(head: str, rows: Sequence[Total], summary: Mapping[str, Any], *, whol
     rest_cycles = total_cycles - sum(op["cycles"] for op in summary["ops"])
     empty = [""] * len(_by_purpose(head, None))
     if whole and rest_cycles:
-        share = _percent(rest_cycles, total_cycles)
+        share = percent(rest_cycles, total_cycles)
         cells.append(["offload", f"{rest_cycles:,}", share, *empty, "-", "-", "", *["-"] * 4])
     if whole:
         ops = summary["ops"]
@@ -126,7 +126,7 @@ def _table(head: str, rows: Sequence[Total], summary: Mapping[str, Any], *, whol
             [
                 "total",
                 f"{total_cycles:,}",
-                _percent(total_cycles, total_cycles),
+                percent(total_cycles, total_cycles),
                 *empty,
                 f"{summary['mac_per_cycle']:.2f}" if summary["macs"] else "-",
                 f"{_mean_utilisation(summary):.0%}",
@@ -314,7 +314,7 @@ def top_stalls(stalls: Mapping[str, int], core_cycles: int) -> str:
     largest = sorted((item for item in stalls.items() if item[1]), key=lambda item: -item[1])[:TOP_STALLS]
     if not core_cycles:
         return ""
-    return ", ".join(f"{word} {_percent(n, core_cycles)}" for word, n in largest)
+    return ", ".join(f"{word} {percent(n, core_cycles)}" for word, n in largest)
 
 
 def core_count(summary: Mapping[str, Any]) -> int:
@@ -325,10 +325,6 @@ def core_count(summary: Mapping[str, Any]) -> int:
 def _mean_utilisation(summary: Mapping[str, Any]) -> float:
     cores = [value for name, value in summary["utilisation"].items() if name.startswith("core")]
     return sum(cores) / len(cores) if cores else 0.0
-
-
-def _percent(part: int, whole: int) -> str:
-    return f"{part / whole:.0%}" if whole else "-"
 
 
 def _kib(size_bytes: int) -> str:

@@ -41,6 +41,11 @@ def table_lines(
     return [line(heads), *(line(row) for row in rows)]
 
 
+def percent(part: int, whole: int) -> str:
+    """A share in a cell; a dash of nothing."""
+    return f"{part / whole:.0%}" if whole else "-"
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """Heads and rows; the first column and those in `left` are set to the left."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from configs.errors import InputError
 from traces.causes import CAUSES, bound_by
-from traces.text_table import Table
+from traces.text_table import Table, percent
 from traces.totals import collapsed, largest
 
 SHOWN = 3
@@ -36,7 +36,7 @@ def bound_line(summary: Summary) -> str:
     """The causes that take most of the core-cycles, with their shares."""
     groups = bound_by(summary["causes"])
     whole = sum(groups.values())
-    return ", ".join(f"{name} {cycles / whole:.0%}" for name, cycles in list(groups.items())[:SHOWN])
+    return ", ".join(f"{name} {percent(cycles, whole)}" for name, cycles in list(groups.items())[:SHOWN])
 
 
 def advice(summary: Summary) -> Advice:
@@ -53,8 +53,8 @@ def advice(summary: Summary) -> Advice:
 def advice_line(summary: Summary) -> str:
     """The advice and its figure."""
     given = advice(summary)
-    share = given.at_most_cycles / summary["cycles"]
-    return f"{given.what}; at most {given.at_most_cycles:,} cycles ({share:.0%}) are to be gained"
+    share = percent(given.at_most_cycles, summary["cycles"])
+    return f"{given.what}; at most {given.at_most_cycles:,} cycles ({share}) are to be gained"
 
 
 def why_lines(summary: Summary, top: int, width: int) -> list[str]:
@@ -128,10 +128,9 @@ _ADDED = ("cycles", "macs", "tiles", "bytes_in", "bytes_out")
 def _row(
     name: str, cycles: int, whole_cycles: int, causes: Mapping[str, int], groups: Sequence[str]
 ) -> list[str]:
-    own, whole = bound_by(causes), max(sum(causes.values()), 1)
-    shares = [f"{own[group] / whole:.0%}" if group in own else "" for group in groups]
-    first = next(iter(own), "")
-    return [name, f"{cycles:,}", f"{cycles / whole_cycles:.0%}", first, *shares]
+    binding, whole = bound_by(causes), sum(causes.values())
+    shares = [percent(binding[group], whole) if group in binding else "" for group in groups]
+    return [name, f"{cycles:,}", percent(cycles, whole_cycles), next(iter(binding), ""), *shares]
 
 
 def _cycles_of(counted: Summary, remedy: str) -> int:

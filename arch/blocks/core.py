@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 from arch.blocks.dma import Transfer
 from arch.blocks.dma_driver import DmaDriver
@@ -78,7 +78,7 @@ class Core(Module):
 
 
 def account_workers(
-    cores: Iterable[Core],
+    cores: Sequence[Core],
     job: TeamJob,
     shares: Mapping[int, Share],
     released_cycles: int,
@@ -91,8 +91,6 @@ def account_workers(
             share = shares[core.index]
             start, end, instructions = share.start_cycles, share.end_cycles, share.cost.instructions
             workers.append((core.path, core.spent_cycles, start, end, share.stalls(), instructions))
-            core.spent_cycles = released_cycles
         tracer.team(make_team_kernel((job.work, job.pushed_cycles, released_cycles, tuple(workers))))
-        return
     for core in cores:
         core.spent_cycles = released_cycles

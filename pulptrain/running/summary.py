@@ -107,7 +107,7 @@ def _op_summary(op: OpSchedule, measured: OpMetrics | None) -> dict[str, Any]:
         "busy_cycles": measured.busy_cycles if measured else 0,
         "core_cycles": measured.core_cycles if measured else 0,
         "stalls": every_stall(measured.stalls if measured else ()),
-        "causes": dict(measured.causes) if measured else causes_of((), 0, {}),
+        "causes": dict(measured.causes) if measured else causes_of({}, {}),
         "l1_bytes": op.tiling.l1_bytes,
     }
 
