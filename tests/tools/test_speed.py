@@ -92,7 +92,7 @@ def test_blocks_of_the_page_are_those_that_are_written(
     text = copy.read_text()
     assert text.count("| newer |") == 2
     assert "| new |" not in text
-    with pytest.raises(ValueError, match="not"):
+    with pytest.raises(ValueError, match="'none'"):
         page.write_block("none", "")
 
 
