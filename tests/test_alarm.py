@@ -14,7 +14,7 @@ from alarm.graph_defects import GRAPH_DEFECTS
 from alarm.registry import DEFECTS
 from alarm.trial import CASES, DTYPES, NOT_HERE, REFUSED, SURVIVED, tried
 
-SHARE = 6
+SHARE = 12
 """One defect of so many."""
 
 SMALL = ("simple-mlp", "pools", "digits-cnn", "tiny-transformer")

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.tiers import (
+    DRAWN_SHARE,
     NEEDS,
     ROOT,
     SHARE,
@@ -109,7 +110,7 @@ def test_a_tool_is_there_or_the_reason_names_it(marker: str) -> None:
 
 
 @pytest.mark.parametrize("sweeping", [True, False])
-def test_a_property_draws_all_examples_in_the_sweep_and_a_tenth_elsewhere(
+def test_a_property_draws_all_examples_in_the_sweep_and_a_few_elsewhere(
     sweeping: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(SWEEPING, raising=False)
@@ -123,5 +124,5 @@ def test_a_property_draws_all_examples_in_the_sweep_and_a_tenth_elsewhere(
         drawn.append(number)
 
     property_test()
-    assert len(drawn) == (100 if sweeping else 100 / SHARE)
+    assert len(drawn) == (100 if sweeping else 100 / DRAWN_SHARE)
     assert [mark.name for mark in getattr(property_test, "pytestmark", [])] == ["sweep"] * sweeping

@@ -3,6 +3,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -93,6 +94,16 @@ def test_a_second_run_asks_no_more_what_stays_in_l1(tmp_path: Path, monkeypatch:
         run_model(MODEL, replace(settings, l1="32KiB"), functional=False, cache=cache)
 
 
+@pytest.fixture(scope="module")
+def kept_of_a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one run leaves."""
+    path = tmp_path_factory.mktemp("kept") / "kept.sqlite"
+    cache = ResultCache(path)
+    run_model(MODEL, functional=False, cache=cache)
+    cache.close()
+    return path
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -106,10 +117,9 @@ def test_a_second_run_asks_no_more_what_stays_in_l1(tmp_path: Path, monkeypatch:
     ],
     ids=lambda settings: str(settings)[:0] or None,
 )
-def test_another_question_finds_nothing(tmp_path: Path, other: Settings) -> None:
+def test_another_question_finds_nothing(tmp_path: Path, kept_of_a_run: Path, other: Settings) -> None:
     """The context covers SoC, codegen, model and options: what is kept for one is not taken for another."""
-    cache = ResultCache(tmp_path / "kept.sqlite")
-    run_model(MODEL, functional=False, cache=cache)
+    cache = ResultCache(Path(shutil.copy(kept_of_a_run, tmp_path)))
     fresh = results(run_model(MODEL, other, functional=False))
     assert results(run_model(MODEL, other, functional=False, cache=cache)) == fresh
 

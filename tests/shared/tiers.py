@@ -20,6 +20,9 @@ from shared.paths import ROOT
 SHARE = 10
 """One row of so many stays in `make test`."""
 
+DRAWN_SHARE = 20
+"""Of the examples a property draws in `make sweep`, `make test` draws one of so many."""
+
 SWEEPING = "PULPTRAIN_SWEEP"
 """Environment variable that is set while `make sweep` runs."""
 
@@ -71,11 +74,11 @@ def sweep_nine_of_ten(
 
 
 def examples(count: int, **others: Any) -> Callable[[T], T]:
-    """Settings of a property test that draws `count` examples in `make sweep`, a tenth in `make test`."""
+    """Settings of a property test that draws `count` examples in `make sweep`, a few of them in `make test`."""
 
     def decorated(test: T) -> T:
         if SWEEPING not in os.environ:
-            return settings(max_examples=count // SHARE, **others)(test)
+            return settings(max_examples=count // DRAWN_SHARE, **others)(test)
         return pytest.mark.sweep(settings(max_examples=count, **others)(test))
 
     return decorated

@@ -78,7 +78,7 @@ def test_the_estimate_of_single_buffered_tiles_is_that_of_the_simulation(kind: s
 
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("kind", LAYERS)
-@pytest.mark.parametrize("drawn", [8, pytest.param(24, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("drawn", [4, pytest.param(24, marks=pytest.mark.sweep)])
 def test_the_choice_is_hardly_slower_than_the_best_of_a_sample(kind: str, depth: int, drawn: int) -> None:
     """Of 16 KiB the stacks leave 7: tiles are small, and what kernels do around sums weighs most."""
     tiler = tiler_for(kind, depth)

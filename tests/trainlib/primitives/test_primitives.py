@@ -95,7 +95,7 @@ def test_bad_input_is_refused_with_a_reason(name: str, refused: Refused) -> None
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-@examples(50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors])
+@examples(100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors])
 @given(data=st.data())
 def test_any_shape_and_option(name: str, data: st.DataObject) -> None:
     example = data.draw(STRATEGIES[name])
