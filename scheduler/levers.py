@@ -52,11 +52,7 @@ def with_levers(
     for attempt in _attempts(error, spec, timing, options):
         try:
             phases = build_training_phases(attempt.spec)
-            graphs = [
-                with_variants(graph, attempt.options.variants)
-                for graph in (phases.mini_batch, phases.update)
-                if graph is not None
-            ]
+            graphs = [with_variants(graph, attempt.options.variants) for graph in phases.graphs]
             needs = [_requirement(error, graph, attempt) for graph in graphs]
         except PulptrainError:
             continue  # this layer, dtype or optimizer cannot be changed so
@@ -113,7 +109,7 @@ def _l1_attempts(
         return
     name = _op_of(error)
     phases = build_training_phases(spec)
-    graphs = [graph for graph in (phases.mini_batch, phases.update) if graph is not None]
+    graphs = phases.graphs
     refused = next(((op, graph) for graph in graphs for op in graph.ops if op.name == name), None)
     several = []
     if refused is not None:

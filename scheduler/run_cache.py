@@ -126,7 +126,6 @@ def _choice_text(choice: TilingChoice) -> str:
     tiling = choice.tiling
     fields = {
         "kernel": choice.kernel,
-        "op": tiling.op,
         "sizes": tiling.sizes,
         "order": tiling.order,
         "counts": [getattr(counts, name) for name in _COUNTS] if counts is not None else None,
@@ -136,7 +135,7 @@ def _choice_text(choice: TilingChoice) -> str:
     return json.dumps(fields, separators=(",", ":"))
 
 
-_FIELDS = ("kernel", "op", "sizes", "order", "counts", "estimated_cycles", "note")
+_FIELDS = ("kernel", "sizes", "order", "counts", "estimated_cycles", "note")
 _COUNTS = ("total", "by_size_rule", "by_equal_loops", "by_l1", "kept")
 
 
@@ -153,7 +152,7 @@ def _choice_from(text: str) -> TilingChoice:
         counts = Counts(*(rows.whole(number) for number in rows.items(counts, len(_COUNTS))))
     return TilingChoice(
         rows.text_in(fields["kernel"]),
-        Tiling(rows.text_in(fields["op"]), sizes, (), (), rows.words(fields["order"])),
+        Tiling("", sizes, (), (), rows.words(fields["order"])),
         counts,
         rows.whole(fields["estimated_cycles"]),
         rows.text_in(fields["note"]),

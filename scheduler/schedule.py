@@ -188,7 +188,11 @@ def _choose(
             size += program_size(tiler, choice.tiling, timing.dma)
             check_host_memory(graph, timing, use, size)
         else:
-            notes += [choice.note for choice in tilings if choice.note]
+            notes += [
+                f"{op.name}: {choice.note}"
+                for op, choice in zip(graph.ops, tilings, strict=True)
+                if choice.note
+            ]
             return Choices(tuple(tilings), residents, tuple(notes), size)
 
 

@@ -56,12 +56,11 @@ class RankedTilings:
 
 @dataclass(frozen=True, slots=True)
 class ShortList:
-    """Cuts of the op `op` that are worth building, and what is to be known of all candidates.
+    """Cuts of an op that are worth building, and what is to be known of all candidates.
 
     A cut is (number of the candidate, size per dimension, loop order), what seems best first.
     """
 
-    op: str
     cuts: tuple[tuple[int, Mapping[str, int], tuple[str, ...]], ...]
     counts: Counts
     fewest_tiles: int
@@ -145,34 +144,38 @@ class TilingChooser:
         """The tiling of an op beside what is resident."""
         usable_bytes = self.timing.l1_usable_bytes
         if not tiler.resident and limit_bytes == usable_bytes:
-            return self._best(tiler, usable_bytes, early, _kind(tiler, early))
+            return self._best(tiler, usable_bytes, early)
         alike = _kind(tiler, early), limit_bytes, _places(tiler, self._period_bytes)
         cached = self._cached(alike, tiler, limit_bytes)
         if cached is not None:
             return cached
-        usual = self._usual(tiler, limit_bytes, early)
+        choice = self._beside(tiler, limit_bytes, early, self._usual(tiler, limit_bytes, early))
+        if isinstance(choice, TilingChoice):
+            self._cache.tilings[alike] = choice
+        return choice
+
+    def _beside(
+        self, tiler: Tiler, limit_bytes: int, early: Early, usual: TilingChoice | None
+    ) -> TilingChoice | NotInPlace:
+        """The usual tiling, or the best one in what is left of L1 if that takes fewer cycles."""
         if usual is not None and (not tiler.resident or len(usual.tiling.tiles) == 1):
-            self._cache.tilings[alike] = usual
             return usual
         try:
-            other = self._best(tiler, limit_bytes, early, alike)
+            other = self._best_of_listed(tiler, limit_bytes, early)
         except DoesNotFitError:
             if usual is None:
                 raise
-            self._cache.tilings[alike] = usual
             return usual
-        if usual is None or (
-            isinstance(other, TilingChoice) and other.estimated_cycles < usual.estimated_cycles
-        ):
-            return other
-        self._cache.tilings[alike] = usual
-        return usual
+        faster = isinstance(other, TilingChoice) and (
+            usual is None or other.estimated_cycles < usual.estimated_cycles
+        )
+        return other if faster or usual is None else usual
 
     def _usual(self, tiler: Tiler, limit_bytes: int, early: Early) -> TilingChoice | None:
         """What is best with nothing resident, if it fits and uses what is resident in place."""
         plain = tiler.without_residents()
         try:
-            best = self._best(plain, self.timing.l1_usable_bytes, early, _kind(plain, early))
+            best = self._best(plain, self.timing.l1_usable_bytes, early)
         except DoesNotFitError:
             return None
         assert isinstance(best, TilingChoice)
@@ -198,19 +201,25 @@ class TilingChooser:
         again = _again(choice, tiler)
         return again if again.tiling.l1_bytes <= limit_bytes else None
 
-    def _best(self, tiler: Tiler, limit_bytes: int, early: Early, alike: object) -> TilingChoice | NotInPlace:
+    def _best(self, tiler: Tiler, limit_bytes: int, early: Early) -> TilingChoice | NotInPlace:
+        """The best tiling with nothing resident."""
+        alike = _kind(tiler, early)
         cached = self._cached(alike, tiler, limit_bytes)
         if cached is not None:
             return cached
+        choice = self._best_of_listed(tiler, limit_bytes, early)
+        if isinstance(choice, TilingChoice):
+            self._cache.tilings[alike] = choice
+        return choice
+
+    def _best_of_listed(self, tiler: Tiler, limit_bytes: int, early: Early) -> TilingChoice | NotInPlace:
+        """The best of those that are worth building."""
         listed = self._listed(tiler, limit_bytes)
         if isinstance(listed, NotInPlace):
             return listed
         self._check(listed.least)
         cost = TileCost(self.timing, self._cost_model, tiler.tensors, self._dma)
-        choice = _best_tiling(tiler, listed, limit_bytes, cost, early)
-        if isinstance(choice, TilingChoice):
-            self._cache.tilings[alike] = choice
-        return choice
+        return _best_tiling(tiler, listed, limit_bytes, cost, early)
 
     def _listed(self, tiler: Tiler, limit_bytes: int) -> ShortList | NotInPlace:
         """What is worth building of an op, whatever it may load early."""
@@ -253,8 +262,7 @@ def _goes_with(choice: TilingChoice, tiler: Tiler) -> bool:
 
 def _again(choice: TilingChoice, tiler: Tiler) -> TilingChoice:
     """A choice made for an op that is alike."""
-    tiling = tiler.build(dict(choice.tiling.sizes), choice.tiling.order)
-    return replace(choice, tiling=tiling, note=choice.note.replace(choice.tiling.op, tiling.op, 1))
+    return replace(choice, tiling=tiler.build(dict(choice.tiling.sizes), choice.tiling.order))
 
 
 def _places(tiler: Tiler, period_bytes: int) -> object:
@@ -322,7 +330,6 @@ def _short_listed(
         return NotInPlace(next(iter(tiler.resident.values())).storage, no_room(tiler.op.name))
     numbers = short_list(candidates, ranked.moves, usable, dma, cost_model)
     return ShortList(
-        tiler.op.name,
         tuple((number, candidates.sizes_at(number), candidates.order_at(number)) for number in numbers),
         candidates.counts,
         int(candidates.tiles[0]),
@@ -394,7 +401,7 @@ def _fastest(
     that they take longer.
     """
     best: tuple[int, int, int] | None = None
-    for index in sorted(loops, key=lambda index: (loops[index].least_cycles(), index)):
+    for index in sorted(loops, key=lambda index: (loops[index].least_cycles, index)):
         cycles = loops[index].cycles(inf if best is None else best[0])
         if cycles is None:
             continue
@@ -407,14 +414,14 @@ def _fastest(
 
 
 def _note(tiler: Tiler, chosen: Tiling, listed: ShortList) -> str:
-    note, single = listed.note.replace(listed.op, tiler.op.name, 1), listed.fewest_tiles_single
+    single = listed.fewest_tiles_single
     if not 0 < single < listed.fewest_tiles:
-        return note
+        return listed.note
     shrunk = (
-        f"{tiler.op.name}: tiles shrank to hold {tiler.buffer_depth} buffers per operand in L1: "
+        f"tiles shrank to hold {tiler.buffer_depth} buffers per operand in L1: "
         f"{len(chosen.tiles)} tiles, where {single} would fit with single buffering"
     )
-    return f"{shrunk}; {note}" if note else shrunk
+    return f"{shrunk}; {listed.note}" if listed.note else shrunk
 
 
 def smallest_does_not_fit(tiler: Tiler, available_bytes: int) -> DoesNotFitError:

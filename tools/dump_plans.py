@@ -35,7 +35,7 @@ def plans_of(model: str, settings: Settings) -> list[dict[str, Any]]:
     spec, timing = model_of(model, settings), soc_timing(settings)
     cost_model = TeamCostModel(timing)
     phases = build_training_phases(spec)
-    graphs = [graph for graph in (phases.mini_batch, phases.update) if graph is not None]
+    graphs = phases.graphs
     plans: list[dict[str, Any]] = []
     try:
         options = in_one_memory(graphs, timing, of_programs(schedule_options(settings), graphs))

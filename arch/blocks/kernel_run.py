@@ -13,7 +13,6 @@ from arch.blocks.progress import Progress
 from arch.pricing.cost_model import CoreCost, CostModel, DmaService, TeamCost, Traffic
 from arch.spec.isa import TeamWork
 from arch.systemc.module import Notification
-from configs.errors import PulptrainError
 
 DIFFERENT_PHASES = 4096
 """Ways in which traffic changed during a kernel whose stalls are remembered: cores and tiles are alike."""
@@ -141,18 +140,9 @@ class KernelRun:
         self._set_alarm()
 
     def _by_core(self, cost: TeamCost) -> dict[int, CoreCost]:
-        """Costs by core id; a price may list all cores or only those in the team."""
-        members = self._members
-        if len(cost.cores) == len(self._team.cores):
-            priced = cost.cores
-            by_core = {core: priced[core] for core in members}
-        elif len(cost.cores) == len(members):
-            by_core = dict(zip(members, cost.cores, strict=True))
-        else:
-            raise PulptrainError(
-                f"the cost_model gave {len(cost.cores)} costs for a team of {len(members)} cores",
-                where=self._team.kernel,
-            )
+        """Costs of the team by core id: a price lists all cores."""
+        priced = cost.cores
+        by_core = {core: priced[core] for core in self._members}
         for core, cycles in self._code_stalls.items():
             by_core[core] = _waiting_for_code(by_core[core], cycles)
         return by_core

@@ -272,7 +272,7 @@ class _Builder:
             kernel_names(options.codegen)
             phases = self._phases({key: value})
             if not self._models_vary:
-                graphs = [graph for graph in (phases.mini_batch, phases.update) if graph is not None]
+                graphs = phases.graphs
                 for graph, of_program in zip(graphs, of_programs(options, graphs), strict=True):
                     check_names(graph, of_program)
 
@@ -293,7 +293,7 @@ class _Builder:
         written = phases.mini_batch
         if file is not None and file.layouts:
             phases = build_training_phases(as_tuned(file, spec))
-        graphs = [graph for graph in (phases.mini_batch, phases.update) if graph is not None]
+        graphs = phases.graphs
         chosen = of_programs(options, graphs)
         if file is not None:
             if settings.resident is not None:

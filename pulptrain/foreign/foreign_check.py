@@ -169,7 +169,7 @@ def _by_reference(origin: OnnxOrigin, fed: Mapping[str, Array]) -> _Truth | str:
             who, *(dict(zip(graph.outputs, map(np.asarray, way), strict=True)) for way in (exact, single))
         )
 
-    return _tried(who, compute)
+    return _tried(who, compute, Exception)  # of an op it does not know it says so in many ways
 
 
 def _by_torch(origin: OnnxOrigin, fed: Mapping[str, Array]) -> _Truth | str:
@@ -184,7 +184,11 @@ def _by_torch(origin: OnnxOrigin, fed: Mapping[str, Array]) -> _Truth | str:
         ways = ({name: way.values[name].detach().numpy() for name in origin.outputs} for way in both)
         return _Truth(who, *ways)
 
-    return _missing_torch() or _tried(who, compute)
+    if missing := _missing_torch():
+        return missing
+    from truth.onnx_graph import CannotComputeError
+
+    return _tried(who, compute, (CannotComputeError, RuntimeError))
 
 
 def _missing_torch() -> str:
@@ -195,11 +199,13 @@ def _missing_torch() -> str:
     return ""
 
 
-def _tried(who: str, compute: Callable[[], _Truth]) -> _Truth | str:
+def _tried(
+    who: str, compute: Callable[[], _Truth], errors: type[Exception] | tuple[type[Exception], ...]
+) -> _Truth | str:
     """What `compute` gives; a text for what it does not know and for numbers that are not finite."""
     try:
         truth = compute()
-    except Exception as error:  # an op that is not known there, or another shape: the other one is asked
+    except errors as error:  # an op that is not known there, or another shape: the other one is asked
         lines = str(error).strip().splitlines() or [type(error).__name__]
         return f"{who}: {lines[0][:150]}"
     finite = all(np.isfinite(array).all() for array in truth.exact.values())

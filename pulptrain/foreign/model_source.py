@@ -86,12 +86,7 @@ def open_source(
     if model.endswith(ONNX):
         from pulptrain.running.graph_run import open_training_graph
 
-        try:
-            training = open_training_graph(model, settings, learning_rate)
-        except InputError:  # sizes that it leaves open: of a network, which is read next
-            if model_input is None:
-                raise
-            training = None
+        training = open_training_graph(model, settings, learning_rate, with_sizes=model_input is not None)
         if training is not None:
             asked.refuse(model)
             return ModelSource(model, training=training)

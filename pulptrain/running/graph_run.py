@@ -4,49 +4,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 import numpy as np
 
-from arch.pricing.team_cost_model import TeamCostModel
 from configs.errors import InputError
 from configs.model_file import LossSpec, ModelSpec, OptimizerSpec
 from importers.graph.onnx_file import load_onnx
 from importers.training.graph import ImportedTraining, import_training, is_training_graph, optimizer_beside
-from pulptrain.given.settings import Settings, schedule_options, soc_timing
+from pulptrain.given.settings import Settings, code_start, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.machine import Prepared
+from pulptrain.running.planning import planned
 from pulptrain.running.session import RunOutcome, run_prepared
 from pulptrain.running.training import Progress
 from scheduler.memory.host_memory import HostUse
-from scheduler.memory.memory_plan import check_sizes
 from scheduler.options import of_programs
-from scheduler.resident_search import schedule_for
-from scheduler.schedule import Schedule, in_one_memory
 from scheduler.search.cache import ResultCache
 from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.steps import Array
 from trainlib.training.phases import TrainingPhases
 
 
-def prepare_phases(phases: TrainingPhases, settings: Settings, use: HostUse) -> Prepared:
+def prepare_phases(
+    phases: TrainingPhases,
+    settings: Settings,
+    use: HostUse,
+    cache: ResultCache | None = None,
+    *,
+    traced: bool = True,
+) -> Prepared:
     """What `pulptrain.running.session.prepare` does, from the graphs on. Raises the errors of
     `configs.errors`."""
-    timing = soc_timing(settings)
-    cost_model = TeamCostModel(timing)
-    graphs = [graph for graph in (phases.mini_batch, phases.update) if graph is not None]
-    by_program = of_programs(schedule_options(settings), graphs)
-    for graph, own in zip(graphs, by_program, strict=True):
-        check_sizes(graph, timing, own.memory, use)
-    schedules: list[Schedule] = []
-    for graph, own in zip(graphs, in_one_memory(graphs, timing, by_program), strict=True):
-        schedules.append(schedule_for(graph, timing, cost_model, own, None, use))
-        use = replace(use, beside=use.beside + schedules[-1].size)
-    update = schedules[1] if len(schedules) > 1 else None
-    spec = spec_of(phases.mini_batch)
-    return Prepared(spec, timing, schedules[0], cost_model, update, phases)
+    by_program = of_programs(schedule_options(settings), phases.graphs)
+    spec, timing, start = spec_of(phases.mini_batch), soc_timing(settings), code_start(settings)
+    return planned(spec, phases, timing, by_program, cache, use, start, traced=traced)
 
 
 def spec_of(graph: TrainingGraph) -> ModelSpec:
@@ -87,13 +80,20 @@ def drawn_samples(graph: TrainingGraph, seed: int) -> Iterator[Mapping[str, Arra
 
 
 def open_training_graph(
-    model: str, settings: Settings, learning_rate: float | None
+    model: str, settings: Settings, learning_rate: float | None, *, with_sizes: bool
 ) -> ImportedTraining | None:
     """The training graph of an .onnx file, with the optimizer graph beside it; None for a forward graph.
 
-    Raises the errors of `importers.graph.onnx_file.load_onnx` and `importers.training.graph.import_training`.
+    `with_sizes` says that the user gives sizes of inputs, as only a network takes them: None, too, for a file
+    that cannot be read without. Raises the errors of `importers.graph.onnx_file.load_onnx` and
+    `importers.training.graph.import_training`.
     """
-    graph = load_onnx(model)
+    try:
+        graph = load_onnx(model)
+    except InputError:
+        if not with_sizes:
+            raise
+        return None
     if not is_training_graph(graph):
         return None
     beside = optimizer_beside(Path(model).resolve().parent)
@@ -116,13 +116,13 @@ def run_training_graph(
 ) -> RunOutcome:
     """`pulptrain.running.session.run_model` for a training graph: its own backward pass, random samples.
 
-    Nothing of it is kept in the `cache`. Every tensor is checked op by op; autograd, which is the truth of a
+    Every tensor is checked op by op; autograd, which is the truth of a
     backward pass that we derive, is none of one that somebody else has written.
     """
     for option, given in (("--dtype", settings.dtype), ("--batch", settings.batch)):
         if given is not None:
             raise InputError("a training graph says it itself", where=option, cure="leave it out")
-    prepared = prepare_phases(imported.phases, settings, HostUse(functional))
+    prepared = prepare_phases(imported.phases, settings, HostUse(functional), cache, traced=traced)
     graph = imported.phases.mini_batch
     outcome = run_prepared(
         prepared,
@@ -130,7 +130,6 @@ def run_training_graph(
         iterations=iterations,
         functional=functional,
         progress=progress,
-        traced=traced,
         values={**imported.values, **(values or {})} if functional else None,
         samples=drawn_samples(graph, settings.seed),
         teller=teller,

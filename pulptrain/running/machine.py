@@ -21,9 +21,9 @@ from scheduler.kept_figures import Figures
 from scheduler.run_cache import RunCache
 from scheduler.schedule import Schedule
 from scheduler.time_line import kernels_of, time_line
-from traces.events import NullTracer, Slice
+from traces.events import NullTracer
 from traces.metrics import check_tracks, measure
-from traces.recorder import Recorder
+from traces.recorder import Recorder, SortedSlices
 from trainlib.ir.graph import KEPT_KINDS
 from trainlib.ir.steps import Array
 from trainlib.training.phases import TrainingPhases
@@ -44,6 +44,8 @@ class Prepared:
     """What is kept for the next run of the same, if the caller has given a cache."""
     figures: Sequence[Figures] = ()
     """Those of all programs, if they are known and no trace is asked for."""
+    traced: bool = True
+    """Whether a trace is asked for."""
     given: Callable[[], Given | None] = lambda: None
     """The model as it was given, to hold the run against; None of a graph with a backward pass of its own."""
 
@@ -70,6 +72,7 @@ class Phase:
         self._prepared, self._soc, self._functional = prepared, soc, functional
         self.figures = figures
         self.wall_seconds = 0.0
+        self._simulated = False
 
     @cached_property
     def executor(self) -> Executor:
@@ -88,9 +91,10 @@ class Phase:
         """Carry the program out once."""
         if self.figures is not None and not self._functional:
             return
-        if self.wall_seconds:
+        if self._simulated:
             self.executor.replay()
             return
+        self._simulated = True
         self._listeners.hand_to(self.recorder)
         started = time.perf_counter()
         result = self.executor.simulate()
@@ -103,7 +107,7 @@ class Phase:
         self.figures = Figures(metrics, result.events, line, kernels_of(program))
 
     @property
-    def slices(self) -> Sequence[Slice]:
+    def slices(self) -> SortedSlices:
         """What was traced in time."""
         return self.recorder.slices
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from arch.pricing.cost_model import CostModel, TeamCostModelWhenAsked
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from configs.limits import require_host_memory
@@ -24,23 +23,19 @@ from pulptrain.given.settings import Settings, code_start, model_variant, schedu
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.evidence import evidence_of
 from pulptrain.running.machine import Machine, Phase, Prepared
+from pulptrain.running.planning import planned
 from pulptrain.running.summary import finite_or_none, refuse_wrong_numbers, run_summary, simulator_summary
 from pulptrain.running.training import Progress, Training
 from pulptrain.running.training_curve import CurvePoint
 from pulptrain.running.update_summary import update_summary
-from scheduler.kept_figures import Figures
 from scheduler.levers import with_levers
 from scheduler.memory.host_memory import TIMING_ONLY, HostUse
-from scheduler.memory.memory_plan import check_sizes
 from scheduler.options import AUTO, of_programs
-from scheduler.resident_search import schedule_for
-from scheduler.run_cache import RunCache
-from scheduler.schedule import Schedule, in_one_memory
-from scheduler.schedule_cache import ScheduleCache
+from scheduler.schedule import Schedule
 from scheduler.search.cache import ResultCache
 from scheduler.time_line import whole_line
-from traces.events import Slice
-from traces.recorder import CounterSample
+from traces.events import Slice, make_slice
+from traces.recorder import CounterSample, SortedSlices, sorted_slices
 from trainlib.ir.graph import FED_KINDS, TrainingGraph
 from trainlib.ir.numerics import dtype_named
 from trainlib.ir.steps import Array
@@ -129,7 +124,6 @@ def prepare(
     """
     spec = model_of(model, settings)
     timing = soc_timing(settings)
-    cost_model: CostModel = TeamCostModelWhenAsked(timing)
     file = _schedule_file(settings)
     phases = with_order(_order_of(spec), lambda: build_training_phases(spec))
     written = phases.mini_batch
@@ -138,7 +132,7 @@ def prepare(
 
         spec = as_tuned(file, spec)
         phases = build_training_phases(spec)
-    graphs = [graph for graph in (phases.mini_batch, phases.update) if graph is not None]
+    graphs = phases.graphs
     # The options of each program: what the command line says of its ops, then what a schedule file says.
     options = schedule_options(settings)
     by_program = of_programs(options, graphs)
@@ -148,33 +142,13 @@ def prepare(
         if settings.resident is not None:
             file = replace(file, resident={})  # said on the command line, "off" too, goes first
         by_program = options_from(file, graphs, timing, options, written)
-    run_cache: RunCache | None = None
-    caches: Sequence[ScheduleCache | None] = [None] * len(graphs)
-    figures: Sequence[Figures] = ()
     try:
-        for graph, program_options in zip(graphs, by_program, strict=True):
-            check_sizes(graph, timing, program_options.memory, use)
-        # Last, where both programs have what they share: from here on no options change.
-        by_program = in_one_memory(graphs, timing, by_program)
-        if cache is not None:
-            run_cache = RunCache(cache, timing, list(zip(graphs, by_program, strict=True)), cost_model)
-            caches = run_cache.schedules
-            if not traced:
-                figures = run_cache.figures(code_start(settings))
-        schedules: list[Schedule] = []
-        for graph, program_options, cached in zip(graphs, by_program, caches, strict=True):
-            late = bool(figures) and not use.numbers
-            schedules.append(schedule_for(graph, timing, cost_model, program_options, cached, use, late=late))
-            use = replace(use, beside=use.beside + schedules[-1].size)
+        plan = planned(spec, phases, timing, by_program, cache, use, code_start(settings), traced=traced)
     except DoesNotFitError as error:
         if error.level == "l1" and tuple(options.resident) not in ((), (AUTO,)):
             raise  # it says which resident tensors are in the way
         raise with_levers(error, spec, timing, options) from None
-    update = schedules[1] if len(schedules) > 1 else None
-    if run_cache is not None:
-        cost_model = run_cache.cost_model
-    given = partial(_as_given, model, settings, file)
-    return Prepared(spec, timing, schedules[0], cost_model, update, phases, run_cache, figures, given)
+    return replace(plan, given=partial(_as_given, model, settings, file))
 
 
 def _as_given(model: str | ModelSpec, settings: Settings, file: ScheduleFile | None) -> Given:
@@ -287,7 +261,6 @@ def run_model(
         iterations=iterations,
         functional=functional,
         progress=progress,
-        traced=traced,
         values=values,
         data=data,
         teller=teller,
@@ -305,7 +278,6 @@ def run_prepared(
     iterations: int = 1,
     functional: bool = True,
     progress: Progress | None = None,
-    traced: bool = True,
     values: Mapping[str, Array] | None = None,
     samples: Iterator[Mapping[str, Array]] | None = None,
     data: Data | None = None,
@@ -338,7 +310,7 @@ def run_prepared(
         raise training.not_finite.error
     if prepared.run_cache is not None:
         prepared.run_cache.write()
-        if not (traced or prepared.figures):
+        if not (prepared.traced or prepared.figures):
             found = [phase.figures for phase in machine.phases if phase.figures is not None]
             prepared.run_cache.keep_figures(code_start(settings), found)
     summary = _summary(machine, prepared, settings)
@@ -446,20 +418,17 @@ def _summary(machine: Machine, prepared: Prepared, settings: Settings) -> dict[s
     return {**update_summary(summaries[0], summaries[1], mini_batches), "evidence": evidence}
 
 
-def _one_after_the_other(phases: Sequence[Phase]) -> list[Slice]:
+def _one_after_the_other(phases: Sequence[Phase]) -> SortedSlices:
     """The traces of the programs in one, each once, the second beginning where the first ends."""
-    slices = list(phases[0].slices)
-    start_cycles = phases[0].cycles
-    for phase in phases[1:]:
-        slices += [
-            item._replace(
-                start_cycles=item.start_cycles + start_cycles,
-                end_cycles=item.end_cycles + start_cycles,
-            )
-            for item in phase.slices
-        ]
+    if len(phases) == 1:
+        return phases[0].slices
+    moved: list[Slice] = []
+    start_cycles = 0
+    for phase in phases:
+        for track, start, end, *rest in phase.slices:
+            moved.append(make_slice((track, start + start_cycles, end + start_cycles, *rest)))
         start_cycles += phase.cycles
-    return slices
+    return sorted_slices(moved)
 
 
 def _training_summary(

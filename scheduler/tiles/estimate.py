@@ -38,6 +38,9 @@ class Transfer:
 
 NO_TRANSFER = Transfer(0.0, 0, 0.0)
 
+_Forked = tuple[TeamWork, int]
+"""A kernel and the cycles of its fork and join."""
+
 
 @dataclass(frozen=True, slots=True)
 class _BoxCost:
@@ -77,19 +80,19 @@ class TileCost:
         self._moved: dict[object, _BoxCost] = {}
         self._transfers: dict[object, Transfer] = {}
 
-    def compute_cycles(self, task: TileTask, addresses: Mapping[str, int]) -> int:
-        """Kernels of the tile one after another, each with its fork and join.
+    def compute_cycles(self, works: Sequence[_Forked]) -> int:
+        """Kernels of a tile one after another, each with its fork and join."""
+        return sum(fork_cycles + self.cost_model.price(work).cycles for work, fork_cycles in works)
+
+    def least_cycles(self, works: Sequence[_Forked]) -> int:
+        """What `compute_cycles` is not below."""
+        return sum(fork_cycles + self.cost_model.least_cycles(work) for work, fork_cycles in works)
+
+    def works(self, task: TileTask, addresses: Mapping[str, int]) -> list[_Forked]:
+        """The kernels of a tile, and the cycles of their forks.
 
         `addresses` (L1 bytes) are those of its operands and scratch buffers.
         """
-        return sum(fork + self.cost_model.price(work).cycles for work, fork in self._works(task, addresses))
-
-    def least_cycles(self, task: TileTask, addresses: Mapping[str, int]) -> int:
-        """What `compute_cycles` is not below."""
-        return sum(fork + self.cost_model.least_cycles(work) for work, fork in self._works(task, addresses))
-
-    def _works(self, task: TileTask, addresses: Mapping[str, int]) -> list[tuple[TeamWork, int]]:
-        """The kernels of a tile, and the cycles of their forks."""
         places = dict(addresses)
         shapes = {operand.name: operand.shape for operand in (*task.inputs, *written(task))}
         shapes |= {scratch.name: scratch.shape for scratch in task.scratch}
@@ -221,11 +224,12 @@ class TileLoop:
         """Per tile: what its kernels take at least, 0 of tiles that are not priced."""
         result = [0.0] * self.tiles
         for group in self._groups[:MOST_PRICED]:
-            least = self._cost.least_cycles(group.task, group.addresses)
+            least = self._cost.least_cycles(group.works)
             for number in group.tiles:
                 result[number] = least
         return result
 
+    @cached_property
     def least_cycles(self) -> int:
         """What `cycles` is not below."""
         return self._with_transfers(self._least)
@@ -244,9 +248,12 @@ class TileLoop:
             elements = max(1, _elements(group.task))
             is_priced = priced < MOST_PRICED or group.calls not in priced_cycles
             if is_priced:
-                if at_most < inf and self._with_transfers(result) > at_most:
+                if (
+                    at_most < inf
+                    and (self._with_transfers(result) if priced else self.least_cycles) > at_most
+                ):
                     return None
-                cycles = float(self._cost.compute_cycles(group.task, group.addresses))
+                cycles = float(self._cost.compute_cycles(group.works))
                 priced += 1
                 priced_cycles.setdefault(group.shape, cycles)
                 priced_cycles.setdefault(group.calls, cycles / elements)
@@ -312,20 +319,26 @@ def _groups(tiling: Tiling, cost: TileCost, layout: L1Layout) -> list[_Group]:
         key = shape, (*[address % turn for address in addresses.values()],)
         group = groups.get(key)
         if group is None:
-            group = groups[key] = _Group(calls, shape, task, addresses, [])
+            group = groups[key] = _Group(cost, calls, shape, task, addresses, [])
         group.tiles.append(number)
     return sorted(groups.values(), key=lambda group: -len(group.tiles))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Group:
     """Tiles that cost the same."""
 
+    cost: TileCost
     calls: object
     shape: object
     task: TileTask
     addresses: Mapping[str, int]
     tiles: list[int]
+
+    @cached_property
+    def works(self) -> list[_Forked]:
+        """The kernels of one of them."""
+        return self.cost.works(self.task, self.addresses)
 
 
 class _Slots:

@@ -344,7 +344,7 @@ def _bounded(tiler: Tiler, asked: Sequence[Sequence[int]], rule: str) -> tuple[F
     note = ""
     if _grid(tried) < _grid(asked):
         note = (
-            f"{tiler.op.name}: too many tile sizes to try all: {_grid(tried):,} of {_grid(asked):,} "
+            f"too many tile sizes to try all: {_grid(tried):,} of {_grid(asked):,} "
             f"combinations were looked at"
         )
     return footprint, kept_orders, note

@@ -20,12 +20,14 @@ from arch.pricing.cost_model import CoreCost, DmaService, TeamCost
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.isa import TeamWork
 from pulptrain.cli import dispatch
+from pulptrain.foreign.model_source import open_source
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import RunOutcome, run_model
 from scheduler import resident_search, run_cache, tiling_choice
 from scheduler.run_cache import cost_from, cost_text
 from scheduler.search.cache import ResultCache
 from scheduler.tiles.tiling import Tiler
+from shared.onnx_training_models import mlp_case
 from traces.events import STALLS
 
 MODEL = "digits-cnn"
@@ -79,6 +81,26 @@ def test_a_second_run_asks_nothing_and_says_the_same(
     with_numbers = run_model(MODEL, settings, cache=cache).summary
     assert with_numbers["functional"]["passed"]
     assert with_numbers["cycles"] == json.loads(without)[0]["cycles"]
+
+
+@pytest.mark.needs_onnx
+@pytest.mark.needs_torch
+def test_a_training_graph_asks_nothing_the_second_time_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(mlp_case(tmp_path, mini_batches=2) / "mlp_train" / "network.onnx")
+    cache = ResultCache(tmp_path / "kept.sqlite")
+
+    def run() -> RunOutcome:
+        source = open_source(path, Settings(accumulate=2))
+        return source.run(Settings(), functional=False, values=None, iterations=1, cache=cache, traced=False)
+
+    first = run()
+    monkeypatch.setattr(TeamCostModel, "price", refuse)
+    monkeypatch.setattr(tiling_choice, "enumerate_tilings", refuse)
+    again = run()
+    assert (first.summary["simulator"]["cached"], again.summary["simulator"]["cached"]) == (0, 2)
+    assert results(replace(again, slices=first.slices)) == results(first)
 
 
 def test_a_second_run_asks_no_more_what_stays_in_l1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,11 +132,10 @@ class FixedCostModel:
         factor = 1 if traffic is Traffic.NONE else self.slowdown
         costs = []
         for core, share in enumerate(work.cores):
-            if share is not None:
-                base = max(0, self.cycles[work.kernel] - self.skew * core)
-                load_use = base // 4
-                stalls = (("load_use", load_use), ("bank_conflict", base * (factor - 1)))
-                costs.append(CoreCost(base * factor, base - load_use, stalls))
+            base = 0 if share is None else max(0, self.cycles[work.kernel] - self.skew * core)
+            load_use = base // 4
+            stalls = (("load_use", load_use), ("bank_conflict", base * (factor - 1)))
+            costs.append(CoreCost(base * factor, base - load_use, stalls))
         return TeamCost(tuple(costs))
 
 

@@ -74,7 +74,7 @@ def sweep_nine_of_ten(
 
 
 def examples(count: int, **others: Any) -> Callable[[T], T]:
-    """Settings of a property test that draws `count` examples in `make sweep`, a few of them in `make test`."""
+    """Settings of a property test that draws `count` examples in `make sweep`, few in `make test`."""
 
     def decorated(test: T) -> T:
         if SWEEPING not in os.environ:

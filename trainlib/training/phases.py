@@ -77,6 +77,11 @@ class TrainingPhases:
     update: TrainingGraph | None = None
 
     @property
+    def graphs(self) -> tuple[TrainingGraph, ...]:
+        """The one of a mini-batch, and that of the update, if any."""
+        return (self.mini_batch,) if self.update is None else (self.mini_batch, self.update)
+
+    @property
     def programs(self) -> tuple[TrainingGraph, ...]:
         """The graphs of one update, in the order in which they are carried out."""
         return (*(self.mini_batch,) * self.mini_batches, *((self.update,) if self.update is not None else ()))

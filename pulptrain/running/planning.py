@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From training graphs to what a machine carries out: schedules, and what was kept of an earlier run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from arch.pricing.cost_model import CostModel, TeamCostModelWhenAsked
+from arch.spec.timing import SocTiming
+from configs.model_file import ModelSpec
+from pulptrain.running.machine import Prepared
+from scheduler.kept_figures import Figures
+from scheduler.memory.host_memory import HostUse
+from scheduler.memory.memory_plan import check_sizes
+from scheduler.options import ScheduleOptions
+from scheduler.resident_search import schedule_for
+from scheduler.run_cache import RunCache
+from scheduler.schedule import Schedule, in_one_memory
+from scheduler.schedule_cache import ScheduleCache
+from scheduler.search.cache import ResultCache
+from trainlib.training.phases import TrainingPhases
+
+
+def planned(
+    spec: ModelSpec,
+    phases: TrainingPhases,
+    timing: SocTiming,
+    by_program: Sequence[ScheduleOptions],
+    cache: ResultCache | None,
+    use: HostUse,
+    code_start: str,
+    *,
+    traced: bool = True,
+) -> Prepared:
+    """The schedule of every program, each with its options, and the cost model of kernels.
+
+    With a `cache` the tilings and prices of an earlier run of the same are taken from it; where no trace is
+    asked for its figures too, and without numbers programs are then emitted only if they are read. Raises the
+    errors of `configs.errors`.
+    """
+    graphs = phases.graphs
+    cost_model: CostModel = TeamCostModelWhenAsked(timing)
+    for graph, options in zip(graphs, by_program, strict=True):
+        check_sizes(graph, timing, options.memory, use)
+    # Last, where both programs have what they share: from here on no options change.
+    by_program = in_one_memory(graphs, timing, by_program)
+    run_cache: RunCache | None = None
+    caches: Sequence[ScheduleCache | None] = [None] * len(graphs)
+    figures: Sequence[Figures] = ()
+    if cache is not None:
+        run_cache = RunCache(cache, timing, list(zip(graphs, by_program, strict=True)), cost_model)
+        caches = run_cache.schedules
+        if not traced:
+            figures = run_cache.figures(code_start)
+    schedules: list[Schedule] = []
+    for graph, options, cached in zip(graphs, by_program, caches, strict=True):
+        late = bool(figures) and not use.numbers
+        schedules.append(schedule_for(graph, timing, cost_model, options, cached, use, late=late))
+        use = replace(use, beside=use.beside + schedules[-1].size)
+    update = schedules[1] if len(schedules) > 1 else None
+    if run_cache is not None:
+        cost_model = run_cache.cost_model
+    return Prepared(spec, timing, schedules[0], cost_model, update, phases, run_cache, figures, traced=traced)
