@@ -27,6 +27,9 @@ LEAST_RATE = 0.005
 LARGEST = 3
 """Contributors without a comparable measurement that are named."""
 
+MUCH = 0.05
+"""Share without a comparable measurement from which on a bar is told as that of the others."""
+
 LEAST_SHARE = 0.0005
 """Share that a decimal of a per cent shows."""
 
@@ -276,12 +279,13 @@ def error_line(error: Mapping[str, Any]) -> str:
     left = error["no_measurement"]
     names = [f"{item['kernel']} {_share(item['share'])}" for item in left[:LARGEST]]
     names += [_plural(len(left) - LARGEST, "other")] if len(left) > LARGEST else []
-    share = _share(error["no_measurement_share"])
-    gap = f"{share} of the cycles have no comparable measurement: {', '.join(names)}"
     if error["typical_percent"] is None:
         return f"not known: {error['note']}"
     bar = f"typical {error['typical_percent']:.1f}%, 95% within {error['within_percent']:.1f}%"
-    return f"{bar}; {gap}" if left else bar
+    gap, share = f"no comparable measurement: {', '.join(names)}", error["no_measurement_share"]
+    if share >= MUCH:
+        return f"of {1 - share:.1%} of the cycles: {bar}; the others have {gap}"
+    return f"{bar}; {_share(share)} of the cycles have {gap}" if left else bar
 
 
 def _share(share: float) -> str:

@@ -104,8 +104,10 @@ def test_what_has_no_rows_is_named_the_largest_first() -> None:
     )
     found = error(line)
     assert [item["kernel"] for item in found["no_measurement"]] == [L3, "adam", "gelu_fw", "mm_fp16"]
-    left = "no comparable measurement: DMA and L3 30.0%, adam 20.0%, gelu_fw 10.0%, 1 other"
-    assert error_line(found).endswith(f"; 65.0% of the cycles have {left}")
+    left = "the others have no comparable measurement: DMA and L3 30.0%, adam 20.0%, gelu_fw 10.0%, 1 other"
+    text = error_line(found)
+    assert text.startswith("of 35.0% of the cycles: typical ")
+    assert text.endswith(f"%; {left}")
     whole = error(((True, "mm", 35),))
     assert found["within_percent"] == whole["within_percent"], "the bar is that of the cycles that compare"
     none = error(line[:4])
