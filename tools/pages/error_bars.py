@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from functools import cache
 
 import numpy as np
 
@@ -15,28 +14,22 @@ from pulptrain.given.settings import Settings
 from pulptrain.running.session import run_model
 from scheduler.validation.error_bars import shipped_table
 from tools.pages.page import Page, golden, table
-from tools.validation.error_classes import Held, held_out
-from tools.validation.error_rows import kept
+from tools.validation.error_classes import Held, held_out_today
 from traces.report import error_line
 
 AGAIN = ("layer steps, by kernels and other layers", "tile loops on RTL, as if compiled")
 """Groups of rows that another group has, too."""
 
 
-@cache
-def _held() -> Mapping[str, list[Held]]:
-    return held_out(kept())
-
-
 def held() -> str:
     """How many rows of whole programs lie within bars they had no part in."""
-    return _counts("programs", _held())
+    return _counts("programs", held_out_today())
 
 
 def kinds() -> str:
     """The same by what the programs are."""
     groups: dict[str, list[Held]] = defaultdict(list)
-    for title, rows in _held().items():
+    for title, rows in held_out_today().items():
         for item in rows:
             row = item.row
             words = row.what.split()

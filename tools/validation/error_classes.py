@@ -195,6 +195,12 @@ def held_out(rows: Sequence[ErrorRow]) -> Mapping[str, list[Held]]:
     }
 
 
+@cache
+def held_out_today() -> Mapping[str, list[Held]]:
+    """`held_out` of the rows that are kept."""
+    return held_out(kept())
+
+
 def _is_iteration(row: ErrorRow) -> bool:
     return row.what.startswith("tutorial_step")
 

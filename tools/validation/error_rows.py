@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from configs.errors import InputError
@@ -167,8 +167,8 @@ def all_rows() -> Iterator[ErrorRow]:
                 yield from rows
 
 
-def write(rows: Iterable[ErrorRow], path: Path = FILE) -> None:
-    """Write rows, the same bytes for the same rows."""
+def write(rows: Iterable[ErrorRow]) -> None:
+    """Write `FILE`, the same bytes for the same rows."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
@@ -178,12 +178,13 @@ def write(rows: Iterable[ErrorRow], path: Path = FILE) -> None:
         )
         cells = (row.set, row.row, row.what, row.profile, row.codegen, row.team, row.measured, row.predicted)
         writer.writerow((*cells, parts))
-    path.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
+    FILE.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
 
 
-def kept(path: Path = FILE) -> tuple[ErrorRow, ...]:
+@cache
+def kept() -> tuple[ErrorRow, ...]:
     """The rows as they were written."""
-    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+    with gzip.open(FILE, "rt", encoding="utf-8", newline="") as file:
         return tuple(_row(cells) for cells in csv.DictReader(file))
 
 

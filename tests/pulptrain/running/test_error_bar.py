@@ -14,7 +14,7 @@ from pulptrain.running.error_bar import error_of
 from pulptrain.running.session import run_model
 from scheduler.time_line import DMA, L3, OFFLOAD, TEAM, TimeLine
 from scheduler.validation.error_bars import BESIDE, combined, shipped_table
-from traces.report import error_line
+from traces.report import error_line, evidence_line
 
 LINE = ((False, DMA, 100), (False, TEAM, 60), (False, OFFLOAD, 40), (True, "mm", 700), (True, "relu_fw", 100))
 CALLS = {"mm": 1, "relu_fw": 2, DMA: 3}
@@ -119,19 +119,14 @@ def test_a_team_of_one_has_the_rows_of_one_core() -> None:
     assert name == "gvsoc / matmul / clang-xpulp / 1 core / 10000 and more"
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_a_run_prints_its_bar_and_the_evidence_if_asked(
-    accumulate: int, capsys: pytest.CaptureFixture[str]
+def test_a_run_of_two_programs_prints_its_bar_and_the_evidence_if_asked(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    outcome = run_model("simple-mlp", Settings(accumulate=accumulate), functional=False)
-    found = outcome.summary["error"]
+    result = Result(run_model("simple-mlp", Settings(accumulate=2), functional=False).summary)
+    found = result.error
     compared = sum(item["share"] for item in found["by_class"] if item["cause"] == "machine")
     assert compared + found["no_measurement_share"] == pytest.approx(1)
-    assert Result(outcome.summary).error == found
-    command = ["run", "simple-mlp", "--accumulate", str(accumulate), "--no-functional"]
-    texts = []
-    for more in ([], ["--evidence"]):
-        assert run([*command, *more]) == 0
-        texts.append(" ".join(capsys.readouterr().out.split()))
-    assert all(f"error {error_line(found)}" in text for text in texts)
-    assert ["evidence " in text for text in texts] == [False, True]
+    assert f"error {error_line(found)} utilisation" in " ".join(result.report().split())
+    assert run(["run", "simple-mlp", "--accumulate", "2", "--no-functional", "--evidence"]) == 0
+    lines = f"error {error_line(found)} evidence {evidence_line(result.summary['evidence'])}"
+    assert lines in " ".join(capsys.readouterr().out.split())

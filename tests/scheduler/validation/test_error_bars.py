@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import random
-from functools import cache
 from math import inf, pi, sqrt
 
 import pytest
@@ -28,23 +27,13 @@ from scheduler.validation.error_bars import (
     student,
     team_of,
 )
-from tools.validation.error_classes import TABLE, Held, class_of, held_out, stamp, table_of, text_of
+from tools.validation.error_classes import TABLE, class_of, held_out_today, stamp, table_of, text_of
 from tools.validation.error_rows import FILES, ErrorRow, Part, cases_of, error_rows, kept
 from trainlib.kernels.evidence import nest_evidence
 from trainlib.kernels.library import LIBRARY
 
 MANY = 10**9
 """Rows of a class whose bias and spread are as good as known."""
-
-
-@cache
-def rows() -> tuple[ErrorRow, ...]:
-    return kept()
-
-
-@cache
-def held() -> dict[str, list[Held]]:
-    return dict(held_out(rows()))
 
 
 def test_biases_add_and_spreads_add_by_share() -> None:
@@ -141,7 +130,7 @@ def test_a_row_of_several_parts_tells_of_none() -> None:
 )
 def test_nine_of_ten_lie_within_bars_they_had_no_part_in(programs: str, longest_percent: float) -> None:
     """A bar that always holds because it is long would be no result, so the median length is held too."""
-    items = held()[programs]
+    items = held_out_today()[programs]
     bars = sorted(item.bar.within for item in items if item.bar is not None)
     assert len(bars) == len(items) >= 14
     assert sum(item.within for item in items) >= 0.9 * len(items)
@@ -150,7 +139,7 @@ def test_nine_of_ten_lie_within_bars_they_had_no_part_in(programs: str, longest_
 
 def test_the_table_is_that_of_the_rows_and_of_today() -> None:
     """Otherwise ``python -m tools.validation.error_rows``, then ``... .error_classes``."""
-    table = table_of(rows())
+    table = table_of(kept())
     assert TABLE.read_text(encoding="utf-8") == text_of(table), "made of other rows"
     assert shipped_table().digest == stamp(), "older than tests/validation-figures.json"
     assert shipped_table() == table
@@ -159,7 +148,7 @@ def test_the_table_is_that_of_the_rows_and_of_today() -> None:
 def predicted_again(name: str, count: int) -> None:
     cases = cases_of(name)
     again = error_rows(name, random.Random(name).sample(cases, min(count, len(cases))))
-    assert set(again) <= {row for row in rows() if row.set == name}
+    assert set(again) <= {row for row in kept() if row.set == name}
 
 
 @pytest.mark.parametrize("name", FILES)
