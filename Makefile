@@ -52,6 +52,8 @@ fuzz: $(VENV)/.test
 validation: $(VENV)/.demo
 	$(BIN)/python -m tools.validation.page
 	$(BIN)/python tools/update_validation_figures.py
+	$(BIN)/python -m tools.validation.error_rows
+	$(BIN)/python -m tools.validation.error_classes
 
 # The site, into out/site: open out/site/index.html. Any warning is an error.
 docs: $(VENV)/.docs

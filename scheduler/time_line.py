@@ -74,6 +74,12 @@ def time_line(master: Iterable[MasterTime], cycles: int, program: Program, timin
     return _in_order(cycles_of)
 
 
+def calls_of(master: Iterable[MasterTime]) -> Mapping[str, int]:
+    """How often the master ran each kernel, and as `DMA` how often it waited for transfers."""
+    calls = {item.what: item.slices for item in master if item.kind == COMPUTE}
+    return {**calls, DMA: sum(item.slices for item in master if item.kind == "dma_wait")}
+
+
 def whole_line(lines: Iterable[tuple[TimeLine, int]]) -> TimeLine:
     """The time line of several programs, each run so many times."""
     found: dict[tuple[bool, str], int] = {}
@@ -81,6 +87,15 @@ def whole_line(lines: Iterable[tuple[TimeLine, int]]) -> TimeLine:
         for is_kernel, name, cycles in line:
             found[is_kernel, name] = found.get((is_kernel, name), 0) + times * cycles
     return _in_order(found)
+
+
+def whole_calls(calls: Iterable[tuple[Mapping[str, int], int]]) -> Mapping[str, int]:
+    """The calls of several programs, each run so many times."""
+    found: dict[str, int] = {}
+    for one, times in calls:
+        for name, count in one.items():
+            found[name] = found.get(name, 0) + times * count
+    return found
 
 
 def _in_order(found: Mapping[tuple[bool, str], int]) -> TimeLine:

@@ -24,6 +24,15 @@ LABEL_WIDTH = 12
 """Columns of the labels of the headline."""
 LEAST_RATE = 0.005
 """MAC/cycle that two decimals show."""
+LARGEST = 3
+"""Contributors without a comparable measurement that are named."""
+
+MUCH = 0.05
+"""Share without a comparable measurement from which on a bar is told as that of the others."""
+
+LEAST_SHARE = 0.0005
+"""Share that a decimal of a per cent shows."""
+
 _KIB = 1024
 
 
@@ -32,13 +41,15 @@ class Detail:
     """How much of a run is shown.
 
     `top` ops with most cycles and, `by` layer, step or kernel, as many totals (None: steps, and layers).
-    `full` shows every op in order instead, and every note; `why` what the ops with most cycles are bound by.
+    `full` shows every op in order instead, and every note; `why` what the ops with most cycles are bound by;
+    `evidence` adds which shares of the cycles rest on measurements.
     """
 
     top: int = 10
     by: str | None = None
     full: bool = False
     why: bool = False
+    evidence: bool = False
 
     def __post_init__(self) -> None:
         if self.top < 1:
@@ -56,7 +67,7 @@ def report_lines(summary: Mapping[str, Any], width: int, detail: Detail | None =
     """
     detail = detail or Detail()
     try:
-        lines = headline(summary, width, full=detail.full)
+        lines = headline(summary, width, full=detail.full, evidence=detail.evidence)
         for table in report_tables(summary, detail):
             lines += ["", *table.lines(width)]
         return lines
@@ -173,7 +184,9 @@ def _throughput(summary: Mapping[str, Any]) -> str:
     return f"{text}; {zeros / summary['macs']:.0%} of the products meet padding or zeros between strides"
 
 
-def headline(summary: Mapping[str, Any], width: int, *, full: bool = False) -> list[str]:
+def headline(
+    summary: Mapping[str, Any], width: int, *, full: bool = False, evidence: bool = False
+) -> list[str]:
     """What a run came to, in a few lines: cycles and time first."""
     cycles, seconds = summary["cycles"], summary["seconds"]
     clock = f" at {cycles / seconds / 1e6:.0f} MHz" if seconds else ""
@@ -182,7 +195,7 @@ def headline(summary: Mapping[str, Any], width: int, *, full: bool = False) -> l
     steps = "" if summary.get("steps", ())[-1:] == ["upd"] else steps
     first = f"{name}{summary['soc']}{steps}: {cycles:,} cycles = {seconds * 1e3:.3f} ms{clock}"
     lines = wrapped(first, width)
-    for label, text in total_lines(summary, full=full):
+    for label, text in total_lines(summary, full=full, evidence=evidence):
         lines += labelled(label, text, width)
     return lines
 
@@ -199,8 +212,10 @@ def labelled(label: str, text: str, width: int) -> list[str]:
     return wrapped(f"{label:<{LABEL_WIDTH}}{text}", width, " " * LABEL_WIDTH)
 
 
-def total_lines(summary: Mapping[str, Any], *, full: bool = False) -> list[tuple[str, str]]:
-    """The totals as (name, text): throughput, memory, check of the numbers, evidence, and the rest."""
+def total_lines(
+    summary: Mapping[str, Any], *, full: bool = False, evidence: bool = False
+) -> list[tuple[str, str]]:
+    """The totals as (name, text): throughput, memory, check of the numbers, error, and the rest."""
     lines = [
         ("throughput", _throughput(summary)),
         *([("bound by", bound_line(summary)), ("try", advice_line(summary))] if "causes" in summary else []),
@@ -214,7 +229,9 @@ def total_lines(summary: Mapping[str, Any], *, full: bool = False) -> list[tuple
     training = summary.get("training")
     if training and training["iterations"] > 1:
         lines.append(("training", training_line(training)))
-    if summary.get("evidence"):
+    if summary.get("error"):
+        lines.append(("error", error_line(summary["error"])))
+    if evidence and summary.get("evidence"):
         lines.append(("evidence", evidence_line(summary["evidence"])))
     lines.append(
         (
@@ -255,6 +272,25 @@ def _memory(summary: Mapping[str, Any]) -> str:
             of = f" of {_kib(sizes[level])}" if sizes.get(level) else ""
             parts.append(f"{level.upper()} {_kib(peak_bytes)}{of} KiB")
     return f"peak {', '.join(parts)}"
+
+
+def error_line(error: Mapping[str, Any]) -> str:
+    """How far the cycles may be off, and what of them nothing measured tells about."""
+    left = error["no_measurement"]
+    names = [f"{item['kernel']} {_share(item['share'])}" for item in left[:LARGEST]]
+    names += [_plural(len(left) - LARGEST, "other")] if len(left) > LARGEST else []
+    if error["typical_percent"] is None:
+        return f"not known: {error['note']}"
+    bar = f"typical {error['typical_percent']:.1f}%, 95% within {error['within_percent']:.1f}%"
+    gap, share = f"no comparable measurement: {', '.join(names)}", error["no_measurement_share"]
+    if share >= MUCH:
+        return f"of {1 - share:.1%} of the cycles: {bar}; the others have {gap}"
+    return f"{bar}; {_share(share)} of the cycles have {gap}" if left else bar
+
+
+def _share(share: float) -> str:
+    """A share in per cent, with what is little told as little."""
+    return f"{share:.1%}" if share >= LEAST_SHARE else "<0.1%"
 
 
 def evidence_line(evidence: Mapping[str, Any]) -> str:

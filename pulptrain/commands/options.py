@@ -57,6 +57,9 @@ Full = Annotated[bool, option("--full", "", "Every row in order, and every note.
 Why = Annotated[
     bool, option("--why", "", "What the ops with most cycles are bound by, in place of totals.", OUTPUT)
 ]
+Evidence = Annotated[
+    bool, option("--evidence", "", "Which shares of the cycles rest on measurements, too.", OUTPUT)
+]
 WorkerCount = Annotated[
     int | None, option("--workers", "N", "Processes; as many as the machine has CPUs if not given.", SEARCH)
 ]

@@ -88,6 +88,7 @@ def command(
     loop_order: LoopOrder = None,
     seed: common.Seed = 0,
     out: common.Out = None,
+    evidence: common.Evidence = False,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
     **options: Any,
@@ -128,7 +129,8 @@ def command(
                 values=given_values,
             )
         )
-        finish_run(outcome, folder, as_json=as_json, quiet=quiet, detail=Detail(full=True), teller=teller)
+        detail = Detail(full=True, evidence=evidence)
+        finish_run(outcome, folder, as_json=as_json, quiet=quiet, detail=detail, teller=teller)
 
 
 def _refuse_missing(name: str, shapes: Sequence[DrawnInput], attributes: Mapping[str, Any]) -> None:

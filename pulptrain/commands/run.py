@@ -54,6 +54,7 @@ def command(
     by: common.By = None,
     full: common.Full = False,
     why: common.Why = False,
+    evidence: common.Evidence = False,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
     **options: Any,
@@ -74,7 +75,7 @@ def command(
 
         settings = Settings(**options, seed=seed)
         check_iterations(iterations)
-        detail = Detail(top, by, full, why)
+        detail = Detail(top, by, full, why, evidence)
         source = open_source(model, settings, model_input, loss, optimizer, learning_rate)
         if dump_program:
             print_program(source.prepared(settings), as_json=as_json)

@@ -98,6 +98,7 @@ def command(
     out: Out = None,
     top: common.Top = 10,
     full: common.Full = False,
+    evidence: common.Evidence = False,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
     **options: Any,
@@ -152,7 +153,7 @@ def command(
         if as_json:
             typer.echo(json_text(summary))
         elif not quiet:
-            typer.echo("\n".join(tuning_lines(summary, table_width(), top=top, full=full)))
+            typer.echo("\n".join(tuning_lines(summary, table_width(), top=top, full=full, evidence=evidence)))
             print_paths(written)
     if outcome.interrupted:
         print(f"pulptrain: interrupted; the best so far is in {files.schedule}", file=sys.stderr)

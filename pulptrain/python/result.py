@@ -112,6 +112,11 @@ class Result:
         return None if passed is None else bool(passed)
 
     @property
+    def error(self) -> Mapping[str, Any]:
+        """How far the cycles may be off: `typical_percent`, `within_percent`; None where nothing compares."""
+        return dict(self.summary.get("error") or {})
+
+    @property
     def notes(self) -> list[str]:
         """What the scheduler has to say."""
         return list(self.summary["notes"])
@@ -160,9 +165,11 @@ class Result:
         top: int = 10,
         by: Literal["layer", "step", "kernel"] | None = None,
         full: bool = False,
+        evidence: bool = False,
     ) -> str:
-        """What ``pulptrain run`` prints with ``--top --by --full``."""
-        return "\n".join(report_lines(self.summary, width or text_width(), Detail(top, by, full)))
+        """What ``pulptrain run`` prints with ``--top --by --full --evidence``."""
+        detail = Detail(top, by, full, evidence=evidence)
+        return "\n".join(report_lines(self.summary, width or text_width(), detail))
 
     def __str__(self) -> str:
         return self.report()

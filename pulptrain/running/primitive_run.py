@@ -13,6 +13,7 @@ from configs.errors import InputError
 from pulptrain.given.channel_order import channels_last, with_order
 from pulptrain.given.given_values import replaced
 from pulptrain.given.settings import Settings, code_start, schedule_options, soc_timing
+from pulptrain.running.error_bar import error_of
 from pulptrain.running.evidence import evidence_of
 from pulptrain.running.number_check import NumberCheck
 from pulptrain.running.session import RunOutcome
@@ -20,7 +21,7 @@ from pulptrain.running.summary import run_summary, simulator_summary
 from scheduler.executor import Executor
 from scheduler.memory.host_memory import HostUse
 from scheduler.schedule import build_schedule
-from scheduler.time_line import kernels_of, time_line
+from scheduler.time_line import calls_of, kernels_of, time_line
 from traces.metrics import Metrics, check_tracks, measure
 from traces.recorder import Recorder
 from traces.stall_words import every_stall
@@ -113,6 +114,7 @@ def run_primitive(
         "accumulation": accumulation,
         "icache": settings.icache,
         "evidence": evidence_of(lines, settings),
+        "error": error_of(lines, calls_of(metrics.master), settings, timing),
         "loss": None,
         **_of_cores(metrics, result.cycles),
         "functional": check.summary(),

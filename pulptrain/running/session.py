@@ -21,6 +21,7 @@ from pulptrain.given.given_values import with_own_values
 from pulptrain.given.own_data import Data, data_of
 from pulptrain.given.settings import Settings, code_start, model_variant, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
+from pulptrain.running.error_bar import error_of
 from pulptrain.running.evidence import evidence_of
 from pulptrain.running.machine import Machine, Phase, Prepared
 from pulptrain.running.planning import planned
@@ -33,7 +34,7 @@ from scheduler.memory.host_memory import TIMING_ONLY, HostUse
 from scheduler.options import AUTO, of_programs
 from scheduler.schedule import Schedule
 from scheduler.search.cache import ResultCache
-from scheduler.time_line import whole_line
+from scheduler.time_line import calls_of, whole_calls, whole_line
 from traces.events import Slice, make_slice
 from traces.recorder import CounterSample, SortedSlices, sorted_slices
 from trainlib.ir.graph import FED_KINDS, TrainingGraph
@@ -401,21 +402,21 @@ def _curve(training: Training, summary: Mapping[str, Any]) -> list[CurvePoint]:
 
 def _summary(machine: Machine, prepared: Prepared, settings: Settings) -> dict[str, Any]:
     """Figures of one update: those of its only program, or of the mini-batches and the update together."""
-    summaries = []
-    lines = []
+    summaries, lines, calls = [], [], []
     for phase in machine.phases:
         figures = phase.figures
         assert figures is not None
         lines.append(figures.line)
+        calls.append(calls_of(figures.metrics.master))
         one = run_summary(
             phase.schedule, prepared.timing, figures.metrics, figures.kernels, codegen=settings.codegen
         )
         summaries.append({**one, "icache": settings.icache})
-    if len(summaries) == 1:
-        return {**summaries[0], "evidence": evidence_of(lines[0], settings)}
-    mini_batches = prepared.phases.mini_batches
-    evidence = evidence_of(whole_line(zip(lines, (mini_batches, 1), strict=True)), settings)
-    return {**update_summary(summaries[0], summaries[1], mini_batches), "evidence": evidence}
+    times = (1,) if len(lines) == 1 else (prepared.phases.mini_batches, 1)
+    line = whole_line(zip(lines, times, strict=True))
+    summary = summaries[0] if len(lines) == 1 else update_summary(summaries[0], summaries[1], times[0])
+    error = error_of(line, whole_calls(zip(calls, times, strict=True)), settings, prepared.timing)
+    return {**summary, "evidence": evidence_of(line, settings), "error": error}
 
 
 def _one_after_the_other(phases: Sequence[Phase]) -> SortedSlices:

@@ -118,7 +118,8 @@ def tune_model(
         {**_choice(choice, *steps[choice.op]), **in_runs.get(choice.op, {})} for choice in schedule.choices
     ]
     evidence = evidence_of(tuning.line, settings) if tuning.line else None
-    summary = _summary(schedule, tuning, untuned_cycles, evidence, choices, wall_seconds)
+    error = tuned.summary["error"] if tuned is not None else None
+    summary = _summary(schedule, tuning, untuned_cycles, evidence, error, choices, wall_seconds)
     return TuneOutcome(summary, schedule, interrupted, tuned)
 
 
@@ -127,6 +128,7 @@ def _summary(
     tuning: Tuning,
     untuned_cycles: int | None,
     evidence: Mapping[str, Any] | None,
+    error: Mapping[str, Any] | None,
     choices: Sequence[Mapping[str, Any]],
     wall_seconds: float,
 ) -> dict[str, Any]:
@@ -139,6 +141,7 @@ def _summary(
         "cycles": schedule.cycles,
         "untuned_cycles": untuned_cycles,
         "evidence": evidence,
+        "error": error,
         "layout": dict(schedule.layouts),
         "resident": [asdict(item) for item in tuning.residents],
         "candidates": schedule.candidates,

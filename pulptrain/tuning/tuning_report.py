@@ -7,14 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from scheduler.tuner.search_space import MOST_CUTS
-from traces.report import evidence_line, labelled
+from traces.report import error_line, evidence_line, labelled
 from traces.text_table import table_lines
 
 
-def tuning_lines(summary: Mapping[str, Any], width: int, *, top: int = 10, full: bool = False) -> list[str]:
-    """Headline, how it was searched, and the choices of the `top` ops with most cycles (all with `full`)."""
+def tuning_lines(
+    summary: Mapping[str, Any], width: int, *, top: int = 10, full: bool = False, evidence: bool = False
+) -> list[str]:
+    """Headline, how it was searched, and the choices of the `top` ops with most cycles (all with `full`).
+
+    `evidence` adds which shares of the cycles rest on measurements.
+    """
     lines = []
-    for label, text in _headline(summary):
+    for label, text in _headline(summary, evidence=evidence):
         lines += labelled(label, text, width)
     choices = list(summary["choices"])
     shown = choices if full else sorted(choices, key=lambda choice: -_cycles(choice))[:top]
@@ -31,14 +36,16 @@ def _cycles(choice: Mapping[str, Any]) -> int:
     return int(choice.get("run_cycles") or choice["cycles"])
 
 
-def _headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _headline(summary: Mapping[str, Any], *, evidence: bool) -> list[tuple[str, str]]:
     name = f"{summary['model']} on {summary['soc']}"
     lines = [("tuned", f"{name}: interrupted before a whole iteration was simulated")]
     if summary["cycles"] is not None:
         before = summary["untuned_cycles"]
         gain = f", untuned {before:,} ({before / summary['cycles']:.2f} times as many)" if before else ""
         lines = [("tuned", f"{name}: {summary['cycles']:,} cycles{gain}")]
-    if summary["evidence"]:
+    if summary["error"]:
+        lines.append(("error", error_line(summary["error"])))
+    if evidence and summary["evidence"]:
         lines.append(("evidence", evidence_line(summary["evidence"])))
     if summary["layout"]:
         lines.append(

@@ -24,6 +24,7 @@ def all_pages() -> dict[str, Page]:
     from tools.pages import (
         barvinn,
         buffering,
+        error_bars,
         evidence,
         formats,
         glossary,
@@ -47,7 +48,7 @@ def all_pages() -> dict[str, Page]:
     )
 
     modules = (
-        *(readme, socs, primitives, buffering, evidence, sixteen_bit, speechnet, paper),
+        *(readme, socs, primitives, buffering, error_bars, evidence, sixteen_bit, speechnet, paper),
         *(time_model, timing_defects, rtl_profile, barvinn, onnx, pytorch),
         *(model_file, soc_file, search_files, tuning, tuned, formats, glossary, python_api),
     )

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
@@ -17,8 +19,10 @@ from arch.spec.timing import SocTiming
 from configs.errors import PulptrainError
 from configs.limits import require_host_memory
 from configs.suggest import suggestion
+from scheduler.time_line import TimeLine, calls_of, time_line
 from scheduler.validation.rows.cases import BUILD, Case
 from traces.events import TRANSFER
+from traces.metrics import measure
 from traces.recorder import Recorder
 
 _NOTHING = Program("nothing", ())
@@ -120,7 +124,33 @@ def program_cycles(
 ) -> int:
     """Cycles the master core spends on the actions, offload and completion not counted."""
     soc, overhead_cycles = _soc(timing, window)
-    return soc.run(Program(name, tuple(actions)), effects=False).cycles - overhead_cycles
+    program = Program(name, tuple(actions))
+    watch = _WATCH.get()
+    if watch is None:
+        return soc.run(program, effects=False).cycles - overhead_cycles
+    recorder = Recorder()
+    watched_soc = Soc(timing, cost_model_of(timing, window), recorder, detect_races=False)
+    cycles = watched_soc.run(program, effects=False).cycles
+    master = measure(recorder.slices, cycles).master
+    watch.append((time_line(master, cycles, program, timing), calls_of(master)))
+    return cycles - overhead_cycles
+
+
+Watched = tuple[TimeLine, Mapping[str, int]]
+"""Whose the cycles of a program are, offload included, and the calls of its kernels."""
+
+_WATCH: ContextVar[list[Watched] | None] = ContextVar("watch", default=None)
+
+
+@contextmanager
+def watched() -> Iterator[list[Watched]]:
+    """Collects every program whose cycles are asked for meanwhile."""
+    found: list[Watched] = []
+    token = _WATCH.set(found)
+    try:
+        yield found
+    finally:
+        _WATCH.reset(token)
 
 
 def transfer_cycles(

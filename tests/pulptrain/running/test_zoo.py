@@ -40,4 +40,7 @@ def check_iteration(model: str, buffering: str, dtype: str) -> None:
     assert functional["passed"]
     assert functional["checked_against"] == "PyTorch"
     assert summary["peak_bytes"]["l1"] <= 64 * 1024
+    error = summary["error"]
+    assert (error["within_percent"] is None) == (error["note"] is not None)
+    assert error["within_percent"] is not None or dtype != "fp32", "every model has an error bar in fp32"
     assert summary["peak_bytes"]["l2"] <= 8 * 1024 * 1024

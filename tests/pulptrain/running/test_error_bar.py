@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The error bar of a run: every cycle is compared with measured rows of its class, or named as not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pulptrain.__main__ import run
+from pulptrain.given.settings import Settings, soc_timing
+from pulptrain.python.result import Result
+from pulptrain.running.error_bar import error_of
+from pulptrain.running.session import run_model
+from scheduler.time_line import DMA, L3, OFFLOAD, TEAM, TimeLine
+from scheduler.validation.error_bars import BESIDE, combined, shipped_table
+from traces.report import error_line, evidence_line
+
+LINE = ((False, DMA, 100), (False, TEAM, 60), (False, OFFLOAD, 40), (True, "mm", 700), (True, "relu_fw", 100))
+CALLS = {"mm": 1, "relu_fw": 2, DMA: 3}
+
+
+def error(line: TimeLine = LINE, **given: Any) -> dict[str, Any]:
+    settings = Settings(**given)
+    return error_of(line, CALLS, settings, soc_timing(settings))
+
+
+def shares(found: dict[str, Any], cause: str) -> dict[str, float]:
+    return {item["class"]: round(item["share"], 6) for item in found["by_class"] if item["cause"] == cause}
+
+
+def test_a_run_on_gvsoc_by_hand() -> None:
+    """A fork of 20 cycles goes with every call, so a call of mm takes 720 and one of relu_fw 70."""
+    found = error(timing="gvsoc", buffering="single")
+    by_class = shares(found, "machine")
+    assert by_class == {
+        "gvsoc / matmul / clang-xpulp / shared / below 2000": 0.72,
+        "gvsoc / computes / clang-xpulp / shared / below 500": 0.14,
+        "gvsoc / DMA / any / any / any": 0.1,
+        "gvsoc / offload / any / any / any": 0.04,
+    }
+    assert found["no_measurement_share"] == 0
+    classes = shipped_table().classes
+    bar = combined([(share, name, classes[name]) for name, share in by_class.items()])
+    assert (found["typical_percent"], found["within_percent"]) == (
+        pytest.approx(100 * bar.typical),
+        pytest.approx(100 * bar.within),
+    )
+    assert error_line(found) == f"typical {100 * bar.typical:.1f}%, 95% within {100 * bar.within:.1f}%"
+
+
+def test_on_rtl_compiled_kernels_have_two_causes_of_error() -> None:
+    found = error(buffering="double")
+    assert shares(found, "instructions") == {
+        "gvsoc / matmul / clang-xpulp / shared / below 2000": 0.72,
+        "gvsoc / computes / clang-xpulp / shared / below 500": 0.14,
+    }
+    assert shares(found, "machine") == {
+        "rtl / matmul / any / shared / below 2000": 0.72,
+        "rtl / computes / any / shared / below 500": 0.14,
+        f"rtl / {BESIDE} / any / any / below 500": 0.1,
+    }
+    assert found["no_measurement"] == [{"kernel": OFFLOAD, "share": 0.04}]
+    classes = shipped_table().classes
+    causes = (
+        [(share / 0.96, name, classes[name]) for name, share in shares(found, cause).items()]
+        for cause in ("instructions", "machine")
+    )
+    assert found["within_percent"] == pytest.approx(100 * combined(*causes).within)
+    assert error_line(found).endswith("%; 4.0% of the cycles have no comparable measurement: offload 4.0%")
+
+
+def test_kernels_that_ran_on_the_rtl_have_rows_of_their_own() -> None:
+    found = error(((True, "asm_2x2", 5000),), codegen="asm-xpulp")
+    assert shares(found, "instructions") == {}
+    assert list(shares(found, "machine")) == ["rtl / matmul / asm-xpulp / shared / any"]
+
+
+@pytest.mark.parametrize(
+    ("given", "note"),
+    [
+        ({"soc": "vega"}, "no cycles were measured on vega under rtl"),
+        (
+            {"soc": "pulp-cluster-rtl", "timing": "gvsoc"},
+            "no cycles were measured on pulp-cluster-rtl under gvsoc",
+        ),
+        ({"overrides": ("core.load_cycles=2",)}, "no cycles were measured with the parameters of --set"),
+    ],
+)
+def test_nothing_is_said_of_a_machine_that_was_not_measured(given: dict[str, Any], note: str) -> None:
+    found = error(**given)
+    assert (found["typical_percent"], found["within_percent"], found["by_class"]) == (None, None, [])
+    assert found["no_measurement_share"] == 1
+    assert error_line(found) == f"not known: {note}"
+
+
+def test_what_has_no_rows_is_named_the_largest_first() -> None:
+    line = (
+        (False, L3, 30),
+        (True, "adam", 20),
+        (True, "gelu_fw", 10),
+        (True, "mm_fp16", 5),
+        (True, "mm", 35),
+    )
+    found = error(line)
+    assert [item["kernel"] for item in found["no_measurement"]] == [L3, "adam", "gelu_fw", "mm_fp16"]
+    left = "the others have no comparable measurement: DMA and L3 30.0%, adam 20.0%, gelu_fw 10.0%, 1 other"
+    text = error_line(found)
+    assert text.startswith("of 35.0% of the cycles: typical ")
+    assert text.endswith(f"%; {left}")
+    whole = error(((True, "mm", 35),))
+    assert found["within_percent"] == whole["within_percent"], "the bar is that of the cycles that compare"
+    none = error(line[:4])
+    assert error_line(none) == "not known: no kernel of codegen clang-xpulp was measured"
+
+
+def test_a_team_of_one_has_the_rows_of_one_core() -> None:
+    (name,) = shares(error(((True, "mm", 50_000),), cores=1, timing="gvsoc"), "machine")
+    assert name == "gvsoc / matmul / clang-xpulp / 1 core / 10000 and more"
+
+
+def test_a_run_of_two_programs_prints_its_bar_and_the_evidence_if_asked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    result = Result(run_model("simple-mlp", Settings(accumulate=2), functional=False).summary)
+    found = result.error
+    compared = sum(item["share"] for item in found["by_class"] if item["cause"] == "machine")
+    assert compared + found["no_measurement_share"] == pytest.approx(1)
+    assert f"error {error_line(found)} utilisation" in " ".join(result.report().split())
+    assert run(["run", "simple-mlp", "--accumulate", "2", "--no-functional", "--evidence"]) == 0
+    lines = f"error {error_line(found)} evidence {evidence_line(result.summary['evidence'])}"
+    assert lines in " ".join(capsys.readouterr().out.split())
