@@ -112,12 +112,7 @@ def validate_values(schema: type[SchemaT], values: Mapping[str, Any], what: str,
         detail = error.errors(include_url=False)[0]
         key = ".".join(str(step) for step in detail["loc"])
         given = f" is {detail['input']!r}" if detail["loc"] else ""
-        message = detail["msg"].removeprefix("Value error, ")
-        raise ConfigError(
-            f"'{key}' of {what}{given}: {message[:1].lower()}{message[1:]}",
-            where=where,
-            cure=_CURES.get(detail["type"], "correct the value"),
-        ) from None
+        raise _told(detail, f"'{key}' of {what}{given}", where) from None
 
 
 def _config_error(detail: ErrorDetails, node: Node, what: str) -> ConfigError:
@@ -129,10 +124,14 @@ def _config_error(detail: ErrorDetails, node: Node, what: str) -> ConfigError:
             break
         name = f"'{step}' of {name}" if isinstance(step, str) else f"item {step + 1} of {name}"
         place = child
+    return _told(detail, f"{name} is {place.kind}", place.where)
+
+
+def _told(detail: ErrorDetails, what: str, where: str) -> ConfigError:
+    """In our words: `what` is wrong."""
     message = detail["msg"].removeprefix("Value error, ")
-    message = message[:1].lower() + message[1:]
     cure = _CURES.get(detail["type"], "correct the value")
-    return ConfigError(f"{name} is {place.kind}: {message}", where=place.where, cure=cure)
+    return ConfigError(f"{what}: {message[:1].lower()}{message[1:]}", where=where, cure=cure)
 
 
 _CURES = {"dict_type": "a mapping: {key: value}"}

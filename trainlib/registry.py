@@ -96,6 +96,7 @@ class _Registry(Mapping[str, Primitive]):
     def __init__(self) -> None:
         self._known: dict[str, dict[str, Primitive]] = {}
         """By file."""
+        self._asked: dict[str, Primitive] = {}
 
     def _of(self, file: str) -> dict[str, Primitive]:
         if file not in self._known:
@@ -105,6 +106,11 @@ class _Registry(Mapping[str, Primitive]):
         return self._known[file]
 
     def __getitem__(self, name: str) -> Primitive:
+        if name not in self._asked:
+            self._asked[name] = self._found(name)
+        return self._asked[name]
+
+    def _found(self, name: str) -> Primitive:
         own = (file for file in _FILES if file.endswith(f".{name}"))
         for file in (*own, *_SEVERAL):
             if name in self._of(file):
