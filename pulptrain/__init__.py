@@ -51,7 +51,7 @@ NAMES = {
     "validate": "pulptrain.python.api",
     "load": "pulptrain.python.api",
     "compare": "pulptrain.python.api",
-    "Comparison": "traces.comparison",
+    "Comparison": "traces.compared.comparison",
     "barvinn": "barvinn.run",
     "Result": "pulptrain.python.result",
     "OpResult": "pulptrain.python.op_result",

@@ -99,8 +99,13 @@ def tile_text(op: Mapping[str, Any]) -> str:
 
 
 def _repeated(op: Mapping[str, Any]) -> str:
-    found = _REPEATED.match(str(op["step"]))
-    return f"{_without_step(op)}.{found[1]}" if found else op_name(op)
+    return collapsed_name(_without_step(op), str(op["step"])) if op["step"] else op_name(op)
+
+
+def collapsed_name(layer: str, step: str) -> str:
+    """``layer.step``, of a step that its layer repeats without its number."""
+    found = _REPEATED.match(step)
+    return f"{layer}.{found[1] if found else step}"
 
 
 def op_name(op: Mapping[str, Any]) -> str:

@@ -46,6 +46,8 @@ COMMANDS = (
     "show idle",
     "example",
     "example explore-tutorial-cnn",
+    "compare out out",
+    "compare out measured.csv",
 )
 
 
@@ -54,6 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("json")
     (made / "small.yaml").write_text(MODEL)
     (made / "explore.yaml").write_text(SWEEP + ENERGY)
+    (made / "measured.csv").write_text("op,cycles\nfc,1000\nnothing,1\n")
     return made
 
 
