@@ -21,6 +21,10 @@ def compare_runs(
 
     `in_l1` is for a log, see `residuals`. Raises InputError for what cannot be compared or read.
     """
+    for run in runs:
+        if isinstance(run, Path) and not run.exists():
+            cure = "a folder written by `pulptrain run MODEL --out DIR`, or a file of measured cycles"
+            raise InputError(f"there is no {run}", where="compare", cure=cure)
     logs = [run for run in runs if isinstance(run, Path) and run.is_file()]
     if logs and (len(runs) != 2 or runs[1] is not logs[0]):
         raise InputError(

@@ -62,7 +62,9 @@ def test_counters_of_a_deployed_network_are_those_of_numbered_layers(tmp_path: P
 def test_counters_of_a_test_are_those_of_its_passes(tmp_path: Path) -> None:
     text = "Forward stats\n\n[0] cycles = 130\n\nBackward stats\n\n[0] cycles = 140 <= so many\n"
     assert rows(read(tmp_path, text)) == {"FW": (121, 130), "BW": (143, 140)}
-    assert rows(read(tmp_path, "STATISTICS\n[0] cycles = 300\n")) == {"iteration": (284, 300)}
+    other_core = f"[{'1' * 5000}] cycles = 7\n"
+    text = f"STATISTICS\x07\n{other_core}12:00 \x1b[32m[0] cycles = 300\x1b[0m\r\n"
+    assert rows(read(tmp_path, text)) == {"iteration": (284, 300)}
 
 
 def test_waits_for_transfers_are_left_out_where_data_lie_in_l1(tmp_path: Path) -> None:

@@ -47,9 +47,10 @@ op,cycles
 """
 """How a table begins."""
 
+_NOISE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[^\S\n\t ]|[\x00-\x08\x0e-\x1f\x7f-\x9f]")
 _HEADING = re.compile(r"(forward|backward) (?:profiling|stats)\b", re.IGNORECASE)
 _LAYER = re.compile(r"layer (\w+)\Z", re.IGNORECASE)
-_COUNTER = re.compile(r"\[(?:core )?(\d+)\] (?:elapsed clock )?cycles = *(\S+)")
+_COUNTER = re.compile(r"\[(?:core )?([0-9]+)\] (?:elapsed clock )?cycles = *(\S+)")
 _TILE = re.compile(
     r"\[([^][]+?)(?:[ _]L([23]))?\]\[[SD]B\]\[\d+ ops\]\[Tile (\d+)\] "
     r"(Pre-Kernel|Kernel|Post-Kernel|Input DMA|Output DMA)(?: took| *:) *(\S+) cycles"
@@ -95,7 +96,8 @@ def read_log(path: Path) -> tuple[Measured, ...]:
         raise InputError(f"cannot read {path}: {what}", cure="a file of measured cycles") from None
     if b"\0" in content:
         raise InputError("not text", where=str(path), cure=_CURE)
-    lines = content.decode("utf-8-sig", errors="replace").splitlines()  # noise of a serial line is no error
+    # Noise of a serial line is no error, nor are colours.
+    lines = _NOISE.sub("", content.decode("utf-8-sig", errors="replace")).split("\n")
     columns = _columns(lines)
     nodes: dict[str, _Tiles] = {}
     named: dict[str, tuple[str, list[float]]] = {}
@@ -163,10 +165,10 @@ def _of_text(path: Path, lines: Sequence[str], nodes: dict[str, _Tiles]) -> Iter
             step, layer = {"f": "FW", "b": "BW"}[found[1][0].lower()], ""
         elif found := _LAYER.match(line):
             layer = f"layer {found[1]}"
-        elif found := _COUNTER.match(line):
-            if int(found[1]) == 0:
+        elif found := _COUNTER.search(line):
+            if not found[1].strip("0"):
                 yield ".".join(filter(None, (layer, step))) or ITERATION, where, _number(found[2], where)
-        elif found := _TILE.match(line):
+        elif found := _TILE.search(line):
             cycles = _number(found[5], where, zero=True)
             nodes.setdefault(found[1], _Tiles(where)).add(found[2] or "2", (found[3], found[4]), cycles)
         elif found := _STEPS.search(line):

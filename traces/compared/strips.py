@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,12 @@ KINDS = {".png": {"Software": DRAWN_BY}, ".svg": {"Date": None, "Creator": DRAWN
 KINDS[".pdf"] = {"CreationDate": None, "ModDate": None, "Creator": DRAWN_BY}
 
 WIDTH_INCHES, LEFT_INCHES, RIGHT_INCHES = 7.2, 1.35, 0.75
-STRIP_INCHES, BAR_INCHES = 0.42, 0.1
-FONT = 6.5
+STRIP_INCHES, BAR_INCHES = 0.9, 0.1
+OF_STRIP = 0.78
+"""Height of a bar in its strip."""
+FONT = 6.0
+LEAST_EDGED_POINTS = 1.5
+"""Narrower ops would be all edge."""
 LEAST_SHARE = 0.01
 """Of the longest run that a cause must take to have bars."""
 
@@ -105,27 +110,34 @@ def draw_strips(strips: Sequence[Strip], title: str, path: Path) -> None:
 
 
 def _draw_ops(chart: Any, strips: Sequence[Strip], longest: int) -> None:
+    """Ops that follow each other and are parts of one step of a layer have one name."""
     points_per_cycle = (WIDTH_INCHES - LEFT_INCHES - RIGHT_INCHES) * POINTS_PER_INCH / longest
+    high_points = STRIP_INCHES * OF_STRIP * POINTS_PER_INCH
     for row, strip in enumerate(strips):
-        start = 0
-        for name, step, cycles in strip.ops:
-            chart.barh(
-                row,
-                cycles,
-                0.72,
-                left=start,
-                color=style(family(step)).colour,
-                edgecolor="white",
-                linewidth=0.3,
-            )
-            if text_points(name, FONT) + 2 < cycles * points_per_cycle:
-                middle = start + cycles / 2
-                chart.text(middle, row, name, ha="center", va="center", fontsize=FONT, color=ink_on(step))
-            start += cycles
-        chart.text(start, row, f" {start:,}", va="center", fontsize=FONT)
+        end = 0
+        for whole, group in groupby(strip.ops, _whole_step):
+            parts, start = list(group), end
+            for _, step, cycles in parts:
+                edge = 0.3 if len(parts) == 1 else 0.1
+                wide = cycles * points_per_cycle > LEAST_EDGED_POINTS
+                line = {"edgecolor": "white", "linewidth": edge} if wide else {}
+                chart.barh(row, cycles, OF_STRIP, left=end, color=style(family(step)).colour, **line)
+                end += cycles
+            name, points = parts[0][0] if len(parts) == 1 else whole, (end - start) * points_per_cycle
+            across = text_points(name, FONT) + 2 < points
+            if across or (text_points(name, FONT) < high_points and points > FONT + 2):
+                look = {"fontsize": FONT, "rotation": 0 if across else 90, "color": ink_on(parts[0][1])}
+                chart.text((start + end) / 2, row, name, ha="center", va="center", **look)
+        chart.text(end, row, f" {end:,}", va="center", fontsize=FONT)
     chart.set_yticks(range(len(strips)), [strip.label for strip in strips])
     chart.set_ylim(len(strips) - 0.5, -0.5)
     chart.tick_params(axis="y", length=0)
+
+
+def _whole_step(op: tuple[str, str, int]) -> str:
+    """``layer.FW`` of ``layer.FW_STEP7``."""
+    name, step, _ = op
+    return name.removesuffix(step) + step.partition("_")[0]
 
 
 def _draw_causes(axes: Any, strips: Sequence[Strip], causes: Sequence[str]) -> None:

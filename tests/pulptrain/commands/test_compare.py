@@ -121,7 +121,7 @@ def test_runs_that_cannot_be_compared(
         ([three[0], empty], "empty: run and ops do not all say their causes"),
         ([three[0], truncated], "truncated/summary.json: not JSON"),
         ([foreign, three[0]], "foreign/summary.json: no model"),
-        ([three[0], str(tmp_path / "none")], "cannot read"),
+        ([three[0], str(tmp_path / "none")], "compare: there is no "),
         ([str(log), three[0]], "log.txt: a log is compared with one run"),
         ([*three, str(log)], "log.txt: a log is compared with one run"),
         ([str(log)], "log.txt: a log is compared with one run"),
