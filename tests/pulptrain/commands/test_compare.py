@@ -24,7 +24,7 @@ def summary(cycles: dict[str, int], *, model: str = "m", offload: int = 4, **cau
     ops = [
         {
             **dict.fromkeys(("macs", "tiles", "bytes_in", "bytes_out"), 0),
-            **{"name": name, "step": "FW", "cycles": count, "stalls": {}},
+            **{"name": name, "step": name.rpartition(".")[2], "cycles": count, "stalls": {}},
             "causes": counted(2 * count, **causes),
         }
         for name, count in cycles.items()
@@ -90,6 +90,17 @@ def test_what_changed_most_stands_first(three: list[str], capsys: pytest.Capture
         "1 others        0   5      +5       new",
         "offload         4   4      +0",
         "total         114  99     -15   -13.2 %",
+    ]
+
+
+def test_repeated_steps_are_one_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = ({"gru.FW_STEP0": 9, "gru.FW_STEP1": 8, "fc.FW": 5}, {"gru.FW_STEP0": 7, "gru.FW_STEP1": 7})
+    folders = [stored(tmp_path / str(number), summary(cycles)) for number, cycles in enumerate(runs)]
+    assert run(["compare", *folders]) == 0
+    rows = capsys.readouterr().out.splitlines()[-5:]
+    assert [row.split() for row in rows[1:3]] == [
+        ["fc.FW", "5", "0", "-5", "-100.0", "%"],
+        ["gru.FW_STEP", "x2", "17", "14", "-3", "-17.6", "%"],
     ]
 
 
