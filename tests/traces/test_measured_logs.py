@@ -89,7 +89,7 @@ def test_tiles_of_a_node_are_added_up(tmp_path: Path) -> None:
     assert rows(found) == {"conv.FW": (100, 92), "act.FW": (10, 11)}
     graph = summary({"Gemm_5.WG": 30, "/w/Add.UPD": 3})
     text = (
-        "[Gemm_5_L2][SB][9 ops][Tile 0] Kernel : 33 cycles\n[w_Add_L2][SB][9 ops][Tile 0] Kernel : 4 cycles"
+        "[Gemm_5_L2][SB][9 ops][Tile 0] Kernel : 33 cycles\n[_w__Add_L2][SB][9 ops][Tile 0] Kernel : 4 cycles"
     )
     assert rows(read(tmp_path, text, graph)) == {"Gemm_5.WG": (30, 33), "/w/Add.UPD": (3, 4)}
 
@@ -137,6 +137,8 @@ def test_what_several_rows_hold_is_counted_once(tmp_path: Path) -> None:
     text = str(found)
     assert "measured, but no op (line): nothing (5)" in text
     assert "not in the total" in text
+    assert "rnn.FW_STEP x2, loss.LOSS" in text
+    assert "\n3 others" in "\n".join(found.lines(100, 1))
 
 
 @pytest.mark.parametrize(

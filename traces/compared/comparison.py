@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from traces.causes import bound_by
 from traces.compared.strips import Strip
 from traces.report import wrapped
 from traces.text_table import Table
-from traces.totals import collapsed_name, op_name
+from traces.totals import collapsed_names, op_name
 from traces.why import check_causes
 
 
@@ -105,19 +105,15 @@ class Comparison:
         )
 
     def _by_op(self, top: int) -> Table:
-        groups: dict[str, list[ComparedOp]] = {}
-        for op in self.ops:
-            layer, _, step = op.name.rpartition(".")
-            groups.setdefault(collapsed_name(layer, step), []).append(op)
+        cycles_by_op = {op.name: op.cycles for op in self.ops}
         summed = [
-            (f"{name} x{len(ops)}" if len(ops) > 1 else ops[0].name, _sums(ops))
-            for name, ops in groups.items()
+            (shown, _sums([cycles_by_op[name] for name in names]))
+            for shown, names in collapsed_names(cycles_by_op).items()
         ]
         summed.sort(key=lambda row: -abs(row[1][-1] - row[1][0]))
         rows = [_row(name, cycles) for name, cycles in summed[:top]]
         if summed[top:]:
-            rest = [sum(column) for column in zip(*(cycles for _, cycles in summed[top:]), strict=True)]
-            rows.append(_row(f"{len(summed) - top} others", rest))
+            rows.append(_row(f"{len(summed) - top} others", _sums([cycles for _, cycles in summed[top:]])))
         rows += [_row("offload", self.offload_cycles), _row("total", self.cycles)]
         return Table(("changed most", *self.names, "change", ""), rows)
 
@@ -147,7 +143,7 @@ def compared(summaries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Co
         for name in dict.fromkeys(name for run in by_run for name in run)
     ]
     cycles = tuple(summary["cycles"] for summary in summaries)
-    named_cycles = _sums(ops)
+    named_cycles = _sums([op.cycles for op in ops])
     return Comparison(
         str(summaries[0]["model"]),
         tuple(names),
@@ -166,9 +162,9 @@ def _side_by_side(causes: Sequence[Mapping[str, int]]) -> dict[str, tuple[int, .
     return {name: tuple(group.get(name, 0) for group in groups) for name in names}
 
 
-def _sums(ops: Sequence[ComparedOp]) -> list[int]:
-    """Cycles of ops together, run by run."""
-    return [sum(column) for column in zip(*(op.cycles for op in ops), strict=True)]
+def _sums(rows: Iterable[Sequence[int]]) -> list[int]:
+    """Rows added up, run by run."""
+    return [sum(column) for column in zip(*rows, strict=True)]
 
 
 def _row(name: str, cycles: Sequence[int]) -> list[str]:

@@ -79,7 +79,7 @@ class Measured:
     @property
     def cycles(self) -> int:
         """The median of the samples."""
-        return round(median(self.samples))
+        return max(round(median(self.samples)), 1)
 
 
 def read_log(path: Path) -> tuple[Measured, ...]:

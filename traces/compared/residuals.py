@@ -15,12 +15,12 @@ from traces.compared.log import ITERATION, OPTIMIZER, TRAIN, Measured
 from traces.compared.strips import Strip
 from traces.report import wrapped
 from traces.text_table import Table
-from traces.totals import base_step, layer_of, op_name
+from traces.totals import base_step, collapsed_names, layer_of, op_name
 from traces.why import check_causes
 
 Summary = Mapping[str, Any]
 
-BACKWARD = ("IG", "WG")
+BACKWARD = ("IG", "WG", "BPTT")
 """Steps that a measurement of BW holds."""
 
 TRANSFERS = ("dma_in", "dma_out", "l3", "dma_program")
@@ -153,11 +153,12 @@ class Residuals:
         for table in (self._by_layer(), self._by_row(top)):
             lines += ["", *table.lines(width)]
         if self.unmatched:
-            names = [f"{item.name} ({item.where.rpartition(':')[2]})" for item in self.unmatched]
-            lines += ["", *wrapped(f"measured, but no op (line): {', '.join(names)}", width)]
+            names = ", ".join(f"{item.name} ({item.where.rpartition(':')[2]})" for item in self.unmatched)
+            lines += ["", *wrapped(f"measured, but no op (line): {names}", width)]
         if self.unmeasured:
             cycles = sum(self.unmeasured.values())
-            text = f"not measured ({cycles:,} cycles predicted): {', '.join(self.unmeasured)}"
+            names = ", ".join(collapsed_names(self.unmeasured))
+            text = f"not measured ({cycles:,} cycles predicted): {names}"
             lines += ["", *wrapped(text, width)]
         return lines
 
@@ -174,15 +175,21 @@ class Residuals:
         def difference(row: Residual) -> int:
             return -abs(row.predicted_cycles - row.measured_cycles)
 
-        shown = sorted(self.rows, key=difference)[:top]
+        ordered = sorted(self.rows, key=difference)
         rows = [
             [
                 *_cells(row.name, row.predicted_cycles, row.measured_cycles),
                 f"median of {row.samples}" if row.samples > 1 else "",
                 "" if row.counted else "not in the total",
             ]
-            for row in shown
+            for row in ordered[:top]
         ]
+        if rest := ordered[top:]:
+            predicted, measured = (
+                sum(row.predicted_cycles for row in rest),
+                sum(row.measured_cycles for row in rest),
+            )
+            rows.append([*_cells(f"{len(rest)} others", predicted, measured), "", ""])
         return _table("differ most", rows, "samples", "")
 
 
@@ -313,4 +320,4 @@ def _groups_of(op: Summary, numbers: Mapping[str, int]) -> Iterator[tuple[str, s
 
 def _plain(name: str) -> str:
     """A name as compilers mangle it: Deeploy makes ``node_0_conv_Conv`` of ``/node 0/conv/Conv``."""
-    return re.sub(r"\W+", "_", name.casefold()).strip("_")
+    return re.sub(r"[\W_]+", "_", name.casefold()).strip("_")
