@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import shlex
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -24,12 +25,15 @@ WIDTH, ROWS = 100, 3
 
 UNROLLED = " ".join(f"--kernel {step}=mm_unroll_2x4" for step in ("FW", "WG", "IG"))
 
+SCHEDULE = "tuned.yaml"
+
 
 @dataclass(frozen=True)
 class Story:
     """A run that is too slow, and options, beside or in place of some of its own, that were tried in turn.
 
-    `held_by` are zoo models whose golden figures tell whether this would be another today.
+    `held_by` are zoo models whose golden figures tell whether this would be another today. With `tune`,
+    options of that command, it has written the schedule of what is tried.
     """
 
     title: str
@@ -37,6 +41,7 @@ class Story:
     before: str
     tried: tuple[str, ...]
     held_by: tuple[str, ...]
+    tune: str = ""
 
 
 STORIES: Mapping[str, Story] = {
@@ -50,7 +55,16 @@ STORIES: Mapping[str, Story] = {
         ("--fpus private", "--set fpu.divsqrt_count=8"),
         ("cct", "tiny-transformer"),
     ),
-    "batch": Story("batch of 8", "tutorial-cnn", "--batch 8", (f"--batch 8 {UNROLLED}",), ("tutorial-cnn",)),
+    "batch": Story(
+        *(
+            "batch of 8",
+            "tutorial-cnn",
+            "--batch 8",
+            (f"--batch 8 --schedule {SCHEDULE}",),
+            ("tutorial-cnn",),
+        ),
+        tune="--batch 8 --cuts 2",
+    ),
     "l1": Story("too little L1", "tutorial-cnn", "--l1 20KiB", ("--l1 32KiB",), ()),
 }
 """By block of the page; those that no golden figure holds are cheap."""
@@ -62,11 +76,14 @@ def words(model: str, options: str) -> str:
 
 
 @cache
-def summary_of(model: str, options: str) -> dict[str, Any]:
-    """What the command prints with ``--json``."""
+def summary_of(model: str, options: str, tune: str = "") -> dict[str, Any]:
+    """What the command prints with ``--json``, after `tune` has written its schedule."""
     place = str(ROOT / model) if Path(model).suffix else model
-    with redirect_stdout(io.StringIO()) as out:
-        code = run([*shlex.split(words(place, options))[1:], "--json"])
+    with redirect_stdout(io.StringIO()) as out, tempfile.TemporaryDirectory() as folder:
+        schedule = str(Path(folder) / SCHEDULE)
+        code = run(["tune", place, *shlex.split(tune), "--quiet", "--schedule", schedule]) if tune else 0
+        command = words(place, options.replace(SCHEDULE, schedule))
+        code = code or run([*shlex.split(command)[1:], "--json"])
     if code:
         raise ValueError(f"{words(model, options)}: exit code {code}")
     found: dict[str, Any] = json.loads(out.getvalue())
@@ -83,8 +100,9 @@ def transcript(story: Story) -> str:
     ]
     for number, options in enumerate(story.tried, 1):
         name = "after" if number == len(story.tried) else "tried"
-        found = compared([before, summary_of(story.model, options)], ("before", name))
-        lines += ["", f"$ {words(story.model, options)} --out {name}"]
+        found = compared([before, summary_of(story.model, options, story.tune)], ("before", name))
+        tuning = f"$ pulptrain tune {story.model} {story.tune} --schedule {SCHEDULE}"
+        lines += ["", *([tuning] if story.tune else []), f"$ {words(story.model, options)} --out {name}"]
         lines += [f"$ pulptrain compare before {name} --top {ROWS}", *found.lines(WIDTH, ROWS)]
     return "\n".join(["```text", *lines, "```"])
 
@@ -101,9 +119,11 @@ def overview() -> str:
             if name != "compute"
         )
         for options in story.tried:
-            after = summary_of(story.model, options)["cycles"]
+            after = summary_of(story.model, options, story.tune)["cycles"]
             gained = before["cycles"] - after
             shown = options.replace(UNROLLED, "`mm_unroll_2x4`").removeprefix(story.before).strip()
+            if story.tune:
+                shown = f"pulptrain tune {story.tune}"
             rows.append(
                 (
                     *(story.title, f"{first} {share:.0%}", shown, f"{before['cycles']:,}", f"{after:,}"),
@@ -123,7 +143,7 @@ def said() -> list[str]:
 def _rests_on(story: Story) -> Callable[[], object]:
     example = ROOT / story.model
     text = example.read_text(encoding="utf-8") if example.is_file() else ""
-    return lambda: [golden(*story.held_by), said(), text, story.before, story.tried]
+    return lambda: [golden(*story.held_by), said(), text, story.before, story.tried, story.tune]
 
 
 PAGE = Page(
