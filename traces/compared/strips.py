@@ -115,19 +115,26 @@ def _draw_ops(chart: Any, strips: Sequence[Strip], longest: int) -> None:
     high_points = STRIP_INCHES * OF_STRIP * POINTS_PER_INCH
     for row, strip in enumerate(strips):
         end = 0
+        spans: dict[tuple[str, float], list[tuple[int, int]]] = {}
         for whole, group in groupby(strip.ops, _whole_step):
             parts, start = list(group), end
             for _, step, cycles in parts:
                 edge = 0.3 if len(parts) == 1 else 0.1
                 wide = cycles * points_per_cycle > LEAST_EDGED_POINTS
-                line = {"edgecolor": "white", "linewidth": edge} if wide else {}
-                chart.barh(row, cycles, OF_STRIP, left=end, color=style(family(step)).colour, **line)
+                spans.setdefault((family(step), edge if wide else 0.0), []).append((end, cycles))
                 end += cycles
             name, points = parts[0][0] if len(parts) == 1 else whole, (end - start) * points_per_cycle
             across = text_points(name, FONT) + 2 < points
             if across or (text_points(name, FONT) < high_points and points > FONT + 2):
                 look = {"fontsize": FONT, "rotation": 0 if across else 90, "color": ink_on(parts[0][1])}
                 chart.text((start + end) / 2, row, name, ha="center", va="center", **look)
+        for (step, edge), found in spans.items():
+            look = {
+                "facecolor": style(step).colour,
+                "edgecolor": "white" if edge else "none",
+                "linewidth": edge,
+            }
+            chart.broken_barh(found, (row - OF_STRIP / 2, OF_STRIP), **look)
         chart.text(end, row, f" {end:,}", va="center", fontsize=FONT)
     chart.set_yticks(range(len(strips)), [strip.label for strip in strips])
     chart.set_ylim(len(strips) - 0.5, -0.5)
