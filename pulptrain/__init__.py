@@ -51,7 +51,8 @@ NAMES = {
     "validate": "pulptrain.python.api",
     "load": "pulptrain.python.api",
     "compare": "pulptrain.python.api",
-    "Comparison": "traces.comparison",
+    "Comparison": "traces.compared.comparison",
+    "Residuals": "traces.compared.residuals",
     "barvinn": "barvinn.run",
     "Result": "pulptrain.python.result",
     "OpResult": "pulptrain.python.op_result",
@@ -91,6 +92,8 @@ if TYPE_CHECKING:
     from pulptrain.python.result import Result as Result
     from pulptrain.python.tuned import Tuned as Tuned
     from pulptrain.python.validated import Validated as Validated
+    from traces.compared.comparison import Comparison as Comparison
+    from traces.compared.residuals import Residuals as Residuals
 else:
 
     def __getattr__(name: str) -> object:

@@ -51,6 +51,19 @@ def collapsed(ops: Sequence[Mapping[str, Any]]) -> list[Total]:
     return _grouped(ops, _repeated, count=True)
 
 
+def collapsed_names(names: Iterable[str]) -> dict[str, list[str]]:
+    """Names of ops by what is shown of them: ``gru.FW_STEP x49`` of those that repeat a step of a layer."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        layer, _, step = name.rpartition(".")
+        found = _REPEATED.match(step)
+        groups.setdefault(f"{layer}.{found[1]}" if layer and found else name, []).append(name)
+    return {
+        f"{whole} x{len(members)}" if len(members) > 1 else members[0]: members
+        for whole, members in groups.items()
+    }
+
+
 def largest(rows: Iterable[Total], most: int) -> tuple[list[Total], Total | None]:
     """The `most` rows with most cycles, and the others added up, if there are any."""
     ordered = sorted(rows, key=lambda row: -row.cycles)

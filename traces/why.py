@@ -98,6 +98,7 @@ def check_causes(summary: Summary, where: str = "summary.json") -> None:
     """Raise InputError unless run and ops say causes and what is added up: anybody may change a file."""
     ops = summary.get("ops")
     is_whole = isinstance(ops, list) and len(ops) > 0 and _is_counted(summary, ("cycles", "cores"))
+    is_whole = is_whole and min(summary["cycles"], summary["cores"], sum(summary["causes"].values())) > 0
     if not is_whole or not all(_is_op(op) for op in summary["ops"]):
         raise InputError(
             "run and ops do not all say their causes",
@@ -109,7 +110,8 @@ def check_causes(summary: Summary, where: str = "summary.json") -> None:
 def _is_op(op: Any) -> bool:
     names = ("name", "step")
     said = isinstance(op, dict) and all(isinstance(op.get(key), str) for key in names)
-    return said and _is_counted(op, _ADDED) and isinstance(op.get("tile", {}), dict)
+    loops = isinstance(op.get("tile", {}), dict) and isinstance(op.get("loop_order") or (), list | tuple)
+    return said and loops and _is_counted(op, _ADDED)
 
 
 def _is_counted(item: Summary, keys: Sequence[str]) -> bool:

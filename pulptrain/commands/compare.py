@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pulptrain compare A B [C ...]`: what changed between runs of one model, by op and by cause."""
+"""`pulptrain compare A B [C ...]`: what changed between runs of one model; `compare RUN LOG`: what is off.
+
+What is a folder is a run, what is a file is a log.
+"""
 
 from __future__ import annotations
 
@@ -18,39 +21,56 @@ WORSE = 5
 
 
 def command(
-    folders: Annotated[
-        list[str], typer.Argument(metavar="RUN RUN...", help="Folders written by `pulptrain run --out`.")
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN RUN...|LOG",
+            help="Folders written by `pulptrain run --out`; or one, and a file of measured cycles.",
+        ),
     ],
     fail_above: Annotated[
         str | None,
         common.option(
             "--fail-above",
             "PERCENT",
-            "Exit with 5 if the last run takes so much more than the first, e.g. 2%.",
+            "Exit with 5 if the last run takes so much more than the first, e.g. 2%; or if the sum of a log "
+            "is off by so much.",
         ),
+    ] = None,
+    in_l1: Annotated[
+        bool,
+        common.option(
+            "--in-l1", "", "What was measured had its data in L1: predict without waits for transfers."
+        ),
+    ] = False,
+    out: Annotated[
+        str | None,
+        common.option("--out", "FILE.png|svg|pdf", "Draw them on one time axis.", common.OUTPUT),
     ] = None,
     top: common.Top = 10,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
 ) -> None:
-    """Compare runs of one model: the first with the last, op by op and cause by cause."""
+    """Compare the first with the last of several runs of a model, or a run with measured cycles."""
     with telling("reading runs", show=not (quiet or as_json)):
         from pulptrain.commands.printing import table_width
-        from pulptrain.running.stored_run import read_summary
-        from traces.comparison import compared
+        from pulptrain.running.compared_runs import compare_runs
+        from traces.compared.strips import check_picture, draw_strips
         from traces.report import Detail
 
         most_percent = None if fail_above is None else parse_percent(fail_above)
         detail = Detail(top)
-        found = compared([read_summary(Path(folder)) for folder in folders], _names(folders))
+        picture = None if out is None else check_picture(out)
+        found = compare_runs([Path(run) for run in runs], _names(runs), in_l1=in_l1)
+        if picture is not None:
+            draw_strips(found.strips(), found.model, picture)
     if as_json:
         typer.echo(json_text(found.as_dict()))
     elif not quiet:
         typer.echo("\n".join(found.lines(table_width(), detail.top)))
-    if (
-        most_percent is not None
-        and 100 * (found.cycles[-1] - found.cycles[0]) > most_percent * found.cycles[0]
-    ):
+        if picture is not None:
+            typer.echo(picture)
+    if most_percent is not None and found.is_above(most_percent):
         raise typer.Exit(WORSE)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pulptrain new FILE`: a file to begin with, every key explained."""
+"""`pulptrain new FILE`: a file to begin with, every key explained; or a table for measured cycles."""
 
 from __future__ import annotations
 
@@ -21,33 +21,60 @@ KINDS = ("model", "soc", "explore")
 
 def command(
     file: Annotated[
-        str, typer.Argument(metavar="FILE.yaml", help="The file to write; never one that is there.")
+        str,
+        typer.Argument(
+            metavar="FILE.yaml|FILE.csv",
+            help="The file to write, never one that is there; .csv for a table of measured cycles.",
+        ),
     ],
     kind: Annotated[
         str, common.option("--kind", "|".join(KINDS), "What it describes.", common.RUN)
     ] = "model",
+    of: Annotated[
+        str | None,
+        common.option("--of", "RUN", "Folder of a run whose ops the table has as rows.", common.RUN),
+    ] = None,
     quiet: common.Quiet = False,
 ) -> None:
-    """Write a commented template: a model, a SoC or an exploration, that runs as it is."""
+    """Write a commented template: a model, a SoC or an exploration, that runs as it is, or a table."""
     from configs.library import SUFFIXES  # reads YAML, which is slow to import
 
+    is_table = file.endswith(".csv")
+    if of is not None and not is_table:
+        raise InputError("ops of a run are rows of a table", where="--of", cure="measured.csv as the file")
     if kind not in KINDS:
         raise InputError(f"there is no template {kind!r}", where="--kind", cure=suggestion(kind, KINDS))
-    if not file.endswith(SUFFIXES):
+    if not file.endswith((*SUFFIXES, ".csv")):
         raise InputError(f"{file!r} would not be read as a file", where="new", cure=f"{file}.yaml")
     if Path(file).exists():
         raise InputError(f"{file!r} is there already", where="new", cure="another name")
     target = check_file(file, "new", lambda there: False)
-    write_text(target, template(kind, target))
+    write_text(target, table_of(of, file) if is_table else template(kind, target))
     if not quiet:
-        typer.echo(f"wrote {file}; {_NEXT[kind].format(file=file)}")
+        typer.echo(f"wrote {file}; {_NEXT['table' if is_table else kind].format(file=file)}")
 
 
 _NEXT = {
     "model": "run it: pulptrain run {file}",
     "soc": "use it: pulptrain run tutorial-cnn --soc {file}",
     "explore": "run it: pulptrain explore {file}",
+    "table": "fill in cycles, then: pulptrain compare RUN {file}",
 }
+
+
+def table_of(folder: str | None, file: str) -> str:
+    """A table for measured cycles, with a row an op of a run, if one is given. Raises `InputError`."""
+    from pulptrain.running.stored_run import read_summary
+    from traces.compared.log import TEMPLATE
+    from traces.compared.residuals import known_names
+    from traces.why import check_causes
+
+    names = []
+    if folder is not None:
+        summary = read_summary(Path(folder))
+        check_causes(summary, folder)
+        names = known_names(summary)
+    return TEMPLATE.format(file=file) + "".join(f"{name},\n" for name in names)
 
 
 def template(kind: str, target: Path) -> str:

@@ -22,7 +22,8 @@ from pulptrain.python.validated import Validated
 from pulptrain.running.result_cache import cache_of
 
 if TYPE_CHECKING:
-    from traces.comparison import Comparison
+    from traces.compared.comparison import Comparison
+    from traces.compared.residuals import Residuals
 
 ModelLike = Model | str | PathLike[str]
 """A network, the name of one that ships, or the path of a model file."""
@@ -230,18 +231,18 @@ def _values(value: object) -> str:
     return str(value)
 
 
-def compare(*runs: Result | str | PathLike[str]) -> Comparison:
-    """What changed between two or more runs of one model, by op and by cause; printed it is tables.
+def compare(*runs: Result | str | PathLike[str], in_l1: bool = False) -> Comparison | Residuals:
+    """What changed between runs of one model, or how far one is off from a log; printed it is tables.
 
     `runs` are results, or folders that `save` or ``--out`` has written; the first is what the others are
-    compared with. Raises `InputError` for runs of different models, fewer than two, and for a folder that
-    holds no run.
+    compared with. A file in place of the second is a log of measured cycles (docs/measured-logs.md); with
+    `in_l1` predictions are without waits for transfers. Raises `InputError` for runs of different models,
+    fewer than two, a folder that holds no run, and a log in which nothing is an op of the run.
     """
-    from pulptrain.running.stored_run import read_summary
-    from traces.comparison import compared
+    from pulptrain.running.compared_runs import compare_runs
 
-    summaries = [run.summary if isinstance(run, Result) else read_summary(Path(fspath(run))) for run in runs]
-    return compared(summaries, [f"run {number}" for number in range(1, len(runs) + 1)])
+    given = [run.summary if isinstance(run, Result) else Path(fspath(run)) for run in runs]
+    return compare_runs(given, [f"run {number}" for number in range(1, len(runs) + 1)], in_l1=in_l1)
 
 
 def load(folder: str | PathLike[str]) -> Result | Explored:

@@ -28,6 +28,7 @@ def all_pages() -> dict[str, Page]:
         evidence,
         formats,
         glossary,
+        measured_logs,
         model_file,
         onnx,
         paper,
@@ -45,12 +46,14 @@ def all_pages() -> dict[str, Page]:
         timing_defects,
         tuned,
         tuning,
+        why_slow,
     )
 
     modules = (
         *(readme, socs, primitives, buffering, error_bars, evidence, sixteen_bit, speechnet, paper),
         *(time_model, timing_defects, rtl_profile, barvinn, onnx, pytorch),
         *(model_file, soc_file, search_files, tuning, tuned, formats, glossary, python_api),
+        *(why_slow, measured_logs),
     )
     return {module.__name__.rpartition(".")[2]: module.PAGE for module in modules}
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO, cast
@@ -137,6 +137,7 @@ def read_cases(
     if named_by != ("id",) and BUILD in header:
         named_by = (*named_by, BUILD)
     cases = []
+    there: dict[str, dict[str, None]] = {item.column: {} for item in selections}
     for line, cells in rows:
         try:
             case = _case(header, cells, columns, named_by, f"{path}:{line}")
@@ -145,12 +146,21 @@ def read_cases(
                 raise
             unreadable.append(error)
             continue
+        for column, values in there.items():
+            values[case.cells[column]] = None
         if all(case.cells[item.column] in item.values for item in selections):
             cases.append(case)
     if not cases and not unreadable:
-        cure = "check --where" if selections else "add a row per measurement"
+        cure = "; ".join(f"{column} is one of {_some(values)}" for column, values in there.items())
+        cure = f"--where: {cure}" if selections else "add a row per measurement"
         raise InputError("there is no row to predict", where=str(path), cure=cure)
     return tuple(cases)
+
+
+def _some(values: Iterable[str], most: int = 20) -> str:
+    """Different cells of a column, for people."""
+    ordered = sorted(values)
+    return ", ".join([*(repr(value) for value in ordered[:most]), *(["..."] if ordered[most:] else [])])
 
 
 def _case(

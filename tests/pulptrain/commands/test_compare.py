@@ -16,6 +16,7 @@ from pulptrain.__main__ import run
 from pulptrain.commands.compare import WORSE
 from shared.paths import ROOT
 from traces.causes import CAUSES
+from traces.compared.residuals import Residuals
 
 
 def summary(cycles: dict[str, int], *, model: str = "m", offload: int = 4, **causes: int) -> dict[str, Any]:
@@ -23,7 +24,7 @@ def summary(cycles: dict[str, int], *, model: str = "m", offload: int = 4, **cau
     ops = [
         {
             **dict.fromkeys(("macs", "tiles", "bytes_in", "bytes_out"), 0),
-            **{"name": name, "step": "FW", "cycles": count, "stalls": {}},
+            **{"name": name, "step": name.rpartition(".")[2], "cycles": count, "stalls": {}},
             "causes": counted(2 * count, **causes),
         }
         for name, count in cycles.items()
@@ -92,6 +93,17 @@ def test_what_changed_most_stands_first(three: list[str], capsys: pytest.Capture
     ]
 
 
+def test_repeated_steps_are_one_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = ({"gru.FW_STEP0": 9, "gru.FW_STEP1": 8, "fc.FW": 5}, {"gru.FW_STEP0": 7, "gru.FW_STEP1": 7})
+    folders = [stored(tmp_path / str(number), summary(cycles)) for number, cycles in enumerate(runs)]
+    assert run(["compare", *folders]) == 0
+    rows = capsys.readouterr().out.splitlines()[-5:]
+    assert [row.split() for row in rows[1:3]] == [
+        ["fc.FW", "5", "0", "-5", "-100.0", "%"],
+        ["gru.FW_STEP", "x2", "17", "14", "-3", "-17.6", "%"],
+    ]
+
+
 @pytest.mark.parametrize(("most", "code"), [("28%", 5), ("28.1", 0), ("0", 5)])
 def test_more_cycles_than_allowed_exit_with_5(three: list[str], most: str, code: int) -> None:
     """146 after 114 are 28.07 % more."""
@@ -105,18 +117,84 @@ def test_runs_that_cannot_be_compared(
     other = stored(tmp_path / "other", summary({"fc.FW": 1}, model="n"))
     old = stored(tmp_path / "old", {**summary({"fc.FW": 1}), "causes": None})
     empty = stored(tmp_path / "empty", {**summary({}), "ops": []})
+    truncated = stored(tmp_path / "truncated", summary({"fc.FW": 1}))
+    text = (tmp_path / "truncated" / "summary.json").read_text()
+    (tmp_path / "truncated" / "summary.json").write_text(text[:-9])
+    foreign = stored(tmp_path / "foreign", {"name": "mine"})
+    log, notes = tmp_path / "log.txt", tmp_path / "notes.png"
+    log.write_text("fc.FW 99\n")
+    notes.write_text("notes")
     for arguments, told in (
         ([three[0]], "one run alone"),
         ([three[0], str(tmp_path)], "cannot read"),
         ([three[0], other], "other: a run of n, a is one of m"),
         ([three[0], old], "old: run and ops do not all say their causes"),
         ([three[0], empty], "empty: run and ops do not all say their causes"),
+        ([three[0], truncated], "truncated/summary.json: not JSON"),
+        ([foreign, three[0]], "foreign/summary.json: no model"),
+        ([three[0], str(tmp_path / "none")], "compare: there is no "),
+        ([str(log), three[0]], "log.txt: a log is compared with one run"),
+        ([*three, str(log)], "log.txt: a log is compared with one run"),
+        ([str(log)], "log.txt: a log is compared with one run"),
+        ([empty, str(log)], "empty: run and ops do not all say their causes"),
+        ([three[0], "/dev/null"], "cannot read"),
+        ([*three, "--in-l1"], "--in-l1: there is no log"),
+        ([*three, "--out", "picture.txt"], "--out: 'picture.txt' is no picture"),
+        ([*three, "--out", str(notes)], "would be lost"),
         ([*three, "--fail-above", "much"], "--fail-above: cannot read 'much'"),
         ([*three, "--fail-above", "-1%"], "--fail-above: cannot read '-1%'"),
         ([*three, "--top", "0"], "--top: 0 rows"),
     ):
         assert run(["compare", *arguments]) == 2, arguments
-        assert told in capsys.readouterr().err
+        error = capsys.readouterr().err
+        assert told in error
+        assert "Traceback" not in error
+    assert notes.read_text() == "notes"
+
+
+def test_a_run_is_held_against_a_log(three: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    log = Path(three[0]).with_name("log.txt")
+    log.write_text("boot\nop fc.FW 125\nconv.FW 7\n")
+    assert run(["compare", three[0], str(log), "--fail-above", "20.1"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "m: 100 cycles predicted, 125 measured (-20.0%); median error 20.0%, worst -20.0% in fc.FW",
+        "",
+        "layer  predicted  measured  difference   error",
+        "fc           100       125         -25  -20.0%",
+        "total        100       125         -25  -20.0%",
+        "",
+        "differ most  predicted  measured  difference   error",
+        "fc.FW              100       125         -25  -20.0%",
+        "",
+        "measured, but no op (line): conv.FW (3)",
+        "",
+        "not measured (10 cycles predicted): old.FW",
+    ]
+    assert run(["compare", three[0], str(log), "--fail-above", "19.9", "--json"]) == WORSE
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["predicted"], answer["measured"], answer["error_percent"]) == (
+        100,
+        125,
+        pytest.approx(-20),
+    )
+    assert answer["without_op"] == [{"name": "conv.FW", "measured": 7, "where": f"{log}:3"}]
+    assert answer["without_measurement"] == [{"op": "old.FW", "predicted": 10}]
+    found = pt.compare(three[0], log)
+    assert isinstance(found, Residuals)
+    assert found.as_dict()["rows"] == answer["rows"]
+
+
+def test_runs_are_drawn_on_one_time_axis(
+    three: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Equal input, equal bytes; a picture is drawn over, as it says whose it is."""
+    drawn = []
+    for name in ("a.png", "a.svg", "a.pdf", "a.pdf"):
+        picture = tmp_path / name
+        assert run(["compare", *three, "--out", str(picture)]) == 0
+        assert capsys.readouterr().out.splitlines()[-1] == str(picture)
+        drawn.append(picture.read_bytes())
+    assert drawn[2] == drawn[3]
 
 
 def test_the_workflow_of_the_examples_guards_cycles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

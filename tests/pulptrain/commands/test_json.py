@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import pulptrain as pt
 from pulptrain.__main__ import run
 from shared.paths import ROOT
 from traces.events import STALLS
@@ -46,6 +47,8 @@ COMMANDS = (
     "show idle",
     "example",
     "example explore-tutorial-cnn",
+    "compare stored stored",
+    "compare stored measured.csv",
 )
 
 
@@ -54,6 +57,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("json")
     (made / "small.yaml").write_text(MODEL)
     (made / "explore.yaml").write_text(SWEEP + ENERGY)
+    (made / "stored").mkdir()
+    summary = pt.run(made / "small.yaml", functional=False).summary
+    (made / "stored" / "summary.json").write_text(json.dumps(summary))
+    (made / "measured.csv").write_text("op,cycles\nfc,1000\nnothing,1\n")
     return made
 
 

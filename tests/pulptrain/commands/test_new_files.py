@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import pulptrain as pt
 from configs.library import list_names
 from configs.meanings import keys_of
 from configs.model_file import LayerSchema, ModelSchema
@@ -20,6 +21,7 @@ from pulptrain.show.descriptions import describe, names_of
 from pulptrain.show.shipped import FOLDERS, shipped_files
 from shared.paths import ROOT
 from tools import schemas
+from traces.compared.residuals import Residuals
 from traces.events import STALLS
 from traces.stall_words import MEANINGS
 from trainlib.about import ABOUT
@@ -58,6 +60,33 @@ def test_a_new_file_runs_as_it_is_and_is_never_overwritten(
     assert run(["new", "mine.yaml"]) == 2
     assert "is there already" in capsys.readouterr().err
     assert Path("mine.yaml").read_text() == text
+
+
+def test_a_new_table_has_the_ops_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Filled in with what is predicted, it is off by nothing."""
+    monkeypatch.chdir(tmp_path)
+    result = pt.run("simple-mlp", functional=False)
+    Path("out").mkdir()
+    Path("out", "summary.json").write_text(json.dumps(result.summary))
+    assert run(["new", "measured.csv", "--of", "out"]) == 0
+    capsys.readouterr()
+    assert run(["compare", "out", "measured.csv"]) == 2
+    assert "no measured cycles in it" in capsys.readouterr().err
+    table = Path("measured.csv")
+    cycles = {f"{op.name},": str(op.cycles) for op in result.ops}
+    table.write_text("\n".join(line + cycles.get(line, "") for line in table.read_text().splitlines()))
+    found = pt.compare("out", "measured.csv")
+    assert isinstance(found, Residuals)
+    assert (found.error, len(found.rows), found.unmeasured) == (0, len(result.ops), {})
+    assert run(["new", "other.csv"]) == 0
+    for arguments, told in (
+        (["mine.yaml", "--of", "out"], "--of: ops of a run are rows of a table"),
+        (["third.csv", "--of", "."], "cannot read"),
+    ):
+        assert run(["new", *arguments]) == 2
+        assert told in capsys.readouterr().err
 
 
 def test_a_template_names_every_key_of_a_model_file() -> None:

@@ -104,6 +104,12 @@ def test_runs_that_cannot_be_explained(
         (json.dumps({"cycles": 3}), "no model, soc, cluster_hz"),
         (json.dumps(without), "do not all say their causes"),
         (json.dumps(wrong), "do not all say their causes"),
+        (json.dumps({**summary, "cores": 0}), "do not all say their causes"),
+        (
+            json.dumps({**summary, "causes": dict.fromkeys(summary["causes"], 0)}),
+            "do not all say their causes",
+        ),
+        (json.dumps({**summary, "ops": [{**summary["ops"][0], "loop_order": 3}]}), "do not all say"),
     ):
         if content is not None:
             (tmp_path / "summary.json").write_text(content)

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from configs.errors import InputError
 from traces.causes import bound_by
+from traces.compared.strips import Strip
 from traces.report import wrapped
 from traces.text_table import Table
-from traces.totals import op_name
+from traces.totals import collapsed_names, op_name
 from traces.why import check_causes
 
 
@@ -22,11 +23,6 @@ class ComparedOp:
     name: str
     cycles: tuple[int, ...]
     causes: Mapping[str, tuple[int, ...]]
-
-    @property
-    def change(self) -> int:
-        """Cycles of the last run beyond those of the first."""
-        return self.cycles[-1] - self.cycles[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +45,24 @@ class Comparison:
     def speedup(self) -> float:
         """Cycles of the first run over those of the last."""
         return self.cycles[0] / self.cycles[-1]
+
+    def is_above(self, percent: float) -> bool:
+        """Whether the last run takes so much more than the first."""
+        return 100 * (self.cycles[-1] - self.cycles[0]) > percent * self.cycles[0]
+
+    def strips(self) -> list[Strip]:
+        """Every run as a strip of its ops."""
+        return [
+            Strip(
+                name,
+                [
+                    *((op.name, op.name.rpartition(".")[2], op.cycles[at]) for op in self.ops),
+                    ("offload", "", self.offload_cycles[at]),
+                ],
+                {cause: cycles[at] / self.cores[at] for cause, cycles in self.causes.items()},
+            )
+            for at, name in enumerate(self.names)
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """What ``compare --json`` prints."""
@@ -91,11 +105,15 @@ class Comparison:
         )
 
     def _by_op(self, top: int) -> Table:
-        ordered = sorted(self.ops, key=lambda op: -abs(op.change))
-        rows = [_row(op.name, op.cycles) for op in ordered[:top]]
-        if ordered[top:]:
-            rest = [sum(column) for column in zip(*(op.cycles for op in ordered[top:]), strict=True)]
-            rows.append(_row(f"{len(ordered) - top} others", rest))
+        cycles_by_op = {op.name: op.cycles for op in self.ops}
+        summed = [
+            (shown, _sums([cycles_by_op[name] for name in names]))
+            for shown, names in collapsed_names(cycles_by_op).items()
+        ]
+        summed.sort(key=lambda row: -abs(row[1][-1] - row[1][0]))
+        rows = [_row(name, cycles) for name, cycles in summed[:top]]
+        if summed[top:]:
+            rows.append(_row(f"{len(summed) - top} others", _sums([cycles for _, cycles in summed[top:]])))
         rows += [_row("offload", self.offload_cycles), _row("total", self.cycles)]
         return Table(("changed most", *self.names, "change", ""), rows)
 
@@ -125,7 +143,7 @@ def compared(summaries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Co
         for name in dict.fromkeys(name for run in by_run for name in run)
     ]
     cycles = tuple(summary["cycles"] for summary in summaries)
-    named_cycles = [sum(column) for column in zip(*(op.cycles for op in ops), strict=True)]
+    named_cycles = _sums([op.cycles for op in ops])
     return Comparison(
         str(summaries[0]["model"]),
         tuple(names),
@@ -142,6 +160,11 @@ def _side_by_side(causes: Sequence[Mapping[str, int]]) -> dict[str, tuple[int, .
     groups = [bound_by(item) if item else {} for item in causes]
     names = dict.fromkeys(name for group in groups for name in group)
     return {name: tuple(group.get(name, 0) for group in groups) for name in names}
+
+
+def _sums(rows: Iterable[Sequence[int]]) -> list[int]:
+    """Rows added up, run by run."""
+    return [sum(column) for column in zip(*rows, strict=True)]
 
 
 def _row(name: str, cycles: Sequence[int]) -> list[str]:

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The picture of a comparison: ops one after another, a strip each for what is compared, on one time axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from configs.errors import InputError
+from configs.files import check_file, replacing
+from traces.drawing import (
+    DPI,
+    DRAWN_BY,
+    POINTS_PER_INCH,
+    RC,
+    draw_legend,
+    empty_figure,
+    is_our_picture,
+    text_points,
+)
+from traces.palette import STEP_STYLES, family, ink_on, style
+
+KINDS = {".png": {"Software": DRAWN_BY}, ".svg": {"Date": None, "Creator": DRAWN_BY}}
+"""Files it can be, and what they say of themselves; PDF has a date where nothing is said of it."""
+KINDS[".pdf"] = {"CreationDate": None, "ModDate": None, "Creator": DRAWN_BY}
+
+WIDTH_INCHES, LEFT_INCHES, RIGHT_INCHES = 7.2, 1.35, 0.75
+STRIP_INCHES, BAR_INCHES = 0.9, 0.1
+OF_STRIP = 0.78
+"""Height of a bar in its strip."""
+FONT = 6.0
+LEAST_EDGED_POINTS = 1.5
+"""Narrower ops would be all edge."""
+LEAST_SHARE = 0.01
+"""Of the longest run that a cause must take to have bars."""
+
+_GREYS = ("#9A9A9A", "#3A3A3A", "#C9C9C9", "#6A6A6A")
+"""Of runs, in the bars of causes: colours are those of steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """Ops in order, with step and cycles; `causes` are cycles a core by what they were spent on."""
+
+    label: str
+    ops: Sequence[tuple[str, str, int]]
+    causes: dict[str, float]
+
+    @property
+    def cycles(self) -> int:
+        """From end to end."""
+        return sum(cycles for *_, cycles in self.ops)
+
+
+def check_picture(name: str, option: str = "--out") -> Path:
+    """The place of a picture, refused before any work if it is none or not ours to replace."""
+    if Path(name).suffix.lower() not in KINDS:
+        raise InputError(f"{name!r} is no picture", where=option, cure=f"a name with {', '.join(KINDS)}")
+    return check_file(name, option, _is_ours)
+
+
+def _is_ours(path: Path) -> bool:
+    """PDF says last whose it is."""
+    return is_our_picture(path) or (path.suffix.lower() == ".pdf" and DRAWN_BY.encode() in path.read_bytes())
+
+
+def draw_strips(strips: Sequence[Strip], title: str, path: Path) -> None:
+    """Draw strips below each other, and bars of their causes if they have any. Equal input, equal bytes.
+
+    Raises InputError if the file cannot be written.
+    """
+    import matplotlib as mpl  # slow to import
+
+    longest = max(strip.cycles for strip in strips)
+    causes = list(dict.fromkeys(name for strip in strips for name in strip.causes))
+    shown = [
+        name for name in causes if max(strip.causes.get(name, 0) for strip in strips) >= LEAST_SHARE * longest
+    ]
+    used = [
+        name for name in STEP_STYLES if any(family(s) == name for strip in strips for _, s, _ in strip.ops)
+    ]
+    strips_inches = STRIP_INCHES * len(strips)
+    bars_inches = (BAR_INCHES * len(strips) + 0.06) * len(shown) + 0.12 if shown else 0.0
+    bottom_inches, top_inches = 0.85, 0.3
+    height = bottom_inches + bars_inches + strips_inches + top_inches
+    left, width = LEFT_INCHES / WIDTH_INCHES, 1 - (LEFT_INCHES + RIGHT_INCHES) / WIDTH_INCHES
+    with mpl.rc_context(RC):
+        figure = empty_figure(WIDTH_INCHES, height)
+        strip_bottom = (bottom_inches + bars_inches) / height
+        chart = figure.add_axes((left, strip_bottom, width, strips_inches / height))
+        _draw_ops(chart, strips, longest)
+        axes = chart
+        if shown:
+            axes = figure.add_axes(
+                (left, bottom_inches / height, width, (bars_inches - 0.08) / height), sharex=chart
+            )
+            _draw_causes(axes, strips, shown)
+            chart.tick_params(axis="x", labelbottom=False)
+        chart.set_xlim(0, longest)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.set_xlabel("cluster cycles", labelpad=1)
+        draw_legend(figure, [style(name) for name in used], 3, 0.06 / height, "")
+        figure.text(left, 1 - 0.07 / height, title, va="top", ha="left", fontsize=9, fontweight="bold")
+        kind = path.suffix.lower()
+        with replacing(path) as temporary:
+            figure.savefig(temporary, dpi=DPI, format=kind[1:], metadata=KINDS[kind])
+
+
+def _draw_ops(chart: Any, strips: Sequence[Strip], longest: int) -> None:
+    """Ops that follow each other and are parts of one step of a layer have one name."""
+    points_per_cycle = (WIDTH_INCHES - LEFT_INCHES - RIGHT_INCHES) * POINTS_PER_INCH / longest
+    high_points = STRIP_INCHES * OF_STRIP * POINTS_PER_INCH
+    for row, strip in enumerate(strips):
+        end = 0
+        spans: dict[tuple[str, float], list[tuple[int, int]]] = {}
+        for whole, group in groupby(strip.ops, _whole_step):
+            parts, start = list(group), end
+            for _, step, cycles in parts:
+                edge = 0.3 if len(parts) == 1 else 0.1
+                wide = cycles * points_per_cycle > LEAST_EDGED_POINTS
+                spans.setdefault((family(step), edge if wide else 0.0), []).append((end, cycles))
+                end += cycles
+            name, points = parts[0][0] if len(parts) == 1 else whole, (end - start) * points_per_cycle
+            across = text_points(name, FONT) + 2 < points
+            if across or (text_points(name, FONT) < high_points and points > FONT + 2):
+                look = {"fontsize": FONT, "rotation": 0 if across else 90, "color": ink_on(parts[0][1])}
+                chart.text((start + end) / 2, row, name, ha="center", va="center", **look)
+        for (step, edge), found in spans.items():
+            look = {
+                "facecolor": style(step).colour,
+                "edgecolor": "white" if edge else "none",
+                "linewidth": edge,
+            }
+            chart.broken_barh(found, (row - OF_STRIP / 2, OF_STRIP), **look)
+        chart.text(end, row, f" {end:,}", va="center", fontsize=FONT)
+    chart.set_yticks(range(len(strips)), [strip.label for strip in strips])
+    chart.set_ylim(len(strips) - 0.5, -0.5)
+    chart.tick_params(axis="y", length=0)
+
+
+def _whole_step(op: tuple[str, str, int]) -> str:
+    """``layer.FW`` of ``layer.FW_STEP7``."""
+    name, step, _ = op
+    return name.removesuffix(step) + step.partition("_")[0]
+
+
+def _draw_causes(axes: Any, strips: Sequence[Strip], causes: Sequence[str]) -> None:
+    room = 0.9 / len(strips)
+    for number, strip in enumerate(strips):
+        places = [at + (number - (len(strips) - 1) / 2) * room for at in range(len(causes))]
+        lengths = [strip.causes.get(name, 0) for name in causes]
+        axes.barh(places, lengths, room * 0.9, color=_GREYS[number % len(_GREYS)], label=strip.label)
+    axes.set_yticks(range(len(causes)), causes)
+    axes.set_ylim(len(causes) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.legend(frameon=False, fontsize=FONT, loc="lower right", title="cycles a core", title_fontsize=FONT)
