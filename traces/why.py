@@ -56,7 +56,7 @@ def advice_line(summary: Summary) -> str:
     """The advice and its figure."""
     given = advice(summary)
     share = percent(given.loss_cycles, summary["cycles"])
-    return f"{given.what}; it is {given.loss_cycles:,} cycles ({share}), most in {given.most}"
+    return f"{given.what}; against {given.loss_cycles:,} cycles ({share}), most in {given.most}"
 
 
 def why_lines(summary: Summary, top: int, width: int) -> list[str]:
