@@ -15,6 +15,7 @@ STALLS = (
     "multicycle",
     "misaligned",
     "fpu",
+    "divider",
     "branch",
     "icache",
     "bank_conflict",

@@ -37,6 +37,7 @@ _STALL_LOOKS = {
     "multicycle": ("#56B4E9", ""),
     "misaligned": ("#F0E442", ""),
     "fpu": ("#CC79A7", ""),
+    "divider": ("#882255", ""),
     "branch": ("#009E73", ""),
     "icache": ("#7F5539", ""),
     "bank_conflict": ("#D55E00", ""),

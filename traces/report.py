@@ -7,7 +7,6 @@ same. In it `stalls` of an op are core-cycles per word, and `utilisation` has on
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +14,11 @@ from typing import Any
 from configs.errors import InputError
 from configs.grades import LABELS
 from configs.suggest import suggestion
-from traces.text_table import Table, percent
+from traces.text_table import Table, labelled, percent, wrapped
 from traces.totals import BY, Total, collapsed, largest, totals
 from traces.why import advice_line, bound_line, why_table
 
 TOP_STALLS = 2
-LABEL_WIDTH = 12
-"""Columns of the labels of the headline."""
 LEAST_RATE = 0.005
 """MAC/cycle that two decimals show."""
 LARGEST = 3
@@ -198,18 +195,6 @@ def headline(
     for label, text in total_lines(summary, full=full, evidence=evidence):
         lines += labelled(label, text, width)
     return lines
-
-
-def wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """Lines at most `width` wide, all but the first indented; no word is cut."""
-    return textwrap.wrap(
-        text, max(width, 40), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
-
-
-def labelled(label: str, text: str, width: int) -> list[str]:
-    """A line of a headline, folded behind its label."""
-    return wrapped(f"{label:<{LABEL_WIDTH}}{text}", width, " " * LABEL_WIDTH)
 
 
 def total_lines(

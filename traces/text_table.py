@@ -7,11 +7,15 @@ No cell is cut or folded. Columns are taken in their order as long as they fit: 
 from __future__ import annotations
 
 import html
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 GAP = "  "
 """Between two columns."""
+
+LABEL_WIDTH = 12
+"""Columns of the labels of the headline."""
 
 
 def table_lines(
@@ -39,6 +43,18 @@ def table_lines(
         return GAP.join(texts).rstrip()
 
     return [line(heads), *(line(row) for row in rows)]
+
+
+def wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """Lines at most `width` wide, all but the first indented; no word is cut."""
+    return textwrap.wrap(
+        text, max(width, 40), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def labelled(label: str, text: str, width: int) -> list[str]:
+    """A line of a headline, folded behind its label."""
+    return wrapped(f"{label:<{LABEL_WIDTH}}{text}", width, " " * LABEL_WIDTH)
 
 
 def percent(part: int, whole: int) -> str:

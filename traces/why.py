@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why a run takes as long as it does: what binds it and each op, and the first thing to try, with figures.
 
-Takes the dict that ``run --json`` prints. Shares are of core-cycles, `traces.causes` says of what; what
-removing a cause can gain is at most its core-cycles over the cores.
+Takes the dict that ``run --json`` prints. Shares are of core-cycles, `traces.causes` says of what. What is
+lost to a cause is its core-cycles over the cores: removing it alone gains no more, another kernel may.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from configs.errors import InputError
 from traces.causes import CAUSES, bound_by
-from traces.text_table import Table, percent
+from traces.text_table import Table, labelled, percent
 from traces.totals import collapsed, largest
 
 SHOWN = 3
@@ -26,10 +26,12 @@ Summary = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to try first, and what it can gain at most, in cluster cycles."""
+    """What to try first, and the cluster cycles that what it is against takes."""
 
     what: str
-    at_most_cycles: int
+    most: str
+    """The op that loses most."""
+    loss_cycles: int
 
 
 def bound_line(summary: Summary) -> str:
@@ -47,20 +49,21 @@ def advice(summary: Summary) -> Advice:
     if lost[remedy] < LEAST_SHARE * whole:
         remedy = "compute"
     most = max(summary["ops"], key=lambda op: _cycles_of(op, remedy))
-    return Advice(f"{REMEDIES[remedy](summary)}; most in {most['name']}", lost[remedy] // cores)
+    return Advice(REMEDIES[remedy](summary), most["name"], lost[remedy] // cores)
 
 
 def advice_line(summary: Summary) -> str:
     """The advice and its figure."""
     given = advice(summary)
-    share = percent(given.at_most_cycles, summary["cycles"])
-    return f"{given.what}; at most {given.at_most_cycles:,} cycles ({share}) are to be gained"
+    share = percent(given.loss_cycles, summary["cycles"])
+    return f"{given.what}; against {given.loss_cycles:,} cycles ({share}), most in {given.most}"
 
 
 def why_lines(summary: Summary, top: int, width: int) -> list[str]:
     """What binds the run, what to try, and `why_table`, at most `width` wide; its errors."""
     table = why_table(summary, top).lines(width)
-    return [f"bound by    {bound_line(summary)}", f"try         {advice_line(summary)}", "", *table]
+    lines = labelled("bound by", bound_line(summary), width) + labelled("try", advice_line(summary), width)
+    return [*lines, "", *table]
 
 
 def why_json(summary: Summary) -> dict[str, Any]:
@@ -72,7 +75,7 @@ def why_json(summary: Summary) -> dict[str, Any]:
         "soc": summary["soc"],
         "cycles": summary["cycles"],
         "bound_by": bound_by(summary["causes"]),
-        "advice": {"try": given.what, "at_most_cycles": given.at_most_cycles},
+        "advice": {"try": given.what, "loss_cycles": given.loss_cycles, "most_in": given.most},
         "ops": [
             {"name": op["name"], "cycles": op["cycles"], "bound_by": bound_by(op["causes"])}
             for op in summary["ops"]
@@ -159,12 +162,13 @@ REMEDIES: Mapping[str, Callable[[Summary], str]] = {
     "transfers": _transfers,
     "L3": _stands("a larger --l2, or --home of what is streamed from L3"),
     "imbalance": _stands("tiles whose rows fill all {cores} cores: pulptrain tune {model}"),
-    "serial code": _stands("another --variant, as this runs on core 0 alone"),
+    "serial code": _stands("what runs on core 0 alone: a --variant that forks, where there is one"),
     "overhead of tiles": _stands("fewer, larger tiles: a larger --l1, or pulptrain tune {model}"),
     "bank conflicts": _stands(
         "other kernels by pulptrain tune {model}, or --set l1.banks=32 to see what banks give"
     ),
-    "shared FPU": _stands("--fpus private, to see what FPUs of their own give"),
+    "FPU": _stands("--fpus private, to see what FPUs of their own give"),
+    "divider": _stands("--set fpu.divsqrt_count={cores}, to see what dividers of their own give"),
     "code refills": _stands("kernels of less code: pulptrain tune {model}"),
     "offload": _stands("more work in an iteration: --batch"),
 }

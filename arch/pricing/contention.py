@@ -35,6 +35,7 @@ from arch.pricing.cost_model import CoreCost, DmaService, Traffic
 from arch.pricing.pipeline import core_cost
 from arch.pricing.scoreboard import (
     BANK_CONFLICT,
+    DIVIDER,
     DIVSQRT_UNIT,
     FPU_STALL,
     FPU_UNIT,
@@ -375,9 +376,10 @@ def _loop_tables(plan: Plan) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def _cost(share: _Share, waited: list[int]) -> CoreCost:
     """A core's cost from what cannot change and what it waited."""
     stalls = list(share.stalls)
-    banks, fpus, misaligned, load_use, multicycle, fpu_latency = waited
+    banks, fpus, misaligned, load_use, multicycle, fpu_latency, dividers, divider_latency = waited
     stalls[BANK_CONFLICT] += banks
-    stalls[FPU_STALL] += fpus + fpu_latency
+    stalls[FPU_STALL] += fpus + fpu_latency - dividers - divider_latency
+    stalls[DIVIDER] += dividers + divider_latency
     stalls[MISALIGNED] += misaligned
     stalls[LOAD_USE] += load_use
     stalls[MULTICYCLE] += multicycle

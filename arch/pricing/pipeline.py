@@ -14,6 +14,7 @@ from arch.pricing.code_fetch import icache_stall_cycles
 from arch.pricing.cost_model import CoreCost
 from arch.pricing.scoreboard import (
     BRANCH_STALL,
+    DIVIDER,
     DIVSQRT_UNIT,
     FPU_STALL,
     FPU_UNIT,
@@ -139,9 +140,9 @@ class _Walker:
                     self._stall(pending[0] - self.time, pending[1])
             rule = step.rule
             if rule.unit == FPU_UNIT:
-                self._take(self._fpu_free, self._fpu_interval)
+                self._take(self._fpu_free, self._fpu_interval, FPU_STALL)
             elif rule.unit == DIVSQRT_UNIT:
-                self._take(self._div_free, self._div_interval)
+                self._take(self._div_free, self._div_interval, DIVIDER)
             elif rule.unit == MEMORY and step.slot >= 0 and self._nest.shape.slots[step.slot].crosses:
                 offset = self._address[step.slot] % self._word
                 if offset + step.width_bytes > self._word:
@@ -161,10 +162,10 @@ class _Walker:
             elif numerator:
                 self._stall(self._branch_stall, BRANCH_STALL)
 
-    def _take(self, free: list[int], interval_cycles: int) -> None:
+    def _take(self, free: list[int], interval_cycles: int, cause: int) -> None:
         """Start an operation on the unit of a pool that is free first."""
         if free[0] > self.time:
-            self._stall(free[0] - self.time, FPU_STALL)
+            self._stall(free[0] - self.time, cause)
         heapreplace(free, self.time + interval_cycles)
 
     def _stall(self, cycles: int, cause: int) -> None:

@@ -13,12 +13,13 @@ from arch.spec.isa import FPU_OPS, CodeLayout, Op
 from arch.spec.timing import CoreTiming, FpuTiming, L2Timing
 
 STALL_WORDS = (
-    *("load_use", "multicycle", "misaligned", "fpu", "branch", "icache", "bank_conflict"),
+    *("load_use", "multicycle", "misaligned", "fpu", "divider", "branch", "icache", "bank_conflict"),
     "l2_access",
 )
 """Stall words a kernel can produce, in the order every cost lists them."""
 
-LOAD_USE, MULTICYCLE, MISALIGNED, FPU_STALL, BRANCH_STALL, ICACHE, BANK_CONFLICT, L2_ACCESS = range(8)
+LOAD_USE, MULTICYCLE, MISALIGNED, FPU_STALL, DIVIDER = range(5)
+BRANCH_STALL, ICACHE, BANK_CONFLICT, L2_ACCESS = range(5, 9)
 
 NO_UNIT, MEMORY, FPU_UNIT, DIVSQRT_UNIT = range(4)
 
@@ -76,7 +77,7 @@ def issue_rules(core: CoreTiming, fpu: FpuTiming, l2: L2Timing) -> dict[Op, Rule
     div_sqrt = fpu.divsqrt_latency_cycles
     if fpu.divsqrt_count:
         issue = min(div_sqrt, fpu.divsqrt_issue_cycles)
-        rules[Op.FDIV] = Rule(issue, FPU_STALL, div_sqrt, FPU_STALL, DIVSQRT_UNIT)
+        rules[Op.FDIV] = Rule(issue, DIVIDER, div_sqrt, DIVIDER, DIVSQRT_UNIT)
     else:  # a routine on the core itself: nobody to wait for
         rules[Op.FDIV] = Rule(div_sqrt, MULTICYCLE, div_sqrt, MULTICYCLE)
     rules[Op.JUMP] = Rule(1 + core.jump_stall_cycles, BRANCH_STALL, 1, MULTICYCLE)

@@ -32,11 +32,12 @@ END, MISALIGNED, MARK, MULTIPLY, SET, WAIT = range(6)
 its measured iterations, or has ended and its counters are multiplied; the value of register x comes in y
 cycles; wait for the value of register x, as counter y."""
 
-COUNTERS = 6
-"""Of every core: waiting for banks, for FPUs, misaligned accesses, and stalls whose length depends on the
-waiting before them (load_use, multicycle, fpu)."""
+COUNTERS = 8
+"""Of every core: waiting for banks, for FPUs and dividers, misaligned accesses, and stalls whose length
+depends on the waiting before them (load_use, multicycle, fpu and divider); of both what is the divider's."""
 
-WAIT_BANKS, WAIT_FPUS, WAIT_MISALIGNED, WAIT_LOAD_USE, WAIT_MULTICYCLE, WAIT_FPU_LATENCY = range(COUNTERS)
+WAIT_BANKS, WAIT_FPUS, WAIT_MISALIGNED, WAIT_LOAD_USE, WAIT_MULTICYCLE, WAIT_FPU_LATENCY = range(6)
+WAIT_DIVIDERS, WAIT_DIVIDER_LATENCY = 6, 7
 
 NEVER = 1 << 62
 
@@ -386,6 +387,8 @@ def issue(  # noqa: PLR0912, PLR0915 - one loop over every item
                     ready = free[unit]
                     if ready > cycle:
                         waited[COUNTERS * core + counter] += ready - cycle
+                        if code > banks:
+                            waited[COUNTERS * core + WAIT_DIVIDERS] += ready - cycle
                         time = ready
                     free[unit] = time + taken
                 else:
@@ -395,7 +398,10 @@ def issue(  # noqa: PLR0912, PLR0915 - one loop over every item
                     if kind == WAIT:
                         ready = registers[register_at[core] + x]
                         if ready > cycle:
-                            waited[COUNTERS * core + specials[special + 2]] += ready - cycle
+                            counter = specials[special + 2]
+                            waited[COUNTERS * core + counter] += ready - cycle
+                            if counter == WAIT_DIVIDER_LATENCY:
+                                waited[COUNTERS * core + WAIT_FPU_LATENCY] += ready - cycle
                             time = ready
                     elif kind == SET:
                         registers[register_at[core] + x] = cycle + specials[special + 2]

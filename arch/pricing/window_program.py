@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from arch.pricing.scoreboard import (
     BRANCH_STALL,
     CROSSING,
+    DIVIDER,
     DIVSQRT_UNIT,
     FPU_STALL,
     FPU_UNIT,
@@ -41,12 +42,18 @@ from arch.pricing.window_engine import (
     OPERATION_FIELDS,
     SET,
     WAIT,
+    WAIT_DIVIDER_LATENCY,
     WAIT_FPU_LATENCY,
     WAIT_LOAD_USE,
     WAIT_MULTICYCLE,
 )
 
-_DYNAMIC = {LOAD_USE: WAIT_LOAD_USE, MULTICYCLE: WAIT_MULTICYCLE, FPU_STALL: WAIT_FPU_LATENCY}
+_DYNAMIC = {
+    LOAD_USE: WAIT_LOAD_USE,
+    MULTICYCLE: WAIT_MULTICYCLE,
+    FPU_STALL: WAIT_FPU_LATENCY,
+    DIVIDER: WAIT_DIVIDER_LATENCY,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from pulptrain.running.outputs import write_outputs
 from pulptrain.running.session import RunOutcome
 from pulptrain.running.update_summary import update_line
 from traces.files.json_text import json_text
-from traces.report import Detail, labelled, report_lines
+from traces.report import Detail, report_lines
+from traces.text_table import labelled
 
 UNDECIDED = {
     "not_decidable": "are not decidable, a defect could hide in their rounding",

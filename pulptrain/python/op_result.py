@@ -29,6 +29,7 @@ class Stalls:
     multicycle: int = 0
     misaligned: int = 0
     fpu: int = 0
+    divider: int = 0
     branch: int = 0
     icache: int = 0
     bank_conflict: int = 0

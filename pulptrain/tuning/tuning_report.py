@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from scheduler.tuner.search_space import MOST_CUTS
-from traces.report import error_line, evidence_line, labelled
-from traces.text_table import table_lines
+from traces.report import error_line, evidence_line
+from traces.text_table import labelled, table_lines
 
 
 def tuning_lines(

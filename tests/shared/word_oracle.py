@@ -354,7 +354,7 @@ class WordOracle:
             late = max(0, fpu.latency_cycles - 1 - busy)
             core.fpu_empty = int(self._env.now) + 1 + busy + late if core.divides else 0
         elif node.op is Op.FDIV:
-            word = "fpu" if fpu.divsqrt_count else word
+            word = "divider" if fpu.divsqrt_count else word
             busy, late = yield from self._divide(number, core, goes_on=goes_on)
         elif node.op in (Op.MUL, Op.MULH):
             busy = (rules.mul_cycles if node.op is Op.MUL else rules.mulh_cycles) - 1
@@ -385,7 +385,7 @@ class WordOracle:
         """Cycles the core loses behind the issue of a division, and those after which its result comes."""
         fpu = self._timing.fpu
         if fpu.divsqrt_count:
-            yield from self._wait(core, "fpu", self._divsqrt.request(number))
+            yield from self._wait(core, "divider", self._divsqrt.request(number))
         if not goes_on:
             return fpu.divsqrt_latency_cycles - 1, 0
         busy = fpu.divsqrt_issue_cycles - 1
@@ -400,9 +400,9 @@ class WordOracle:
             ready, word = core.ready[node.dst]
             yield from self._lose(core, word, ready - int(self._env.now))
         if computes or node.op is Op.CSR:
-            yield from self._lose(core, "fpu", core.fpu_free - int(self._env.now))
+            yield from self._lose(core, "divider", core.fpu_free - int(self._env.now))
         if goes_on:
-            yield from self._lose(core, "fpu", core.divider_free - int(self._env.now))
+            yield from self._lose(core, "divider", core.divider_free - int(self._env.now))
         if goes_on or node.op is Op.CSR:
             yield from self._lose(core, "fpu", core.fpu_empty - int(self._env.now))
 

@@ -127,10 +127,10 @@ def overview() -> str:
             rows.append(
                 (
                     *(story.title, f"{first} {share:.0%}", shown, f"{before['cycles']:,}", f"{after:,}"),
-                    *(f"{before['cycles'] / after:.2f}", f"{gained:,}", f"{given.at_most_cycles:,}"),
+                    *(f"{before['cycles'] / after:.2f}", f"{gained:,}", f"{given.loss_cycles:,}"),
                 )
             )
-    heads = ("what", "largest loss", "changed", "before", "after", "times as fast", "gained", "said at most")
+    heads = ("what", "largest loss", "changed", "before", "after", "times as fast", "gained", "loss")
     return table(heads, rows)
 
 

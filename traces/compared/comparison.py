@@ -10,8 +10,7 @@ from typing import Any
 from configs.errors import InputError
 from traces.causes import bound_by
 from traces.compared.strips import Strip
-from traces.report import wrapped
-from traces.text_table import Table
+from traces.text_table import Table, wrapped
 from traces.totals import collapsed_names, op_name
 from traces.why import check_causes
 

@@ -13,8 +13,7 @@ from configs.errors import InputError
 from configs.suggest import suggestion
 from traces.compared.log import ITERATION, OPTIMIZER, TRAIN, Measured
 from traces.compared.strips import Strip
-from traces.report import wrapped
-from traces.text_table import Table
+from traces.text_table import Table, wrapped
 from traces.totals import base_step, collapsed_names, layer_of, op_name
 from traces.why import check_causes
 

@@ -220,7 +220,7 @@ KEYS: Mapping[str, JsonKey] = {
     ),
     "advice": JsonKey("", "what to try first"),
     "try": JsonKey("", "an option, or a command"),
-    "at_most_cycles": JsonKey(CYCLES, "what is lost to it, and so the most to be gained"),
+    "loss_cycles": JsonKey(CYCLES, "what is lost to what it is against"),
     "runs": JsonKey("", "names of the runs that are compared, in the order of all lists"),
     "worst": JsonKey("", "the row of a log that is furthest off"),
     "without_op": JsonKey("", "what a log measured and no op of the run goes by the name of"),

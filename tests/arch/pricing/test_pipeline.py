@@ -66,7 +66,7 @@ def test_multiplication_blocks_and_its_product_comes_a_cycle_later():
 
 
 def test_division_on_the_fpu_blocks_for_its_latency():
-    assert cost(ins(Op.FDIV, 1), ins(Op.FDIV, 2)) == CoreCost(28, 2, (("fpu", 26),))
+    assert cost(ins(Op.FDIV, 1), ins(Op.FDIV, 2)) == CoreCost(28, 2, (("divider", 26),))
 
 
 GOES_ON = dataclasses.replace(PRIVATE_FPU, divsqrt_issue_cycles=2)
@@ -79,7 +79,7 @@ def cost_of(fpu: FpuTiming, *body: Instruction) -> CoreCost:
 
 def test_a_core_goes_on_while_it_divides_until_it_needs_the_result_or_the_fpu():
     division, others = ins(Op.FDIV, 1, 1), (ins(Op.ALU),) * 15
-    assert cost_of(GOES_ON, division, *others) == CoreCost(17, 16, (("fpu", 1),))
+    assert cost_of(GOES_ON, division, *others) == CoreCost(17, 16, (("divider", 1),))
     assert cost_of(GOES_ON, division, ins(Op.ALU, 2, 1)).cycles == 14 + 1
     assert cost_of(GOES_ON, division, division, ins(Op.ALU, 2, 1)).cycles == 14 + 14 + 1
     assert cost_of(GOES_ON, division, ins(Op.FP, 2), division, ins(Op.FP, 2)).cycles == 16 + 16

@@ -65,8 +65,8 @@ layers:
 """,
 }
 STALLS = (
-    "load_use, multicycle, misaligned, fpu, branch, icache, bank_conflict, l2_access, dma_wait, dma_program, "
-    "barrier, fork, offload, idle, busy"
+    "load_use, multicycle, misaligned, fpu, divider, branch, icache, bank_conflict, l2_access, dma_wait, "
+    "dma_program, barrier, fork, offload, idle, busy"
 )
 
 
