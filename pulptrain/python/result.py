@@ -194,9 +194,9 @@ class Result:
         `window` is (first, last) cycle, or the name of an op. Raises `InputError` for another ending, and for
         a file that is there and was not drawn by pulptrain.
         """
-        from traces.drawing import is_our_picture
-        from traces.gantt import draw_gantt
         from traces.metrics import measure
+        from traces.pictures.drawing import is_our_picture
+        from traces.pictures.gantt import draw_gantt
 
         target = Path(fspath(path))
         if target.suffix not in (".png", ".svg"):

@@ -15,16 +15,16 @@ from pulptrain.running.training_curve import CSV_NAME as CURVE_NAME
 from pulptrain.running.training_curve import PICTURE as CURVE_PICTURE
 from pulptrain.running.training_curve import draw_curve, write_curve
 from scheduler.memory.memory_blocks import memory_blocks
-from traces.breakdown import draw_breakdown
 from traces.events import Slice
 from traces.files.perfetto_trace import write_perfetto
 from traces.files.result_folder import INFORMATION_NAME, PERFETTO_NAME, SUMMARY_NAME, write_json
 from traces.files.tables import CSV_NAME, PARQUET_NAME, write_table
-from traces.gantt import ColourBy, draw_gantt
-from traces.memory_map import draw_memory_map
 from traces.memory_table import CSV_NAME as MEMORY_NAME
 from traces.memory_table import MemoryBlock, read_blocks, write_blocks
 from traces.metrics import measure
+from traces.pictures.breakdown import draw_breakdown
+from traces.pictures.gantt import ColourBy, draw_gantt
+from traces.pictures.memory_map import draw_memory_map
 
 PICTURES = ("gantt", "gantt-stalls", "breakdown", "memory")
 """Pictures of a run, by the names of their files."""

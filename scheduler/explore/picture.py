@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from traces.drawing import (
+from traces.pictures.drawing import (
     POINTS_PER_INCH,
     RC,
     empty_figure,

@@ -10,9 +10,9 @@ import pytest
 
 from configs.errors import InputError
 from pulptrain.__main__ import run
-from traces.memory_map import KIND_STYLES, draw_memory_map
 from traces.memory_table import CSV_NAME, MemoryBlock, read_blocks, write_blocks
 from traces.metrics import OpMetrics
+from traces.pictures.memory_map import KIND_STYLES, draw_memory_map
 
 BLOCKS = [
     MemoryBlock("conv1.FW:x.in", "l1", 0, 256, "conv1.FW", "conv1.FW", 0, 100, "input"),

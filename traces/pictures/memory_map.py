@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import InputError
-from traces.drawing import POINTS_PER_INCH, RC, draw_legend, empty_figure, save_figure, text_points
 from traces.memory_table import MemoryBlock
 from traces.metrics import OpMetrics
-from traces.op_strip import STRIP_INCHES, Band, draw_op_strip, names_inches, op_bands
-from traces.palette import Style
+from traces.pictures.drawing import POINTS_PER_INCH, RC, draw_legend, empty_figure, save_figure, text_points
+from traces.pictures.op_strip import STRIP_INCHES, Band, draw_op_strip, names_inches, op_bands
+from traces.pictures.palette import Style
 
 KIND_STYLES: Mapping[str, Style] = {
     "weight": Style("#0072B2", "weight"),

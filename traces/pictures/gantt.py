@@ -9,12 +9,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from configs.errors import InputError
-from traces.bars import Bar, Segments, overlay, to_columns
-from traces.drawing import DPI, POINTS_PER_INCH, RC, draw_legend, empty_figure, save_figure, text_points
 from traces.events import COMPUTE, STALLS, TRANSFER, Slice
 from traces.metrics import OpMetrics, measure, slice_parts
-from traces.op_strip import STRIP_INCHES, draw_op_strip, names_inches, op_bands
-from traces.palette import MOVING, STALL_ORDER, STEP_ORDER, family, ink_on, mixed_colour, style
+from traces.pictures.bars import Bar, Segments, overlay, to_columns
+from traces.pictures.drawing import (
+    DPI,
+    POINTS_PER_INCH,
+    RC,
+    draw_legend,
+    empty_figure,
+    save_figure,
+    text_points,
+)
+from traces.pictures.op_strip import STRIP_INCHES, draw_op_strip, names_inches, op_bands
+from traces.pictures.palette import MOVING, STALL_ORDER, STEP_ORDER, family, ink_on, mixed_colour, style
 from traces.recorder import sorted_slices, transfer_direction
 from traces.tracks import CORE, DMA, UDMA, track_name
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from traces.drawing import POINTS_PER_INCH, text_points
 from traces.metrics import OpMetrics
-from traces.palette import family, ink_on, style
+from traces.pictures.drawing import POINTS_PER_INCH, text_points
+from traces.pictures.palette import family, ink_on, style
 from traces.tracks import op_label
 
 STRIP_INCHES = 0.17

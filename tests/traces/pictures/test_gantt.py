@@ -10,14 +10,14 @@ from matplotlib.image import imread
 
 from configs.errors import InputError
 from shared.synthetic_trace import training_run
-from traces.bars import Bar, overlay, to_columns
-from traces.breakdown import draw_breakdown
-from traces.drawing import DPI, text_points
 from traces.events import COMPUTE, STALLS, TRANSFER, Slice, Work
-from traces.gantt import LEFT_INCHES, PLOT_PIXELS, chart_rows, draw_gantt
 from traces.metrics import measure
-from traces.op_strip import OP_FONT, op_bands
-from traces.palette import BUSY_STYLE, STALL_STYLES, STEP_STYLES, ink_on, mixed_colour
+from traces.pictures.bars import Bar, overlay, to_columns
+from traces.pictures.breakdown import draw_breakdown
+from traces.pictures.drawing import DPI, text_points
+from traces.pictures.gantt import LEFT_INCHES, PLOT_PIXELS, chart_rows, draw_gantt
+from traces.pictures.op_strip import OP_FONT, op_bands
+from traces.pictures.palette import BUSY_STYLE, STALL_STYLES, STEP_STYLES, ink_on, mixed_colour
 
 CLOCK_HZ = 100_000_000
 FW, WG = Work("fc", "FW", 0), Work("fc", "WG", 0)

@@ -8,11 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import InputError
-from traces.bars import Bar, to_columns
 from traces.causes import BUSY
-from traces.drawing import DPI, POINTS_PER_INCH, RC, draw_legend, empty_figure, save_figure, text_points
 from traces.events import COMPUTE, STALLS, Slice
-from traces.palette import Style, mixed_colour, style
+from traces.pictures.bars import Bar, to_columns
+from traces.pictures.drawing import (
+    DPI,
+    POINTS_PER_INCH,
+    RC,
+    draw_legend,
+    empty_figure,
+    save_figure,
+    text_points,
+)
+from traces.pictures.palette import Style, mixed_colour, style
 from traces.recorder import sorted_slices
 
 WIDTH_INCHES = 11.0

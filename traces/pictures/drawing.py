@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.files import replacing, start_of
-from traces.palette import Style
+from traces.pictures.palette import Style
 
 DPI = 160
 DRAWN_BY = "drawn by pulptrain"

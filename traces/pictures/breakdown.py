@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from traces.causes import BUSY
-from traces.drawing import POINTS_PER_INCH, RC, draw_legend, empty_figure, save_figure, text_points
 from traces.metrics import OpMetrics
-from traces.palette import STALL_ORDER, style
+from traces.pictures.drawing import POINTS_PER_INCH, RC, draw_legend, empty_figure, save_figure, text_points
+from traces.pictures.palette import STALL_ORDER, style
 from traces.tracks import op_label
 
 WIDTH_INCHES = 7.5
