@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Gantt chart of a run: DMA and cores as rows, time as the axis, ops named along the top."""
+"""The Gantt chart of a run: DMA and cores as rows, time as the axis, ops named along the top.
+
+Where tiles are too thin to be told apart, rows would be as many equal bands: then the chart is an overview,
+bandwidth of the DMA and what the cores do together (`traces.pictures.overview`).
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,38 +16,42 @@ from configs.errors import InputError
 from traces.events import COMPUTE, STALLS, TRANSFER, Slice
 from traces.metrics import OpMetrics, measure, slice_parts
 from traces.pictures.bars import Bar, Segments, overlay, to_columns
-from traces.pictures.drawing import (
-    DPI,
-    POINTS_PER_INCH,
-    RC,
-    draw_legend,
-    empty_figure,
-    save_figure,
-    text_points,
+from traces.pictures.drawing import DPI, POINTS_PER_INCH, Legend, Paper, boxes_path, text_points
+from traces.pictures.op_strip import op_spans
+from traces.pictures.overview import overview_panels
+from traces.pictures.palette import (
+    HATCH_COLOUR,
+    KERNEL_LOOKS,
+    MOVING,
+    MOVING_STYLE,
+    OTHER_KERNELS,
+    STALL_ORDER,
+    STALL_STYLES,
+    STEP_ORDER,
+    Style,
+    family,
+    mixed_colour,
+    style,
 )
-from traces.pictures.op_strip import STRIP_INCHES, draw_op_strip, names_inches, op_bands
-from traces.pictures.palette import MOVING, STALL_ORDER, STEP_ORDER, family, ink_on, mixed_colour, style
+from traces.pictures.timeline import Panel, TimeAxis, draw_timeline
 from traces.recorder import sorted_slices, transfer_direction
 from traces.tracks import CORE, DMA, UDMA, track_name
 
-ColourBy = Literal["step", "stall"]
+ColourBy = Literal["step", "stall", "kernel"]
 
-WIDTH_INCHES = 11.0
-LEFT_INCHES = 0.84
-PLOT_PIXELS = 1560
-"""Width of the plot area; the edges of columns fall on pixels."""
-COARSE_PIXELS = 10
-"""Column width of an overview by stalls: each column averages over tiles, and the row is a profile."""
-CLOSE_UP_PIXELS = 30
-"""Median width of a compute slice from which a chart by stalls is a close-up, with exact edges."""
+COARSE_POINTS = 4.5
+"""Column width of rows by stalls: each column averages over tiles, and the row is a profile."""
+CLOSE_UP_POINTS = 13.5
+"""Median width of a compute slice from which a chart is a close-up, with exact edges."""
+OVERVIEW_POINTS = 1.5
+"""Median width of a compute slice below which a chart is an overview."""
 MAX_VECTOR_BARS = 4000
-"""Charts with more bars are embedded as an image in the SVG, to keep the file small."""
+"""Charts with more bars are embedded as an image in the SVG or PDF, to keep the file small."""
 MAX_BAR_TEXTS = 400
-"""Above, numbers in bars are noise, and the chart is an overview."""
-ROW_INCHES = {"step": 0.27, "stall": 0.34}
+"""Above, numbers in bars are noise."""
+ROW_LINES = {"step": 1.8, "kernel": 1.8, "stall": 2.3}
+"""Height of a row, in lines of text."""
 BAR_HEIGHT = 0.82
-BAR_FONT = 6.5
-LEGEND_COLUMNS = 8
 
 UDMA_ROW = "uDMA L3"
 """Transfers between L3 and L2, one at a time in either direction."""
@@ -55,81 +63,112 @@ def draw_gantt(
     slices: Iterable[Slice],
     makespan_cycles: int,
     clock_hz: int,
-    path_png: Path | None,
-    path_svg: Path | None = None,
-    *,
-    colour_by: ColourBy = "step",
+    *paths: Path | None,
+    colour_by: ColourBy | None = None,
     title: str = "",
     ops: Sequence[OpMetrics] | None = None,
     window: tuple[int, int] | None = None,
+    paper: Paper | None = None,
 ) -> None:
-    """Draw the run, or the cycles of `window`, to a PNG and an SVG file (either may be None).
+    """Draw the run, or the cycles of `window`, to files of `traces.pictures.drawing.ENDINGS`.
 
-    `colour_by` "step" colours compute and transfers by training step; "stall" divides the height of each bar
-    into issuing and stall cycles. `ops` (default: measured from the slices) are named along the top. Equal
-    input gives equal bytes. Raises InputError for an empty window, an unknown `colour_by`, a clock that is
-    not positive or a file that cannot be written.
+    `colour_by` "step" colours compute and transfers by training step, "kernel" compute by kernel; "stall"
+    divides the height of each bar into issuing and stall cycles. If not given, a close-up is coloured by
+    kernel, else by step. `ops` (default: measured from the slices) are named along the top. Equal input gives
+    equal bytes. Raises InputError for an empty window, an unknown `colour_by`, a clock that is not positive,
+    a paper too narrow and a file that cannot be written.
     """
-    import matplotlib as mpl  # slow to import
-
     start, end = window or (0, makespan_cycles)
-    if colour_by not in ("step", "stall"):
-        raise InputError(f"a chart is coloured by step or stall, not by {colour_by!r}")
-    if not 0 <= start < end:
-        raise InputError(
-            f"the window from cycle {start} to {end} is empty", cure="give start < end, in cycles"
-        )
-    if clock_hz <= 0:
-        raise InputError(f"the cluster clock must be positive, not {clock_hz} Hz")
+    if colour_by not in (None, "step", "stall", "kernel"):
+        raise InputError(f"a chart is coloured by step, kernel or stall, not by {colour_by!r}")
     ordered = sorted_slices(slices)
     if ops is None:
         ops = measure(ordered, makespan_cycles).ops
-    core_pixels = 1 if colour_by == "step" else _stall_column_pixels(ordered, (start, end))
+    shown = [event for event in ordered if event.start_cycles < end and event.end_cycles > start]
+    labels = sorted({_row_label(event) for event in shown} - {""}) or ["core 0"]
+    paper = paper or Paper()
+    time = TimeAxis.beside(labels, (start, end), clock_hz, paper)
+    tile_points = _median_cycles(shown) * time.points_per_cycle
+    if colour_by is None:
+        colour_by = "kernel" if window and tile_points >= CLOSE_UP_POINTS else "step"
+    looks = _looks(shown, colour_by)
+    if shown and tile_points < OVERVIEW_POINTS:
+        time = TimeAxis.beside(("8.88",), (start, end), clock_hz, paper, named=True)
+        panels, used, note = overview_panels(
+            shown, time, partial(_parts, colour_by=colour_by, looks=looks), looks
+        )
+        legend = Legend(used, note)
+    else:
+        panel, legend = _rows_panel(shown, time, looks, colour_by, tile_points)
+        panels = [panel]
+    by_step, spans = colour_by == "step", op_spans(ops, joined=tile_points < OVERVIEW_POINTS)
+    draw_timeline(time, panels, spans, paths, title=title, legend=legend, by_step=by_step)
+
+
+def _rows_panel(
+    shown: Sequence[Slice],
+    time: TimeAxis,
+    looks: Mapping[str, Style],
+    colour_by: ColourBy,
+    tile_points: float,
+) -> tuple[Panel, Legend]:
+    """A row per core and direction of the DMA, and what its colours mean."""
+    is_coarse = colour_by == "stall" and tile_points < CLOSE_UP_POINTS
+    pixels = round(COARSE_POINTS * DPI / POINTS_PER_INCH) if is_coarse else 1
     rows = {
-        label: to_columns(row, start, end, PLOT_PIXELS // (core_pixels if label.startswith("core") else 1))
-        for label, row in chart_rows(ordered, colour_by).items()
+        label: to_columns(
+            row, time.start_cycles, time.end_cycles, time.columns // (1 if _moves_bytes(label) else pixels)
+        )
+        for label, row in chart_rows(shown, colour_by, looks).items()
     }
-    bands = op_bands(ops, (start, end), PLOT_PIXELS / DPI)
-    used = _categories(rows, colour_by)
+    found = {name for bars in rows.values() for bar in bars for name, _ in bar.parts}
+    used = {name: look for name, look in looks.items() if name in found}
 
-    legend_inches = 0.32 + 0.15 * math.ceil(len(used) / LEGEND_COLUMNS)
-    top_inches = names_inches(bands) + (0.34 if title else 0.1)
-    rows_inches = ROW_INCHES[colour_by] * max(len(rows), 2)
-    bottom_inches = legend_inches + 0.66
-    height = bottom_inches + rows_inches + 0.05 + STRIP_INCHES + top_inches
-    left, width = LEFT_INCHES / WIDTH_INCHES, PLOT_PIXELS / DPI / WIDTH_INCHES
-    with mpl.rc_context(RC):
-        figure = empty_figure(WIDTH_INCHES, height)
-        chart = figure.add_axes((left, bottom_inches / height, width, rows_inches / height))
-        strip_bottom = (bottom_inches + rows_inches + 0.05) / height
-        strip = figure.add_axes((left, strip_bottom, width, STRIP_INCHES / height), sharex=chart)
-        _draw_rows(chart, rows, used, colour_by)
-        if colour_by == "step":
-            _label_bars(chart, ordered, list(rows), (start, end))
-        draw_op_strip(strip, bands)
-        _time_axes(chart, (start, end), clock_hz, rows_inches)
-        how = "colour: training step    grey: the core waits or manages    (slices within a pixel are mixed)"
-        if colour_by == "stall":
-            averaged = f", averaged over {(end - start) * core_pixels / PLOT_PIXELS:,.0f} cycles"
-            how = f"height of a colour: its share of the cycles{averaged if core_pixels > 1 else ''}"
-        draw_legend(figure, [style(word) for word in used], LEGEND_COLUMNS, 0.06 / height, how)
-        if title:
-            figure.text(left, 1 - 0.07 / height, title, va="top", ha="left", fontsize=10, fontweight="bold")
-        save_figure(figure, path_png, path_svg)
+    def draw(axes: Any) -> None:
+        _draw_rows(axes, rows, used, stacked=colour_by == "stall")
+        if colour_by != "stall":
+            _label_bars(axes, shown, list(rows), time, used, colour_by)
+
+    if colour_by == "stall":
+        averaged = f", averaged over {time.cycles * pixels / time.columns:,.0f} cycles" if is_coarse else ""
+        note = f"height of a colour: its share of the cycles{averaged}"
+    else:
+        what = "training step" if colour_by == "step" else "kernel"
+        note = f"colour: {what}; grey: the core waits or manages; slices within a pixel are mixed"
+    inches = ROW_LINES[colour_by] * time.paper.line_inches * max(len(rows), 2)
+    return Panel(inches, draw), Legend(list(used.values()), note)
 
 
-def chart_rows(ordered: Iterable[Slice], colour_by: ColourBy) -> dict[str, list[Bar]]:
+def _looks(shown: Iterable[Slice], colour_by: ColourBy) -> dict[str, Style]:
+    """Looks of all categories there may be, in the order of stacks and legend."""
+    if colour_by != "kernel":
+        return {name: style(name) for name in (STEP_ORDER if colour_by == "step" else STALL_ORDER)}
+    cycles: dict[str, int] = {}
+    for event in shown:
+        if event.kind == COMPUTE:
+            cycles[event.work.what] = cycles.get(event.work.what, 0) + event.duration_cycles
+    largest = sorted(cycles, key=lambda name: (-cycles[name], name))[: len(KERNEL_LOOKS)]
+    kernels = {
+        f"kernel {name}": Style(colour, name or "other work")
+        for name, colour in zip(largest, KERNEL_LOOKS, strict=False)
+    }
+    return {**kernels, OTHER_KERNELS.name: OTHER_KERNELS, MOVING: MOVING_STYLE, **STALL_STYLES}
+
+
+def chart_rows(
+    ordered: Iterable[Slice], colour_by: ColourBy, looks: Mapping[str, Style] | None = None
+) -> dict[str, list[Bar]]:
     """Bars per row of the chart, top row first: uDMA (L3 and L2), DMA in, DMA out, core 0, core 1, ...
 
     DMA channels of one direction share a row; without a transfer there is none. Other tracks are left to
-    Perfetto.
+    Perfetto. A kernel without an entry in `looks` is one of the others.
     """
     rows: dict[str, list[Bar]] = {}
     order: dict[str, tuple[int, int]] = {}
     for event in ordered:
         label = _row_label(event)
         if event.duration_cycles and label:
-            bar = Bar(event.start_cycles, event.end_cycles, _parts(event, colour_by))
+            bar = Bar(event.start_cycles, event.end_cycles, _parts(event, colour_by, looks or {}))
             rows.setdefault(label, []).append(bar)
             rank = {UDMA_ROW: 0, "DMA in": 1, "DMA out": 2}.get(label, 3)
             name = track_name(event.track)
@@ -145,16 +184,10 @@ def _moves_bytes(label: str) -> bool:
     return label == UDMA_ROW or label.startswith("DMA")
 
 
-def _stall_column_pixels(ordered: Iterable[Slice], window: tuple[int, int]) -> int:
-    """Fine columns where compute slices are wide in this window, else coarse ones."""
-    start, end = window
-    widths = sorted(
-        event.duration_cycles
-        for event in ordered
-        if event.kind == COMPUTE and event.start_cycles < end and event.end_cycles > start
-    )
-    median_cycles = widths[len(widths) // 2] if widths else 0
-    return 1 if median_cycles * PLOT_PIXELS >= CLOSE_UP_PIXELS * (end - start) else COARSE_PIXELS
+def _median_cycles(shown: Iterable[Slice]) -> int:
+    """Of the slices that compute."""
+    widths = sorted(event.duration_cycles for event in shown if event.kind == COMPUTE)
+    return widths[len(widths) // 2] if widths else 0
 
 
 def _row_label(event: Slice) -> str:
@@ -168,26 +201,29 @@ def _row_label(event: Slice) -> str:
     return ""
 
 
-def _parts(event: Slice, colour_by: ColourBy) -> Segments:
+def _parts(event: Slice, colour_by: ColourBy, looks: Mapping[str, Style]) -> Segments:
     if event.kind in _STALLS:
         return ((event.kind, event.duration_cycles),)
-    if colour_by == "step":
-        return ((family(event.work.step), event.duration_cycles),)
-    if event.kind == COMPUTE:
+    if colour_by == "stall" and event.kind == COMPUTE:
         return tuple((word, cycles) for word, cycles in slice_parts(event) if cycles)
-    return ((MOVING, event.duration_cycles),)
+    return ((_category(event, colour_by, looks), event.duration_cycles),)
 
 
-def _categories(rows: Mapping[str, Sequence[Bar]], colour_by: ColourBy) -> list[str]:
-    found = {name for bars in rows.values() for bar in bars for name, _ in bar.parts}
-    return [name for name in (STEP_ORDER if colour_by == "step" else STALL_ORDER) if name in found]
+def _category(event: Slice, colour_by: ColourBy, looks: Mapping[str, Style]) -> str:
+    """What the colour of a slice that computes or moves bytes stands for."""
+    if colour_by == "step":
+        return family(event.work.step)
+    if event.kind != COMPUTE:
+        return MOVING
+    name = f"kernel {event.work.what}"
+    return name if name in looks else OTHER_KERNELS.name
 
 
 def _draw_rows(
-    chart: Any, rows: Mapping[str, Sequence[Bar]], used: Sequence[str], colour_by: ColourBy
+    chart: Any, rows: Mapping[str, Sequence[Bar]], used: Mapping[str, Style], *, stacked: bool
 ) -> None:
     """Draw all bars: pure ones and stacks as one collection per category, mixed pixels as a mean colour."""
-    from matplotlib.collections import PolyCollection
+    from matplotlib.collections import PathCollection, PolyCollection
 
     rank = {name: index for index, name in enumerate(used)}
     boxes: dict[str, list[Any]] = {name: [] for name in used}
@@ -196,9 +232,9 @@ def _draw_rows(
     for row, (label, bars) in enumerate(rows.items()):
         top, bottom = row - BAR_HEIGHT / 2, row + BAR_HEIGHT / 2  # y points down: core 0 is above core 1
         for bar in bars:
-            if not bar.is_pure and (colour_by == "step" or _moves_bytes(label)):
+            if not bar.is_pure and (not stacked or _moves_bytes(label)):
                 mixed.append(_box(bar, bottom, top))
-                mixed_colours.append(mixed_colour(bar.parts, bar.width_cycles))
+                mixed_colours.append(mixed_colour(bar.parts, bar.width_cycles, used.__getitem__))
                 continue
             base = bottom
             for name, cycles in sorted(bar.parts, key=lambda part: rank[part[0]]):
@@ -207,13 +243,12 @@ def _draw_rows(
                 base -= height
     rasterise = len(mixed) + sum(len(found) for found in boxes.values()) > MAX_VECTOR_BARS
     plain: dict[str, Any] = {"linewidth": 0.0, "antialiased": False, "rasterized": rasterise}
-    for name in used:
-        look = style(name)
-        edge = "#8A8A8A" if look.hatch else "none"
+    for name, look in used.items():
+        edge = HATCH_COLOUR if look.hatch else "none"
+        # One path, as a hatch takes as long for a bar as for all of them.
+        path = boxes_path(boxes[name])
         chart.add_collection(
-            PolyCollection(
-                boxes[name], facecolor=look.colour, hatch=look.hatch or None, edgecolor=edge, **plain
-            )
+            PathCollection([path], facecolor=look.colour, hatch=look.hatch or None, edgecolor=edge, **plain)
         )
     if mixed:
         chart.add_collection(PolyCollection(mixed, facecolors=mixed_colours, edgecolor="none", **plain))
@@ -228,40 +263,34 @@ def _draw_rows(
 
 def _box(bar: Bar, bottom: float, top: float) -> list[tuple[float, float]]:
     left, right = bar.start_cycles, bar.end_cycles
-    return [(left, bottom), (right, bottom), (right, top), (left, top)]
+    return [(left, bottom), (right, bottom), (right, top), (left, top), (left, bottom)]
 
 
-def _label_bars(chart: Any, ordered: Iterable[Slice], rows: Sequence[str], window: tuple[int, int]) -> None:
+def _label_bars(
+    chart: Any,
+    shown: Iterable[Slice],
+    rows: Sequence[str],
+    time: TimeAxis,
+    looks: Mapping[str, Style],
+    colour_by: ColourBy,
+) -> None:
     """In a close-up, write tile numbers and kernel or buffer names into the bars wide enough for them."""
-    start, end = window
-    points_per_cycle = PLOT_PIXELS / DPI * POINTS_PER_INCH / (end - start)
+    font = time.paper.font_points
     texts = []
-    for event in ordered:
-        left, right = max(event.start_cycles, start), min(event.end_cycles, end)
-        if right <= left or event.kind not in (COMPUTE, TRANSFER):
+    for event in shown:
+        left, right = time.clip(event.start_cycles, event.end_cycles)
+        if event.kind not in (COMPUTE, TRANSFER):
             continue
         number = f"{event.work.tile}" if event.work.tile >= 0 else ""
         tile = f"tile {number}" if number else ""
         choices = (f"{tile} {event.work.what}".strip(), tile, number)
-        room_points = (right - left) * points_per_cycle - 3
-        text = next((choice for choice in choices if text_points(choice, BAR_FONT) < room_points), "")
+        room_points = (right - left) * time.points_per_cycle - 3
+        text = next((choice for choice in choices if text_points(choice, font) < room_points), "")
         label = _row_label(event)
         if text and label:
-            texts.append(((left + right) / 2, rows.index(label), text, event.work.step))
+            ink = looks[_category(event, colour_by, looks)].ink
+            texts.append(((left + right) / 2, rows.index(label), text, ink))
     if len(texts) > MAX_BAR_TEXTS:
         return
-    for x, y, text, step in texts:
-        chart.text(x, y, text, ha="center", va="center", fontsize=BAR_FONT, color=ink_on(step), clip_on=True)
-
-
-def _time_axes(chart: Any, window: tuple[int, int], clock_hz: int, rows_inches: float) -> None:
-    start, end = window
-    chart.set_xlim(start, end)
-    chart.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    chart.set_xlabel("time [cluster cycles]", labelpad=0.5)
-    per_second, unit = (1e6, "µs") if (end - start) / clock_hz < 1e-3 else (1e3, "ms")
-    scale = per_second / clock_hz
-    clock = chart.secondary_xaxis(
-        -0.38 / rows_inches, functions=(lambda cycles: cycles * scale, lambda shown: shown / scale)
-    )
-    clock.set_xlabel(f"time [{unit}] at {clock_hz / 1e6:g} MHz", labelpad=0.5)
+    for x, y, text, ink in texts:
+        chart.text(x, y, text, ha="center", va="center_baseline", fontsize=font, color=ink, clip_on=True)

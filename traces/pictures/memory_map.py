@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory map of a run: address against time per level, one rectangle per buffer and its life."""
+"""Memory over time: address against time with a rectangle per buffer and its life, and bytes in use."""
 
 from __future__ import annotations
 
@@ -7,42 +7,50 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from configs.errors import InputError
 from traces.memory_table import MemoryBlock
 from traces.metrics import OpMetrics
-from traces.pictures.drawing import POINTS_PER_INCH, RC, draw_legend, empty_figure, save_figure, text_points
-from traces.pictures.op_strip import STRIP_INCHES, Band, draw_op_strip, names_inches, op_bands
-from traces.pictures.palette import Style
+from traces.pictures.drawing import POINTS_PER_INCH, Legend, Paper, number_text, text_points
+from traces.pictures.op_strip import op_spans
+from traces.pictures.overview import draw_stacks
+from traces.pictures.palette import (
+    BLUE,
+    GREEN,
+    HATCH_COLOUR,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILLION,
+    YELLOW,
+    Style,
+)
+from traces.pictures.timeline import Panel, TimeAxis, draw_timeline
 
 KIND_STYLES: Mapping[str, Style] = {
-    "weight": Style("#0072B2", "weight"),
-    "optimizer_state": Style("#CC79A7", "optimizer state"),
-    "gradient": Style("#E69F00", "gradient"),
-    "kept": Style("#009E73", "activation kept for backward"),
-    "activation": Style("#56B4E9", "other activation"),
-    "input": Style("#F0E442", "input, label"),
-    "loss": Style("#D55E00", "loss"),
-    "scratch": Style("#9A9A9A", "scratch (im2col, transpose, sums)"),
-    "stack": Style("#5A5A5A", "stacks"),
+    "weight": Style(BLUE, "weight"),
+    "optimizer_state": Style(PURPLE, "optimizer state", "...."),
+    "gradient": Style(ORANGE, "gradient"),
+    "kept": Style(GREEN, "activation kept for backward"),
+    "activation": Style(SKY, "other activation"),
+    "input": Style(YELLOW, "input, label"),
+    "loss": Style(VERMILLION, "loss"),
+    "scratch": Style("#969696", "scratch (im2col, transpose, sums)"),
+    "stack": Style("#2E2E2E", "stacks"),
 }
 """Look of each kind of bytes, in the order of the legend."""
 
 STAGED = Style("#FFFFFF", "copy in L2 of a tensor in L3", "////")
 LEVEL_NAMES = {"l1": "L1", "l2": "L2", "l3": "L3"}
 
-WIDTH_INCHES = 11.0
-LEFT_INCHES = 0.84
-PLOT_INCHES = 9.75
-PANEL_INCHES = {"l1": 2.1, "l2": 2.9, "l3": 2.1}
-GAP_INCHES = 0.34
-LEGEND_COLUMNS = 5
-FONT = 6.0
+MAP_LINES = {"l1": 14.0, "l2": 19.0, "l3": 14.0}
+BYTES_LINES = 8.0
+"""Heights of panels, in lines of text."""
 MAX_VECTOR_BLOCKS = 2000
-"""Maps with more blocks are embedded as an image in the SVG, to keep the file small."""
-MAX_BOUNDARIES = 150
-"""Ops whose ends are marked by lines; of more, lines would hide the blocks."""
-DARK = ("weight", "kept", "loss", "stack")
-"""Kinds whose blocks carry white text."""
+"""Maps with more blocks are embedded as an image in the SVG or PDF, to keep the file small."""
+LEAST_EDGED_POINTS = 2.5
+"""Blocks that are thinner have no white edge, which would eat them."""
 
 
 def draw_memory_map(
@@ -50,143 +58,211 @@ def draw_memory_map(
     ops: Sequence[OpMetrics],
     makespan_cycles: int,
     capacity_bytes: Mapping[str, int],
-    path_png: Path | None,
-    path_svg: Path | None = None,
-    *,
+    clock_hz: int,
+    *paths: Path | None,
     title: str = "",
     window: tuple[int, int] | None = None,
+    paper: Paper | None = None,
 ) -> None:
-    """Draw the memory map of the run, or of the cycles of `window`, to PNG and SVG (either may be None).
+    """Draw the memory map of the run, or of the cycles of `window`, to files of `drawing.ENDINGS`.
 
     `ops` are named along the top. `capacity_bytes` per level is drawn where the blocks come near it and
     written above each panel. Levels without a block are left out. Raises InputError without any block, for
     an empty window, and if a file cannot be written.
     """
-    import matplotlib as mpl  # slow to import
-
-    start, end = window or (0, makespan_cycles)
-    if not 0 <= start < end:
-        raise InputError(
-            f"the window from cycle {start} to {end} is empty", cure="give start < end, in cycles"
+    peaks = _peaks(blocks := list(blocks))
+    tops = {level: _top_bytes(blocks, level, peaks[level], capacity_bytes.get(level, 0)) for level in peaks}
+    time = _time(peaks, tops, window or (0, makespan_cycles), clock_hz, paper)
+    shown = _shown(blocks, time)
+    panels = [
+        Panel(
+            MAP_LINES[level] * time.paper.line_inches,
+            _map_drawer([block for block in shown if block.level == level], level, peaks, tops[level], time),
+            _head(level, peaks[level], capacity_bytes, time),
         )
-    everything = list(blocks)
-    shown = [block for block in everything if block.start_cycle < end and block.end_cycle > start]
-    levels = [level for level in PANEL_INCHES if any(block.level == level for block in everything)]
-    if not levels:
-        raise InputError("there is no memory map to draw", cure="run the simulation again")
-    bands = op_bands(ops, (start, end), PLOT_INCHES)
-    top_inches = names_inches(bands) + (0.34 if title else 0.1)
-    legend_inches = 0.62
-    panels_inches = sum(PANEL_INCHES[level] + GAP_INCHES for level in levels)
-    height = legend_inches + 0.36 + panels_inches + STRIP_INCHES + top_inches
-    left, width = LEFT_INCHES / WIDTH_INCHES, PLOT_INCHES / WIDTH_INCHES
-    with mpl.rc_context(RC):
-        figure = empty_figure(WIDTH_INCHES, height)
-        bottom = legend_inches + 0.36
-        for number, level in enumerate(reversed(levels)):
-            panel = figure.add_axes((left, bottom / height, width, PANEL_INCHES[level] / height))
-            in_level = [block for block in shown if block.level == level]
-            peak_bytes = max(
-                (block.end_address for block in everything if block.level == level and block.kind != "stack"),
-                default=0,
-            )
-            _draw_panel(panel, in_level, level, peak_bytes, capacity_bytes.get(level, 0), (start, end))
-            _mark_ops(panel, bands, start)
-            if number == 0:
-                panel.set_xlabel("time [cluster cycles]", labelpad=1)
-                panel.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-            else:
-                panel.tick_params(labelbottom=False)
-            bottom += PANEL_INCHES[level] + GAP_INCHES
-        strip = figure.add_axes((left, bottom / height, width, STRIP_INCHES / height))
-        strip.set_xlim(start, end)
-        draw_op_strip(strip, bands)
-        _draw_legend(figure, shown, 0.06 / height)
-        if title:
-            figure.text(left, 1 - 0.07 / height, title, va="top", ha="left", fontsize=10, fontweight="bold")
-        save_figure(figure, path_png, path_svg)
+        for level in peaks
+    ]
+    looks = [look for kind, look in KIND_STYLES.items() if any(block.kind == kind for block in shown)]
+    if any(block.staged for block in shown):
+        looks.append(STAGED)
+    legend = Legend(looks, "a block: bytes that hold one buffer while it lives; dashed: peak")
+    draw_timeline(time, panels, op_spans(ops, joined=True), paths, title=title, legend=legend)
 
 
-def _draw_panel(
-    panel: Any,
-    blocks: Sequence[MemoryBlock],
-    level: str,
-    peak_bytes: int,
-    capacity_bytes: int,
-    window: tuple[int, int],
+def draw_bytes(
+    blocks: Iterable[MemoryBlock],
+    ops: Sequence[OpMetrics],
+    makespan_cycles: int,
+    capacity_bytes: Mapping[str, int],
+    clock_hz: int,
+    *paths: Path | None,
+    title: str = "",
+    window: tuple[int, int] | None = None,
+    paper: Paper | None = None,
 ) -> None:
-    from matplotlib.patches import Rectangle
+    """Draw the bytes of live buffers in every level over time, by kind; arguments as of `draw_memory_map`.
 
-    start, end = window
-    highest = max([block.end_address for block in blocks], default=peak_bytes)
-    top_bytes = max(highest, peak_bytes, 4) * 1.02
-    if peak_bytes < capacity_bytes <= 1.6 * peak_bytes:
-        top_bytes = max(top_bytes, capacity_bytes * 1.02)
-    panel.set_xlim(start, end)
-    panel.set_ylim(0, top_bytes / 1024)
-    panel.set_ylabel(f"{LEVEL_NAMES[level]} address [KiB]")
-    panel.set_facecolor("#F7F7F7")
+    What the addresses leave unused between buffers does not count, so the peak can be below that of the map.
+    """
+    blocks = [block for block in blocks if block.kind != "stack"]
+    peaks = _peaks(blocks)
+    found = {level: live_bytes(block for block in blocks if block.level == level) for level in peaks}
+    tops = {level: int(sum(kinds.values()).max()) or 1 for level, (_, kinds) in found.items()}
+    time = _time(peaks, tops, window or (0, makespan_cycles), clock_hz, paper)
+
+    def drawer(level: str) -> Any:
+        edges, kinds = found[level]
+
+        def draw(axes: Any) -> None:
+            draw_stacks(axes, edges, {kind: count / 1024 for kind, count in kinds.items()}, KIND_STYLES)
+            axes.set_ylim(0, tops[level] * 1.04 / 1024)
+            axes.locator_params(axis="y", nbins=4)
+            axes.set_ylabel(f"{LEVEL_NAMES[level]} [KiB]")
+
+        return draw
+
+    panels = []
+    for level in peaks:
+        head = _head(level, tops[level], capacity_bytes, time, "live, at most")
+        panels.append(Panel(BYTES_LINES * time.paper.line_inches, drawer(level), head))
+    present = {kind for _, kinds in found.values() for kind in kinds}
+    legend = Legend([look for kind, look in KIND_STYLES.items() if kind in present])
+    draw_timeline(time, panels, op_spans(ops, joined=True), paths, title=title, legend=legend)
+
+
+def live_bytes(blocks: Iterable[MemoryBlock]) -> tuple[Any, dict[str, Any]]:
+    """Cycles at which something begins or ends, and by kind the bytes that live between each two of them."""
+    blocks = list(blocks)
+    edges = np.unique([cycle for block in blocks for cycle in (block.start_cycle, block.end_cycle)])
+    kinds = {}
+    for kind in KIND_STYLES:
+        changes = np.zeros(len(edges))
+        own = [block for block in blocks if _kind(block) == kind]
+        for at, sign in (("start_cycle", 1), ("end_cycle", -1)):
+            places = np.searchsorted(edges, [getattr(block, at) for block in own])
+            np.add.at(changes, places, [sign * block.size_bytes for block in own])
+        if own:
+            kinds[kind] = np.cumsum(changes)[:-1]
+    return edges, kinds
+
+
+def _kind(block: MemoryBlock) -> str:
+    return block.kind if block.kind in KIND_STYLES else "scratch"
+
+
+def _peaks(blocks: Sequence[MemoryBlock]) -> dict[str, int]:
+    """By level with a block, in their order, the first byte above all that is no stack."""
+    peaks = {
+        level: max((b.end_address for b in blocks if b.level == level and b.kind != "stack"), default=0)
+        for level in LEVEL_NAMES
+        if any(block.level == level for block in blocks)
+    }
+    if not peaks:
+        raise InputError("there is no memory map to draw", cure="run the simulation again")
+    return peaks
+
+
+def _time(
+    peaks: Mapping[str, int],
+    tops: Mapping[str, float],
+    window: tuple[int, int],
+    clock_hz: int,
+    paper: Paper | None,
+) -> TimeAxis:
+    labels = [number_text(int(tops[level]) // 1024) + "0" for level in peaks]
+    return TimeAxis.beside(labels, window, clock_hz, paper or Paper(), named=True)
+
+
+def _shown(blocks: Iterable[MemoryBlock], time: TimeAxis) -> list[MemoryBlock]:
+    return [
+        block
+        for block in blocks
+        if block.start_cycle < time.end_cycles and block.end_cycle > time.start_cycles
+    ]
+
+
+def _top_bytes(blocks: Iterable[MemoryBlock], level: str, peak_bytes: int, capacity_bytes: int) -> float:
+    """Where a map ends: above all blocks, and above the capacity where they come near it."""
+    highest = max(block.end_address for block in blocks if block.level == level)
+    near = capacity_bytes if peak_bytes < capacity_bytes <= 1.6 * peak_bytes else 0
+    return max(highest, peak_bytes, near, 4) * 1.02
+
+
+def _head(
+    level: str, peak_bytes: int, capacity_bytes: Mapping[str, int], time: TimeAxis, what: str = "peak"
+) -> str:
+    of = f" of {capacity_bytes[level]:,}" if capacity_bytes.get(level) else ""
+    return f"{LEVEL_NAMES[level]}: {what} {peak_bytes:,}{of} B"
+
+
+def _map_drawer(
+    blocks: Sequence[MemoryBlock], level: str, peaks: Mapping[str, int], top_bytes: float, time: TimeAxis
+) -> Any:
+    panel_points = MAP_LINES[level] * time.paper.line_inches * POINTS_PER_INCH
+
+    def draw(panel: Any) -> None:
+        panel.set_ylim(0, top_bytes / 1024)
+        panel.set_ylabel(f"{LEVEL_NAMES[level]} address [KiB]")
+        panel.set_facecolor("#FCFCFC")
+        _draw_blocks(panel, blocks, time, panel_points / top_bytes)
+        for block in blocks:
+            _label(panel, block, time, block.size_bytes / top_bytes * panel_points)
+        if peaks[level]:
+            panel.axhline(peaks[level] / 1024, color="#333333", linewidth=0.6, linestyle=(0, (4, 3)))
+
+    return draw
+
+
+def _draw_blocks(panel: Any, blocks: Sequence[MemoryBlock], time: TimeAxis, points_per_byte: float) -> None:
+    """A collection per look; a thin block has an edge of its own colour, so that it is seen at all."""
+    from matplotlib.collections import PolyCollection
+
+    groups: dict[tuple[str, bool, bool], list[Any]] = {}
     for block in sorted(blocks, key=lambda block: (block.start_cycle, block.address)):
-        look = KIND_STYLES.get(block.kind, KIND_STYLES["scratch"])
-        panel.add_patch(
-            Rectangle(
-                (block.start_cycle, block.address / 1024),
-                block.end_cycle - block.start_cycle,
-                block.size_bytes / 1024,
+        left, right = block.start_cycle, block.end_cycle
+        low, high = block.address / 1024, block.end_address / 1024
+        is_thick = (
+            min(block.size_bytes * points_per_byte, (right - left) * time.points_per_cycle)
+            > LEAST_EDGED_POINTS
+        )
+        box = [(left, low), (right, low), (right, high), (left, high)]
+        groups.setdefault((_kind(block), block.staged, is_thick), []).append(box)
+    for (kind, staged, is_thick), boxes in groups.items():
+        look = KIND_STYLES[kind]
+        hatch = STAGED.hatch if staged else look.hatch
+        panel.add_collection(
+            PolyCollection(
+                boxes,
                 facecolor=look.colour,
-                edgecolor="white",
+                edgecolor="white" if is_thick else look.colour,
                 linewidth=0.35,
-                hatch=STAGED.hatch if block.staged else None,
+                hatch=hatch or None,
+                hatchcolor="white" if staged else HATCH_COLOUR,
                 rasterized=len(blocks) > MAX_VECTOR_BLOCKS,
             )
         )
-        _label(panel, block, window, top_bytes, PANEL_INCHES[level])
-    if peak_bytes:
-        panel.axhline(peak_bytes / 1024, color="#333333", linewidth=0.6, linestyle=(0, (4, 3)))
-    text = f"{LEVEL_NAMES[level]}: peak {peak_bytes:,} B of {capacity_bytes:,} B"
-    panel.text(0.0, 1.012, text, transform=panel.transAxes, va="bottom", ha="left", fontsize=7.5)
 
 
-def _label(
-    panel: Any, block: MemoryBlock, window: tuple[int, int], top_bytes: float, panel_inches: float
-) -> None:
+def _label(panel: Any, block: MemoryBlock, time: TimeAxis, height_points: float) -> None:
     """The name in the middle of the visible part of a block, if it fits, else its tail, else nothing."""
-    start, end = window
-    left, right = max(block.start_cycle, start), min(block.end_cycle, end)
-    width_points = (right - left) / (end - start) * PLOT_INCHES * POINTS_PER_INCH - 3
-    height_points = block.size_bytes / top_bytes * panel_inches * POINTS_PER_INCH
+    font = time.paper.font_points
+    left, right = time.clip(block.start_cycle, block.end_cycle)
+    if height_points < 1.1 * font:
+        return
     name = block.name.partition("@")[0]
-    short = name.rpartition(":")[2]
-    ink = "white" if block.kind in DARK else "black"
-    colour = KIND_STYLES.get(block.kind, KIND_STYLES["scratch"]).colour
-    for text in dict.fromkeys((name, short)):
-        if height_points > FONT + 0.5 and text_points(text, FONT) < width_points:
+    look = KIND_STYLES[_kind(block)]
+    for text in dict.fromkeys((name, name.rpartition(":")[2])):
+        if text_points(text, font) < (right - left) * time.points_per_cycle - 3:
             panel.text(
                 (left + right) / 2,
                 (block.address + block.size_bytes / 2) / 1024,
                 text,
                 ha="center",
                 va="center_baseline",
-                fontsize=FONT,
-                color=ink,
+                fontsize=font,
+                color=look.ink,
                 clip_on=True,
                 # Hatching would cross the letters.
-                bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.6} if block.staged else None,
+                bbox={"facecolor": look.colour, "edgecolor": "none", "pad": 0.6} if block.staged else None,
             )
             return
-
-
-def _mark_ops(panel: Any, bands: Sequence[Band], start: int) -> None:
-    if len(bands) <= MAX_BOUNDARIES:
-        for band in bands:
-            if band.start_cycles > start:
-                panel.axvline(band.start_cycles, color="#000000", alpha=0.18, linewidth=0.4)
-
-
-def _draw_legend(figure: Any, blocks: Sequence[MemoryBlock], bottom: float) -> None:
-    kinds = {block.kind for block in blocks}
-    looks = [look for kind, look in KIND_STYLES.items() if kind in kinds]
-    if any(block.staged for block in blocks):
-        looks.append(STAGED)
-    title = "a block: bytes that hold one buffer while it lives    dashed: peak"
-    draw_legend(figure, looks, LEGEND_COLUMNS, bottom, title)
