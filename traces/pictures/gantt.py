@@ -42,7 +42,7 @@ ColourBy = Literal["step", "stall", "kernel"]
 COARSE_POINTS = 4.5
 """Column width of rows by stalls: each column averages over tiles, and the row is a profile."""
 CLOSE_UP_POINTS = 13.5
-"""Median width of a compute slice from which a chart is a close-up, with exact edges."""
+"""Median width of a compute slice from which rows by stalls have exact edges."""
 OVERVIEW_POINTS = 1.5
 """Median width of a compute slice below which a chart is an overview."""
 MAX_VECTOR_BARS = 4000
@@ -73,10 +73,10 @@ def draw_gantt(
     """Draw the run, or the cycles of `window`, to files of `traces.pictures.drawing.ENDINGS`.
 
     `colour_by` "step" colours compute and transfers by training step, "kernel" compute by kernel; "stall"
-    divides the height of each bar into issuing and stall cycles. If not given, a close-up is coloured by
-    kernel, else by step. `ops` (default: measured from the slices) are named along the top. Equal input gives
-    equal bytes. Raises InputError for an empty window, an unknown `colour_by`, a clock that is not positive,
-    a paper too narrow and a file that cannot be written.
+    divides the height of each bar into issuing and stall cycles. If not given, a part of the run is coloured
+    by kernel unless it is an overview, the whole by step. `ops` (default: measured from the slices) are named
+    along the top. Equal input gives equal bytes. Raises InputError for an empty window, an unknown
+    `colour_by`, a clock that is not positive, a paper too narrow and a file that cannot be written.
     """
     start, end = window or (0, makespan_cycles)
     if colour_by not in (None, "step", "stall", "kernel"):
@@ -90,7 +90,7 @@ def draw_gantt(
     time = TimeAxis.beside(labels, (start, end), clock_hz, paper)
     tile_points = _median_cycles(shown) * time.points_per_cycle
     if colour_by is None:
-        colour_by = "kernel" if window and tile_points >= CLOSE_UP_POINTS else "step"
+        colour_by = "kernel" if window and tile_points >= OVERVIEW_POINTS else "step"
     looks = _looks(shown, colour_by)
     if shown and tile_points < OVERVIEW_POINTS:
         time = TimeAxis.beside(("8.88",), (start, end), clock_hz, paper, named=True)

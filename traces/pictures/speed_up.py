@@ -27,7 +27,8 @@ def draw_speed_up(speed: SpeedUp, *paths: Path | None, title: str = "", paper: P
     used = [step for step in STEP_STYLES if step in steps]
     markers = ["o", *(MARKERS[step] for step in used)]
     legend = Legend([_WHOLE, *(STEP_STYLES[step] for step in used)], "dotted: ideal", markers)
-    title = title or f"{speed.model} on {speed.soc}: speed-up over {speed.cores[0]} core(s)"
+    cores = "one core" if speed.cores[0] == 1 else f"{speed.cores[0]} cores"
+    title = title or f"{speed.model} on {speed.soc}: speed-up over {cores}"
     bottom_inches = legend.inches(paper) + 2.6 * paper.line_inches + 0.14
     chart_inches = ASPECT * paper.width_inches
     height = bottom_inches + chart_inches + title_inches(title, paper)

@@ -114,10 +114,11 @@ def draw_timeline(
     title: str,
     legend: Legend,
     by_step: bool = False,
+    counted: str = "cluster cycles",
 ) -> None:
     """Draw panels, the first on top, below a strip of ops (see `op_spans`), to files (see `save_figure`).
 
-    The strip has the colours of the steps with `by_step`, else none.
+    The strip has the colours of the steps with `by_step`, else none. `counted` is the unit of time.
     """
     import matplotlib as mpl  # slow to import
 
@@ -143,7 +144,7 @@ def draw_timeline(
             if number:
                 axes.tick_params(labelbottom=False, bottom=False)
             else:
-                _time_axes(axes, time, panel.inches)
+                _time_axes(axes, time, panel.inches, counted)
             at += panel.inches + head + gap
         strip = figure.add_axes((left, strip_bottom / height, width, strip_inches(paper) / height))
         strip.set_xlim(time.start_cycles, time.end_cycles)
@@ -158,17 +159,16 @@ def _axis_inches(paper: Paper) -> float:
     return 2 * paper.line_inches + TICK_INCHES + 0.04
 
 
-def _time_axes(axes: Any, time: TimeAxis, panel_inches: float) -> None:
+def _time_axes(axes: Any, time: TimeAxis, panel_inches: float, counted: str) -> None:
     """Cycles, and below them seconds."""
     seconds = time.cycles / time.clock_hz
     per_second, unit = (1e6, "µs") if seconds < 1e-3 else (1e3, "ms") if seconds < 10 else (1.0, "s")
     scale = per_second / time.clock_hz
-    unit_cycles, counted = (1e6, "million ") if time.end_cycles > MANY_CYCLES else (1, "")
-    digits = len(f"{time.end_cycles / unit_cycles:,.0f}") + (len(f"{unit_cycles / time.cycles:,.0f}") + 2) * (
-        unit_cycles > 1 and time.cycles < 4 * unit_cycles
-    )
+    unit_cycles, many = (1e6, "million ") if time.end_cycles > MANY_CYCLES else (1, "")
+    places = len(f"{unit_cycles / time.cycles:,.0f}") + 1 if time.cycles < unit_cycles else 1
+    digits = len(f"{time.end_cycles / unit_cycles:,.0f}") + places
     most = min(max(int(time.inches / (time.paper.inches("0" * max(digits, 3)) * 1.5)), 2), 10)
-    axes.set_xlabel(f"time [{counted}cluster cycles]", labelpad=0.5)
+    axes.set_xlabel(f"time [{many}{counted}]", labelpad=0.5)
     clock = axes.secondary_xaxis(
         -_axis_inches(time.paper) / panel_inches,
         functions=(lambda cycles: cycles * scale, lambda shown: shown / scale),

@@ -52,10 +52,13 @@ def draw_unit_gantt(
     names = {name for row in rows.values() for bar in row for name, _ in bar.parts}
     legend = Legend([LOOKS[word] for word in LOOKS if word in names], "(what meets within a pixel is mixed)")
     begins = [0, *(end for _, end in layers)]
-    spans = [(begin, end, name, "") for begin, (name, end) in zip(begins, layers, strict=False)]
+    spans = []
+    for begin, (name, end) in zip(begins, layers, strict=False):
+        fits = time.paper.inches(name) < (end - begin) / time.cycles * time.inches
+        spans.append((begin, end, name if fits else name.split(".")[0], ""))
     inches = ROW_LINES * time.paper.line_inches * max(len(rows), 2)
     panel = Panel(inches, lambda axes: _draw_rows(axes, rows))
-    draw_timeline(time, [panel], spans, paths, title=title, legend=legend)
+    draw_timeline(time, [panel], spans, paths, title=title, legend=legend, counted="cycles")
 
 
 def unit_rows(slices: Iterable[Slice]) -> dict[str, list[Bar]]:
