@@ -142,29 +142,24 @@ def _targets(out: str, names: Sequence[str], files: Sequence[Sequence[str]]) -> 
 
 
 _INCHES = {"in": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72}
-_WIDTH_INCHES, _FONT_POINTS = (1.0, 100.0), (4.0, 72.0)
 
 
 def parse_paper(width: str | None, font: str | None) -> Paper | None:
     """The paper of ``--width`` and ``--font``; None if neither is given. Raises `InputError`."""
-    from traces.pictures.drawing import Paper
+    from traces.pictures.drawing import POINTS_PER_INCH, Paper
 
-    if width is None and font is None:
-        return None
     sizes = {}
     if width is not None:
-        sizes["width_inches"] = _length(
-            width, "--width", _WIDTH_INCHES, 1.0, "1in to 100in, e.g. 3.5in or 88mm"
-        )
+        sizes["width_inches"] = _inches(width, "--width", "a length from 1in to 100in, e.g. 3.5in or 88mm")
     if font is not None:
-        sizes["font_points"] = _length(font, "--font", _FONT_POINTS, 72.0, "4pt to 72pt, e.g. 8pt")
-    return Paper(**sizes)
+        size = _inches(font, "--font", "a size from 4pt to 72pt, e.g. 8pt")
+        sizes["font_points"] = POINTS_PER_INCH * size
+    return Paper(**sizes) if sizes else None
 
 
-def _length(text: str, option: str, limits: tuple[float, float], scale: float, cure: str) -> float:
-    """A length with its unit, times `scale` to the inch, within limits."""
+def _inches(text: str, option: str, cure: str) -> float:
+    """A length with its unit."""
     found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(in|cm|mm|pt)\s*", text)
-    value = float(found[1]) * _INCHES[found[2]] * scale if found else 0.0
-    if not limits[0] <= round(value, 6) <= limits[1]:
+    if found is None:
         raise InputError(f"cannot take {text!r}", where=option, cure=cure)
-    return value
+    return float(found[1]) * _INCHES[found[2]]

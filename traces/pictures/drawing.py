@@ -43,12 +43,36 @@ RC: Any = {
 """matplotlib settings of every picture (typed Any: matplotlib wants its 300 keys as literals)."""
 
 
+WIDTHS_INCHES, FONTS_POINTS = (1.0, 100.0), (4.0, 72.0)
+"""Smallest and largest of a picture."""
+LEAST_CHART_INCHES = 0.5
+
+
 @dataclass(frozen=True, slots=True)
 class Paper:
     """How wide a picture is, and how large its text; no text in it is smaller."""
 
     width_inches: float = 11.0
     font_points: float = 8.0
+
+    def __post_init__(self) -> None:
+        """Raise InputError for what is no size of a picture."""
+        for value, (least, most), unit, option in (
+            (self.width_inches, WIDTHS_INCHES, "in", "--width"),
+            (self.font_points, FONTS_POINTS, "pt", "--font"),
+        ):
+            if not least <= round(value, 6) <= most:
+                cure = f"from {least:g}{unit} to {most:g}{unit}"
+                raise InputError(f"{value:g} {unit} is no size of a picture", where=option, cure=cure)
+
+    def check_room(self, taken_inches: float) -> None:
+        """Raise InputError if labels take so much of the width that nothing can be drawn beside them."""
+        if self.width_inches - taken_inches < LEAST_CHART_INCHES:
+            raise InputError(
+                f"{self.width_inches:g} in with text of {self.font_points:g} pt leave no room for a chart",
+                where="--width",
+                cure="a wider picture, or a smaller --font",
+            )
 
     @property
     def rc(self) -> Any:

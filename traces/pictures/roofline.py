@@ -73,6 +73,7 @@ def draw_roofline(
     chart_inches = ASPECT * paper.width_inches
     height = bottom_inches + chart_inches + title_inches(title, paper)
     left = (paper.inches("0.001") + paper.line_inches + 0.14) / paper.width_inches
+    paper.check_room(left * paper.width_inches)
     with mpl.rc_context(paper.rc):
         figure = empty_figure(paper.width_inches, height)
         axes = figure.add_axes(

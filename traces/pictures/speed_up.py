@@ -34,6 +34,7 @@ def draw_speed_up(speed: SpeedUp, *paths: Path | None, title: str = "", paper: P
     height = bottom_inches + chart_inches + title_inches(title, paper)
     left = (paper.inches("888") + paper.line_inches + 0.14) / paper.width_inches
     ideal = [count / speed.cores[0] for count in speed.cores]
+    paper.check_room(left * paper.width_inches)
     with mpl.rc_context(paper.rc):
         figure = empty_figure(paper.width_inches, height)
         axes = figure.add_axes((left, bottom_inches / height, 0.96 - left, chart_inches / height))

@@ -116,8 +116,9 @@ def _draw(
     bottom_inches = legend.inches(paper) + (1.4 + len(axis_lines)) * paper.line_inches + 0.1
     height = bottom_inches + rows_inches + title_inches(title, paper)
     left = max((paper.inches(row.name) for row in rows), default=0.0) + 0.12
-    width = max(paper.width_inches - left - 0.15, 0.2 * paper.width_inches)
+    width = paper.width_inches - left - 0.15
     text_inches = max((paper.inches(row.text) for row in rows), default=0.0) + 0.06
+    paper.check_room(left + text_inches)
     longest = max((sum(row.parts.values()) for row in rows), default=1.0) or 1.0
     with mpl.rc_context(paper.rc):
         figure = empty_figure(paper.width_inches, height)

@@ -67,13 +67,8 @@ class TimeAxis:
         left = widest + TICK_INCHES + (paper.line_inches if named else 0.0) + 0.04
         left = math.ceil(left * DPI) / DPI
         right = paper.inches(f"{end:,}") / 2 + 0.04
+        paper.check_room(left + right)
         columns = int((paper.width_inches - left - right) * DPI)
-        if columns < DPI / 2:
-            raise InputError(
-                f"{paper.width_inches:g} in with text of {paper.font_points:g} pt leave no room for a chart",
-                where="--width",
-                cure="a wider picture, or a smaller --font",
-            )
         return cls(start, end, clock_hz, paper, left, columns)
 
     @property

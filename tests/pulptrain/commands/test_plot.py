@@ -93,6 +93,10 @@ def test_a_speed_up_adds_up_and_is_at_most_ideal_where_nothing_waits(
     assert gains[0] == 1
     assert 1 < gains[1] < gains[2] < 8
     assert (tmp_path / "speed-up.svg").is_file()
+    speed = pt.speed_up(*folders, path=tmp_path / "speed-up.pdf", width_inches=3.5)
+    assert speed.as_dict()["speedup"] == gains
+    with pytest.raises(pt.InputError, match="cannot draw"):
+        pt.speed_up(*folders, path=tmp_path / "speed-up.jpg")
     assert run(["plot", *folders, *out, "-q"]) == 0
     assert run(["plot", *folders, *out]) == 0
     shown = capsys.readouterr().out
@@ -103,9 +107,15 @@ def test_a_speed_up_adds_up_and_is_at_most_ideal_where_nothing_waits(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["8", "--width", "0in"], "--width: cannot take '0in'.*3.5in"),
+        (["8", "--width", "0in"], "--width: 0 in is no size.*from 1in"),
         (["8", "--width", "3.5"], "--width"),
         (["8", "--width", "1in", "--font", "30pt"], "leave no room"),
+        *(
+            (["8", "--width", "1in", "--font", "30pt", "--what", what], "leave no room")
+            for what in ("causes", "roofline", "bytes")
+        ),
+        (["8", "2", "--width", "1in", "--font", "30pt", "--what", "speed-up"], "leave no room"),
+        (["8", "--width", "1e400in"], "--width: cannot take"),
         (["8", "--font", "x"], "--font: cannot take 'x'.*8pt"),
         (["8", "--font", "0pt"], "--font"),
         (["8", "--window", "conv9.FW"], "is no op and no span.*START:END"),

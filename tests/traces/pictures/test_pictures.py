@@ -20,6 +20,7 @@ import pulptrain as pt
 from configs.errors import InputError
 from pulptrain.python.result import Result
 from pulptrain.running.pictures import PICTURES, RunPictures, Window, window_of
+from traces.causes import GROUPS
 from traces.memory_table import MemoryBlock
 from traces.metrics import OpMetrics, measure
 from traces.pictures.bars import profile
@@ -97,6 +98,10 @@ def test_what_meets_in_a_picture_is_told_apart_by_the_colour_blind_and_in_grey_p
         assert abs(lightness(one.colour) - lightness(other.colour)) >= 7, (one, other)
         for seen in BLINDNESS.values():
             assert np.linalg.norm(lab(one.colour, seen) - lab(other.colour, seen)) >= 7, (one, other)
+
+
+def test_every_cause_has_a_look() -> None:
+    assert list(CAUSE_STYLES) == list(GROUPS)
 
 
 def test_lightness_is_that_of_cie() -> None:
