@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from configs.errors import InputError
-from traces.report import wrapped
-from traces.text_table import Table
+from traces.text_table import Table, wrapped
 from traces.totals import base_step, op_name
 from traces.why import check_causes
 

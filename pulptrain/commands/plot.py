@@ -133,7 +133,7 @@ def _targets(out: str, names: Sequence[str], files: Sequence[Sequence[str]]) -> 
     from traces.files.result_folder import prepare_folder
     from traces.pictures.drawing import ENDINGS, is_our_picture
 
-    if Path(out).suffix[1:] not in ENDINGS or Path(out).is_dir():
+    if Path(out).suffix.lower()[1:] not in ENDINGS or Path(out).is_dir():
         folder = prepare_folder(out, [file for own in files for file in own])
         return {name: [folder / file for file in own] for name, own in zip(names, files, strict=True)}
     if len(names) > 1:

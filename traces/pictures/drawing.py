@@ -207,12 +207,13 @@ def save_figure(figure: Any, *paths: Path | None) -> None:
     for path in paths:
         if path is not None:
             with replacing(path) as temporary:
-                figure.savefig(temporary, dpi=DPI, format=path.suffix[1:], metadata=metadata[path.suffix])
+                kind = path.suffix.lower()
+                figure.savefig(temporary, dpi=DPI, format=kind[1:], metadata=metadata[kind])
 
 
 def picture_file(path: Path, where: str) -> Path:
     """The path itself; raises `InputError` if no picture can be drawn to a file of that ending."""
-    if path.suffix[1:] not in ENDINGS:
+    if path.suffix.lower()[1:] not in ENDINGS:
         endings = ", ".join(f".{ending}" for ending in ENDINGS)
         raise InputError(f"cannot draw {str(path)!r}", where=where, cure=f"a name in one of {endings}")
     return path
