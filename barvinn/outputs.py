@@ -34,7 +34,7 @@ from traces.files.result_folder import (
     write_json,
 )
 from traces.files.tables import CSV_NAME, PARQUET_NAME, write_table
-from traces.unit_gantt import draw_unit_gantt
+from traces.pictures.unit_gantt import draw_unit_gantt
 
 TABLE_TEXT, TABLE_CSV, REGISTERS = "jobs.txt", "jobs.csv", "csr.txt"
 INPUT, OUTPUT = "input.txt", "output.txt"

@@ -53,6 +53,8 @@ NAMES = {
     "compare": "pulptrain.python.api",
     "Comparison": "traces.compared.comparison",
     "Residuals": "traces.compared.residuals",
+    "speed_up": "pulptrain.python.api",
+    "SpeedUp": "traces.speed_up",
     "barvinn": "barvinn.run",
     "Result": "pulptrain.python.result",
     "OpResult": "pulptrain.python.op_result",
@@ -80,6 +82,7 @@ if TYPE_CHECKING:
     from pulptrain.python.api import explore as explore
     from pulptrain.python.api import load as load
     from pulptrain.python.api import run as run
+    from pulptrain.python.api import speed_up as speed_up
     from pulptrain.python.api import tune as tune
     from pulptrain.python.api import validate as validate
     from pulptrain.python.explored import Explored as Explored

@@ -19,9 +19,9 @@ CSV_NAME = "memory.csv"
 class MemoryBlock:
     """`size_bytes` at `address` of `level` (l1, l2, l3) hold `name` from `start_cycle` to `end_cycle`.
 
-    `kind` is what the bytes are for (`traces.memory_map.KIND_STYLES`), `staged` says that they are the copy
-    in L2 of a tensor whose home is L3. `first_op` and `last_op` name the ops of its life. Cycles are cluster
-    cycles of the run.
+    `kind` is what the bytes are for (`traces.pictures.memory_map.KIND_STYLES`), `staged` says that they are
+    the copy in L2 of a tensor whose home is L3. `first_op` and `last_op` name the ops of its life. Cycles are
+    cluster cycles of the run.
     """
 
     name: str

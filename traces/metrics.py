@@ -438,13 +438,13 @@ def _cut(
             if cycles == event.duration_cycles:
                 yield span, event, left
             else:
-                taken = _share_out(cycles, [count for _, count in left])
+                taken = share_out(cycles, [count for _, count in left])
                 yield span, event, [(word, part) for (word, _), part in zip(left, taken, strict=True)]
                 left = tuple((word, n - part) for (word, n), part in zip(left, taken, strict=True))
             at += 1
 
 
-def _share_out(cycles: int, weights: Sequence[int]) -> list[int]:
+def share_out(cycles: int, weights: Sequence[int]) -> list[int]:
     """Split `cycles` in proportion to `weights` in integers (largest remainders first); sums are exact."""
     whole = sum(weights)
     if whole == 0:

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pulptrain plot OUT_DIR`: draw the pictures of a finished run again, or a part of them."""
+"""`pulptrain plot RUN`: draw the pictures of a finished run, or a part of them; or a speed-up of several."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,72 +16,150 @@ from pulptrain.commands import options as common
 from pulptrain.process.progress import telling
 from traces.files.json_text import json_text
 
+if TYPE_CHECKING:
+    from traces.pictures.drawing import Paper
+
+SPEED_UP = "speed-up"
+TOP = 10
+"""Ops in the table of a speed-up."""
+
 
 def command(
-    folder: Annotated[
-        str, typer.Argument(metavar="OUT_DIR", help="Folder written by `pulptrain run --out`.")
+    folders: Annotated[
+        list[str], typer.Argument(metavar="RUN", help="Folder written by `pulptrain run --out`.")
     ],
     window: Annotated[
-        str | None, common.option("--window", "START:END", "Draw only these cycles, e.g. 0:20000.")
+        str | None,
+        common.option(
+            "--window", "OP|START:END", "Draw only this op, or these cycles: conv1.IG, 0:20000; own files."
+        ),
     ] = None,
     what: Annotated[
         str,
         common.option(
-            "--what", "all|gantt|gantt-stalls|breakdown|memory", "Which picture to draw; all by default."
+            "--what",
+            "all|gantt|gantt-stalls|breakdown|memory|causes|roofline|bandwidth|bytes|speed-up",
+            "Which picture to draw; all by default. speed-up is over runs with other --cores.",
         ),
     ] = "all",
     out: Annotated[
-        str | None, common.option("--out", "DIR", "Write the pictures here (default: OUT_DIR).")
+        str | None,
+        common.option("--out", "DIR|FILE", "Folder, or .png, .svg or .pdf of one picture (default: RUN)."),
+    ] = None,
+    width: Annotated[
+        str | None, common.option("--width", "LENGTH", "Width of the picture: 3.5in, 88mm, 8.8cm, 252pt.")
+    ] = None,
+    font: Annotated[
+        str | None, common.option("--font", "SIZE", "Size of its text, e.g. 8pt; none is smaller.")
     ] = None,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
 ) -> None:
-    """Draw the Gantt charts, the breakdown of cycles and the memory map of the run in OUT_DIR."""
-    with telling(f"drawing {folder}", show=not (quiet or as_json)):
+    """Draw Gantt charts, breakdown, memory map, roofline and others of the run in RUN."""
+    table: list[str] = []
+    with telling(f"drawing {' '.join(folders)}", show=not (quiet or as_json)):
         from configs.suggest import suggestion
-        from pulptrain.running.outputs import PICTURE_FILES, PICTURES, draw_pictures
-        from pulptrain.running.stored_run import read_summary
-        from traces.errors import TraceError
-        from traces.files.result_folder import prepare_folder
-        from traces.files.tables import read_table
+        from pulptrain.running.pictures import PICTURES
 
-        if what not in ("all", *PICTURES):
-            raise InputError(
-                f"no picture {what!r}", where="--what", cure=suggestion(what, ("all", *PICTURES))
-            )
-        source = Path(folder)
-        summary = read_summary(source)
-        interval = (
-            parse_window(window, int(summary.get("trace_cycles", summary["cycles"])))
-            if window is not None
-            else None
-        )
-        target = prepare_folder(out if out is not None else folder, PICTURE_FILES)
-        slices = read_table(source)
-        try:
-            drawn = draw_pictures(slices, summary, target, source=source, window=interval, what=what)
-        except TraceError as error:
-            # Of a run it would be a defect; what was read from a file, somebody has changed.
-            raise InputError(str(error), where=str(source), cure="run the simulation again") from None
+        known = ("all", *PICTURES, SPEED_UP)
+        if what not in known:
+            raise InputError(f"no picture {what!r}", where="--what", cure=suggestion(what, known))
+        paper = parse_paper(width, font)
+        if what == SPEED_UP:
+            drawn, result, table = _speed_up(folders, out, window, paper)
+        elif len(folders) > 1:
+            raise InputError("several runs", where="plot", cure=f"one run, or --what {SPEED_UP}")
+        else:
+            drawn, result = _pictures(folders[0], out, window, what, paper), {}
     paths = [str(path) for path in drawn]
     if as_json:
-        typer.echo(json_text({"pictures": paths}))
+        typer.echo(json_text({"pictures": paths, **result}))
     elif not quiet:
-        typer.echo("\n".join(paths))
+        typer.echo("\n".join([*table, *([""] if table else []), *paths]))
 
 
-def parse_window(text: str, makespan_cycles: int) -> tuple[int, int]:
-    """``START:END`` in cycles; either may be left out. Raises `InputError` for anything else."""
-    first, separator, last = text.partition(":")
+def _pictures(folder: str, out: str | None, window: str | None, what: str, paper: Paper | None) -> list[Path]:
+    """Draw pictures of one run and return their files."""
+    from pulptrain.running.pictures import RunPictures, file_names, window_of
+    from pulptrain.running.stored_run import read_summary
+    from traces.errors import TraceError
+    from traces.files.tables import read_table
+    from traces.memory_table import read_blocks
+    from traces.recorder import sorted_slices
+
+    source = Path(folder)
+    summary = read_summary(source)
     try:
-        start, end = int(first[:20] or 0), int(last[:20] or makespan_cycles)
-    except ValueError:
-        separator = ""
-        start = end = 0
-    if not separator or not 0 <= start < end:
-        raise InputError(
-            f"cannot read {text!r}",
-            where="--window",
-            cure=f"START:END with 0 <= START < END <= {makespan_cycles}",
-        )
-    return start, min(end, makespan_cycles)
+        slices = sorted_slices(read_table(source))
+        if not slices:
+            raise InputError("there is no slice in its trace", where=folder, cure="run the simulation again")
+        run = RunPictures(slices, summary, lambda: read_blocks(source), paper=paper)
+        if window is not None:
+            run = replace(run, window=window_of(window, run.ops, run.cycles))
+        names = run.drawable() if what == "all" else (what,)
+        files = _targets(out or folder, names, [file_names(name, run.window) for name in names])
+        for name, paths in files.items():
+            run.draw(name, *paths)
+    except TraceError as error:
+        # Of a run it would be a defect; what was read from a file, somebody has changed.
+        raise InputError(str(error), where=str(source), cure="run the simulation again") from None
+    return [path for paths in files.values() for path in paths]
+
+
+def _speed_up(
+    folders: list[str], out: str | None, window: str | None, paper: Paper | None
+) -> tuple[list[Path], dict[str, Any], list[str]]:
+    """Draw the speed-up of several runs; its files, what ``--json`` says of it, and its tables."""
+    from pulptrain.commands.printing import table_width
+    from pulptrain.running.pictures import file_names
+    from pulptrain.running.stored_run import read_summary
+    from traces.pictures.speed_up import draw_speed_up
+    from traces.speed_up import speed_up_of
+
+    if window is not None:
+        raise InputError("a speed-up is of whole runs", where="--window", cure="leave it out")
+    speed = speed_up_of([read_summary(Path(folder)) for folder in folders], folders)
+    paths = _targets(out or folders[0], (SPEED_UP,), [file_names(SPEED_UP)])[SPEED_UP]
+    draw_speed_up(speed, *paths, paper=paper)
+    return paths, speed.as_dict(), speed.lines(table_width(), TOP)
+
+
+def _targets(out: str, names: Sequence[str], files: Sequence[Sequence[str]]) -> dict[str, list[Path]]:
+    """The files of every picture: its own in a folder, or the one file that is asked for.
+
+    Raises `InputError` before anything is drawn if one of them may not be written.
+    """
+    from configs.files import check_file
+    from traces.files.result_folder import prepare_folder
+    from traces.pictures.drawing import ENDINGS, is_our_picture
+
+    if Path(out).suffix.lower()[1:] not in ENDINGS or Path(out).is_dir():
+        folder = prepare_folder(out, [file for own in files for file in own])
+        return {name: [folder / file for file in own] for name, own in zip(names, files, strict=True)}
+    if len(names) > 1:
+        raise InputError(f"{len(names)} pictures in one file", where="--out", cure="one picture by --what")
+    return {names[0]: [check_file(out, "--out", is_our_picture)]}
+
+
+_INCHES = {"in": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72}
+
+
+def parse_paper(width: str | None, font: str | None) -> Paper | None:
+    """The paper of ``--width`` and ``--font``; None if neither is given. Raises `InputError`."""
+    from traces.pictures.drawing import POINTS_PER_INCH, Paper
+
+    sizes = {}
+    if width is not None:
+        sizes["width_inches"] = _inches(width, "--width", "a length from 1in to 100in, e.g. 3.5in or 88mm")
+    if font is not None:
+        size = _inches(font, "--font", "a size from 4pt to 72pt, e.g. 8pt")
+        sizes["font_points"] = POINTS_PER_INCH * size
+    return Paper(**sizes) if sizes else None
+
+
+def _inches(text: str, option: str, cure: str) -> float:
+    """A length with its unit."""
+    found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(in|cm|mm|pt)\s*", text)
+    if found is None:
+        raise InputError(f"cannot take {text!r}", where=option, cure=cure)
+    return float(found[1]) * _INCHES[found[2]]

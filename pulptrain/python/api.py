@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from configs.errors import InputError
+from configs.files import check_file
 from pulptrain.given.chip import Soc, as_soc
 from pulptrain.given.option import ExploreOptions, RunOptions, TuneOptions
 from pulptrain.given.real_values import as_fields
@@ -24,6 +25,7 @@ from pulptrain.running.result_cache import cache_of
 if TYPE_CHECKING:
     from traces.compared.comparison import Comparison
     from traces.compared.residuals import Residuals
+    from traces.speed_up import SpeedUp
 
 ModelLike = Model | str | PathLike[str]
 """A network, the name of one that ships, or the path of a model file."""
@@ -243,6 +245,32 @@ def compare(*runs: Result | str | PathLike[str], in_l1: bool = False) -> Compari
 
     given = [run.summary if isinstance(run, Result) else Path(fspath(run)) for run in runs]
     return compare_runs(given, [f"run {number}" for number in range(1, len(runs) + 1)], in_l1=in_l1)
+
+
+def speed_up(
+    *runs: Result | str | PathLike[str],
+    path: str | PathLike[str] | None = None,
+    width_inches: float = 5.0,
+    font_points: float = 8.0,
+) -> SpeedUp:
+    """What more cores are worth to runs of one model: cycles by step and op; printed it is tables.
+
+    `runs` are results, or folders that `save` or ``--out`` has written, in any order. With `path`, a .png,
+    .svg or .pdf file, it is drawn too. Raises `InputError` for runs of different models or SoCs, of equal
+    numbers of cores, and for a file that is there and was not drawn by pulptrain.
+    """
+    from pulptrain.running.stored_run import read_summary
+    from traces.pictures.drawing import Paper, is_our_picture, picture_file
+    from traces.pictures.speed_up import draw_speed_up
+    from traces.speed_up import speed_up_of
+
+    if path is not None:
+        check_file(str(picture_file(Path(fspath(path)), "path")), "path", is_our_picture)
+    summaries = [run.summary if isinstance(run, Result) else read_summary(Path(fspath(run))) for run in runs]
+    found = speed_up_of(summaries, [f"run {number}" for number in range(1, len(runs) + 1)])
+    if path is not None:
+        draw_speed_up(found, Path(fspath(path)), paper=Paper(width_inches, font_points))
+    return found
 
 
 def load(folder: str | PathLike[str]) -> Result | Explored:

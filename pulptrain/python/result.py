@@ -7,6 +7,7 @@ import html
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from os import PathLike, fspath
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from configs.errors import InputError
 from configs.files import check_file
+from configs.suggest import suggestion
 from pulptrain.python.op_result import OpResult, Peak, Totals, data_frame, op_of, text_width, unknown
 from traces.files.json_text import json_text
 from traces.report import Detail, headline, report_lines, report_tables
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from pulptrain.running.session import RunOutcome
     from pulptrain.running.training_curve import CurvePoint
     from traces.events import Slice
+    from traces.memory_table import MemoryBlock
     from trainlib.ir.steps import Array
 
 HTML_WIDTH = 120
@@ -186,42 +189,74 @@ class Result:
         self,
         path: str | PathLike[str],
         *,
-        colour_by: Literal["step", "stall"] = "step",
+        colour_by: Literal["step", "kernel", "stall"] | None = None,
         window: tuple[int, int] | str | None = None,
+        width_inches: float | None = None,
+        font_points: float | None = None,
     ) -> Path:
-        """Draw the Gantt chart to a .png or .svg file and return its path.
+        """Draw the Gantt chart as `plot` does, coloured by step, or in a close-up by kernel if not said."""
+        return self._drawn(
+            "gantt-stalls" if colour_by == "stall" else "gantt",
+            path,
+            window,
+            (width_inches, font_points),
+            colour_by,
+        )
 
-        `window` is (first, last) cycle, or the name of an op. Raises `InputError` for another ending, and for
-        a file that is there and was not drawn by pulptrain.
+    def plot(
+        self,
+        what: str,
+        path: str | PathLike[str],
+        *,
+        window: tuple[int, int] | str | None = None,
+        width_inches: float | None = None,
+        font_points: float | None = None,
+    ) -> Path:
+        """Draw a picture of ``pulptrain plot --what`` to a .png, .svg or .pdf file and return its path.
+
+        `window` is (first, last) cycle, or the name of an op. Raises `InputError` for an unknown picture, for
+        another ending, and for a file that is there and was not drawn by pulptrain.
         """
-        from traces.drawing import is_our_picture
-        from traces.gantt import draw_gantt
-        from traces.metrics import measure
+        return self._drawn(what, path, window, (width_inches, font_points))
 
-        target = Path(fspath(path))
-        if target.suffix not in (".png", ".svg"):
-            raise InputError(f"cannot draw {str(target)!r}", where="gantt", cure="a name in .png or .svg")
-        check_file(str(target), "gantt", is_our_picture)
-        cycles = int(self.summary.get("trace_cycles", self.cycles))
-        ops = measure(self.slices, cycles).ops
+    def _drawn(
+        self,
+        what: str,
+        path: str | PathLike[str],
+        window: tuple[int, int] | str | None,
+        size: tuple[float | None, float | None],
+        colour_by: Literal["step", "kernel", "stall"] | None = None,
+    ) -> Path:
+        from pulptrain.running.pictures import PICTURES, RunPictures, Window
+        from traces.pictures.drawing import Paper, is_our_picture, picture_file
+
+        if what not in PICTURES:
+            raise InputError(f"no picture {what!r}", where="plot", cure=suggestion(what, PICTURES))
+        target = picture_file(Path(fspath(path)), "plot")
+        check_file(str(target), "plot", is_our_picture)
+        run = RunPictures(self.slices, self.summary, self._blocks)
         if isinstance(window, str):
             name = self[window].name
-            shown = next(op for op in ops if op.name == name)
-            window = (shown.start_cycles, shown.end_cycles)
-        png, svg = (target, None) if target.suffix == ".png" else (None, target)
-        title = f"{self.model} on {self.summary['soc']}: {cycles:,} cycles"
-        draw_gantt(
-            self.slices,
-            cycles,
-            int(self.summary["cluster_hz"]),
-            png,
-            svg,
-            colour_by=colour_by,
-            title=title,
-            ops=ops,
-            window=window,
-        )
+            op = next(op for op in run.ops if op.name == name)
+            run = replace(run, window=Window(op.start_cycles, op.end_cycles, name))
+        elif window is not None:
+            run = replace(run, window=Window(*window))
+        given = zip(("width_inches", "font_points"), size, strict=True)
+        if known := {name: value for name, value in given if value is not None}:
+            run = replace(run, paper=Paper(**known))
+        run.draw(what, target, colour_by=colour_by)
         return target
+
+    def _blocks(self) -> Sequence[MemoryBlock]:
+        """The memory map."""
+        if self._outcome is not None:
+            from pulptrain.running.outputs import blocks_of
+
+            return blocks_of(self._outcome)
+        from traces.memory_table import read_blocks
+
+        assert self._folder is not None
+        return read_blocks(self._folder)
 
     @cached_property
     def slices(self) -> Sequence[Slice]:

@@ -5,36 +5,25 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
+from pulptrain.running.pictures import RUN_PICTURES, RunPictures, file_names
 from pulptrain.running.session import RunOutcome
 from pulptrain.running.training_curve import CSV_NAME as CURVE_NAME
 from pulptrain.running.training_curve import PICTURE as CURVE_PICTURE
 from pulptrain.running.training_curve import draw_curve, write_curve
 from scheduler.memory.memory_blocks import memory_blocks
-from traces.breakdown import draw_breakdown
-from traces.events import Slice
 from traces.files.perfetto_trace import write_perfetto
 from traces.files.result_folder import INFORMATION_NAME, PERFETTO_NAME, SUMMARY_NAME, write_json
 from traces.files.tables import CSV_NAME, PARQUET_NAME, write_table
-from traces.gantt import ColourBy, draw_gantt
-from traces.memory_map import draw_memory_map
 from traces.memory_table import CSV_NAME as MEMORY_NAME
-from traces.memory_table import MemoryBlock, read_blocks, write_blocks
+from traces.memory_table import MemoryBlock, write_blocks
 from traces.metrics import measure
-
-PICTURES = ("gantt", "gantt-stalls", "breakdown", "memory")
-"""Pictures of a run, by the names of their files."""
-
-
-PICTURE_FILES = tuple(f"{name}.{ending}" for name in PICTURES for ending in ("png", "svg"))
 
 RUN_FILES = (
     *(SUMMARY_NAME, INFORMATION_NAME, PARQUET_NAME, CSV_NAME, PERFETTO_NAME, MEMORY_NAME, CURVE_NAME),
-    *PICTURE_FILES,
+    *(file for name in RUN_PICTURES for file in file_names(name)),
     *(f"{CURVE_PICTURE}.{ending}" for ending in ("png", "svg")),
 )
 """Files of a run; the summary is the first to be written."""
@@ -56,8 +45,10 @@ def write_outputs(outcome: RunOutcome, folder: Path) -> list[Path]:
     perfetto = folder / PERFETTO_NAME
     write_perfetto(outcome.slices, outcome.counters, outcome.timing.clock.cluster_hz, perfetto)
     paths.append(perfetto)
-    paths.append(write_blocks(blocks_of(outcome), folder))
-    paths.extend(draw_pictures(outcome.slices, outcome.summary, folder))
+    blocks = blocks_of(outcome)
+    paths.append(write_blocks(blocks, folder))
+    pictures = RunPictures(outcome.slices, outcome.summary, lambda: blocks)
+    paths += pictures.draw_files(RUN_PICTURES, folder)
     if outcome.curve:
         paths.append(write_curve(outcome.curve, folder / CURVE_NAME))
     if len(outcome.curve) > 1:
@@ -84,37 +75,3 @@ def blocks_of(outcome: RunOutcome) -> list[MemoryBlock]:
         )
         start_cycles = end_cycles
     return blocks
-
-
-def draw_pictures(
-    slices: Sequence[Slice],
-    summary: Mapping[str, Any],
-    folder: Path,
-    *,
-    source: Path | None = None,
-    window: tuple[int, int] | None = None,
-    what: str = "all",
-) -> list[Path]:
-    """Draw the pictures of a run, each as PNG and SVG: one of `PICTURES`, or all of them.
-
-    `summary` needs `model`, `soc`, `cycles` and `cluster_hz`. `window` zooms the Gantt charts and the memory
-    map, which is drawn from ``memory.csv`` in `folder` (or `source`).
-    """
-    cycles, clock_hz = int(summary.get("trace_cycles", summary["cycles"])), int(summary["cluster_hz"])
-    ops = measure(slices, cycles).ops
-    title = f"{summary['model']} on {summary['soc']}: {cycles:,} cycles"
-    paths: list[Path] = []
-    for name in PICTURES if what == "all" else (what,):
-        png, svg = folder / f"{name}.png", folder / f"{name}.svg"
-        if name == "breakdown":
-            draw_breakdown(ops, png, svg, title=title)
-        elif name == "memory":
-            blocks, capacity_bytes = read_blocks(source or folder), summary.get("capacity_bytes", {})
-            draw_memory_map(blocks, ops, cycles, capacity_bytes, png, svg, title=title, window=window)
-        else:
-            colour_by: ColourBy = "stall" if name == "gantt-stalls" else "step"
-            draw_gantt(
-                slices, cycles, clock_hz, png, svg, colour_by=colour_by, title=title, ops=ops, window=window
-            )
-        paths += [png, svg]
-    return paths

@@ -9,6 +9,7 @@ from math import isfinite
 from typing import Any
 
 from arch.spec.timing import SocTiming
+from configs.dtypes import FP32_BITS
 from configs.errors import PulptrainError, WrongNumbersError
 from configs.grades import MEASURED
 from configs.version import VERSION
@@ -17,6 +18,7 @@ from scheduler.schedule import OpSchedule, Schedule
 from traces.causes import causes_of
 from traces.metrics import Metrics, OpMetrics
 from traces.stall_words import every_stall
+from trainlib.ir.graph import Tensor
 from trainlib.kernels.evidence import nest_evidence
 from trainlib.training.variants import own_variant
 
@@ -81,8 +83,28 @@ def run_summary(
         "fpu_mapping": timing.fpu.mapping,
         "bank_conflicts": timing.l1.bank_conflicts,
         "timing": timing.profile,
+        "roofs": roofs(timing, schedule.graph.tensors.values()),
         "codegen": codegen,
         "version": VERSION,
+    }
+
+
+def roofs(timing: SocTiming, tensors: Iterable[Tensor]) -> dict[str, float]:
+    """What the SoC can do at most in a cluster cycle, whatever the kernel and the transfer.
+
+    An FPU takes a multiply-add every `interval_cycles`, a core issues one every `fma_cycles`; it is one of as
+    many numbers of the narrowest format that is computed in as 32 bits hold (SIMD). The DMA has ports of
+    `l1_bytes_per_cycle` in each direction, behind the link to L2. The HyperBus is half duplex.
+    """
+    fpu, dma, l3, clock = timing.fpu, timing.dma, timing.l3, timing.clock
+    macs = min(timing.cores / fpu.fma_cycles, fpu.count / fpu.interval_cycles)
+    formats = {tensor.dtype for tensor in tensors}
+    lanes = [FP32_BITS // form.bits for form in formats if form.is_float and not form.is_storage_only]
+    link = timing.l2.link_bytes_per_cycle * clock.soc_hz / clock.cluster_hz
+    return {
+        "mac_per_cycle": max(lanes, default=1) * macs,
+        "dma_bytes_per_cycle": min(dma.l1_bytes_per_cycle, link or dma.l1_bytes_per_cycle),
+        "l3_bytes_per_cycle": l3.bytes_per_peripheral_cycle * clock.peripheral_hz / clock.cluster_hz,
     }
 
 

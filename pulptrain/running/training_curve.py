@@ -11,7 +11,7 @@ from typing import NamedTuple
 from configs.errors import InputError
 from configs.files import replacing
 from traces.csv_file import rows_of
-from traces.drawing import RC, empty_figure, save_figure
+from traces.pictures.drawing import RC, empty_figure, save_figure
 
 CSV_NAME = "training.csv"
 PICTURE = "training"

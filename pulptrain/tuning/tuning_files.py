@@ -14,7 +14,7 @@ from pulptrain.running.outputs import RUN_FILES, write_outputs
 from pulptrain.tuning.model_tuning import TuneOutcome
 from scheduler.tuner.schedule_file import is_schedule, write_schedule
 from traces.files.result_folder import prepare_folder, write_json
-from traces.gains import draw_gains
+from traces.pictures.gains import draw_gains
 
 SCHEDULE_NAME, JSON_NAME, CSV_NAME, PICTURE_NAME = "schedule.yaml", "tune.json", "tune.csv", "tune"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from traces.drawing import RC, empty_figure, number_text, save_figure
+from traces.pictures.drawing import RC, empty_figure, number_text, save_figure
 
 MOST_LINES = 10
 """Combinations of the other parameters that get a line each."""

@@ -13,8 +13,8 @@ from arch.pricing.window_plan import START_OFFSETS_CYCLES
 from arch.spec.program import Compute
 from tools.pages import time_model as page
 from tools.pages.page import ROOT
-from traces.drawing import is_our_picture
 from traces.events import COMPUTE
+from traces.pictures.drawing import is_our_picture
 
 TEXT = (ROOT / page.PAGE.path).read_text()
 

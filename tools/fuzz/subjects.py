@@ -457,9 +457,11 @@ def _results(generator: Random) -> Subject:
         files[name] = files[name][:place] + b"x" * 200_000 + files[name][place:]
     if generator.random() < 0.05:
         del files[name]
-    what = generator.choice(("breakdown", "breakdown", "gantt", "memory", "all"))
+    what = generator.choice(
+        ("breakdown", "causes", "gantt", "memory", "roofline", "bandwidth", "bytes", "all")
+    )
     window = generator.choice(
-        ((), (), ("--window", generator.choice(("0:1000", ":", "5:1", "x", "0:" + "9" * 30))))
+        ((), (), ("--window", generator.choice(("0:1000", ":", "5:1", "x", "fc.FW", "0:" + "9" * 30))))
     )
     command = ("plot", f"{FOLDER}/run", "--what", what, *window, "--out", f"{FOLDER}/out", "-q")
     if name == "run/summary.json" and generator.random() < 0.5:

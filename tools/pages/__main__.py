@@ -32,6 +32,7 @@ def all_pages() -> dict[str, Page]:
         model_file,
         onnx,
         paper,
+        pictures,
         primitives,
         python_api,
         pytorch,
@@ -51,7 +52,7 @@ def all_pages() -> dict[str, Page]:
 
     modules = (
         *(readme, socs, primitives, buffering, error_bars, evidence, sixteen_bit, speechnet, paper),
-        *(time_model, timing_defects, rtl_profile, barvinn, onnx, pytorch),
+        *(time_model, timing_defects, rtl_profile, barvinn, onnx, pytorch, pictures),
         *(model_file, soc_file, search_files, tuning, tuned, formats, glossary, python_api),
         *(why_slow, measured_logs),
     )

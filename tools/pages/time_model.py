@@ -18,9 +18,9 @@ from pulptrain.given.settings import Settings
 from pulptrain.running.primitive_run import run_primitive
 from pulptrain.running.session import RunOutcome
 from tools.pages.page import ROOT, Page, table
-from traces.drawing import RC, empty_figure, save_figure
 from traces.events import COMPUTE, TRANSFER, Slice
-from traces.palette import BUSY_STYLE, MOVING_STYLE, STALL_STYLES, Style, ink_on
+from traces.pictures.drawing import RC, empty_figure, save_figure
+from traces.pictures.palette import BUSY_STYLE, MOVING_STYLE, STALL_STYLES, Style, ink_on
 from trainlib.kernels.catalogue import matmul_work
 from trainlib.primitives.definition import DrawnInput
 

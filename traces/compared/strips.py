@@ -10,28 +10,25 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import InputError
-from configs.files import check_file, replacing
-from traces.drawing import (
-    DPI,
-    DRAWN_BY,
+from configs.files import check_file
+from traces.pictures.drawing import (
+    ENDINGS,
     POINTS_PER_INCH,
     RC,
-    draw_legend,
+    Legend,
+    Paper,
     empty_figure,
     is_our_picture,
+    save_figure,
     text_points,
 )
-from traces.palette import STEP_STYLES, family, ink_on, style
-
-KINDS = {".png": {"Software": DRAWN_BY}, ".svg": {"Date": None, "Creator": DRAWN_BY}}
-"""Files it can be, and what they say of themselves; PDF has a date where nothing is said of it."""
-KINDS[".pdf"] = {"CreationDate": None, "ModDate": None, "Creator": DRAWN_BY}
+from traces.pictures.palette import STEP_STYLES, family, ink_on, style
 
 WIDTH_INCHES, LEFT_INCHES, RIGHT_INCHES = 7.2, 1.35, 0.75
 STRIP_INCHES, BAR_INCHES = 0.9, 0.1
 OF_STRIP = 0.78
 """Height of a bar in its strip."""
-FONT = 6.0
+FONT, LEGEND_FONT = 6.0, 7.0
 LEAST_EDGED_POINTS = 1.5
 """Narrower ops would be all edge."""
 LEAST_SHARE = 0.01
@@ -57,14 +54,10 @@ class Strip:
 
 def check_picture(name: str, option: str = "--out") -> Path:
     """The place of a picture, refused before any work if it is none or not ours to replace."""
-    if Path(name).suffix.lower() not in KINDS:
-        raise InputError(f"{name!r} is no picture", where=option, cure=f"a name with {', '.join(KINDS)}")
-    return check_file(name, option, _is_ours)
-
-
-def _is_ours(path: Path) -> bool:
-    """PDF says last whose it is."""
-    return is_our_picture(path) or (path.suffix.lower() == ".pdf" and DRAWN_BY.encode() in path.read_bytes())
+    if Path(name).suffix.lower()[1:] not in ENDINGS:
+        kinds = ", ".join(f".{ending}" for ending in ENDINGS)
+        raise InputError(f"{name!r} is no picture", where=option, cure=f"a name with {kinds}")
+    return check_file(name, option, is_our_picture)
 
 
 def draw_strips(strips: Sequence[Strip], title: str, path: Path) -> None:
@@ -102,11 +95,9 @@ def draw_strips(strips: Sequence[Strip], title: str, path: Path) -> None:
         chart.set_xlim(0, longest)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.set_xlabel("cluster cycles", labelpad=1)
-        draw_legend(figure, [style(name) for name in used], 3, 0.06 / height, "")
+        Legend([style(name) for name in used]).draw(figure, Paper(WIDTH_INCHES, LEGEND_FONT))
         figure.text(left, 1 - 0.07 / height, title, va="top", ha="left", fontsize=9, fontweight="bold")
-        kind = path.suffix.lower()
-        with replacing(path) as temporary:
-            figure.savefig(temporary, dpi=DPI, format=kind[1:], metadata=KINDS[kind])
+        save_figure(figure, path)
 
 
 def _draw_ops(chart: Any, strips: Sequence[Strip], longest: int) -> None:

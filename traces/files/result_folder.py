@@ -10,8 +10,8 @@ from typing import Any
 
 from configs.errors import InputError
 from configs.files import check_folder, refuse_foreign, write_text
-from traces.drawing import is_our_picture
 from traces.files.json_text import FORMAT, json_text
+from traces.pictures.drawing import is_our_picture
 
 SUMMARY_NAME, INFORMATION_NAME, PERFETTO_NAME = "summary.json", "run-info.json", "trace.pftrace"
 

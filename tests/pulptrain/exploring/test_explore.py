@@ -19,8 +19,8 @@ from configs.yaml_file import Node, parse_yaml
 from pulptrain.__main__ import run
 from scheduler.explore.energy import EnergyCosts
 from scheduler.explore.pareto import pareto_front
-from scheduler.explore.picture import Box, free_corners, label_box, meet
 from shared.tuner_case import SMALL_MODEL
+from traces.pictures.labels import Box, free_corners, label_box, meet
 
 SPEC = """
 name: two knobs

@@ -10,9 +10,9 @@ import pytest
 
 from configs.errors import InputError
 from pulptrain.__main__ import run
-from traces.memory_map import KIND_STYLES, draw_memory_map
 from traces.memory_table import CSV_NAME, MemoryBlock, read_blocks, write_blocks
 from traces.metrics import OpMetrics
+from traces.pictures.memory_map import KIND_STYLES, draw_memory_map
 
 BLOCKS = [
     MemoryBlock("conv1.FW:x.in", "l1", 0, 256, "conv1.FW", "conv1.FW", 0, 100, "input"),
@@ -52,7 +52,7 @@ def test_a_damaged_file_is_named_with_its_line(tmp_path: Path) -> None:
 def test_equal_maps_give_equal_pictures_and_other_maps_other_ones(tmp_path: Path) -> None:
     def picture(name: str, blocks: list[MemoryBlock], **options: object) -> tuple[bytes, bytes]:
         png, svg = tmp_path / f"{name}.png", tmp_path / f"{name}.svg"
-        draw_memory_map(blocks, OPS, 300, CAPACITY, png, svg, **options)  # type: ignore[arg-type]
+        draw_memory_map(blocks, OPS, 300, CAPACITY, 10**8, png, svg, **options)  # type: ignore[arg-type]
         return png.read_bytes(), svg.read_bytes()
 
     first = picture("a", BLOCKS)
@@ -63,9 +63,9 @@ def test_equal_maps_give_equal_pictures_and_other_maps_other_ones(tmp_path: Path
 
 def test_nothing_to_draw_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no memory map"):
-        draw_memory_map([], OPS, 300, CAPACITY, tmp_path / "a.png")
+        draw_memory_map([], OPS, 300, CAPACITY, 10**8, tmp_path / "a.png")
     with pytest.raises(InputError, match="empty"):
-        draw_memory_map(BLOCKS, OPS, 300, CAPACITY, tmp_path / "a.png", window=(5, 5))
+        draw_memory_map(BLOCKS, OPS, 300, CAPACITY, 10**8, tmp_path / "a.png", window=(5, 5))
 
 
 @pytest.fixture(scope="module")

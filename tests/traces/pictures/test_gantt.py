@@ -10,14 +10,14 @@ from matplotlib.image import imread
 
 from configs.errors import InputError
 from shared.synthetic_trace import training_run
-from traces.bars import Bar, overlay, to_columns
-from traces.breakdown import draw_breakdown
-from traces.drawing import DPI, text_points
 from traces.events import COMPUTE, STALLS, TRANSFER, Slice, Work
-from traces.gantt import LEFT_INCHES, PLOT_PIXELS, chart_rows, draw_gantt
 from traces.metrics import measure
-from traces.op_strip import OP_FONT, op_bands
-from traces.palette import BUSY_STYLE, STALL_STYLES, STEP_STYLES, ink_on, mixed_colour
+from traces.pictures.bars import Bar, overlay, to_columns
+from traces.pictures.drawing import DPI, Paper, text_points
+from traces.pictures.gantt import chart_rows, draw_gantt
+from traces.pictures.op_strip import op_bands, op_spans
+from traces.pictures.palette import BUSY_STYLE, STALL_STYLES, STEP_STYLES, ink_on, mixed_colour
+from traces.pictures.timeline import TimeAxis
 
 CLOCK_HZ = 100_000_000
 FW, WG = Work("fc", "FW", 0), Work("fc", "WG", 0)
@@ -94,17 +94,17 @@ def test_rows_stand_in_reading_order_and_channels_share_one() -> None:
 
 def test_names_of_ops_never_collide() -> None:
     ops = measure(training_run(cores=1)).ops * 3  # names of three iterations over each other: many bands
-    window = (0, max(op.end_cycles for op in ops))
-    points = PLOT_PIXELS / DPI * 72 / window[1]
-    bands = op_bands(ops, window, PLOT_PIXELS / DPI)
+    end, paper = max(op.end_cycles for op in ops), Paper()
+    points = 9.75 * 72 / end
+    bands = op_bands(op_spans(ops), 0, end, points, paper)
     assert {band.placed for band in bands} >= {"inside", "above"}
     for before, after in itertools.pairwise(bands):
         assert before.end_cycles <= after.start_cycles
     for band in bands:
         if band.placed == "inside":
-            assert text_points(band.name, OP_FONT) < (band.end_cycles - band.start_cycles) * points
+            assert text_points(band.name, paper.font_points) < (band.end_cycles - band.start_cycles) * points
     above = [(band.start_cycles + band.end_cycles) / 2 * points for band in bands if band.placed == "above"]
-    assert all(after - before > OP_FONT for before, after in itertools.pairwise(above))
+    assert all(after - before > paper.font_points for before, after in itertools.pairwise(above))
 
 
 def rgb(colour: str) -> list[int]:
@@ -125,8 +125,9 @@ def test_the_colours_stand_where_the_slices_are(tmp_path: Path) -> None:
     step, stall = tmp_path / "step.png", tmp_path / "stall.png"
     draw_gantt(slices, 1000, CLOCK_HZ, step, ops=())
     draw_gantt(slices, 1000, CLOCK_HZ, stall, colour_by="stall", ops=())
-    left = round(LEFT_INCHES * DPI)
-    first, second = slice(left + 5, left + 600), slice(left + PLOT_PIXELS // 2 + 5, left + PLOT_PIXELS - 5)
+    time = TimeAxis.beside(["DMA in", "core 0"], (0, 1000), CLOCK_HZ, Paper())
+    left = round(time.left_inches * DPI)
+    first, second = slice(left + 5, left + 600), slice(left + time.columns // 2 + 5, left + time.columns - 5)
     bar_pixels = 595 * 25  # a bar is at least 25 pixels high, minus its text
     assert has_colour(step, STEP_STYLES["FW"].colour, first, bar_pixels)
     # the legend below stands in the same columns but its patches are small
@@ -157,9 +158,8 @@ def test_a_lifelike_run_gives_small_files_equal_from_run_to_run(tmp_path: Path) 
         for colour_by in ("step", "stall"):
             png, svg = tmp_path / f"{name}-{colour_by}.png", tmp_path / f"{name}-{colour_by}.svg"
             draw_gantt(slices, run.makespan_cycles, CLOCK_HZ, png, svg, colour_by=colour_by, title="t")
-        draw_breakdown(run.ops, tmp_path / f"{name}-ops.png", tmp_path / f"{name}-ops.svg", title="t")
     files = sorted(path.name[2:] for path in tmp_path.glob("a-*"))
-    assert len(files) == 6
+    assert len(files) == 4
     for file in files:
         written = (tmp_path / f"a-{file}").read_bytes()
         assert written == (tmp_path / f"b-{file}").read_bytes()
@@ -171,7 +171,7 @@ def test_a_close_up_labels_its_tiles_and_gives_exact_vector_bars(tmp_path: Path)
     slices = training_run(cores=2).slices
     draw_gantt(slices, 300_000, CLOCK_HZ, None, svg, window=(30_000, 38_000))
     text = svg.read_text()
-    assert "tile 1 mm_2x2" in text  # matplotlib keeps each text as a comment beside its glyphs
+    assert ">tile 1 mm_2x2<" in text
     assert "<image" not in text
 
 
@@ -182,7 +182,9 @@ def test_every_word_has_a_look_of_its_own() -> None:
 
 
 def test_a_mixed_pixel_has_the_mean_colour_and_gaps_are_white() -> None:
-    assert mixed_colour((("FW", 5.0),), 10) == pytest.approx([(v / 255 + 1) / 2 for v in rgb("#0072B2")])
+    assert mixed_colour((("FW", 5.0),), 10) == pytest.approx(
+        [(v / 255 + 1) / 2 for v in rgb(STEP_STYLES["FW"].colour)]
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,9 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 Segments = tuple[tuple[str, float], ...]
 """(category, cycles), each category once."""
@@ -101,6 +104,22 @@ def to_columns(bars: Sequence[Bar], start_cycles: float, end_cycles: float, colu
         left, right = start_cycles + column * step, start_cycles + (column + 1) * step
         gridded.append(Bar(left, right, tuple(sums.items())))
     return _joined(sorted(gridded, key=lambda bar: bar.start_cycles))
+
+
+def profile(intervals: Sequence[tuple[float, float, float]], edges: Any) -> Any:
+    """What of (start, end, amount) falls between each two of the `edges`; intervals may overlap.
+
+    Amounts are spread evenly over their intervals, which are not empty. The slope of the running sum is
+    constant between the ends of intervals, so that the sum is exact at every edge.
+    """
+    starts, ends, amounts = np.array(intervals, dtype=float).reshape(-1, 3).T
+    rates = amounts / (ends - starts)
+    times = np.concatenate([starts, ends])
+    order = np.argsort(times, kind="stable")
+    slopes = np.cumsum(np.concatenate([rates, -rates])[order])
+    times = times[order]
+    sums = np.concatenate([[0.0], np.cumsum(slopes[:-1] * np.diff(times))])
+    return np.maximum(np.diff(np.interp(edges, times, sums)), 0.0)
 
 
 def _joined(bars: Iterable[Bar]) -> list[Bar]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from traces.drawing import RC, empty_figure, save_figure
+from traces.pictures.drawing import RC, empty_figure, save_figure
 
 MOST_ROWS = 20
 """Ops that get bars; the others are added up in the last row."""

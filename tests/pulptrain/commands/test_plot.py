@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pulptrain plot`: files of their own for windows, one file of a paper's size, speed-up, and bad input."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+import pulptrain as pt
+from pulptrain.__main__ import run
+from pulptrain.commands.plot import parse_paper
+from shared.tuner_case import SMALL_MODEL
+from traces.files.result_folder import SUMMARY_NAME, write_json
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders ``1``, ``2`` and ``8`` of runs on so many cores; of the last with all files."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "small.yaml").write_text(SMALL_MODEL)
+    for cores in (1, 2):
+        result = pt.run(folder / "small.yaml", cores=cores, functional=False, cache=False)
+        (folder / f"{cores}").mkdir()
+        write_json(folder / f"{cores}" / SUMMARY_NAME, result.summary)
+    command = ["run", str(folder / "small.yaml"), "--no-functional", "--no-cache", "-q"]
+    assert run([*command, "--out", str(folder / "8")]) == 0
+    return folder
+
+
+@pytest.fixture
+def copy(runs: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(runs / "8", tmp_path / "run"))
+
+
+def op_of(folder: Path) -> str:
+    """The op with most cycles."""
+    ops = json.loads((folder / "summary.json").read_text())["ops"]
+    return str(max(ops, key=lambda op: op["cycles"])["name"])
+
+
+def test_a_window_by_an_ops_name_is_drawn_beside_the_whole_run(
+    copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path.name: path.read_bytes() for path in copy.iterdir()}
+    op = op_of(copy)
+    for what in ("breakdown", "roofline"):
+        assert run(["plot", str(copy), "--window", op, "--what", what, "--json"]) == 0
+        names = [Path(path).name for path in json.loads(capsys.readouterr().out)["pictures"]]
+        assert names == [f"{what}-{op}.png", f"{what}-{op}.svg"]
+    assert {path.name: path.read_bytes() for path in copy.iterdir() if path.name in before} == before
+    assert f">small on pulp-open: {op}, cycles " in (copy / f"breakdown-{op}.svg").read_text()
+
+
+def test_a_figure_of_a_paper_is_one_file_of_its_size(copy: Path, tmp_path: Path) -> None:
+    for ending in ("pdf", "svg"):
+        out = tmp_path / f"figure.{ending}"
+        paper = ["--width", "88mm", "--font", "7pt", "--out", str(out), "-q"]
+        assert run(["plot", str(copy), "--what", "breakdown", *paper]) == 0
+        assert run(["plot", str(copy), "--what", "breakdown", *paper]) == 0, "our own picture is drawn over"
+    found = re.search(r'<svg [^>]*width="([\d.]+)pt"', (tmp_path / "figure.svg").read_text())
+    assert found is not None
+    assert float(found[1]) == pytest.approx(88 / 25.4 * 72, abs=0.1)
+    found_box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+)", (tmp_path / "figure.pdf").read_bytes())
+    assert found_box is not None
+    assert float(found_box[1]) == pytest.approx(88 / 25.4 * 72, abs=0.1)
+
+
+def test_a_length_is_read_in_every_unit() -> None:
+    for text in ("3.5in", "8.89cm", "88.9mm", "252pt"):
+        paper = parse_paper(text, "8pt")
+        assert paper is not None
+        assert (paper.width_inches, paper.font_points) == (pytest.approx(3.5), pytest.approx(8))
+
+
+def test_a_speed_up_adds_up_and_is_at_most_ideal_where_nothing_waits(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [str(runs / cores) for cores in ("8", "1", "2")]
+    out = ["--what", "speed-up", "--out", str(tmp_path)]
+    assert run(["plot", *folders, *out, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["cores"] == [1, 2, 8]
+    for number, cores in enumerate((1, 2, 8)):
+        summary = json.loads((runs / str(cores) / "summary.json").read_text())
+        assert found["cycles"][number] == summary["cycles"]
+        sums = sum(row["cycles"][number] for row in found["rows"])
+        assert sums + summary["offload_cycles"] == summary["cycles"]
+    gains = found["speedup"]
+    assert gains[0] == 1
+    assert 1 < gains[1] < gains[2] < 8
+    assert (tmp_path / "speed-up.svg").is_file()
+    speed = pt.speed_up(*folders, path=tmp_path / "speed-up.pdf", width_inches=3.5)
+    assert speed.as_dict()["speedup"] == gains
+    with pytest.raises(pt.InputError, match="cannot draw"):
+        pt.speed_up(*folders, path=tmp_path / "speed-up.jpg")
+    assert run(["plot", *folders, *out, "-q"]) == 0
+    assert run(["plot", *folders, *out]) == 0
+    shown = capsys.readouterr().out
+    assert "times as fast from 1 to 8 cores" in shown
+    assert re.search(r"total +[\d,]+ +[\d,]+ +[\d,]+ +\d\.\d\dx +\d+%", shown)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["8", "--width", "0in"], "--width: 0 in is no size.*from 1in"),
+        (["8", "--width", "3.5"], "--width"),
+        (["8", "--width", "1in", "--font", "30pt"], "leave no room"),
+        *(
+            (["8", "--width", "1in", "--font", "30pt", "--what", what], "leave no room")
+            for what in ("causes", "roofline", "bytes")
+        ),
+        (["8", "2", "--width", "1in", "--font", "30pt", "--what", "speed-up"], "leave no room"),
+        (["8", "--width", "1e400in"], "--width: cannot take"),
+        (["8", "--font", "x"], "--font: cannot take 'x'.*8pt"),
+        (["8", "--font", "0pt"], "--font"),
+        (["8", "--window", "conv9.FW"], "is no op and no span.*START:END"),
+        (["8", "--window", "0:10", "--what", "roofline"], "name an op"),
+        (["8", "--what", "speedup"], "'speed-up'"),
+        (["8", "--what", "speed-up"], "one run alone"),
+        (["8", "8", "--what", "speed-up"], "a run of 8 cores, as"),
+        (["8", "2"], "one run, or --what speed-up"),
+        (["8", "2", "--what", "speed-up", "--window", "0:9"], "whole runs"),
+        (["8", "--out", "all.pdf"], "pictures in one file"),
+        (["8", "--what", "bytes", "--out", "none/x.pdf"], "no folder"),
+        (["nowhere"], "a folder written by"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_with_a_cure(
+    arguments: list[str],
+    message: str,
+    runs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(runs)
+    assert run(["plot", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    assert re.search(message, error, re.DOTALL), error
+
+
+def test_a_run_without_a_trace_or_with_an_empty_one_is_no_defect(
+    copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = copy / "trace.csv"
+    trace.write_text(trace.read_text().splitlines()[0] + "\n")
+    for what in ("gantt", "breakdown", "causes", "bandwidth"):
+        assert run(["plot", str(copy), "--what", what, "-q"]) == 2
+        assert "no slice" in capsys.readouterr().err
+    trace.unlink()
+    assert run(["plot", str(copy), "-q"]) == 2
+    assert "no trace table" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("roofs", [None, {}, {"mac_per_cycle": -1}, "high"])
+def test_a_summary_without_roofs_has_no_roofline(
+    roofs: object, copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = copy / "summary.json"
+    summary = json.loads(path.read_text())
+    summary["roofs"] = roofs
+    path.write_text(json.dumps({key: value for key, value in summary.items() if value is not None}))
+    assert run(["plot", str(copy), "--what", "roofline", "-q"]) == 2
+    assert "run `pulptrain run MODEL --out DIR` again" in capsys.readouterr().err

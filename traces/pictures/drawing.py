@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all pictures share: size on paper, matplotlib settings, legends, and files that are repeatable."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from configs.errors import InputError
+from configs.files import replacing
+from traces.pictures.palette import HATCH_COLOUR, Style
+
+DPI = 160
+DRAWN_BY = "drawn by pulptrain"
+POINTS_PER_INCH = 72
+CHARACTER_POINTS = 0.62
+"""Mean width of a character of DejaVu Sans in units of the font size, a little generous."""
+LINE = 1.35
+"""Height of a line of text in units of the font size."""
+
+ENDINGS = ("png", "svg", "pdf")
+"""Of the files a picture can be drawn to."""
+
+RC: Any = {
+    # DejaVu Sans comes with matplotlib: a PNG or PDF is the same everywhere. In an SVG text is text, and a
+    # reader without it takes the next, which is as wide.
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"],
+    "font.size": 8.0,
+    "svg.hashsalt": "pulptrain",
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+    "hatch.linewidth": 0.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+}
+"""matplotlib settings of every picture (typed Any: matplotlib wants its 300 keys as literals)."""
+
+
+WIDTHS_INCHES, FONTS_POINTS = (1.0, 100.0), (4.0, 72.0)
+"""Smallest and largest of a picture."""
+LEAST_CHART_INCHES = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """How wide a picture is, and how large its text; no text in it is smaller."""
+
+    width_inches: float = 11.0
+    font_points: float = 8.0
+
+    def __post_init__(self) -> None:
+        """Raise InputError for what is no size of a picture."""
+        for value, (least, most), unit, option in (
+            (self.width_inches, WIDTHS_INCHES, "in", "--width"),
+            (self.font_points, FONTS_POINTS, "pt", "--font"),
+        ):
+            if not least <= round(value, 6) <= most:
+                cure = f"from {least:g}{unit} to {most:g}{unit}"
+                raise InputError(f"{value:g} {unit} is no size of a picture", where=option, cure=cure)
+
+    def check_room(self, taken_inches: float) -> None:
+        """Raise InputError if labels take so much of the width that nothing can be drawn beside them."""
+        if self.width_inches - taken_inches < LEAST_CHART_INCHES:
+            raise InputError(
+                f"{self.width_inches:g} in with text of {self.font_points:g} pt leave no room for a chart",
+                where="--width",
+                cure="a wider picture, or a smaller --font",
+            )
+
+    @property
+    def rc(self) -> Any:
+        """matplotlib settings of a picture on it."""
+        sizes = ("font.size", "axes.labelsize", "axes.titlesize", "xtick.labelsize", "ytick.labelsize")
+        return {**RC, **dict.fromkeys(sizes, self.font_points)}
+
+    @property
+    def line_inches(self) -> float:
+        """Height of a line of text."""
+        return LINE * self.font_points / POINTS_PER_INCH
+
+    def inches(self, text: str) -> float:
+        """Approximate width of a text."""
+        return text_points(text, self.font_points) / POINTS_PER_INCH
+
+    def folded(self, text: str, inches: float) -> list[str]:
+        """Lines of a text that are at most so wide, in bold too."""
+        return textwrap.wrap(text, max(int(inches / self.inches("x") / 1.08), 12), break_long_words=False)
+
+
+def text_points(text: str, font_points: float) -> float:
+    """Approximate width of a text."""
+    return len(text) * CHARACTER_POINTS * font_points
+
+
+def number_text(number: float) -> str:
+    """A number beside an axis or in a cell: whole ones with commas, others with four digits."""
+    return f"{number:,.0f}" if float(number).is_integer() else f"{number:.4g}"
+
+
+def empty_figure(width_inches: float, height_inches: float) -> Any:
+    """A figure with an Agg canvas; no pyplot, hence no global state and no display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width_inches, height_inches), dpi=DPI)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+@dataclass(frozen=True, slots=True)
+class Legend:
+    """What the colours of a picture mean, along its bottom, and a note on how to read it."""
+
+    looks: Sequence[Style]
+    note: str = ""
+    markers: Sequence[str] = ()
+    """Of points of each look, where they are drawn as such."""
+
+    def _columns(self, paper: Paper) -> int:
+        """As many as fit beside each other; a patch and its gaps are as wide as six letters."""
+        widest = max((paper.inches(look.name + 6 * "x") for look in self.looks), default=1.0)
+        return max(min(int(paper.width_inches / widest), len(self.looks)), 1)
+
+    def inches(self, paper: Paper) -> float:
+        """Its height."""
+        lines = len(paper.folded(self.note, paper.width_inches)) - (-len(self.looks) // self._columns(paper))
+        return (lines + 0.4) * paper.line_inches
+
+    def draw(self, figure: Any, paper: Paper) -> None:
+        """Draw it along the bottom of the figure."""
+        from matplotlib.lines import Line2D
+        from matplotlib.patches import Patch
+
+        plain: dict[str, Any] = {"linestyle": "none", "markeredgecolor": "black", "markeredgewidth": 0.4}
+        handles: list[Any] = [
+            Line2D([], [], color=look.colour, marker=marker, label=look.name, **plain)
+            for look, marker in zip(self.looks, self.markers, strict=False)
+        ] or [
+            Patch(
+                facecolor=look.colour,
+                hatch=look.hatch or None,
+                edgecolor=HATCH_COLOUR,
+                linewidth=0.4,
+                label=look.name,
+            )
+            for look in self.looks
+        ]
+        legend = figure.legend(
+            handles=handles,
+            loc="lower center",
+            bbox_to_anchor=(0.5, 0.05 / figure.get_figheight()),
+            ncols=self._columns(paper),
+            frameon=False,
+            fontsize=paper.font_points,
+            title="\n".join(paper.folded(self.note, paper.width_inches)),
+            title_fontsize=paper.font_points,
+            handlelength=1.7,
+            handletextpad=0.6,
+            columnspacing=1.2,
+            borderpad=0.0,
+            borderaxespad=0.0,
+            labelspacing=0.25,
+        )
+        legend.get_title().set_multialignment("center")
+
+
+def boxes_path(boxes: Sequence[Sequence[tuple[float, float]]]) -> Any:
+    """One path of all boxes, each of five corners, the last the first."""
+    import numpy as np
+    from matplotlib.path import Path as Outline  # slow to import
+
+    codes = [Outline.MOVETO, Outline.LINETO, Outline.LINETO, Outline.LINETO, Outline.CLOSEPOLY]
+    corners = np.array(boxes, dtype=float).reshape(-1, 2)
+    return Outline(corners, np.tile(np.array(codes, dtype=np.uint8), len(boxes)))
+
+
+def title_inches(title: str, paper: Paper) -> float:
+    """Height of the title of a picture."""
+    return len(paper.folded(title, paper.width_inches)) * paper.line_inches + 0.12
+
+
+def draw_title(figure: Any, title: str, paper: Paper) -> None:
+    """Write the title along the top of the figure, folded where it is long."""
+    left, top = 0.06 / figure.get_figwidth(), 1 - 0.06 / figure.get_figheight()
+    text = "\n".join(paper.folded(title, paper.width_inches))
+    figure.text(left, top, text, va="top", ha="left", fontsize=paper.font_points, fontweight="bold")
+
+
+def save_figure(figure: Any, *paths: Path | None) -> None:
+    """Write the figure without dates or versions, so that equal pictures are equal files; None is no file.
+
+    A path ends in one of `ENDINGS`. The files say that pulptrain has drawn them: only such pictures are ever
+    drawn over. Raises InputError if a file cannot be written.
+    """
+    metadata = {
+        ".png": {"Software": DRAWN_BY},
+        ".svg": {"Date": None, "Creator": DRAWN_BY},
+        ".pdf": {"CreationDate": None, "Creator": DRAWN_BY, "Producer": DRAWN_BY},
+    }
+    for path in paths:
+        if path is not None:
+            with replacing(path) as temporary:
+                kind = path.suffix.lower()
+                figure.savefig(temporary, dpi=DPI, format=kind[1:], metadata=metadata[kind])
+
+
+def picture_file(path: Path, where: str) -> Path:
+    """The path itself; raises `InputError` if no picture can be drawn to a file of that ending."""
+    if path.suffix.lower()[1:] not in ENDINGS:
+        endings = ", ".join(f".{ending}" for ending in ENDINGS)
+        raise InputError(f"cannot draw {str(path)!r}", where=where, cure=f"a name in one of {endings}")
+    return path
+
+
+def is_our_picture(path: Path) -> bool:
+    """Whether a picture says that `save_figure` has written it; a PDF says so at its end."""
+    with path.open("rb") as stream:
+        start = stream.read(4096)
+        stream.seek(max(stream.seek(0, 2) - 16_384, 0))
+        return DRAWN_BY.encode() in start or (
+            start.startswith(b"%PDF") and DRAWN_BY.encode() in stream.read()
+        )

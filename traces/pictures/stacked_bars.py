@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of stacked bars: where the cycles of a run go, by layer and step, or by op and cause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from traces.causes import bound_by
+from traces.metrics import OpMetrics
+from traces.pictures.drawing import (
+    Legend,
+    Paper,
+    draw_title,
+    empty_figure,
+    save_figure,
+    title_inches,
+)
+from traces.pictures.palette import CAUSE_STYLES, HATCH_COLOUR, STEP_STYLES, Style, cause_style, family
+from traces.totals import collapsed, largest, layer_of
+
+WIDTH_INCHES = 7.5
+MOST_ROWS = 20
+"""Layers or ops that get a bar; the others are added up in the last row."""
+ROW_LINES = 1.6
+
+
+@dataclass(frozen=True, slots=True)
+class BarRow:
+    """A bar: its name, cycles by category, and what is written behind it."""
+
+    name: str
+    parts: Mapping[str, float]
+    text: str
+
+
+def draw_breakdown(
+    ops: Sequence[OpMetrics],
+    *paths: Path | None,
+    title: str = "",
+    paper: Paper | None = None,
+    most: int = MOST_ROWS,
+) -> None:
+    """Draw a bar per layer, those with most cycles first, its steps stacked; the rest is one bar.
+
+    Equal input gives equal bytes. Raises InputError if a file cannot be written.
+    """
+    _draw(layer_rows(ops, most), STEP_STYLES, "cluster cycles", paths, title, paper)
+
+
+def draw_causes(
+    ops: Sequence[OpMetrics],
+    *paths: Path | None,
+    title: str = "",
+    paper: Paper | None = None,
+    most: int = MOST_ROWS,
+) -> None:
+    """Draw a bar per op, those with most cycles first, its cycles divided by cause; the rest is one bar.
+
+    Steps that a layer takes again and again are one op, as in the table of a run. Raises as `draw_breakdown`.
+    """
+    looks = {group: cause_style(group) for group in CAUSE_STYLES}
+    axis = "cluster cycles; colours: what the cores do or wait for, their mean"
+    _draw(cause_rows(ops, most), looks, axis, paths, title, paper)
+
+
+def layer_rows(ops: Sequence[OpMetrics], most: int = MOST_ROWS) -> list[BarRow]:
+    """Cycles of every layer by family of steps, the largest first; beyond `most` in one row."""
+    layers: dict[str, dict[str, float]] = {}
+    for op in ops:
+        steps = layers.setdefault(layer_of({"name": op.name, "step": op.step}), {})
+        steps[family(op.step)] = steps.get(family(op.step), 0) + op.cycles
+    whole = sum(op.cycles for op in ops)
+    ordered = sorted(layers.items(), key=lambda item: -sum(item[1].values()))
+    shown, others = ordered[:most], [steps for _, steps in ordered[most:]]
+    if others:
+        added = {step: sum(steps.get(step, 0) for steps in others) for step in STEP_STYLES}
+        shown.append((f"{len(others)} other{'s' if len(others) > 1 else ''}", added))
+    return [_row(name, steps, whole) for name, steps in shown]
+
+
+def cause_rows(ops: Sequence[OpMetrics], most: int = MOST_ROWS) -> list[BarRow]:
+    """Cycles of the ops by `traces.causes.GROUPS`, the largest first; beyond `most` in one row."""
+    added = [{**asdict(op), "stalls": dict(op.stalls), "macs": 0, "kernel": ""} for op in ops]
+    shown, rest = largest(collapsed(added), most)
+    whole = sum(op.cycles for op in ops)
+    rows = []
+    for total in [*shown, *([rest] if rest is not None else [])]:
+        groups = bound_by(total.causes)
+        scale = total.cycles / max(sum(groups.values()), 1)
+        rows.append(_row(total.name, {name: cycles * scale for name, cycles in groups.items()}, whole))
+    return rows
+
+
+def _row(name: str, parts: Mapping[str, float], whole_cycles: int) -> BarRow:
+    cycles = round(sum(parts.values()))
+    return BarRow(name, parts, f"{cycles:,}  {cycles / max(whole_cycles, 1):.0%}")
+
+
+def _draw(
+    rows: Sequence[BarRow],
+    looks: Mapping[str, Style],
+    axis: str,
+    paths: Sequence[Path | None],
+    title: str,
+    paper: Paper | None,
+) -> None:
+    import matplotlib as mpl  # slow to import
+
+    paper = paper or Paper(WIDTH_INCHES)
+    used = [name for name in looks if any(row.parts.get(name) for row in rows)]
+    legend = Legend([looks[name] for name in used])
+    axis_lines = paper.folded(axis, 0.7 * paper.width_inches)
+    rows_inches = ROW_LINES * paper.line_inches * max(len(rows), 3)
+    bottom_inches = legend.inches(paper) + (1.4 + len(axis_lines)) * paper.line_inches + 0.1
+    height = bottom_inches + rows_inches + title_inches(title, paper)
+    left = max((paper.inches(row.name) for row in rows), default=0.0) + 0.12
+    width = paper.width_inches - left - 0.15
+    text_inches = max((paper.inches(row.text) for row in rows), default=0.0) + 0.06
+    paper.check_room(left + text_inches)
+    longest = max((sum(row.parts.values()) for row in rows), default=1.0) or 1.0
+    with mpl.rc_context(paper.rc):
+        figure = empty_figure(paper.width_inches, height)
+        axes = figure.add_axes(
+            (
+                left / paper.width_inches,
+                bottom_inches / height,
+                width / paper.width_inches,
+                rows_inches / height,
+            )
+        )
+        lefts = [0.0] * len(rows)
+        for name in used:
+            look, widths = looks[name], [row.parts.get(name, 0.0) for row in rows]
+            axes.barh(
+                range(len(rows)),
+                widths,
+                0.76,
+                lefts,
+                color=look.colour,
+                hatch=look.hatch or None,
+                edgecolor=HATCH_COLOUR if look.hatch else "none",
+                linewidth=0.0,
+            )
+            lefts = [before + more for before, more in zip(lefts, widths, strict=True)]
+        for number, (end, row) in enumerate(zip(lefts, rows, strict=True)):
+            axes.annotate(row.text, (end, number), (3, 0), textcoords="offset points", va="center_baseline")
+        axes.set_xlim(0, longest / max(1 - text_inches / width, 0.3))
+        axes.set_yticks(range(len(rows)), [row.name for row in rows])
+        axes.set_ylim(max(len(rows), 3) - 0.5, -0.5)
+        axes.tick_params(axis="y", length=0)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.locator_params(axis="x", nbins=max(int(width / paper.inches(f"{longest:,.0f}") / 1.6), 2))
+        axes.set_xlabel("\n".join(axis_lines), labelpad=1)
+        axes.grid(axis="x", linewidth=0.4, color="#DDDDDD")
+        axes.set_axisbelow(True)
+        legend.draw(figure, paper)
+        draw_title(figure, title, paper)
+        save_figure(figure, *paths)
