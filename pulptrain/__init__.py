@@ -53,6 +53,8 @@ NAMES = {
     "compare": "pulptrain.python.api",
     "Comparison": "traces.compared.comparison",
     "Residuals": "traces.compared.residuals",
+    "what_if": "pulptrain.python.api",
+    "Gains": "pulptrain.predicting.gains",
     "barvinn": "barvinn.run",
     "Result": "pulptrain.python.result",
     "OpResult": "pulptrain.python.op_result",
@@ -82,6 +84,7 @@ if TYPE_CHECKING:
     from pulptrain.python.api import run as run
     from pulptrain.python.api import tune as tune
     from pulptrain.python.api import validate as validate
+    from pulptrain.python.api import what_if as what_if
     from pulptrain.python.explored import Explored as Explored
     from pulptrain.python.network import Model as Model
     from pulptrain.python.network import Sequential as Sequential
