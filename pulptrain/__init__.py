@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from pulptrain.given.chip import Soc as Soc
     from pulptrain.given.chip import soc as soc
     from pulptrain.given.layers import *  # noqa: F403
+    from pulptrain.predicting.gains import Gains as Gains
     from pulptrain.python.api import compare as compare
     from pulptrain.python.api import explore as explore
     from pulptrain.python.api import load as load

@@ -60,18 +60,20 @@ class CriticalPath:
 
 def critical_path(graph: Graph) -> CriticalPath:
     """The path of an executed program. Of activities that end together the first goes before."""
-    path = []
-    number = len(graph.activities) - 1
+    activities = graph.activities
+    path: list[int] = []
+    number = len(activities) - 1
     while number >= 0:
-        activity = graph.activities[number]
-        if activity.cycles:
-            path.append(activity)
-        number = max(activity.after, key=lambda other: graph.activities[other].end_cycles, default=-1)
+        path.append(number)
+        number = max(activities[number].after, key=lambda other: activities[other].end_cycles, default=-1)
+    on_path = set(path)
     least: dict[tuple[str, str], int] = {}
-    for activity, cycles in zip(graph.activities, slacks(graph), strict=True):
-        key = column_of(activity), _op_of(activity)
-        least[key] = min(cycles, least.get(key, cycles))
-    return CriticalPath(tuple(reversed(path)), least)
+    for number, cycles in enumerate(slacks(graph)):
+        if number not in on_path:
+            key = column_of(activities[number]), _op_of(activities[number])
+            least[key] = min(cycles, least.get(key, cycles))
+    taken = [activities[number] for number in reversed(path)]
+    return CriticalPath(tuple(activity for activity in taken if activity.cycles), least)
 
 
 def slacks(graph: Graph) -> list[int]:
@@ -123,15 +125,18 @@ def path_json(path: CriticalPath, summary: Mapping[str, Any]) -> dict[str, Any]:
 def path_lines(path: CriticalPath, top: int, width: int) -> list[str]:
     """Tables of what is on the path, by resource and by op, and of the slack beside it."""
     whole = max(path.cycles, 1)
+    resources = list(path.resources().items())
     by_resource = [
         (f"{resource}, {column}" if resource != column else resource, f"{cycles:,}", f"{cycles / whole:.1%}")
-        for (resource, column), cycles in path.resources().items()
+        for (resource, column), cycles in resources[:top]
     ]
+    if left := sum(cycles for _, cycles in resources[top:]):
+        by_resource.append((_others(len(resources) - top), f"{left:,}", f"{left / whole:.1%}"))
     named = sorted(path.ops().items(), key=lambda item: -sum(item[1].values()))
     rows = [_row(name or "(no op)", columns, whole) for name, columns in named[:top]]
     if len(named) > top:
         rest = {column: sum(columns[column] for _, columns in named[top:]) for column in COLUMNS}
-        rows.append(_row(f"{len(named) - top} other{'s' if len(named) > top + 1 else ''}", rest, whole))
+        rows.append(_row(_others(len(named) - top), rest, whole))
     moving = ("DMA in", "DMA out", "L3")
     slack = [
         (name, *(_number(path.slack_cycles.get((column, name))) for column in moving))
@@ -145,7 +150,7 @@ def path_lines(path: CriticalPath, top: int, width: int) -> list[str]:
         "",
         *Table(("ops on the path", "cycles", "share", *COLUMNS), rows).lines(width),
         "",
-        *Table(("least slack, cycles", *moving), slack).lines(width),
+        *Table(("least slack beside it", *moving), slack).lines(width),
     ]
 
 
@@ -157,6 +162,10 @@ def _row(name: str, columns: Mapping[str, int], whole: int) -> Sequence[str]:
         f"{cycles / whole:.1%}",
         *(_number(columns[column] or None) for column in COLUMNS),
     )
+
+
+def _others(count: int) -> str:
+    return f"{count} other{'s' if count > 1 else ''}"
 
 
 def _number(cycles: int | None) -> str:

@@ -227,7 +227,7 @@ KEYS: Mapping[str, JsonKey] = {
     "resource": JsonKey("", "core, channel of the DMA, or bus to L3"),
     "on_path": JsonKey(CYCLES, "of the op on the critical path"),
     "slack_cycles": JsonKey(
-        CYCLES, "what one activity of the op may take longer at least before the run does"
+        CYCLES, "what any activity of the op beside the path may take longer before the run does"
     ),
     "what_if": JsonKey("", "one entry per change"),
     "predicted_cycles": JsonKey(CYCLES, "of an iteration after the change, predicted from the run"),
