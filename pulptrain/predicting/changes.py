@@ -16,7 +16,6 @@ from pulptrain.predicting.kernels import (
     Change,
     Repriced,
     balanced,
-    dividing,
     faster,
     largest_kernel,
     made_balanced,
@@ -77,9 +76,7 @@ def _of_machine(evidence: Evidence) -> Iterator[WhatIf]:
         yield what_if(
             "private-fpu",
             "an FPU for every core",
-            lambda item: _end(
-                item, without("fpu", item.graph, dividing(item.schedule.program)), engine, engine
-            ),
+            lambda item: _end(item, without("fpu", item.graph), engine, engine),
             replace(timing, fpu=replace(timing.fpu, count=timing.cores, mapping="private")),
         )
     yield what_if(

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from arch.pricing.cost_model import CoreCost, CostModel, TeamCost, Traffic
-from arch.spec.isa import Instruction, Loop, Op, TeamWork
-from arch.spec.program import Compute, Program
+from arch.spec.isa import TeamWork
 from traces.critical.activities import Activity, Graph
 from traces.critical.retiming import durations
 from traces.events import COMPUTE
@@ -39,26 +38,9 @@ def lost_cycles(activity: Activity, word: str) -> int:
     return sum(cycles for lost, cycles in activity.stalls if lost == word)
 
 
-def without(word: str, graph: Graph, kept: frozenset[str] = frozenset()) -> list[int]:
-    """What all activities take without what kernels lose to a stall word, but for the kernels `kept`."""
-    return [
-        activity.cycles - (lost_cycles(activity, word) if activity.work.what not in kept else 0)
-        for activity in graph.activities
-    ]
-
-
-def dividing(program: Program) -> frozenset[str]:
-    """Kernels with divisions or square roots, whose waits for the FPU are waits for its divider."""
-    found: dict[str, bool] = {}
-    for action in program.actions:
-        if isinstance(action, Compute) and not found.get(action.team.kernel):
-            bodies = (core.body for core in action.team.cores[:1] if core is not None)
-            found[action.team.kernel] = any(_divides(body) for body in bodies)
-    return frozenset(kernel for kernel, divides in found.items() if divides)
-
-
-def _divides(body: Iterable[Instruction | Loop]) -> bool:
-    return any(_divides(node.body) if isinstance(node, Loop) else node.op == Op.FDIV for node in body)
+def without(word: str, graph: Graph) -> list[int]:
+    """What all activities take without what kernels lose to a stall word."""
+    return [activity.cycles - lost_cycles(activity, word) for activity in graph.activities]
 
 
 def largest_kernel(graphs: Iterable[tuple[Graph, int]]) -> str:
