@@ -55,6 +55,8 @@ NAMES = {
     "Residuals": "traces.compared.residuals",
     "speed_up": "pulptrain.python.api",
     "SpeedUp": "traces.speed_up",
+    "what_if": "pulptrain.python.api",
+    "Gains": "pulptrain.predicting.gains",
     "barvinn": "barvinn.run",
     "Result": "pulptrain.python.result",
     "OpResult": "pulptrain.python.op_result",
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
     from pulptrain.given.chip import Soc as Soc
     from pulptrain.given.chip import soc as soc
     from pulptrain.given.layers import *  # noqa: F403
+    from pulptrain.predicting.gains import Gains as Gains
     from pulptrain.python.api import compare as compare
     from pulptrain.python.api import explore as explore
     from pulptrain.python.api import load as load
@@ -85,6 +88,7 @@ if TYPE_CHECKING:
     from pulptrain.python.api import speed_up as speed_up
     from pulptrain.python.api import tune as tune
     from pulptrain.python.api import validate as validate
+    from pulptrain.python.api import what_if as what_if
     from pulptrain.python.explored import Explored as Explored
     from pulptrain.python.network import Model as Model
     from pulptrain.python.network import Sequential as Sequential

@@ -30,6 +30,7 @@ COMMANDS = {
     "replay": "replay",
     "plot": "plot",
     "why": "why",
+    "what-if": "what_if",
     "compare": "compare",
     "barvinn": "barvinn",
     "list": "listing",

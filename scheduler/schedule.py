@@ -54,6 +54,8 @@ class OpSchedule:
     macs: int
     useful_macs: int
     """Those that meet no zero of padding or of strides."""
+    estimated_cycles: int
+    """By which the tiling won, see `TilingChoice`; 0 where the user fixed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +222,7 @@ def _lay_out(
             layout,
             lowering_of(op).macs(op, graph.tensors),
             useful_macs_of(lowering_of(op), op, graph.tensors),
+            choice.estimated_cycles,
         )
         for op, choice, layout in zip(graph.ops, choices.tilings, layouts, strict=True)
     )

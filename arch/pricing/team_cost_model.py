@@ -184,7 +184,15 @@ def mean_cost(costs: Sequence[CoreCost]) -> CoreCost:
         return costs[0]
     words = dict.fromkeys(word for cost in costs for word, _ in cost.stalls)
     totals = [dict(cost.stalls) for cost in costs]
-    stalls = {word: round(sum(total.get(word, 0) for total in totals) / len(costs)) for word in words}
+
+    def mean(*several: str) -> int:
+        return round(sum(total.get(word, 0) for total in totals for word in several) / len(costs))
+
+    stalls = {word: mean(word) for word in words}
+    if {"fpu", "divider"} <= stalls.keys():  # rounded together: a division may wait for either
+        both = mean("fpu", "divider")
+        stalls["divider"] = min(stalls["divider"], both)
+        stalls["fpu"] = both - stalls["divider"]
     instructions = costs[0].instructions
     return CoreCost(instructions + sum(stalls.values()), instructions, tuple(stalls.items()))
 

@@ -15,21 +15,29 @@ from traces.files.json_text import json_text
 
 def command(
     folder: Annotated[str, typer.Argument(metavar="RUN", help="Folder written by `pulptrain run --out`.")],
+    critical: Annotated[
+        bool, common.option("--critical", "", "The critical path and the slack beside it, from the trace.")
+    ] = False,
     top: common.Top = 10,
     as_json: common.Json = False,
 ) -> None:
-    """Say what the run in RUN is bound by, op by op, and what to try first."""
+    """Say what the run in RUN is bound by, op by op, and what to try first; or its critical path."""
     with telling(f"reading {folder}", show=not as_json):
         from pulptrain.commands.printing import table_width
         from pulptrain.running.stored_run import read_summary
         from traces.report import Detail
-        from traces.why import why_json, why_lines
 
         detail = Detail(top)
         summary = read_summary(Path(folder))
-        text = (
-            json_text(why_json(summary))
-            if as_json
-            else "\n".join(why_lines(summary, detail.top, table_width()))
-        )
-    typer.echo(text)
+        if critical:
+            from pulptrain.running.critical import path_of
+            from traces.critical.path import path_json, path_lines
+            from traces.files.tables import read_table
+
+            path = path_of(read_table(Path(folder)), summary, folder)
+            found = path_json(path, summary) if as_json else path_lines(path, detail.top, table_width())
+        else:
+            from traces.why import why_json, why_lines
+
+            found = why_json(summary) if as_json else why_lines(summary, detail.top, table_width())
+    typer.echo(json_text(found) if isinstance(found, dict) else "\n".join(found))

@@ -23,6 +23,7 @@ from pulptrain.python.validated import Validated
 from pulptrain.running.result_cache import cache_of
 
 if TYPE_CHECKING:
+    from pulptrain.predicting.gains import Gains
     from traces.compared.comparison import Comparison
     from traces.compared.residuals import Residuals
     from traces.speed_up import SpeedUp
@@ -271,6 +272,28 @@ def speed_up(
     if path is not None:
         draw_speed_up(found, Path(fspath(path)), paper=Paper(width_inches, font_points))
     return found
+
+
+def what_if(
+    model: ModelLike,
+    soc: SocLike = "pulp-open",
+    *,
+    verify: bool = False,
+    more_l1: int | str | None = None,
+    seed: int = 0,
+    **options: Unpack[RunOptions],
+) -> Gains:
+    """What a training iteration would gain from a wider DMA, no bank conflicts, balanced rows and others.
+
+    Predicted from one run; with `verify` each is simulated as well. `more_l1` is by how much L1 is to grow,
+    by as much as there is if it is not given. Printed it is a table. Raises the errors of `run`.
+    """
+    from pulptrain.predicting.gains import gains_of
+    from pulptrain.running.session import prepare
+
+    spec = as_model(model).spec
+    settings = settings_of(soc, options, seed=seed)
+    return gains_of(lambda given: prepare(spec, given), settings, more_l1=more_l1, verify=verify)
 
 
 def load(folder: str | PathLike[str]) -> Result | Explored:

@@ -23,6 +23,7 @@ from traces.report import Detail, headline, report_lines, report_tables
 if TYPE_CHECKING:
     from pulptrain.running.session import RunOutcome
     from pulptrain.running.training_curve import CurvePoint
+    from traces.critical.path import CriticalPath
     from traces.events import Slice
     from traces.memory_table import MemoryBlock
     from trainlib.ir.steps import Array
@@ -184,6 +185,15 @@ class Result:
         head = "<br>".join(html.escape(line) for line in headline(self.summary, HTML_WIDTH))
         tables = "".join(table.html() for table in report_tables(self.summary, Detail()))
         return f"<p>{head}</p>{tables}"
+
+    def critical_path(self) -> CriticalPath:
+        """What the makespan consists of, by resource and op, and the slack of the rest; printed it is tables.
+
+        Raises `InputError` for a loaded run whose trace is missing or has been changed.
+        """
+        from pulptrain.running.critical import path_of
+
+        return path_of(self.slices, self.summary, str(self._folder or "trace"))
 
     def gantt(
         self,

@@ -49,6 +49,11 @@ class Prepared:
     given: Callable[[], Given | None] = lambda: None
     """The model as it was given, to hold the run against; None of a graph with a backward pass of its own."""
 
+    @property
+    def schedules(self) -> list[Schedule]:
+        """Those of all programs, in order."""
+        return [self.schedule, *([self.update] if self.update is not None else [])]
+
 
 class Phase:
     """One program on the SoC: simulated in time at its first run, replayed afterwards.
@@ -136,10 +141,9 @@ class Machine:
         listeners = Listeners()
         tracer = NullTracer() if prepared.figures else listeners
         soc = Soc(prepared.timing, prepared.cost_model, tracer, code_start=code_start)
-        schedules = [prepared.schedule, *([prepared.update] if prepared.update is not None else [])]
         self.phases = [
             Phase(schedule, prepared, soc, listeners, functional=functional, figures=figures)
-            for schedule, figures in zip_longest(schedules, prepared.figures)
+            for schedule, figures in zip_longest(prepared.schedules, prepared.figures)
         ]
         """The programs in order."""
         self.mini = self.phases[0]

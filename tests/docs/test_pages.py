@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tools.pages import tuned
+from tools.pages import tuned, what_if
 from tools.pages.__main__ import all_pages, main
-from tools.pages.page import Page, table
+from tools.pages.page import Page, golden, table
 
 PAGES = all_pages()
 OLDER: tuple[str, ...] = ()
@@ -43,6 +43,15 @@ def test_slow_blocks_are_of_today_or_say_that_they_are_not() -> None:
     for name in OLDER:
         page, _, block = name.partition(".")
         assert PAGES[page].shown()[block].startswith("*Older than ")
+
+
+def test_predictions_that_take_minutes_are_of_the_timing_of_today() -> None:
+    """If this fails cycles or predictions have changed: python -m tools.pages.what_if --models NAME."""
+    rows = {(row["model"], row["way"]): row for row in what_if.stored()}
+    figures = golden()
+    for (model, way), row in rows.items():
+        assert way != "double" or row["cycles"] == figures[model]["default_l2"]["cycles"], model
+    assert what_if.measure("simple-mlp", "double") == rows["simple-mlp", "double"]
 
 
 def test_figures_that_take_hours_are_of_the_timing_of_today() -> None:

@@ -31,6 +31,7 @@ COMMANDS = (
     "run small.yaml --accumulate 2 --iterations 3 --out out",
     "run small.yaml --dump-program",
     "run tutorial-cnn --l1 6KiB --no-functional",
+    "what-if small.yaml",
     "kernel mm",
     "primitive relu --step fw --shape 4x4",
     "tune small.yaml --no-cache --schedule s.yaml",

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pulptrain what-if MODEL`: what changes of the machine, the kernels or the schedule would gain."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from pulptrain.commands import options as common
+from pulptrain.commands.parameters import takes
+from pulptrain.given.option import RunOptions
+from pulptrain.process.progress import telling
+
+Verify = Annotated[bool, common.option("--verify", "", "Simulate every change beside its prediction.")]
+MoreL1 = Annotated[
+    str | None, common.option("--more-l1", "SIZE", "By how much L1 is to grow; doubled if not given.")
+]
+
+
+@takes(RunOptions)
+def command(
+    model: common.ModelName,
+    verify: Verify = False,
+    more_l1: MoreL1 = None,
+    learning_rate: common.LearningRate = None,
+    model_input: common.ModelInput = None,
+    loss: common.ModelLoss = None,
+    optimizer: common.ModelOptimizer = None,
+    as_json: common.Json = False,
+    quiet: common.Quiet = False,
+    **options: Any,
+) -> None:
+    """Predict from one run of MODEL what a wider DMA, no bank conflicts, balanced rows ... would gain."""
+    with telling(f"preparing {model}", show=not (quiet or as_json)) as teller:
+        from pulptrain.commands.printing import table_width
+        from pulptrain.foreign.model_source import open_source
+        from pulptrain.given.settings import Settings
+        from pulptrain.predicting.gains import gains_of
+        from traces.files.json_text import json_text
+
+        settings = Settings(**options)
+        source = open_source(model, settings, model_input, loss, optimizer, learning_rate)
+        gains = gains_of(source.prepared, settings, more_l1=more_l1, verify=verify, teller=teller)
+    if as_json:
+        typer.echo(json_text(gains.as_dict()))
+    elif not quiet:
+        typer.echo("\n".join(gains.lines(table_width())))
