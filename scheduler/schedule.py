@@ -243,7 +243,7 @@ def _emit(graph: TrainingGraph, layout: Layout, timing: SocTiming) -> ProgramBui
         transfer_code_1d_cycles=timing.dma.transfer_code_1d_cycles,
         transfer_code_2d_cycles=timing.dma.transfer_code_2d_cycles,
     )
-    staging = StagingEmitter(plan, graph, builder.actions)
+    staging = StagingEmitter(plan, graph, builder.actions, [item.layout.resident for item in ops])
     for number, item in enumerate(ops):
         # Loads pushed early for the next op use these places as well: only of tensors `plan.readable` here.
         builder.home = plan.places(number)

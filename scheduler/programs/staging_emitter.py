@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from arch.spec.program import Action, Place, UdmaCommand, UdmaStart, UdmaWait
 from scheduler.addresses.allocation import Allocation
 from scheduler.memory.l2_staging import Stay
 from scheduler.memory.memory_plan import MemoryPlan
+from scheduler.tiles.resident_tensors import InPlace
 from traces.events import Work
 from trainlib.ir.graph import TrainingGraph
 
@@ -20,12 +21,20 @@ class StagingEmitter:
     and small ones before large ones, because the queue of the uDMA is short and a full one blocks the master;
     then the op waits for its own. After an op: what it has written last is sent back, then every copy whose
     bytes are given up is waited for. A tensor has at most one copy in L2 at a time, so a copy from L3 never
-    overtakes a copy back.
+    overtakes a copy back. A copy that no op reads or writes, because the tensor is in L1 all that time, is
+    not made. `in_place` has for every op the tensors it finds in L1.
     """
 
-    def __init__(self, plan: MemoryPlan, graph: TrainingGraph, actions: list[Action]) -> None:
+    def __init__(
+        self,
+        plan: MemoryPlan,
+        graph: TrainingGraph,
+        actions: list[Action],
+        in_place: Sequence[Mapping[str, InPlace]],
+    ) -> None:
         self._plan = plan
         self._graph = graph
+        self._in_place = in_place
         self._actions = actions
         self._started: dict[str, int] = {}
         self._loads: dict[int, list[Stay]] = {}
@@ -33,10 +42,10 @@ class StagingEmitter:
         self._stores: dict[int, list[Stay]] = {}
         self._ends: dict[int, list[Stay]] = {}
         for stay in sorted(plan.stays, key=lambda stay: (stay.needed_op, stay.size_bytes, stay.tensor)):
-            if stay.loads:
+            if stay.loads and self._is_read(stay):
                 self._loads.setdefault(stay.first_op, []).append(stay)
                 self._needed.setdefault(stay.needed_op, []).append(stay)
-            if stay.written_op >= 0:
+            if stay.written_op >= 0 and self._is_written(stay):
                 self._stores.setdefault(stay.written_op, []).append(stay)
                 self._ends.setdefault(stay.last_op, []).append(stay)
 
@@ -51,6 +60,22 @@ class StagingEmitter:
         for stay in self._stores.get(op_number, ()):
             self._start(stay, op_number, to_l2=False)
         self._wait(self._ends.get(op_number, ()), op_number)
+
+    def _is_read(self, stay: Stay) -> bool:
+        """Whether an op asks L2 for the copy."""
+        return any(item is None or item.loads or item.stores for item in self._uses(stay, written=False))
+
+    def _is_written(self, stay: Stay) -> bool:
+        """Whether an op stores to the copy."""
+        return any(item is None or item.stores for item in self._uses(stay, written=True))
+
+    def _uses(self, stay: Stay, *, written: bool) -> Iterator[InPlace | None]:
+        """How ops of a stay, all or those that write it, find the tensor in L1; None where one does not."""
+        for number in range(stay.needed_op, stay.last_op + 1):
+            op = self._graph.ops[number]
+            for name in op.outputs if written else (*op.inputs, *op.outputs):
+                if self._plan.owners[name] == stay.tensor:
+                    yield self._in_place[number].get(name)
 
     def _start(self, stay: Stay, op_number: int, *, to_l2: bool) -> None:
         copy = self._plan.place(stay.needed_op, stay.tensor)

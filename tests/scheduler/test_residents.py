@@ -12,7 +12,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from arch.pricing.team_cost_model import TeamCostModel
-from arch.spec.program import Compute, DmaStart
+from arch.spec.program import Compute, DmaStart, UdmaStart
 from configs.errors import DoesNotFitError, InputError
 from configs.model_file import load_model
 from pulptrain.__main__ import run
@@ -343,6 +343,17 @@ def test_residents_come_from_the_copy_in_l2_of_a_tensor_that_lives_in_l3() -> No
     assert outcome.summary["functional"]["passed"]
     assert outcome.summary["resident"] == resident.split(",")
     assert outcome.summary["staged_bytes"]["out"] > 0
+
+
+def test_what_is_in_l1_all_the_time_is_not_copied_between_l2_and_l3() -> None:
+    """Its copy in L2 is never stored to, so a copy back would send what is no result."""
+    outcome = run_model("digits-cnn", Settings(l2="20KiB", resident="auto"))
+    assert outcome.summary["functional"]["passed"]
+    resident = set(outcome.summary["resident"])
+    assert "relu1.out" in resident
+    moved = {action.work.what for action in outcome.schedule.program.actions if isinstance(action, UdmaStart)}
+    assert "relu1.out" not in moved
+    assert "conv2.weight" in moved & resident
 
 
 @pytest.mark.parametrize("l1", ["16KiB", "64KiB"])
