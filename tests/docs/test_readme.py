@@ -13,7 +13,7 @@ README = (ROOT / "README.md").read_text()
 
 def test_every_command_shown_exists() -> None:
     code = "\n".join(re.findall(r"^```\n(.*?)^```", README, re.MULTILINE | re.DOTALL))
-    commands = set(re.findall(r"^pulptrain (\w+)", code, re.MULTILINE))
+    commands = set(re.findall(r"^pulptrain ([\w-]+)", code, re.MULTILINE))
     assert commands >= {"run", "kernel", "plot", "list"}
     for name in sorted(commands):
         assert run([name, "--help"]) == 0

@@ -152,7 +152,10 @@ def test_runs_that_cannot_be_compared(
     assert notes.read_text() == "notes"
 
 
-def test_a_run_is_held_against_a_log(three: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_held_against_a_log(
+    three: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     log = Path(three[0]).with_name("log.txt")
     log.write_text("boot\nop fc.FW 125\nconv.FW 7\n")
     assert run(["compare", three[0], str(log), "--fail-above", "20.1"]) == 0

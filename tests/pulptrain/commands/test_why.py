@@ -37,8 +37,9 @@ def test_a_folder_says_what_the_run_itself_said(folder: Path, capsys: pytest.Cap
     assert run([*RUN, "--buffering", "single", "--why", "--top", "2"]) == 0
     of_run = capsys.readouterr().out.splitlines()
     assert of_folder[0].startswith("bound by    compute 43%, DMA in 23%, DMA out 13%")
-    assert of_run[-len(of_folder[3:]) :] == of_folder[3:]
-    assert [line.split()[0] for line in of_folder[3:]] == ["largest", "fc.UPD", "conv1.WG", "8", "total"]
+    table = of_folder[of_folder.index("") + 1 :]
+    assert of_run[-len(table) :] == table
+    assert [line.split()[0] for line in table] == ["largest", "fc.UPD", "conv1.WG", "8", "total"]
 
 
 def test_shares_in_json_add_up(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
