@@ -12,6 +12,7 @@ from contextlib import chdir, suppress
 from pathlib import Path
 
 from pulptrain.running.outputs import RUN_FILES
+from pulptrain.running.pictures import PICTURES
 from tools.fuzz.subject import Subject, Thing
 from traces.files.result_folder import EXPLORATION_FILES
 
@@ -85,6 +86,9 @@ def _content(path: str, mode: int) -> bytes:
     return Path(path).read_bytes() if stat.S_ISREG(mode) else b""
 
 
+_DRAWN = tuple(f"{name}.{ending}" for name in PICTURES for ending in ("png", "svg"))
+
+
 class Asked:
     """What a command line asks to be written; to be made before it runs, as links are followed."""
 
@@ -110,9 +114,13 @@ class Asked:
         if "plot" in arguments and not self.folders:
             self.folders |= {os.path.realpath(os.path.join(folder, word)) for word in arguments}
         results = {
-            os.path.join(each, name) for each in self.folders for name in (*RUN_FILES, *EXPLORATION_FILES)
+            os.path.join(each, name)
+            for each in self.folders
+            for name in (*RUN_FILES, *EXPLORATION_FILES, *_DRAWN)
         }
         self._results = results | {os.path.realpath(path) for path in results}
+        pictures = PICTURES if "--window" in arguments else ()
+        self._close_ups = tuple(os.path.join(each, f"{name}-") for each in self.folders for name in pictures)
 
     def unasked(self, folder: Path) -> list[str]:
         """What has changed in the folder although nobody asked for it."""
@@ -138,6 +146,7 @@ class Asked:
             path in self.files
             or path in self.caches
             or path in self._results
+            or (old is None and path.startswith(self._close_ups))
             or any(path.startswith(f"{cache}{end}") for cache in self.caches for end in BESIDE_A_CACHE)
         )
 
@@ -148,6 +157,7 @@ class Asked:
             folder
             for folder in self.folders
             if not any(_has_content(path) for path in self._results if path.startswith(f"{folder}/"))
+            and not any(str(path).startswith(self._close_ups) for path in Path(folder).glob("*"))
         ]
         return files + folders
 
