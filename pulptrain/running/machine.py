@@ -16,7 +16,7 @@ from arch.spec.timing import SocTiming
 from configs.errors import NotFiniteError
 from configs.model_file import ModelSpec
 from pulptrain.running.number_check import NumberCheck
-from scheduler.executor import Executor
+from scheduler.executor import Executor, Watch
 from scheduler.kept_figures import Figures
 from scheduler.run_cache import RunCache
 from scheduler.schedule import Schedule
@@ -163,6 +163,12 @@ class Machine:
         """Weights, buffers and states as they are now."""
         graph = self.mini.schedule.graph
         return {name: self.mini.executor.fetch(name) for name in graph.of_kind(*KEPT_KINDS)}
+
+    def record(self, told: Watch | None) -> None:
+        """From now on `told` hears of every op that ends, and of the tensors it has written."""
+        if self.functional:
+            for phase in self.phases:
+                phase.executor.record = told
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:
