@@ -73,7 +73,7 @@ static pi_cl_dma_cmd_t *command_for(int transfer) {
 static void one_d(int transfer, const void *l1, const void *l2, uint32_t bytes, pi_cl_dma_dir_e way) {
     for (uint32_t done = 0, some; done < bytes; done += some) {
         some = bytes - done < PT_FIELD_BYTES ? bytes - done : PT_FIELD_BYTES;
-        pi_cl_dma_cmd((uint32_t)l2 + done, (uint32_t)l1 + done, some, way, command_for(transfer));
+        pi_cl_dma_cmd((uint32_t)(uintptr_t)l2 + done, (uint32_t)(uintptr_t)l1 + done, some, way, command_for(transfer));
     }
 }
 
@@ -87,7 +87,7 @@ static void two_d(int transfer, const void *l1, const void *l2, uint32_t bytes, 
     }
     for (uint32_t done = 0, some; done < bytes; done += some) {
         some = bytes - done < most ? bytes - done : most;
-        pi_cl_dma_cmd_2d((uint32_t)l2 + done / line * stride, (uint32_t)l1 + done, some, stride, line, way,
+        pi_cl_dma_cmd_2d((uint32_t)(uintptr_t)l2 + done / line * stride, (uint32_t)(uintptr_t)l1 + done, some, stride, line, way,
                          command_for(transfer));
     }
 }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from arch.spec.timing import SocTiming
-from deploy.calls.call import c_calls, header, sources
+from deploy.calls.call import c_calls, sources
 from deploy.program.rolling import rolled
 from deploy.program.network_text import loops_of
 from deploy.project.data_files import data_files
@@ -52,8 +52,6 @@ def project_of(
     text = {
         "network.h": network_h(name, programs, timing.cores, peaks),
         "network.c": network_c(name, programs, len(varying)),
-        f"{KERNELS}/kernels.h": header(kernels),
-        f"{KERNELS}/kernel.h": _shipped("kernels", "kernel.h"),
         **{f"{KERNELS}/{file}": source for file, source in sources(kernels).items()},
         **{f"{PLATFORM}/{file}": _shipped("platforms", file) for file in PLATFORM_FILES},
         **{file: _shipped("project", file) for file in PROJECT_FILES},
