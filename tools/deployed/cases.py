@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which schedules are exported: a covering set over model, tuning, buffering, batch and optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+ROWS = ((0, 0, 0, 0), (1, 1, 1, 1), (0, 0, 1, 1), (1, 1, 0, 0), (0, 1, 0, 1), (1, 0, 1, 0), (0, 1, 1, 0), (1, 0, 0, 1))
+"""Levels of tuned, double, batch 4 and Adam, in pairs that are each other's opposite.
+
+Every model takes a pair, so it meets every level of every factor; four models in a row have all eight rows, in
+which every two factors meet in all four ways.
+"""
+
+SANITIZERS = ("address", "undefined", "thread")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One export: a model (a name or a file) and how it is planned; a training graph says batch and update itself."""
+
+    model: str
+    tuned: bool
+    double: bool
+    batch: int
+    adam: bool
+    sanitizers: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Short, and another for every case."""
+        words = [self.model.rsplit("/", 1)[-1].removesuffix(".onnx"), "double" if self.double else "single"]
+        words += ["tuned"] * self.tuned
+        if not self.is_graph:
+            words += [f"batch{self.batch}", "adam" if self.adam else "sgd"]
+        return "-".join(words)
+
+    @property
+    def is_graph(self) -> bool:
+        """Whether it is a training graph that somebody else made."""
+        return self.model.endswith(".onnx")
+
+    @property
+    def options(self) -> list[str]:
+        """Those of the command line but for a schedule."""
+        batch = [] if self.is_graph else ["--batch", str(self.batch)]
+        return ["--buffering", "double" if self.double else "single", *batch]
+
+
+def covering(models: Sequence[str]) -> list[Case]:
+    """Two cases a model; of its sanitizers the first has one or two, the second the others."""
+    cases = []
+    for number, model in enumerate(models):
+        for turn in (0, 1):
+            tuned, double, many, adam = ROWS[(2 * number + turn) % len(ROWS)]
+            some = SANITIZERS[number % 3 :][:1] if turn else [*SANITIZERS[: number % 3], *SANITIZERS[number % 3 + 1 :]]
+            cases.append(Case(model, bool(tuned), bool(double), 4 if many else 1, bool(adam), tuple(some)))
+    return cases
