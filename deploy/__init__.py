@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Export of a schedule as a C project: the same tiles, kernels, buffers and DMA commands."""
+"""A scheduled program as a C project: kernels in C, calls of them, platforms."""

@@ -200,7 +200,7 @@ def product_call(
         right = np.concatenate([array.reshape(-1) for array in arrays[rows_of_a:]])
         return call.function([left, right])
 
-    return replace(call, reads=(*a, *b), function=function)
+    return replace(call, reads=(*a, *b), function=function, details={"buffers_of_a": rows_of_a})
 
 
 def accumulated(

@@ -245,4 +245,4 @@ def _border_call(
         patches = fetched.border_patches(arrays[0] if arrays else np.zeros(0, np.float32))
         return tuple(np.split(patches, np.cumsum([end - run for run, end in border])[:-1]))
 
-    return KernelCall("im2row_border", reads, writes, work, function)
+    return KernelCall("im2row_border", reads, writes, work, function, details={"source": "im2row_border"})

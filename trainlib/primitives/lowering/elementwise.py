@@ -72,6 +72,7 @@ def vector_call(
     *,
     fork: bool = True,
     sizes: Mapping[str, int] = MappingProxyType({}),
+    details: Mapping[str, Any] = MappingProxyType({}),
 ) -> KernelCall:
     """The one place where a loop over vectors gets its price.
 
@@ -88,7 +89,16 @@ def vector_call(
         for name, (buffer, dtype) in zip(names, vectors, strict=True)
     }
     return kernel_call(
-        choice, nest, {"elements": elements, **sizes}, arrays, reads, writes, function, usual, fork=fork
+        choice,
+        nest,
+        {"elements": elements, **sizes},
+        arrays,
+        reads,
+        writes,
+        function,
+        usual,
+        fork=fork,
+        details=details,
     )
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -52,6 +53,11 @@ class TileBuilder:
             return made if isinstance(made, tuple) else (made,)
 
         self.calls.append(kernel_call(self.choice, nest, sizes, arrays, reads, writes, function, self.dtype))
+
+    def known(self, **details: Any) -> None:
+        """What `compute` of the last nest knows beside its arrays (`KernelCall.details`)."""
+        last = self.calls[-1]
+        self.calls[-1] = replace(last, details={**last.details, **details})
 
     def copy(self, source: Piece, target: Piece) -> None:
         """target = source, elements over the cores."""
