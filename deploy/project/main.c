@@ -48,6 +48,7 @@ static const char *decimal(float x, char *text) {
 
 static void put(const struct place *at, uint32_t offset, const char *from, uint32_t bytes) {
     if (at->level == IN_L2) {
+        pt_begins(L2(at->address + offset), bytes);
         memcpy(L2(at->address + offset), from, bytes);
     } else {
         pt_l3_out(0, from, at->address + offset, bytes);

@@ -94,8 +94,8 @@ def _tables(program: NetworkProgram, label: str) -> str:
     begins: dict[int, list[Place]] = {}
     for buffer in program.buffers.all:
         item = buffer.allocation
-        if item.level == "l1":
-            place = Place("l1", item.address, (item.size_bytes,), "uint8", item.name)
+        if item.level != "l3":
+            place = Place(item.level, item.address, (item.size_bytes,), "uint8", item.name)
             begins.setdefault(max(item.first_op, 0), []).append(place)
     for statements, function in zip(program.statements.ops, program.functions, strict=True):
         born = begins.get(statements.number, [])

@@ -71,7 +71,7 @@ def project_of(
 
 
 PLATFORM_FILES = ("platform.h", "host.c", "pulp_sdk.c", "bare.c")
-PROJECT_FILES = ("main.c", "network_types.h", "data.S", "Makefile")
+PROJECT_FILES = ("main.c", "network_types.h", "binaries.S", "Makefile")
 
 
 def _shipped(folder: str, file: str) -> str:

@@ -111,9 +111,7 @@ def write_project(deployed: Deployed) -> None:
     folder = deployed.folder
     for path in _written_before(folder) - deployed.project.files.keys():
         (folder / path).unlink(missing_ok=True)
-    _write(folder / MARK, (json_text(deployed.as_dict()) + "\n").encode())
-    for path, content in deployed.project.files.items():
-        _write(folder / path, content)
+    write_files(folder, {MARK: (json_text(deployed.as_dict()) + "\n").encode(), **deployed.project.files})
 
 
 def _written_before(folder: Path) -> set[str]:
@@ -126,7 +124,12 @@ def _written_before(folder: Path) -> set[str]:
     return {path for path in paths if ".." not in Path(path).parts and not Path(path).is_absolute()}
 
 
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(exist_ok=True)
-    with replacing(path) as temporary:
-        temporary.write_bytes(content)
+def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write those that are not there as they are: what is built from the others need not be built again."""
+    for name, content in contents.items():
+        path = folder / name
+        if path.is_file() and path.read_bytes() == content:
+            continue
+        path.parent.mkdir(exist_ok=True)
+        with replacing(path) as temporary:
+            temporary.write_bytes(content)
