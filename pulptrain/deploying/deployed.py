@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,17 +36,20 @@ class Deployed:
         """What ``--json`` prints and `MARK` holds."""
         project, summary = self.project, self.outcome.summary
         return {
+            "version": summary["version"],
             "command": "deploy",
             "model": summary["model"],
             "soc": summary["soc"],
-            "simulator": {"cycles": summary["cycles"]},
+            "cycles": summary["cycles"],
             "iterations": project.iterations,
-            "ops": project.ops,
+            "functions": project.ops,
             "statements": project.statements,
             "loops": project.loops,
-            "kernels": list(project.kernels),
+            "c_kernels": list(project.kernels),
             "peak_bytes": dict(project.peak_bytes),
-            "files": [{"path": path, "bytes": len(content)} for path, content in project.files.items()],
+            "project_files": [
+                {"name": path, "size_bytes": len(content)} for path, content in project.files.items()
+            ],
         }
 
     def lines(self) -> list[str]:
@@ -115,12 +119,10 @@ def write_project(deployed: Deployed) -> None:
 
 
 def _written_before(folder: Path) -> set[str]:
-    import json
-
     if not (folder / MARK).is_file():
         return set()
     content: Mapping[str, Any] = json.loads((folder / MARK).read_text(encoding="utf-8"))
-    paths = [str(item["path"]) for item in content.get("files", ())]
+    paths = [str(item["name"]) for item in content.get("project_files", ())]
     return {path for path in paths if ".." not in Path(path).parts and not Path(path).is_absolute()}
 
 

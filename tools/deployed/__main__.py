@@ -62,7 +62,7 @@ def carried_out(case: Case, folder: Path) -> dict[str, Any]:
     exported = _run([*PROGRAM, "deploy", model, *options, "--out", str(folder), "--json"])
     if exported.returncode:
         return row | _verdict("refused" if exported.returncode == 2 else "export", exported, started)
-    row["export"] = {key: json.loads(exported.stdout)[key] for key in ("ops", "statements", "loops", "kernels")}
+    row["export"] = {key: json.loads(exported.stdout)[key] for key in ("functions", "statements", "loops", "c_kernels")}
     for sanitizer in ("", *case.sanitizers):
         checked = _run(["make", "-s", "-C", str(folder), "check", f"SANITIZE={sanitizer}"])
         if checked.returncode:
