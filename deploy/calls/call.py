@@ -2,8 +2,7 @@
 """From a compute action to the call of a C function: its name, and the fields of its struct of arguments.
 
 A C file of `deploy/kernels/` declares the structs of its kernels between the lines ``/* arguments */`` and
-``/* end */``; the kernel NAME takes the struct of that name, or the only one of its file. A field is what its
-name says, the first of:
+``/* end */``; a kernel begins with ``const struct NAME *g = args;``. A field is what its name says:
 
 - ``A``, ``A_s[n]``: array A of the nest, its L1 address and its strides in elements; ``A_n``, ``A_d[n]``:
   elements and shape of what the call cuts out of a buffer for it
@@ -34,7 +33,9 @@ C_TYPES = {"float32": "float", "int32": "int32_t"}
 
 _BLOCK = re.compile(r"^/\* arguments \*/\n(.*?)^/\* end \*/\n", re.MULTILINE | re.DOTALL)
 _STRUCT = re.compile(r"struct (\w+)\s*\{(.*?)\};", re.DOTALL)
-_FUNCTION = re.compile(r"^void (\w+)\(const void \*args\)", re.MULTILINE)
+_FUNCTION = re.compile(
+    r"^void (\w+)\(const void \*args\)\n\{\n    const struct (\w+) \*\w+ = args;", re.MULTILINE
+)
 _FIELD = re.compile(r"(?P<pointer>\*?)\s*(?P<name>\w+)\s*(?:\[(?P<count>\d+)\])?")
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
@@ -81,16 +82,14 @@ class Source:
 
 
 def read_source(file: str, text: str) -> Source:
-    """A C file. Raises ConfigError where a kernel has no struct."""
+    """A C file. Raises ConfigError where the struct of a kernel is not declared."""
     found = _BLOCK.search(text)
     declared = found[1] if found else ""
     structs = {name: _fields(body, file) for name, body in _STRUCT.findall(_COMMENT.sub("", declared))}
-    kernels = {}
-    for name in _FUNCTION.findall(text):
-        struct = name if name in structs or len(structs) != 1 else next(iter(structs))
-        if struct not in structs:
-            raise ConfigError(f"the kernel {name} has no struct of arguments", where=file)
-        kernels[name] = struct
+    kernels = dict(_FUNCTION.findall(text))
+    missing = sorted(name for name, struct in kernels.items() if struct not in structs)
+    if missing:
+        raise ConfigError(f"no struct of arguments is declared for {', '.join(missing)}", where=file)
     return Source(file, _BLOCK.sub("", text), declared, structs, kernels)
 
 
@@ -149,20 +148,21 @@ def c_calls(action: Compute, op: Op) -> tuple[CCall, ...]:
     if team.origin is None or effect is None:
         raise InputError(f"no C source for the kernel {kernel}, which does not come with the simulator")
     nest = team.origin.calls[0]
-    refuse(nest.codegen, kernel, (*effect.reads, *effect.writes))
+    # A loop of an elementwise table computes what its entry says; its nest is the price.
+    refuse(nest.codegen, kernel, (*effect.reads, *effect.writes), generated="loop" in effect.details)
     nest = nest._replace(kernel=kernel)
     called = products(nest, effect) or [(nest, team.origin.addresses)]
     return tuple(_call(one, addresses, effect, op) for one, addresses in called)
 
 
-def refuse(codegen: str, kernel: str, places: Iterable[Place] = ()) -> None:
+def refuse(codegen: str, kernel: str, places: Iterable[Place] = (), *, generated: bool = False) -> None:
     """Raise InputError for a kernel, or numbers, that there is no C for."""
     narrow = {place.dtype for place in places if place.dtype not in C_TYPES}
     if narrow:
         raise InputError(
             f"no C source for kernel {kernel} ({', '.join(sorted(narrow))})", where=codegen, cure="fp32"
         )
-    if kernel not in kernel_sources():
+    if kernel not in kernel_sources() or generated:
         raise InputError(f"no C source for kernel {kernel} of {codegen}", cure="another kernel or codegen")
 
 

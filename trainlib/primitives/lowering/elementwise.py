@@ -168,7 +168,8 @@ def _loop_call(
         results = loop.compute(op, dict(zip(reads, values, strict=True)))
         return tuple(_single(results[role]) for role in writes)
 
-    return vector_call(choice, loop.nest, elements, vectors, reads, writes, function)
+    details = {"loop": loop}
+    return vector_call(choice, loop.nest, elements, vectors, reads, writes, function, details=details)
 
 
 def _single(array: Array) -> Array:

@@ -71,6 +71,7 @@ class TileBuilder:
             return np.zeros(target.shape, np.float32)
 
         self.run("set_to_value", {"Y": target}, (), (target,), zeros, elements=prod(target.shape))
+        self.known(value=0)
 
     def copy_or_zero(self, source: Piece | None, target: Piece) -> None:
         """target = source, or 0 where there is none."""
