@@ -50,13 +50,16 @@ def _text(
 ) -> str:
     schedule = programs[0].schedule
 
+    updates = {name: new for program in programs for name, new in program.schedule.graph.updates.items()}
+
     def table(label: str, names: Sequence[str]) -> list[str]:
         rows = []
         for name in names:
             home, tensor = schedule.plan.home(name), schedule.graph.tensors[name]
             place = Place(home.level, home.address, tensor.shape, tensor.dtype, name)
-            rows.append(f"    {tensor_text(name, place, tensor)},")
-        return [f"const struct tensor {label}[] = {{", *(rows or ['    {"", {0, 0, 0}, 0},']), "};"]
+            room = recorded.room(updates.get(name, name), recorded.after[name]) if name in recorded.after else 0.0
+            rows.append(f"    {tensor_text(place, tensor, room)},")
+        return [f"const struct tensor {label}[] = {{", *(rows or ['    {"", {0, 0, 0}, 0, 0},']), "};"]
 
     def floats(label: str, values: Iterable[Sequence[float]]) -> list[str]:
         rows = [f"    {', '.join(float_text(value) for value in row)}," for row in values if len(row)]

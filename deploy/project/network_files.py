@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from arch.spec.program import Place
 from deploy.program.buffers import Buffers, Names
-from deploy.program.network_text import ops_text
+from deploy.program.network_text import float_text, ops_text
 from deploy.program.statements import Call, Statements
+from deploy.project.recorded import Recorded
 from scheduler.schedule import Schedule
 from trainlib.ir.graph import Tensor
 from trainlib.ir.varying import Varying
@@ -35,10 +36,10 @@ def place_text(place: Place) -> str:
     return f"{{{LEVELS[place.level]}, {place.address}, {place.size_bytes}}}"
 
 
-def tensor_text(name: str, place: Place, tensor: Tensor) -> str:
-    """A `struct tensor`."""
+def tensor_text(place: Place, tensor: Tensor, room: float = 0.0) -> str:
+    """A `struct tensor`; its elements may be off by `room`."""
     whole = int(not tensor.dtype.is_float)
-    return f'{{"{name}", {place_text(place)}, {whole}}}'
+    return f'{{"{place.name}", {place_text(place)}, {whole}, {float_text(room)}}}'
 
 
 def network_h(name: str, programs: Sequence[NetworkProgram], cores: int, level_bytes: dict[str, int]) -> str:
@@ -70,8 +71,8 @@ def network_h(name: str, programs: Sequence[NetworkProgram], cores: int, level_b
     return "\n".join([*lines, "#endif", ""])
 
 
-def network_c(name: str, programs: Sequence[NetworkProgram], varying: int) -> str:
-    """The functions of all ops, and the tables of programs."""
+def network_c(name: str, programs: Sequence[NetworkProgram], varying: int, recorded: Recorded) -> str:
+    """The functions of all ops, and the tables of programs with what was `recorded` of their results."""
     parts = [
         f'/* {name}: one function per op, as the schedule says. */\n#include "network.h"\n\n#include "kernels.h"\n'
         '#include "network_types.h"\n#include "platform.h"\n\n'
@@ -79,7 +80,7 @@ def network_c(name: str, programs: Sequence[NetworkProgram], varying: int) -> st
     ]
     for program, label in zip(programs, PROGRAMS, strict=False):
         parts.append(ops_text(program.statements.ops, program.functions, program.buffers))
-        parts.append(_tables(program, label))
+        parts.append(_tables(program, label, recorded))
     rows = ", ".join(f"{{{label}_ops, {len(p.functions)}}}" for p, label in zip(programs, PROGRAMS, strict=False))
     parts.append(
         f"const struct program network_programs[] = {{{rows}}};\n"
@@ -88,7 +89,8 @@ def network_c(name: str, programs: Sequence[NetworkProgram], varying: int) -> st
     return "\n\n".join(parts)
 
 
-def _tables(program: NetworkProgram, label: str) -> str:
+def _tables(program: NetworkProgram, label: str, recorded: Recorded) -> str:
+    made = {name: values for _, tensors in recorded.ops for name, values in tensors.items()}
     lines, rows = [], []
     graph = program.schedule.graph
     begins: dict[int, list[Place]] = {}
@@ -100,7 +102,8 @@ def _tables(program: NetworkProgram, label: str) -> str:
     for statements, function in zip(program.statements.ops, program.functions, strict=True):
         born = begins.get(statements.number, [])
         results = [
-            tensor_text(place.name, place, graph.tensors[place.name]) for place in statements.results
+            tensor_text(place, graph.tensors[place.name], recorded.room(place.name, made[place.name]))
+            for place in statements.results
         ]
         named = []
         for word, items in (

@@ -18,6 +18,7 @@ struct tensor {
     const char *name;
     struct place at;
     int whole_numbers; /* int32_t, else float */
+    float room;        /* by how much an element may differ from the expected one */
 };
 
 /* A step: its function, the buffers whose life begins with it or ends with it, the tensors it has made then. */

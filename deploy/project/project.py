@@ -51,7 +51,7 @@ def project_of(
     peaks = {level: max(schedule.peak_bytes.get(level, 0) for schedule in schedules) for level in LEVELS}
     text = {
         "network.h": network_h(name, programs, timing.cores, peaks),
-        "network.c": network_c(name, programs, len(varying)),
+        "network.c": network_c(name, programs, len(varying), recorded),
         **{f"{KERNELS}/{file}": source for file, source in sources(kernels).items()},
         **{f"{PLATFORM}/{file}": _shipped("platforms", file) for file in PLATFORM_FILES},
         **{file: _shipped("project", file) for file in PROJECT_FILES},

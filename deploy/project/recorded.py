@@ -6,7 +6,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from configs.dtypes import is_float
 from trainlib.ir.steps import Array
+from trainlib.references.verdicts import WIDE_CAP
+
+OF_LARGEST = WIDE_CAP
+"""Of the largest element of a tensor: what the number check caps arithmetic at."""
+
+OF_GAIN = 1e-4
+"""Relative error of what a tensor is made of: a thousand roundings, all of an iteration's before it."""
 
 Values = Mapping[str, Array]
 
@@ -25,6 +35,18 @@ class Recorded:
     losses: list[Sequence[float]] = field(default_factory=list)
     varying: list[Sequence[float]] = field(default_factory=list)
     after: Values = field(default_factory=dict)
+    gains: Mapping[str, float] = field(default_factory=dict)
+    """How far the elements of a result move with what it is made of, by the number check of the first iteration."""
+
+    def room(self, name: str, values: Array) -> float:
+        """By how much an element of a result may differ from what was found: a share of the largest of them.
+
+        What is left of terms that cancel (the gradient of a scale that a later norm takes out) moves with their
+        roundings, so it has the share of its gain that they may reach, if that is more.
+        """
+        if not is_float(values.dtype) or not values.size:
+            return 0.0
+        return max(OF_LARGEST * float(np.max(np.abs(values))), OF_GAIN * self.gains.get(name, 0.0))
 
     def op(self, name: str, tensors: Values) -> None:
         """An op of the first iteration has ended (`scheduler.executor.Watch`)."""

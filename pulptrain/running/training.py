@@ -117,6 +117,8 @@ class Training:
         batch = self._batch()
         self._iterate(batch, self.check)
         self.machine.record(None)
+        if self._record is not None:
+            self._record.gains = {name: verdict.gain for name, verdict in self.check.verdicts.items()}
         graph = self.machine.mini.schedule.graph
         values = stirred_values(graph, self._before)
         stirred = self.check.aside(values, "the stirred iteration")
