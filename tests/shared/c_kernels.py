@@ -137,15 +137,20 @@ class Tile:
         return there.view(place.dtype).reshape(place.shape)
 
 
-def laid_out(tensors, task, values, gap: int) -> Tile:
-    """All buffers of a tile, inputs loaded, the rest poisoned; `gap` bytes behind each scratch buffer."""
+def tile_of(tensors, task, values) -> Tile:
+    """All buffers of a tile, inputs loaded, the rest poisoned."""
     arrays = {item.name: item.taken(values[item.tensor]) for item in task.inputs}
     arrays |= {item.name: poisoned(item.shape, tensors[item.tensor].dtype) for item in task.outputs}
     arrays |= {item.name: poisoned(item.shape, item.dtype) for item in task.scratch}
+    return laid_out(arrays)
+
+
+def laid_out(arrays: dict[str, np.ndarray]) -> Tile:
+    """Buffers one behind the other, as those of a tile lie in L1."""
     places, address = {}, 64
     for name, array in arrays.items():
         places[name] = Place("l1", address, array.shape, str(array.dtype), name)
-        address += 4 * prod(array.shape) + (gap if name not in {item.name for item in task.inputs} else 0)
+        address += 4 * prod(array.shape)
     image = np.full(address + 64, 0xFF, np.uint8)
     tile = Tile(image, places)
     for name, array in arrays.items():
@@ -179,7 +184,7 @@ def check_case(case, graph, values, *, accumulation: str = "kernel", most_tiles:
             choice = KernelChoice(kernel, CODEGEN, accumulation, cores)
             for ranges in chooser.sample(tiles, min(len(tiles), most_tiles)):
                 task = lowering.tile(op, graph.tensors, ranges, choice)
-                tile = laid_out(graph.tensors, task, {name: known[name] for name in op.inputs}, gap=8)
+                tile = tile_of(graph.tensors, task, {name: known[name] for name in op.inputs})
                 for call in task.calls:
                     action = action_of(call, tile, cores)
                     if check_action(action, op, tile, f"{case} {op.name} {ranges}"):
