@@ -95,6 +95,13 @@ class NormLowering(NoMatmul):
         samples = range(_size(image[0])) if geometry.family == "group" else (None,)
         return [self._call(op, self.nest(op, tensors, image, sample), sample, choice) for sample in samples]
 
+    def details(self, op: Op, sample: int | None) -> dict[str, int]:
+        """What an op has of all that a nest can (`KernelCall.details`), and the elements of a mean."""
+        geometry, roles = geometry_of(op), ("w", "b", "mean", "dw", "db", "mean_g", "mean_gx")
+        there = {f"has_{role}": int(role in op) for role in roles}
+        more = {"adds": int(bool(sample)), "of_batch": int(geometry.family == "batch")}
+        return {**there, **more, "mean_of": geometry.elements}
+
     def _call(self, op: Op, nest: Nest, sample: int | None, choice: KernelChoice) -> KernelCall:
         reads, writes = self.read(op, sample), self.written(op)
 
@@ -102,7 +109,8 @@ class NormLowering(NoMatmul):
             made = self.compute(op, dict(zip(reads, arrays, strict=True)))
             return tuple(made[role] for role in writes)
 
-        return kernel_call(choice, *nest, _named(reads, sample), _named(writes, sample), function)
+        buffers, details = (_named(reads, sample), _named(writes, sample)), self.details(op, sample)
+        return kernel_call(choice, *nest, *buffers, function, details=details)
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Boxes of x, of the statistics and of the parameters that belong together."""
@@ -169,11 +177,10 @@ def _by_rows(arrays: Mapping[str, Piece], row: int, matrices: str, vectors: str 
     return {name: replace(arrays[name], strides=steps) for name, steps in strides.items()}
 
 
-def _instance_nest(
-    nest: str, sizes: Mapping[str, int], arrays: Mapping[str, Piece], matrices: str, vectors: str = ""
-) -> Nest:
-    """The library's nest for groups of one channel."""
+def _instance_nest(nest: str, sizes: Mapping[str, int], arrays: Mapping[str, Piece], matrices: str) -> Nest:
+    """The library's nest for groups of one channel; it has the other arrays as vectors it does not count."""
     row = sizes["elements"]
+    vectors = "".join(name for name in arrays if name not in matrices)
     return nest, {"channels": sizes["rows"], "elements": row}, _by_rows(arrays, row, matrices, vectors)
 
 
@@ -201,7 +208,7 @@ class NormForward(NormLowering):
         streams = {"X": "x", "Y": "y", "M": "mean", "R": "inv_std", "W": "w", "B": "b"}
         sizes, arrays = self.sizes(op, image), self.arrays(op, tensors, image, streams, sample)
         if geometry_of(op).per_channel:
-            return _instance_nest("instnorm_fw", sizes, arrays, "XY", "W")
+            return _instance_nest("instnorm_fw", sizes, arrays, "XY")
         return "norm_fw", sizes, arrays
 
     def compute(self, op: Op, values: Values) -> Values:
@@ -238,7 +245,9 @@ class NormForward(NormLowering):
         reads = ("x", "inv_std", *(("w",) if "w" in op else ()))
         return [
             kernel_call(choice, "rmsnorm_sum", sizes, summed, ("x",), ("inv_std",), mean_square),
-            kernel_call(choice, "rmsnorm_scale", sizes, arrays, reads, ("y",), scale),
+            kernel_call(
+                choice, "rmsnorm_scale", sizes, arrays, reads, ("y",), scale, details=self.details(op, None)
+            ),
         ]
 
     def _running_call(self, op: Op, regions: Regions, choice: KernelChoice) -> KernelCall:
@@ -258,8 +267,19 @@ class NormForward(NormLowering):
         reads = ("running_mean", "running_var", "mean", "inv_std")
         writes = ("running_mean_updated", "running_var_updated")
         arrays = {name: Piece(role) for name, role in zip("ABMRXY", (*reads, *writes), strict=True)}
-        sizes = {"elements": _size(regions[2][0])}
-        return kernel_call(choice, "running_average", sizes, arrays, reads, writes, function)
+        elements = _size(regions[2][0])
+        samples = prod(_size(extent) for extent in regions[1]) // elements
+        details = {"samples": samples, "mean_of": count}
+        return kernel_call(
+            choice,
+            "running_average",
+            {"elements": elements},
+            arrays,
+            reads,
+            writes,
+            function,
+            details=details,
+        )
 
 
 def xhat_of(op: Op, values: Values) -> Array:
@@ -301,8 +321,8 @@ class NormWeightGradient(NormLowering):
                 arrays["M"] = arrays["R"]
             return "norm_wg_columns", {**sizes, "columns": columns}, arrays
         if geometry.per_channel:
-            plain = {"X": arrays["X"], "G": arrays["G"], "W": arrays["V"]}
-            return _instance_nest("instnorm_bw_param", sizes, plain, "XG", "W")
+            plain = {"W": arrays["V"], **{name: arrays[name] for name in "XGMRB"}}
+            return _instance_nest("instnorm_bw_param", sizes, plain, "XG")
         return "norm_wg", sizes, arrays
 
     def compute(self, op: Op, values: Values) -> Values:
