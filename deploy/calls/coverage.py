@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernels have C sources: asked of every kernel that a step of an example of some primitive calls in fp32."""
+"""Which kernels have C sources: asked of every kernel that an example of some primitive calls in fp32."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 
 from arch.spec.program import Compute, Effect, Place
+from configs.dtypes import DType
 from configs.errors import InputError
 from deploy.calls.call import NOTHING, c_calls, kernel_sources
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import KernelChoice, TileTask, find_part
-from trainlib.kernels.catalogue import depthwise_names, kernel_names
+from trainlib.ir.steps import KernelChoice, Operand, Scratch, TileTask, find_part
+from trainlib.kernels.catalogue import kernel_names
+from trainlib.primitives.definition import InternalPrimitive
+from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
 from trainlib.registry import PRIMITIVES, lowering_of
 from trainlib.training.single import single
 
@@ -22,40 +26,47 @@ CODEGEN = "clang-xpulp"
 HAND_SCHEDULED = "asm-xpulp"
 
 
+GENERATED = "generated"
+NONE_NEEDED = "none needed"
+
+
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Kernels by name: the C file of each, and why others have none."""
+    """Kernels by name: the C file of each, or `GENERATED` or `NONE_NEEDED`; and why some calls have none.
+
+    A kernel may be in both: one of its callers has an option there is no C for.
+    """
 
     sources: dict[str, str]
     refused: dict[str, str]
 
 
+@cache
 def covered() -> Coverage:
-    """All matmuls, and what the examples of the primitives call."""
-    found: dict[str, str] = {}
-    refused: dict[str, str] = {}
-    for codegen, names in ((CODEGEN, depthwise_names(CODEGEN)), *_matmuls()):
-        for kernel in names:
-            if kernel in kernel_sources():
-                found[kernel] = kernel_sources()[kernel].file
-            else:
-                refused[kernel] = f"no C source for kernel {kernel} of {codegen}"
+    """What the C files have, what the examples of all primitives call, and matmuls a user may choose."""
+    found = {kernel: source.file for kernel, source in kernel_sources().items()}
+    found |= dict.fromkeys(NOTHING, NONE_NEEDED)
+    chosen = [*kernel_names(CODEGEN), *kernel_names(HAND_SCHEDULED)]
+    refused = {kernel: f"no C source for kernel {kernel}" for kernel in chosen if kernel not in found}
     for op, action in _actions():
         kernel = action.team.kernel
         try:
             for call in c_calls(action, op):
-                source = kernel_sources().get(call.kernel)
-                found[kernel] = source.file if source else "generated"
+                found.setdefault(
+                    kernel, GENERATED if call.kernel not in kernel_sources() else found[call.kernel]
+                )
         except InputError as error:
             refused[kernel] = error.message
-    found.update(dict.fromkeys(NOTHING, "none needed"))
+    found |= {loop.nest: GENERATED for loop in _internal_loops() if loop.nest not in found}
     return Coverage(dict(sorted(found.items())), dict(sorted(refused.items())))
 
 
-def _matmuls() -> Iterator[tuple[str, tuple[str, ...]]]:
-    yield CODEGEN, kernel_names(CODEGEN)
-    own = tuple(name for name in kernel_names(HAND_SCHEDULED) if name.startswith("asm_"))
-    yield HAND_SCHEDULED, own
+def _internal_loops() -> Iterator[VectorLoop]:
+    """Those of primitives that have no examples, as they are put into graphs by their builder only."""
+    for primitive in PRIMITIVES.values():
+        lowering = primitive.step.lowering if isinstance(primitive, InternalPrimitive) else None
+        if isinstance(lowering, ElementwiseLowering):
+            yield from lowering.loops(Op("", "", primitive.name, "", (), ()))
 
 
 def _actions() -> Iterator[tuple[Op, Compute]]:
@@ -79,10 +90,11 @@ def _actions() -> Iterator[tuple[Op, Compute]]:
                     yield op, action
 
 
-def _of_tile(task: TileTask, dtypes: dict[str, str]) -> Iterator[Compute]:
+def _of_tile(task: TileTask, dtypes: Mapping[str, DType]) -> Iterator[Compute]:
     places: dict[str, Place] = {}
     address = 64
-    for buffer in (*task.inputs, *task.outputs, *task.scratch):
+    buffers: tuple[Operand | Scratch, ...] = (*task.inputs, *task.outputs, *task.scratch)
+    for buffer in buffers:
         places[buffer.name] = Place("l1", address, buffer.shape, str(dtypes[buffer.name]), buffer.name)
         address += places[buffer.name].size_bytes
     for call in task.calls:
