@@ -123,6 +123,14 @@ void conv_direct_ig(const void *args)
         gather(g, 1, 1);
 }
 
+/* The i of 0 .. count for which i * step + first is one of 0 .. size. */
+PT_INLINE struct pt_range inside(int first, int step, int count, int size)
+{
+    const int stop = first < size ? (size - 1 - first) / step + 1 : 0;
+    return (struct pt_range){first < 0 ? (step - 1 - first) / step : 0, stop < count ? stop : count};
+}
+
+/* Padding is left out by ranges of positions. */
 void conv_direct_wg(const void *args)
 {
     const struct conv_direct_wg *g = args;
@@ -133,17 +141,15 @@ void conv_direct_wg(const void *args)
             const float *x = met + c * g->X_s[0];
             for (int y = 0; y < g->hk; y++)
                 for (int k = 0; k < g->wk; k++) {
+                    const int down = y * g->dilation_h + g->row_first, along = k * g->dilation_w + g->column_first;
+                    const struct pt_range high = inside(down, g->stride_h, g->ho, g->height);
+                    const struct pt_range wide = inside(along, g->stride_w, g->wo, g->width);
                     float sum = 0.0f;
-                    for (int h = 0; h < g->ho; h++) {
-                        const int row = h * g->stride_h + y * g->dilation_h + g->row_first;
-                        if (row < 0 || row >= g->height)
-                            continue;
-                        for (int w = 0; w < g->wo; w++) {
-                            const int column = w * g->stride_w + k * g->dilation_w + g->column_first;
-                            if (column >= 0 && column < g->width)
-                                sum = fmaf(dy[(h * g->wo + w) * g->Y_s[1]], x[row * g->X_s[1] + column * g->X_s[2]],
-                                           sum);
-                        }
+                    for (int h = high.start; h < high.stop; h++) {
+                        const float *row = x + (h * g->stride_h + down) * g->X_s[1] + along * g->X_s[2];
+                        const float *gradient = dy + h * g->wo * g->Y_s[1];
+                        for (int w = wide.start; w < wide.stop; w++)
+                            sum = fmaf(gradient[w * g->Y_s[1]], row[w * g->stride_w * g->X_s[2]], sum);
                     }
                     g->W[o * g->W_s[0] + c * g->W_s[1] + (y * g->wk + k) * g->W_s[2]] = sum;
                 }
@@ -167,17 +173,16 @@ void conv_scatter_fw(const void *args)
             for (int h = 0; h < g->ho; h++)
                 for (int w = 0; w < g->wo; w++) {
                     const float value = g->X[c * g->X_s[0] + h * g->X_s[1] + w * g->X_s[2]];
-                    for (int y = 0; y < g->hk; y++) {
-                        const int row = h * g->stride_h - (g->hk - 1 - y) * g->dilation_h - g->row_first;
-                        if (row < 0 || row >= g->hi)
-                            continue;
-                        for (int k = 0; k < g->wk; k++) {
-                            const int column = w * g->stride_w - (g->wk - 1 - k) * g->dilation_w - g->column_first;
+                    const int down = h * g->stride_h - (g->hk - 1) * g->dilation_h - g->row_first;
+                    const int along = w * g->stride_w - (g->wk - 1) * g->dilation_w - g->column_first;
+                    const struct pt_range high = inside(down, g->dilation_h, g->hk, g->hi);
+                    const struct pt_range wide = inside(along, g->dilation_w, g->wk, g->wi);
+                    for (int y = high.start; y < high.stop; y++)
+                        for (int k = wide.start; k < wide.stop; k++) {
+                            const int row = down + y * g->dilation_h, column = along + k * g->dilation_w;
                             float *at = result + (row * g->wi + column) * g->Y_s[1];
-                            if (column >= 0 && column < g->wi)
-                                *at = fmaf(filter[(y * g->wk + k) * g->filter_s[2]], value, *at);
+                            *at = fmaf(filter[(y * g->wk + k) * g->filter_s[2]], value, *at);
                         }
-                    }
                 }
         }
         for (int p = 0; g->bias && p < g->hi * g->wi; p++)
