@@ -261,7 +261,7 @@ class Trace:
         if all(item.value is not None for item in args) and op in _AT_EXPORT:
             return self._at_export(op, args)
         correction = self._bias_correction(op, args)
-        return correction or self._operation(ufunc, op, args)
+        return self._operation(ufunc, op, args) if correction is None else correction
 
     def _simpler(self, ufunc: np.ufunc, args: list[Symbol]) -> Symbol | None:
         """What is no operation of C, or a cheaper one with the same result."""

@@ -140,7 +140,11 @@ def test_bias_corrections_keep_their_digits_at_any_step(name: str, steps: int) -
         item.name: np.zeros(item.shape, update.graph.tensors[item.tensor].dtype) for item in task.outputs
     }
     tile = laid_out(values | {"t": np.array([steps], np.int32)})
-    assert check_action(action_of(task.calls[0], tile, 8), op, tile, name)
+    action = action_of(task.calls[0], tile, 8)
+    assert check_action(action, op, tile, name)
+    made = generated(action, op)
+    assert made is not None
+    assert made.kernel.source.count("for (") == (2 if name in ("radam", "asgd") else 1)
 
 
 def test_arithmetic_on_options_is_done_at_export_also_of_one_that_varies() -> None:
