@@ -188,11 +188,13 @@ def _made(call: Generated) -> CCall:
     source = read_source(f"{name}.c", call.kernel.source)
     if _MADE.setdefault(name, source) != source:
         raise ConfigError(f"two generated kernels are called {name}", where=__name__)
-    fields = tuple(
-        (name, Pointer(value.address, C_TYPES[value.dtype]) if isinstance(value, Place) else value)
-        for name, value in call.fields
-    )
-    return CCall(name, name, fields)
+    fields: list[tuple[str, Value]] = []
+    for key, value in call.fields:
+        if isinstance(value, Place):
+            fields.append((key, Pointer(value.address, C_TYPES[value.dtype])))
+        else:
+            fields.append((key, Table(value) if isinstance(value, tuple) else value))
+    return CCall(name, name, tuple(fields))
 
 
 def source_of(kernel: str) -> Source:

@@ -22,8 +22,8 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from configs.errors import InputError
 from trainlib.ir.varying import Varying
 
-EXPORT, TEAM, ELEMENT = range(3)
-"""When a value is known: at export, to the whole team before its loop, to each element."""
+EXPORT, TEAM, CHANNEL, ELEMENT = range(4)
+"""When a value is known: at export, to the whole team before its loop, to each channel, to each element."""
 
 _ATOM, _UNARY, _PRODUCT, _SUM, _COMPARE, _AND, _OR, _CHOICE = range(8)
 """Precedences, the tightest first."""
@@ -222,7 +222,9 @@ class Trace:
         return self.made(f"@{name}", (), kind="float" if dtype == "float32" else "int", known=known)
 
     def option(self, name: str, value: Any) -> Any:
-        """An option: a float as a symbol, everything else as it is."""
+        """An option: a number, or one for each channel, as a symbol, everything else as it is."""
+        if isinstance(value, list):
+            return self.made(f"@{name}", (), known=CHANNEL)
         if isinstance(value, Varying):
             return self.made(f"${name}", (), known=EXPORT, value=lambda at: at(value), weak=True)
         if type(value) in (int, float):
@@ -261,7 +263,7 @@ class Trace:
         if all(item.value is not None for item in args) and op in _AT_EXPORT:
             return self._at_export(op, args)
         correction = self._bias_correction(op, args)
-        return correction or self._operation(ufunc, op, args)
+        return self._operation(ufunc, op, args) if correction is None else correction
 
     def _simpler(self, ufunc: np.ufunc, args: list[Symbol]) -> Symbol | None:
         """What is no operation of C, or a cheaper one with the same result."""
@@ -437,7 +439,7 @@ class Writer:
         leaf = item.op[0] in "@."
         name = item.op[1:] if leaf else self._fresh.get(id(item)) or f"t{sum(self._temporary()) + 1}"
         kind = "float" if item.kind == "float" else "int"
-        (self.inside if item.known == ELEMENT else self.before).append(f"const {kind} {name} = {text};")
+        (self.before if item.known <= TEAM else self.inside).append(f"const {kind} {name} = {text};")
         self._names[id(item)] = name
         return name
 
@@ -454,7 +456,7 @@ class Writer:
             return self.text(item.args[0], room, like, user)
         text, binds = self._written(item)
         often = self._uses[id(item)] > 1 or (item.op[0] == "@" and self._several)
-        hoisted = item.known == TEAM and user == ELEMENT
+        hoisted = item.known == TEAM and user > TEAM
         if often or hoisted or len(text) > LONGEST or id(item) in self._fresh:
             return self._named(item, text)
         return f"({text})" if binds > room else text
@@ -493,7 +495,7 @@ class Writer:
         texts = sides()
         if sum(map(len, texts)) > LONGEST:
             longer = len(texts[1]) > len(texts[0])
-            self._named(args[longer], texts[longer])
+            self._named(args[longer], self.text(args[longer], _CHOICE, like, item.known))
             texts = sides()
         if op == "/" and kinds == {"int"}:
             texts[0] = f"(float){texts[0]}"

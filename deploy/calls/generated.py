@@ -20,7 +20,18 @@ import numpy as np
 
 from arch.spec.program import Compute, Effect, Place
 from configs.errors import InputError
-from deploy.calls.expression import ELEMENT, TEAM, Outcome, Symbol, Trace, Writer, branches, identifier, label
+from deploy.calls.expression import (
+    CHANNEL,
+    ELEMENT,
+    TEAM,
+    Outcome,
+    Symbol,
+    Trace,
+    Writer,
+    branches,
+    identifier,
+    label,
+)
 from trainlib.ir.graph import Op
 from trainlib.ir.varying import Varying
 from trainlib.primitives.lowering.elementwise import VectorLoop
@@ -44,10 +55,13 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A kernel, and the arguments of one call by the names of its fields; arrays are places in L1."""
+    """A kernel, and the arguments of one call by the names of its fields.
+
+    Arrays are places in L1, numbers of an option for each channel a tuple.
+    """
 
     kernel: Kernel
-    fields: tuple[tuple[str, int | float | Varying | Place], ...]
+    fields: tuple[tuple[str, int | float | Varying | Place | tuple[float, ...]], ...]
 
 
 def generated(action: Compute, op: Op) -> Generated | None:
@@ -141,10 +155,14 @@ def _stem(op: Op, nest: str, result: str) -> str:
 def _of_loss(effect: Effect, op: Op, nest: str) -> Generated:
     read, target = dict(zip(op.reads, effect.reads, strict=False)), effect.details["target"]
     made = {target: effect.writes[0]}
+    each = {name: value for name, value in op.attributes.items() if isinstance(value, list)}
     kernel = _kept(op, nest, target, lambda: _loss(op, effect.details["formula"], read, made))
     scale = float(np.float32(effect.details["scale"]()))
     elements = prod(read["y"].shape)
     fields: list[tuple[str, Any]] = [*read.items(), *made.items(), ("elements", elements)]
+    if each:
+        fields += [("channels", read["y"].shape[1]), ("places", prod(read["y"].shape[2:]))]
+        fields += [(name, tuple(numbers)) for name, numbers in each.items()]
     return Generated(kernel, (*fields, *kernel.numbers, ("scale", scale)))
 
 
@@ -162,7 +180,8 @@ def _loss(
     outcomes = list(branches(run))
     name = names.named(f"{op.primitive}_{'fw' if target == 'loss' else 'bw'}", outcomes)
     fields = _fields(outcomes)
-    writer = Writer(outcomes[0][1], lambda array, known: f"arg->{array}" + ("[i]" if known > TEAM else ""))
+    places = {TEAM: "", CHANNEL: "[i / arg->places % arg->channels]", ELEMENT: "[i]"}
+    writer = Writer(outcomes[0][1], lambda array, known: f"arg->{array}{places[known]}")
     result = writer.results[target]
     body = ["for (int i = 0; i < arg->elements; i++) {", *_indented(writer.inside)]
     if target == "loss":
@@ -171,7 +190,9 @@ def _loss(
         body += [f"    arg->{target}[i] = {result};", "}"]
     what = "terms" if target == "loss" else "slopes"
     lines = [f"/* {name}: {what} of {op.primitive}, by one core alone. */"]
-    lines += _struct(name, read, made, ["elements"], {**fields, "scale": None})
+    each = [key for key, value in op.attributes.items() if isinstance(value, list)]
+    counts = ["elements", "channels", "places"] if each else ["elements"]
+    lines += _struct(name, read, made, counts, {**fields, "scale": None}, each)
     return Kernel(name, _source(name, lines, [*writer.before, *body]), _numbers(fields), exact=False)
 
 
@@ -210,6 +231,8 @@ class _Names:
                     marks[f"no_{name}"] = None
                 elif options[name] is True:
                     marks[name] = None
+                elif isinstance(options[name], Symbol) and options[name].known == CHANNEL:
+                    marks[f"{name}_each"] = None
         for trace, _ in outcomes:
             marks |= {name: None for name, truth in trace.truths.items() if truth}
         return "_".join((stem, *(mark for mark in marks if mark not in ("exact", *stem.split("_")))))
@@ -270,6 +293,7 @@ def _struct(
     made: Mapping[str, Place],
     counts: Sequence[str],
     fields: Mapping[str, Symbol | None],
+    each: Sequence[str] = (),
 ) -> list[str]:
     """The declaration of the arguments."""
     lines = ["/* arguments */", f"struct {name} {{"]
@@ -277,6 +301,7 @@ def _struct(
         for ctype, roles in groupby(places, lambda role: C_TYPES[{**read, **made}[role].dtype]):
             lines.append(f"    {qualifier}{ctype} {', '.join(f'*{role}' for role in roles)};")
     lines.append(f"    int {', '.join(counts)};")
+    lines += [f"    const float *{name};" for name in each]
     for key, symbol in fields.items():
         ctype = "int" if symbol is not None and symbol.kind == "int" else "float"
         said = label(symbol) if symbol is not None else key

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from configs.dtypes import FP32, INT32
 from configs.errors import InputError
-from deploy.calls.call import c_calls
 from deploy.calls.expression import TEAM, Trace, Writer, branches
 from deploy.calls.generated import generated
 from shared.c_kernels import action_of, check_action, laid_out
@@ -126,21 +127,43 @@ def test_square_sums_and_their_scale_are_near() -> None:
             assert check_action(action, op, tile, primitive.name)
 
 
+def update(name: str, options: dict[str, float], steps: int = 0):
+    """The action of an update, and the tile."""
+    made = single(name, options, [DrawnInput((6, 3))])
+    (op,) = made.graph.ops
+    task = lowering_of(op).tile(op, made.graph.tensors, {"d0": (0, 6), "d1": (0, 3)}, CHOICE)
+    values = {item.name: item.taken(made.values[item.tensor]) for item in task.inputs}
+    values |= {
+        item.name: np.zeros(item.shape, made.graph.tensors[item.tensor].dtype) for item in task.outputs
+    }
+    tile = laid_out(values | {"t": np.array([steps], np.int32)})
+    return action_of(task.calls[0], tile, 8), op, tile
+
+
 @pytest.mark.needs_gcc
 @pytest.mark.parametrize("steps", [0, 1, 100, 20_000])
 @pytest.mark.parametrize("name", ["adam", "adamax", "nadam", "radam", "asgd"])
 def test_bias_corrections_keep_their_digits_at_any_step(name: str, steps: int) -> None:
     options = {"learning_rate": 0.01} | ({"beta2": 0.9999} if name in ("adam", "nadam") else {})
-    update = single(name, options, [DrawnInput((6, 3))])
-    (op,) = update.graph.ops
-    lowering = lowering_of(op)
-    task = lowering.tile(op, update.graph.tensors, {"d0": (0, 6), "d1": (0, 3)}, CHOICE)
-    values = {item.name: item.taken(update.values[item.tensor]) for item in task.inputs}
-    values |= {
-        item.name: np.zeros(item.shape, update.graph.tensors[item.tensor].dtype) for item in task.outputs
-    }
-    tile = laid_out(values | {"t": np.array([steps], np.int32)})
-    assert check_action(action_of(task.calls[0], tile, 8), op, tile, name)
+    action, op, tile = update(name, options, steps)
+    assert check_action(action, op, tile, name)
+    made = generated(action, op)
+    assert made is not None
+    assert made.kernel.source.count("for (") == (2 if name in ("radam", "asgd") else 1)
+
+
+def test_what_varies_is_an_argument_that_varies_and_what_is_made_of_it_too() -> None:
+    rate = Varying("a schedule", lambda number, losses: 0.1 / (number + 1))
+    action, op, _ = update("adamw", {"learning_rate": 0.1, "weight_decay": 0.5})
+    made = [
+        generated(action, replace(op, attributes={**op.attributes, "learning_rate": rate})) for _ in range(2)
+    ]
+    first, second = (dict(item.fields) for item in made if item is not None)
+    assert first["learning_rate"] is rate
+    decay = first["one_minus_learning_rate_times_weight_decay"]
+    assert isinstance(decay, Varying)
+    assert decay.rule(1, ()) == 1 - 0.05 * 0.5
+    assert second["one_minus_learning_rate_times_weight_decay"] is decay
 
 
 def test_arithmetic_on_options_is_done_at_export_also_of_one_that_varies() -> None:
@@ -173,9 +196,7 @@ def test_a_literal_is_the_float_that_numpy_rounds_to(value: float) -> None:
 
 
 def test_what_no_c_is_known_for_is_refused_by_name() -> None:
-    layer = single("bce", {"element_weights": [0.5, 2.0]}, [DrawnInput((2, 3), low=0.1, high=0.9)])
-    (op,) = (op for op in layer.graph.ops if op.step == "LOSS")
-    task = lowering_of(op).tile(op, layer.graph.tensors, {}, CHOICE)
-    tile = laid_out({item.name: np.zeros(item.shape, np.float32) for item in (*task.inputs, *task.outputs)})
-    with pytest.raises(InputError, match=r"no C source for kernel bce_fw: .*several numbers"):
-        c_calls(action_of(task.calls[0], tile, 1), op)
+    x = Trace().array("x")
+    for what, formula in {"arctan": lambda: np.arctan(x), "add.reduce": lambda: np.add.reduce(x)}.items():
+        with pytest.raises(InputError, match=f"no C for {what} in a formula"):
+            formula()
