@@ -3,8 +3,9 @@
  * Direct convolutions with padding, strides, dilation, groups and bias; `channels` of the result over the cores, each
  * from the `depth` channels its group meets. Sums run over these channels, kernel rows, kernel columns.
  *
- * A kernel position reads row h * stride_h + y * dilation_h + row_first of the image; a gradient row (h + y * dilation_h
- * + row_first) / stride_h, if that is whole, with the window turned round. Columns alike. What lies outside is padding. */
+ * A kernel position reads row h * stride_h + y * dilation_h + row_first of the image; a gradient row (h + y *
+ * dilation_h + row_first) / stride_h, if that is whole, with the window turned round. Columns alike. What lies
+ * outside is padding. */
 #include "kernels.h"
 
 /* arguments */

@@ -3,8 +3,8 @@
  * Patches of an image as the rows of a matrix R (im2row), or as its columns (im2col); padding gives zeros. Of several
  * groups, each of `per_group` channels, the matrices lie one behind the other.
  *
- * Kernel position (y, k) of the patch at (h, w) reads row (h * step_h + y * dilation_h + row_first) / divisor_h, if that is
- * whole: forward the step is the stride and the divisor 1, in a gradient it is the other way. */
+ * Kernel position (y, k) of the patch at (h, w) reads row (h * step_h + y * dilation_h + row_first) / divisor_h, if
+ * that is whole: forward the step is the stride and the divisor 1, in a gradient it is the other way. */
 #include "kernels.h"
 
 /* arguments */
@@ -38,7 +38,8 @@ PT_INLINE void of_planes(const struct im2row *g, int tested, int divisor_h, int 
                 const float *plane = g->X + (g->first_channel + group * g->group_step + within) * g->X_s[0];
                 float *to = g->R + group * matrix + (h * g->columns + w) * patch + within * window;
                 for (int y = 0; y < g->hk; y++) {
-                    const int row = place(h * g->step_h + y * g->dilation_h + g->row_first, tested, divisor_h, g->height);
+                    const int down = h * g->step_h + y * g->dilation_h + g->row_first;
+                    const int row = place(down, tested, divisor_h, g->height);
                     const float *from = plane + row * g->X_s[1];
                     for (int k = 0; k < g->wk; k++, to++) {
                         const int along = w * g->step_w + k * g->dilation_w + g->column_first;
@@ -64,7 +65,8 @@ PT_INLINE void of_pixels(const struct im2row *g, int tested, int divisor_h, int 
     for (int h = own.start; h < own.stop; h++)
         for (int w = 0; w < g->columns; w++)
             for (int y = 0; y < g->hk; y++) {
-                const int row = place(h * g->step_h + y * g->dilation_h + g->row_first, tested, divisor_h, g->height);
+                const int down = h * g->step_h + y * g->dilation_h + g->row_first;
+                const int row = place(down, tested, divisor_h, g->height);
                 for (int k = 0; k < g->wk; k++) {
                     const int along = w * g->step_w + k * g->dilation_w + g->column_first;
                     const int column = place(along, tested, divisor_w, g->width);

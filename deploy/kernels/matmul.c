@@ -12,8 +12,8 @@
 struct matmul { const float *A, *B; float *C; int A_s[2], B_s[2], C_s[2], N, K, M, trans_b, accumulate; };
 /* end */
 
-/* U x V elements of C from row i and column j on, T of k a turn. All but i and j are constants where it is used, so that
- * the loops over u, v and t disappear. */
+/* U x V elements of C from row i and column j on, T of k a turn. All but i and j are constants where it is used, so
+ * that the loops over u, v and t disappear. */
 PT_INLINE void block(const struct matmul *g, int trans_b, int i, int j, int U, int V, int T)
 {
     const int K = g->K, of_i = g->A_s[0], of_k = trans_b ? 1 : g->B_s[0], of_j = trans_b ? g->B_s[1] : 1;
@@ -332,8 +332,9 @@ void mm_M_unroll_4x4(const void *args)
 }
 
 /*
- * The loops of the hand-scheduled kernels of PULP-TrainLib, whose schedule is the compiler's here: this core's rows (asm_M_:
- * columns), all that is left over of blocks alone; an s says that it is scheduled in another way. B is never transposed.
+ * The loops of the hand-scheduled kernels of PULP-TrainLib, whose schedule is the compiler's here: this core's rows
+ * (asm_M_: columns), all that is left over of blocks alone; an s says that it is scheduled in another way. B is
+ * never transposed.
  */
 PT_INLINE void area(const struct matmul *g, struct pt_range over, struct pt_range along, int U, int V)
 {

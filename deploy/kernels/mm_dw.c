@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Depthwise matmuls C(n,m) = sum over k of A(n,k) B(m,n,k): N channels over the cores, K taps, M positions; B are the rows
- * of im2row. _in_grad: with the taps of A turned round. _1xV: V positions at once, the last M % V alone; _uT: T taps a
- * turn. No layer of pulptrain calls them; they are PULP-TrainLib's. */
+ * Depthwise matmuls C(n,m) = sum over k of A(n,k) B(m,n,k): N channels over the cores, K taps, M positions; B are
+ * the rows of im2row. _in_grad: with the taps of A turned round. _1xV: V positions at once, the last M % V alone;
+ * _uT: T taps a turn. No layer of pulptrain calls them; they are PULP-TrainLib's. */
 #include "kernels.h"
 
 /* arguments */

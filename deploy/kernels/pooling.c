@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Windows of hk x wk over images, channels over the cores. The window of output (h, w) begins at row h * step_h + top and
- * column w * step_w + left of the box of the input, which is the box from row high and column wide on of an image of
- * height x width; what lies outside of the image is padding. */
+ * Windows of hk x wk over images, channels over the cores. The window of output (h, w) begins at row h * step_h +
+ * top and column w * step_w + left of the box of the input, which is the box from row high and column wide on of an
+ * image of height x width; what lies outside of the image is padding. */
 #include "kernels.h"
 
 /* arguments */

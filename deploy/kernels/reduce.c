@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * X[outer, count, inner] reduced over `count`, and what becomes of its gradient; the larger of `outer` and `inner` over the
- * cores, so that one core has all of a sum. */
+ * X[outer, count, inner] reduced over `count`, and what becomes of its gradient; the larger of `outer` and `inner`
+ * over the cores, so that one core has all of a sum. */
 #include "kernels.h"
 
 /* arguments */
