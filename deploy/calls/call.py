@@ -6,7 +6,8 @@ A C file of `deploy/kernels/` declares the structs of its kernels between the li
 
 - ``A``, ``A_s[n]``: array A of the nest, its L1 address and its strides in elements; ``A_n``, ``A_d[n]``:
   elements and shape of what the call cuts out of a buffer for it
-- a size the nest is called with (``N``, ``stride``); ``accumulate``: 1 if a product is added to C
+- a size the nest is called with (``N``, ``stride``); ``accumulate``: 1 if a product is added to C;
+  ``has_w``: 1 if the op has the role w
 - ``read_0``, ``read_0_n``, ``read_0_d[n]``, ``write_0`` ...: whole buffers: address, elements, shape
 - a detail of the call (`trainlib.ir.steps.KernelCall.details`), an attribute of the op
 """
@@ -234,8 +235,8 @@ class _Known:
         name = field.name
         if field.pointer:
             return self._pointer(field)
-        if name == "accumulate":
-            return self.nest.accumulates
+        if name == "accumulate" or name.startswith("has_"):
+            return self.nest.accumulates if name == "accumulate" else name.removeprefix("has_") in self.op
         array, _, what = name.rpartition("_")
         if array in self.addresses and what == "s":
             return next(strides for form, strides, _ in self.nest.forms if form == array)

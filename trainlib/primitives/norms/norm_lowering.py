@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -95,12 +96,13 @@ class NormLowering(NoMatmul):
         samples = range(_size(image[0])) if geometry.family == "group" else (None,)
         return [self._call(op, self.nest(op, tensors, image, sample), sample, choice) for sample in samples]
 
-    def details(self, op: Op, sample: int | None) -> dict[str, int]:
-        """What an op has of all that a nest can (`KernelCall.details`), and the elements of a mean."""
-        geometry, roles = geometry_of(op), ("w", "b", "mean", "dw", "db", "mean_g", "mean_gx")
-        there = {f"has_{role}": int(role in op) for role in roles}
-        more = {"adds": int(bool(sample)), "of_batch": int(geometry.family == "batch")}
-        return {**there, **more, "mean_of": geometry.elements}
+    def details(self, op: Op, sample: int | None) -> dict[str, Any]:
+        """What a call knows beside its arrays: elements of a mean, whether sums are added to others."""
+        return {
+            "mean_of": lambda: geometry_of(op).elements,
+            "of_batch": lambda: int(geometry_of(op).family == "batch"),
+            "adds": int(bool(sample)),
+        }
 
     def _call(self, op: Op, nest: Nest, sample: int | None, choice: KernelChoice) -> KernelCall:
         reads, writes = self.read(op, sample), self.written(op)
@@ -177,11 +179,13 @@ def _by_rows(arrays: Mapping[str, Piece], row: int, matrices: str, vectors: str 
     return {name: replace(arrays[name], strides=steps) for name, steps in strides.items()}
 
 
-def _instance_nest(nest: str, sizes: Mapping[str, int], arrays: Mapping[str, Piece], matrices: str) -> Nest:
-    """The library's nest for groups of one channel; it has the other arrays as vectors it does not count."""
+def _instance_nest(
+    nest: str, sizes: Mapping[str, int], arrays: Mapping[str, Piece], matrices: str, vectors: str = ""
+) -> Nest:
+    """The library's nest for groups of one channel; the other arrays are there, but not counted."""
     row = sizes["elements"]
-    vectors = "".join(name for name in arrays if name not in matrices)
-    return nest, {"channels": sizes["rows"], "elements": row}, _by_rows(arrays, row, matrices, vectors)
+    placed = {**arrays, **_by_rows(arrays, row, matrices, vectors)}
+    return nest, {"channels": sizes["rows"], "elements": row}, placed
 
 
 class NormForward(NormLowering):
@@ -208,7 +212,7 @@ class NormForward(NormLowering):
         streams = {"X": "x", "Y": "y", "M": "mean", "R": "inv_std", "W": "w", "B": "b"}
         sizes, arrays = self.sizes(op, image), self.arrays(op, tensors, image, streams, sample)
         if geometry_of(op).per_channel:
-            return _instance_nest("instnorm_fw", sizes, arrays, "XY")
+            return _instance_nest("instnorm_fw", sizes, arrays, "XY", "W")
         return "norm_fw", sizes, arrays
 
     def compute(self, op: Op, values: Values) -> Values:
@@ -322,7 +326,7 @@ class NormWeightGradient(NormLowering):
             return "norm_wg_columns", {**sizes, "columns": columns}, arrays
         if geometry.per_channel:
             plain = {"W": arrays["V"], **{name: arrays[name] for name in "XGMRB"}}
-            return _instance_nest("instnorm_bw_param", sizes, plain, "XG")
+            return _instance_nest("instnorm_bw_param", sizes, plain, "XG", "W")
         return "norm_wg", sizes, arrays
 
     def compute(self, op: Op, values: Values) -> Values:
