@@ -6,7 +6,8 @@ A C file of `deploy/kernels/` declares the structs of its kernels between the li
 
 - ``A``, ``A_s[n]``: array A of the nest, its L1 address and its strides in elements; ``A_n``, ``A_d[n]``:
   elements and shape of what the call cuts out of a buffer for it
-- a size the nest is called with (``N``, ``stride``); ``accumulate``: 1 if a product is added to C
+- a size the nest is called with (``N``, ``stride``); ``accumulate``: 1 if a product is added to C;
+  ``has_w``: 1 if the op has the role w
 - ``read_0``, ``read_0_n``, ``read_0_d[n]``, ``write_0`` ...: whole buffers: address, elements, shape
 - a detail of the call (`trainlib.ir.steps.KernelCall.details`), an attribute of the op
 """
@@ -24,12 +25,10 @@ from typing import Any
 from arch.spec.isa import NestCall
 from arch.spec.program import Compute, Effect, Place
 from configs.errors import ConfigError, InputError
+from deploy.calls.generated import C_TYPES, Generated, generated
 from deploy.calls.products import products
 from trainlib.ir.graph import Op
 from trainlib.ir.varying import Varying
-
-C_TYPES = {"float32": "float", "int32": "int32_t"}
-"""dtype of a buffer -> type of its elements in C."""
 
 _BLOCK = re.compile(r"^/\* arguments \*/\n(.*?)^/\* end \*/\n", re.MULTILINE | re.DOTALL)
 _STRUCT = re.compile(r"struct (\w+)\s*\{(.*?)\};", re.DOTALL)
@@ -48,7 +47,14 @@ class Pointer:
     ctype: str
 
 
-Value = int | float | Pointer | tuple[int, ...] | Varying
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Numbers of an option, constants of the program; a null pointer where the option is not given."""
+
+    values: tuple[float, ...]
+
+
+Value = int | float | Pointer | tuple[int, ...] | Varying | Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +127,17 @@ def kernel_sources() -> Mapping[str, Source]:
 
 def sources(kernels: Iterable[str]) -> dict[str, str]:
     """File name -> text: the C files of these kernels, ``kernels.h`` (structs, prototypes), ``kernel.h``."""
-    used = [c_files()[file] for file in sorted({kernel_sources()[kernel].file for kernel in kernels})]
+    of_file = {source.file: source for source in map(source_of, kernels)}
+    used = [of_file[file] for file in sorted(of_file)]
     parts = ['#ifndef PT_KERNELS_H\n#define PT_KERNELS_H\n\n#include "kernel.h"\n']
     for source in used:
         prototypes = "".join(f"void {kernel}(const void *args);\n" for kernel in source.kernels)
         parts.append(f"/* {source.file} */\n{source.declared}{prototypes}")
-    own = (files("deploy") / "kernels" / "kernel.h").read_text(encoding="utf-8")
-    texts = {source.file: source.text for source in used}
-    return texts | {"kernels.h": "\n".join([*parts, "#endif\n"]), "kernel.h": own}
+    texts = {source.file: source.text for source in used} | {"kernels.h": "\n".join([*parts, "#endif\n"])}
+    folder = files("deploy") / "kernels"
+    return texts | {
+        name: (folder / name).read_text(encoding="utf-8") for name in ("kernel.h", "elementary.h")
+    }
 
 
 NOTHING = frozenset({"layer_call"})
@@ -148,22 +157,50 @@ def c_calls(action: Compute, op: Op) -> tuple[CCall, ...]:
     if team.origin is None or effect is None:
         raise InputError(f"no C source for the kernel {kernel}, which does not come with the simulator")
     nest = team.origin.calls[0]
+    refuse(nest.codegen, kernel, (*effect.reads, *effect.writes))
     # A loop of an elementwise table computes what its entry says; its nest is the price.
-    refuse(nest.codegen, kernel, (*effect.reads, *effect.writes), generated="loop" in effect.details)
+    made = None if kernel in kernel_sources() and "loop" not in effect.details else generated(action, op)
+    if made is not None:
+        return (_made(made),)
+    if kernel not in kernel_sources():
+        codegen = nest.codegen
+        raise InputError(f"no C source for kernel {kernel} of {codegen}", cure="another kernel or codegen")
     nest = nest._replace(kernel=kernel)
     called = products(nest, effect) or [(nest, team.origin.addresses)]
     return tuple(_call(one, addresses, effect, op) for one, addresses in called)
 
 
-def refuse(codegen: str, kernel: str, places: Iterable[Place] = (), *, generated: bool = False) -> None:
-    """Raise InputError for a kernel, or numbers, that there is no C for."""
+def refuse(codegen: str, kernel: str, places: Iterable[Place]) -> None:
+    """Raise InputError for numbers that there is no C for."""
     narrow = {place.dtype for place in places if place.dtype not in C_TYPES}
     if narrow:
         raise InputError(
             f"no C source for kernel {kernel} ({', '.join(sorted(narrow))})", where=codegen, cure="fp32"
         )
-    if kernel not in kernel_sources() or generated:
-        raise InputError(f"no C source for kernel {kernel} of {codegen}", cure="another kernel or codegen")
+
+
+_MADE: dict[str, Source] = {}
+"""Files of generated kernels that have been called for."""
+
+
+def _made(call: Generated) -> CCall:
+    """The call of a generated kernel. Raises ConfigError where its name stands for two texts."""
+    name = call.kernel.name
+    source = read_source(f"{name}.c", call.kernel.source)
+    if _MADE.setdefault(name, source) != source:
+        raise ConfigError(f"two generated kernels are called {name}", where=__name__)
+    fields: list[tuple[str, Value]] = []
+    for key, value in call.fields:
+        if isinstance(value, Place):
+            fields.append((key, Pointer(value.address, C_TYPES[value.dtype])))
+        else:
+            fields.append((key, Table(value) if isinstance(value, tuple) else value))
+    return CCall(name, name, tuple(fields))
+
+
+def source_of(kernel: str) -> Source:
+    """The file of a kernel, written by hand or generated for a call before."""
+    return kernel_sources().get(kernel) or _MADE[kernel]
 
 
 def _call(nest: NestCall, addresses: tuple[int, ...], effect: Effect, op: Op) -> CCall:
@@ -197,11 +234,9 @@ class _Known:
     def _found(self, field: Field) -> Any:
         name = field.name
         if field.pointer:
-            place = self._place(name)
-            address = self.addresses.get(name, place.address if place else None)
-            return None if address is None else Pointer(address, field.ctype)
-        if name == "accumulate":
-            return self.nest.accumulates
+            return self._pointer(field)
+        if name == "accumulate" or name.startswith("has_"):
+            return self.nest.accumulates if name == "accumulate" else name.removeprefix("has_") in self.op
         array, _, what = name.rpartition("_")
         if array in self.addresses and what == "s":
             return next(strides for form, strides, _ in self.nest.forms if form == array)
@@ -214,6 +249,13 @@ class _Known:
                 found = names[name]
                 return found() if callable(found) and not isinstance(found, Varying) else found
         return None
+
+    def _pointer(self, field: Field) -> Pointer | Table | None:
+        place = self._place(field.name)
+        address = self.addresses.get(field.name, place.address if place else None)
+        if address is None and field.name in self.op.attributes:
+            return Table(tuple(self.op.attributes[field.name] or ()))
+        return None if address is None else Pointer(address, field.ctype)
 
     def _place(self, name: str) -> Place | None:
         """Buffer ``read_0``, ``write_1`` ... of the action."""

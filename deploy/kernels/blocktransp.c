@@ -2,7 +2,11 @@
 #include "kernels.h"
 
 /* arguments */
-struct blocktransp { const float *X; float *Y; int filter_s[3], co, ci, hk, wk, hwc, own_first, own_group, met_first, met_group, fetched; };
+struct blocktransp {
+    const float *X;
+    float *Y;
+    int filter_s[3], co, ci, hk, wk, hwc, own_first, own_group, met_first, met_group, fetched;
+};
 /* end */
 
 /* Weights [co, ci, window] to rows [co, window] (HWC: [window, co]) of every input channel, windows reversed: output
@@ -14,8 +18,9 @@ void blocktransp(const void *args)
     const struct pt_range own = pt_own(g->co);
     for (int o = own.start; o < own.stop; o++)
         for (int i = 0; i < g->ci; i++) {
-            const int group = (g->own_first + i) / g->own_group, source = (g->own_first + i) % g->own_group - g->fetched;
-            const float *x = g->X + (g->met_first + group * g->met_group + o) * g->filter_s[0] + source * g->filter_s[1];
+            const int target = g->met_first + (g->own_first + i) / g->own_group * g->met_group + o;
+            const int source = (g->own_first + i) % g->own_group - g->fetched;
+            const float *x = g->X + target * g->filter_s[0] + source * g->filter_s[1];
             float *y = g->Y + i * g->co * window + o * of_channel;
             for (int e = 0; e < window; e++)
                 y[(window - 1 - e) * of_tap] = x[e * g->filter_s[2]];

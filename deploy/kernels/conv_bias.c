@@ -14,8 +14,9 @@ void conv_bias_fw(const void *args)
     const struct pt_range own = pt_own(g->channels);
     for (int c = own.start; c < own.stop; c++) {
         float *y = g->Y + c * g->Y_s[0];
+        const float bias = g->D[c];
         for (int p = 0; p < g->positions; p++)
-            y[p * g->Y_s[1]] += g->D[c];
+            y[p * g->Y_s[1]] += bias;
     }
 }
 

@@ -8,7 +8,7 @@
 struct dw_fw {
     const float *X, *W;
     float *Y;
-    int X_s[3], W_s[3], Y_s[3], ci, hi, wi, ho, wo, hk, wk, stride, row_first, column_first;
+    int X_s[3], W_s[3], Y_s[3], ci, hi, wi, ho, wo, hk, wk, stride, padded, row_first, column_first;
     int own_first, own_group, met_first, met_group;
 };
 struct dw_ig { const float *Y, *W; float *X; int X_s[3], W_s[3], Y_s[3], ci, hi, wi, ho, wo, hk, wk, row_first,
@@ -17,9 +17,8 @@ struct dw_wg { const float *X, *Y; float *W; int X_s[3], W_s[3], Y_s[3], ci, ho,
 /* end */
 
 /* Each channel meets one of its group, which is itself where there is one to a group. */
-void dw_fw(const void *args)
+PT_INLINE void forward(const struct dw_fw *g, int padded)
 {
-    const struct dw_fw *g = args;
     const struct pt_range own = pt_own(g->ci);
     for (int c = own.start; c < own.stop; c++) {
         const float *plane = g->X + (g->met_first + (g->own_first + c) / g->own_group * g->met_group) * g->X_s[0];
@@ -30,17 +29,27 @@ void dw_fw(const void *args)
                     const int row = h * g->stride + y + g->row_first;
                     const float *filter = g->W + c * g->W_s[0] + y * g->W_s[1];
                     const float *x = plane + row * g->X_s[1];
-                    if (row < 0 || row >= g->hi)
+                    if (padded && (row < 0 || row >= g->hi))
                         continue;
                     for (int k = 0; k < g->wk; k++) {
                         const int column = w * g->stride + k + g->column_first;
-                        if (column >= 0 && column < g->wi)
+                        if (!padded || (column >= 0 && column < g->wi))
                             sum = fmaf(filter[k], x[column], sum);
                     }
                 }
                 g->Y[c * g->Y_s[0] + h * g->Y_s[1] + w] = sum;
             }
     }
+}
+
+/* With padding every kernel position is tested. */
+void dw_fw(const void *args)
+{
+    const struct dw_fw *g = args;
+    if (g->padded)
+        forward(g, 1);
+    else
+        forward(g, 0);
 }
 
 void dw_ig(const void *args)

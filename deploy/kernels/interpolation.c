@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Between a small image [channels, height, width] and a large one [channels, rows, columns], channels over the cores. The
- * boxes begin at row high and column wide of the small image, which has hi x wi pixels, and at row below and column beside
- * of the large one, which has ho x wo. */
+ * Between a small image [channels, height, width] and a large one [channels, rows, columns], channels over the
+ * cores. The boxes begin at row high and column wide of the small image, which has hi x wi pixels, and at row below
+ * and column beside of the large one, which has ho x wo. */
 #include "kernels.h"
 
 /* arguments */

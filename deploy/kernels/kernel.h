@@ -21,7 +21,7 @@ PT_INLINE struct pt_range pt_own(int items)
 {
     const int block = (items + pt_cores() - 1) / pt_cores();
     const int start = pt_core() * block, stop = start + block;
-    return (struct pt_range){start, stop < items ? stop : items};
+    return (struct pt_range){start < items ? start : items, stop < items ? stop : items};
 }
 
 #endif

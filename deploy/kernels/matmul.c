@@ -12,8 +12,8 @@
 struct matmul { const float *A, *B; float *C; int A_s[2], B_s[2], C_s[2], N, K, M, trans_b, accumulate; };
 /* end */
 
-/* U x V elements of C from row i and column j on, T of k a turn. All but i and j are constants where it is used, so that
- * the loops over u, v and t disappear. */
+/* U x V elements of C from row i and column j on, T of k a turn. All but i and j are constants where it is used, so
+ * that the loops over u, v and t disappear. */
 PT_INLINE void block(const struct matmul *g, int trans_b, int i, int j, int U, int V, int T)
 {
     const int K = g->K, of_i = g->A_s[0], of_k = trans_b ? 1 : g->B_s[0], of_j = trans_b ? g->B_s[1] : 1;
@@ -329,4 +329,160 @@ void mm_M_unroll_4x4(const void *args)
         mm_M_unroll_2x2(args);
     else
         LOOPS(columns, 4, 4, 1);
+}
+
+/*
+ * The loops of the hand-scheduled kernels of PULP-TrainLib, whose schedule is the compiler's here: this core's rows
+ * (asm_M_: columns), all that is left over of blocks alone; an s says that it is scheduled in another way. B is
+ * never transposed.
+ */
+PT_INLINE void area(const struct matmul *g, struct pt_range over, struct pt_range along, int U, int V)
+{
+    int i = over.start;
+    const int whole = along.stop - (along.stop - along.start) % V;
+    for (; i + U <= over.stop; i += U) {
+        for (int j = along.start; j < whole; j += V)
+            block(g, 0, i, j, U, V, 1);
+        singles(g, 0, i, i + U, whole, along.stop);
+    }
+    for (; U > 1 && i < over.stop; i++) {
+        for (int j = along.start; j < whole; j += V)
+            block(g, 0, i, j, 1, V, 1);
+        singles(g, 0, i, i + 1, whole, along.stop);
+    }
+}
+
+#define BY_ROWS(U, V) area(g, pt_own(g->N), (struct pt_range){0, g->M}, U, V)
+#define BY_COLUMNS(U, V) area(g, (struct pt_range){0, g->N}, pt_own(g->M), U, V)
+
+void asm_1x1(const void *args)
+{
+    const struct matmul *g = args;
+    BY_ROWS(1, 1);
+}
+
+void asm_1x2(const void *args)
+{
+    const struct matmul *g = args;
+    BY_ROWS(1, 2);
+}
+
+void asm_1x4(const void *args)
+{
+    const struct matmul *g = args;
+    BY_ROWS(1, 4);
+}
+
+void asm_2x1(const void *args)
+{
+    const struct matmul *g = args;
+    BY_ROWS(2, 1);
+}
+
+void asm_2x1s(const void *args)
+{
+    const struct matmul *g = args;
+    BY_ROWS(2, 1);
+}
+
+void asm_2x2(const void *args)
+{
+    const struct matmul *g = args;
+    BY_ROWS(2, 2);
+}
+
+void asm_2x4(const void *args)
+{
+    const struct matmul *g = args;
+    BY_ROWS(2, 4);
+}
+
+void asm_4x1(const void *args)
+{
+    const struct matmul *g = args;
+    BY_ROWS(4, 1);
+}
+
+void asm_4x1s(const void *args)
+{
+    const struct matmul *g = args;
+    BY_ROWS(4, 1);
+}
+
+void asm_4x2(const void *args)
+{
+    const struct matmul *g = args;
+    BY_ROWS(4, 2);
+}
+
+void asm_4x4(const void *args)
+{
+    const struct matmul *g = args;
+    BY_ROWS(4, 4);
+}
+
+void asm_M_1x1(const void *args)
+{
+    const struct matmul *g = args;
+    BY_COLUMNS(1, 1);
+}
+
+void asm_M_1x2(const void *args)
+{
+    const struct matmul *g = args;
+    BY_COLUMNS(1, 2);
+}
+
+void asm_M_1x4(const void *args)
+{
+    const struct matmul *g = args;
+    BY_COLUMNS(1, 4);
+}
+
+void asm_M_2x1(const void *args)
+{
+    const struct matmul *g = args;
+    BY_COLUMNS(2, 1);
+}
+
+void asm_M_2x1s(const void *args)
+{
+    const struct matmul *g = args;
+    BY_COLUMNS(2, 1);
+}
+
+void asm_M_2x2(const void *args)
+{
+    const struct matmul *g = args;
+    BY_COLUMNS(2, 2);
+}
+
+void asm_M_2x4(const void *args)
+{
+    const struct matmul *g = args;
+    BY_COLUMNS(2, 4);
+}
+
+void asm_M_4x1(const void *args)
+{
+    const struct matmul *g = args;
+    BY_COLUMNS(4, 1);
+}
+
+void asm_M_4x1s(const void *args)
+{
+    const struct matmul *g = args;
+    BY_COLUMNS(4, 1);
+}
+
+void asm_M_4x2(const void *args)
+{
+    const struct matmul *g = args;
+    BY_COLUMNS(4, 2);
+}
+
+void asm_M_4x4(const void *args)
+{
+    const struct matmul *g = args;
+    BY_COLUMNS(4, 4);
 }

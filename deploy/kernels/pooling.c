@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Windows of hk x wk over images, channels over the cores. The window of output (h, w) begins at row h * step_h + top and
- * column w * step_w + left of the box of the input, which is the box from row high and column wide on of an image of
- * height x width; what lies outside of the image is padding. */
+ * Windows of hk x wk over images, channels over the cores. The window of output (h, w) begins at row h * step_h +
+ * top and column w * step_w + left of the box of the input, which is the box from row high and column wide on of an
+ * image of height x width; what lies outside of the image is padding. */
 #include "kernels.h"
 
 /* arguments */
@@ -89,15 +89,19 @@ void avgpool_bw(const void *args)
     }
 }
 
-/* Index of the first maximum of a window, which has elements, in a plane. */
+/* Index of the first maximum of a window, which has elements, in a plane; of the first NaN if there is one. */
 PT_INLINE int largest(const float *plane, struct pt_range y, struct pt_range x, int of_row, int of_column)
 {
     int best = y.start * of_row + x.start * of_column;
+    float most = plane[best];
     for (int i = y.start; i < y.stop; i++)
         for (int j = x.start; j < x.stop; j++) {
             const int at = i * of_row + j * of_column;
-            if (plane[at] > plane[best])
+            const float value = plane[at];
+            if (!(value <= most) && most == most) {
+                most = value;
                 best = at;
+            }
         }
     return best;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * X[outer, count, inner] reduced over `count`, and what becomes of its gradient; the larger of `outer` and `inner` over the
- * cores, so that one core has all of a sum. */
+ * X[outer, count, inner] reduced over `count`, and what becomes of its gradient; the larger of `outer` and `inner`
+ * over the cores, so that one core has all of a sum. */
 #include "kernels.h"
 
 /* arguments */
@@ -44,22 +44,28 @@ void reduce_mean_bw(const void *args)
 }
 
 /* The largest element, or the smallest; NaN where there is one. */
-void reduce_max_fw(const void *args)
+PT_INLINE void best_of(const struct reduce_max_fw *g, int largest)
 {
-    const struct reduce_max_fw *g = args;
     FOR_OWN(g)
     {
         const float *x = g->X + p * g->X_s[0] + i * g->X_s[2];
         float best = x[0];
         for (int r = 1; r < g->count; r++) {
             const float value = x[r * g->X_s[1]];
-            if (g->largest ? value > best : value < best)
-                best = value;
-            else if (value != value)
+            if (!(largest ? value <= best : value >= best) && best == best)
                 best = value;
         }
         g->Y[p * g->Y_s[0] + i * g->Y_s[1]] = best;
     }
+}
+
+void reduce_max_fw(const void *args)
+{
+    const struct reduce_max_fw *g = args;
+    if (g->largest)
+        best_of(g, 1);
+    else
+        best_of(g, 0);
 }
 
 /* All elements that are the largest get a share of the gradient G. */

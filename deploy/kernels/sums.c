@@ -55,7 +55,9 @@ void row_bias(const void *args)
 {
     const struct row_bias *g = args;
     const struct pt_range own = pt_own(g->N);
-    for (int i = own.start; i < own.stop; i++)
+    for (int i = own.start; i < own.stop; i++) {
+        const float bias = g->G[i * g->G_s[0]];
         for (int j = 0; j < g->M; j++)
-            g->Y[i * g->Y_s[0] + j * g->Y_s[1]] += g->G[i * g->G_s[0]];
+            g->Y[i * g->Y_s[0] + j * g->Y_s[1]] += bias;
+    }
 }

@@ -29,7 +29,12 @@ void set_to_value(const void *args)
 PT_INLINE void sum(const struct vect_sum *g)
 {
     const struct pt_range own = pt_own(g->elements);
-    int at = own.start < own.stop ? own.start % g->G_n : 0;
+    if (g->G_n >= g->elements) {
+        for (int i = own.start; i < own.stop; i++)
+            g->Y[i] = g->X[i] + g->G[i];
+        return;
+    }
+    int at = own.start % g->G_n;
     for (int i = own.start; i < own.stop; i++) {
         g->Y[i] = g->X[i] + g->G[at];
         at = at + 1 == g->G_n ? 0 : at + 1;

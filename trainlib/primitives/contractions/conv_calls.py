@@ -121,6 +121,7 @@ def im2row_call(
         "first_channel": first,
         "group_step": step // max(len(groups) - 1, 1),
         "transposed": columns,
+        "padded": lambda: view.reach.padded,
     }
     return KernelCall(target, (source,), (target,), work, function, details=details)
 
