@@ -18,7 +18,7 @@ from shared.tiers import ASKED, skip_what_lacks_a_tool
 
 if "PYTEST_XDIST_WORKER" not in os.environ:
     CACHE_FOLDER = tempfile.TemporaryDirectory(prefix="pulptrain-cache-")
-    """In place of the user's: what commands keep must not outlive this run of pytest, whose workers share it."""
+    """In place of the user's: what commands keep must not outlive this pytest, whose workers share it."""
     os.environ["XDG_CACHE_HOME"] = CACHE_FOLDER.name
 
 # How soon a command says what it is doing depends on the machine: here it never does, but on a terminal.

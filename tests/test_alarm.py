@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The alarm of the number check: defects are refused, whatever they are in, and what is right is not.
 
-A share of what `make alarm` tries (see tests/alarm): a sixth of the defects, each in the first small model
+A share of what `make alarm` tries (see tests/alarm): a twelfth of the defects, each in the first small model
 that it can be put into, in one dtype after the other.
 """
 
@@ -49,9 +49,9 @@ def test_in_8_bits_a_small_model_is_watched_as_well(dtype: str) -> None:
 
 
 @pytest.mark.needs_torch
-@pytest.mark.parametrize("name", list(GRAPH_DEFECTS)[::5])
+@pytest.mark.parametrize("name", list(GRAPH_DEFECTS)[::10])
 def test_a_graph_that_is_not_the_model_s_is_refused(name: str) -> None:
-    """A fifth of them; machine and references agree, so that only the model itself can tell."""
+    """A tenth of them; machine and references agree, so that only the model itself can tell."""
     verdict, why = graph_defects.tried(name)
     assert verdict == REFUSED, why
 
@@ -61,13 +61,13 @@ def test_there_are_as_many_defects_as_asked_for() -> None:
     assert len(GRAPH_DEFECTS) >= 12 + 15
 
 
-@pytest.mark.parametrize("seed", range(1000, 1008))
+@pytest.mark.parametrize("seed", range(1000, 1004))
 def test_a_random_model_raises_no_alarm(seed: int) -> None:
     verdict, why = random_models.tried(random_models.drawn(seed))
     assert verdict in ("right", "refused", "not decidable"), why
 
 
-@pytest.mark.parametrize("seed", range(2000, 2004))
+@pytest.mark.parametrize("seed", range(2000, 2002))
 def test_nor_does_one_without_pytorch(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pulptrain.running.number_check.torch_available", lambda: False)
     verdict, why = random_models.tried(random_models.drawn(seed))
