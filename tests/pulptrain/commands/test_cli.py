@@ -15,6 +15,7 @@ from pulptrain.cli import EXIT_CODES
 from pulptrain.foreign.replay import FAILED, REFUSED, RIGHT, WRONG, ReplayRow, exit_code
 from pulptrain.process import interrupts
 from shared.paths import ROOT
+from shared.printed import printed
 
 BAD_INPUT = [
     (["run", "digit-cnn"], 2, "digits-cnn"),
@@ -80,8 +81,7 @@ layers:
 
 def test_a_model_file_of_the_user_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = MODEL.replace("  - {name: fc", "  - {name: flat, type: flatten}\n  - {name: fc")
-    assert run(["run", write(tmp_path / "mine.yaml", text), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["functional"]["passed"]
+    assert printed(capsys, "run", write(tmp_path / "mine.yaml", text))["functional"]["passed"]
 
 
 @pytest.mark.parametrize(
@@ -152,18 +152,17 @@ def test_plot_draws_a_finished_run_again(tmp_path: Path, capsys: pytest.CaptureF
     assert run(["run", "simple-mlp", "--quiet", "--out", str(folder)]) == 0
     before = (folder / "gantt.png").read_bytes()
     (folder / "gantt.png").unlink()
-    assert run(["plot", str(folder), "--json"]) == 0
-    assert str(folder / "gantt.png") in json.loads(capsys.readouterr().out)["pictures"]
+    assert str(folder / "gantt.png") in printed(capsys, "plot", str(folder), "--what", "gantt")["pictures"]
     assert (folder / "gantt.png").read_bytes() == before
     zoom = tmp_path / "zoom"
-    assert run(["plot", str(folder), "--window", "0:5000", "--out", str(zoom), "--quiet"]) == 0
+    window = ["--what", "gantt", "--window", "0:5000", "--out", str(zoom), "--quiet"]
+    assert run(["plot", str(folder), *window]) == 0
     assert (zoom / "gantt-0-5000.png").read_bytes() != before
     assert run(["plot", str(folder), "--window", "9:5"]) == 2
 
 
 def test_kernel_prints_cycles_that_add_up(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["kernel", "mm", "--n", "8", "--k", "16", "--m", "4", "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = printed(capsys, "kernel", "mm", "--n", "8", "--k", "16", "--m", "4")
     assert result["macs"] == 8 * 16 * 4
     assert result["mac_per_cycle"] == result["macs"] / result["cycles"]
     assert len(result["per_core"]) == 8
@@ -184,8 +183,7 @@ def test_dump_program_prints_the_actions_in_order(capsys: pytest.CaptureFixture[
 def test_list_names_what_there_is(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", kind]) == 0
     table = capsys.readouterr().out
-    assert run(["list", kind, "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = printed(capsys, "list", kind)
     assert rows
     expected = {"socs": "pulp-open", "models": "digits-cnn", "kernels": "mm", "primitives": "conv2d"}
     assert expected[kind] in table
