@@ -64,13 +64,12 @@ def refuse(*_: object, **__: object) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        Settings(),
-        Settings(buffering="single"),
-        Settings(accumulate=2),
-        Settings(l2="50KiB"),
-        Settings(l2="12KiB"),
+        pytest.param(Settings(), id="double"),
+        pytest.param(Settings(buffering="single"), id="single", marks=pytest.mark.sweep),
+        pytest.param(Settings(accumulate=2), id="two programs"),
+        pytest.param(Settings(l2="50KiB"), id="staged", marks=pytest.mark.sweep),
+        pytest.param(Settings(l2="12KiB"), id="streamed"),
     ],
-    ids=["double", "single", "two programs", "staged", "streamed"],
 )
 def test_a_second_run_asks_nothing_and_says_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings
