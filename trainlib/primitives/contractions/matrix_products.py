@@ -178,7 +178,7 @@ class RowProducts(Strategy):
             build = TileBuilder(tile.choice, tile.dtype)
             gradient = Piece("dy", (tile.count(*rows), tile.count("co")))
             build.column_sum(gradient, Piece(BIAS_GRADIENT, (tile.count("co"),)))
-            calls += build.calls
+            calls += build.calls()
         return TileTask(tuple(inputs), tuple(outputs), tuple(scratch), tuple(calls))
 
 
