@@ -11,6 +11,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
+# Source is compiled, and what shipped files say is read, once and not by every process of the tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo smoke test sweep alarm fuzz bench bench-against validation docs clean
 
 demo: $(VENV)/.demo

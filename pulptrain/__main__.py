@@ -7,7 +7,7 @@ import errno
 import gc
 import sys
 
-from pulptrain.process import interrupts, standard_output
+from pulptrain.process import dataclass_code, interrupts, standard_output
 
 GARBAGE_THRESHOLD = 200_000
 """Objects made before Python looks for cycles among them (usually 700).
@@ -24,7 +24,9 @@ def main() -> None:
     """Run the command line and end with its exit code (`pulptrain.cli.EXIT_CODES`)."""
     gc.set_threshold(GARBAGE_THRESHOLD, 20, 20)
     standard_output.install()
+    dataclass_code.install()
     exit_code = run(sys.argv[1:])
+    dataclass_code.keep()
     if exit_code != interrupts.EXIT_CODE:
         interrupts.all_is_done()
     gc.freeze()  # nor is there anything to find in what the process leaves behind

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from arch.blocks.soc import Soc
 from arch.pricing.cost_model import CostModel
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
@@ -198,6 +197,8 @@ class _Search:
         if not candidates:
             self.base = schedule
         watch = _Watch()
+        from arch.blocks.soc import Soc  # a run whose figures are kept does without
+
         return Soc(self._timing, self._cost_model, watch).run(schedule.program, effects=False).cycles, watch
 
     def improve(self, candidates: Sequence[ResidentSpan]) -> None:

@@ -166,10 +166,11 @@ class TilingChooser:
             if usual is None:
                 raise
             return usual
-        faster = isinstance(other, TilingChoice) and (
-            usual is None or other.estimated_cycles < usual.estimated_cycles
-        )
-        return other if faster or usual is None else usual
+        if usual is None or (
+            isinstance(other, TilingChoice) and other.estimated_cycles < usual.estimated_cycles
+        ):
+            return other
+        return usual
 
     def _usual(self, tiler: Tiler, limit_bytes: int, early: Early) -> TilingChoice | None:
         """What is best with nothing resident, if it fits and uses what is resident in place."""

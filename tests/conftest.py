@@ -4,6 +4,7 @@
 A test whose `needs_...` marker names a tool this machine lacks is skipped, and pytest prints why.
 """
 
+import gc
 import os
 import tempfile
 from collections.abc import Iterator
@@ -11,13 +12,14 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from pulptrain.__main__ import GARBAGE_THRESHOLD
 from pulptrain.process import progress
-from shared.tiers import SMOKING, skip_what_lacks_a_tool
+from shared.tiers import ASKED, skip_what_lacks_a_tool
 
-CACHE_FOLDER = tempfile.TemporaryDirectory(prefix="pulptrain-cache-")
-"""In place of the user's: what commands keep there must not outlive this process of pytest."""
-
-os.environ["XDG_CACHE_HOME"] = CACHE_FOLDER.name
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    CACHE_FOLDER = tempfile.TemporaryDirectory(prefix="pulptrain-cache-")
+    """In place of the user's: what commands keep must not outlive this pytest, whose workers share it."""
+    os.environ["XDG_CACHE_HOME"] = CACHE_FOLDER.name
 
 # How soon a command says what it is doing depends on the machine: here it never does, but on a terminal.
 progress.FIRST_SECONDS = progress.LINE_SECONDS = progress.AGAIN_SECONDS = float("inf")
@@ -28,14 +30,15 @@ settings.load_profile("pulptrain")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before files are collected."""
-    if config.option.markexpr == "smoke":
-        os.environ[SMOKING] = "1"
+    os.environ[ASKED] = config.option.markexpr
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """After `-m` has chosen: a tool that only deselected tests need is not looked for."""
     skip_what_lacks_a_tool(items)
+    gc.freeze()  # thousands of tests live as long as the process: the collector need not walk them again
+    gc.set_threshold(GARBAGE_THRESHOLD, 20, 20)
 
 
 @pytest.fixture(autouse=True)

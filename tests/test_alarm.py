@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The alarm of the number check: defects are refused, whatever they are in, and what is right is not.
 
-A share of what `make alarm` tries (see tests/alarm): a sixth of the defects, each in the first small model
+A share of what `make alarm` tries (see tests/alarm): a twelfth of the defects, each in the first small model
 that it can be put into, in one dtype after the other.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
@@ -17,16 +19,21 @@ from alarm.trial import CASES, DTYPES, NOT_HERE, REFUSED, SURVIVED, tried
 SHARE = 12
 """One defect of so many."""
 
-SMALL = ("simple-mlp", "pools", "digits-cnn", "tiny-transformer")
+(MLP,) = (case for case in CASES if case.model == "simple-mlp")
+
+SMALL = (
+    MLP,
+    replace(MLP, optimizer="{name: adam, learning_rate: 0.001, accumulate: 2}"),
+    *(case for case in CASES if case.model in ("pools", "digits-cnn")),
+)
 
 
 def first_verdict(name: str, dtype: str) -> tuple[str, str]:
     """What comes of a defect in the first small model it can be put into and has an effect."""
-    for model in SMALL:
-        (case,) = (case for case in CASES if case.model == model)
+    for case in SMALL:
         verdict, why = tried(case, dtype, name)
         if verdict in (REFUSED, SURVIVED):
-            return verdict, f"{model} {dtype}: {name}: {why}"
+            return verdict, f"{case.model} {dtype}: {name}: {why}"
     return NOT_HERE, ""
 
 
@@ -41,17 +48,16 @@ def test_run_alone_refuses_every_defect(number: int) -> None:
 @pytest.mark.parametrize("dtype", ["fp8_e4m3", "fp8_e5m2"])
 def test_in_8_bits_a_small_model_is_watched_as_well(dtype: str) -> None:
     """All but what is smaller than a rounding: partial results of a mini-batch are stored, to 6 or 12 %."""
-    (case,) = (case for case in CASES if case.model == "simple-mlp")
     names = [name for name in list(DEFECTS)[::6] if "0.9" not in name]
-    found = [tried(case, dtype, name) for name in names]
+    found = [tried(MLP, dtype, name) for name in names]
     assert [why for verdict, why in found if verdict == SURVIVED] == []
     assert sum(verdict == REFUSED for verdict, _ in found) >= 4
 
 
 @pytest.mark.needs_torch
-@pytest.mark.parametrize("name", list(GRAPH_DEFECTS)[::5])
+@pytest.mark.parametrize("name", list(GRAPH_DEFECTS)[::10])
 def test_a_graph_that_is_not_the_model_s_is_refused(name: str) -> None:
-    """A fifth of them; machine and references agree, so that only the model itself can tell."""
+    """A tenth of them; machine and references agree, so that only the model itself can tell."""
     verdict, why = graph_defects.tried(name)
     assert verdict == REFUSED, why
 
@@ -61,13 +67,13 @@ def test_there_are_as_many_defects_as_asked_for() -> None:
     assert len(GRAPH_DEFECTS) >= 12 + 15
 
 
-@pytest.mark.parametrize("seed", range(1000, 1008))
+@pytest.mark.parametrize("seed", range(1000, 1004))
 def test_a_random_model_raises_no_alarm(seed: int) -> None:
     verdict, why = random_models.tried(random_models.drawn(seed))
     assert verdict in ("right", "refused", "not decidable"), why
 
 
-@pytest.mark.parametrize("seed", range(2000, 2004))
+@pytest.mark.parametrize("seed", range(2000, 2002))
 def test_nor_does_one_without_pytorch(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pulptrain.running.number_check.torch_available", lambda: False)
     verdict, why = random_models.tried(random_models.drawn(seed))

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.tiers import (
+    ASKED,
     DRAWN_SHARE,
     NEEDS,
     ROOT,
@@ -64,12 +65,18 @@ def test_a_new_row_leaves_the_others_in_their_tier() -> None:
     assert Row(99, "fp32", 0) in after
 
 
-def test_every_row_is_in_one_tier() -> None:
+def test_every_row_is_in_one_tier(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ASKED, "")
     marked = sweep_nine_of_ten(ROWS, lambda row: row.kind, smoke=lambda row: row.kind)
     assert [parameter.values[0] for parameter in marked] == ROWS  # type: ignore[attr-defined]
     marks = Counter(name for parameter in marked for name in marks_of(parameter))
     assert marks == {"sweep": len(ROWS) * (SHARE - 1) / SHARE, "smoke": 7}
     assert not any({"smoke", "sweep"} <= marks_of(parameter) for parameter in marked)
+    for asked in ("smoke", "sweep"):
+        monkeypatch.setenv(ASKED, asked if asked == "smoke" else f"not {asked}")
+        made = sweep_nine_of_ten(ROWS, lambda row: row.kind, smoke=lambda row: row.kind)
+        wanted = [row for row in marked if (asked in marks_of(row)) == (asked == "smoke")]
+        assert made == wanted, "rows that `-m` leaves out are not made"
 
 
 def test_every_marker_is_documented_and_every_documented_one_known() -> None:

@@ -107,7 +107,6 @@ class KernelRun:
         self._cost_model = cost_model
         self._team = team
         self._code_stalls = code_stalls or {}
-        self._members = [core for core, work in enumerate(team.cores) if work is not None]
         self._cost = cost_model.price(team, traffic)
         costs = self._by_core(self._cost)
         self.shares = {core: Share(start, costs[core]) for core, start in starts.items()}
@@ -142,7 +141,7 @@ class KernelRun:
     def _by_core(self, cost: TeamCost) -> dict[int, CoreCost]:
         """Costs of the team by core id: a price lists all cores."""
         priced = cost.cores
-        by_core = {core: priced[core] for core in self._members}
+        by_core = {core: priced[core] for core in self._team.members}
         for core, cycles in self._code_stalls.items():
             by_core[core] = _waiting_for_code(by_core[core], cycles)
         return by_core

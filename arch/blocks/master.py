@@ -156,7 +156,7 @@ class Master(Module):
             run = yield from self._execute(action, {0: int(self.env.now)}, thread)
             self._core.compute(run.shares[0], action.work)
 
-    def _fork_and_join(self, action: Compute, members: list[int], thread: Thread) -> Body:
+    def _fork_and_join(self, action: Compute, members: tuple[int, ...], thread: Thread) -> Body:
         env, core = self.env, self._core
         timing = self._timing.event_unit
         called = int(env.now)
@@ -236,9 +236,9 @@ class Master(Module):
             cluster.effects.kernel_end(effect, under_way)
         return run
 
-    def _members(self, action: Compute) -> list[int]:
+    def _members(self, action: Compute) -> tuple[int, ...]:
         team = action.team
-        members = [core for core, work in enumerate(team.cores) if work is not None]
+        members = team.members
         if len(team.cores) > len(self._cluster.cores):
             raise InputError(
                 f"kernel {team.kernel!r} wants {len(team.cores)} cores, the cluster has "
@@ -246,9 +246,9 @@ class Master(Module):
                 where=f"action {action.id}",
                 cure="make the team smaller or give the SoC more cores",
             )
-        if not members or (not action.fork and members != [0]):
+        if not members or (not action.fork and members != (0,)):
             raise InputError(
-                f"kernel {team.kernel!r} has work for cores {members}",
+                f"kernel {team.kernel!r} has work for cores {list(members)}",
                 where=f"action {action.id}",
                 cure="a forked kernel needs a core, a kernel without fork runs on core 0 only",
             )

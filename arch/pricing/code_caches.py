@@ -72,7 +72,7 @@ class CodeCaches:
         icache, kernel = self._icache, team.kernel
         fetch = icache.fetch_bytes_per_cycle
         behind_cycles = icache.shared_refill_stall_cycles - icache.line_bytes // fetch if fetch else 0
-        lines = {core: self._lines(work) for core, work in enumerate(team.cores) if work is not None}
+        lines = {core: self._lines(team.core(core)) for core in team.members}
         most = max(lines.values(), default=0)
         held = self._shared.held(kernel)
         stalls: dict[int, int] = {}

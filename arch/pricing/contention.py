@@ -349,7 +349,7 @@ class ClusterModel:
             served=zeros(4),
         )
         engine.advance(rules, team)
-        counted = [int(cycles) for cycles in team.requests.waited]
+        counted = list(map(int, team.requests.waited))
         costs = tuple(
             [
                 _cost(share, counted[COUNTERS * member.core : COUNTERS * (member.core + 1)])

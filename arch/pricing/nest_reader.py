@@ -40,10 +40,11 @@ STEP_ENTRIES = 50_000
 _UNSEEN = -9
 """In place of the number of an instruction that has none yet, and of a loop."""
 
-_Spelled = tuple[
-    tuple[Instruction | Loop, ...], tuple[int, ...], tuple[int, ...], tuple[tuple[int, int, int], ...]
-]
+_Spelled = tuple[tuple[Instruction | Loop, ...], tuple[int, ...], tuple[int, ...], tuple["_Access", ...]]
 """A body, its text as numbers, the trip counts of its loops, its accesses."""
+
+_Access = tuple[int, int, int, Stream | None]
+"""Number of its stream, loops around it, bytes, and where it goes if that is a word of the stack."""
 
 
 class NestReader:
@@ -61,7 +62,7 @@ class NestReader:
         self._bodies: dict[int, _Spelled] = {}
         self._inner: dict[int, tuple[tuple[Instruction | Loop, ...], tuple[int, ...], tuple[int, ...]]] = {}
         self._steps: dict[tuple[int, int, int, bool, bool, _Late], tuple[Instruction, CodeStep]] = {}
-        self._accesses: dict[tuple[int, ...], tuple[tuple[int, int, int], ...]] = {}
+        self._accesses: dict[tuple[int, ...], tuple[_Access, ...]] = {}
         self._shapes: dict[tuple[tuple[int, ...], tuple[int, ...]], Shape] = {}
 
     def read(self, work: CoreWork) -> CoreNest:
@@ -71,14 +72,20 @@ class NestReader:
         if spelled is None or spelled[0] is not work.body:
             spelled = self._spelled(work.body)
         _, key, trips, accesses = spelled
-        addresses = []
+        addresses: list[Stream] = []
         alignments = []
-        for stream_index, depth, width in accesses:
-            stream = (
-                _stream(work.streams, stream_index, depth) if stream_index >= 0 else self._frame(stream_index)
-            )
-            addresses.append((stream.base_bytes, stream.strides_bytes))
-            alignments.append(self._alignment(width, stream))
+        word = self._word_bytes
+        for stream_index, depth, width, on_stack in accesses:
+            stream = on_stack or _stream(work.streams, stream_index, depth)
+            addresses.append(stream)
+            numbers, strides = stream
+            for stride in strides:
+                numbers |= stride
+            if width == word:
+                alignments.append(CROSSING if numbers & (word - 1) else WHOLE_WORDS)
+            else:  # widths are powers of two, as words are
+                inside = width < word and not numbers & (width - 1)
+                alignments.append(INSIDE_WORDS if inside else CROSSING)
         shape_key = (key, tuple(alignments))
         shape = self._shapes.get(shape_key)
         if shape is None:
@@ -96,7 +103,10 @@ class NestReader:
         key = tuple(text)
         accesses = self._accesses.get(key)
         if accesses is None:
-            accesses = self._accesses[key] = _accesses(body)
+            accesses = self._accesses[key] = tuple(
+                (stream, depth, width, None if stream >= 0 else self._frame(stream))
+                for stream, depth, width in _accesses(body)
+            )
         if len(self._bodies) >= BODY_ENTRIES:
             self._bodies.clear()
         spelled = self._bodies[id(body)] = (body, key, tuple(trips), accesses)
@@ -105,16 +115,6 @@ class NestReader:
     def _frame(self, stack_slot: int) -> Stream:
         """A word of the stack frame; stacks lie whole turns of the banks apart, so only the word counts."""
         return Stream((-1 - stack_slot) * self._word_bytes, ())
-
-    def _alignment(self, width: int, stream: Stream) -> int:
-        word = self._word_bytes
-        numbers = stream.base_bytes
-        for stride in stream.strides_bytes:
-            numbers |= stride
-        if width == word:
-            return CROSSING if numbers & (word - 1) else WHOLE_WORDS
-        # Widths are powers of two, as words are.
-        return CROSSING if width > word or numbers & (width - 1) else INSIDE_WORDS
 
     def _spell(self, body: tuple[Instruction | Loop, ...], text: list[int], trips: list[int]) -> None:
         # Hashing an instruction by value is slow; generators reuse objects, so identity is tried first.

@@ -9,7 +9,6 @@ from typing import TypeVar
 
 from arch.pricing.contention import MAX_CORES, ClusterModel, Member
 from arch.pricing.cost_model import CoreCost, DmaService, TeamCost, Traffic
-from arch.pricing.issued import issued
 from arch.pricing.nest_reader import NestReader
 from arch.pricing.pipeline import price_core
 from arch.pricing.scoreboard import CROSSING, STALL_WORDS, CoreNest, Shape
@@ -76,14 +75,14 @@ class TeamCostModel:
         Others can only delay it. Half a cycle per stall word is left to the rounding of means; of what is
         extrapolated only the instructions are certain.
         """
-        cores = [core for core in work.cores if core is not None]
-        if not cores:
+        counts = work.issued
+        if not counts:
             return 0
-        counts = [issued(core.body) for core in cores]
         most = max(counts)
-        if most * len(cores) > self._window.budget_instructions:
+        if most * len(counts) > self._window.budget_instructions:
             return most
-        alone = self._price_alone(self._reader.read(cores[counts.index(most)])).cycles
+        longest = work.core(work.members[counts.index(most)])
+        alone = self._price_alone(self._reader.read(longest)).cycles
         return max(most, alone - len(STALL_WORDS) // 2)
 
     def _price(self, work: TeamWork, traffic: Traffic) -> TeamCost:

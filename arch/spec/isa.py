@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cached_property
 from typing import NamedTuple
 
 
@@ -98,8 +99,7 @@ class Loop:
 Node = Instruction | Loop
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
+class Stream(NamedTuple):
     """Addresses of one load or store: base + sum over enclosing loops of index x stride.
 
     `base_bytes` is an L1 byte address, `strides_bytes` has one entry per enclosing loop, outermost first.
@@ -161,12 +161,51 @@ class Origin:
     calls: tuple[NestCall, ...] = field(default=(), compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TeamWork:
-    """What a team executes: one `CoreWork` per core, core 0 first, `None` if it is not in the team."""
+    """What a team executes: one `CoreWork` per core, core 0 first, `None` if it is not in the team.
+
+    Who needs one core or a number asks for that: others may be lowered when they are asked for.
+    """
 
     kernel: str
     cores: tuple[CoreWork | None, ...]
     macs: int = 0
     origin: Origin | None = field(default=None, compare=False, repr=False)
     """None where that cannot be told, as of kernels that do not come with the simulator."""
+
+    @cached_property
+    def members(self) -> tuple[int, ...]:
+        """The cores in the team."""
+        return tuple([core for core, work in enumerate(self.cores) if work is not None])
+
+    @cached_property
+    def issued(self) -> tuple[int, ...]:
+        """Instructions each of the `members` issues, whatever it waits for."""
+        return tuple([_issued(self.core(member).body) for member in self.members])
+
+    def core(self, member: int) -> CoreWork:
+        """The work of one of the `members`."""
+        work = self.cores[member]
+        assert work is not None, "a core that is not in the team"
+        return work
+
+
+KEPT_COUNTS = 10_000
+"""Bodies whose instructions are known."""
+
+
+def _issued(body: tuple[Node, ...]) -> int:
+    """Instructions a core issues in a loop nest. Cores and calls share bodies, so each is counted once."""
+    known = _COUNTS.get(id(body))
+    if known is None or known[0] is not body:
+        loops = [node for node in body if isinstance(node, Loop)]
+        count = len(body) - len(loops) + sum([loop.trips * _issued(loop.body) for loop in loops])
+        if len(_COUNTS) >= KEPT_COUNTS:
+            _COUNTS.clear()
+        known = _COUNTS[id(body)] = body, count
+    return known[1]
+
+
+_COUNTS: dict[int, tuple[tuple[Node, ...], int]] = {}
+"""By identity of the body, which is kept alive."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the actions of a program to C statements: loops for tiles that repeat, index arithmetic for what varies."""
+"""From the actions of a program to C statements: loops over tiles, index arithmetic for what varies."""

@@ -14,8 +14,43 @@ from configs.errors import InputError
 from scheduler.addresses.allocation import Allocation
 
 _RESERVED = frozenset(
-    "auto break case char const continue default do double else enum extern float for goto if inline int long main "
-    "register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while".split()
+    [
+        "auto",
+        "break",
+        "case",
+        "char",
+        "const",
+        "continue",
+        "default",
+        "do",
+        "double",
+        "else",
+        "enum",
+        "extern",
+        "float",
+        "for",
+        "goto",
+        "if",
+        "inline",
+        "int",
+        "long",
+        "main",
+        "register",
+        "restrict",
+        "return",
+        "short",
+        "signed",
+        "sizeof",
+        "static",
+        "struct",
+        "switch",
+        "typedef",
+        "union",
+        "unsigned",
+        "void",
+        "volatile",
+        "while",
+    ]
 )
 
 
@@ -56,7 +91,9 @@ class Buffers:
 
     def __init__(self, allocations: Iterable[Allocation], names: Names) -> None:
         self.all = tuple(
-            Buffer(names.of(item.name, item.address), item) for item in allocations if item.size_bytes and item.kind != "stack"
+            Buffer(names.of(item.name, item.address), item)
+            for item in allocations
+            if item.size_bytes and item.kind != "stack"
         )
         self._live: dict[tuple[str, int], list[Buffer]] = {}
         for buffer in self.all:
@@ -67,13 +104,20 @@ class Buffers:
     def found(self, level: str, op_number: int, addresses: NDArray[np.int64]) -> Sequence[Buffer]:
         """The buffer each of these addresses is in during an op. Raises `InputError` if one is in none.
 
-        Of the first boxes of the next op, which are loaded beside the last tile, the buffers are live already.
+        Of the first boxes of the next op, which are loaded beside the last tile, the buffers are live
+        already.
         """
-        near = [buffer for number in (op_number, op_number + 1) for buffer in self._live.get((level, number), ())]
+        near = [
+            buffer for number in (op_number, op_number + 1) for buffer in self._live.get((level, number), ())
+        ]
         result: list[Buffer] = []
         for address in addresses.reshape(-1):
-            inside = [item for item in near if item.allocation.address <= address < item.allocation.end_address]
+            inside = [
+                item for item in near if item.allocation.address <= address < item.allocation.end_address
+            ]
             if not inside:
-                raise InputError(f"no buffer of {level} is at {address} in op {op_number}: defect of the export")
+                raise InputError(
+                    f"no buffer of {level} is at {address} in op {op_number}: defect of the export"
+                )
             result.append(inside[0])
         return result

@@ -4,34 +4,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.int64]
 
-MOST_ALTERNATIVES = 4
-"""Values that go round, as those of the slots of a buffer do: of more a table is easier to read."""
-
 WIDEST_ROW = 4096
 """Inner turns of an index that stands for two, that are tried."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A value that follows one index: a C expression of `weight` times something, or of a choice."""
-
-    text: str
-    weight: int
 
 
 def expression(values: Numbers, indices: Sequence[str], table: Callable[[Numbers], str]) -> str:
     """C text whose value at every index is that of `values`, which has an axis per index.
 
-    What is a sum of terms of one index each becomes one, each term a multiple of the index, of its quotient and
-    rest (a loop that runs over rows and columns of tiles), a choice between alternating values, or another value
-    in the last turn. All else is looked up: `table` keeps the values and gives the text of the array.
+    What is a sum of terms of one index each becomes one, each term a multiple of the index, of its quotient
+    and rest (a loop that runs over rows and columns of tiles), a choice between alternating values, or
+    another value in the last turn. All else is looked up: `table` keeps the values and gives the text of
+    the array.
     """
     if values.ndim == 0:
         return str(int(values))

@@ -41,7 +41,9 @@ class OpText:
     def _statement(self, leaf: Leaf, indent: str, indices: Sequence[str]) -> list[str]:
         form, levels = leaf.form, levels_of(leaf.form)
         texts = [
-            self._address(levels[position], values, indices) if position in levels else self._number(values, indices)
+            self._address(levels[position], values, indices)
+            if position in levels
+            else self._number(values, indices)
             for position, values in enumerate(leaf.numbers)
         ]
         if isinstance(form, Kernel):
@@ -63,7 +65,6 @@ class OpText:
                 return _at(level, chosen)
         text = expression(offset, indices, self._table)
         return _at(level, first.name if text == "0" else f"{first.name} + {text}")
-
 
     def _alternating(self, found: Sequence[Buffer], values: Numbers, indices: Sequence[str]) -> str:
         """A choice between two buffers by the innermost index, where turns alternate; else nothing."""
@@ -130,6 +131,9 @@ def _value(argument: Argument, texts: Sequence[str]) -> str:
             return "{" + ", ".join(_bare(text) for text in texts) + "}"
         case "float":
             return float_text(argument.value)
+        case "table":
+            numbers = ", ".join(map(float_text, argument.values))
+            return f"(const float[]){{{numbers}}}" if numbers else "0"
         case "varying":
             return f"network_varying[{argument.varying}]"
     return _bare(texts[0])

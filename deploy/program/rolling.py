@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the loops in a list of statements that are alike but for some numbers.
 
-A `Leaf` is a statement: what is fixed in it (`form`), and numbers that may differ from one to the next. Runs of
-statements of equal forms become a `Loop`, whose numbers are arrays over its index; loops of equal form become
-loops of loops. Nothing is known of tiles here, so what comes out is what went in, however it was made:
-`unrolled` gives the statements back.
+A `Leaf` is a statement: what is fixed in it (`form`), and numbers that may differ from one to the next.
+Runs of statements of equal forms become a `Loop`, whose numbers are arrays over its index; loops of equal
+form become loops of loops. Nothing is known of tiles here, so what comes out is what went in, however it
+was made: `unrolled` gives the statements back.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LEAST_SAVED = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Leaf:
-    """A statement. `numbers` has a row per number, and behind it an axis per loop around it, outermost first."""
+    """A statement. `numbers` has a row per number, behind it an axis per loop around it, outermost first."""
 
     form: Hashable
     numbers: Numbers

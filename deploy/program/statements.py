@@ -11,9 +11,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from arch.spec.program import Action, Command, Compute, DmaStart, DmaWait, Place, Program, Release, UdmaStart, UdmaWait
+from arch.spec.program import (
+    Action,
+    Command,
+    Compute,
+    DmaStart,
+    DmaWait,
+    Place,
+    Program,
+    Release,
+    UdmaStart,
+    UdmaWait,
+)
 from configs.errors import InputError
-from deploy.calls.call import CCall, Pointer
+from deploy.calls.call import CCall, Pointer, Table
 from deploy.program.rolling import Leaf
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.varying import Varying
@@ -50,10 +61,11 @@ class Argument:
 
     name: str
     kind: str
-    """address, int (one number), ints (`count` of them), float or varying (no number)."""
+    """address, int (one number), ints (`count` of them), float, varying or table (no number)."""
     ctype: str = ""
     count: int = 1
     value: float = 0.0
+    values: tuple[float, ...] = ()
     varying: int = 0
     """Which of the program's varying numbers it is."""
 
@@ -70,7 +82,7 @@ class Kernel:
 
 @dataclass(slots=True)
 class OpStatements:
-    """What the master core does for one op; `dead` are the buffers that end with it, `results` what it has made."""
+    """What the master core does for one op; `dead` are buffers that end with it, `results` what it made."""
 
     op: Op
     number: int
@@ -82,7 +94,8 @@ class OpStatements:
 class _Identifiers:
     """Identifiers of transfers, as many as are under way at a time.
 
-    A buffer has the one it had last time, if that is free, so that a loop over tiles has the same in every turn.
+    A buffer has the one it had last time, if that is free, so that a loop over tiles has the same in every
+    turn.
     """
 
     def __init__(self) -> None:
@@ -133,7 +146,9 @@ class Statements:
         for action in actions:
             if isinstance(action, Release):
                 number = len(segments)
-                segments.append(OpStatements(self._graph.ops[number], number, leaves, action.places, action.results))
+                segments.append(
+                    OpStatements(self._graph.ops[number], number, leaves, action.places, action.results)
+                )
                 leaves = []
             else:
                 leaves += self._statements(action)
@@ -145,14 +160,19 @@ class Statements:
         match action:
             case DmaStart():
                 first = action.commands[0]
-                number = self._ids.take(action.id, (action.work.op, action.work.step, first.to_l1, first.l1_address))
+                number = self._ids.take(
+                    action.id, (action.work.op, action.work.step, first.to_l1, first.l1_address)
+                )
                 return [_transfer(command, number, what) for command in action.commands]
             case DmaWait():
                 return [_leaf(Wait(False, what), [self._ids.give_back(action.transfer)])]
             case UdmaStart():
                 number = self._external_ids.take(action.id, (what, action.commands[0].l2_address))
                 return [
-                    _leaf(External(item.to_l2, what), [number, item.l2_address, item.l3_address, item.size_bytes])
+                    _leaf(
+                        External(item.to_l2, what),
+                        [number, item.l2_address, item.l3_address, item.size_bytes],
+                    )
                     for item in action.commands
                 ]
             case UdmaWait():
@@ -171,6 +191,8 @@ class Statements:
                 numbers.append(value.address)
             elif isinstance(value, Varying):
                 arguments.append(Argument(name, "varying", varying=self._number_of(value)))
+            elif isinstance(value, Table):
+                arguments.append(Argument(name, "table", values=value.values))
             elif isinstance(value, tuple):
                 arguments.append(Argument(name, "ints", count=len(value)))
                 numbers += value

@@ -12,21 +12,24 @@ from deploy.program.network_text import float_text
 from deploy.project.network_files import NetworkProgram, tensor_text
 from deploy.project.recorded import Recorded, Values
 from trainlib.ir.steps import Array
+from trainlib.ir.varying import Varying
 
 
-def data_files(programs: Sequence[NetworkProgram], recorded: Recorded, mini_batches: int) -> dict[str, bytes]:
+def data_files(
+    programs: Sequence[NetworkProgram], varying: Sequence[Varying], recorded: Recorded, mini_batches: int
+) -> dict[str, bytes]:
     """data.c, data.bin and expected.bin by name.
 
-    data.bin holds the kept tensors before the first iteration and the samples of every mini-batch; expected.bin the
-    results of the ops of the first iteration and the kept tensors at the end; all in the order of the tables of data.c.
+    data.bin holds the kept tensors before the first iteration and the samples of every mini-batch;
+    expected.bin the results of the ops of the first iteration and the kept tensors at the end; all in the
+    order of the tables of data.c.
     """
-    first = programs[0].schedule
     kept, fed = list(recorded.kept), list(recorded.fed[0]) if recorded.fed else []
     made = [tensors for _, tensors in recorded.ops]
     expected = [*(_in_order(tensors, list(tensors)) for tensors in made), _in_order(recorded.after, kept)]
     data = [_in_order(recorded.kept, kept), *(_in_order(sample, fed) for sample in recorded.fed)]
     return {
-        "data.c": _text(programs, recorded, mini_batches, kept, fed, first.graph.losses).encode(),
+        "data.c": _text(programs, recorded, recorded.followed(varying), mini_batches, kept, fed).encode(),
         "data.bin": b"".join(data),
         "expected.bin": b"".join(expected),
     }
@@ -43,13 +46,13 @@ def _bytes(array: Array) -> bytes:
 def _text(
     programs: Sequence[NetworkProgram],
     recorded: Recorded,
+    followed: Sequence[Sequence[float]],
     mini_batches: int,
     kept: Sequence[str],
     fed: Sequence[str],
-    losses: Sequence[str],
 ) -> str:
     schedule = programs[0].schedule
-
+    losses = schedule.graph.losses
     updates = {name: new for program in programs for name, new in program.schedule.graph.updates.items()}
 
     def table(label: str, names: Sequence[str]) -> list[str]:
@@ -57,7 +60,11 @@ def _text(
         for name in names:
             home, tensor = schedule.plan.home(name), schedule.graph.tensors[name]
             place = Place(home.level, home.address, tensor.shape, tensor.dtype, name)
-            room = recorded.room(updates.get(name, name), recorded.after[name]) if name in recorded.after else 0.0
+            room = (
+                recorded.room(updates.get(name, name), recorded.after[name])
+                if name in recorded.after
+                else 0.0
+            )
             rows.append(f"    {tensor_text(place, tensor, room)},")
         return [f"const struct tensor {label}[] = {{", *(rows or ['    {"", {0, 0, 0}, 0, 0},']), "};"]
 
@@ -65,18 +72,18 @@ def _text(
         rows = [f"    {', '.join(float_text(value) for value in row)}," for row in values if len(row)]
         return [f"const float {label}[] = {{", *(rows or ["    0,"]), "};"]
 
-    numbers = len(recorded.varying[0]) if recorded.varying else 0
+    numbers = len(followed[0]) if followed else 0
     lines = [
         "/* What the iterations are given, and what the simulator has found in them. */",
         '#include "network_types.h"',
         "",
-        f"const int data_iterations = {len(recorded.varying)}, data_mini_batches = {mini_batches};",
+        f"const int data_iterations = {len(followed)}, data_mini_batches = {mini_batches};",
         f"const int data_losses = {len(losses)}, data_varying_count = {numbers};",
         f"const int data_kept_count = {len(kept)}, data_fed_count = {len(fed)};",
         *table("data_kept", kept),
         *table("data_fed", fed),
         *table("data_loss", losses),
-        *floats("data_varying", recorded.varying),
+        *floats("data_varying", followed),
         *floats("data_expected_losses", recorded.losses),
     ]
     return "\n".join([*lines, ""])

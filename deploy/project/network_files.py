@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""network.h and network.c: where every buffer lies, the ops of every program, and what begins and ends with them."""
+"""network.h and network.c: where buffers lie, the ops of every program, what begins and ends with them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def network_h(name: str, programs: Sequence[NetworkProgram], cores: int, level_b
     for program in programs:
         ops = program.schedule.graph.ops
         lines.append("enum {")
-        for buffer in sorted(program.buffers.all, key=lambda item: (item.allocation.level, item.allocation.first_op)):
+        for buffer in sorted(
+            program.buffers.all, key=lambda item: (item.allocation.level, item.allocation.first_op)
+        ):
             item = buffer.allocation
             if buffer.name in written:
                 continue
@@ -74,14 +76,16 @@ def network_h(name: str, programs: Sequence[NetworkProgram], cores: int, level_b
 def network_c(name: str, programs: Sequence[NetworkProgram], varying: int, recorded: Recorded) -> str:
     """The functions of all ops, and the tables of programs with what was `recorded` of their results."""
     parts = [
-        f'/* {name}: one function per op, as the schedule says. */\n#include "network.h"\n\n#include "kernels.h"\n'
-        '#include "network_types.h"\n#include "platform.h"\n\n'
+        f"/* {name}: one function per op, as the schedule says. */\n"
+        '#include "network.h"\n\n#include "kernels.h"\n#include "network_types.h"\n#include "platform.h"\n\n'
         f"float network_varying[{max(1, varying)}];"
     ]
     for program, label in zip(programs, PROGRAMS, strict=False):
         parts.append(ops_text(program.statements.ops, program.functions, program.buffers))
         parts.append(_tables(program, label, recorded))
-    rows = ", ".join(f"{{{label}_ops, {len(p.functions)}}}" for p, label in zip(programs, PROGRAMS, strict=False))
+    rows = ", ".join(
+        f"{{{label}_ops, {len(p.functions)}}}" for p, label in zip(programs, PROGRAMS, strict=False)
+    )
     parts.append(
         f"const struct program network_programs[] = {{{rows}}};\n"
         f"const int network_programs_count = {len(programs)};\n"
@@ -129,5 +133,7 @@ def programs_of(schedules: Sequence[Schedule], call: Call, varying: list[Varying
     for schedule in schedules:
         statements = Statements(schedule.program, schedule.graph, call, varying)
         functions = tuple(names.of(item.op.name) for item in statements.ops)
-        result.append(NetworkProgram(schedule, statements, Buffers(schedule.plan.allocations, names), functions))
+        result.append(
+            NetworkProgram(schedule, statements, Buffers(schedule.plan.allocations, names), functions)
+        )
     return result

@@ -9,13 +9,13 @@ from importlib.resources import files
 
 from arch.spec.timing import SocTiming
 from deploy.calls.call import c_calls, sources
-from deploy.program.rolling import rolled
 from deploy.program.network_text import loops_of
+from deploy.program.rolling import rolled
 from deploy.project.data_files import data_files
 from deploy.project.network_files import NetworkProgram, network_c, network_h, programs_of
 from deploy.project.recorded import Recorded
 from scheduler.schedule import Schedule
-from trainlib.ir.varying import varying_of
+from trainlib.ir.varying import Varying
 
 LEVELS = ("l1", "l2", "l3")
 
@@ -39,13 +39,18 @@ class Project:
 
 
 def project_of(
-    name: str, schedules: Sequence[Schedule], timing: SocTiming, recorded: Recorded, mini_batches: int, about: str
+    name: str,
+    schedules: Sequence[Schedule],
+    timing: SocTiming,
+    recorded: Recorded,
+    mini_batches: int,
+    about: str,
 ) -> Project:
     """The C project of the programs of an iteration, held against what was `recorded`.
 
     `about` is what its README says of the schedule. Raises `InputError` naming what has no form in C.
     """
-    varying = varying_of(schedule.graph for schedule in schedules)
+    varying: list[Varying] = []
     programs = programs_of(schedules, c_calls, varying)
     kernels = tuple(sorted({kernel for program in programs for kernel in program.statements.kernels}))
     peaks = {level: max(schedule.peak_bytes.get(level, 0) for schedule in schedules) for level in LEVELS}
@@ -55,9 +60,11 @@ def project_of(
         **{f"{KERNELS}/{file}": source for file, source in sources(kernels).items()},
         **{f"{PLATFORM}/{file}": _shipped("platforms", file) for file in PLATFORM_FILES},
         **{file: _shipped("project", file) for file in PROJECT_FILES},
-        "README.md": _readme(name, about, programs, peaks, len(recorded.varying)),
+        "README.md": _readme(name, about, programs, peaks, len(recorded.totals)),
     }
-    made = {path: content.encode() for path, content in text.items()} | data_files(programs, recorded, mini_batches)
+    made = {path: content.encode() for path, content in text.items()} | data_files(
+        programs, varying, recorded, mini_batches
+    )
     statements = [item for program in programs for item in program.statements.ops]
     return Project(
         dict(sorted(made.items())),
@@ -66,7 +73,7 @@ def project_of(
         len(statements),
         sum(len(item.leaves) for item in statements),
         sum(loops_of(rolled(item.leaves)) for item in statements),
-        len(recorded.varying),
+        len(recorded.totals),
     )
 
 

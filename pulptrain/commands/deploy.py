@@ -18,7 +18,9 @@ Iterations = Annotated[
 ]
 Arena = Annotated[
     str | None,
-    common.option("--arena", "SIZE", "L1 that the target's linker leaves for buffers; refused if it is less."),
+    common.option(
+        "--arena", "SIZE", "L1 that the target's linker leaves for buffers; refused if it is less."
+    ),
 ]
 
 

@@ -93,7 +93,7 @@ def _pictures(folder: str, out: str | None, window: str | None, what: str, paper
         slices = sorted_slices(read_table(source))
         if not slices:
             raise InputError("there is no slice in its trace", where=folder, cure="run the simulation again")
-        run = RunPictures(slices, summary, lambda: read_blocks(source), paper=paper)
+        run = RunPictures(slices, summary, lambda _: read_blocks(source), paper=paper)
         if window is not None:
             run = replace(run, window=window_of(window, run.ops, run.cycles))
         names = run.drawable() if what == "all" else (what,)

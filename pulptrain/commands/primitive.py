@@ -95,12 +95,10 @@ def command(
 ) -> None:
     """Simulate one step of a primitive, check its numbers, and say where its cycles go."""
     with telling(f"simulating {step} of {name}", show=not (quiet or as_json)) as teller:
-        from pulptrain.commands.printing import finish_run, told
+        from pulptrain.commands.printing import finish_run, run_folder, told
         from pulptrain.given.npz_file import read_values
         from pulptrain.given.settings import Settings
-        from pulptrain.running.outputs import RUN_FILES
         from pulptrain.running.primitive_run import run_primitive
-        from traces.files.result_folder import prepare_folder
         from traces.report import Detail
         from trainlib.primitives.definition import VARIANT
 
@@ -113,7 +111,7 @@ def command(
         attributes = dict(parse_option(text) for text in option or ())
         shapes = [parse_shape(text) for text in shape or ()]
         _refuse_missing(name, shapes, attributes)
-        folder = prepare_folder(out, RUN_FILES) if out is not None else None
+        folder = run_folder(out) if out is not None else None
         given_values = read_values(values) if values is not None else None
         outcome = told(
             lambda: run_primitive(

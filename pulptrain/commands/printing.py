@@ -13,7 +13,6 @@ import typer
 
 from configs.errors import WrongNumbersError
 from pulptrain.process.progress import Teller
-from pulptrain.running.outputs import write_outputs
 from pulptrain.running.session import RunOutcome
 from pulptrain.running.update_summary import update_line
 from traces.files.json_text import json_text
@@ -46,6 +45,16 @@ def print_paths(paths: Iterable[Path | str]) -> None:
         typer.echo(f"  {path}")
 
 
+def run_folder(out: str | None) -> Path | None:
+    """The folder for the files of a run, made, if one is asked for. Raises `InputError`."""
+    if out is None:
+        return None
+    from pulptrain.running.outputs import RUN_FILES
+    from traces.files.result_folder import prepare_folder
+
+    return prepare_folder(out, RUN_FILES)
+
+
 def told(run: Callable[[], RunOutcome]) -> RunOutcome:
     """The outcome of a run, that of one with wrong numbers as well, which `finish_run` raises in the end."""
     try:
@@ -68,9 +77,12 @@ def finish_run(
 
     Then raises `WrongNumbersError` if the run has a wrong tensor.
     """
+    written = []
     if folder is not None:
+        from pulptrain.running.outputs import write_outputs
+
         teller.stage(f"writing files and pictures to {folder}")
-    written = write_outputs(outcome, folder) if folder is not None else []
+        written = write_outputs(outcome, folder)
     teller.end()
     if as_json:
         typer.echo(json_text(outcome.summary))

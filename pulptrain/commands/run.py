@@ -62,15 +62,13 @@ def command(
     """Simulate one training iteration of MODEL in time and compute N of them."""
     with telling(f"preparing {model}", show=not (quiet or as_json or dump_program)) as teller:
         from configs.errors import InputError
-        from pulptrain.commands.printing import finish_run, told
+        from pulptrain.commands.printing import finish_run, run_folder, told
         from pulptrain.foreign.model_source import open_source
         from pulptrain.given.npz_file import prepare_file, read_values, write_values
         from pulptrain.given.settings import Settings
-        from pulptrain.running.outputs import RUN_FILES
         from pulptrain.running.program_text import print_program
         from pulptrain.running.result_cache import open_cache
         from pulptrain.running.session import check_iterations
-        from traces.files.result_folder import prepare_folder
         from traces.report import Detail
 
         settings = Settings(**options, seed=seed)
@@ -80,7 +78,7 @@ def command(
         if dump_program:
             print_program(source.prepared(settings), as_json=as_json)
             return
-        folder = prepare_folder(out, RUN_FILES) if out is not None else None
+        folder = run_folder(out) if out is not None else None
         given_values = read_values(values) if values is not None else None
         if no_functional and save_values is not None:
             raise InputError(

@@ -70,18 +70,21 @@ class Deployed:
 def deploy(run: Run, folder: Path, arena_bytes: int | None = None) -> Deployed:
     """Run, export, and write to `folder`, which `deploy_folder` has made.
 
-    `arena_bytes` is what the linker of the target leaves of L1. Raises `InputError` for what has no form in C,
-    `DoesNotFitError` where the arena is too small, and what `run` raises; then nothing is written.
+    `arena_bytes` is what the linker of the target leaves of L1. Raises `InputError` for what has no form in
+    C, `DoesNotFitError` where the arena is too small, and what `run` raises; then nothing is written.
     """
     recorded = Recorded()
     outcome = run(recorded)
-    schedules = [outcome.schedule, *([outcome.update_schedule] if outcome.update_schedule is not None else [])]
-    done = len(recorded.varying)
+    schedules = [
+        outcome.schedule,
+        *([outcome.update_schedule] if outcome.update_schedule is not None else []),
+    ]
+    done = len(recorded.totals)
     batches = len(recorded.fed) // done if done else 1
     summary = outcome.summary
     about = (
-        f"One training iteration of {summary['model']} on {summary['soc']}, as pulptrain {summary['version']} has "
-        f"scheduled it: {summary['cycles']:,} cycles simulated."
+        f"One training iteration of {summary['model']} on {summary['soc']}, as pulptrain "
+        f"{summary['version']} has scheduled it: {summary['cycles']:,} cycles simulated."
     )
     project = project_of(summary["model"], schedules, outcome.timing, recorded, batches, about)
     needed = project.peak_bytes["l1"]

@@ -314,11 +314,12 @@ def deploy(
     cache: Cache = True,
     **options: Unpack[RunOptions],
 ) -> Deployed:
-    """Write the schedule of a run as a C project to the folder `out`: ``make check`` builds it, runs it, compares.
+    """Write the schedule of a run as a C project to the folder `out`: ``make check`` proves it.
 
-    `iterations` are those the project carries out and holds against what the simulator finds. `arena` is what the
-    linker of the target leaves of L1, in bytes or as a text; all else is as in `run`. Raises the errors of `run`,
-    and `InputError` for a folder with files of others and for a kernel or dtype that has no form in C.
+    `iterations` are those the project carries out and holds against what the simulator finds. `arena` is
+    what the linker of the target leaves of L1, in bytes or as a text; all else is as in `run`. Raises the
+    errors of `run`, and `InputError` for a folder with files of others and for a kernel or dtype that has
+    no form in C.
     """
     from configs.units import parse_bytes
     from pulptrain.deploying.deployed import deploy as write

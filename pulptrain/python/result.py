@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from traces.critical.path import CriticalPath
     from traces.events import Slice
     from traces.memory_table import MemoryBlock
+    from traces.metrics import OpMetrics
     from trainlib.ir.steps import Array
 
 HTML_WIDTH = 120
@@ -257,12 +258,12 @@ class Result:
         run.draw(what, target, colour_by=colour_by)
         return target
 
-    def _blocks(self) -> Sequence[MemoryBlock]:
+    def _blocks(self, ops: Sequence[OpMetrics]) -> Sequence[MemoryBlock]:
         """The memory map."""
         if self._outcome is not None:
             from pulptrain.running.outputs import blocks_of
 
-            return blocks_of(self._outcome)
+            return blocks_of(self._outcome, ops)
         from traces.memory_table import read_blocks
 
         assert self._folder is not None

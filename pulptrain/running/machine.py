@@ -7,16 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
-from arch.blocks.soc import Soc
 from arch.pricing.cost_model import CostModel
 from arch.spec.timing import SocTiming
 from configs.errors import NotFiniteError
 from configs.model_file import ModelSpec
-from pulptrain.running.number_check import NumberCheck
-from scheduler.executor import Executor, Watch
 from scheduler.kept_figures import Figures
 from scheduler.run_cache import RunCache
 from scheduler.schedule import Schedule
@@ -28,6 +26,11 @@ from trainlib.ir.graph import KEPT_KINDS
 from trainlib.ir.steps import Array
 from trainlib.training.phases import TrainingPhases
 from truth.given import Given
+
+if TYPE_CHECKING:
+    from arch.blocks.soc import Soc
+    from pulptrain.running.number_check import NumberCheck
+    from scheduler.executor import Executor, Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class Phase:
         self,
         schedule: Schedule,
         prepared: Prepared,
-        soc: Soc,
+        soc: Callable[[], Soc],
         listeners: Listeners,
         *,
         functional: bool,
@@ -81,10 +84,12 @@ class Phase:
 
     @cached_property
     def executor(self) -> Executor:
-        """What carries the program out."""
+        """What carries the program out. A run whose figures are kept needs neither it nor the machine."""
+        from scheduler.executor import Executor
+
         prepared = self._prepared
         return Executor(
-            self.schedule, prepared.timing, prepared.cost_model, functional=self._functional, soc=self._soc
+            self.schedule, prepared.timing, prepared.cost_model, functional=self._functional, soc=self._soc()
         )
 
     @property
@@ -140,7 +145,13 @@ class Machine:
     def __init__(self, prepared: Prepared, *, functional: bool, code_start: str) -> None:
         listeners = Listeners()
         tracer = NullTracer() if prepared.figures else listeners
-        soc = Soc(prepared.timing, prepared.cost_model, tracer, code_start=code_start)
+
+        @cache
+        def soc() -> Soc:
+            from arch.blocks.soc import Soc
+
+            return Soc(prepared.timing, prepared.cost_model, tracer, code_start=code_start)
+
         self.phases = [
             Phase(schedule, prepared, soc, listeners, functional=functional, figures=figures)
             for schedule, figures in zip_longest(prepared.schedules, prepared.figures)

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
-from pulptrain.running.pictures import RUN_PICTURES, RunPictures, file_names
+from pulptrain.running.pictures import PICTURES, RUN_PICTURES, RunPictures, file_names
 from pulptrain.running.session import RunOutcome
 from pulptrain.running.training_curve import CSV_NAME as CURVE_NAME
 from pulptrain.running.training_curve import PICTURE as CURVE_PICTURE
@@ -19,12 +21,12 @@ from traces.files.result_folder import INFORMATION_NAME, PERFETTO_NAME, SUMMARY_
 from traces.files.tables import CSV_NAME, PARQUET_NAME, write_table
 from traces.memory_table import CSV_NAME as MEMORY_NAME
 from traces.memory_table import MemoryBlock, write_blocks
-from traces.metrics import measure
+from traces.metrics import OpMetrics
+from traces.pictures.drawing import is_our_picture
 
 RUN_FILES = (
     *(SUMMARY_NAME, INFORMATION_NAME, PARQUET_NAME, CSV_NAME, PERFETTO_NAME, MEMORY_NAME, CURVE_NAME),
-    *(file for name in RUN_PICTURES for file in file_names(name)),
-    *(f"{CURVE_PICTURE}.{ending}" for ending in ("png", "svg")),
+    *(file for name in (*RUN_PICTURES, CURVE_PICTURE) for file in file_names(name)),
 )
 """Files of a run; the summary is the first to be written."""
 
@@ -45,24 +47,34 @@ def write_outputs(outcome: RunOutcome, folder: Path) -> list[Path]:
     perfetto = folder / PERFETTO_NAME
     write_perfetto(outcome.slices, outcome.counters, outcome.timing.clock.cluster_hz, perfetto)
     paths.append(perfetto)
-    blocks = blocks_of(outcome)
-    paths.append(write_blocks(blocks, folder))
-    pictures = RunPictures(outcome.slices, outcome.summary, lambda: blocks)
+    pictures = RunPictures(outcome.slices, outcome.summary, partial(blocks_of, outcome))
+    paths.append(write_blocks(pictures.memory_map, folder))
     paths += pictures.draw_files(RUN_PICTURES, folder)
     if outcome.curve:
         paths.append(write_curve(outcome.curve, folder / CURVE_NAME))
     if len(outcome.curve) > 1:
-        png, svg = (folder / f"{CURVE_PICTURE}.{ending}" for ending in ("png", "svg"))
+        png, svg = (folder / file for file in file_names(CURVE_PICTURE))
         title = f"{outcome.summary['model']} on {outcome.summary['soc']}: {len(outcome.curve):,} iterations"
         draw_curve(outcome.curve, title, png, svg)
         paths += [png, svg]
+    _remove_stale(folder, paths)
     return paths
 
 
-def blocks_of(outcome: RunOutcome) -> list[MemoryBlock]:
-    """The memory map of the traced programs, one after the other."""
+def _remove_stale(folder: Path, written: Sequence[Path]) -> None:
+    """Remove what a former run has left here and this one has not: other pictures, close-ups, the curve."""
+    drawn = (*PICTURES, CURVE_PICTURE)
+    for path in set(folder.iterdir()).difference(written):
+        if path.is_symlink() or not path.is_file():
+            continue  # a link is the user's, and stays
+        picture = path.suffix in (".png", ".svg") and path.stem.split("-")[0] in drawn
+        if path.name == CURVE_NAME or (picture and is_our_picture(path)):
+            path.unlink()
+
+
+def blocks_of(outcome: RunOutcome, ops: Sequence[OpMetrics]) -> list[MemoryBlock]:
+    """The memory map of the traced programs, one after the other; `ops` as measured in the whole trace."""
     cycles = int(outcome.summary.get("trace_cycles", outcome.summary["cycles"]))
-    ops = measure(outcome.slices, cycles).ops
     schedules = [outcome.schedule, *([outcome.update_schedule] if outcome.update_schedule else [])]
     blocks: list[MemoryBlock] = []
     start_cycles = 0

@@ -45,14 +45,14 @@ class Window:
 
 @dataclass(frozen=True)
 class RunPictures:
-    """A run to be drawn: its trace, its summary, and what reads its memory map; a part of it, on a paper.
+    """A run to be drawn: its trace, its summary, what maps its ops in memory; a part of it, on a paper.
 
     `summary` needs `model`, `soc`, `cycles` and `cluster_hz`. Without `paper` every picture has its own size.
     """
 
     slices: Sequence[Slice]
     summary: Mapping[str, Any]
-    blocks: Callable[[], Sequence[MemoryBlock]]
+    blocks: Callable[[Sequence[OpMetrics]], Sequence[MemoryBlock]]
     window: Window | None = None
     paper: Paper | None = None
 
@@ -65,6 +65,11 @@ class RunPictures:
     def ops(self) -> Sequence[OpMetrics]:
         """Measured ops of the whole run."""
         return measure(self.slices, self.cycles).ops
+
+    @cached_property
+    def memory_map(self) -> Sequence[MemoryBlock]:
+        """What lies where in memory, and when."""
+        return self.blocks(self.ops)
 
     @property
     def title(self) -> str:
@@ -93,7 +98,7 @@ class RunPictures:
             )
         elif what in ("memory", "bytes"):
             draw = draw_memory_map if what == "memory" else draw_bytes
-            draw(self.blocks(), self.ops, self.cycles, sizes, clock_hz, *paths, window=window, **shown)
+            draw(self.memory_map, self.ops, self.cycles, sizes, clock_hz, *paths, window=window, **shown)
         else:
             by = "stall" if what == "gantt-stalls" else colour_by
             draw_gantt(

@@ -13,7 +13,6 @@ import numpy as np
 from configs.errors import NotFiniteError
 from pulptrain.given.npz_file import LOSSES
 from pulptrain.running.machine import Machine
-from pulptrain.running.number_check import FOLLOWED, NumberCheck
 from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.numerics import rounded
 from trainlib.ir.steps import Array
@@ -22,6 +21,7 @@ from trainlib.references.verdicts import FAILED, Verdict
 
 if TYPE_CHECKING:
     from deploy.project.recorded import Recorded
+    from pulptrain.running.number_check import NumberCheck
     from truth.samples import Fed
 
 Progress = Callable[[int, int, float], None]
@@ -108,9 +108,10 @@ class Training:
         if not check:
             self._carry_out([{}] * self._mini_batches, None, ())
             return
-        self.check = NumberCheck(
-            self._before, self.machine.programs, min(iterations, FOLLOWED), self.machine.given
-        )
+        from pulptrain.running.number_check import FOLLOWED, NumberCheck
+
+        self._followed = min(iterations, FOLLOWED)
+        self.check = NumberCheck(self._before, self.machine.programs, self._followed, self.machine.given)
         if self._fed is not None:
             for name, why in self._fed.started(self._before).items():
                 self.check.add(Verdict(name, FAILED, why=why))
@@ -134,7 +135,7 @@ class Training:
             while len(self.losses) < iterations and self.not_finite is None:
                 number = len(self.losses) + 1
                 batch, last = self._batch(), None
-                check = self.check if number <= FOLLOWED else None
+                check = self.check if number <= self._followed else None
                 if check is None:
                     self._before = self.machine.fetch_kept()
                     check = last = self._aside(number) if number == iterations else None
@@ -195,9 +196,9 @@ class Training:
         record = self._record
         self.machine.record(record.op if record is not None and not self.losses else None)
         losses = self._carry_out(batch, check, tuple(self.losses))
-        if record is not None:
-            record.iteration(batch, [number.now for number in self._varying], losses)
         self.losses.append(float(np.mean([sum(terms) for terms in losses])))
+        if record is not None:
+            record.iteration(batch, self.losses[-1], losses)
         names = self.machine.mini.schedule.graph.losses
         for name, values in zip(names, zip(*losses, strict=True), strict=True):
             self.terms.setdefault(name, []).append(float(np.mean(values)))

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arch.pricing.cost_model import CostModel
-from arch.pricing.issued import most_issued
 from arch.spec.isa import TeamWork
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.streaming_cost import streaming_cycles
@@ -183,7 +182,7 @@ class KernelCount:
         return max(1, sum(self._call(work, fork=fork) for work, fork in self._works(sizes)))
 
     def _call(self, work: TeamWork, *, fork: bool) -> int:
-        return most_issued(work) + (self._fork_cycles if fork else 0)
+        return max(work.issued, default=0) + (self._fork_cycles if fork else 0)
 
     def _works(self, sizes: Mapping[str, int]) -> list[tuple[TeamWork, bool]]:
         task = self._tiler.task(inner_tile(self._tiler, sizes))

@@ -22,8 +22,9 @@ from arch.pricing.code_caches import WARM
 from configs.errors import PulptrainError
 from pulptrain.given.settings import Settings
 from pulptrain.running.machine import Machine, Prepared
-from pulptrain.running.session import prepare, run_prepared
+from pulptrain.running.session import run_prepared
 from pulptrain.running.training import Training
+from shared.kept_plans import prepare
 from trainlib.training.phases import initial_weights
 from trainlib.training.training_data import sample_stream
 

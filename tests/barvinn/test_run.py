@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from pulptrain.__main__ import run
 from pulptrain.commands.barvinn import warn_of_overflow
 from shared.barvinn_rtl import Unit
 from shared.onnx_models import NodeText, model, node, saved, value
+from shared.printed import printed
 from tools.plain_resnet18 import layers, onnx_model
 
 BITS_2 = ("--aprec", "2", "--wprec", "2", "--oprec", "2")
@@ -80,24 +80,17 @@ def small_cnn(folder: Path) -> str:
     return saved(folder, made)
 
 
-def printed(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """The object that a command prints with ``--json``."""
-    assert run(["barvinn", *arguments, "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
-
-
 @needs_onnx
 @pytest.mark.smoke
 def test_the_second_published_row_from_an_onnx_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = simple_conv(tmp_path)
-    old = printed([path, *BITS_8, "--input", "1,64,32,32", "--as-published"], capsys)
+    old = printed(capsys, "barvinn", path, *BITS_8, "--input", "1,64,32,32", "--as-published")
     assert (old["rows"][0]["layer"], old["rows"][0]["countdown"]) == ("conv1", 17280)
     assert old["total_countdown"] == old["rows"][0]["total"] == 587520
     assert old["cycles"] is old["frames_per_second"] is None
-    new = printed([path, *BITS_8, "--input", "64,32,32"], capsys)
+    new = printed(capsys, "barvinn", path, *BITS_8, "--input", "64,32,32")
     assert new["total_countdown"] == 94 * 94 * 64  # valid taps of a row are 3 * 32 - 2
     assert new["cycles"] > new["total_countdown"]
     assert new["frames_per_second"] == 250e6 / new["cycles"]
@@ -116,10 +109,10 @@ def test_the_plain_resnet_from_an_onnx_file_is_the_golden_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = saved(tmp_path, onnx_model())
-    old = printed([path, *BITS_2, "--as-published"], capsys)
+    old = printed(capsys, "barvinn", path, *BITS_2, "--as-published")
     assert old["total_countdown"] == 532872
     assert [row["layer"] for row in old["rows"]] == [layer.shape.name for layer in layers()]
-    new = printed([path, *BITS_2], capsys)
+    new = printed(capsys, "barvinn", path, *BITS_2)
     assert new["total_countdown"] == 498104
     assert (new["jobs"], len(new["host_ops"])) == (920, 17)
     ideal = new["frame_rates"][1]
@@ -468,7 +461,7 @@ def test_what_the_units_cannot_do_is_counted_or_refused(
     error = capsys.readouterr().err
     assert "node 'c1' (Conv): Relu: the comparator" in error
     assert "--behaviour documented" in error
-    summary = printed([path, *BITS_2, "--behaviour", "documented", "--no-host-ops"], capsys)
+    summary = printed(capsys, "barvinn", path, *BITS_2, "--behaviour", "documented", "--no-host-ops")
     assert summary["host_ops"] == []
     assert summary["behaviour"] == "documented"
     assert [(rate["units"], rate["handler_instructions"]) for rate in summary["frame_rates"]] == [

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 
 import numpy as np
@@ -19,6 +18,7 @@ from configs.parameters import PROFILES, ParameterTree
 from pulptrain.__main__ import run
 from pulptrain.given.settings import with_options
 from pulptrain.show.listings import size_text
+from shared.printed import printed
 from shared.soc_fixture import FixedCostModel, Script, elementwise, read, team, write
 
 NAMES = list_names("soc")
@@ -175,8 +175,7 @@ def test_a_program_runs_on_1_to_9_cores(name: str, profile: str) -> None:
 
 
 def kernel_cycles(capsys: pytest.CaptureFixture[str], *options: str) -> int:
-    assert run(["kernel", "mm", "--n", "8", "--k", "12", "--m", "8", "--json", *options]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = printed(capsys, "kernel", "mm", "--n", "8", "--k", "12", "--m", "8", *options)
     stalls = sum(sum(core["stalls"].values()) for core in result["per_core"])
     assert result["instructions"] + stalls == sum(core["cycles"] for core in result["per_core"])
     return int(result["cycles"])
@@ -197,8 +196,7 @@ def test_a_kernel_is_priced_on_every_preset(name: str, capsys: pytest.CaptureFix
 
 def test_a_network_trains_in_place_on_one_core(capsys: pytest.CaptureFixture[str]) -> None:
     """Copies that do not exist on the chip take less than 0.1 % of an iteration."""
-    assert run(["run", "digits-cnn", "--soc", "pulpissimo", "--buffering", "single", "--json"]) == 0
-    summary = json.loads(capsys.readouterr().out)
+    summary = printed(capsys, "run", "digits-cnn", "--soc", "pulpissimo", "--buffering", "single")
     moved = sum(op["stalls"].get(word, 0) for op in summary["ops"] for word in ("dma_wait", "dma_program"))
     assert moved < summary["cycles"] / 1000
     assert all(
@@ -208,8 +206,7 @@ def test_a_network_trains_in_place_on_one_core(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_list_socs_for_machines(profile: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["list", "socs", "--timing", profile, "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["socs"]
+    rows = printed(capsys, "list", "socs", "--timing", profile)["socs"]
     assert [row["name"] for row in rows] == list(NAMES)
     for row in rows:
         tree, soc = load_parameters(row["name"], profile), load_soc(row["name"], profile)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random networks, optimizers and machines, exported and carried out on this computer: right, or refused by name."""
+"""Random networks, optimizers and machines, exported and carried out here: right, or refused by name."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def tried(seed: int, folder: Path) -> tuple[str, str]:
     ended = checked(project, folder, seed=seed)
     if ended.returncode == 0:
         return RIGHT, ""
-    lines = [line for line in (ended.stderr + ended.stdout).splitlines() if "WRONG" in line or "error" in line]
+    lines = [
+        line for line in (ended.stderr + ended.stdout).splitlines() if "WRONG" in line or "error" in line
+    ]
     return WRONG, "; ".join(lines[:3])
 
 

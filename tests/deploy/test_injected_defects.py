@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Defects put into the program of a schedule: the exported project, carried out on this computer, is wrong.
 
-The DMA of the host copies at a random moment between a command and its wait, over poison, so what a wait is for shows.
+The DMA of the host copies at a random moment between a command and its wait, over poison, so what a wait is
+for shows.
 """
 
 from __future__ import annotations
@@ -55,7 +56,10 @@ def without(actions: Sequence[Action], wanted: Callable[[Action], bool], number:
 
 
 def changed(
-    actions: Sequence[Action], wanted: Callable[[Action], bool], change: Callable[[Command], Command], number: int = 0
+    actions: Sequence[Action],
+    wanted: Callable[[Action], bool],
+    change: Callable[[Command], Command],
+    number: int = 0,
 ) -> list[Action]:
     """The first command of the `number`-th transfer of a kind changed."""
     places = [place for place, action in enumerate(actions) if wanted(action)]
@@ -104,7 +108,8 @@ def _late(actions: Sequence[Action], start: int) -> list[Action]:
 def slot_reused_early(actions: Sequence[Action]) -> list[Action]:
     """The second tile is loaded to where the first one still is."""
     loads = [action for action in actions if is_in("fc1", "FW")(action) and action.work.what == "fc1.weight"]
-    assert isinstance(loads[0], DmaStart) and isinstance(loads[1], DmaStart)
+    assert isinstance(loads[0], DmaStart)
+    assert isinstance(loads[1], DmaStart)
     address = loads[0].commands[0].l1_address
     number = [action for action in actions if is_load(action)].index(loads[1])
     return changed(actions, is_load, lambda command: replace(command, l1_address=address), number)
@@ -129,7 +134,9 @@ def a_transfer_the_wrong_way(actions: Sequence[Action]) -> list[Action]:
 def loaded_before_it_is_stored(actions: Sequence[Action]) -> list[Action]:
     """What fc2 reads is loaded before act has stored its last tile: what was there an iteration ago."""
     result = list(actions)
-    load = next(i for i, action in enumerate(result) if is_in("fc2", "FW")(action) and action.work.what == "act.out")
+    load = next(
+        i for i, action in enumerate(result) if is_in("fc2", "FW")(action) and action.work.what == "act.out"
+    )
     compute = next(
         i for i, action in enumerate(result) if isinstance(action, Compute) and action.work.op == "act"
     )
@@ -142,7 +149,9 @@ def a_kernel_left_out(actions: Sequence[Action]) -> list[Action]:
 
 
 def two_kernels_exchanged(actions: Sequence[Action]) -> list[Action]:
-    places = [i for i, action in enumerate(actions) if isinstance(action, Compute) and action.work.step == "WG"]
+    places = [
+        i for i, action in enumerate(actions) if isinstance(action, Compute) and action.work.step == "WG"
+    ]
     result = list(actions)
     result[places[0]], result[places[1]] = result[places[1]], result[places[0]]
     return result
@@ -155,8 +164,11 @@ def the_old_weight_stays(actions: Sequence[Action]) -> list[Action]:
     store = stores[number]
     assert isinstance(store, DmaStart)
     source = next(
-        command.external_address for a in actions if is_store(a) and isinstance(a, DmaStart)
-        for command in a.commands if a.work.step == "WG"
+        command.external_address
+        for a in actions
+        if is_store(a) and isinstance(a, DmaStart)
+        for command in a.commands
+        if a.work.step == "WG"
     )
     return changed(actions, is_store, lambda command: replace(command, external_address=source), number)
 

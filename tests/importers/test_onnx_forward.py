@@ -16,6 +16,7 @@ from importers.graph.onnx_file import load_onnx
 from importers.onnx.forward import import_forward
 from pulptrain.__main__ import run
 from shared.onnx_models import NodeText, model, node, saved, value
+from shared.printed import printed
 from trainlib.references.reference import evaluate
 from trainlib.training.phases import build_training_phases, initial_weights
 
@@ -370,7 +371,6 @@ def test_a_recurrent_network_reads_its_batch_second_and_keeps_the_names_of_its_w
 def test_a_converted_model_gives_the_same_cycles_and_numbers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import json
 
     monkeypatch.chdir(tmp_path)
     nodes = [node("Gemm", ["x", "w", "b"], ["h"]), node("Relu", ["h"], ["z"])]
@@ -380,8 +380,7 @@ def test_a_converted_model_gives_the_same_cycles_and_numbers(
     capsys.readouterr()
     summaries = []
     for command in (["net.onnx", "--optimizer", "sgd lr=0.05"], ["net.yaml", "--values", "net.npz"]):
-        assert run(["run", *command, "--json"]) == 0
-        summaries.append(json.loads(capsys.readouterr().out))
+        summaries.append(printed(capsys, "run", *command))
     first, second = summaries
     assert first["functional"]["passed"]
     assert (first["cycles"], first["loss"]) == (second["cycles"], second["loss"])

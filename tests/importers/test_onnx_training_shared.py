@@ -18,6 +18,7 @@ from importers.training.graph import import_training
 from pulptrain.__main__ import run
 from shared.onnx_models import NodeText, ValueText, model, node, saved, value
 from shared.onnx_training_models import MICROSOFT, accumulated, one_update, softmax_loss, updated
+from shared.printed import printed
 
 pytestmark = [pytest.mark.needs_onnx, pytest.mark.needs_torch]
 
@@ -273,8 +274,7 @@ def test_goldens_of_shared_weights_replay(
     np.savez(tmp_path / "inputs.npz", **arrays)
     np.savez(tmp_path / "outputs.npz", **after, loss=[loss.item()])
     (tmp_path / "model.onnx").rename(tmp_path / "network.onnx")
-    assert run(["replay", str(tmp_path), "--learning-rate", str(RATE), "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = printed(capsys, "replay", str(tmp_path), "--learning-rate", str(RATE))
     assert (row["status"], row["tensors"]) == ("right", len(start))
 
 

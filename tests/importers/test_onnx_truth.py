@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from pulptrain.__main__ import run
 from pulptrain.foreign import foreign_check
 from pulptrain.foreign.foreign_check import OnnxOrigin, check_file, check_output
 from shared.onnx_models import NodeText, model, node, saved, value
+from shared.printed import printed
 from trainlib.references.reference import evaluate
 from trainlib.training.phases import build_training_graph, initial_weights
 from trainlib.training.training_data import sample_stream
@@ -292,8 +292,7 @@ def test_a_run_says_who_has_compared_what(
 ) -> None:
     origin = read(tmp_path, *EXACT["beta scales a bias and its gradient"])
     path = origin.graph.path
-    assert run(["run", path, "--json"]) == 0
-    summary = json.loads(capsys.readouterr().out)
+    summary = printed(capsys, "run", path)
     assert summary["functional"]["file"]["passed"]
     notes = "\n".join(summary["notes"])
     assert "the output is that of the file by onnx.reference" in notes

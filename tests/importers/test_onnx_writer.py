@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from importers.export.writer import WRITERS, onnx_bytes, read_own
 from importers.graph.onnx_file import load_onnx
 from importers.onnx.forward import import_forward
 from pulptrain.__main__ import run
+from shared.printed import printed
 from trainlib.primitives.definition import LayerPrimitive
 from trainlib.references.reference import evaluate
 from trainlib.registry import PRIMITIVES
@@ -339,8 +339,7 @@ def test_a_reader_that_is_told_nothing_draws_the_same_layers(case: Case, tmp_pat
 
 def summary_of(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """The JSON of a run that goes well."""
-    assert run(["run", *words, "--json", "--quiet"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    found: dict[str, Any] = printed(capsys, "run", *words, "--quiet")
     return found
 
 

@@ -17,13 +17,13 @@ from configs.model_file import load_model
 from pulptrain.__main__ import run
 from pulptrain.given.settings import Settings
 from pulptrain.running.primitive_run import run_primitive
-from pulptrain.running.session import run_model
 from scheduler.addresses.allocation import Allocation
 from scheduler.options import ScheduleOptions, parse_buffers
 from scheduler.programs.program import UNLIMITED_IDS
 from scheduler.schedule import build_schedule
 from scheduler.tiles.l1_layout import lay_out, lay_out_ops
 from scheduler.tiles.tiling import Buffer, Tiling
+from shared.kept_plans import run_model
 from trainlib.ir.steps import Operand, TileTask
 from trainlib.primitives.definition import DrawnInput
 from trainlib.training.phases import build_training_graph

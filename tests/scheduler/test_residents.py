@@ -17,7 +17,6 @@ from configs.errors import DoesNotFitError, InputError
 from configs.model_file import load_model
 from pulptrain.__main__ import run
 from pulptrain.given.settings import Settings, with_options
-from pulptrain.running.session import run_model
 from scheduler.addresses.allocation import PlanError
 from scheduler.executor import Executor
 from scheduler.memory.plan_check import check_program
@@ -28,6 +27,7 @@ from scheduler.tiles.partial_sums import written
 from scheduler.tiles.resident_tensors import box_bytes, missing, residents_of
 from shared.agreement import compare
 from shared.initial_values import initial_values
+from shared.kept_plans import run_model
 from shared.random_schedules import STACK_BYTES, TIMING, Fixed, check_report, schedules
 from shared.tiers import examples
 from trainlib.ir.graph import Tensor

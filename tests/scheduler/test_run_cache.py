@@ -32,6 +32,9 @@ from traces.events import STALLS
 
 MODEL = "digits-cnn"
 
+SMALL = "simple-mlp"
+"""Where one op of a kind is enough."""
+
 stalls = st.dictionaries(st.sampled_from(STALLS), st.integers(1, 10**9), max_size=4)
 cores = st.builds(
     lambda issued, lost: CoreCost(issued + sum(lost.values()), issued, tuple(lost.items())),
@@ -61,13 +64,12 @@ def refuse(*_: object, **__: object) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        Settings(),
-        Settings(buffering="single"),
-        Settings(accumulate=2),
-        Settings(l2="50KiB"),
-        Settings(l2="12KiB"),
+        pytest.param(Settings(), id="double"),
+        pytest.param(Settings(buffering="single"), id="single", marks=pytest.mark.sweep),
+        pytest.param(Settings(accumulate=2), id="two programs"),
+        pytest.param(Settings(l2="50KiB"), id="staged", marks=pytest.mark.sweep),
+        pytest.param(Settings(l2="12KiB"), id="streamed"),
     ],
-    ids=["double", "single", "two programs", "staged", "streamed"],
 )
 def test_a_second_run_asks_nothing_and_says_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings
@@ -121,7 +123,7 @@ def kept_of_a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What one run leaves."""
     path = tmp_path_factory.mktemp("kept") / "kept.sqlite"
     cache = ResultCache(path)
-    run_model(MODEL, functional=False, cache=cache)
+    run_model(SMALL, functional=False, cache=cache)
     cache.close()
     return path
 
@@ -142,8 +144,8 @@ def kept_of_a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_another_question_finds_nothing(tmp_path: Path, kept_of_a_run: Path, other: Settings) -> None:
     """The context covers SoC, codegen, model and options: what is kept for one is not taken for another."""
     cache = ResultCache(Path(shutil.copy(kept_of_a_run, tmp_path)))
-    fresh = results(run_model(MODEL, other, functional=False))
-    assert results(run_model(MODEL, other, functional=False, cache=cache)) == fresh
+    fresh = results(run_model(SMALL, other, functional=False))
+    assert results(run_model(SMALL, other, functional=False, cache=cache)) == fresh
 
 
 def asked_again(
@@ -185,17 +187,17 @@ def test_what_has_made_a_price_is_in_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, other: Any
 ) -> None:
     cache = ResultCache(tmp_path / "kept.sqlite")
-    run_model("simple-mlp", functional=False, cache=cache)
-    assert asked_again(monkeypatch, cache, "simple-mlp", Settings()) == ([], [])
+    run_model(SMALL, functional=False, cache=cache)
+    assert asked_again(monkeypatch, cache, SMALL, Settings()) == ([], [])
     if part:
         monkeypatch.setattr(run_cache, part, other)
-    cut, priced = asked_again(monkeypatch, cache, "simple-mlp", Settings() if part else other)
+    cut, priced = asked_again(monkeypatch, cache, SMALL, Settings() if part else other)
     assert cut
     assert priced
 
 
-def for_figures(cache: ResultCache, settings: Settings) -> RunOutcome:
-    return run_model(MODEL, settings, functional=False, traced=False, cache=cache)
+def for_figures(cache: ResultCache, settings: Settings, model: str = SMALL) -> RunOutcome:
+    return run_model(model, settings, functional=False, traced=False, cache=cache)
 
 
 @pytest.mark.parametrize(
@@ -207,10 +209,10 @@ def test_a_second_run_for_figures_alone_simulates_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings, programs: int
 ) -> None:
     cache = ResultCache(tmp_path / "kept.sqlite")
-    first = for_figures(cache, settings)
+    first = for_figures(cache, settings, MODEL)
     with monkeypatch.context() as patch:
         patch.setattr(Soc, "run", refuse)
-        second = for_figures(cache, settings)
+        second = for_figures(cache, settings, MODEL)
     assert first.slices
     assert not second.slices
     assert (first.summary["simulator"]["cached"], second.summary["simulator"]["cached"]) == (0, programs)
@@ -232,7 +234,7 @@ def test_a_second_run_for_figures_alone_simulates_nothing(
     "other",
     [
         *({"icache": "cold"}, {"timing": "gvsoc"}, {"overrides": ("l1.banks=8",)}, {"batch": 2}),
-        *({"kernels": ("conv1.WG=mm",)}, {"steps": "fw,ig"}, {"accumulate": 2}, {"buffering": "single"}),
+        *({"kernels": ("fc1.WG=mm",)}, {"steps": "fw,ig"}, {"accumulate": 2}, {"buffering": "single"}),
     ],
     ids=str,
 )
@@ -282,8 +284,8 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path, capsys: pytest.CaptureFixtu
     with path.open("r+b") as stream:
         stream.seek(16)
         stream.write(b"this is no database" * 3)
-    expected = results(run_model(MODEL, functional=False))
-    assert results(run_model(MODEL, functional=False, cache=ResultCache(path))) == expected
+    expected = results(run_model(SMALL, functional=False))
+    assert results(run_model(SMALL, functional=False, cache=ResultCache(path))) == expected
     assert "damaged" in capsys.readouterr().err
     assert (tmp_path / "kept.sqlite.corrupt-1").exists()
 
@@ -315,16 +317,16 @@ def test_without_a_cache_folder_there_is_a_warning(
     blocked.write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
     monkeypatch.delenv("PULPTRAIN_CACHE", raising=False)
-    assert dispatch(["run", MODEL, "--no-functional", "--quiet"]) == 0
+    assert dispatch(["run", SMALL, "--no-functional", "--quiet"]) == 0
     assert "results are not kept" in capsys.readouterr().err
-    assert dispatch(["run", MODEL, "--quiet", "--cache", str(blocked / "kept.sqlite")]) == 2
+    assert dispatch(["run", SMALL, "--quiet", "--cache", str(blocked / "kept.sqlite")]) == 2
     assert "another --cache FILE" in capsys.readouterr().err
 
 
 def test_variables_name_the_cache_or_turn_it_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named, other = tmp_path / "named.sqlite", tmp_path / "other.sqlite"
     monkeypatch.setenv("PULPTRAIN_CACHE", str(named))
-    run = ["run", MODEL, "--no-functional", "--quiet"]
+    run = ["run", SMALL, "--no-functional", "--quiet"]
     assert dispatch([*run, "--no-cache"]) == 0
     assert os.listdir(tmp_path) == []
     assert dispatch(run) == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exports for tests: a model run and recorded, its project written, built for this computer and carried out."""
+"""Exports for tests: a model run and recorded, its project written, built and carried out."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def exported(model: str, iterations: int = 2, **options: object) -> Exported:
     return Exported(outcome, recorded)
 
 
-def checked(project: Project, folder: Path, *variables: str, seed: int = 0) -> subprocess.CompletedProcess[str]:
+def checked(
+    project: Project, folder: Path, *variables: str, seed: int = 0
+) -> subprocess.CompletedProcess[str]:
     """``make check`` of a project written to a folder; objects that are there already are used."""
     folder.mkdir(exist_ok=True)
     write_files(folder, project.files)

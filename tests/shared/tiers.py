@@ -26,8 +26,8 @@ DRAWN_SHARE = 20
 SWEEPING = "PULPTRAIN_SWEEP"
 """Environment variable that is set while `make sweep` runs."""
 
-SMOKING = "PULPTRAIN_SMOKE"
-"""Environment variable that is set while nothing but `-m smoke` is asked for."""
+ASKED = "PULPTRAIN_ASKED"
+"""Environment variable with the `-m` of this run of pytest."""
 
 T = TypeVar("T")
 
@@ -61,15 +61,19 @@ def sweep_nine_of_ten(
 ) -> list[object]:
     """Parameters for all rows: a tenth as they are, the others marked `sweep`.
 
-    With `smoke`, the first row that stays, of every value, is marked `smoke`; where only these are asked for,
-    the thousands of others are not even made.
+    With `smoke`, the first row that stays, of every value, is marked `smoke`. The thousands of rows that `-m`
+    leaves out anyway are not even made.
     """
     kept = dict.fromkeys(_places_of_a_tenth(rows, *kinds))
     first = {} if smoke is None else {smoke(rows[place]): place for place in reversed(kept)}
     marks = dict.fromkeys(kept, ()) | dict.fromkeys(first.values(), pytest.mark.smoke)
+    asked = os.environ.get(ASKED, "")
+    chosen = (
+        sorted(first.values()) if asked == "smoke" else kept if "not sweep" in asked else range(len(rows))
+    )
     return [
         pytest.param(rows[place], id=str(rows[place]), marks=marks.get(place, pytest.mark.sweep))
-        for place in (sorted(first.values()) if SMOKING in os.environ else range(len(rows)))
+        for place in chosen
     ]
 
 

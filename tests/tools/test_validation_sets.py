@@ -147,11 +147,11 @@ def test_sets_targets_and_gaps_name_each_other() -> None:
 
 @cache
 def few(name: str) -> runner.Validation:
-    """About a dozen rows of a set."""
+    """About half a dozen rows of a set."""
     item = SETS[name]
     kind = kind_named(item.kind)
     cases = kind.read(MEASURED / item.file, item.selections, [])
-    chosen = cases[:: max(1, len(cases) // 12)]
+    chosen = cases[:: max(1, len(cases) // 6)]
     answers = runner.predict_rows(item.kind, chosen)
     results = tuple(
         Result(case, answer, kind.measure_of(case).column)

@@ -15,7 +15,8 @@ import pytest
 
 from configs.model_file import LossSchema, LossSpec, load_model
 from pulptrain.given.settings import Settings
-from pulptrain.running.session import prepare, run_model, run_prepared
+from pulptrain.running.session import run_prepared
+from shared.kept_plans import prepare, run_model
 from shared.paths import ROOT
 from tools.rooms import ALLOWED, imported_names
 from trainlib.primitives.definition import InternalPrimitive, LayerPrimitive, LossPrimitive

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tools.deployed MODEL ...`: exports a covering set, builds each under its sanitizers, runs it, compares.
+"""`python -m tools.deployed MODEL ...`: exports a covering set, builds each with its sanitizers, compares.
 
-A line a build into `--out`/builds.jsonl; cases that stand there are not done again. Ends with 1 if one is not green.
+A line a build into `--out`/builds.jsonl; cases that stand there are not done again. Ends with 1 if one is
+not green.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import yaml
+from ruamel.yaml import YAML
 
 from configs.model_file import load_model
 from tools.deployed.cases import Case, covering
@@ -33,7 +34,11 @@ def main() -> int:
     out = Path(arguments.out)
     out.mkdir(parents=True, exist_ok=True)
     results = out / "builds.jsonl"
-    done = {json.loads(line)["case"] for line in results.read_text().splitlines()} if results.is_file() else set()
+    done = (
+        {json.loads(line)["case"] for line in results.read_text().splitlines()}
+        if results.is_file()
+        else set()
+    )
     failed = 0
     for case in covering(arguments.models):
         if case.name in done or arguments.only not in case.name:
@@ -49,7 +54,12 @@ def main() -> int:
 def carried_out(case: Case, folder: Path) -> dict[str, Any]:
     """Export, build and check of one case."""
     started = time.perf_counter()
-    row: dict[str, Any] = {"case": case.name, "model": case.model, "sanitizers": case.sanitizers, "green": False}
+    row: dict[str, Any] = {
+        "case": case.name,
+        "model": case.model,
+        "sanitizers": case.sanitizers,
+        "green": False,
+    }
     shutil.rmtree(folder, ignore_errors=True)
     model = _model_file(case, folder.with_suffix(".yaml")) if not case.is_graph else case.model
     options = list(case.options)
@@ -62,7 +72,9 @@ def carried_out(case: Case, folder: Path) -> dict[str, Any]:
     exported = _run([*PROGRAM, "deploy", model, *options, "--out", str(folder), "--json"])
     if exported.returncode:
         return row | _verdict("refused" if exported.returncode == 2 else "export", exported, started)
-    row["export"] = {key: json.loads(exported.stdout)[key] for key in ("functions", "statements", "loops", "c_kernels")}
+    row["export"] = {
+        key: json.loads(exported.stdout)[key] for key in ("functions", "statements", "loops", "c_kernels")
+    }
     for sanitizer in ("", *case.sanitizers):
         checked = _run(["make", "-s", "-C", str(folder), "check", f"SANITIZE={sanitizer}"])
         if checked.returncode:
@@ -74,9 +86,10 @@ def carried_out(case: Case, folder: Path) -> dict[str, Any]:
 def _model_file(case: Case, file: Path) -> str:
     """The model with the optimizer of the case, as a file of its own."""
     spec = load_model(case.model)
-    content = yaml.safe_load(Path(spec.where.split(":")[0]).read_text(encoding="utf-8"))
+    yaml = YAML()
+    content = yaml.load(Path(spec.where.split(":")[0]).read_text(encoding="utf-8"))
     content["optimizer"] = {"name": "adam" if case.adam else "sgd", "learning_rate": 0.001}
-    file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    yaml.dump(content, file)
     return str(file)
 
 

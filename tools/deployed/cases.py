@@ -6,11 +6,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-ROWS = ((0, 0, 0, 0), (1, 1, 1, 1), (0, 0, 1, 1), (1, 1, 0, 0), (0, 1, 0, 1), (1, 0, 1, 0), (0, 1, 1, 0), (1, 0, 0, 1))
+ROWS = (
+    (0, 0, 0, 0),
+    (1, 1, 1, 1),
+    (0, 0, 1, 1),
+    (1, 1, 0, 0),
+    (0, 1, 0, 1),
+    (1, 0, 1, 0),
+    (0, 1, 1, 0),
+    (1, 0, 0, 1),
+)
 """Levels of tuned, double, batch 4 and Adam, in pairs that are each other's opposite.
 
-Every model takes a pair, so it meets every level of every factor; four models in a row have all eight rows, in
-which every two factors meet in all four ways.
+Every model takes a pair, so it meets every level of every factor; four models in a row have all eight rows,
+in which every two factors meet in all four ways.
 """
 
 SANITIZERS = ("address", "undefined", "thread")
@@ -18,7 +27,7 @@ SANITIZERS = ("address", "undefined", "thread")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One export: a model (a name or a file) and how it is planned; a training graph says batch and update itself."""
+    """One export: a model (a name or a file) and how it is planned; a graph says batch and update itself."""
 
     model: str
     tuned: bool
@@ -54,6 +63,10 @@ def covering(models: Sequence[str]) -> list[Case]:
     for number, model in enumerate(models):
         for turn in (0, 1):
             tuned, double, many, adam = ROWS[(2 * number + turn) % len(ROWS)]
-            some = SANITIZERS[number % 3 :][:1] if turn else [*SANITIZERS[: number % 3], *SANITIZERS[number % 3 + 1 :]]
+            some = (
+                SANITIZERS[number % 3 :][:1]
+                if turn
+                else [*SANITIZERS[: number % 3], *SANITIZERS[number % 3 + 1 :]]
+            )
             cases.append(Case(model, bool(tuned), bool(double), 4 if many else 1, bool(adam), tuple(some)))
     return cases

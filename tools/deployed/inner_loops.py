@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m tools.deployed.inner_loops CC ...`: inner loops compiled for RV32 beside those of our nests.
 
-The C kernels are compiled by the command given (clang for riscv32), disassembled, and every loop without a loop in it
-is counted by instruction class; so are the innermost loops of the nests of the same names in `clang-rv32`, the codegen
-of that compiler without Xpulp. `--write` keeps the table in docs/deploy-loops.json, which docs/deploy.md shows.
+The C kernels are compiled by the command given (clang for riscv32), disassembled, and every loop without a
+loop in it is counted by instruction class; so are the innermost loops of the nests of the same names in
+`clang-rv32`, the codegen of that compiler without Xpulp. `--write` keeps the table in
+docs/deploy-loops.json, which docs/deploy.md shows.
 """
 
 from __future__ import annotations
@@ -84,7 +85,11 @@ def functions(disassembly: str) -> dict[str, list[Instruction]]:
 
 def innermost(code: Sequence[Instruction]) -> Iterator[list[Instruction]]:
     """The loops that have none in them: from the target of a jump back to the jump."""
-    spans = [(item.target, item.address) for item in code if 0 <= item.target <= item.address and item.letter in "BJ"]
+    spans = [
+        (item.target, item.address)
+        for item in code
+        if 0 <= item.target <= item.address and item.letter in "BJ"
+    ]
     for first, last in dict.fromkeys(spans):
         if not any(first <= other and end <= last and (other, end) != (first, last) for other, end in spans):
             yield [item for item in code if first <= item.address <= last]
@@ -109,7 +114,7 @@ def loops_of_nest(nodes: Sequence[NestNode]) -> Iterator[list[Code]]:
 
 
 def rows(compiled: dict[str, list[Instruction]]) -> Iterator[dict[str, Any]]:
-    """A row for every innermost loop of a nest: its counts, and those of the C loop that computes the same."""
+    """A row for every innermost loop of a nest: its counts, and those of the C loop of the same floats."""
     letter_of = {op: letter for letter, op in reversed(CODES.items())}
     own = set(LIBRARY.kernel_names(CODEGEN))
     for name in sorted(kernel_sources()):
@@ -124,7 +129,11 @@ def rows(compiled: dict[str, list[Instruction]]) -> Iterator[dict[str, Any]]:
             seen.append(nest)
             same = [item for item in in_c if all(item[letter] == nest[letter] for letter in NUMBERS)]
             best = min(same, key=lambda item: abs(item.total() - nest.total()), default=None)
-            yield {"kernel": name, "nest": dict(sorted(nest.items())), "c": dict(sorted(best.items())) if best else None}
+            yield {
+                "kernel": name,
+                "nest": dict(sorted(nest.items())),
+                "c": dict(sorted(best.items())) if best else None,
+            }
 
 
 def main() -> int:
@@ -146,7 +155,10 @@ def main() -> int:
             subprocess.run(command, cwd=folder, check=True)
             text = subprocess.run(
                 ["llvm-objdump", "-d", "--no-show-raw-insn", target],
-                cwd=folder, check=True, capture_output=True, text=True,
+                cwd=folder,
+                check=True,
+                capture_output=True,
+                text=True,
             ).stdout
             compiled |= functions(text)
     table = list(rows(compiled))

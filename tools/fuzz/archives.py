@@ -217,6 +217,8 @@ def _sound(arrays: Mapping[str, Array], generator: Random) -> bytes:
 
 
 def _member(archive: zipfile.ZipFile, name: str, array: Array, version: tuple[int, int] = (1, 0)) -> None:
+    if array.dtype.char == "g":  # its bytes that are no part of the numbers hold whatever was there before
+        array = np.positive(array, out=np.zeros_like(array))
     with archive.open(f"{name}.npy", "w", force_zip64=True) as stream, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of versions that older NumPys cannot read
         np.lib.format.write_array(stream, array, version=version, allow_pickle=True)

@@ -12,7 +12,7 @@ from contextlib import chdir, suppress
 from pathlib import Path
 
 from pulptrain.running.outputs import RUN_FILES
-from pulptrain.running.pictures import PICTURES
+from pulptrain.running.pictures import PICTURES, file_names
 from tools.fuzz.subject import Subject, Thing
 from traces.files.result_folder import EXPLORATION_FILES
 
@@ -86,7 +86,7 @@ def _content(path: str, mode: int) -> bytes:
     return Path(path).read_bytes() if stat.S_ISREG(mode) else b""
 
 
-_DRAWN = tuple(f"{name}.{ending}" for name in PICTURES for ending in ("png", "svg"))
+_DRAWN = tuple(file for name in PICTURES for file in file_names(name))
 
 
 class Asked:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/deploy.md: functions of an exported project, the kernels there are in C, loops compiled beside nests."""
+"""docs/deploy.md: functions of an exported project, kernels there are in C, compiled loops beside nests."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import json
 from typing import Any
 
 from deploy.calls.call import c_calls
-from deploy.project.network_files import programs_of
 from deploy.program.network_text import ops_text
+from deploy.project.network_files import programs_of
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import prepare
 from tools.deployed.inner_loops import NUMBERS, STORED
+from tools.pages.deployed_kernels import kernels
 from tools.pages.page import Page, table
 
 PATH = "docs/deploy.md"
@@ -46,7 +47,9 @@ def loops() -> str:
 
 def _counts(counts: dict[str, int]) -> str:
     order = [*NUMBERS, *(letter for letter in counts if letter not in NUMBERS)]
-    return " ".join(f"{letter}*{counts[letter]}" if counts[letter] > 1 else letter for letter in order if letter in counts)
+    return " ".join(
+        f"{letter}*{counts[letter]}" if counts[letter] > 1 else letter for letter in order if letter in counts
+    )
 
 
-PAGE = Page(PATH, {"functions": functions, "loops": loops})
+PAGE = Page(PATH, {"functions": functions, "kernels": kernels, "loops": loops})

@@ -32,8 +32,10 @@ class Version:
     def environment(self, kept: Path | None = None) -> Mapping[str, str]:
         """Of a command of this version; `kept` is the file of its plans and prices."""
         mine = {"PYTHONPATH": str(self.tree), "XDG_CACHE_HOME": str(self.home)}
-        mine["NUMBA_CACHE_DIR"] = str(self.home / "numba")
-        return {**os.environ, **mine, **({} if kept is None else {"PULPTRAIN_CACHE": str(kept)})}
+        # Compiled code is kept, of Python and of Numba, and Numba's where every version looks for it.
+        mine["PYTHONPYCACHEPREFIX"] = str(self.home / "python")
+        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        return {**inherited, **mine, **({} if kept is None else {"PULPTRAIN_CACHE": str(kept)})}
 
 
 def present(folder: Path) -> Version:

@@ -145,7 +145,8 @@ def _no_division() -> Sequence[Replacement]:
 
     def wrong(rows: softmax.RowPasses, *args: Any) -> None:
         right(rows, *args)
-        rows.build.calls[:] = _without(rows.build.calls, "row_div")
+        made = rows.build.calls
+        vars(rows.build)["calls"] = lambda: _without(made(), "row_div")
 
     return [(softmax, "softmax_passes", wrong)]
 
@@ -156,7 +157,8 @@ def _sums_twice() -> Sequence[Replacement]:
 
     def wrong(rows: softmax.RowPasses, *args: Any) -> None:
         right(rows, *args)
-        rows.build.calls[:] = _twice(rows.build.calls, "softmax_bw_sum")
+        made = rows.build.calls
+        vars(rows.build)["calls"] = lambda: _twice(made(), "softmax_bw_sum")
 
     return [(softmax, "softmax_gradient_passes", wrong)]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 from math import prod
 from typing import Any, Protocol, runtime_checkable
@@ -144,7 +145,7 @@ class KernelCall:
         return self.function([widened(array) for array in arrays])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TileTask:
     """Everything one tile does: boxes in, scratch, kernels in order, boxes out."""
 
@@ -152,6 +153,27 @@ class TileTask:
     outputs: tuple[Operand, ...]
     scratch: tuple[Scratch, ...]
     calls: tuple[KernelCall, ...]
+
+
+class LateTask(TileTask):
+    """A task whose calls are made when they are read: of most tiles a search only asks for the boxes."""
+
+    def __init__(
+        self,
+        inputs: tuple[Operand, ...],
+        outputs: tuple[Operand, ...],
+        scratch: tuple[Scratch, ...],
+        calls: Callable[[], Sequence[KernelCall]] | tuple[KernelCall, ...],
+    ) -> None:
+        vars(self).update(inputs=inputs, outputs=outputs, scratch=scratch)
+        vars(self)["_make" if callable(calls) else "calls"] = calls  # made already by `dataclasses.replace`
+
+    _make: Callable[[], Sequence[KernelCall]]
+
+    @cached_property
+    def calls(self) -> tuple[KernelCall, ...]:
+        """The kernels in order."""
+        return tuple(self._make())
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 
 from arch.spec.isa import CodeLayout, CoreWork, Instruction, Loop, Node, Stream
@@ -37,6 +38,7 @@ FARTHEST_BYTES = 2**52
 """Bytes between any two accesses of a kernel: what an index may make of the address of an array."""
 
 _UNUSED = Stream(0, ())
+_stream = partial(tuple.__new__, Stream)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,8 @@ class _Block:
     steps: tuple[_Run | _Turn | _Fork | _Repeat, ...]
     open: tuple[_Turn | _Fork | _Repeat, ...]
     """The steps that need a decision, in order."""
+    instructions: int
+    """Those that are executed whatever is decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,20 +200,33 @@ class Expander:
             body = self._body(names, layout.widths_bytes)
             plan = layout.plans.get(body.number) or self._plan(body, layout, arrays, names)
             anchors_bytes = {index: self._anchors[index].address(names, arrays) for index in body.anchors}
-        except KeyError as error:
-            raise ConfigError(
-                f"the kernel text uses the unknown name {error}",
-                where=self.where,
-                cure=suggestion(str(error.args[0]), names),
-            ) from None
-        except (ArithmeticError, RecursionError) as error:
-            raise ConfigError(
-                f"an expression of the kernel text has no value: {error}", where=self.where
-            ) from None
+        except (KeyError, ArithmeticError, RecursionError) as error:
+            raise self._failure(error, names) from None
         streams = [_UNUSED] * len(self._uses)
         for access, anchor, offset_bytes, strides_bytes in plan:
-            streams[access] = Stream(anchors_bytes[anchor] + offset_bytes, strides_bytes)
+            streams[access] = _stream((anchors_bytes[anchor] + offset_bytes, strides_bytes))
         return CoreWork(body.nodes, tuple(streams), code_bytes, body.layout)
+
+    def check(self, arrays: Mapping[str, Array]) -> None:
+        """Raise ConfigError for arrays the text does not have, InputError for elements too narrow for it."""
+        self._layout(arrays)
+
+    def issued(self, names: Names) -> int:
+        """Instructions of that core. Raises ConfigError like `core_work`."""
+        try:
+            return _issued(self._block, names)
+        except (KeyError, ArithmeticError, RecursionError) as error:
+            raise self._failure(error, names) from None
+
+    def _failure(self, error: Exception, names: Names) -> ConfigError:
+        if not isinstance(error, KeyError):
+            return ConfigError(f"an expression of the kernel text has no value: {error}", where=self.where)
+        unknown = str(error.args[0])
+        return ConfigError(
+            f"the kernel text uses the unknown name {error}",
+            where=self.where,
+            cure=suggestion(unknown, names),
+        )
 
     def _plan(self, body: _Body, layout: _Layout, arrays: Mapping[str, Array], names: Names) -> _Plan:
         plan: _Plan = []
@@ -418,7 +435,24 @@ def _compiled(nodes: tuple[NestNode, ...], places: Iterator[int]) -> _Block:
         else:
             steps.append(_Repeat(node.trips, node.hardware, _compiled(node.body, places)))
     close()
-    return _Block(tuple(steps), tuple(step for step in steps if not isinstance(step, _Run)))
+    fixed = sum(
+        len(step.instructions) if isinstance(step, _Run) else isinstance(step, _Turn) for step in steps
+    )
+    return _Block(tuple(steps), tuple(step for step in steps if not isinstance(step, _Run)), fixed)
+
+
+def _issued(block: _Block, names: Names) -> int:
+    """What the body of these names issues (`TeamWork.issued`), without putting it together."""
+    total = block.instructions
+    for step in block.open:
+        if isinstance(step, _Repeat):
+            trips = step.decide(names)
+            if trips > 0:
+                inner = step.block
+                total += trips * (_issued(inner, names) if inner.open else inner.instructions)
+        elif isinstance(step, _Fork):
+            total += _issued(step.blocks[1 if step.decide(names) else 0], names)
+    return total
 
 
 def _decide(block: _Block, names: Names, decisions: list[int]) -> None:

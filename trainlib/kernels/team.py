@@ -8,12 +8,12 @@ Cores run the published split: what differs from core to core are the names of t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from arch.spec.isa import CoreWork, NestCall, Origin, TeamWork
 from configs.errors import InputError
 from trainlib.kernels.conversions import converting
-from trainlib.kernels.expand import Array
+from trainlib.kernels.expand import Array, Expander
 from trainlib.kernels.library import FP32_BYTES, LIBRARY, Fallback, Kernel, KernelLibrary
 
 __all__ = ["Array", "team_work"]
@@ -50,7 +50,99 @@ def team_work(
     if type(cores) is not int or cores < 1:
         raise InputError(f"cores must be a positive integer, not {cores!r}", where=nest.name)
     names_per_core = tuple([tuple(names.items()) for names in per_core])
-    return _team(library, nest, tuple(sizes.items()), tuple(arrays.items()), cores, macs, names_per_core)
+    team = _team(library, nest, tuple(sizes.items()), tuple(arrays.items()), cores, macs, names_per_core)
+    if library is not LIBRARY:
+        team.cores  # noqa: B018 - of a user's kernel it is said at once what is wrong with it
+    return team
+
+
+_Lowered = tuple[Kernel, Expander, Mapping[str, int]]
+"""A kernel, the text of it that is executed, and the names of the core that executes it."""
+
+
+class _Lowering:
+    """What one core after the other executes; names that are the same on all cores are evaluated once."""
+
+    def __init__(
+        self,
+        library: KernelLibrary,
+        kernel: Kernel,
+        sizes: _Sizes,
+        arrays: tuple[tuple[str, Array], ...],
+        cores: int,
+        per_core: tuple[_Sizes, ...],
+    ) -> None:
+        self._library = library
+        self._kernel = kernel
+        self._sizes = {**dict(sizes), "cores": cores}
+        self._arrays = dict(arrays)
+        self._per_core = per_core
+        self._shared: dict[Kernel, dict[str, int]] = {}
+
+    def texts(self, core: int) -> list[_Lowered]:
+        """What a core executes: what it pays for a fallback, if it takes one, and the kernel."""
+        sizes, shared = self._sizes, self._shared
+        if self._per_core:
+            sizes, shared = {**sizes, **dict(self._per_core[core])}, {}
+        found: list[_Lowered] = []
+        kernel = self._kernel
+        while True:
+            names, fallback = _evaluated(kernel, sizes, core, shared)
+            if fallback is None:
+                found.append((kernel, kernel.expander, names))
+                return found
+            found.append((kernel, fallback.cost, names))
+            use = self._library.named(kernel.codegen, fallback.use, kernel.element_bytes)
+            kernel = self._library.kernel(kernel.codegen, use, kernel.accumulates)
+
+    def work(self, core: int) -> CoreWork:
+        """The work of a core."""
+        *costs, (kernel, expander, names) = self.texts(core)
+        work = expander.core_work(names, self._arrays, kernel.code_bytes)
+        if kernel.element_bytes == 1:
+            work = converting(work, _bytes_in(kernel, self._arrays))
+        for before, cost, names in reversed(costs):
+            # Straight-line code without addressed accesses, and then the other kernel.
+            first = cost.core_work(names, self._arrays, before.code_bytes)
+            work = CoreWork(first.body + work.body, work.streams, work.code_bytes)
+        return work
+
+    def issued(self, core: int) -> int | None:
+        """Instructions of a core; None where they are not those of the text."""
+        texts = self.texts(core)
+        return None if texts[-1][0].element_bytes == 1 else sum([text.issued(at) for _, text, at in texts])
+
+
+class _Team(TeamWork):
+    """The work of a team, lowered core by core when it is asked for: of most works only a count is wanted."""
+
+    _lowering: _Lowering
+    _works: dict[int, CoreWork]
+
+    def __init__(
+        self, kernel: str, cores: int, macs: int, origin: Origin | None, lowering: _Lowering
+    ) -> None:
+        mine = {"kernel": kernel, "macs": macs, "origin": origin, "members": tuple(range(cores))}
+        vars(self).update(mine, _lowering=lowering, _works={})
+
+    @cached_property
+    def cores(self) -> tuple[CoreWork, ...]:
+        """The work of every core."""
+        return tuple([self.core(member) for member in self.members])
+
+    @cached_property
+    def issued(self) -> tuple[int, ...]:
+        """Instructions of every core."""
+        counts = [self._lowering.issued(member) for member in self.members]
+        known = tuple([count for count in counts if count is not None])
+        return known if len(known) == len(counts) else super().issued
+
+    def core(self, member: int) -> CoreWork:
+        """The work of one core."""
+        work = self._works.get(member)
+        if work is None:
+            work = self._works[member] = self._lowering.work(member)
+        return work
 
 
 @lru_cache(KEPT_TEAMS)
@@ -63,16 +155,10 @@ def _team(
     macs: int,
     per_core: tuple[_Sizes, ...],
 ) -> TeamWork:
-    placed = dict(arrays)
-    shared: dict[Kernel, dict[str, int]] = {}
-    works = []
-    for core in range(cores):
-        names = {**dict(sizes), "cores": cores}
-        if per_core:
-            names |= dict(per_core[core])
-            shared = {}
-        works.append(_core_work(library, kernel, names, core, placed, shared))
-    return TeamWork(kernel.name, tuple(works), macs, _origin(kernel, sizes, arrays, cores, per_core, library))
+    origin = _origin(kernel, sizes, arrays, cores, per_core, library)
+    kernel.expander.check(dict(arrays))
+    lowering = _Lowering(library, kernel, sizes, arrays, cores, per_core)
+    return _Team(kernel.name, cores, macs, origin, lowering)
 
 
 def _origin(
@@ -88,27 +174,6 @@ def _origin(
     forms = tuple([(name, array.strides, array.element_bytes) for name, array in arrays])
     made = NestCall(kernel.codegen, kernel.name, kernel.accumulates, cores, sizes, per_core, forms)
     return Origin(repr(tuple(made)), tuple([array.address for _, array in arrays]), (made,))
-
-
-def _core_work(
-    library: KernelLibrary,
-    kernel: Kernel,
-    sizes: Mapping[str, int],
-    core: int,
-    arrays: Mapping[str, Array],
-    shared: dict[Kernel, dict[str, int]],
-) -> CoreWork:
-    """The work of one core; `shared` keeps the names that are the same on all cores of the team."""
-    names, fallback = _evaluated(kernel, sizes, core, shared)
-    if fallback is None:
-        work = kernel.expander.core_work(names, arrays, kernel.code_bytes)
-        return converting(work, _bytes_in(kernel, arrays)) if kernel.element_bytes == 1 else work
-    before = fallback.cost.core_work(names, arrays, kernel.code_bytes)
-    use = library.named(kernel.codegen, fallback.use, kernel.element_bytes)
-    used = library.kernel(kernel.codegen, use, kernel.accumulates)
-    after = _core_work(library, used, sizes, core, arrays, shared)
-    # Straight-line code without addressed accesses, and then the other kernel.
-    return CoreWork(before.body + after.body, after.streams, after.code_bytes)
 
 
 def _bytes_in(kernel: Kernel, arrays: Mapping[str, Array]) -> frozenset[int]:

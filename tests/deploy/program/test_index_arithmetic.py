@@ -30,7 +30,7 @@ def evaluated(values: NDArray[np.int64]) -> tuple[str, NDArray[np.int64]]:
     python = text.replace(" / ", " // ")
     found = np.zeros_like(values)
     for index in product(*map(range, values.shape)):
-        found[index] = int(eval(python, {}, {**known, **dict(zip(names, index, strict=True))}))  # noqa: S307
+        found[index] = int(eval(python, {}, {**known, **dict(zip(names, index, strict=True))}))
     return text, found
 
 

@@ -37,7 +37,9 @@ def test_two_lines_are_no_loop() -> None:
 
 def test_numbers_have_an_axis_per_loop() -> None:
     (first, loop) = rolled(leaves("W" + "LKKKKS" * 3))
-    assert isinstance(first, Leaf) and isinstance(loop, Loop) and isinstance(loop.body[1], Loop)
+    assert isinstance(first, Leaf)
+    assert isinstance(loop, Loop)
+    assert isinstance(loop.body[1], Loop)
     (inner,) = loop.body[1].body
     assert isinstance(inner, Leaf)
     assert inner.numbers.tolist() == [[[2, 3, 4, 5], [8, 9, 10, 11], [14, 15, 16, 17]]]

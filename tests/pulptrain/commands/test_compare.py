@@ -15,6 +15,7 @@ import pulptrain as pt
 from pulptrain.__main__ import run
 from pulptrain.commands.compare import WORSE
 from shared.paths import ROOT
+from shared.printed import printed
 from traces.causes import CAUSES
 from traces.compared.residuals import Residuals
 
@@ -57,8 +58,7 @@ def three(tmp_path: Path) -> list[str]:
 
 
 def test_rows_and_offload_add_up_in_every_run(three: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["compare", *three, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = printed(capsys, "compare", *three)
     assert (answer["cycles"], answer["offload"]) == ([114, 99, 146], [4, 4, 6])
     assert answer["speedup"] == 114 / 146
     assert {row["op"]: row["cycles"] for row in answer["rows"]} == {

@@ -13,6 +13,7 @@ import pytest
 import pulptrain as pt
 from pulptrain.__main__ import run
 from pulptrain.commands.plot import parse_paper
+from shared.printed import printed
 from shared.tuner_case import SMALL_MODEL
 from traces.files.result_folder import SUMMARY_NAME, write_json
 
@@ -48,8 +49,8 @@ def test_a_window_by_an_ops_name_is_drawn_beside_the_whole_run(
     before = {path.name: path.read_bytes() for path in copy.iterdir()}
     op = op_of(copy)
     for what in ("breakdown", "roofline"):
-        assert run(["plot", str(copy), "--window", op, "--what", what, "--json"]) == 0
-        names = [Path(path).name for path in json.loads(capsys.readouterr().out)["pictures"]]
+        drawn = printed(capsys, "plot", str(copy), "--window", op, "--what", what)["pictures"]
+        names = [Path(path).name for path in drawn]
         assert names == [f"{what}-{op}.png", f"{what}-{op}.svg"]
     assert {path.name: path.read_bytes() for path in copy.iterdir() if path.name in before} == before
     assert f">small on pulp-open: {op}, cycles " in (copy / f"breakdown-{op}.svg").read_text()
@@ -81,8 +82,7 @@ def test_a_speed_up_adds_up_and_is_at_most_ideal_where_nothing_waits(
 ) -> None:
     folders = [str(runs / cores) for cores in ("8", "1", "2")]
     out = ["--what", "speed-up", "--out", str(tmp_path)]
-    assert run(["plot", *folders, *out, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = printed(capsys, "plot", *folders, *out)
     assert found["cores"] == [1, 2, 8]
     for number, cores in enumerate((1, 2, 8)):
         summary = json.loads((runs / str(cores) / "summary.json").read_text())

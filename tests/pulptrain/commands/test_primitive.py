@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from pulptrain.__main__ import run
 from pulptrain.given.settings import Settings
 from pulptrain.running.primitive_run import run_primitive
-from pulptrain.running.session import run_model
+from shared.kept_plans import run_model
+from shared.printed import printed
 from trainlib.primitives.definition import DrawnInput
 
 CONV = {"out_channels": 16, "kernel": 3}
@@ -59,8 +58,7 @@ def test_16_bit_data_moves_half_the_bytes() -> None:
 @pytest.mark.smoke
 def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     conv = ["primitive", "conv2d", "--shape", "4x8x8", "--option", "out_channels=8"]
-    assert run([*conv, "--option", "kernel=3", "--step", "ig", "--kernel", "mm_unroll_2x2", "--json"]) == 0
-    summary = json.loads(capsys.readouterr().out)
+    summary = printed(capsys, *conv, "--option", "kernel=3", "--step", "ig", "--kernel", "mm_unroll_2x2")
     assert (summary["step"], summary["kernel"]) == ("IG", "mm_unroll_2x2")
     assert summary["instructions"] == sum(core["instructions"] for core in summary["per_core"])
 

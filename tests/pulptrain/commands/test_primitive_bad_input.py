@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import numpy as np
 import pytest
 
 from pulptrain.__main__ import run
+from shared.printed import printed
 
 CONV = ["conv2d", "--shape", "4x8x8", "--option", "out_channels=8"]
 
@@ -92,8 +92,8 @@ def test_a_label_out_of_range_is_reported_by_the_loss(label: int, values, capsys
 def test_values_of_the_user_s_own_are_what_is_computed(values, capsys) -> None:
     """The largest error is 0: relu of small integers is exact."""
     given = values(x=np.arange(-4, 4, dtype=np.float32).reshape(1, 8))
-    assert run(["primitive", "relu", "--shape", "8", "--values", given, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["functional"]["max_abs_error"] == 0
+    summary = printed(capsys, "primitive", "relu", "--shape", "8", "--values", given)
+    assert summary["functional"]["max_abs_error"] == 0
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 
 import pulptrain as pt
 from pulptrain.__main__ import run
+from shared.printed import printed
 
 SHORT = ("--cuts", "1", "--lowerings", "keep", "--workers", "1", "--no-cache", "--resident", "off")
 
@@ -21,8 +22,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_folder_of_tune_holds_the_schedule_and_a_run_with_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["tune", "simple-mlp", *SHORT, "--out", "out", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = printed(capsys, "tune", "simple-mlp", *SHORT, "--out", "out")
     assert told["schedule"] == "out/schedule.yaml"
     for name in ("tune.json", "tune.csv", "tune.png", "summary.json", "gantt.png"):
         assert (Path("out") / name).is_file(), name

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +13,8 @@ from pulptrain.__main__ import run
 from pulptrain.given.settings import Settings
 from pulptrain.predicting.evidence import Evidence
 from pulptrain.predicting.transfers import Engine, transfer_cycles
-from pulptrain.running.session import prepare
+from shared.kept_plans import prepare
+from shared.printed import printed
 from traces.critical.retiming import durations
 from traces.files.result_folder import SUMMARY_NAME, write_json
 from traces.files.tables import write_table
@@ -35,13 +34,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_json(path / SUMMARY_NAME, dict(result.summary))
     write_table(result.slices, path)
     return path
-
-
-def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    capsys.readouterr()
-    assert run([*arguments, "--json"]) == 0
-    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return answer
 
 
 def test_a_folder_has_the_path_of_its_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

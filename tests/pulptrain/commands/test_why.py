@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pulptrain.__main__ import run
+from shared.printed import printed
 from traces.causes import CAUSES, GROUPS
 from traces.why import advice, why_table
 
@@ -22,13 +22,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("why") / "out"
     assert run([*RUN, "--buffering", "single", "--out", str(path), "--quiet"]) == 0
     return path
-
-
-def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    capsys.readouterr()
-    assert run([*arguments, "--json"]) == 0
-    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return answer
 
 
 def test_a_folder_says_what_the_run_itself_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from configs.yaml_file import Node, parse_yaml
 from pulptrain.__main__ import run
 from scheduler.explore.energy import EnergyCosts
 from scheduler.explore.pareto import pareto_front
+from shared.printed import printed
 from shared.tuner_case import SMALL_MODEL
 from traces.pictures.labels import Box, free_corners, label_box, meet
 
@@ -46,8 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def explored(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
-    assert run(["explore", "spec.yaml", "--workers", "1", "--json", *options]) == 0
-    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    result: dict[str, Any] = printed(capsys, "explore", "spec.yaml", "--workers", "1", *options)
     return result
 
 
@@ -88,8 +88,7 @@ def test_what_holds_for_one_op_is_varied_like_the_rest(
         for key, value in row["values"].items():
             option, _, name = key.partition(".")
             arguments += [f"--{option.replace('_', '-')}", f"{name}={value}"]
-        assert run(["run", "small.yaml", *arguments, "--no-functional", "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["cycles"] == row["cycles"]
+        assert printed(capsys, "run", "small.yaml", *arguments, "--no-functional")["cycles"] == row["cycles"]
     assert len({row["cycles"] for row in rows[:4]}) == 4
 
 
@@ -98,8 +97,7 @@ def test_an_update_of_several_mini_batches_counts_as_a_whole(
 ) -> None:
     Path("spec.yaml").write_text("name: micro\nmodel: small.yaml\nsweep: {accumulate: [1, 3]}\n")
     one, three = explored(capsys, "--no-cache")["points"]
-    assert run(["run", "small.yaml", "--accumulate", "3", "--no-functional", "--json"]) == 0
-    ran = json.loads(capsys.readouterr().out)
+    ran = printed(capsys, "run", "small.yaml", "--accumulate", "3", "--no-functional")
     assert three["cycles"] == ran["cycles"]
     programs = [ran["update"]["mini_batch"], ran["update"]["update"]]
     for level in ("l1", "l2"):

@@ -17,6 +17,7 @@ from pulptrain.__main__ import run
 from pulptrain.foreign.golden_updates import GoldenUpdate
 from shared.onnx_models import model, node, saved, value
 from shared.onnx_training_models import mlp_case, mlp_nodes, mlp_samples, mlp_weights, with_accumulation
+from shared.printed import printed
 
 pytestmark = [pytest.mark.needs_onnx, pytest.mark.needs_torch]
 
@@ -303,8 +304,7 @@ def test_a_folder_without_a_case_is_refused(tmp_path: Path) -> None:
 
 def test_a_training_graph_is_run_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(mlp_case(tmp_path, 1) / "mlp_train" / "network.onnx")
-    assert run(["run", path, "--iterations", "2", "--json"]) == 0
-    summary = json.loads(capsys.readouterr().out)
+    summary = printed(capsys, "run", path, "--iterations", "2")
     assert summary["functional"]["passed"]
     assert "backward pass that the graph has of its own" in summary["functional"]["checked_against"]
     assert {"ACCUMULATE", "UPD", "LOSS"} <= {op["step"] for op in summary["ops"]}

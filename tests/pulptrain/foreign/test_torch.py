@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import numpy as np
@@ -14,6 +13,7 @@ from pulptrain.__main__ import run
 from pulptrain.foreign import foreign_model
 from pulptrain.foreign.foreign_model import ModelOptions, open_foreign
 from pulptrain.given.settings import Settings
+from shared.printed import printed
 
 NET = """
 import pathlib
@@ -91,8 +91,7 @@ def test_a_mistake_is_told_in_words_with_exit_code_2(net, case, capsys):
 
 @pytest.mark.needs_torch
 def test_a_module_runs_with_its_own_values_and_its_gradients_are_compared(net, capsys):
-    assert run(["run", "net.py:Net", "--input", "2,6", "--json", "--seed", "3"]) == 0
-    summary = json.loads(capsys.readouterr().out)
+    summary = printed(capsys, "run", "net.py:Net", "--input", "2,6", "--seed", "3")
     assert (net / "was_run").exists()
     assert summary["functional"]["module"]["tensors"] == 5
     assert summary["functional"]["module"]["passed"]
@@ -100,8 +99,7 @@ def test_a_module_runs_with_its_own_values_and_its_gradients_are_compared(net, c
 
 @pytest.mark.needs_torch
 def test_words_go_in_as_integers_below_the_size_of_the_table(net, capsys):
-    assert run(["run", "net.py:words", "--input", "int:2,3", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["functional"]["module"]["passed"]
+    assert printed(capsys, "run", "net.py:words", "--input", "int:2,3")["functional"]["module"]["passed"]
 
 
 @pytest.mark.needs_torch
@@ -174,8 +172,7 @@ def test_a_converted_module_gives_the_same_cycles_and_numbers(net, capsys):
         ["net.py:Net", "--input", "2,6", "--optimizer", "adam lr=0.01"],
         ["out.yaml", "--values", "out.npz"],
     ):
-        assert run(["run", *words, "--json", "--save-values", f"{len(found)}.npz"]) == 0
-        summary = json.loads(capsys.readouterr().out)
+        summary = printed(capsys, "run", *words, "--save-values", f"{len(found)}.npz")
         found.append((summary["cycles"], summary["loss"], summary["peak_bytes"]))
     assert found[0] == found[1]
     first, second = np.load("0.npz"), np.load("1.npz")

@@ -142,15 +142,16 @@ NOT_FOR_A_RUN_THAT_WAS_BEFORE = {
 def test_a_second_run_imports_nothing_slow_that_it_does_not_need(tmp_path: Path) -> None:
     arguments = ["run", "tutorial-cnn", "--no-functional", "--quiet", "--cache", str(tmp_path / "sqlite")]
     code = f"import sys; from pulptrain.__main__ import run; run({arguments}); print(*sys.modules)"
-    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what shipped files say is kept as compiled code is
+    environment = dict(os.environ)
+    if environment.pop("PYTHONDONTWRITEBYTECODE", ""):  # what shipped files say is kept as compiled code is
+        environment["PYTHONPYCACHEPREFIX"] = str(tmp_path)
 
     def imported() -> set[str]:
         command = [sys.executable, "-c", code]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=environment)
         return set(done.stdout.split())
 
-    assert {"ruamel.yaml", "arch.pricing.team_cost_model"} <= imported()
+    assert "arch.pricing.team_cost_model" in imported()
     assert not NOT_FOR_A_RUN_THAT_WAS_BEFORE & imported()
 
 

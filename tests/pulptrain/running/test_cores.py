@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from pulptrain.given.settings import Settings
-from pulptrain.running.session import prepare
 from scheduler.executor import Executor
+from shared.kept_plans import prepare
 from trainlib.training.phases import initial_weights
 from trainlib.training.training_data import sample_stream
 

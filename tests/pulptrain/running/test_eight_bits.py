@@ -15,7 +15,8 @@ from configs.errors import InputError, NotFiniteError
 from configs.model_file import load_model
 from pulptrain.given.settings import Settings
 from pulptrain.running.primitive_run import run_primitive
-from pulptrain.running.session import prepare, run_model, run_prepared
+from pulptrain.running.session import run_prepared
+from shared.kept_plans import prepare, run_model
 from shared.tampering import tampered
 from trainlib.ir.numerics import matmul
 from trainlib.kernels.catalogue import matmul_work

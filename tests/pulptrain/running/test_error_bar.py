@@ -11,9 +11,9 @@ from pulptrain.__main__ import run
 from pulptrain.given.settings import Settings, soc_timing
 from pulptrain.python.result import Result
 from pulptrain.running.error_bar import error_of
-from pulptrain.running.session import run_model
 from scheduler.time_line import DMA, L3, OFFLOAD, TEAM, TimeLine
 from scheduler.validation.error_bars import BESIDE, combined, shipped_table
+from shared.kept_plans import run_model
 from traces.report import error_line, evidence_line
 
 LINE = ((False, DMA, 100), (False, TEAM, 60), (False, OFFLOAD, 40), (True, "mm", 700), (True, "relu_fw", 100))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,9 @@ from configs.parameters import load_parameters
 from pulptrain.__main__ import run
 from pulptrain.given.settings import Settings
 from pulptrain.running.evidence import evidence_of, machine_label
-from pulptrain.running.session import run_model
 from scheduler.time_line import DMA, L3, OFFLOAD, TEAM, time_line, whole_line
+from shared.kept_plans import run_model
+from shared.printed import printed
 from traces.metrics import MasterTime
 from traces.report import evidence_line
 
@@ -122,8 +122,7 @@ def test_the_shares_sum_to_one_for_an_update_of_several_programs(separate: bool)
 
 
 def test_primitive_says_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["primitive", "relu", "--shape", "64", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["evidence"]
+    found = printed(capsys, "primitive", "relu", "--shape", "64")["evidence"]
     assert {*LABELS, "assumed_parameters", "largest_unmeasured"} == found.keys()
     assert shares(found)[0] == 0
 
@@ -132,8 +131,7 @@ def test_tune_says_it_of_the_tuned_iteration(tmp_path: Path, capsys: pytest.Capt
     cache, schedule = (str(tmp_path / name) for name in ("cache", "schedule.yaml"))
     command = ["tune", "simple-mlp", "--cuts", "1", "--workers", "1", "--resident", "off"]
     command += ["--cache", cache, "--schedule", schedule]
-    assert run([*command, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["evidence"]
+    found = printed(capsys, *command)["evidence"]
     shares(found)
     assert run([*command, "--evidence"]) == 0  # from the cache
     assert f"evidence {evidence_line(found)}" in " ".join(capsys.readouterr().out.split())

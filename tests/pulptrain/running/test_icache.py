@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from pulptrain.__main__ import run
+from shared.printed import printed
 
 RUN = ["primitive", "relu", "--shape", "8x8x8"]
 
 
 def summary(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
-    assert run([*RUN, "--json", *arguments]) == 0
-    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    found: dict[str, object] = printed(capsys, *RUN, *arguments)
     return found
 
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from configs.model_file import load_model
-from pulptrain.running.session import RunOutcome, run_model
+from pulptrain.running.session import RunOutcome
 from shared.agreement import compare, graph_tolerance
 from shared.initial_values import initial_values
+from shared.kept_plans import run_model
 from shared.oracle_torch import evaluate_torch
 from trainlib.ir.numerics import rounded
 from trainlib.references.reference import evaluate

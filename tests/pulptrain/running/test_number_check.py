@@ -19,9 +19,10 @@ from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from pulptrain.given.npz_file import read_values, write_values
 from pulptrain.given.settings import Settings
 from pulptrain.running.number_check import NumberCheck, functional_summary
-from pulptrain.running.session import prepare, run_model, run_prepared
+from pulptrain.running.session import run_prepared
 from pulptrain.running.training import stirred_values
 from scheduler.executor import Executor
+from shared.kept_plans import prepare, run_model
 from shared.paths import DATA
 from shared.tampering import tampered
 from shared.tiers import sweep_nine_of_ten

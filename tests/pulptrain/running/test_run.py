@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from pulptrain.given.settings import Settings
-from pulptrain.running.session import RunOutcome, run_model
+from pulptrain.running.session import RunOutcome
+from shared.kept_plans import run_model
 from traces.metrics import check_tracks
 from trainlib.ir.numerics import FP32_TOLERANCE
 from truth.given import torch_available
@@ -149,19 +150,23 @@ def test_a_row_parallel_kernel_leaves_linear_ig_on_one_core() -> None:
     assert by_rows["cycles"] > 4 * int(str(by_columns["cycles"]))
 
 
-def test_training_on_digits_reaches_90_percent_in_two_epochs() -> None:
-    training = run_model("digits-cnn", iterations=3000).summary["training"]
-    assert training["iterations"] == 3000
+@pytest.mark.parametrize(
+    ("iterations", "accuracy"), [(750, 0.8), pytest.param(3000, 0.9, marks=pytest.mark.slow)]
+)
+def test_training_on_digits_reaches_90_percent_in_two_epochs(iterations: int, accuracy: float) -> None:
+    """And 80 percent in half of the first."""
+    training = run_model("digits-cnn", iterations=iterations).summary["training"]
+    assert training["iterations"] == iterations
     assert training["test_samples"] == 297
-    assert training["test_accuracy"] >= 0.90
+    assert training["test_accuracy"] >= accuracy
     assert training["mean_loss_last"] < training["mean_loss_first"]
 
 
 def test_replayed_iterations_give_what_numpy_gives(tmp_path: Path) -> None:
     """Three iterations on the simulated memories end with the weights of three untiled ones."""
-    from pulptrain.running.session import prepare
     from scheduler.executor import Executor
     from shared.agreement import compare
+    from shared.kept_plans import prepare
     from trainlib.references.reference import evaluate
     from trainlib.training.phases import initial_weights
     from trainlib.training.training_data import sample_stream

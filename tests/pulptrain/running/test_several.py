@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 import pulptrain as pt
 from configs.errors import DoesNotFitError, InputError
-from pulptrain.__main__ import run
+from shared.printed import printed
 
 MODEL = """name: several
 inputs: {left: {shape: [4]}, words: {shape: [5], classes: 11}}
@@ -107,13 +106,11 @@ def test_searches_take_what_shares_weights_and_follows_a_schedule(
     Path("e.yaml").write_text("name: e\nmodel: m.yaml\nsweep: {cores: [1, 4]}\n")
     found = []
     for workers in ("1", "2"):
-        assert run(["explore", "e.yaml", "--json", "--no-cache", "--workers", workers]) == 0
-        found.append(json.loads(capsys.readouterr().out)["points"])
+        found.append(printed(capsys, "explore", "e.yaml", "--no-cache", "--workers", workers)["points"])
     assert found[0] == found[1]
     assert all(point["cycles"] > 0 for point in found[0])
     few = ["--cuts", "1", "--lowerings", "keep", "--im2col", "keep"]
-    assert run(["tune", "m.yaml", "--json", "--no-cache", "--workers", "2", *few]) == 0
-    tuned = json.loads(capsys.readouterr().out)
+    tuned = printed(capsys, "tune", "m.yaml", "--no-cache", "--workers", "2", *few)
     assert tuned["cycles"] <= tuned["untuned_cycles"]
 
 

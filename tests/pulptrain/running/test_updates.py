@@ -10,7 +10,8 @@ import pytest
 from configs.model_file import load_model
 from pulptrain.cli import dispatch
 from pulptrain.given.settings import Settings
-from pulptrain.running.session import run_model
+from shared.kept_plans import run_model
+from shared.printed import printed
 from shared.training_form_models import CNN, changed, written
 from trainlib.references.reference import evaluate
 from trainlib.training.phases import build_training_graph, build_training_phases, initial_weights
@@ -142,8 +143,7 @@ def test_dtype_and_batch_replace_those_of_the_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = written(tmp_path, NET)
-    assert dispatch(["run", path, "--dtype", "bf16", "--batch", "3", "--json"]) == 0
-    summary = json.loads(capsys.readouterr().out)
+    summary = printed(capsys, "run", path, "--dtype", "bf16", "--batch", "3")
     plain = run_model(path).summary
     assert summary["macs"] == 3 * plain["macs"]
     assert summary["functional"]["tolerance"] > plain["functional"]["tolerance"]

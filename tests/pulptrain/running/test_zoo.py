@@ -8,7 +8,7 @@ import pytest
 
 from configs.library import list_names
 from pulptrain.given.settings import Settings
-from pulptrain.running.session import run_model
+from shared.kept_plans import run_model
 from shared.tiers import sweep_nine_of_ten
 
 QUICK = ("simple-mlp", "tutorial-cnn", "digits-cnn", "tiny-transformer", "deep-autoencoder")

@@ -24,6 +24,7 @@ from pulptrain.show.validation_summary import validation_summary
 from scheduler.validation import runner
 from scheduler.validation.rows.kinds import KINDS
 from shared.paths import MEASURED
+from shared.printed import printed
 
 DMA = str(MEASURED / "dma.csv.gz")
 T = TypeVar("T")
@@ -269,8 +270,7 @@ def test_a_row_without_a_measured_time_has_a_prediction_and_no_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The base that other rows are counted from takes no time by definition."""
-    assert run([*MICRO_ROWS, "--where", "name=empty,nop", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+    report = printed(capsys, *MICRO_ROWS, "--where", "name=empty,nop")
     bases = [row for row in report["rows"] if "-empty-" in row["id"]]
     assert len(bases) == report["not_measured"] == 12
     assert all(row["predicted"] == 0 and row["error_percent"] is None for row in bases)

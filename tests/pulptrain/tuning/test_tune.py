@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,6 +23,7 @@ from scheduler.search.cache import ResultCache
 from scheduler.tuner import search_space, strategies
 from scheduler.tuner.schedule_file import load_schedule
 from shared.paths import ROOT
+from shared.printed import printed
 from shared.tuner_case import SMALL_MODEL
 
 SIMPLE = ["--cores", "2", "--l1", "16KiB", "--fpus", "private", "--bank-conflicts", "off"]
@@ -53,39 +53,33 @@ def evaluations_in(cache: str) -> int:
             return 0
 
 
-def answer(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    assert run([*arguments, "--json"]) == 0
-    result: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return result
-
-
 def test_run_takes_the_cycles_that_tune_found(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    tuned = answer(tune(model, "--no-cache", "--schedule", "s.yaml"), capsys)
+    tuned = printed(capsys, *tune(model, "--no-cache", "--schedule", "s.yaml"))
     assert tuned["schedule"] == "s.yaml"
     assert tuned["pruned"] == tuned["candidates"] - tuned["evaluated"] > 0
     assert tuned["strategy"] == "pruned"
     first = tuned["choices"][0]
     assert first["op"] == "conv.FW"
     assert {"step", "kernel", "tile", "loop_order", "buffering", "cycles", "runner_up"} <= set(first)
-    ran = answer(["run", model, *SIMPLE, "--schedule", "s.yaml"], capsys)
+    ran = printed(capsys, "run", model, *SIMPLE, "--schedule", "s.yaml")
     assert ran["cycles"] == tuned["cycles"]
     assert ran["functional"]["passed"]
-    plain = answer(["run", model, *SIMPLE], capsys)
+    plain = printed(capsys, "run", model, *SIMPLE)
     assert plain["cycles"] == tuned["untuned_cycles"] > tuned["cycles"]
 
 
 def test_the_network_pass_gains_and_run_honours_it(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    apart = answer(tune(model, "--cache", "c", "--resident", "off", "--schedule", "apart.yaml"), capsys)
-    tuned = answer(tune(model, "--cache", "c", "--schedule", "s.yaml"), capsys)
+    apart = printed(capsys, *tune(model, "--cache", "c", "--resident", "off", "--schedule", "apart.yaml"))
+    tuned = printed(capsys, *tune(model, "--cache", "c", "--schedule", "s.yaml"))
     assert apart["resident"] == []
     stay = tuned["resident"][0]
     assert stay["program"] == "iteration"
     assert stay["before_cycles"] == apart["cycles"]
     assert stay["after_cycles"] == tuned["cycles"] < apart["cycles"]
-    ran = answer(["run", model, *SIMPLE, "--schedule", "s.yaml"], capsys)
+    ran = printed(capsys, "run", model, *SIMPLE, "--schedule", "s.yaml")
     assert ran["cycles"] == tuned["cycles"]
     assert sorted(ran["resident"]) == sorted(stay["resident"])
-    again = answer(tune(model, "--cache", "c", "--schedule", "again.yaml"), capsys)
+    again = printed(capsys, *tune(model, "--cache", "c", "--schedule", "again.yaml"))
     assert Path("again.yaml").read_bytes() == Path("s.yaml").read_bytes()
     assert again["resident"] == tuned["resident"]
 
@@ -96,16 +90,16 @@ def test_an_update_of_its_own_is_tuned_and_run_with_the_same_cycles(
     Path("twice.yaml").write_text(
         SMALL_MODEL.replace("learning_rate: 0.1}", "learning_rate: 0.1, accumulate: 2}")
     )
-    tuned = answer(tune("twice.yaml", "--no-cache", "--schedule", "s.yaml"), capsys)
+    tuned = printed(capsys, *tune("twice.yaml", "--no-cache", "--schedule", "s.yaml"))
     assert [stay["program"] for stay in tuned["resident"]] == ["iteration", "update"]
-    ran = answer(["run", "twice.yaml", *SIMPLE, "--schedule", "s.yaml"], capsys)
+    ran = printed(capsys, "run", "twice.yaml", *SIMPLE, "--schedule", "s.yaml")
     assert ran["cycles"] == tuned["cycles"]
 
 
 def test_a_resident_tensor_the_model_has_not_is_refused(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answer(tune(model, "--no-cache", "--schedule", "s.yaml"), capsys)
+    printed(capsys, *tune(model, "--no-cache", "--schedule", "s.yaml"))
     text = Path("s.yaml").read_text()
     first = re.search(r"^    - ([\w.]+)", text, re.MULTILINE)
     assert first is not None
@@ -120,7 +114,7 @@ def test_the_im2col_that_tune_chose_is_the_one_that_runs(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The layer says cores; its steps go other ways, by the file or by the command line."""
-    tuned = answer(tune(model, "--no-cache", "--resident", "off", "--schedule", "s.yaml"), capsys)
+    tuned = printed(capsys, *tune(model, "--no-cache", "--resident", "off", "--schedule", "s.yaml"))
     ways = {choice["op"]: choice["variant"] for choice in tuned["choices"]}
     assert ways == {
         "conv.FW": "dma",
@@ -130,15 +124,15 @@ def test_the_im2col_that_tune_chose_is_the_one_that_runs(
         "conv.WG": "dma",
         "conv.UPD": "",
     }
-    ran = answer(["run", model, *SIMPLE, "--schedule", "s.yaml"], capsys)
+    ran = printed(capsys, "run", model, *SIMPLE, "--schedule", "s.yaml")
     assert ran["cycles"] == tuned["cycles"]
     assert ran["functional"]["passed"]
-    kept = answer(tune(model, "--no-cache", "--resident", "off", "--im2col", "keep"), capsys)
+    kept = printed(capsys, *tune(model, "--no-cache", "--resident", "off", "--im2col", "keep"))
     assert {choice["variant"] for choice in kept["choices"]} == {""}
     assert kept["candidates"] < tuned["candidates"]
     assert kept["cycles"] > tuned["cycles"]
     # What the command line says of an op goes first: the file's tile and kernel are of a way it does not go.
-    other = answer(["run", model, *SIMPLE, "--schedule", "s.yaml", "--im2col", "FW=none"], capsys)
+    other = printed(capsys, "run", model, *SIMPLE, "--schedule", "s.yaml", "--im2col", "FW=none")
     assert [op["kernel"] for op in other["ops"] if op["name"] == "conv.FW"] == [""]
     assert [op["tile"] for op in other["ops"][1:]] == [op["tile"] for op in ran["ops"][1:]]
 
@@ -186,9 +180,9 @@ def test_tune_takes_the_cheaper_variant_and_run_the_one_it_took(
     names = {"pw2.IG", "dw.WG", "dw.IG", "sum.FW", "dw.ACC"}
 
     def chosen(*more: str) -> dict[str, tuple[str, int]]:
-        tuned = answer(tune("block.yaml", *options, *more, "--schedule", "schedule.yaml"), capsys)
+        tuned = printed(capsys, *tune("block.yaml", *options, *more, "--schedule", "schedule.yaml"))
         assert {choice["op"] for choice in tuned["choices"] if choice["variant"]} <= names
-        ran = answer(["run", "block.yaml", *SIMPLE, "--schedule", "schedule.yaml"], capsys)
+        ran = printed(capsys, "run", "block.yaml", *SIMPLE, "--schedule", "schedule.yaml")
         assert ran["cycles"] == tuned["cycles"]
         assert ran["functional"]["passed"]
         in_run = {op["name"]: op["variant"] for op in ran["ops"]}
@@ -215,15 +209,15 @@ def test_a_model_as_published_is_tuned_and_run_as_such(
     Path("block.yaml").write_text(BLOCK)
     options = ("--variant", "as-published")
     keep = ("--no-cache", "--resident", "off", "--lowerings", "keep")
-    tuned = answer(tune("block.yaml", *keep, *options), capsys)
+    tuned = printed(capsys, *tune("block.yaml", *keep, *options))
     assert "sum.IG" in [choice["op"] for choice in tuned["choices"]]
-    ran = answer(["run", "block.yaml", *SIMPLE, *options, "--schedule", "schedule.yaml"], capsys)
+    ran = printed(capsys, "run", "block.yaml", *SIMPLE, *options, "--schedule", "schedule.yaml")
     assert ran["cycles"] == tuned["cycles"]
     published = {op["name"] for op in ran["ops"] if op["variant"] == "as-published"}
     assert published == {"sum.FW", "sum.IG", "dw.WG", "dw.IG", "dw.ACC"}
     assert run(["run", "block.yaml", *SIMPLE, "--schedule", "schedule.yaml"]) == 2
     assert "not for block as it is now" in capsys.readouterr().err
-    one = answer(["run", "block.yaml", *SIMPLE, "--variant", "dw.WG=as-published"], capsys)
+    one = printed(capsys, "run", "block.yaml", *SIMPLE, "--variant", "dw.WG=as-published")
     assert [op["name"] for op in one["ops"] if op["variant"] == "as-published"] == ["dw.WG"]
 
 
@@ -233,7 +227,7 @@ def test_a_1d_convolution_is_never_unrolled_by_the_dma(
     text = BLOCK[: BLOCK.index("layers:")].replace("[4, 4, 4]", "[2, 12]")
     layers = "layers:\n  - {name: conv, type: conv1d, out_channels: 4, kernel: 3}\n"
     Path("line.yaml").write_text(text + layers)
-    tuned = answer(tune("line.yaml", "--no-cache", "--resident", "off"), capsys)
+    tuned = printed(capsys, *tune("line.yaml", "--no-cache", "--resident", "off"))
     assert {choice["variant"] for choice in tuned["choices"]} <= {"", "cores", "none"}
     assert run(["run", "line.yaml", *SIMPLE, "--im2col", "conv.FW=dma"]) == 2
     assert "one of cores, none" in capsys.readouterr().err
@@ -251,7 +245,7 @@ def test_what_is_said_of_an_op_holds_in_the_program_that_has_it(
         "--tile",
         "conv.UPD=d0:2",
     ]
-    ran = answer(["run", model, *SIMPLE, *chosen], capsys)
+    ran = printed(capsys, "run", model, *SIMPLE, *chosen)
     ops = {op["name"]: op for op in ran["ops"]}
     assert ops["conv.WG"]["kernel"] == "mm_M"
     assert ops["conv.FW"]["kernel"] == ""
@@ -262,18 +256,18 @@ def test_what_is_said_of_an_op_holds_in_the_program_that_has_it(
 
 def test_layouts_are_searched_recorded_and_run(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     cache = ["--cache", "c", "--resident", "off"]
-    kept = answer(tune(model, *cache), capsys)
-    last = answer(tune(model, *cache, "--layout", "HWC", "--schedule", "hwc.yaml"), capsys)
+    kept = printed(capsys, *tune(model, *cache))
+    last = printed(capsys, *tune(model, *cache, "--layout", "HWC", "--schedule", "hwc.yaml"))
     assert (kept["layout"], last["layout"]) == ({}, {"conv": "HWC"})
     assert "layout: {conv: HWC}" in Path("hwc.yaml").read_text()
-    ran = answer(["run", model, *SIMPLE, "--schedule", "hwc.yaml"], capsys)
+    ran = printed(capsys, "run", model, *SIMPLE, "--schedule", "hwc.yaml")
     assert ran["cycles"] == last["cycles"]
     assert ran["functional"]["passed"]
     assert "conv.layout.FW" in [op["name"] for op in ran["ops"]]
-    found = answer(tune(model, *cache, "--layout", "search", "--schedule", "s.yaml"), capsys)
+    found = printed(capsys, *tune(model, *cache, "--layout", "search", "--schedule", "s.yaml"))
     assert found["cycles"] == min(kept["cycles"], last["cycles"])
-    again = answer(
-        tune(model, *cache, "--layout", "search", "--workers", "2", "--schedule", "again.yaml"), capsys
+    again = printed(
+        capsys, *tune(model, *cache, "--layout", "search", "--workers", "2", "--schedule", "again.yaml")
     )
     assert again["choices"] == found["choices"]
     assert Path("again.yaml").read_bytes() == Path("s.yaml").read_bytes()
@@ -290,7 +284,7 @@ def test_layouts_are_searched_recorded_and_run(model: str, capsys: pytest.Captur
 def test_a_layout_edited_to_what_cannot_be_is_told_at_its_line(
     model: str, edited: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answer(tune(model, "--cache", "c", "--layout", "HWC"), capsys)
+    printed(capsys, *tune(model, "--cache", "c", "--layout", "HWC"))
     text = Path("schedule.yaml").read_text()
     Path("schedule.yaml").write_text(text.replace("layout: {conv: HWC}", edited))
     assert run(["run", model, *SIMPLE, "--schedule", "schedule.yaml"]) == 2
@@ -302,21 +296,21 @@ def test_a_layout_edited_to_what_cannot_be_is_told_at_its_line(
 def test_residents_of_the_command_line_go_before_those_of_the_file(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tuned = answer(tune(model, "--cache", "c", "--schedule", "s.yaml"), capsys)
+    tuned = printed(capsys, *tune(model, "--cache", "c", "--schedule", "s.yaml"))
     stay = tuned["resident"][0]
     assert stay["resident"]
     with_file = ["run", model, *SIMPLE, "--schedule", "s.yaml"]
-    off = answer([*with_file, "--resident", "off"], capsys)
+    off = printed(capsys, *with_file, "--resident", "off")
     assert off["resident"] == []
     assert off["cycles"] == stay["before_cycles"] > tuned["cycles"]
-    one = answer([*with_file, "--resident", "conv.out"], capsys)
+    one = printed(capsys, *with_file, "--resident", "conv.out")
     assert [text.partition("@")[0] for text in one["resident"]] == ["conv.out"]
 
 
 def test_equal_runs_write_equal_files(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     cache = ["--cache", "c.sqlite"]
-    one = answer(tune(model, *cache, "--schedule", "1.yaml"), capsys)
-    two = answer(tune(model, *cache, "--schedule", "2.yaml", "--workers", "2"), capsys)
+    one = printed(capsys, *tune(model, *cache, "--schedule", "1.yaml"))
+    two = printed(capsys, *tune(model, *cache, "--schedule", "2.yaml", "--workers", "2"))
     assert Path("1.yaml").read_bytes() == Path("2.yaml").read_bytes()
     assert one["simulator"]["cached"] == 0
     assert two["simulator"]["cached"] == two["evaluated"]
@@ -326,8 +320,8 @@ def test_equal_runs_write_equal_files(model: str, capsys: pytest.CaptureFixture[
 
 
 def test_a_schedule_is_the_start_of_the_next_search(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    first = answer(tune(model, "--no-cache"), capsys)
-    again = answer(tune(model, "--no-cache", "--start", "schedule.yaml"), capsys)
+    first = printed(capsys, *tune(model, "--no-cache"))
+    again = printed(capsys, *tune(model, "--no-cache", "--start", "schedule.yaml"))
     best = [(choice["op"], choice["tile"], choice["kernel"]) for choice in first["choices"]]
     assert best == [(choice["op"], choice["tile"], choice["kernel"]) for choice in again["choices"]]
     assert again["evaluated"] <= first["evaluated"]
@@ -389,7 +383,7 @@ def test_ctrl_c_leaves_a_schedule_that_runs(
     monkeypatch.setattr(ResultCache, "write", write)
     choices = load_schedule("schedule.yaml").choices
     assert 0 < len(choices) < 4
-    assert answer(["run", model, *SIMPLE, "--schedule", "schedule.yaml"], capsys)["functional"]["passed"]
+    assert printed(capsys, "run", model, *SIMPLE, "--schedule", "schedule.yaml")["functional"]["passed"]
 
 
 @pytest.mark.parametrize(
@@ -421,10 +415,10 @@ def test_a_search_for_all_cuts_is_bounded_and_says_so(
     model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ("--cuts", "0", "--strategy", "paper", "--no-cache", "--workers", "1", "--resident", "off")
-    assert answer(tune(model, *options), capsys)["bounded"] == []
+    assert printed(capsys, *tune(model, *options))["bounded"] == []
     for module in (search_space, strategies):
         monkeypatch.setattr(module, "MOST_CUTS", 2)
-    few = answer(tune(model, *options), capsys)
+    few = printed(capsys, *tune(model, *options))
     assert few["bounded"]
     assert all(choice["candidates"] <= 4 * 60 for choice in few["choices"])
     assert run([*tune(model, *options)]) == 0

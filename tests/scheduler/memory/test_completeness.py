@@ -13,10 +13,10 @@ from arch.spec.program import Action, Compute, DmaStart, Program, Release, UdmaS
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from pulptrain.given.settings import Settings
 from pulptrain.running.machine import Prepared
-from pulptrain.running.session import prepare
 from scheduler.executor import Executor
 from scheduler.memory.completeness import IncompleteError, check_complete
 from scheduler.schedule import Schedule
+from shared.kept_plans import prepare
 
 NET = ModelSpec(
     name="net",

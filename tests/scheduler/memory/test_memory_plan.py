@@ -15,7 +15,6 @@ from arch.spec.soc_config import load_soc
 from configs.errors import InputError
 from configs.model_file import load_model
 from pulptrain.given.settings import Settings, with_options
-from pulptrain.running.session import prepare
 from scheduler.addresses.allocation import (
     Allocation,
     OverlapError,
@@ -32,6 +31,7 @@ from scheduler.addresses.placement import ORDERS, best_fit, first_fit, place
 from scheduler.addresses.plan_options import PlanOptions
 from scheduler.executor import Executor
 from scheduler.memory.memory_plan import plan_memory
+from shared.kept_plans import prepare
 from trainlib.training.phases import build_training_graph
 
 

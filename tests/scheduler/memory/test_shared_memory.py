@@ -11,11 +11,11 @@ from configs.errors import DoesNotFitError
 from configs.units import parse_bytes
 from pulptrain.given.settings import Settings
 from pulptrain.running.machine import Machine
-from pulptrain.running.session import prepare, run_model
 from scheduler.addresses.allocation import check_no_overlap
 from scheduler.addresses.plan_options import PlanOptions
 from scheduler.memory.memory_plan import plan_memory
 from scheduler.memory.shared_memory import plans_beside, shared_places
+from shared.kept_plans import prepare, run_model
 from shared.tiers import sweep_nine_of_ten
 from shared.training_form_models import CNN, changed, written
 from trainlib.ir.graph import KEPT_KINDS

@@ -14,12 +14,12 @@ from arch.spec.soc_config import load_soc
 from configs.errors import DoesNotFitError
 from configs.model_file import load_model
 from pulptrain.given.settings import Settings, with_options
-from pulptrain.running.session import prepare, run_model
 from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import Life
 from scheduler.addresses.plan_options import PlanOptions
 from scheduler.memory.l2_staging import HomeChoice, Stay, spare_slots, stays_of
 from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
+from shared.kept_plans import prepare, run_model
 from shared.tiers import sweep_nine_of_ten
 from shared.touched_spans import spans
 from traces.events import TRANSFER

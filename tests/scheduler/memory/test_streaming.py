@@ -17,8 +17,8 @@ from arch.spec.soc_config import load_soc
 from configs.errors import DoesNotFitError, RaceError
 from configs.model_file import load_model
 from pulptrain.given.settings import Settings, with_options
+from pulptrain.running import session
 from pulptrain.running.program_text import program_lines
-from pulptrain.running.session import prepare, run_model
 from scheduler.addresses.allocation import Allocation, check_no_overlap
 from scheduler.addresses.plan_options import PlanOptions
 from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
@@ -31,6 +31,7 @@ from scheduler.tiles.tiling import Tiler, Tiling
 from scheduler.tiles.tiling_candidates import enumerate_tilings
 from scheduler.tiles.transfers import lines_of
 from scheduler.tiles.udma_cost import UdmaCost
+from shared.kept_plans import prepare, run_model
 from shared.soc_fixture import (
     COMPLETION,
     L3_BURST,
@@ -299,7 +300,7 @@ def test_the_plan_has_every_slot_with_level_address_size_and_life() -> None:
 
 
 def test_the_same_question_has_the_same_answer() -> None:
-    first, second = (prepare("digits-cnn", Settings(l2="8KiB")).schedule for _ in range(2))
+    first, second = (session.prepare("digits-cnn", Settings(l2="8KiB")).schedule for _ in range(2))
     assert program_lines(first.program) == program_lines(second.program)
     assert first.plan.streams == second.plan.streams
 

@@ -12,8 +12,8 @@ from arch.spec.program import Compute
 from arch.spec.soc_config import load_soc
 from configs.model_file import load_model
 from pulptrain.given.settings import Settings
-from pulptrain.running.session import prepare
 from scheduler.tiles.tiling import Tiler
+from shared.kept_plans import prepare
 from trainlib.ir.steps import KernelChoice
 from trainlib.registry import lowering_of
 from trainlib.training.phases import build_training_graph

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from arch.blocks.soc import Soc
-from arch.pricing.issued import issued
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.soc_config import load_soc
 from pulptrain.given.settings import with_options
@@ -96,7 +95,7 @@ def test_issued_instructions_are_those_the_cost_model_counts() -> None:
     for kernel in ("mm", "mm_M", "mm_unroll_2x4"):
         work = matmul_work(kernel, "clang-xpulp", 12, 20, 9, False, 1, 0, 4096, 8192)
         priced = COST_MODEL.price(work)
-        assert issued(work.cores[0].body) == priced.cores[0].instructions
+        assert work.issued[0] == priced.cores[0].instructions
 
 
 def test_the_short_list_counts_kernels_and_transfers_not_transfers_alone() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from configs.errors import InputError
 from pulptrain.__main__ import run
+from shared.printed import printed
 from traces.memory_table import CSV_NAME, MemoryBlock, read_blocks, write_blocks
 from traces.metrics import OpMetrics
 from traces.pictures.memory_map import KIND_STYLES, draw_memory_map
@@ -98,8 +99,7 @@ def test_a_run_leaves_its_map_with_the_peaks_of_its_summary(folder: Path) -> Non
 
 def test_plot_draws_the_map_alone_and_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (folder / "memory.png").read_bytes()
-    assert run(["plot", str(folder), "--what", "memory", "--json"]) == 0
-    names = [Path(name).name for name in json.loads(capsys.readouterr().out)["pictures"]]
+    names = [Path(name).name for name in printed(capsys, "plot", str(folder), "--what", "memory")["pictures"]]
     assert names == ["memory.png", "memory.svg"]
     assert (folder / "memory.png").read_bytes() == before
     assert run(["plot", str(folder), "--what", "memroy"]) == 2

@@ -12,6 +12,7 @@ from arch.spec.isa import Loop
 from configs.grades import MEASURED
 from pulptrain.__main__ import run
 from shared.primitive_harness import all_cases, check_work
+from shared.printed import printed
 from shared.vector_calls import vector_work
 from trainlib.kernels import nest, transform
 from trainlib.kernels.catalogue import codegen_names, kind_of
@@ -104,8 +105,7 @@ def test_post_increment_stays_free_with_branch_loops_and_costs_on_a_plain_core()
 
 
 def test_the_listing_has_the_evidence_and_the_kind_of_a_kernel(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["list", "kernels", "--json"]) == 0
-    rows = {(row["codegen"], row["kernel"]): row for row in json.loads(capsys.readouterr().out)["kernels"]}
+    rows = {(row["codegen"], row["kernel"]): row for row in printed(capsys, "list", "kernels")["kernels"]}
     assert rows[COMPILED, "mm"]["kind"] == "matmul"
     assert rows[COMPILED, "mm"]["evidence"] == "measured"
     assert rows["clang-rv32", "gelu_fw"]["evidence"] == "estimated"

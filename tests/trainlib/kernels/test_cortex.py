@@ -14,7 +14,7 @@ from arch.spec.soc_config import load_soc
 from configs.parameters import default_codegen
 from pulptrain.given.settings import Settings
 from pulptrain.running.kernel_cost import kernel_cost
-from pulptrain.running.session import run_model
+from shared.kept_plans import run_model
 from shared.paths import MEASURED
 from trainlib.kernels.catalogue import kernel_names, matmul_work
 from trainlib.kernels.evidence import nest_evidence

@@ -60,7 +60,7 @@ def test_a_vector_add_has_one_price() -> None:
     in_place = vector_add_call(CHOICE, total="x", term="g", elements=512)
     build = TileBuilder(CHOICE, FP32)
     build.add(Piece("x", (512,)), Piece("g", (512,)))
-    assert priced(in_place, 0, 4096) == priced(build.calls[0], 0, 4096)
+    assert priced(in_place, 0, 4096) == priced(build.calls()[0], 0, 4096)
     adds = [
         calls_of(build_layer_graph(name, {}, [DrawnInput((16, 32)), DrawnInput((16, 32))]), "FW")
         for name in ("add", "broadcast_add")

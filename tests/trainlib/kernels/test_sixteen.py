@@ -15,9 +15,9 @@ from configs.dtypes import element_bytes, is_float
 from configs.errors import InputError
 from configs.model_file import load_model
 from pulptrain.given.settings import Settings
-from pulptrain.running.session import run_model
 from scheduler.tuner.search_space import Question
 from scheduler.tuner.task import task_of
+from shared.kept_plans import run_model
 from shared.primitive_harness import CODEGEN, Case, build, cases_of
 from shared.tiers import sweep_nine_of_ten
 from trainlib.ir.steps import KernelChoice, find_part

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from configs.errors import ConfigError, InputError
 from pulptrain.__main__ import run
 from pulptrain.running.kernel_cost import kernel_cost
 from shared.paths import ROOT
+from shared.printed import printed
 from trainlib.kernels.catalogue import matmul_work
 from trainlib.kernels.kernel_file import full_section, quick_section
 from trainlib.kernels.library import LIBRARY
@@ -35,8 +35,7 @@ def test_the_page_says_what_the_commands_do(files: Path, capsys: pytest.CaptureF
     assert [shown for _, shown in commands] == [command for command, _ in commands]
     results = []
     for command, _ in commands:
-        assert run([*command.split(), "--json"]) == 0
-        results.append(json.loads(capsys.readouterr().out))
+        results.append(printed(capsys, *command.split()))
     mine, dot, transpose = results
     # Rows of 50 over 8 cores: seven cores have 7 rows, and a turn of the inner loop is a load and a store.
     assert transpose["instructions"] > 2 * 50 * 50

@@ -11,11 +11,11 @@ from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.soc_config import load_soc
 from configs.errors import ConfigError, InputError
 from configs.model_file import load_model
-from pulptrain.running.session import run_model
 from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule
 from shared.initial_values import initial_values
+from shared.kept_plans import run_model
 from shared.oracle_torch import evaluate_torch
 from trainlib.ir.graph import KEPT_KINDS
 from trainlib.references.reference import evaluate

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.errors import InputError
-from pulptrain.running.session import run_model
+from shared.kept_plans import run_model
 from shared.training_form_models import CNN, changed, check_against_torch, graph_of, values_of, written
 from trainlib.references.reference import evaluate
 from trainlib.registry import lowering_of

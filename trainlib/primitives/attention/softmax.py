@@ -99,7 +99,7 @@ class RowPasses:
 
         pieces = {name: Piece(place, shapes[place]) for name, place in places.items()}
         choice, dtype = self.build.choice, self.build.dtype
-        self.build.calls.append(kernel_call(choice, nest, sizes, pieces, reads, writes, function, dtype))
+        self.build.call(lambda: kernel_call(choice, nest, sizes, pieces, reads, writes, function, dtype))
 
 
 class Rows(NoMatmul):

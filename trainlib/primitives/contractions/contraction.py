@@ -26,6 +26,9 @@ BATCH = "n"
 MOST_SPACES = 1024
 """Nests of ops a description keeps ready."""
 
+MOST_TASKS = 4096
+"""Tiles a step keeps: others of the same shape call the same kernels."""
+
 BIAS, BIAS_GRADIENT = "b", "db"
 """Roles of the bias, which is added to every element of a channel, and of its gradient."""
 
@@ -84,6 +87,25 @@ class LoopTile:
             region = [region[axis] for axis in order]
         return Operand(self.op[role], tuple(region), role)
 
+    @property
+    def shape(self) -> object:
+        """All that kernels can see of where a tile lies; None in groups, which may end within a tile."""
+        found: list[object] = [(stop - start, start == 0) for start, stop in self.ranges.values()]
+        for access in self.space.accesses.values():
+            for index in access:
+                if index.loop is None:
+                    if any(term.block or term.period for term in index.terms):
+                        return None
+                    span = index.span(self.ranges)
+                    found.append((span.count, span.before, span.after))
+        return tuple(found)
+
+    def operand(self, buffer: str) -> Operand:
+        """The box in a buffer: of a tensor of the contraction, or of the bias or its gradient."""
+        if buffer in (BIAS, BIAS_GRADIENT):
+            return Operand(self.op[buffer], (self.ranges["co"],), buffer)
+        return self.box(next(name for name in self.space.accesses if self.role(name) == buffer))
+
     def begins(self, *loops: str) -> bool:
         """Whether the tile holds the first iteration of some loops."""
         return all(self.ranges[loop][0] == 0 for loop in loops)
@@ -110,6 +132,10 @@ class Strategy(ABC):
     def meeting(self, op: Op) -> tuple[tuple[str, ...], ...]:
         """Loops that decide together on a scratch buffer: none."""
         return ()
+
+    def same_calls(self, op: Op) -> bool:
+        """Whether tiles of one `LoopTile.shape` have the same scratch and calls: not known."""
+        return False
 
     def default_kernel(self, op: Op, space: Space) -> str:
         """Matmul kernel used when the user names none; empty without a matmul.
@@ -162,6 +188,7 @@ class ContractionStep:
     result: str
     strategy: Strategy
     roles: Mapping[str, str] = field(default_factory=dict)
+    _tasks: dict[object, tuple[Op, TileTask]] = field(default_factory=dict, compare=False, repr=False)
 
     def space(self, op: Op) -> Space:
         """The nest of the step."""
@@ -199,7 +226,21 @@ class ContractionStep:
         space = self.space(op)
         orders = self.description.orders(op)
         tile = LoopTile(op, tensors, space, space.whole(ranges), choice, self.roles, orders)
-        return self.strategy.task(tile)
+        shape = tile.shape if self.strategy.same_calls(op) else None
+        if shape is None:
+            return self.strategy.task(tile)
+        key = id(op), tile.dtype, choice, shape
+        kept = self._tasks.get(key)
+        if kept is not None:
+            task = kept[1]
+            inputs = tuple([tile.operand(item.buffer) for item in task.inputs])
+            outputs = tuple([tile.operand(item.buffer) for item in task.outputs])
+            return TileTask(inputs, outputs, task.scratch, task.calls)
+        task = self.strategy.task(tile)
+        if len(self._tasks) >= MOST_TASKS:
+            self._tasks.clear()
+        self._tasks[key] = op, task  # kept alive, so that its number stays its own
+        return task
 
     def default_kernel(self, op: Op) -> str:
         """That of the strategy."""

@@ -67,6 +67,10 @@ class _AsAsked(Strategy):
     def _of(self, op: Op) -> Strategy:
         return self.direct if op.attributes["im2col"] == "none" else self.matrix
 
+    def same_calls(self, op: Op) -> bool:
+        """That of the chosen one."""
+        return self._of(op).same_calls(op)
+
     def uncut(self, op: Op) -> tuple[str, ...]:
         """Those of the chosen one."""
         return self._of(op).uncut(op)

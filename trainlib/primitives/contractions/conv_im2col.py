@@ -68,6 +68,10 @@ class Unrolled:
 class Im2col(Strategy):
     """FW, WG and IG by im2col and matmul, in the way the layer's `im2col` says (``cores`` or ``dma``)."""
 
+    def same_calls(self, op: Op) -> bool:
+        """Where the cores unroll: what the DMA has yet to complete depends on the place."""
+        return bool(op.attributes["im2col"] == "cores")
+
     def uncut(self, op: Op) -> tuple[str, ...]:
         """The kernel window."""
         return WINDOW

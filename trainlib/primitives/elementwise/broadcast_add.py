@@ -161,10 +161,9 @@ class BroadcastGradient(NoMatmul):
         if prod(shape) == prod(wide):
             build.copy(Piece("dy", wide), Piece(target, shape))
         else:
-            build.calls += [
-                fill_call(choice, target, shape, 0.0, tensor.dtype),
-                _add_call(choice, (target, "dy", target), (shape, wide, shape), wide, tensor.dtype),
-            ]
+            arrays, shapes = (target, "dy", target), (shape, wide, shape)
+            build.call(lambda: fill_call(choice, target, shape, 0.0, tensor.dtype))
+            build.call(lambda: _add_call(choice, arrays, shapes, wide, tensor.dtype))
         return build.task((box(op, "dy", *region),), (box(op, target, *written),))
 
 

@@ -23,6 +23,7 @@ from trainlib.ir.steps import (
     Function,
     KernelCall,
     KernelChoice,
+    LateTask,
     Operand,
     Ranges,
     Tensors,
@@ -141,13 +142,11 @@ class ElementwiseLowering(NoMatmul):
             return Operand(names[role], ((0, 1),) if role in self.numbers else region, role)
 
         elements = region_elements(region)
-        return TileTask(
-            inputs=tuple(operand(role) for role in reads),
-            outputs=tuple(operand(role) for role in writes),
-            scratch=(),
-            calls=tuple(
-                _loop_call(choice, op, loop, dtypes, elements, writes, self.numbers) for loop in loops
-            ),
+        return LateTask(
+            tuple([operand(role) for role in reads]),
+            tuple([operand(role) for role in writes]),
+            (),
+            lambda: [_loop_call(choice, op, loop, dtypes, elements, writes, self.numbers) for loop in loops],
         )
 
     def _batch_of(self, shape: Shape) -> Shape:

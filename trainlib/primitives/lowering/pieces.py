@@ -12,7 +12,7 @@ import numpy as np
 
 from arch.spec.isa import TeamWork
 from configs.dtypes import DType
-from trainlib.ir.steps import Array, KernelCall, KernelChoice, Operand, Scratch, TileTask
+from trainlib.ir.steps import Array, KernelCall, KernelChoice, LateTask, Operand, Scratch, TileTask
 from trainlib.primitives.lowering.calls import matmul_call, transpose_piece_call, vector_add_call
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call, piece_call
 
@@ -25,12 +25,20 @@ class TileBuilder:
     def __init__(self, choice: KernelChoice, dtype: DType) -> None:
         self.choice = choice
         self.dtype = dtype
-        self.calls: list[KernelCall] = []
+        self._made: list[Callable[[], KernelCall]] = []
         self.scratch: list[Scratch] = []
 
     def task(self, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> TileTask:
         """The tile of these boxes."""
-        return TileTask(tuple(inputs), tuple(outputs), tuple(self.scratch), tuple(self.calls))
+        return LateTask(tuple(inputs), tuple(outputs), tuple(self.scratch), self.calls)
+
+    def calls(self) -> list[KernelCall]:
+        """All calls so far."""
+        return [make() for make in self._made]
+
+    def call(self, make: Callable[[], KernelCall]) -> None:
+        """One more call, made when it is asked for."""
+        self._made.append(make)
 
     def temporary(self, name: str, *shape: int) -> Piece:
         """A new scratch buffer."""
@@ -52,12 +60,18 @@ class TileBuilder:
             made = compute(*given)
             return made if isinstance(made, tuple) else (made,)
 
-        self.calls.append(kernel_call(self.choice, nest, sizes, arrays, reads, writes, function, self.dtype))
+        choice, dtype = self.choice, self.dtype
+        self.call(lambda: kernel_call(choice, nest, sizes, arrays, reads, writes, function, dtype))
 
     def known(self, **details: Any) -> None:
         """What `compute` of the last nest knows beside its arrays (`KernelCall.details`)."""
-        last = self.calls[-1]
-        self.calls[-1] = replace(last, details={**last.details, **details})
+        make = self._made.pop()
+
+        def knowing() -> KernelCall:
+            call = make()
+            return replace(call, details={**call.details, **details})
+
+        self.call(knowing)
 
     def copy(self, source: Piece, target: Piece) -> None:
         """target = source, elements over the cores."""
@@ -82,9 +96,8 @@ class TileBuilder:
 
     def add(self, total: Piece, term: Piece) -> None:
         """`vector_add_call` of pieces."""
-        elements = prod(total.shape)
-        call = vector_add_call(self.choice, total=total, term=term, elements=elements, dtype=self.dtype)
-        self.calls.append(call)
+        choice, dtype, elements = self.choice, self.dtype, prod(total.shape)
+        self.call(lambda: vector_add_call(choice, total=total, term=term, elements=elements, dtype=dtype))
 
     def column_sum(self, source: Piece, target: Piece) -> None:
         """target[m] = sum over all other dimensions of source[..., m]: the gradient of a bias, one fork."""
@@ -96,30 +109,34 @@ class TileBuilder:
 
     def transpose(self, source: Piece, target: Piece) -> None:
         """`transpose_piece_call`."""
-        self.calls.append(transpose_piece_call(self.choice, source, target, self.dtype))
+        self.call(lambda: transpose_piece_call(self.choice, source, target, self.dtype))
 
     def matmul(self, a: Piece, b: Piece, c: Piece, *, trans_b: bool = False) -> None:
         """C[n, m] = A[n, k] · B, as `matmul_call`; A and C are matrices, or vectors: one row."""
         n, k, m = *(1, *a.shape)[-2:], c.shape[-1]
-        plain = matmul_call(
-            self.choice,
-            a="a",
-            b="b",
-            c="c",
-            n=n,
-            k=k,
-            m=m,
-            trans_b=trans_b,
-            c_shape=c.shape,
-            dtype=self.dtype,
-        )
         pieces = {"a": a, "b": b, "c": c}
 
-        def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-            places = {key: piece.address(addresses, self.dtype) for key, piece in pieces.items()}
-            return plain.work(cores, places)
+        def made() -> KernelCall:
+            plain = matmul_call(
+                self.choice,
+                a="a",
+                b="b",
+                c="c",
+                n=n,
+                k=k,
+                m=m,
+                trans_b=trans_b,
+                c_shape=c.shape,
+                dtype=self.dtype,
+            )
 
-        self.calls.append(piece_call(plain.kernel, (a, b), (c,), work, plain.function, macs=plain.macs))
+            def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
+                places = {key: piece.address(addresses, self.dtype) for key, piece in pieces.items()}
+                return plain.work(cores, places)
+
+            return piece_call(plain.kernel, (a, b), (c,), work, plain.function, macs=plain.macs)
+
+        self.call(made)
 
     def added_matmul(
         self, a: Piece, b: Piece, c: Piece, term: Piece | None, *, trans_b: bool = False

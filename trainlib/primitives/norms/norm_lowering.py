@@ -23,6 +23,7 @@ from trainlib.ir.steps import (
     Extent,
     KernelCall,
     KernelChoice,
+    LateTask,
     Ranges,
     Region,
     Tensors,
@@ -121,7 +122,7 @@ class NormLowering(NoMatmul):
             tuple(box(op, role, *_region_of(role, regions)) for role in roles)
             for roles in (self.loaded(op), op.writes)
         )
-        return TileTask(inputs, outputs, (), tuple(self.calls(op, tensors, regions, choice)))
+        return LateTask(inputs, outputs, (), lambda: self.calls(op, tensors, regions, choice))
 
     def sizes(self, op: Op, image: Region) -> dict[str, int]:
         """Rows, segments of a row that lie apart or have another parameter, elements of a segment; flags.

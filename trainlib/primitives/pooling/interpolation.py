@@ -182,7 +182,7 @@ class _InputGradient(_Interpolation):
             return total
 
         build = TileBuilder(choice, tensor.dtype)
-        build.calls.append(fill_call(choice, "dx", small, 0.0, tensor.dtype))
+        build.call(lambda: fill_call(choice, "dx", small, 0.0, tensor.dtype))
         self.run(op, build, boxes, added)
         return build.task((box(op, "dy", *boxes[1]),), (box(op, "dx", *boxes[0]),))
 
