@@ -13,59 +13,35 @@ from numpy.typing import NDArray
 from configs.errors import InputError
 from scheduler.addresses.allocation import Allocation
 
-_RESERVED = frozenset(
-    [
-        "auto",
-        "break",
-        "case",
-        "char",
-        "const",
-        "continue",
-        "default",
-        "do",
-        "double",
-        "else",
-        "enum",
-        "extern",
-        "float",
-        "for",
-        "goto",
-        "if",
-        "inline",
-        "int",
-        "long",
-        "main",
-        "register",
-        "restrict",
-        "return",
-        "short",
-        "signed",
-        "sizeof",
-        "static",
-        "struct",
-        "switch",
-        "typedef",
-        "union",
-        "unsigned",
-        "void",
-        "volatile",
-        "while",
-    ]
-)
+_KEYWORDS = """auto break case char const continue default do double else enum extern float for goto if inline int
+long main register restrict return short signed sizeof static struct switch typedef union unsigned void
+volatile while NAN INFINITY L1 L2 NULL""".split()
+
+_MATH = """acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs fdim
+floor fma fmax fmin fmod frexp hypot ilogb ldexp lgamma llrint llround log log10 log1p log2 logb lrint lround
+modf nan nearbyint nextafter nexttoward pow remainder remquo rint round scalbln scalbn signbit sin sinh sqrt
+tan tanh tgamma trunc""".split()
+
+INDICES = "tuvwijklmn"
+"""Names of loop indices, the outermost first."""
+
+RESERVED = frozenset([*_KEYWORDS, *INDICES, *(name + end for name in _MATH for end in ("", "f", "l"))])
+"""Names that mean something else in network.c."""
 
 
 def c_name(text: str) -> str:
-    """A text as a C identifier: every other character an underscore."""
+    """A text as a C identifier that is none of network_types.h and platform.h: `_` for other characters."""
     name = re.sub(r"\W", "_", text, flags=re.ASCII)
-    return f"_{name}" if name[:1].isdigit() or name in _RESERVED or not name else name
+    ours = name.startswith(("pt_", "network_", "data_"))
+    return f"_{name}" if ours or name[:1].isdigit() or not name else name
 
 
 class Names:
-    """C identifiers that are different wherever the texts are."""
+    """C identifiers that are different wherever the texts are, and none of those `taken`."""
 
-    def __init__(self) -> None:
+    def __init__(self, taken: Iterable[str] = ()) -> None:
         self._given: dict[tuple[str, int], str] = {}
-        self._taken: set[str] = set()
+        self._taken = {*RESERVED, *taken}
 
     def of(self, text: str, address: int = -1) -> str:
         """The identifier of a text; of a buffer, which may lie elsewhere later, with its address."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arch.spec.program import Place
+from deploy.calls.call import source_of
 from deploy.program.buffers import Buffers, Names
 from deploy.program.network_text import float_text, ops_text
 from deploy.program.statements import Call, Statements
@@ -128,10 +129,10 @@ def _tables(program: NetworkProgram, label: str, recorded: Recorded) -> str:
 
 def programs_of(schedules: Sequence[Schedule], call: Call, varying: list[Varying]) -> list[NetworkProgram]:
     """The programs of an iteration in C. Raises `InputError` for what has no form in it."""
-    names = Names()
+    made = [Statements(schedule.program, schedule.graph, call, varying) for schedule in schedules]
+    names = Names(name for item in made for kernel in item.kernels for name in source_of(kernel).kernels)
     result = []
-    for schedule in schedules:
-        statements = Statements(schedule.program, schedule.graph, call, varying)
+    for schedule, statements in zip(schedules, made, strict=True):
         functions = tuple(names.of(item.op.name) for item in statements.ops)
         result.append(
             NetworkProgram(schedule, statements, Buffers(schedule.plan.allocations, names), functions)

@@ -37,7 +37,7 @@ class Exported:
             from dataclasses import replace
 
             first = replace(first, program=program)
-        batches = len(self.recorded.fed) // len(self.recorded.varying)
+        batches = len(self.recorded.fed) // len(self.recorded.totals)
         return project_of("test", [first, *rest], self.outcome.timing, self.recorded, batches, "A test.")
 
 

@@ -87,3 +87,28 @@ def test_without_a_compiler_make_says_so(model: str) -> None:
     ended = made(Path("net"), ["CC=no-such-compiler"])
     assert ended.returncode != 0
     assert "no-such-compiler" in ended.stderr
+
+
+AWKWARD = """name: switch
+input: {shape: [1, 4, 4]}
+loss: cross_entropy
+optimizer: {name: adam, learning_rate: 0.1, schedule: {name: step, every: 1, factor: 0.5}}
+layers:
+- {name: exp, type: conv2d, out_channels: 2, kernel: 3}
+- {name: norm, type: batch_norm}
+- {name: t, type: relu}
+- {name: auto, type: flatten}
+- {name: pt_fork, type: linear, out_features: 4}
+- {name: L1, type: layer_norm}
+- {name: matmul, type: linear, out_features: 3}
+"""
+
+
+@pytest.mark.needs_gcc
+def test_names_that_mean_something_in_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("awkward.yaml").write_text(AWKWARD)
+    assert run(["deploy", "awkward.yaml", "--out", "net", "-q", "--batch", "2"]) == 0
+    ended = made(Path("net"))
+    assert ended.returncode == 0, ended.stderr
+    assert "0 of" in ended.stdout
