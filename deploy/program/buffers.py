@@ -13,19 +13,25 @@ from numpy.typing import NDArray
 from configs.errors import InputError
 from scheduler.addresses.allocation import Allocation
 
-_KEYWORDS = """auto break case char const continue default do double else enum extern float for goto if inline int
-long main register restrict return short signed sizeof static struct switch typedef union unsigned void
-volatile while NAN INFINITY L1 L2 NULL""".split()
+_KEYWORDS = """
+auto break case char const continue default do double else enum extern float for goto if inline int long main
+register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while
+NAN INFINITY L1 L2 NULL
+"""
 
-_MATH = """acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs fdim
-floor fma fmax fmin fmod frexp hypot ilogb ldexp lgamma llrint llround log log10 log1p log2 logb lrint lround
-modf nan nearbyint nextafter nexttoward pow remainder remquo rint round scalbln scalbn signbit sin sinh sqrt
-tan tanh tgamma trunc""".split()
+_MATH = """
+acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs fdim floor fma
+fmax fmin fmod frexp hypot ilogb ldexp lgamma llrint llround log log10 log1p log2 logb lrint lround modf nan
+nearbyint nextafter nexttoward pow remainder remquo rint round scalbln scalbn signbit sin sinh sqrt tan tanh
+tgamma trunc
+"""
 
 INDICES = "tuvwijklmn"
 """Names of loop indices, the outermost first."""
 
-RESERVED = frozenset([*_KEYWORDS, *INDICES, *(name + end for name in _MATH for end in ("", "f", "l"))])
+RESERVED = frozenset(
+    [*_KEYWORDS.split(), *INDICES, *(name + end for name in _MATH.split() for end in ("", "f", "l"))]
+)
 """Names that mean something else in network.c."""
 
 

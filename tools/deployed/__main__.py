@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.deployed", description=__doc__)
     parser.add_argument("models", nargs="+", help="models by name, training graphs by file")
     parser.add_argument("--out", default="out/deployed", help="folder of exports and results")
+    parser.add_argument("--workers", type=int, default=2, help="cases at a time")
     parser.add_argument("--only", default="", help="cases that have this in their names")
     arguments = parser.parse_args()
     out = Path(arguments.out)
@@ -39,15 +41,17 @@ def main() -> int:
         if results.is_file()
         else set()
     )
+    cases = [
+        case for case in covering(arguments.models) if case.name not in done and arguments.only in case.name
+    ]
     failed = 0
-    for case in covering(arguments.models):
-        if case.name in done or arguments.only not in case.name:
-            continue
-        row = carried_out(case, out / case.name)
-        failed += not row["green"]
-        with results.open("a") as stream:
+    with ThreadPoolExecutor(arguments.workers) as workers, results.open("a") as stream:
+        for ended in as_completed(workers.submit(carried_out, case, out / case.name) for case in cases):
+            row = ended.result()
+            failed += not row["green"]
             stream.write(json.dumps(row) + "\n")
-        print(f"{case.name}: {row['verdict']} ({row['seconds']:.0f} s)", flush=True)
+            stream.flush()
+            print(f"{row['case']}: {row['verdict']} ({row['seconds']:.0f} s)", flush=True)
     return failed > 0
 
 
