@@ -53,19 +53,13 @@ def _text(
 ) -> str:
     schedule = programs[0].schedule
     losses = schedule.graph.losses
-    updates = {name: new for program in programs for name, new in program.schedule.graph.updates.items()}
 
     def table(label: str, names: Sequence[str]) -> list[str]:
         rows = []
         for name in names:
             home, tensor = schedule.plan.home(name), schedule.graph.tensors[name]
             place = Place(home.level, home.address, tensor.shape, tensor.dtype, name)
-            room = (
-                recorded.room(updates.get(name, name), recorded.after[name])
-                if name in recorded.after
-                else 0.0
-            )
-            rows.append(f"    {tensor_text(place, tensor, room)},")
+            rows.append(f"    {tensor_text(place, tensor)},")
         return [f"const struct tensor {label}[] = {{", *(rows or ['    {"", {0, 0, 0}, 0, 0},']), "};"]
 
     def floats(label: str, values: Iterable[Sequence[float]]) -> list[str]:
@@ -77,7 +71,8 @@ def _text(
         "/* What the iterations are given, and what the simulator has found in them. */",
         '#include "network_types.h"',
         "",
-        f"const int data_iterations = {len(followed)}, data_mini_batches = {mini_batches};",
+        f"const int data_iterations = {len(followed)}, data_compared = {recorded.compared};",
+        f"const int data_mini_batches = {mini_batches};",
         f"const int data_losses = {len(losses)}, data_varying_count = {numbers};",
         f"const int data_kept_count = {len(kept)}, data_fed_count = {len(fed)};",
         *table("data_kept", kept),

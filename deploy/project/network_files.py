@@ -95,7 +95,7 @@ def network_c(name: str, programs: Sequence[NetworkProgram], varying: int, recor
 
 
 def _tables(program: NetworkProgram, label: str, recorded: Recorded) -> str:
-    made = {name: values for _, tensors in recorded.ops for name, values in tensors.items()}
+    rooms = recorded.rooms()
     lines, rows = [], []
     graph = program.schedule.graph
     begins: dict[int, list[Place]] = {}
@@ -107,8 +107,7 @@ def _tables(program: NetworkProgram, label: str, recorded: Recorded) -> str:
     for statements, function in zip(program.statements.ops, program.functions, strict=True):
         born = begins.get(statements.number, [])
         results = [
-            tensor_text(place, graph.tensors[place.name], recorded.room(place.name, made[place.name]))
-            for place in statements.results
+            tensor_text(place, graph.tensors[place.name], rooms[place.name]) for place in statements.results
         ]
         named = []
         for word, items in (

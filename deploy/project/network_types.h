@@ -42,7 +42,7 @@ extern const int network_programs_count; /* 1, or 2: the second runs once after 
 extern float network_varying[];
 
 /* data.c: what the iterations are given and what the simulator has found */
-extern const int data_iterations, data_mini_batches, data_losses, data_varying_count;
+extern const int data_iterations, data_compared, data_mini_batches, data_losses, data_varying_count;
 extern const struct tensor data_kept[], data_fed[], data_loss[];
 extern const int data_kept_count, data_fed_count;
 extern const float data_varying[];         /* [iteration][number] */

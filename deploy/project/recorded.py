@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,8 +16,11 @@ from trainlib.references.verdicts import WIDE_CAP
 OF_LARGEST = WIDE_CAP
 """Of the largest element of a tensor: what the number check caps arithmetic at."""
 
-OF_GAIN = 1e-4
-"""Relative error of what a tensor is made of: a thousand roundings, all of an iteration's before it."""
+OF_GAIN = 1e-5
+"""Of what the terms of a result come to (its gain): a hundred roundings of fp32."""
+
+COMPARED = 2
+"""Iterations whose every result is compared, op by op: the first, and one of those that have states."""
 
 Values = Mapping[str, Array]
 
@@ -26,8 +29,8 @@ Values = Mapping[str, Array]
 class Recorded:
     """Tensors by name: `kept` before the first iteration and `after` the last, `fed` per mini-batch in order.
 
-    `ops` are the results of the ops of the first iteration, in the order they were carried out; `losses`
-    those of every mini-batch, `totals` the loss of every iteration, which schedules may follow.
+    `ops` are the results of the ops of the first `COMPARED` iterations, in the order they were carried out;
+    `losses` those of every mini-batch, `totals` the loss of every iteration, which schedules may follow.
     """
 
     kept: Values = field(default_factory=dict)
@@ -39,6 +42,11 @@ class Recorded:
     gains: Mapping[str, float] = field(default_factory=dict)
     """How far the elements of a result move with what it is made of, by the first number check."""
 
+    @property
+    def compared(self) -> int:
+        """Iterations whose results of ops are known."""
+        return min(COMPARED, len(self.totals))
+
     def followed(self, varying: Sequence[Varying]) -> list[list[float]]:
         """The numbers that follow a schedule, per iteration."""
         return [
@@ -46,18 +54,27 @@ class Recorded:
             for number in range(len(self.totals))
         ]
 
-    def room(self, name: str, values: Array) -> float:
+    def rooms(self) -> dict[str, float]:
         """By how much an element of a result may differ from what was found: a share of the largest of them.
 
-        What is left of terms that cancel (the gradient of a scale that a later norm takes out) moves with
-        their roundings, so it has the share of its gain that they may reach, if that is more.
+        Every op that is compared begins with what the simulator had, so this is what one op rounds. Where
+        terms cancel (the gradient of a scale that a later norm takes out) it is a share of the terms.
         """
-        if not is_float(values.dtype) or not values.size:
-            return 0.0
-        return max(OF_LARGEST * float(np.max(np.abs(values))), OF_GAIN * self.gains.get(name, 0.0))
+        rooms = {name: OF_GAIN * gain for name, gain in self.gains.items()}
+        for _, tensors in self.ops:
+            for name, values in tensors.items():
+                if is_float(values.dtype):
+                    largest = float(np.max(np.abs(values), initial=0))
+                    rooms[name] = max(OF_LARGEST * largest, rooms.get(name, 0.0))
+                else:
+                    rooms[name] = 0.0
+        return rooms
 
-    def op(self, name: str, tensors: Values) -> None:
-        """An op of the first iteration has ended (`scheduler.executor.Watch`)."""
+    def watch(self, iteration: int) -> Callable[[str, Values], None] | None:
+        """Who is to hear of the ops of an iteration, counted from 0 (`scheduler.executor.Watch`)."""
+        return self._op if iteration < COMPARED else None
+
+    def _op(self, name: str, tensors: Values) -> None:
         self.ops.append((name, tensors))
 
     def iteration(self, batch: Sequence[Values], total: float, losses: Sequence[Sequence[float]]) -> None:

@@ -28,8 +28,9 @@ Arena = Annotated[
 def command(
     model: common.ModelName,
     out: Folder,
-    iterations: Iterations = 3,
+    iterations: Iterations = 2,
     arena: Arena = None,
+    accumulation: common.Accumulation = "reference",
     learning_rate: common.LearningRate = None,
     model_input: common.ModelInput = None,
     loss: common.ModelLoss = None,
@@ -53,7 +54,7 @@ def command(
         from pulptrain.running.session import check_iterations
         from traces.files.json_text import json_text
 
-        settings = Settings(**options, seed=seed)
+        settings = Settings(**options, seed=seed, accumulation=accumulation)
         check_iterations(iterations)
         arena_bytes = parse_bytes(arena, where="--arena") if arena is not None else None
         folder = deploy_folder(out)

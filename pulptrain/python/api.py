@@ -306,18 +306,20 @@ def deploy(
     labels: Any = None,
     loss: Any = None,
     optimizer: Any = None,
-    iterations: int = 3,
+    iterations: int = 2,
     seed: int = 0,
     values: Mapping[str, Any] | None = None,
     data: Any = None,
     arena: int | str | None = None,
+    accumulation: str = "reference",
     cache: Cache = True,
     **options: Unpack[RunOptions],
 ) -> Deployed:
     """Write the schedule of a run as a C project to the folder `out`: ``make check`` proves it.
 
     `iterations` are those the project carries out and holds against what the simulator finds. `arena` is
-    what the linker of the target leaves of L1, in bytes or as a text; all else is as in `run`. Raises the
+    what the linker of the target leaves of L1, in bytes or as a text; `accumulation` is how the simulator
+    rounds matmuls: in fp32, or as the C kernels do (`kernel`). All else is as in `run`. Raises the
     errors of `run`, and `InputError` for a folder with files of others and for a kernel or dtype that has
     no form in C.
     """
@@ -328,7 +330,7 @@ def deploy(
 
     folder = deploy_folder(fspath(out))
     network = as_model(model, inputs=inputs, loss=loss, optimizer=optimizer, labels=labels)
-    settings = settings_of(soc, options, seed=seed)
+    settings = settings_of(soc, options, seed=seed, accumulation=accumulation)
     with cache_of(cache) as kept:
         return write(
             lambda record: run_model(

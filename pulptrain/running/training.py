@@ -117,7 +117,6 @@ class Training:
                 self.check.add(Verdict(name, FAILED, why=why))
         batch = self._batch()
         self._iterate(batch, self.check)
-        self.machine.record(None)
         if self._record is not None:
             self._record.gains = {name: verdict.gain for name, verdict in self.check.verdicts.items()}
         graph = self.machine.mini.schedule.graph
@@ -194,8 +193,9 @@ class Training:
         if check is not None and check is self.check:
             self._before = {name: check.memory[name] for name in self._before}
         record = self._record
-        self.machine.record(record.op if record is not None and not self.losses else None)
+        self.machine.record(record.watch(len(self.losses)) if record is not None else None)
         losses = self._carry_out(batch, check, tuple(self.losses))
+        self.machine.record(None)
         self.losses.append(float(np.mean([sum(terms) for terms in losses])))
         if record is not None:
             record.iteration(batch, self.losses[-1], losses)
