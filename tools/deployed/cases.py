@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 ROWS = (
     (0, 0, 0, 0),
@@ -27,7 +28,10 @@ SANITIZERS = ("address", "undefined", "thread")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One export: a model (a name or a file) and how it is planned; a graph says batch and update itself."""
+    """One export: a model by name, or a training graph by file, and how it is planned.
+
+    A graph says batch and update itself, and is not tuned.
+    """
 
     model: str
     tuned: bool
@@ -39,7 +43,8 @@ class Case:
     @property
     def name(self) -> str:
         """Short, and another for every case."""
-        words = [self.model.rsplit("/", 1)[-1].removesuffix(".onnx"), "double" if self.double else "single"]
+        short = Path(self.model).parent.name if self.is_graph else self.model
+        words = [short, "double" if self.double else "single"]
         words += ["tuned"] * self.tuned
         if not self.is_graph:
             words += [f"batch{self.batch}", "adam" if self.adam else "sgd"]
@@ -68,5 +73,6 @@ def covering(models: Sequence[str]) -> list[Case]:
                 if turn
                 else [*SANITIZERS[: number % 3], *SANITIZERS[number % 3 + 1 :]]
             )
+            tuned = tuned and not model.endswith(".onnx")
             cases.append(Case(model, bool(tuned), bool(double), 4 if many else 1, bool(adam), tuple(some)))
     return cases
