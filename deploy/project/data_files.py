@@ -21,12 +21,10 @@ def data_files(
     """data.c, data.bin and expected.bin by name.
 
     data.bin holds the kept tensors before the first iteration and the samples of every mini-batch;
-    expected.bin the results of the ops of the first iteration and the kept tensors at the end; all in the
-    order of the tables of data.c.
+    expected.bin, of every iteration that is compared, the results of the ops and then the kept tensors.
     """
     kept, fed = list(recorded.kept), list(recorded.fed[0]) if recorded.fed else []
-    made = [tensors for _, tensors in recorded.ops]
-    expected = [*(_in_order(tensors, list(tensors)) for tensors in made), _in_order(recorded.after, kept)]
+    expected = [_in_order(tensors, tensors) for tensors in recorded.results]
     data = [_in_order(recorded.kept, kept), *(_in_order(sample, fed) for sample in recorded.fed)]
     return {
         "data.c": _text(programs, recorded, recorded.followed(varying), mini_batches, kept, fed).encode(),
@@ -52,14 +50,15 @@ def _text(
     fed: Sequence[str],
 ) -> str:
     schedule = programs[0].schedule
-    losses = schedule.graph.losses
+    losses, rooms = schedule.graph.losses, recorded.rooms()
+    updates = {name: new for program in programs for name, new in program.schedule.graph.updates.items()}
 
     def table(label: str, names: Sequence[str]) -> list[str]:
         rows = []
         for name in names:
             home, tensor = schedule.plan.home(name), schedule.graph.tensors[name]
             place = Place(home.level, home.address, tensor.shape, tensor.dtype, name)
-            rows.append(f"    {tensor_text(place, tensor)},")
+            rows.append(f"    {tensor_text(place, tensor, rooms.get(updates.get(name, ''), 0.0))},")
         return [f"const struct tensor {label}[] = {{", *(rows or ['    {"", {0, 0, 0}, 0, 0},']), "};"]
 
     def floats(label: str, values: Iterable[Sequence[float]]) -> list[str]:

@@ -13,11 +13,11 @@ from trainlib.ir.steps import Array
 from trainlib.ir.varying import Varying
 from trainlib.references.verdicts import WIDE_CAP
 
-OF_LARGEST = WIDE_CAP
-"""Of the largest element of a tensor: what the number check caps arithmetic at."""
+SHARE = WIDE_CAP
+"""Of the largest element of a tensor, or of its gain: what the number check caps arithmetic at.
 
-OF_GAIN = 1e-5
-"""Of what the terms of a result come to (its gain): a hundred roundings of fp32."""
+The gain of a sum is the root of its squared terms: among up to a million of them one that is missing shows.
+"""
 
 COMPARED = 2
 """Iterations whose every result is compared, op by op: the first, and one of those that have states."""
@@ -27,18 +27,18 @@ Values = Mapping[str, Array]
 
 @dataclass(slots=True)
 class Recorded:
-    """Tensors by name: `kept` before the first iteration and `after` the last, `fed` per mini-batch in order.
+    """Tensors by name: `kept` before the first iteration, `fed` per mini-batch in order.
 
-    `ops` are the results of the ops of the first `COMPARED` iterations, in the order they were carried out;
-    `losses` those of every mini-batch, `totals` the loss of every iteration, which schedules may follow.
+    `results` are those of the ops of the first `COMPARED` iterations in the order they were carried out, and
+    after every iteration what is kept; `losses` those of every mini-batch, `totals` the loss of every
+    iteration, which schedules may follow.
     """
 
     kept: Values = field(default_factory=dict)
     fed: list[Values] = field(default_factory=list)
-    ops: list[tuple[str, Values]] = field(default_factory=list)
+    results: list[Values] = field(default_factory=list)
     losses: list[Sequence[float]] = field(default_factory=list)
     totals: list[float] = field(default_factory=list)
-    after: Values = field(default_factory=dict)
     gains: Mapping[str, float] = field(default_factory=dict)
     """How far the elements of a result move with what it is made of, by the first number check."""
 
@@ -60,12 +60,12 @@ class Recorded:
         Every op that is compared begins with what the simulator had, so this is what one op rounds. Where
         terms cancel (the gradient of a scale that a later norm takes out) it is a share of the terms.
         """
-        rooms = {name: OF_GAIN * gain for name, gain in self.gains.items()}
-        for _, tensors in self.ops:
+        rooms = {name: SHARE * gain for name, gain in self.gains.items()}
+        for tensors in self.results:
             for name, values in tensors.items():
                 if is_float(values.dtype):
                     largest = float(np.max(np.abs(values), initial=0))
-                    rooms[name] = max(OF_LARGEST * largest, rooms.get(name, 0.0))
+                    rooms[name] = max(SHARE * largest, rooms.get(name, 0.0))
                 else:
                     rooms[name] = 0.0
         return rooms
@@ -75,10 +75,19 @@ class Recorded:
         return self._op if iteration < COMPARED else None
 
     def _op(self, name: str, tensors: Values) -> None:
-        self.ops.append((name, tensors))
+        self.results.append(tensors)
 
-    def iteration(self, batch: Sequence[Values], total: float, losses: Sequence[Sequence[float]]) -> None:
-        """An iteration has ended, with these losses of its mini-batches."""
+    def iteration(
+        self,
+        batch: Sequence[Values],
+        total: float,
+        losses: Sequence[Sequence[float]],
+        kept: Callable[[], Values],
+    ) -> None:
+        """An iteration has ended, with these losses of its mini-batches; `kept` tells weights and states."""
         self.fed += batch
-        self.totals.append(total)
         self.losses += losses
+        if len(self.totals) < COMPARED:
+            found = kept()
+            self.results.append({name: found[name] for name in self.kept})
+        self.totals.append(total)

@@ -327,8 +327,6 @@ def run_prepared(
     if iterations > 1:
         teller.stage("training")
     interrupted = functional and training.go_on(iterations, progress)
-    if record is not None:
-        record.after = machine.fetch_kept()
     if len(training.terms) > 1:
         summary["loss_terms"] = {
             name: [finite_or_none(value) for value in values] for name, values in training.terms.items()

@@ -198,7 +198,7 @@ class Training:
         self.machine.record(None)
         self.losses.append(float(np.mean([sum(terms) for terms in losses])))
         if record is not None:
-            record.iteration(batch, self.losses[-1], losses)
+            record.iteration(batch, self.losses[-1], losses, self.machine.fetch_kept)
         names = self.machine.mini.schedule.graph.losses
         for name, values in zip(names, zip(*losses, strict=True), strict=True):
             self.terms.setdefault(name, []).append(float(np.mean(values)))

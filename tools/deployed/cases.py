@@ -30,7 +30,7 @@ SANITIZERS = ("address", "undefined", "thread")
 class Case:
     """One export: a model by name, or a training graph by file, and how it is planned.
 
-    A graph says batch and update itself, and is not tuned.
+    A tuned schedule has the buffering that was found; a graph says batch and update itself, and is not tuned.
     """
 
     model: str
@@ -44,8 +44,7 @@ class Case:
     def name(self) -> str:
         """Short, and another for every case."""
         short = Path(self.model).parent.name if self.is_graph else self.model
-        words = [short, "double" if self.double else "single"]
-        words += ["tuned"] * self.tuned
+        words = [short, "tuned" if self.tuned else "double" if self.double else "single"]
         if not self.is_graph:
             words += [f"batch{self.batch}", "adam" if self.adam else "sgd"]
         return "-".join(words)
@@ -59,7 +58,7 @@ class Case:
     def options(self) -> list[str]:
         """Those of the command line but for a schedule."""
         batch = [] if self.is_graph else ["--batch", str(self.batch)]
-        return ["--buffering", "double" if self.double else "single", *batch]
+        return [*([] if self.tuned else ["--buffering", "double" if self.double else "single"]), *batch]
 
 
 def covering(models: Sequence[str]) -> list[Case]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod, sqrt
 from typing import Any
 
@@ -75,7 +75,8 @@ def together(one: Verdict, other: Verdict) -> Verdict:
     All iterations run the same kernels and transfers, so values that tell right from wrong in one of them
     decide what others left open; a single failure counts.
     """
-    return max(one, other, key=lambda item: (GRAVITY.index(item.verdict), item.ratio))
+    graver = max(one, other, key=lambda item: (GRAVITY.index(item.verdict), item.ratio))
+    return replace(graver, gain=max(one.gain, other.gain))
 
 
 class Judgement:
