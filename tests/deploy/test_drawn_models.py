@@ -29,7 +29,7 @@ def tried(seed: int, folder: Path) -> tuple[str, str]:
     settings = replace(model.settings, dtype="fp32")
     fields = ("cores", "l1", "buffering", "prefetch", "placement", "seed", "dtype")
     try:
-        run = exported(str(file), 3, **{name: getattr(settings, name) for name in fields})
+        run = exported(str(file), 2, **{name: getattr(settings, name) for name in fields})
     except (InputError, DoesNotFitError) as error:
         return NO_NETWORK, str(error).splitlines()[0]
     try:

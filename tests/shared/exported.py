@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,13 +54,20 @@ def checked(
     project: Project, folder: Path, *variables: str, seed: int = 0
 ) -> subprocess.CompletedProcess[str]:
     """``make check`` of a project written to a folder; objects that are there already are used."""
+    return made(written(project, folder), variables, seed)
+
+
+def written(project: Project, folder: Path) -> Path:
+    """The folder, with the files of a project."""
     folder.mkdir(exist_ok=True)
     write_files(folder, project.files)
-    return made(folder, variables, seed)
+    return folder
 
 
-def made(folder: Path, variables: Sequence[str] = (), seed: int = 0) -> subprocess.CompletedProcess[str]:
-    """``make check`` in a folder."""
-    command = ["make", "-s", "-C", str(folder), "check", "CFLAGS=-O1", *variables]
-    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "PT_SEED": str(seed)}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=120)
+def made(
+    folder: Path, variables: Sequence[str] = (), seed: int = 0, goal: str = "check"
+) -> subprocess.CompletedProcess[str]:
+    """``make`` in a folder."""
+    command = ["make", "-s", "-C", str(folder), goal, "CFLAGS=-O1", *variables]
+    environment = {**os.environ, "MAKEFLAGS": "", "PT_SEED": str(seed)}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=600)

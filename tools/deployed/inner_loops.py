@@ -30,7 +30,7 @@ STORED = ROOT / "docs" / "deploy-loops.json"
 
 CODEGEN = "clang-rv32"
 
-FLAGS = ("-O3", "-ffp-contract=off", "-fno-vectorize", "-mllvm", "-unroll-runtime=false", "-c")
+FLAGS = ("-O3", "-ffp-contract=fast", "-fno-vectorize", "-mllvm", "-unroll-runtime=false", "-c")
 
 CLASSES: tuple[tuple[str, str], ...] = (
     ("F", r"fn?m(add|sub)\.s"),
