@@ -9,6 +9,7 @@ from importlib.resources import files
 
 from arch.spec.timing import SocTiming
 from deploy.calls.call import c_calls, sources
+from deploy.calls.trainlib import with_trainlib
 from deploy.program.network_text import loops_of
 from deploy.program.rolling import rolled
 from deploy.project.data_files import data_files
@@ -45,10 +46,12 @@ def project_of(
     recorded: Recorded,
     mini_batches: int,
     about: str,
+    trainlib: str | None = None,
 ) -> Project:
     """The C project of the programs of an iteration, held against what was `recorded`.
 
-    `about` is what its README says of the schedule. Raises `InputError` naming what has no form in C.
+    `about` is what its README says of the schedule, `trainlib` the folder of a PULP-TrainLib whose matmuls
+    are called. Raises `InputError` naming what has no form in C.
     """
     varying: list[Varying] = []
     programs = programs_of(schedules, c_calls, varying)
@@ -62,6 +65,8 @@ def project_of(
         **{file: _shipped("project", file) for file in PROJECT_FILES},
         "README.md": _readme(name, about, programs, peaks, len(recorded.totals)),
     }
+    if trainlib is not None:
+        text = with_trainlib(text, trainlib, kernels)
     made = {path: content.encode() for path, content in text.items()} | data_files(
         programs, varying, recorded, mini_batches
     )

@@ -22,6 +22,15 @@ Arena = Annotated[
         "--arena", "SIZE", "L1 that the target's linker leaves for buffers; refused if it is less."
     ),
 ]
+Kernels = Annotated[
+    str,
+    common.option(
+        "--kernels",
+        "ours|trainlib=PATH",
+        "Matmuls of an installed PULP-TrainLib where it is linked.",
+        common.RUN,
+    ),
+]
 
 
 @takes(RunOptions)
@@ -30,6 +39,7 @@ def command(
     out: Folder,
     iterations: Iterations = 2,
     arena: Arena = None,
+    kernels: Kernels = "ours",
     accumulation: common.Accumulation = "reference",
     learning_rate: common.LearningRate = None,
     model_input: common.ModelInput = None,
@@ -46,6 +56,7 @@ def command(
     """Write the schedule of MODEL as a C project: same tiles, kernels, buffers and DMA commands."""
     with telling(f"preparing {model}", show=not (quiet or as_json)) as teller:
         from configs.units import parse_bytes
+        from deploy.calls.trainlib import trainlib_of
         from pulptrain.deploying.deployed import deploy, deploy_folder
         from pulptrain.foreign.model_source import open_source
         from pulptrain.given.npz_file import read_values
@@ -57,6 +68,7 @@ def command(
         settings = Settings(**options, seed=seed, accumulation=accumulation)
         check_iterations(iterations)
         arena_bytes = parse_bytes(arena, where="--arena") if arena is not None else None
+        trainlib = trainlib_of(kernels)
         folder = deploy_folder(out)
         source = open_source(model, settings, model_input, loss, optimizer, learning_rate)
         given_values = read_values(values) if values is not None else None
@@ -79,6 +91,7 @@ def command(
                 ),
                 folder,
                 arena_bytes,
+                trainlib,
             )
     if as_json:
         typer.echo(json_text(deployed.as_dict()))

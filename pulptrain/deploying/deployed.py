@@ -67,11 +67,12 @@ class Deployed:
         ]
 
 
-def deploy(run: Run, folder: Path, arena_bytes: int | None = None) -> Deployed:
+def deploy(run: Run, folder: Path, arena_bytes: int | None = None, trainlib: str | None = None) -> Deployed:
     """Run, export, and write to `folder`, which `deploy_folder` has made.
 
-    `arena_bytes` is what the linker of the target leaves of L1. Raises `InputError` for what has no form in
-    C, `DoesNotFitError` where the arena is too small, and what `run` raises; then nothing is written.
+    `arena_bytes` is what the linker of the target leaves of L1, `trainlib` the folder of a PULP-TrainLib.
+    Raises `InputError` for what has no form in C, `DoesNotFitError` where the arena is too small, and what
+    `run` raises; then nothing is written.
     """
     recorded = Recorded()
     outcome = run(recorded)
@@ -86,7 +87,7 @@ def deploy(run: Run, folder: Path, arena_bytes: int | None = None) -> Deployed:
         f"One training iteration of {summary['model']} on {summary['soc']}, as pulptrain "
         f"{summary['version']} has scheduled it: {summary['cycles']:,} cycles simulated."
     )
-    project = project_of(summary["model"], schedules, outcome.timing, recorded, batches, about)
+    project = project_of(summary["model"], schedules, outcome.timing, recorded, batches, about, trainlib)
     needed = project.peak_bytes["l1"]
     if arena_bytes is not None and needed > arena_bytes:
         raise DoesNotFitError(

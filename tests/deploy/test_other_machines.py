@@ -57,7 +57,9 @@ def test_rv32_in_user_mode(run: Exported, tmp_path: Path) -> None:
     compiler = f"CC={sys.executable} -m ziglang cc {RV32}"
     assert made(folder, ["TARGET=bare", PLATFORM, compiler], goal="all").returncode == 0
     network = folder / "build/bare/network"
-    ended = subprocess.run(["qemu-riscv32", network], capture_output=True, text=True, check=False, timeout=120)
+    ended = subprocess.run(
+        ["qemu-riscv32", network], capture_output=True, text=True, check=False, timeout=120
+    )
     assert ended.returncode == 0, ended.stdout
     assert re.search(r"^0 of \d+ numbers and tensors wrong$", ended.stdout, re.MULTILINE)
 
@@ -71,3 +73,16 @@ def test_the_pmsis_platform_compiles_against_prototypes(run: Exported, tmp_path:
         [*command, *folders, folder / "platform/pulp_sdk.c"], capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.needs_gcc
+@pytest.mark.parametrize(("factor", "ends"), [(1, 0), (2, 2)], ids=["right", "wrong"])
+def test_matmuls_of_an_installed_trainlib_are_called(
+    factor: int, ends: int, run: Exported, tmp_path: Path
+) -> None:
+    """Against a stand-in of the tests': where that doubles its results, they are wrong."""
+    trainlib = str(HERE / "trainlib")
+    folder = written(run.project(trainlib=trainlib), tmp_path / "net")
+    assert made(folder).returncode == 0, "ours, where none is linked"
+    ended = made(folder, ["TARGET=bare", f"TRAINLIB={trainlib}", f"DEFINES=-DFACTOR={factor}"])
+    assert ended.returncode == ends, ended.stdout + ended.stderr

@@ -234,7 +234,7 @@ def test_spans_name_the_ops_that_use_the_storage() -> None:
 
 
 def test_a_tensor_may_have_the_sign_of_a_span_in_its_name() -> None:
-    """Gradients of a tensor that two layers use are called by these: what a schedule file says must be read."""
+    """Gradients of a tensor that two layers use have one; a schedule file that names them must be read."""
     graph = build_training_graph(load_model("resnet8"))
     partial = [name for name in graph.tensors if "@" in name]
     assert partial

@@ -31,7 +31,7 @@ class Exported:
         update = self.outcome.update_schedule
         return [self.outcome.schedule, *([update] if update is not None else [])]
 
-    def project(self, program: Program | None = None) -> Project:
+    def project(self, program: Program | None = None, trainlib: str | None = None) -> Project:
         """The project, of another program than that of the mini-batch if one is given."""
         first, *rest = self.schedules
         if program is not None:
@@ -39,7 +39,9 @@ class Exported:
 
             first = replace(first, program=program)
         batches = len(self.recorded.fed) // len(self.recorded.totals)
-        return project_of("test", [first, *rest], self.outcome.timing, self.recorded, batches, "A test.")
+        return project_of(
+            "test", [first, *rest], self.outcome.timing, self.recorded, batches, "A test.", trainlib
+        )
 
 
 def exported(model: str, iterations: int = 2, **options: object) -> Exported:

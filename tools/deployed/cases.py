@@ -23,6 +23,9 @@ Every model takes a pair, so it meets every level of every factor; four models i
 in which every two factors meet in all four ways.
 """
 
+L3 = "16MiB"
+"""What mobilenet-v1 takes with a batch of 4, and some."""
+
 SANITIZERS = ("address", "undefined", "thread")
 
 
@@ -57,7 +60,7 @@ class Case:
     @property
     def options(self) -> list[str]:
         """Those of the command line but for a schedule."""
-        batch = [] if self.is_graph else ["--batch", str(self.batch)]
+        batch = [] if self.is_graph else ["--batch", str(self.batch), "--l3", L3]
         return [*([] if self.tuned else ["--buffering", "double" if self.double else "single"]), *batch]
 
 

@@ -45,8 +45,8 @@ def loops() -> str:
     paired = [sum(row["c"].values()) - sum(row["nest"].values()) for row in rows if row["c"]]
     near = sum(abs(difference) <= 1 for difference in paired)
     counted = (
-        f"Of {len(rows)} innermost loops of nests {len(paired)} are found in C with the same loads, stores and "
-        f"floating-point instructions; {near} of these are within one integer instruction. Those with "
+        f"Of {len(rows)} innermost loops of nests {len(paired)} are found in C with the same loads, stores "
+        f"and floating-point instructions; {near} of these are within one integer instruction. Those with "
         "multiply-adds:"
     )
     return f"{counted}\n\n{table(('kernel', 'nest', 'C', 'instructions'), body)}"
