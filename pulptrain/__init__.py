@@ -56,6 +56,8 @@ NAMES = {
     "speed_up": "pulptrain.python.api",
     "SpeedUp": "traces.speed_up",
     "what_if": "pulptrain.python.api",
+    "deploy": "pulptrain.python.api",
+    "Deployed": "pulptrain.deploying.deployed",
     "Gains": "pulptrain.predicting.gains",
     "barvinn": "barvinn.run",
     "Result": "pulptrain.python.result",
@@ -77,11 +79,13 @@ if TYPE_CHECKING:
     from configs.errors import InputError as InputError
     from configs.errors import PulptrainError as PulptrainError
     from configs.errors import WrongNumbersError as WrongNumbersError
+    from pulptrain.deploying.deployed import Deployed as Deployed
     from pulptrain.given.chip import Soc as Soc
     from pulptrain.given.chip import soc as soc
     from pulptrain.given.layers import *  # noqa: F403
     from pulptrain.predicting.gains import Gains as Gains
     from pulptrain.python.api import compare as compare
+    from pulptrain.python.api import deploy as deploy
     from pulptrain.python.api import explore as explore
     from pulptrain.python.api import load as load
     from pulptrain.python.api import run as run

@@ -31,6 +31,7 @@ COMMANDS = {
     "plot": "plot",
     "why": "why",
     "what-if": "what_if",
+    "deploy": "deploy",
     "compare": "compare",
     "barvinn": "barvinn",
     "list": "listing",

@@ -53,6 +53,8 @@ class Executor:
         self.functional = functional
         self.soc = soc or Soc(timing, cost_model, tracer or NullTracer(), code_start=code_start)
         self.watch: Watch | None = None
+        self.record: Watch | None = None
+        """Told as `watch` is, of what is to be kept beside what is checked."""
         self.not_finite: NotFiniteError | None = None
         self._result: RunResult | None = None
 
@@ -102,5 +104,6 @@ class Executor:
         tensors = dict(zip([place.name for place in action.results], results, strict=True))
         if self.not_finite is None:
             self.not_finite = not_finite(op, tensors)
-        if self.watch is not None:
-            self.watch(op, {name: array.copy() for name, array in tensors.items()})
+        for told in (self.watch, self.record):
+            if told is not None:
+                told(op, {name: array.copy() for name, array in tensors.items()})

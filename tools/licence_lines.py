@@ -16,8 +16,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = (
-    *("arch", "barvinn", "benchmarks", "configs", "examples", "importers", "pulptrain", "scheduler", "tests"),
-    *("tools", "traces", "trainlib", "truth"),
+    *(
+        "arch",
+        "barvinn",
+        "benchmarks",
+        "configs",
+        "deploy",
+        "examples",
+        "importers",
+        "pulptrain",
+        "scheduler",
+    ),
+    *("tests", "tools", "traces", "trainlib", "truth"),
 )
 """Where our sources are; what is built or installed lies elsewhere."""
 

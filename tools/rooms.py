@@ -26,8 +26,9 @@ ALLOWED: dict[str, frozenset[str]] = {
     "importers": frozenset({"configs", "trainlib"}),
     "barvinn": frozenset({"configs", "traces", "arch.systemc", "trainlib", "importers"}),
     "scheduler": frozenset({"configs", "traces", "arch", "trainlib"}),
+    "deploy": frozenset({"configs", "arch", "trainlib", "scheduler"}),
     "pulptrain": frozenset(
-        {"configs", "traces", "truth", "arch", "trainlib", "importers", "barvinn", "scheduler"}
+        {"configs", "traces", "truth", "arch", "trainlib", "importers", "barvinn", "scheduler", "deploy"}
     ),
 }
 """Room -> what it may import of the others: whole rooms, folders or modules of them."""

@@ -134,12 +134,31 @@ class CoreWork:
     layout: CodeLayout | None = None
 
 
+class NestCall(NamedTuple):
+    """A nest as it was called: its file, the sizes of all cores and of each, its arrays but for addresses.
+
+    A form is name, strides in elements and bytes of an element.
+    """
+
+    codegen: str
+    kernel: str
+    accumulates: bool
+    cores: int
+    sizes: tuple[tuple[str, int], ...]
+    per_core: tuple[tuple[tuple[str, int], ...], ...]
+    forms: tuple[tuple[str, tuple[int, ...], int], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a work was made from, a text and the addresses of arrays: works of equal ones are equal."""
+    """What a work was made from, a text and the addresses of arrays: works of equal ones are equal.
+
+    `calls` are the nests in the text, in the order of their arrays in `addresses`.
+    """
 
     text: str
     addresses: tuple[int, ...]
+    calls: tuple[NestCall, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,12 +40,13 @@ class Effect:
     """The numbers behind a compute action: `function` maps the arrays read to the arrays written.
 
     The arrays of `reads` are sampled when the action starts; the results are written to `writes`, in order,
-    when it ends. `function` must not keep or change its arguments.
+    when it ends. `function` must not keep or change its arguments. `details` are for those who write it in C.
     """
 
     reads: tuple[Place, ...]
     writes: tuple[Place, ...]
     function: Callable[[Sequence[Array]], Sequence[Array]]
+    details: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

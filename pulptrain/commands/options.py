@@ -32,6 +32,10 @@ ModelName = Annotated[
     ),
 ]
 Seed = Annotated[int, option("--seed", "N", "Seed of weights, data and sample order.", RUN)]
+Accumulation = Annotated[
+    str,
+    option("--accumulation", "reference|kernel", "Sums in fp32, or rounded as the kernel does.", RUN),
+]
 Values = Annotated[
     str | None,
     option(

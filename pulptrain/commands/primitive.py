@@ -45,12 +45,6 @@ Option = Annotated[
 Dtype = Annotated[str, common.option("--dtype", "fp32|fp16|bf16|...", "Element type.", common.RUN)]
 Batch = Annotated[int, common.option("--batch", "N", "Samples.", common.RUN)]
 Kernel = Annotated[str | None, common.option("--kernel", "NAME", "Matmul kernel.", common.RUN)]
-Accumulation = Annotated[
-    str,
-    common.option(
-        "--accumulation", "reference|kernel", "Sums in fp32, or rounded as the kernel does.", common.RUN
-    ),
-]
 Values = Annotated[
     str | None,
     common.option("--values", "FILE.npz", "Arrays by tensor name in place of drawn ones.", common.RUN),
@@ -81,7 +75,7 @@ def command(
     dtype: Dtype = "fp32",
     batch: Batch = 1,
     kernel: Kernel = None,
-    accumulation: Accumulation = "reference",
+    accumulation: common.Accumulation = "reference",
     values: Values = None,
     variant: Variant = None,
     tile: Tile = None,

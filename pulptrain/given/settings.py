@@ -17,6 +17,7 @@ from pulptrain.given.option import ALL, MODEL_PREFIX, AllOptions
 from scheduler.addresses.placement import parse_placement
 from scheduler.addresses.plan_options import PlanOptions, parse_homes
 from scheduler.options import ScheduleOptions, parse_buffers, parse_resident
+from trainlib.ir.numerics import ACCUMULATIONS
 from trainlib.kernels.library import LIBRARY
 from trainlib.primitives.definition import AS_PUBLISHED, DEFAULT
 from trainlib.training.options import MOST_MINI_BATCHES
@@ -51,12 +52,15 @@ class Settings:
     `icache` is one of `arch.pricing.code_caches.CODE_STARTS`. `schedule` is what `pulptrain tune` has found,
     or the path of its file. `dtype`, `batch` and `accumulate` replace what the model file says;
     `separate_update` makes the update a program of its own. `steps` (``fw,ig``) are those of an iteration
-    that are taken, None for all.
+    that are taken, None for all. `accumulation` is how
+    (`trainlib.ir.numerics.ACCUMULATIONS`).
     """
 
     if TYPE_CHECKING:
 
-        def __init__(self, *, seed: int = 0, **options: Unpack[AllOptions]) -> None: ...
+        def __init__(
+            self, *, seed: int = 0, accumulation: str = "reference", **options: Unpack[AllOptions]
+        ) -> None: ...
 
     soc: str
     timing: str
@@ -81,9 +85,16 @@ class Settings:
     separate_update: bool
     steps: str | None
     seed: int = 0
+    accumulation: str = "reference"
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
+        if self.accumulation not in ACCUMULATIONS:
+            raise InputError(
+                f"unknown accumulation {self.accumulation!r}",
+                where="--accumulation",
+                cure=" or ".join(ACCUMULATIONS),
+            )
         if self.accumulate is not None and self.accumulate > MOST_MINI_BATCHES:
             raise InputError(
                 f"{self.accumulate} mini-batches", where="--accumulate", cure=f"1 to {MOST_MINI_BATCHES}"
@@ -160,6 +171,7 @@ def schedule_options(settings: Settings) -> ScheduleOptions:
         prefetch=settings.prefetch == "on",
         resident=parse_resident(settings.resident or "off"),
         codegen=settings.codegen,
+        accumulation=settings.accumulation,
         kernels=dict(_pair(text, "--kernel", "conv1.FW=mm or FW=mm") for text in settings.kernels),
         variants=dict(
             [

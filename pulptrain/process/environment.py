@@ -6,7 +6,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-_ROOMS = ("arch", "barvinn", "configs", "importers", "scheduler", "traces", "trainlib", "truth")
+_ROOMS = ("arch", "barvinn", "configs", "deploy", "importers", "scheduler", "traces", "trainlib", "truth")
 
 
 def check_own_packages(rooms: tuple[str, ...] = _ROOMS) -> None:

@@ -34,6 +34,7 @@ _OWN_CODE = tuple(
         "importers",
         "barvinn",
         "scheduler",
+        "deploy",
         "pulptrain",
     )
 )

@@ -23,6 +23,7 @@ from pulptrain.python.validated import Validated
 from pulptrain.running.result_cache import cache_of
 
 if TYPE_CHECKING:
+    from pulptrain.deploying.deployed import Deployed
     from pulptrain.predicting.gains import Gains
     from traces.compared.comparison import Comparison
     from traces.compared.residuals import Residuals
@@ -294,6 +295,61 @@ def what_if(
     spec = as_model(model).spec
     settings = settings_of(soc, options, seed=seed)
     return gains_of(lambda given: prepare(spec, given), settings, more_l1=more_l1, verify=verify)
+
+
+def deploy(
+    model: ModelLike | Module,
+    out: str | PathLike[str],
+    soc: SocLike = "pulp-open",
+    *,
+    inputs: Any = None,
+    labels: Any = None,
+    loss: Any = None,
+    optimizer: Any = None,
+    iterations: int = 2,
+    seed: int = 0,
+    values: Mapping[str, Any] | None = None,
+    data: Any = None,
+    arena: int | str | None = None,
+    accumulation: str = "reference",
+    kernels: str = "ours",
+    cache: Cache = True,
+    **options: Unpack[RunOptions],
+) -> Deployed:
+    """Write the schedule of a run as a C project to the folder `out`: ``make check`` proves it.
+
+    `iterations` are those the project carries out and holds against what the simulator finds. `arena` is
+    what the linker of the target leaves of L1, in bytes or as a text; `accumulation` is how the simulator
+    rounds matmuls: in fp32, or as the C kernels do (`kernel`); `kernels` may be ``trainlib=PATH``. All else
+    is as in `run`. Raises the errors of `run`, and `InputError` for a folder with files of others and for a
+    kernel or dtype that has no form in C.
+    """
+    from configs.units import parse_bytes
+    from deploy.calls.trainlib import trainlib_of
+    from pulptrain.deploying.deployed import deploy as write
+    from pulptrain.deploying.deployed import deploy_folder
+    from pulptrain.running.session import run_model
+
+    trainlib = trainlib_of(kernels)
+    folder = deploy_folder(fspath(out))
+    network = as_model(model, inputs=inputs, loss=loss, optimizer=optimizer, labels=labels)
+    settings = settings_of(soc, options, seed=seed, accumulation=accumulation)
+    with cache_of(cache) as kept:
+        return write(
+            lambda record: run_model(
+                network.for_iterations(iterations),
+                settings,
+                iterations=iterations,
+                traced=False,
+                cache=kept,
+                values={**network.values, **(values or {})},
+                data=fspath(data) if isinstance(data, PathLike) else data,
+                record=record,
+            ),
+            folder,
+            parse_bytes(arena, where="arena") if arena is not None else None,
+            trainlib,
+        )
 
 
 def load(folder: str | PathLike[str]) -> Result | Explored:

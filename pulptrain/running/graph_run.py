@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,6 +26,9 @@ from scheduler.search.cache import ResultCache
 from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.steps import Array
 from trainlib.training.phases import TrainingPhases
+
+if TYPE_CHECKING:
+    from deploy.project.recorded import Recorded
 
 
 def prepare_phases(
@@ -113,6 +117,7 @@ def run_training_graph(
     cache: ResultCache | None = None,
     values: Mapping[str, Array] | None = None,
     teller: Teller = NOBODY,
+    record: Recorded | None = None,
 ) -> RunOutcome:
     """`pulptrain.running.session.run_model` for a training graph: its own backward pass, random samples.
 
@@ -133,6 +138,7 @@ def run_training_graph(
         values={**imported.values, **(values or {})} if functional else None,
         samples=drawn_samples(graph, settings.seed),
         teller=teller,
+        record=record,
     )
     outcome.summary["notes"] += imported.notes
     outcome.refuse_wrong_numbers()

@@ -30,7 +30,7 @@ from truth.given import Given
 if TYPE_CHECKING:
     from arch.blocks.soc import Soc
     from pulptrain.running.number_check import NumberCheck
-    from scheduler.executor import Executor
+    from scheduler.executor import Executor, Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +174,12 @@ class Machine:
         """Weights, buffers and states as they are now."""
         graph = self.mini.schedule.graph
         return {name: self.mini.executor.fetch(name) for name in graph.of_kind(*KEPT_KINDS)}
+
+    def record(self, told: Watch | None) -> None:
+        """From now on `told` hears of every op that ends, and of the tensors it has written."""
+        if self.functional:
+            for phase in self.phases:
+                phase.executor.record = told
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:

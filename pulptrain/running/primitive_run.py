@@ -26,7 +26,6 @@ from traces.metrics import Metrics, check_tracks, measure
 from traces.recorder import Recorder
 from traces.stall_words import every_stall
 from trainlib.ir.graph import Op, TrainingGraph
-from trainlib.ir.numerics import ACCUMULATIONS
 from trainlib.ir.steps import Array
 from trainlib.primitives.definition import DrawnInput
 from trainlib.references import reference
@@ -57,13 +56,9 @@ def run_primitive(
     network (`pulptrain.running.number_check`). Raises the errors of `configs.errors`; a wrong tensor is a
     `WrongNumbersError`, an infinity or a NaN that the step makes a `NotFiniteError`.
     """
-    settings = settings or Settings()
+    settings = replace(settings or Settings(), accumulation=accumulation)
     if batch < 1:
         raise InputError(f"{batch} is not a number of samples", where="--batch", cure="1 or more")
-    if accumulation not in ACCUMULATIONS:
-        raise InputError(
-            f"unknown accumulation {accumulation!r}", where="--accumulation", cure=" or ".join(ACCUMULATIONS)
-        )
     started = time.perf_counter()
     options = attributes or {}
     order = channels_last(name, inputs[0].shape) if inputs else None
@@ -77,7 +72,7 @@ def run_primitive(
     evaluated = reference.evaluate(made.graph, made.values)
     graph = only(made.graph, ops)
     timing = soc_timing(settings)
-    plan = replace(schedule_options(settings), accumulation=accumulation)
+    plan = schedule_options(settings)
     if kernel is not None:
         plan = replace(plan, kernels={op.name: kernel for op in ops})
     cost_model = TeamCostModel(timing)

@@ -51,6 +51,7 @@ from trainlib.training.training_data import label_plans, sample_stream, samples_
 from truth.given import Given, as_given, torch_available
 
 if TYPE_CHECKING:
+    from deploy.project.recorded import Recorded
     from scheduler.tuner.schedule_file import ScheduleFile
     from truth.samples import Fed
 
@@ -230,6 +231,7 @@ def run_model(
     values: Mapping[str, Array] | None = None,
     data: Data | None = None,
     teller: Teller = NOBODY,
+    record: Recorded | None = None,
 ) -> RunOutcome:
     """Simulate one training iteration (one update) of `model` and compute `iterations` of them.
 
@@ -245,7 +247,7 @@ def run_model(
     `interrupted` and counts the iterations that were completed; so does an infinity or a NaN
     (``summary["not_finite"]``). A `cache` saves the time of choosing tilings and pricing kernels the next
     time, and of a run that need not be `traced` that of counting, without numbers of simulating; it changes
-    no figure. Such a run has no slices.
+    no figure. Such a run has no slices. `record` is given what every iteration began with and came to.
     """
     settings = settings or Settings()
     check_iterations(iterations)
@@ -265,6 +267,7 @@ def run_model(
         values=values,
         data=data,
         teller=teller,
+        record=record,
     )
     outcome.summary["simulator"]["total_wall_seconds"] = time.perf_counter() - started
     outcome.summary["notes"] += [order] if (order := _order_of(prepared.spec)) is not None else []
@@ -283,6 +286,7 @@ def run_prepared(
     samples: Iterator[Mapping[str, Array]] | None = None,
     data: Data | None = None,
     teller: Teller = NOBODY,
+    record: Recorded | None = None,
 ) -> RunOutcome:
     """`run_model` from the point where everything is planned; wrong numbers are not raised, but told.
 
@@ -299,7 +303,7 @@ def run_prepared(
     if functional:
         _check_samples(graph, prepared.phases.mini_batches)
     fed = _fed(machine.given, settings.seed, data, values or {}) if functional else None
-    training = Training(machine, prepared.phases.mini_batches, stream, kept, fed)
+    training = Training(machine, prepared.phases.mini_batches, stream, kept, fed, record)
     asked = (functional and iterations > 1) or users_own is not None
     tested = _tested(prepared, users_own) if asked else None
     if tested is not None:

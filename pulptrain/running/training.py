@@ -20,6 +20,7 @@ from trainlib.ir.varying import begin_iteration, varying_of
 from trainlib.references.verdicts import FAILED, Verdict
 
 if TYPE_CHECKING:
+    from deploy.project.recorded import Recorded
     from pulptrain.running.number_check import NumberCheck
     from truth.samples import Fed
 
@@ -55,7 +56,7 @@ class NotFinite:
 class Training:
     """All iterations of one run; `kept` are weights, buffers and optimizer states at its start.
 
-    `fed` says what the samples must be, if they are to be compared.
+    `fed` says what the samples must be, if they are to be compared; all iterations are kept in `record`.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Training:
         samples: Iterator[Mapping[str, Array]],
         kept: Mapping[str, Array],
         fed: Fed | None = None,
+        record: Recorded | None = None,
     ) -> None:
         self.machine = machine
         self.losses: list[float] = []
@@ -80,11 +82,14 @@ class Training:
         self._mini_batches = mini_batches
         self._samples = samples
         self._fed = fed
+        self._record = record
         self._drawn = 0
         """Mini-batches taken from `samples`."""
         self._before = dict(kept)
         self._varying = varying_of(phase.schedule.graph for phase in machine.phases)
         machine.load_kept(kept)
+        if record is not None:
+            record.kept = dict(kept)
 
     @property
     def wrong(self) -> bool:
@@ -112,6 +117,8 @@ class Training:
                 self.check.add(Verdict(name, FAILED, why=why))
         batch = self._batch()
         self._iterate(batch, self.check)
+        if self._record is not None:
+            self._record.gains = {name: verdict.gain for name, verdict in self.check.verdicts.items()}
         graph = self.machine.mini.schedule.graph
         values = stirred_values(graph, self._before)
         stirred = self.check.aside(values, "the stirred iteration")
@@ -185,8 +192,13 @@ class Training:
     def _iterate(self, batch: list[Mapping[str, Array]], check: NumberCheck | None) -> None:
         if check is not None and check is self.check:
             self._before = {name: check.memory[name] for name in self._before}
+        record = self._record
+        self.machine.record(record.watch(len(self.losses)) if record is not None else None)
         losses = self._carry_out(batch, check, tuple(self.losses))
+        self.machine.record(None)
         self.losses.append(float(np.mean([sum(terms) for terms in losses])))
+        if record is not None:
+            record.iteration(batch, self.losses[-1], losses, self.machine.fetch_kept)
         names = self.machine.mini.schedule.graph.losses
         for name, values in zip(names, zip(*losses, strict=True), strict=True):
             self.terms.setdefault(name, []).append(float(np.mean(values)))

@@ -201,6 +201,7 @@ class ProgramBuilder:
             tuple(used[name] for name in call.reads),
             tuple(used[name] for name in call.writes),
             call.compute,
+            call.details,
         )
         team = call.work(self.cores if call.fork else 1, addresses)
         named = replace(work, what=team.kernel)

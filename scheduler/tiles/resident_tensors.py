@@ -165,9 +165,19 @@ def residents_of(
 
 def names_known(graph: TrainingGraph, text: str) -> bool:
     """Whether the tensor and the ops that the text of a residence names are those of a graph."""
-    tensor, _, span = text.partition(AT)
+    tensor, span = tensor_and_ops(graph, text)
     ops = {op.name for op in graph.ops}
-    return tensor in graph.tensors and (not span or all(name in ops for name in span.split(TO)))
+    return tensor in graph.tensors and all(name in ops for name in span)
+
+
+def tensor_and_ops(graph: TrainingGraph, text: str) -> tuple[str, list[str]]:
+    """The tensor that the text of a residence names, which may have an `AT` of its own, and its ops."""
+    name = text.strip()
+    if name in graph.tensors or AT not in name:
+        return name, []
+    name, _, span = (part.strip() for part in name.rpartition(AT))
+    first, separator, last = (part.strip() for part in span.partition(TO))
+    return name, [first, last] if separator else [first]
 
 
 def without(residents: Residents, storage: str, number: int) -> list[str]:
@@ -227,17 +237,14 @@ def _span(residence: Residence) -> tuple[int, int]:
 def _residence(
     graph: TrainingGraph, owners: Mapping[str, str], lives: Mapping[str, Life], text: str
 ) -> Residence:
-    name, span = text.strip(), ""
-    if name not in graph.tensors and AT in text:
-        name, _, span = (part.strip() for part in text.rpartition(AT))
+    name, ops = tensor_and_ops(graph, text)
     if name not in graph.tensors:
         cure = AUTO_CURE if name.casefold() in MEANING_AUTO else suggestion(name, graph.tensors)
         raise InputError(f"no tensor {name!r} in {graph.name}", where="--resident", cure=cure)
     storage = owners[name]
     uses = lives[storage].uses if storage in lives else ()
-    if span:
-        first, separator, last = (part.strip() for part in span.partition(TO))
-        limits = _op_number(graph, first), _op_number(graph, last if separator else first)
+    if ops:
+        limits = _op_number(graph, ops[0]), _op_number(graph, ops[-1])
         uses = tuple(use for use in uses if limits[0] <= use <= limits[1])
     if not uses:
         raise InputError(f"no op uses {text}", where="--resident", cure="a tensor and ops that use it")

@@ -22,7 +22,7 @@ from configs.schema import Schema, check_keys, required_and_optional, validate
 from configs.suggest import suggestion
 from configs.yaml_file import Node, load_yaml, parse_yaml
 from scheduler.options import ScheduleOptions, of_programs
-from scheduler.tiles.resident_tensors import AT, TO
+from scheduler.tiles.resident_tensors import tensor_and_ops
 from scheduler.tuner.search_space import Candidate, Cut
 from scheduler.tuner.tuned_residents import PROGRAMS
 from scheduler.tuner.tuned_schedule import (
@@ -388,10 +388,10 @@ def check_resident(file: ScheduleFile, program: str, graph: TrainingGraph) -> No
     """Raise `ConfigError` (``file:line``) for a resident tensor or an op of its span that a graph has not."""
     ops = [op.name for op in graph.ops]
     for text in file.resident.get(program, ()):
-        tensor, _, span = text.partition(AT)
+        tensor, named = tensor_and_ops(graph, text)
         unknown = [(tensor, list(graph.tensors))] if tensor not in graph.tensors else []
-        unknown += [(name, ops) for name in (span.split(TO) if span else ()) if name not in ops]
-        if unknown and text not in graph.tensors:
+        unknown += [(name, ops) for name in named if name not in ops]
+        if unknown:
             name, known = unknown[0]
             raise ConfigError(
                 f"{graph.name} has no {name!r}, which {text!r} names",

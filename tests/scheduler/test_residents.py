@@ -24,7 +24,7 @@ from scheduler.options import ScheduleOptions, parse_resident
 from scheduler.resident_search import choose_resident
 from scheduler.schedule import build_schedule, tiler_of
 from scheduler.tiles.partial_sums import written
-from scheduler.tiles.resident_tensors import box_bytes, missing, residents_of
+from scheduler.tiles.resident_tensors import box_bytes, missing, names_known, residents_of, tensor_and_ops
 from shared.agreement import compare
 from shared.initial_values import initial_values
 from shared.kept_plans import run_model
@@ -231,6 +231,18 @@ def test_spans_name_the_ops_that_use_the_storage() -> None:
     spans = residents_of(graph, plan.owners, ["fc.weight@fc.FW..relu2.IG"], 1 << 20)
     assert spans.texts == ("fc.weight@fc.FW..fc.IG",)
     assert not any(use.stores for number in range(len(graph.ops)) for use in spans.of_op(number).values())
+
+
+def test_a_tensor_may_have_the_sign_of_a_span_in_its_name() -> None:
+    """Gradients of a tensor that two layers use have one; a schedule file that names them must be read."""
+    graph = build_training_graph(load_model("resnet8"))
+    partial = [name for name in graph.tensors if "@" in name]
+    assert partial
+    op = graph.ops[3].name
+    for name in partial:
+        assert tensor_and_ops(graph, name) == (name, [])
+        assert tensor_and_ops(graph, f"{name}@{op}") == (name, [op])
+        assert names_known(graph, f"{name}@{op}..{op}")
 
 
 @given(

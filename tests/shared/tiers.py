@@ -127,6 +127,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "needs_playwright": lambda: _package("playwright"),
     "needs_setuptools": lambda: _package("setuptools"),
     "needs_gcc": lambda: _program("gcc"),
+    "needs_rv32": lambda: _program("qemu-riscv32") or _package("ziglang"),
     "needs_chromium": lambda: _program("chromium", "chromium-browser", "google-chrome", "chrome"),
     "needs_git_history": _git_history,
     "needs_proc": _proc,

@@ -25,6 +25,7 @@ def all_pages() -> dict[str, Page]:
     from tools.pages import (
         barvinn,
         buffering,
+        deploy,
         error_bars,
         evidence,
         formats,
@@ -56,7 +57,7 @@ def all_pages() -> dict[str, Page]:
         *(readme, socs, primitives, buffering, error_bars, evidence, sixteen_bit, speechnet, paper),
         *(time_model, timing_defects, rtl_profile, barvinn, onnx, pytorch, pictures),
         *(model_file, soc_file, search_files, tuning, tuned, formats, glossary, python_api),
-        *(why_slow, what_if, measured_logs),
+        *(why_slow, what_if, measured_logs, deploy),
     )
     return {module.__name__.rpartition(".")[2]: module.PAGE for module in modules}
 

@@ -306,6 +306,12 @@ KEYS: Mapping[str, JsonKey] = {
     "action": JsonKey("", "number of an action of a program"),
     "detail": JsonKey("", "what an action moves or computes, as text"),
     "files": JsonKey("", "paths of the files there are, by folder"),
+    # An exported project
+    "functions": JsonKey("count", "ops, each a C function"),
+    "statements": JsonKey("count", "transfers, waits and kernel calls of an iteration"),
+    "loops": JsonKey("count", "loops of the C text they are written as"),
+    "c_kernels": JsonKey("", "names of the kernels that are called"),
+    "project_files": JsonKey("", "name and size of every file"),
     "written_files": JsonKey("", "paths of the files written"),
     "found": JsonKey("", "all that the name stands for"),
     "about": JsonKey("", "a sentence"),

@@ -7,7 +7,7 @@ A step is described once, here, and is then costed, tiled, scheduled and traced 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from math import prod
@@ -127,7 +127,8 @@ class KernelCall:
     (so that banks are known). `function` maps the arrays of `reads` to the arrays of `writes`, shapes as in
     L1; 16-bit floats arrive widened to float32, which is exact, and results are rounded to the dtype of their
     buffer when stored, so a function never deals with 16-bit arithmetic. `fork` is False for code the master
-    core runs alone. `macs` counts multiply-accumulates.
+    core runs alone. `macs` counts multiply-accumulates. `details` are what `function` knows beside arrays and
+    attributes of the op, by name, for those who write it in C: numbers, or functions that give them.
     """
 
     kernel: str
@@ -137,6 +138,7 @@ class KernelCall:
     function: Function
     macs: int = 0
     fork: bool = True
+    details: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def compute(self, arrays: Sequence[Array]) -> Sequence[Array]:
         """`function` on arrays as they lie in L1."""

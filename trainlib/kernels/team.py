@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 
-from arch.spec.isa import CoreWork, Origin, TeamWork
+from arch.spec.isa import CoreWork, NestCall, Origin, TeamWork
 from configs.errors import InputError
 from trainlib.kernels.conversions import converting
 from trainlib.kernels.expand import Array, Expander
@@ -171,9 +171,9 @@ def _origin(
 ) -> Origin | None:
     if library is not LIBRARY:
         return None
-    forms = [(name, array.strides, array.element_bytes) for name, array in arrays]
-    made = kernel.codegen, kernel.name, kernel.accumulates, cores, sizes, per_core, forms
-    return Origin(repr(made), tuple([array.address for _, array in arrays]))
+    forms = tuple([(name, array.strides, array.element_bytes) for name, array in arrays])
+    made = NestCall(kernel.codegen, kernel.name, kernel.accumulates, cores, sizes, per_core, forms)
+    return Origin(repr(tuple(made)), tuple([array.address for _, array in arrays]), (made,))
 
 
 def _bytes_in(kernel: Kernel, arrays: Mapping[str, Array]) -> frozenset[int]:

@@ -85,6 +85,10 @@ class Dual(NDArrayOperatorsMixin):
             return np.minimum(np.maximum(x, least), largest)
         raise NotImplementedError(f"no derivative of {function.__name__} is known; see {__name__}")
 
+    def elementary(self, function: Callable[[Array], Array], slope: Callable[[Array], Array]) -> Dual:
+        """A function that is no NumPy one."""
+        return Dual(function(self.value), slope(self.value) * self.slope)
+
 
 def constant(x: Any) -> Any:
     """The value of `x`, which the derivative takes as constant."""
@@ -92,13 +96,14 @@ def constant(x: Any) -> Any:
 
 
 def elementary(slope: Callable[[Array], Array]) -> Callable[[Callable[[Array], Array]], Callable[[Any], Any]]:
-    """A function of one array that is no NumPy one, with its derivative."""
+    """A function of one array that is no NumPy one, with its derivative.
+
+    Both are given to the method `elementary` of what is not an array but stands for one.
+    """
 
     def decorate(function: Callable[[Array], Array]) -> Callable[[Any], Any]:
         def applied(x: Any) -> Any:
-            if isinstance(x, Dual):
-                return Dual(function(x.value), slope(x.value) * x.slope)
-            return function(x)
+            return x.elementary(function, slope) if hasattr(x, "elementary") else function(x)
 
         return applied
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod, sqrt
 from typing import Any
 
@@ -58,6 +58,8 @@ class Verdict:
     tolerance: float = 0.0
     abs_error: float = 0.0
     why: str = ""
+    gain: float = 0.0
+    """The largest of an element: how far it moves with its inputs (`trainlib.references.op_truth`)."""
 
     @property
     def ratio(self) -> float:
@@ -73,7 +75,8 @@ def together(one: Verdict, other: Verdict) -> Verdict:
     All iterations run the same kernels and transfers, so values that tell right from wrong in one of them
     decide what others left open; a single failure counts.
     """
-    return max(one, other, key=lambda item: (GRAVITY.index(item.verdict), item.ratio))
+    graver = max(one, other, key=lambda item: (GRAVITY.index(item.verdict), item.ratio))
+    return replace(graver, gain=max(one.gain, other.gain))
 
 
 class Judgement:
@@ -141,13 +144,18 @@ class Judgement:
             number, wrong, truth = self._first
             place = tuple(int(index) for index in np.unravel_index(number, self._shape))
             why = f"{self._wrong} of {prod(self._shape)} elements, the first at {place}: "
-            return Verdict(self.name, FAILED, *figures, f"{why}{wrong:.6g}, not {truth:.6g}")
+            said = f"{why}{wrong:.6g}, not {truth:.6g}"
+            return Verdict(self.name, FAILED, *figures, said, self._largest_gain)
         if self._hidden:
             share = self._largest_room / self._scale if self._scale else 0
             return Verdict(
-                self.name, NOT_DECIDABLE, *figures, f"rounding alone may be {share:.1e} of its scale"
+                self.name,
+                NOT_DECIDABLE,
+                *figures,
+                f"rounding alone may be {share:.1e} of its scale",
+                self._largest_gain,
             )
-        return Verdict(self.name, PASSED, *figures)
+        return Verdict(self.name, PASSED, *figures, gain=self._largest_gain)
 
     @property
     def _scale(self) -> float:

@@ -32,6 +32,7 @@ COMMANDS = (
     "run small.yaml --dump-program",
     "run tutorial-cnn --l1 6KiB --no-functional",
     "what-if small.yaml",
+    "deploy small.yaml --out project",
     "kernel mm",
     "primitive relu --step fw --shape 4x4",
     "tune small.yaml --no-cache --cuts 1 --workers 1 --schedule s.yaml",

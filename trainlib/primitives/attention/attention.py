@@ -89,6 +89,7 @@ def scale(build: TileBuilder, target: Piece, op: Op) -> None:
     factor = np.float32(_head(op) ** -0.5)
     arrays, size = {"X": target, "Y": target}, prod(target.shape)
     build.run("scale_by_number", arrays, (target,), (target,), lambda x: x * factor, elements=size)
+    build.known(factor=float(factor))
 
 
 def whole_matrix(area: Area, role: str) -> Piece:

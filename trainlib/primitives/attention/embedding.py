@@ -125,6 +125,7 @@ class _Forward(NoMatmul):
 
         arrays = _arrays("w", height, "y", tokens, columns)
         build.run("embedding_fw", arrays, ("x", "w"), ("y",), rows_of, N=tokens, M=columns)
+        build.known(first_row=rows[0], rows=height)
         return build.task(
             (box(op, "x", *region), box(op, "w", rows, wanted)), (box(op, "y", *region, wanted),)
         )
@@ -163,6 +164,8 @@ class _WeightGradient(NoMatmul):
         build.zero(Piece("dw", (height, columns)))
         arrays = _arrays("dw", height, "dy", tokens, columns)
         build.run("embedding_bw", arrays, ("x", "dy", "dw"), ("dw",), added, N=tokens, M=columns)
+        padding = numbers["padding_id"]
+        build.known(first_row=rows[0], rows=height, padding=-1 if padding is None else padding)
         return build.task(
             (box(op, "x", *region), box(op, "dy", *region, wanted)), (box(op, "dw", rows, wanted),)
         )

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, part
 from trainlib.kernels import catalogue
 from trainlib.primitives.contractions import conv_nests
 from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, LoopTile
+from trainlib.primitives.contractions.conv_details import of_window
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, block_transpose, patches
 from trainlib.primitives.contractions.conv_nests import Reach, Site
 from trainlib.primitives.lowering.calls import matmul_call, vector_add_call
@@ -107,7 +109,21 @@ def im2row_call(
             matrices = [np.ascontiguousarray(matrix.T) for matrix in matrices]
         return (matrices[0] if len(groups) == 1 else np.stack(matrices),)
 
-    return KernelCall(target, (source,), (target,), work, function)
+    (first, last), step = groups[0], groups[-1][0] - groups[0][0]
+    details = {
+        **of_window(geometry, view.reach, gathers=view.mode == "IG"),
+        "hk": geometry.hk,
+        "wk": geometry.wk,
+        "rows": len(view.reach.rows),
+        "columns": len(view.reach.columns),
+        "channels": channels,
+        "per_group": last - first,
+        "first_channel": first,
+        "group_step": step // max(len(groups) - 1, 1),
+        "transposed": columns,
+        "padded": lambda: view.reach.padded,
+    }
+    return KernelCall(target, (source,), (target,), work, function, details=details)
 
 
 def _library_im2row(site: Site, geometry: ConvGeometry, view: TileImage, channels: int) -> TeamWork:
@@ -146,7 +162,12 @@ def _library_im2row(site: Site, geometry: ConvGeometry, view: TileImage, channel
 
 
 def block_transpose_call(
-    geometry: ConvGeometry, choice: KernelChoice, *, groups: Sequence[tuple[Extent, Extent]], dtype: DType
+    geometry: ConvGeometry,
+    choice: KernelChoice,
+    *,
+    groups: Sequence[tuple[Extent, Extent]],
+    dtype: DType,
+    details: Mapping[str, Any],
 ) -> KernelCall:
     """The box of weights ``w`` to `TRANSPOSED`: per input channel a row [co of its group · window], rotated.
 
@@ -167,7 +188,7 @@ def block_transpose_call(
         ]
         return (np.concatenate(rows),)
 
-    return KernelCall("blocktransp", ("w",), (TRANSPOSED,), work, function)
+    return KernelCall("blocktransp", ("w",), (TRANSPOSED,), work, function, details=details)
 
 
 def product_call(
@@ -200,7 +221,7 @@ def product_call(
         right = np.concatenate([array.reshape(-1) for array in arrays[rows_of_a:]])
         return call.function([left, right])
 
-    return replace(call, reads=(*a, *b), function=function)
+    return replace(call, reads=(*a, *b), function=function, details={"buffers_of_a": rows_of_a})
 
 
 def accumulated(
@@ -242,12 +263,15 @@ def bias_add_call(tile: LoopTile, image: str) -> KernelCall:
 
 
 def bias_sum_call(
-    tile: LoopTile, channels: Extent | None = None, inside: tuple[Extent, Extent] | None = None
+    tile: LoopTile,
+    channels: Extent | None = None,
+    inside: tuple[Extent, Extent] | None = None,
+    image: tuple[int, int, int] | None = None,
 ) -> KernelCall:
     """The gradient of a bias: sums of the output gradient over the samples and positions of a tile.
 
-    `channels` and the rows and columns `inside` are counted in the boxes of dy; all, unless something else is
-    said. A sum of no positions is 0 and costs as one of one.
+    `channels` and the rows and columns `inside` are counted in the boxes of dy, which are `image` (channels,
+    rows, columns); all, unless something else is said. A sum of no positions is 0 and costs as one of one.
     """
     geometry, codegen, dtype = ConvGeometry.of(tile.op.attributes), tile.choice.codegen, tile.dtype
     sources = tuple(part("dy", sample) for sample in range(tile.count(BATCH)))
@@ -264,4 +288,12 @@ def bias_sum_call(
         sums = [image.reshape(last - first, -1).sum(axis=1) for image in images]
         return (np.sum(sums, axis=0),)
 
-    return KernelCall("conv_bias_wg", sources, (BIAS_GRADIENT,), work, function)
+    sides = image or (tile.count("co"), tile.count("ho"), tile.count("wo"))
+    (top, bottom), (left, right) = inside or tuple((0, side) for side in sides[1:])
+    details = {
+        "image_s": (prod(sides), *conv_nests.image_strides(geometry, *sides)),
+        "first": (first, top, left),
+        "rows": bottom - top,
+        "columns": right - left,
+    }
+    return KernelCall("conv_bias_wg", sources, (BIAS_GRADIENT,), work, function, details=details)

@@ -33,6 +33,7 @@ from trainlib.primitives.contractions.conv_calls import (
     bias_sum_call,
     tile_image,
 )
+from trainlib.primitives.contractions.conv_details import of_groups, of_window
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, block_transpose, patches
 from trainlib.primitives.contractions.conv_groups import channels_met, within_group
 from trainlib.primitives.contractions.conv_nests import Direct, Site
@@ -56,6 +57,7 @@ class _Nest:
     function: Callable[[Sequence[Array]], tuple[Array, ...]]
     choice: KernelChoice
     dtype: DType
+    details: Mapping[str, Any]
 
     def call(self, x: str, w: str, y: str) -> KernelCall:
         """The loop on these buffers."""
@@ -74,6 +76,7 @@ class _Nest:
             work,
             self.function,
             macs=self.loop.macs,
+            details=self.details,
         )
 
 
@@ -131,14 +134,22 @@ class DirectLoops(Strategy):
         loop = Direct(
             geometry, view.reach, tile.count(tile.channel), tile.count(over), sources[1] - sources[0], bias
         )
+        details = {
+            **of_window(geometry, view.reach, gathers=gathers),
+            **of_groups(geometry, parts, within, gathers=gathers, fetched=fetched),
+            "filter_s": conv_nests.filter_strides(geometry, tile.span("w", "ci").count),
+        }
         if self.published and gathers:
-            nest = _Nest("dw_ig", conv_nests.depthwise_input, loop, "X", function, choice, dtype)
+            nest = _Nest("dw_ig", conv_nests.depthwise_input, loop, "X", function, choice, dtype, details)
         elif self.scattered and gathers:
-            nest = _Nest("conv_scatter_fw", conv_nests.scatter, loop, "X", function, choice, dtype)
+            nest = _Nest("conv_scatter_fw", conv_nests.scatter, loop, "X", function, choice, dtype, details)
         elif gathers:
-            nest = _Nest("conv_direct_ig", conv_nests.direct_input, loop, "X", function, choice, dtype)
+            nest = _Nest(
+                "conv_direct_ig", conv_nests.direct_input, loop, "X", function, choice, dtype, details
+            )
         else:
-            nest = _Nest("conv_direct_fw", conv_nests.direct_forward, loop, "Y", function, choice, dtype)
+            pricing = conv_nests.direct_forward
+            nest = _Nest("conv_direct_fw", pricing, loop, "Y", function, choice, dtype, details)
         x, y = (tile.role(name) for name in (("dx", "dy") if gathers else ("x", "y")))
         calls = tuple(nest.call(part(x, sample), "w", part(y, sample)) for sample in range(tile.count(BATCH)))
         inputs = [tile.box(image), tile.box("w")]
@@ -171,7 +182,10 @@ class DirectLoops(Strategy):
         kernel, pricing = "conv_direct_wg", conv_nests.direct_weights
         if self.published:
             kernel, pricing = "dw_wg", conv_nests.depthwise_weights
-        nest = _Nest(kernel, pricing, loop, "W", function, choice, dtype)
+        details = of_window(geometry, reach, gathers=False)
+        details |= of_groups(geometry, parts, within, gathers=False, fetched=0)
+        details |= {"ho": len(reach.rows), "wo": len(reach.columns)}
+        nest = _Nest(kernel, pricing, loop, "W", function, choice, dtype, details)
         terms = []
         for sample in range(tile.count(BATCH)):
             x, y = part(image, sample), part(gradient, sample)
@@ -218,7 +232,8 @@ def _bias_gradient(
         _counted_from(view.rows.start, _owned(tile, "hi", "ho")),
         _counted_from(view.columns.start, _owned(tile, "wi", "wo")),
     )
-    call = bias_sum_call(tile, (filters[0] - sources[0], filters[1] - sources[0]), inside)
+    image = (sources[1] - sources[0], view.rows.count, view.columns.count)
+    call = bias_sum_call(tile, (filters[0] - sources[0], filters[1] - sources[0]), inside, image)
     return call, box(tile.op, BIAS_GRADIENT, filters)
 
 

@@ -28,11 +28,15 @@ _BETWEEN = (Instruction(Op.ALU), Instruction(Op.ALU), Instruction(Op.ALU), Instr
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The matmul of one group: sizes n and m, and where A, B and C begin in their buffers, in elements."""
+    """The matmul of one group: sizes n and m, and where A, B and C begin in their buffers, in elements.
+
+    `row` is the distance of the rows of C; they are priced as if they lay one behind the other.
+    """
 
     n: int
     m: int
     starts: tuple[int, int, int]
+    row: int
 
 
 def grouped_product_call(
@@ -76,7 +80,8 @@ def grouped_product_call(
         results = [call.function(pick(arrays[0], arrays[1], group))[0] for group, call in enumerate(calls)]
         return (join(results),)
 
-    return KernelCall(choice.kernel, (a, b), (c,), work, function, macs=sum(call.macs for call in calls))
+    macs = sum(call.macs for call in calls)
+    return KernelCall(choice.kernel, (a, b), (c,), work, function, macs, details={"products": products})
 
 
 def channels_met(tile: LoopTile, image: str, over: str) -> tuple[list[Segment], Extent, list[Extent]]:
@@ -133,9 +138,10 @@ def filter_product(
     for group, (start, count) in enumerate(zip(starts, counts, strict=True)):
         of_weights, of_matrix = start * k, group * positions * k
         if hwc:
-            products.append(Product(positions, count, (of_matrix, of_weights, start)))
+            products.append(Product(positions, count, (of_matrix, of_weights, start), sum(counts)))
         else:
-            products.append(Product(count, positions, (of_weights, of_matrix, start * positions)))
+            places = (of_weights, of_matrix, start * positions)
+            products.append(Product(count, positions, places, positions))
 
     def pick(left: Array, right: Array, group: int) -> tuple[Array, Array]:
         filters, matrices = (right, left) if hwc else (left, right)
@@ -179,7 +185,7 @@ def gradient_product(
         )
     starts = [item.start - parts[0].start for item in parts]
     products = [
-        Product(item.count, width, (start * positions, group * positions * width, start * width))
+        Product(item.count, width, (start * positions, group * positions * width, start * width), width)
         for group, (start, item) in enumerate(zip(starts, parts, strict=True))
     ]
 
@@ -235,7 +241,8 @@ def _joined(how: str, teams: Sequence[TeamWork]) -> Origin | None:
     if len(origins) < len(teams):
         return None
     texts = [how, *(origin.text for origin in origins)]
-    return Origin(repr(texts), tuple(address for origin in origins for address in origin.addresses))
+    addresses = tuple(address for origin in origins for address in origin.addresses)
+    return Origin(repr(texts), addresses, tuple(call for origin in origins for call in origin.calls))
 
 
 def _repeated(count: int, first: CoreWork | None, second: CoreWork | None) -> CoreWork | None:

@@ -31,6 +31,7 @@ from trainlib.primitives.contractions.conv_calls import (
     block_transpose_call,
     tile_image,
 )
+from trainlib.primitives.contractions.conv_details import of_groups
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, Segment
 from trainlib.primitives.contractions.conv_groups import (
     channels_met,
@@ -38,6 +39,7 @@ from trainlib.primitives.contractions.conv_groups import (
     gradient_product,
     within_group,
 )
+from trainlib.primitives.contractions.conv_nests import filter_strides
 from trainlib.primitives.contractions.conv_unroll import Matrices, unrolled
 from trainlib.primitives.contractions.convolution import WINDOW
 from trainlib.primitives.lowering.calls import box, transpose_call
@@ -195,4 +197,9 @@ def _block_transpose(tile: LoopTile, patches: Unrolled) -> KernelCall:
     for item, of_group in zip(patches.parts, patches.within, strict=True):
         start, stop = within_group(item, geometry.ci_of_group)
         wanted.append((of_group, (start - fetched.start, stop - fetched.start)))
-    return block_transpose_call(geometry, tile.choice, groups=wanted, dtype=tile.dtype)
+    details = {
+        **of_groups(geometry, patches.parts, patches.within, gathers=True, fetched=fetched.start),
+        "filter_s": filter_strides(geometry, fetched.count),
+        "hwc": geometry.hwc,
+    }
+    return block_transpose_call(geometry, tile.choice, groups=wanted, dtype=tile.dtype, details=details)

@@ -185,7 +185,7 @@ def direct_forward(site: Site, loop: Direct) -> TeamWork:
     """Each own (output) channel from the input; places: X, W, Y and D if there is a bias."""
     geometry, reach = loop.geometry, loop.reach
     rows, columns = len(reach.rows), len(reach.columns)
-    image = _image(geometry, loop.others_box, reach.height, reach.width)
+    image = image_strides(geometry, loop.others_box, reach.height, reach.width)
     strides: dict[str, tuple[int, ...]]
     if loop.as_published:
         extents = {"hi": reach.height, "wi": reach.width, "ho": rows, "wo": columns}
@@ -200,7 +200,7 @@ def direct_forward(site: Site, loop: Direct) -> TeamWork:
             return site.team("naive_fw", sizes, strides, macs=loop.macs)
     strides = {
         "X": image,
-        "W": _filters(geometry, loop.others),
+        "W": filter_strides(geometry, loop.others),
         "Y": _planes(geometry, loop.own, reach.positions),
         "D": (1,),
     }
@@ -212,7 +212,7 @@ def direct_weights(site: Site, loop: Direct) -> TeamWork:
     """The weight gradient of each own (output) channel; places: X, W, Y."""
     geometry, reach = loop.geometry, loop.reach
     rows, columns = len(reach.rows), len(reach.columns)
-    image = _image(geometry, loop.others_box, reach.height, reach.width)
+    image = image_strides(geometry, loop.others_box, reach.height, reach.width)
     if loop.as_published and geometry.groups == 1 and not reach.padded:
         window = (loop.others * geometry.window, geometry.window, geometry.wk, 1)
         strides = {"X": image, "W": window, "Y": (rows * columns, columns, 1)}
@@ -221,7 +221,7 @@ def direct_weights(site: Site, loop: Direct) -> TeamWork:
         return site.team("naive_wg", sizes, strides, macs=loop.macs)
     strides = {
         "X": image,
-        "W": _filters(geometry, loop.others),
+        "W": filter_strides(geometry, loop.others),
         "Y": _planes(geometry, loop.own, reach.positions),
     }
     return site.team("conv_direct_wg", loop.sizes(), strides, macs=loop.macs)
@@ -231,7 +231,7 @@ def direct_input(site: Site, loop: Direct) -> TeamWork:
     """The gradient of each own (input) channel, gathered; places: X (result), W, Y (output gradient)."""
     geometry, reach = loop.geometry, loop.reach
     rows, columns = len(reach.rows), len(reach.columns)
-    gradient = _image(geometry, loop.others_box, reach.height, reach.width)
+    gradient = image_strides(geometry, loop.others_box, reach.height, reach.width)
     extents = {"hi": rows, "wi": columns}
     if loop.as_published and (geometry.groups, geometry.strides, geometry.pads) == (1, (1, 1), (0, 0, 0, 0)):
         strides = {
@@ -242,7 +242,7 @@ def direct_input(site: Site, loop: Direct) -> TeamWork:
         sizes = {**loop.published_sizes(), **extents, "ci": loop.own, "co": loop.others}
         sizes |= {"ho": reach.height, "wo": reach.width}
         return site.team("naive_ig", sizes, strides, macs=loop.macs)
-    target, source, tap = _filters(geometry, loop.own)
+    target, source, tap = filter_strides(geometry, loop.own)
     strides = {"X": _planes(geometry, loop.own, reach.positions), "W": (source, target, tap), "Y": gradient}
     sizes = {**loop.sizes(), **extents, "strided": int(max(geometry.strides) > 1)}
     return site.team("conv_direct_ig", sizes, strides, macs=loop.macs)
@@ -271,9 +271,9 @@ def _depthwise(site: Site, nest: str, loop: Direct) -> TeamWork:
 def scatter(site: Site, loop: Direct) -> TeamWork:
     """As `direct_input`, by adding every product to the result in memory; places: X, W, Y, D for a bias."""
     geometry, reach = loop.geometry, loop.reach
-    target, source, tap = _filters(geometry, loop.own)
+    target, source, tap = filter_strides(geometry, loop.own)
     strides = {
-        "X": _image(geometry, loop.others_box, reach.height, reach.width),
+        "X": image_strides(geometry, loop.others_box, reach.height, reach.width),
         "W": (source, target, tap),
         "Y": _planes(geometry, loop.own, reach.positions),
         "D": (1,),
@@ -297,7 +297,7 @@ def bias_sum(site: Site, geometry: ConvGeometry, channels: int, positions: int, 
     return site.team("conv_bias_wg", sizes, {"Y": (channel, channels * positions, position), "D": (1,)})
 
 
-def _image(geometry: ConvGeometry, channels: int, rows: int, columns: int) -> tuple[int, int, int]:
+def image_strides(geometry: ConvGeometry, channels: int, rows: int, columns: int) -> tuple[int, int, int]:
     """Element strides of channel, row, column."""
     return (1, columns * channels, channels) if geometry.hwc else (rows * columns, columns, 1)
 
@@ -307,7 +307,7 @@ def _planes(geometry: ConvGeometry, channels: int, positions: int) -> tuple[int,
     return (1, channels) if geometry.hwc else (positions, 1)
 
 
-def _filters(geometry: ConvGeometry, sources: int) -> tuple[int, int, int]:
+def filter_strides(geometry: ConvGeometry, sources: int) -> tuple[int, int, int]:
     """Element strides of output channel, input channel and kernel position."""
     window = geometry.window
     return (window * sources, 1, sources) if geometry.hwc else (sources * window, window, 1)

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, 
 from trainlib.primitives.contractions import conv_nests
 from trainlib.primitives.contractions.contraction import BATCH, LoopTile
 from trainlib.primitives.contractions.conv_calls import COLUMNS, ROWS, TileImage, im2row_call
+from trainlib.primitives.contractions.conv_details import of_window
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
 from trainlib.primitives.contractions.conv_nests import Reach, Site
 
@@ -209,12 +211,14 @@ def _by_dma(tile: LoopTile, role: str, geometry: ConvGeometry, view: TileImage, 
         along = (*box_pieces, [channels]) if geometry.hwc else ([channels], *box_pieces)
         operands = (gathered(op[role], (each, *along), buffer),)
     border = fetched.border
+    window = of_window(geometry, view.reach, gathers=view.mode == "IG")
     calls: list[list[KernelCall]] = []
     names: list[tuple[str, ...]] = []
     for sample in range(samples[1] - samples[0]):
         first = sample * fetched.elements
         image = part(buffer, first, first + fetched.elements) if operands else ""
-        calls.append([_border_call(geometry, choice, fetched, image, border, dtype)] if border else [])
+        made = [_border_call(geometry, choice, fetched, image, border, dtype, window)] if border else []
+        calls.append(made)
         names.append(fetched.names(buffer, first))
     # The samples follow one another, so one buffer with a row for every patch serves them all.
     scratch = (Scratch(BORDER, (view.positions, depth * geometry.window), dtype),) if border else ()
@@ -228,6 +232,7 @@ def _border_call(
     image: str,
     border: Sequence[tuple[int, int]],
     dtype: DType,
+    window: Mapping[str, Any],
 ) -> KernelCall:
     """Complete patches that are not solid: from fetched boxes to rows of k, with zeros where none is read."""
     reads, writes = (image,) if image else (), tuple(part(BORDER, run, end) for run, end in border)
@@ -245,4 +250,15 @@ def _border_call(
         patches = fetched.border_patches(arrays[0] if arrays else np.zeros(0, np.float32))
         return tuple(np.split(patches, np.cumsum([end - run for run, end in border])[:-1]))
 
-    return KernelCall("im2row_border", reads, writes, work, function)
+    details = {
+        "source": "im2row_border",
+        **window,
+        "channels": fetched.channels,
+        "patch_rows": len(fetched.rows.taps),
+        "patch_columns": len(fetched.columns.taps),
+        "taps_h": geometry.hk,
+        "taps_w": geometry.wk,
+        "hwc": geometry.hwc,
+        "first_row": border[0][0],
+    }
+    return KernelCall("im2row_border", reads, writes, work, function, details=details)

@@ -27,6 +27,10 @@ GELU_FLAT = 100.0
 """Where tanh(u) is ±1 and its derivative 0, in float64 as well."""
 
 
+ROOT_OF_TWO_PI = sqrt(2 * pi)
+"""What the density of the normal distribution is divided by."""
+
+
 def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x)) without overflow, by exponentials of negative numbers; keeps the dtype."""
     small = np.exp(-np.abs(x))
@@ -47,6 +51,7 @@ def tanh(x: Array) -> Array:
     return value
 
 
+@elementary(lambda x: np.exp(-x * x / 2) / ROOT_OF_TWO_PI)
 def normal(x: Array) -> Array:
     """The normal distribution function in float64, by erfc so that it keeps its digits on the left."""
     scaled = (-x.astype(np.float64) / sqrt(2)).ravel()
@@ -90,10 +95,6 @@ def mish_slope(x: Array) -> Array:
     below = e * (e + 2) + 2
     slope: Array = 4 * e / below * ((1 + e) / below)
     return slope
-
-
-ROOT_OF_TWO_PI = sqrt(2 * pi)
-"""What the density of the normal distribution is divided by."""
 
 
 @elementary(lambda x: 2 / sqrt(pi) * np.exp(-x * x))

@@ -81,8 +81,11 @@ def loss(
 
     def gradient(op: Op, given: Values) -> Array:
         exact = checked(op, given)
-        scaled: Array = sloped(op, exact) * (op.attributes["weight"] / _divisor(op, exact, counted))
+        scaled: Array = sloped(op, exact) * scale(op, exact)
         return scaled
+
+    def scale(op: Op, given: Values) -> float:
+        return float(op.attributes["weight"] / _divisor(op, given, counted))
 
     def evaluated(op: Op, given: Values) -> Values:
         each, slope, number = reference(op, checked(op, given))
@@ -93,10 +96,12 @@ def loss(
 
     reads = ("y",) if unlabelled else ("y", "label")
     chosen = nests if not isinstance(nests, tuple) else lambda attributes, shape: LossNests(*nests)
+    each, counts = {"loss": summed, "dy": sloped}, "label" in parameters(count)
+    lowering = LossLowering(chosen, value, gradient, each, scale, counts)
     return LossPrimitive(
         name=name,
         schema=options,
-        step=Step("LOSS", reads, ("loss", "dy"), evaluated, LossLowering(chosen, value, gradient)),
+        step=Step("LOSS", reads, ("loss", "dy"), evaluated, lowering),
         plan=(lambda attributes, output, where: None) if unlabelled else labels or like_output,
         examples=examples,
     )

@@ -66,7 +66,7 @@ class BceLogitsSchema(BceSchema):
 
 def per_channel(option: float | list[float], y: Any) -> Any:
     """An option for each channel, so that it broadcasts against y."""
-    return option if isinstance(option, float) else np.array(option).reshape(-1, *(1,) * (y.ndim - 2))
+    return np.array(option).reshape(-1, *(1,) * (y.ndim - 2)) if isinstance(option, list) else option
 
 
 def _plan(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPlan:

@@ -73,6 +73,7 @@ def vector_call(
     *,
     fork: bool = True,
     sizes: Mapping[str, int] = MappingProxyType({}),
+    details: Mapping[str, Any] = MappingProxyType({}),
 ) -> KernelCall:
     """The one place where a loop over vectors gets its price.
 
@@ -89,7 +90,16 @@ def vector_call(
         for name, (buffer, dtype) in zip(names, vectors, strict=True)
     }
     return kernel_call(
-        choice, nest, {"elements": elements, **sizes}, arrays, reads, writes, function, usual, fork=fork
+        choice,
+        nest,
+        {"elements": elements, **sizes},
+        arrays,
+        reads,
+        writes,
+        function,
+        usual,
+        fork=fork,
+        details=details,
     )
 
 
@@ -136,7 +146,7 @@ class ElementwiseLowering(NoMatmul):
             tuple([operand(role) for role in reads]),
             tuple([operand(role) for role in writes]),
             (),
-            lambda: [_loop_call(choice, op, loop, dtypes, elements, writes) for loop in loops],
+            lambda: [_loop_call(choice, op, loop, dtypes, elements, writes, self.numbers) for loop in loops],
         )
 
     def _batch_of(self, shape: Shape) -> Shape:
@@ -150,6 +160,7 @@ def _loop_call(
     dtypes: Mapping[str, DType],
     elements: int,
     written: Sequence[str],
+    numbers: Sequence[str],
 ) -> KernelCall:
     vectors = [(role, dtypes[role]) for role in loop.roles if role in dtypes]
     reads = [role for role in loop.reads if role in dtypes]
@@ -159,7 +170,8 @@ def _loop_call(
         results = loop.compute(op, dict(zip(reads, values, strict=True)))
         return tuple(_single(results[role]) for role in writes)
 
-    return vector_call(choice, loop.nest, elements, vectors, reads, writes, function)
+    details = {"loop": loop, "reads": reads, "writes": writes, "numbers": numbers}
+    return vector_call(choice, loop.nest, elements, vectors, reads, writes, function, details=details)
 
 
 def _single(array: Array) -> Array:
@@ -193,6 +205,12 @@ class LossLowering(NoMatmul):
     nests: Callable[[Mapping[str, Any], Shape], LossNests]
     value: Callable[[Op, Values], Array]
     gradient: Callable[[Op, Values], Array]
+    each: Mapping[str, Callable[[Op, Values], Any]]
+    """Of ``loss`` the terms and of ``dy`` the slopes, before they are multiplied with `scale`."""
+    scale: Callable[[Op, Values], float]
+    """What both are multiplied with, of a reduction that does not count labels."""
+    counts: bool = False
+    """Whether a mean of it may count labels, or their weights."""
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """None: the value is a sum over all elements."""
@@ -227,9 +245,33 @@ class LossLowering(NoMatmul):
             kinds = [dtypes[role] for role in (*op.reads, target)]
             vectors = list(zip((*inputs, result), kinds, strict=True))
             reads = (*inputs, *before)
+            details = {"formula": self.each[target], "target": target, "first": int(not before), **known}
             return vector_call(
-                choice, nest, elements, vectors, reads, (result,), function, fork=False, sizes=nests.sizes
+                choice,
+                nest,
+                elements,
+                vectors,
+                reads,
+                (result,),
+                function,
+                fork=False,
+                sizes=nests.sizes,
+                details=details,
             )
+
+        options = op.attributes
+        soft = "label" not in op or dtypes["label"].is_float
+        ungiven = {name: 0 for name, value in options.items() if value is None}
+        counting = self.counts and not soft and options["reduction"] == "mean"
+        counting = counting and not {"class_weights", "ignore_index"} <= {*ungiven}
+
+        def scale() -> float:
+            """What the sum and the slopes are multiplied with; what labels count is not in it."""
+            given = {role: np.zeros(regions[role].shape, dtypes[role]) for role in op.reads}
+            one = {role: array[: len(array) // samples] for role, array in given.items()}
+            return float(share) * (options["weight"] if counting else self.scale(op, one))
+
+        known = {**ungiven, "soft": int(soft), "counting": int(counting), "scale": scale}
 
         def value(arrays: Sequence[Array]) -> tuple[Array, ...]:
             given, before = dict(zip(op.reads, arrays, strict=False)), arrays[len(op.reads) :]

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from types import MappingProxyType
+from typing import Any
 
 from arch.spec.isa import TeamWork
 from configs.dtypes import FP32, DType
@@ -80,6 +82,7 @@ def kernel_call(
     *,
     macs: int = 0,
     fork: bool = True,
+    details: Mapping[str, Any] = MappingProxyType({}),
 ) -> KernelCall:
     """A call of the nest `nest`.yaml of the codegen, any of its own files included.
 
@@ -108,7 +111,8 @@ def kernel_call(
             element_bytes=_data_bytes(dtypes),
         )
 
-    return piece_call(nest, reads, writes, work, function, macs=macs, fork=fork)
+    known = {**details, "arrays": arrays}
+    return piece_call(nest, reads, writes, work, function, macs=macs, fork=fork, details=known)
 
 
 def _data_bytes(dtypes: Sequence[DType]) -> int:
@@ -125,6 +129,7 @@ def piece_call(
     *,
     macs: int = 0,
     fork: bool = True,
+    details: Mapping[str, Any] = MappingProxyType({}),
 ) -> KernelCall:
     """A call whose `function` maps arrays of what is read to arrays of what is written, pieces cut out."""
     names_read = tuple(item if isinstance(item, str) else item.name for item in reads)
@@ -153,4 +158,5 @@ def piece_call(
         function if plain else on_buffers,
         macs=macs,
         fork=fork,
+        details=details,
     )

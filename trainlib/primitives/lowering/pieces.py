@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -62,6 +63,16 @@ class TileBuilder:
         choice, dtype = self.choice, self.dtype
         self.call(lambda: kernel_call(choice, nest, sizes, arrays, reads, writes, function, dtype))
 
+    def known(self, **details: Any) -> None:
+        """What `compute` of the last nest knows beside its arrays (`KernelCall.details`)."""
+        make = self._made.pop()
+
+        def knowing() -> KernelCall:
+            call = make()
+            return replace(call, details={**call.details, **details})
+
+        self.call(knowing)
+
     def copy(self, source: Piece, target: Piece) -> None:
         """target = source, elements over the cores."""
         elements = prod(source.shape)
@@ -74,6 +85,7 @@ class TileBuilder:
             return np.zeros(target.shape, np.float32)
 
         self.run("set_to_value", {"Y": target}, (), (target,), zeros, elements=prod(target.shape))
+        self.known(value=0)
 
     def copy_or_zero(self, source: Piece | None, target: Piece) -> None:
         """target = source, or 0 where there is none."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -96,6 +97,14 @@ class NormLowering(NoMatmul):
         samples = range(_size(image[0])) if geometry.family == "group" else (None,)
         return [self._call(op, self.nest(op, tensors, image, sample), sample, choice) for sample in samples]
 
+    def details(self, op: Op, sample: int | None) -> dict[str, Any]:
+        """What a call knows beside its arrays: elements of a mean, whether sums are added to others."""
+        return {
+            "mean_of": lambda: geometry_of(op).elements,
+            "of_batch": lambda: int(geometry_of(op).family == "batch"),
+            "adds": int(bool(sample)),
+        }
+
     def _call(self, op: Op, nest: Nest, sample: int | None, choice: KernelChoice) -> KernelCall:
         reads, writes = self.read(op, sample), self.written(op)
 
@@ -103,7 +112,8 @@ class NormLowering(NoMatmul):
             made = self.compute(op, dict(zip(reads, arrays, strict=True)))
             return tuple(made[role] for role in writes)
 
-        return kernel_call(choice, *nest, _named(reads, sample), _named(writes, sample), function)
+        buffers, details = (_named(reads, sample), _named(writes, sample)), self.details(op, sample)
+        return kernel_call(choice, *nest, *buffers, function, details=details)
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Boxes of x, of the statistics and of the parameters that belong together."""
@@ -173,9 +183,10 @@ def _by_rows(arrays: Mapping[str, Piece], row: int, matrices: str, vectors: str 
 def _instance_nest(
     nest: str, sizes: Mapping[str, int], arrays: Mapping[str, Piece], matrices: str, vectors: str = ""
 ) -> Nest:
-    """The library's nest for groups of one channel."""
+    """The library's nest for groups of one channel; the other arrays are there, but not counted."""
     row = sizes["elements"]
-    return nest, {"channels": sizes["rows"], "elements": row}, _by_rows(arrays, row, matrices, vectors)
+    placed = {**arrays, **_by_rows(arrays, row, matrices, vectors)}
+    return nest, {"channels": sizes["rows"], "elements": row}, placed
 
 
 class NormForward(NormLowering):
@@ -239,7 +250,9 @@ class NormForward(NormLowering):
         reads = ("x", "inv_std", *(("w",) if "w" in op else ()))
         return [
             kernel_call(choice, "rmsnorm_sum", sizes, summed, ("x",), ("inv_std",), mean_square),
-            kernel_call(choice, "rmsnorm_scale", sizes, arrays, reads, ("y",), scale),
+            kernel_call(
+                choice, "rmsnorm_scale", sizes, arrays, reads, ("y",), scale, details=self.details(op, None)
+            ),
         ]
 
     def _running_call(self, op: Op, regions: Regions, choice: KernelChoice) -> KernelCall:
@@ -259,8 +272,19 @@ class NormForward(NormLowering):
         reads = ("running_mean", "running_var", "mean", "inv_std")
         writes = ("running_mean_updated", "running_var_updated")
         arrays = {name: Piece(role) for name, role in zip("ABMRXY", (*reads, *writes), strict=True)}
-        sizes = {"elements": _size(regions[2][0])}
-        return kernel_call(choice, "running_average", sizes, arrays, reads, writes, function)
+        elements = _size(regions[2][0])
+        samples = prod(_size(extent) for extent in regions[1]) // elements
+        details = {"samples": samples, "mean_of": count}
+        return kernel_call(
+            choice,
+            "running_average",
+            {"elements": elements},
+            arrays,
+            reads,
+            writes,
+            function,
+            details=details,
+        )
 
 
 def xhat_of(op: Op, values: Values) -> Array:
@@ -302,7 +326,7 @@ class NormWeightGradient(NormLowering):
                 arrays["M"] = arrays["R"]
             return "norm_wg_columns", {**sizes, "columns": columns}, arrays
         if geometry.per_channel:
-            plain = {"X": arrays["X"], "G": arrays["G"], "W": arrays["V"]}
+            plain = {"W": arrays["V"], **{name: arrays[name] for name in "XGMRB"}}
             return _instance_nest("instnorm_bw_param", sizes, plain, "XG", "W")
         return "norm_wg", sizes, arrays
 

@@ -111,7 +111,10 @@ class InverseDeviation(NormLowering):
                     results[f"{role}_updated"] = values[role] + step
             return tuple(results[role].astype(np.float32) for role in op.writes)
 
-        return [kernel_call(choice, "norm_inv", sizes, arrays, op.reads, op.writes, function)]
+        details = {"mean_of": geometry.elements, "biased_kept": int(BIASED in op.attributes)}
+        return [
+            kernel_call(choice, "norm_inv", sizes, arrays, op.reads, op.writes, function, details=details)
+        ]
 
 
 class KnownStatistics(NormLowering):
@@ -141,7 +144,10 @@ class KnownStatistics(NormLowering):
             wide = [np.broadcast_to(values, shape).copy() for values in (mean, inverse)]
             return (*wide, mean.copy(), variance.copy())
 
-        return [kernel_call(choice, "norm_inv", sizes, arrays, op.reads, op.writes, function)]
+        details = {"source": "norm_known"}
+        return [
+            kernel_call(choice, "norm_inv", sizes, arrays, op.reads, op.writes, function, details=details)
+        ]
 
 
 def _statistic(op: Op, x: Array, sums: Array) -> Array:

@@ -17,10 +17,9 @@ from trainlib.primitives.lowering.elementwise import ElementwiseLowering, Vector
 
 
 def _tile(op: Op, values: Values) -> Values:
-    count = int(values["count"][0])
-    term = np.float32(op.attributes["share"]) * values["dw"]
-    total = term if count % op.attributes["steps"] == 0 else values["total"] + term
-    return {"total_updated": total, "count_updated": np.array([count + 1], np.int32)}
+    count, term = values["count"], op.attributes["share"] * values["dw"]
+    total = term if count[0] % op.attributes["steps"] == 0 else values["total"] + term
+    return {"total_updated": total, "count_updated": count + np.int32(1)}
 
 
 def _reference(op: Op, values: Values) -> Values:

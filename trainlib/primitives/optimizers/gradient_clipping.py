@@ -19,7 +19,8 @@ from trainlib.ir.graph import Op
 from trainlib.ir.steps import Array, Function, KernelCall, KernelChoice, Ranges, Scratch, Tensors, TileTask
 from trainlib.primitives.definition import InternalPrimitive, Step, Values
 from trainlib.primitives.lowering.calls import NoMatmul, box, whole
-from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop, vector_call
+from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
+from trainlib.primitives.lowering.kernel_call import kernel_call
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 NORM_GUARD = 1e-6
@@ -29,7 +30,7 @@ _SUM = "sum_of_squares"
 
 
 def _clipped(op: Op, values: Values) -> Values:
-    limit = np.float32(op.attributes["limit"])
+    limit = op.attributes["limit"]
     return {"dw_clipped": np.clip(values["dw"], -limit, limit)}
 
 
@@ -105,10 +106,24 @@ class _Scale(NoMatmul):
             last = number == len(op.reads) - 1
             target = "scale" if last else _SUM
             reads = (role, _SUM) if number else (role,)
-            vectors, elements = ((role, FP32), (target, FP32)), tensors[op[role]].shape[0]
+            arrays = {"X": role, "Y": target, "B": _SUM if number else target}
             function = self._finish(op) if last else self._add
+            sizes, details = (
+                {"elements": tensors[op[role]].shape[0]},
+                {"first": int(not number), "last": int(last)},
+            )
             calls.append(
-                vector_call(choice, "clip_scale", elements, vectors, reads, (target,), function, fork=False)
+                kernel_call(
+                    choice,
+                    "clip_scale",
+                    sizes,
+                    arrays,
+                    reads,
+                    (target,),
+                    function,
+                    fork=False,
+                    details=details,
+                )
             )
         return TileTask(
             inputs=tuple(whole(op, tensors, role) for role in op.reads),

@@ -245,9 +245,9 @@ def _adam(name: str, *, decoupled: bool) -> OptimizerPrimitive:
             "g": lambda w, dw, weight_decay: dw if decoupled else dw + weight_decay * w,
             **_MOMENTS,
             "highest": lambda v, highest=None: v if highest is None else np.maximum(highest, v),
-            "root": lambda highest, t, beta2, eps: np.sqrt(highest) * (1 - beta2 ** int(t[0])) ** -0.5 + eps,
+            "root": lambda highest, t, beta2, eps: np.sqrt(highest) * (1 - beta2 ** t.item()) ** -0.5 + eps,
             "w": lambda start, m, root, t, learning_rate, beta1: (
-                start - learning_rate / (1 - beta1 ** int(t[0])) * m / root
+                start - learning_rate / (1 - beta1 ** t.item()) * m / root
             ),
         },
         reference={
@@ -321,7 +321,7 @@ ADAGRAD = optimizer(  # Duchi, Hazan and Singer 2011
         "g": lambda w, dw, weight_decay: dw + weight_decay * w,
         "total": lambda total, g: total + np.square(g),
         "w": lambda w, g, total, t, learning_rate, lr_decay, eps: (
-            w - learning_rate / (1 + (int(t[0]) - 1) * lr_decay) * g / (np.sqrt(total) + eps)
+            w - learning_rate / (1 + (t.item() - 1) * lr_decay) * g / (np.sqrt(total) + eps)
         ),
     },
     reference={
@@ -374,7 +374,7 @@ ADAMAX = optimizer(  # Kingma and Ba 2015, section 7.1
         "g": lambda w, dw, weight_decay: dw + weight_decay * w,
         "m": lambda m, g, beta1: beta1 * m + (1 - beta1) * g,
         "u": lambda u, g, beta2, eps: np.maximum(beta2 * u, np.abs(g) + eps),
-        "w": lambda w, m, u, t, learning_rate, beta1: w - learning_rate / (1 - beta1 ** int(t[0])) * m / u,
+        "w": lambda w, m, u, t, learning_rate, beta1: w - learning_rate / (1 - beta1 ** t.item()) * m / u,
     },
     reference={
         "t": lambda t: t + 1,
@@ -407,13 +407,15 @@ NADAM = optimizer(  # Dozat 2016, with the schedule of the momentum
         "t": lambda t: t + 1,
         **_DECAYED,
         **_MOMENTS,
-        "now": lambda t, beta1, momentum_decay: beta1 * (1 - 0.5 * 0.96 ** (int(t[0]) * momentum_decay)),
-        "next": lambda t, beta1, momentum_decay: beta1 * (1 - 0.5 * 0.96 ** (int(t[0] + 1) * momentum_decay)),
+        "now": lambda t, beta1, momentum_decay: beta1 * (1 - 0.5 * 0.96 ** (t.item() * momentum_decay)),
+        "next": lambda t, beta1, momentum_decay: (
+            beta1 * (1 - 0.5 * 0.96 ** ((t.item() + 1) * momentum_decay))
+        ),
         "product": lambda product, now: product * now,
         "ahead": lambda g, m, now, next, product: (
             (1 - now) / (1 - product) * g + next / (1 - product * next) * m
         ),
-        "root": lambda v, t, beta2, eps: np.sqrt(v / (1 - beta2 ** int(t[0]))) + eps,
+        "root": lambda v, t, beta2, eps: np.sqrt(v / (1 - beta2 ** t.item())) + eps,
         "w": lambda start, ahead, root, learning_rate: start - learning_rate * ahead / root,
     },
     reference={
@@ -451,7 +453,8 @@ def _rectification(step: int, beta2: float) -> float | None:
     if length <= RECTIFIED_FROM:
         return None
     numerator = (length - 4) * (length - 2) * longest
-    return float((numerator / ((longest - 4) * (longest - 2) * length)) ** 0.5)
+    rect: float = (numerator / ((longest - 4) * (longest - 2) * length)) ** 0.5
+    return rect
 
 
 RADAM = optimizer(  # Liu et al. 2020
@@ -462,12 +465,12 @@ RADAM = optimizer(  # Liu et al. 2020
         "t": lambda t: t + 1,
         **_DECAYED,
         **_MOMENTS,
-        "rect": lambda t, beta2: _rectification(int(t[0]), beta2),
+        "rect": lambda t, beta2: _rectification(t.item(), beta2),
         "scale": lambda v, t, rect, beta2, eps: (
-            1 if rect is None else rect * (1 - beta2 ** int(t[0])) ** 0.5 / (np.sqrt(v) + eps)
+            1 if rect is None else rect * (1 - beta2 ** t.item()) ** 0.5 / (np.sqrt(v) + eps)
         ),
         "w": lambda start, m, t, scale, learning_rate, beta1: (
-            start - learning_rate / (1 - beta1 ** int(t[0])) * m * scale
+            start - learning_rate / (1 - beta1 ** t.item()) * m * scale
         ),
     },
     reference={
@@ -547,10 +550,10 @@ ASGD = optimizer(  # Polyak and Juditsky 1992; the rate decays as PyTorch has it
         "t": lambda t: t + 1,
         "g": lambda w, dw, weight_decay: dw + weight_decay * w,
         "w": lambda w, g, eta, lambd: w * (1 - lambd * eta[0]) - eta[0] * g,
-        "kept": lambda t, t0: np.float32(1 - 1 / max(1.0, int(t[0]) - 1 - t0)),
+        "kept": lambda t, t0: 1 - 1 / max(1.0, t.item() - 1 - t0),
         "ax": lambda ax, w, kept: w + kept * (ax - w),  # w itself, without a rounding, as long as 0 is kept
         "eta": lambda eta, t, learning_rate, lambd, alpha: np.full_like(
-            eta, learning_rate / (1 + lambd * learning_rate * int(t[0])) ** alpha
+            eta, learning_rate / (1 + lambd * learning_rate * t.item()) ** alpha
         ),
     },
     reference={

@@ -15,7 +15,7 @@ from trainlib.primitives.lowering.elementwise import ElementwiseLowering, Vector
 
 
 def _tile(op: Op, values: Values) -> Values:
-    share, count = np.float32(op.attributes["share"]), values["count"]
+    share, count = op.attributes["share"], values["count"]
     moved = share * values["average"] + (1 - share) * values["w"]
     return {"average_updated": moved if count[0] else values["w"], "count_updated": count + np.int32(1)}
 

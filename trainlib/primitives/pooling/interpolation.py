@@ -61,9 +61,9 @@ def taps(mode: str, inputs: int, outputs: int) -> Taps:
     if mode == "nearest":
         lower = positions * inputs // outputs
         return lower, lower, np.zeros(outputs, np.float32)
-    source = np.maximum(0, (positions + 0.5) * inputs / outputs - 0.5)
-    lower = np.floor(source).astype(int)
-    return lower, np.minimum(lower + 1, inputs - 1), (source - lower).astype(np.float32)
+    # (position + 1/2) * inputs / outputs - 1/2, in halves of an output.
+    lower, rest = np.divmod(np.maximum((2 * positions + 1) * inputs - outputs, 0), 2 * outputs)
+    return lower, np.minimum(lower + 1, inputs - 1), (rest / (2 * outputs)).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +124,9 @@ class _Interpolation(NoMatmul):
         sizes = {"channels": samples * channels, "rows": rows, "columns": columns}
         nest = f"interp_{op.attributes['mode']}_{'bw' if backward else 'fw'}"
         build.run(nest, arrays, reads, (written,), compute, **sizes)
+        starts = [start for region in boxes for start, _ in region[2:]]
+        names = ("high", "wide", "below", "beside")
+        build.known(height=small_rows, width=small_columns, **dict(zip(names, starts, strict=True)))
 
 
 class _Forward(_Interpolation):
@@ -167,18 +170,15 @@ class _InputGradient(_Interpolation):
 
         def added(gradient: Array, dx: Array) -> Array:
             total = dx.copy()
+            # The four around each output, in the order of the loop: above, below; left, right.
+            along = np.stack([columns.lower, columns.upper] * 2, axis=1)
+            of_column = np.stack([1 - columns.share, columns.share] * 2, axis=1)
             for row, share in enumerate(rows.share):
-                for target, of_row in ((rows.lower[row], 1 - share), (rows.upper[row], share)):
-                    if not 0 <= target < small[2]:
-                        continue
-                    values = gradient[:, :, row] * of_row
-                    for places, of_column in (
-                        (columns.lower, 1 - columns.share),
-                        (columns.upper, columns.share),
-                    ):
-                        mine = (places >= 0) & (places < small[3])
-                        where: Any = (slice(None), slice(None), target, places[mine])
-                        np.add.at(total, where, values[..., mine] * of_column[mine])
+                down = np.broadcast_to(np.repeat([rows.lower[row], rows.upper[row]], 2), along.shape)
+                mine = (down >= 0) & (down < small[2]) & (along >= 0) & (along < small[3])
+                values = gradient[:, :, row, :, None] * np.repeat([1 - share, share], 2) * of_column
+                where: Any = (slice(None), slice(None), down[mine], along[mine])
+                np.add.at(total, where, values[..., mine])
             return total
 
         build = TileBuilder(choice, tensor.dtype)

@@ -219,6 +219,7 @@ class _Tile:
         planes: Mapping[str, Plane],
         sizes: Mapping[str, int],
         function: Function,
+        details: Mapping[str, int],
     ) -> TileTask:
         """Roles of the arrays of the nest, planes by role, sizes of a plane."""
         op, channels = self.op, self.ranges["c"]
@@ -231,7 +232,9 @@ class _Tile:
                 for name, role in streams.items()
             }
             reads, writes = (tuple(part(role, sample) for role in roles) for roles in (op.reads, op.writes))
-            calls.append(kernel_call(self.choice, nest, all_sizes, arrays, reads, writes, function))
+            calls.append(
+                kernel_call(self.choice, nest, all_sizes, arrays, reads, writes, function, details=details)
+            )
         inputs, outputs = (
             tuple(box(op, role, samples, channels, planes[role].rows, planes[role].columns) for role in roles)
             for roles in (op.reads, op.writes)
@@ -262,7 +265,8 @@ class PoolingForward(NoMatmul):
         streams = dict(zip("XYI", ("x", *op.writes), strict=False))
         planes = {"x": fetched, **dict.fromkeys(op.writes, outputs)}
         sizes, function = _sizes(op, fetched, outputs), self.function(op, outputs, fetched)
-        return _Tile(op, tensors, ranges, choice).task(self.nest, streams, planes, sizes, function)
+        details = _walk(op, fetched, outputs, "")
+        return _Tile(op, tensors, ranges, choice).task(self.nest, streams, planes, sizes, function, details)
 
 
 class PoolingBackward(NoMatmul):
@@ -291,7 +295,13 @@ class PoolingBackward(NoMatmul):
         if "x" in op:
             planes["x"] = read_by(op, reaching)
         sizes, function = _sizes(op, inputs, reaching), self.function(op, inputs, reaching)
-        return _Tile(op, tensors, ranges, choice).task(self.nest, self.streams, planes, sizes, function)
+        details = _walk(op, inputs, reaching, "")
+        if "x" in op:
+            high, wide = planes["x"].shape
+            details |= _walk(op, planes["x"], reaching, "x_") | {"x_rows": high, "x_columns": wide}
+        return _Tile(op, tensors, ranges, choice).task(
+            self.nest, self.streams, planes, sizes, function, details
+        )
 
 
 def _sizes(op: Op, inputs: Plane, outputs: Plane) -> dict[str, int]:
@@ -299,6 +309,23 @@ def _sizes(op: Op, inputs: Plane, outputs: Plane) -> dict[str, int]:
     (hi, wi), (ho, wo) = inputs.shape, outputs.shape
     kernel = {"hk": rows.kernel, "wk": columns.kernel, "stride": columns.stride}
     return {"hi": hi, "wi": wi, "ho": ho, "wo": wo, **kernel}
+
+
+def _walk(op: Op, inputs: Plane, outputs: Plane, word: str) -> dict[str, int]:
+    """Where the windows of `outputs` begin in the box `inputs`, and where that lies in the image."""
+    rows, columns = axes_of(op.attributes)
+    high, wide = inputs.rows[0], inputs.columns[0]
+    return {
+        "step_h": rows.stride,
+        "step_w": columns.stride,
+        f"{word}top": outputs.rows[0] * rows.stride - rows.padding - high,
+        f"{word}left": outputs.columns[0] * columns.stride - columns.padding - wide,
+        f"{word}high": high,
+        f"{word}wide": wide,
+        "height": rows.size,
+        "width": columns.size,
+        "counted": rows.kernel * columns.kernel if op.attributes["count_include_pad"] else 0,
+    }
 
 
 def average_reference(op: Op, values: Values) -> Values:
@@ -331,7 +358,9 @@ def average_gradient_reference(op: Op, values: Values) -> Values:
 def _tile_average(op: Op, outputs: Plane, fetched: Plane) -> Function:
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         views = windows(arrays[0], axes_of(op.attributes), outputs, fetched, 0.0)
-        return (views.sum(axis=(3, 4)) / divisors(op, outputs),)
+        # In the order of the loop.
+        sums = views.reshape(*views.shape[:3], -1).cumsum(axis=3)[..., -1]
+        return (sums / divisors(op, outputs),)
 
     return function
 
@@ -342,8 +371,9 @@ def _tile_average_gradient(op: Op, inputs: Plane, reaching: Plane) -> Function:
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         share = arrays[0] / divisors(op, reaching)
         dx = np.zeros((len(share), *inputs.shape), np.float32)
-        for y in range(rows.kernel):
-            for x in range(columns.kernel):
+        # Backwards, so that an element adds up what it gets in the order of the outputs.
+        for y in reversed(range(rows.kernel)):
+            for x in reversed(range(columns.kernel)):
                 down = np.arange(*reaching.rows) * rows.stride - rows.padding + y - inputs.rows[0]
                 along = (
                     np.arange(*reaching.columns) * columns.stride - columns.padding + x - inputs.columns[0]
@@ -381,10 +411,14 @@ class GlobalAverageForward(NoMatmul):
         sizes = _sizes(op, seen, one) | dict(zip(("hk", "wk"), seen.shape, strict=True))
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            return (arrays[0].sum(axis=(1, 2), keepdims=True) / positions,)
+            sums = arrays[0].reshape(len(arrays[0]), -1).cumsum(axis=1)[:, -1:, None]
+            return (sums / positions,)
 
         streams, planes = {"X": "x", "Y": "y"}, {"x": seen, "y": one}
-        return _Tile(op, tensors, ranges, choice).task("avgpool_fw", streams, planes, sizes, function)
+        details = {**_walk(op, seen, one, ""), "top": 0, "left": 0, "counted": rows.size * columns.size}
+        return _Tile(op, tensors, ranges, choice).task(
+            "avgpool_fw", streams, planes, sizes, function, details
+        )
 
 
 def average_backward() -> PoolingBackward:

@@ -122,6 +122,7 @@ def fill_call(choice: KernelChoice, target: str, shape: Shape, value: float, dty
         (target,),
         lambda arrays: (np.full(shape, value, np.float32),),
         dtype,
+        details={"value": value},
     )
 
 

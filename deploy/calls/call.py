@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a compute action to the call of a C function: its name, and the fields of its struct of arguments.
+
+A C file of `deploy/kernels/` declares the structs of its kernels between the lines ``/* arguments */`` and
+``/* end */``; a kernel begins with ``const struct NAME *g = args;``. A field is what its name says:
+
+- ``A``, ``A_s[n]``: array A of the nest, its L1 address and its strides in elements; ``A_n``, ``A_d[n]``:
+  elements and shape of what the call cuts out of a buffer for it
+- a size the nest is called with (``N``, ``stride``); ``accumulate``: 1 if a product is added to C;
+  ``has_w``: 1 if the op has the role w
+- ``read_0``, ``read_0_n``, ``read_0_d[n]``, ``write_0`` ...: whole buffers: address, elements, shape
+- a detail of the call (`trainlib.ir.steps.KernelCall.details`), an attribute of the op
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from math import prod
+from typing import Any
+
+from arch.spec.isa import NestCall
+from arch.spec.program import Compute, Effect, Place
+from configs.errors import ConfigError, InputError
+from deploy.calls.generated import C_TYPES, Generated, generated
+from deploy.calls.products import products
+from trainlib.ir.graph import Op
+from trainlib.ir.varying import Varying
+
+_BLOCK = re.compile(r"^/\* arguments \*/\n(.*?)^/\* end \*/\n", re.MULTILINE | re.DOTALL)
+_STRUCT = re.compile(r"struct (\w+)\s*\{(.*?)\};", re.DOTALL)
+_FUNCTION = re.compile(
+    r"^void (\w+)\(const void \*args\)\n\{\n    const struct (\w+) \*\w+ = args;", re.MULTILINE
+)
+_FIELD = re.compile(r"(?P<pointer>\*?)\s*(?P<name>\w+)\s*(?:\[(?P<count>\d+)\])?")
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """An L1 byte address, and what is there: ``float`` or ``int32_t``."""
+
+    address: int
+    ctype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Numbers of an option, constants of the program; a null pointer where the option is not given."""
+
+    values: tuple[float, ...]
+
+
+Value = int | float | Pointer | tuple[int, ...] | Varying | Table
+
+
+@dataclass(frozen=True, slots=True)
+class CCall:
+    """A call of the function `kernel` with a struct `struct` of these fields, in its order."""
+
+    kernel: str
+    struct: str
+    fields: tuple[tuple[str, Value], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a struct: type without ``const``, whether it is a pointer, length of an array or 0."""
+
+    ctype: str
+    name: str
+    pointer: bool = False
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A C file: its text without structs, that of the structs, their fields, its kernels with structs."""
+
+    file: str
+    text: str
+    declared: str
+    structs: Mapping[str, tuple[Field, ...]]
+    kernels: Mapping[str, str]
+
+
+def read_source(file: str, text: str) -> Source:
+    """A C file. Raises ConfigError where the struct of a kernel is not declared."""
+    found = _BLOCK.search(text)
+    declared = found[1] if found else ""
+    structs = {name: _fields(body, file) for name, body in _STRUCT.findall(_COMMENT.sub("", declared))}
+    kernels = dict(_FUNCTION.findall(text))
+    missing = sorted(name for name, struct in kernels.items() if struct not in structs)
+    if missing:
+        raise ConfigError(f"no struct of arguments is declared for {', '.join(missing)}", where=file)
+    return Source(file, _BLOCK.sub("", text), declared, structs, kernels)
+
+
+def _fields(body: str, file: str) -> tuple[Field, ...]:
+    fields = []
+    for declaration in filter(None, map(str.strip, body.split(";"))):
+        ctype, _, names = declaration.removeprefix("const ").partition(" ")
+        for item in names.split(","):
+            match = _FIELD.fullmatch(item.strip())
+            if match is None or ctype not in ("int", *C_TYPES.values()):
+                raise ConfigError(f"cannot read the field '{item.strip()}' of {ctype}", where=file)
+            fields.append(Field(ctype, match["name"], bool(match["pointer"]), int(match["count"] or 0)))
+    return tuple(fields)
+
+
+@cache
+def c_files() -> Mapping[str, Source]:
+    """The C files by name."""
+    folder = files("deploy") / "kernels"
+    names = sorted(item.name for item in folder.iterdir() if item.name.endswith(".c"))
+    return {name: read_source(name, (folder / name).read_text(encoding="utf-8")) for name in names}
+
+
+@cache
+def kernel_sources() -> Mapping[str, Source]:
+    """Kernel -> the file it is in."""
+    return {kernel: source for source in c_files().values() for kernel in source.kernels}
+
+
+def sources(kernels: Iterable[str]) -> dict[str, str]:
+    """File name -> text: the C files of these kernels, ``kernels.h`` (structs, prototypes), ``kernel.h``."""
+    of_file = {source.file: source for source in map(source_of, kernels)}
+    used = [of_file[file] for file in sorted(of_file)]
+    parts = ['#ifndef PT_KERNELS_H\n#define PT_KERNELS_H\n\n#include "kernel.h"\n']
+    for source in used:
+        prototypes = "".join(f"void {kernel}(const void *args);\n" for kernel in source.kernels)
+        parts.append(f"/* {source.file} */\n{source.declared}{prototypes}")
+    texts = {source.file: source.text for source in used} | {"kernels.h": "\n".join([*parts, "#endif\n"])}
+    folder = files("deploy") / "kernels"
+    return texts | {
+        name: (folder / name).read_text(encoding="utf-8") for name in ("kernel.h", "elementary.h")
+    }
+
+
+NOTHING = frozenset({"layer_call"})
+"""Nests without numbers: what a call costs beyond the kernel it calls, which the C compiler makes itself."""
+
+
+def c_calls(action: Compute, op: Op) -> tuple[CCall, ...]:
+    """The C functions that do what the action does, one after the other in one fork, no barrier between them.
+
+    None for a kernel that computes nothing. Raises InputError for a kernel without C source and ConfigError
+    for a field nothing is known of.
+    """
+    team, effect = action.team, action.effect
+    if team.kernel in NOTHING:
+        return ()
+    kernel = str(effect.details.get("source", team.kernel)) if effect is not None else team.kernel
+    if team.origin is None or effect is None:
+        raise InputError(f"no C source for the kernel {kernel}, which does not come with the simulator")
+    nest = team.origin.calls[0]
+    refuse(nest.codegen, kernel, (*effect.reads, *effect.writes))
+    # A loop of an elementwise table computes what its entry says; its nest is the price.
+    made = None if kernel in kernel_sources() and "loop" not in effect.details else generated(action, op)
+    if made is not None:
+        return (_made(made),)
+    if kernel not in kernel_sources():
+        codegen = nest.codegen
+        raise InputError(f"no C source for kernel {kernel} of {codegen}", cure="another kernel or codegen")
+    nest = nest._replace(kernel=kernel)
+    called = products(nest, effect) or [(nest, team.origin.addresses)]
+    return tuple(_call(one, addresses, effect, op) for one, addresses in called)
+
+
+def refuse(codegen: str, kernel: str, places: Iterable[Place]) -> None:
+    """Raise InputError for numbers that there is no C for."""
+    narrow = {place.dtype for place in places if place.dtype not in C_TYPES}
+    if narrow:
+        raise InputError(
+            f"no C source for kernel {kernel} ({', '.join(sorted(narrow))})", where=codegen, cure="fp32"
+        )
+
+
+_MADE: dict[str, Source] = {}
+"""Files of generated kernels that have been called for."""
+
+
+def _made(call: Generated) -> CCall:
+    """The call of a generated kernel. Raises ConfigError where its name stands for two texts."""
+    name = call.kernel.name
+    source = read_source(f"{name}.c", call.kernel.source)
+    if _MADE.setdefault(name, source) != source:
+        raise ConfigError(f"two generated kernels are called {name}", where=__name__)
+    fields: list[tuple[str, Value]] = []
+    for key, value in call.fields:
+        if isinstance(value, Place):
+            fields.append((key, Pointer(value.address, C_TYPES[value.dtype])))
+        else:
+            fields.append((key, Table(value) if isinstance(value, tuple) else value))
+    return CCall(name, name, tuple(fields))
+
+
+def source_of(kernel: str) -> Source:
+    """The file of a kernel, written by hand or generated for a call before."""
+    return kernel_sources().get(kernel) or _MADE[kernel]
+
+
+def _call(nest: NestCall, addresses: tuple[int, ...], effect: Effect, op: Op) -> CCall:
+    source = kernel_sources()[nest.kernel]
+    known = _Known(nest, dict(zip((name for name, *_ in nest.forms), addresses, strict=True)), effect, op)
+    struct = source.kernels[nest.kernel]
+    fields = tuple((field.name, known.value(field)) for field in source.structs[struct])
+    return CCall(nest.kernel, struct, fields)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """All that names of fields can mean."""
+
+    nest: NestCall
+    addresses: Mapping[str, int]
+    effect: Effect
+    op: Op
+
+    def value(self, field: Field) -> Value:
+        """The value of a field, of its type."""
+        found = self._found(field)
+        if found is None:
+            raise ConfigError(
+                f"nothing is known of the field '{field.name}'", where=f"{self.nest.kernel}, {self.op.name}"
+            )
+        if isinstance(found, bool):
+            return int(found)
+        return tuple(found) if isinstance(found, list) else found
+
+    def _found(self, field: Field) -> Any:
+        name = field.name
+        if field.pointer:
+            return self._pointer(field)
+        if name == "accumulate" or name.startswith("has_"):
+            return self.nest.accumulates if name == "accumulate" else name.removeprefix("has_") in self.op
+        array, _, what = name.rpartition("_")
+        if array in self.addresses and what == "s":
+            return next(strides for form, strides, _ in self.nest.forms if form == array)
+        if array and what in ("n", "d"):
+            shape = self._shape(array)
+            if shape is not None:
+                return prod(shape) if what == "n" else shape
+        for names in (dict(self.nest.sizes), self.effect.details, self.op.attributes):
+            if name in names:
+                found = names[name]
+                return found() if callable(found) and not isinstance(found, Varying) else found
+        return None
+
+    def _pointer(self, field: Field) -> Pointer | Table | None:
+        place = self._place(field.name)
+        address = self.addresses.get(field.name, place.address if place else None)
+        if address is None and field.name in self.op.attributes:
+            return Table(tuple(self.op.attributes[field.name] or ()))
+        return None if address is None else Pointer(address, field.ctype)
+
+    def _place(self, name: str) -> Place | None:
+        """Buffer ``read_0``, ``write_1`` ... of the action."""
+        way, _, number = name.rpartition("_")
+        if way not in ("read", "write") or not number.isdecimal():
+            return None
+        places = self.effect.reads if way == "read" else self.effect.writes
+        return places[int(number)] if int(number) < len(places) else None
+
+    def _shape(self, name: str) -> tuple[int, ...] | None:
+        place = self._place(name)
+        if place is not None:
+            return place.shape
+        piece = self.effect.details.get("arrays", {}).get(name)
+        shape = getattr(piece, "shape", ())
+        if shape:
+            return tuple(shape)
+        address = self.addresses.get(name)
+        places = [*self.effect.reads, *self.effect.writes]
+        return next((place.shape for place in places if place.address == address), None)

@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""C kernels made from the tables of elementwise layers, losses, optimizers: formulas in the loops of nests.
+
+A layer's kernel is named ``relu_fw``, ``relu_bw`` (``_bw1`` for the gradient of a second input), an update's
+after its nest; what else decides on the text (a form, an option that is true) stands behind. Its arrays have
+the names of the roles. Numbers beside a vector (the count of Adam's steps) are read by all cores before their
+loops and stored by one behind a barrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from arch.spec.program import Compute, Effect, Place
+from configs.errors import InputError
+from deploy.calls.expression import (
+    CHANNEL,
+    ELEMENT,
+    TEAM,
+    Outcome,
+    Symbol,
+    Trace,
+    Writer,
+    branches,
+    identifier,
+    label,
+)
+from trainlib.ir.graph import Op
+from trainlib.ir.varying import Varying
+from trainlib.primitives.lowering.elementwise import VectorLoop
+
+C_TYPES: Mapping[str, str] = MappingProxyType({"float32": "float", "int32": "int32_t"})
+"""dtype of a buffer -> type of its elements in C."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel made of an entry: its source, and the numbers its struct ends with.
+
+    `exact`: C gives what NumPy does, bit for bit.
+    """
+
+    name: str
+    source: str
+    numbers: tuple[tuple[str, int | float | Varying], ...]
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """A kernel, and the arguments of one call by the names of its fields.
+
+    Arrays are places in L1, numbers of an option for each channel a tuple.
+    """
+
+    kernel: Kernel
+    fields: tuple[tuple[str, int | float | Varying | Place | tuple[float, ...]], ...]
+
+
+def generated(action: Compute, op: Op) -> Generated | None:
+    """The kernel of an action that is an entry of a table; None for others.
+
+    Raises InputError for a formula there is no C for.
+    """
+    effect, nest = action.effect, action.team.kernel
+    assert effect is not None
+    try:
+        if "loop" in effect.details:
+            return _of_loop(effect, op, nest)
+        return _of_loss(effect, op, nest) if "formula" in effect.details else None
+    except (InputError, AttributeError, IndexError, TypeError) as error:  # what arrays can and symbols cannot
+        raise InputError(f"no C source for kernel {nest}: {error}", where=op.name) from None
+
+
+_KEPT: dict[tuple[int, str, str], tuple[Op, Kernel]] = {}
+"""Kernels by op, nest and first result."""
+
+
+def _kept(op: Op, nest: str, result: str, make: Callable[[], Kernel]) -> Kernel:
+    """What `make` gives, made once for all tiles of an op."""
+    known, kernel = _KEPT.get((id(op), nest, result), (None, None))
+    if known is not op or kernel is None:
+        kernel = make()
+        _KEPT[id(op), nest, result] = op, kernel
+    return kernel
+
+
+def _of_loop(effect: Effect, op: Op, nest: str) -> Generated:
+    loop: VectorLoop = effect.details["loop"]
+    numbers = effect.details["numbers"]
+    read = dict(zip(effect.details["reads"], effect.reads, strict=True))
+    written = dict(zip(effect.details["writes"], effect.writes, strict=True))
+    # A tile that does not store a number has the old one in the place of the new.
+    made = {role: written.get(role) or read[_before(role)] for role in loop.writes if role in op.writes}
+    places = {**read, **made}
+    kernel = _kept(op, nest, next(iter(made)), lambda: _loop(op, nest, loop, read, made, numbers))
+    fields: list[tuple[str, Any]] = list(places.items())
+    fields.append(
+        ("elements", next(prod(place.shape) for role, place in places.items() if role not in numbers))
+    )
+    if not made.keys().isdisjoint(numbers):
+        fields.append(("last", int(made.keys() <= written.keys())))
+    return Generated(kernel, (*fields, *kernel.numbers))
+
+
+def _before(role: str) -> str:
+    return role.removesuffix("_updated")
+
+
+def _loop(
+    op: Op,
+    nest: str,
+    loop: VectorLoop,
+    read: Mapping[str, Place],
+    made: Mapping[str, Place],
+    numbers: Collection[str],
+) -> Kernel:
+    """Elements over the cores; numbers beside the vectors are stored behind a barrier."""
+    names = _Names()
+
+    def run(trace: Trace) -> dict[str, Any]:
+        arrays: Any = {
+            role: trace.array(role, place.dtype, known=TEAM if role in numbers else ELEMENT)
+            for role, place in read.items()
+        }
+        results = loop.compute(replace(op, attributes=names.options(trace, op)), arrays)
+        return {role: results[role] for role in made}
+
+    outcomes = list(branches(run))
+    integers = [role for role, place in read.items() if place.dtype == "int32" and role not in numbers]
+    name = names.named("_int_".join((_stem(op, nest, next(iter(made))), *integers)), outcomes)
+    counts = ["elements"] if made.keys().isdisjoint(numbers) else ["elements", "last"]
+    fields = _fields(outcomes)
+    lines = [f"/* {name}: elements over the cores. */", *_struct(name, read, made, counts, fields)]
+    source = _source(name, lines, _branch(outcomes, 0, numbers))
+    return Kernel(name, source, _numbers(fields), all(trace.exact for trace, _ in outcomes))
+
+
+def _stem(op: Op, nest: str, result: str) -> str:
+    if op.step == "UPD":
+        own = op.primitive.split("_")
+        return "_".join((*own, *(word for word in nest.split("_")[1:] if word not in own)))
+    if op.step not in ("FW", "IG"):
+        return op.primitive
+    return f"{op.primitive}_{result.replace('dx', 'bw') if op.step == 'IG' else 'fw'}"
+
+
+def _of_loss(effect: Effect, op: Op, nest: str) -> Generated:
+    read, target = dict(zip(op.reads, effect.reads, strict=False)), effect.details["target"]
+    made = {target: effect.writes[0]}
+    each = {name: value for name, value in op.attributes.items() if isinstance(value, list)}
+    kernel = _kept(op, nest, target, lambda: _loss(op, effect.details["formula"], read, made))
+    scale = float(np.float32(effect.details["scale"]()))
+    elements = prod(read["y"].shape)
+    fields: list[tuple[str, Any]] = [*read.items(), *made.items(), ("elements", elements)]
+    if each:
+        fields += [("channels", read["y"].shape[1]), ("places", prod(read["y"].shape[2:]))]
+        fields += [(name, tuple(numbers)) for name, numbers in each.items()]
+    return Generated(kernel, (*fields, *kernel.numbers, ("scale", scale)))
+
+
+def _loss(
+    op: Op, formula: Callable[[Op, Any], Any], read: Mapping[str, Place], made: Mapping[str, Place]
+) -> Kernel:
+    """A sum of terms, or their slopes, by one core alone."""
+    (target,), names = made, _Names()
+
+    def run(trace: Trace) -> dict[str, Any]:
+        arrays = {role: trace.array(role, place.dtype) for role, place in read.items()}
+        result = trace.symbol(formula(replace(op, attributes=names.options(trace, op)), arrays))
+        return {target: result if target == "loss" else result * trace.array("scale", known=TEAM)}
+
+    outcomes = list(branches(run))
+    name = names.named(f"{op.primitive}_{'fw' if target == 'loss' else 'bw'}", outcomes)
+    fields = _fields(outcomes)
+    places = {TEAM: "", CHANNEL: "[i / arg->places % arg->channels]", ELEMENT: "[i]"}
+    writer = Writer(outcomes[0][1], lambda array, known: f"arg->{array}{places[known]}")
+    result = writer.results[target]
+    body = ["for (int i = 0; i < arg->elements; i++) {", *_indented(writer.inside)]
+    if target == "loss":
+        body = ["float sum = 0.0f;", *body, f"    sum += {result};", "}", "arg->loss[0] = sum * arg->scale;"]
+    else:
+        body += [f"    arg->{target}[i] = {result};", "}"]
+    what = "terms" if target == "loss" else "slopes"
+    lines = [f"/* {name}: {what} of {op.primitive}, by one core alone. */"]
+    each = [key for key, value in op.attributes.items() if isinstance(value, list)]
+    counts = ["elements", "channels", "places"] if each else ["elements"]
+    lines += _struct(name, read, made, counts, {**fields, "scale": None}, each)
+    return Kernel(name, _source(name, lines, [*writer.before, *body]), _numbers(fields), exact=False)
+
+
+class _Options(dict[str, Any]):
+    """Attributes of an op; those that were asked for are kept in `asked`."""
+
+    def __init__(self, items: Mapping[str, Any]) -> None:
+        super().__init__(items)
+        self.asked: dict[str, None] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        self.asked[name] = None
+        return super().__getitem__(name)
+
+
+class _Names:
+    """What decides on the text of a kernel beside its formula, and so belongs to its name."""
+
+    def __init__(self) -> None:
+        self._options: list[_Options] = []
+
+    def options(self, trace: Trace, op: Op) -> _Options:
+        """The options of an op as symbols."""
+        made = _Options({name: trace.option(name, value) for name, value in op.attributes.items()})
+        self._options.append(made)
+        return made
+
+    def named(self, stem: str, outcomes: Sequence[Outcome]) -> str:
+        """The name of the kernel."""
+        marks: dict[str, None] = {}
+        for options in self._options:
+            if "form" in options:
+                marks[options["form"]] = None
+            for name in options.asked:
+                if options[name] is None:
+                    marks[f"no_{name}"] = None
+                elif options[name] is True:
+                    marks[name] = None
+                elif isinstance(options[name], Symbol) and options[name].known == CHANNEL:
+                    marks[f"{name}_each"] = None
+        for trace, _ in outcomes:
+            marks |= {name: None for name, truth in trace.truths.items() if truth}
+        return "_".join((stem, *(mark for mark in marks if mark not in ("exact", *stem.split("_")))))
+
+
+def _fields(outcomes: Sequence[Outcome]) -> dict[str, Symbol]:
+    """Numbers that any result or condition needs, by name."""
+    fields: dict[str, Symbol] = {}
+    for trace, results in outcomes:
+        used = set[str]()
+        waiting = [*results.values(), *trace.asked]
+        known = set(map(id, waiting))
+        for item in waiting:
+            used |= {item.op[1:]} if item.op[0] == "." else set()
+            waiting += [part for part in item.args if id(part) not in known]
+            known |= set(map(id, item.args))
+        fields |= {name: symbol for name, symbol in trace.fields.items() if name in used}
+    return fields
+
+
+def _numbers(fields: Mapping[str, Symbol]) -> tuple[tuple[str, int | float | Varying], ...]:
+    return tuple((name, _value(symbol)) for name, symbol in fields.items())
+
+
+_DERIVED: dict[tuple[str, tuple[int, ...]], tuple[list[Varying], Varying]] = {}
+"""Numbers made from numbers that vary, by label and identity of these."""
+
+
+def _value(item: Symbol) -> int | float | Varying:
+    """The number of a field; one that varies if an option in it does, and always the same one."""
+    value = item.value
+    assert value is not None
+    varying: list[Varying] = []
+
+    def noted(one: Varying) -> float:
+        varying.append(one)
+        return one.now
+
+    now = value(noted)
+    if not varying:
+        return int(now) if item.kind == "int" else float(np.float32(now))
+    if not item.args:
+        return varying[0]
+
+    def rule(number: int, losses: Sequence[float]) -> float:
+        return float(value(lambda one: one.rule(number, losses)))
+
+    key = label(item), tuple(map(id, varying))
+    if key not in _DERIVED:
+        steps = [one.steps for one in varying if one.steps is not None]
+        _DERIVED[key] = varying, Varying(f"{key[0]} of {varying[0].text}", rule, min(steps, default=None))
+    return _DERIVED[key][1]
+
+
+def _struct(
+    name: str,
+    read: Mapping[str, Place],
+    made: Mapping[str, Place],
+    counts: Sequence[str],
+    fields: Mapping[str, Symbol | None],
+    each: Sequence[str] = (),
+) -> list[str]:
+    """The declaration of the arguments."""
+    lines = ["/* arguments */", f"struct {name} {{"]
+    for qualifier, places in (("const ", read), ("", made)):
+        for ctype, roles in groupby(places, lambda role: C_TYPES[{**read, **made}[role].dtype]):
+            lines.append(f"    {qualifier}{ctype} {', '.join(f'*{role}' for role in roles)};")
+    lines.append(f"    int {', '.join(counts)};")
+    lines += [f"    const float *{name};" for name in each]
+    for key, symbol in fields.items():
+        ctype = "int" if symbol is not None and symbol.kind == "int" else "float"
+        said = label(symbol) if symbol is not None else key
+        lines.append(f"    {ctype} {key};" + ("" if identifier(said) == key else f" /* {said} */"))
+    return [*lines, "};", "/* end */"]
+
+
+def _source(name: str, head: Sequence[str], body: Sequence[str]) -> str:
+    lines = [
+        "/* SPDX-License-Identifier: Apache-2.0 */",
+        '#include "kernels.h"',
+        '#include "elementary.h"',
+        "",
+        *head,
+        f"void {name}(const void *args)",
+        "{",
+        f"    const struct {name} *arg = args;",
+        *_indented(body),
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
+def _load(array: str, known: int) -> str:
+    return f"arg->{array}[{'0' if known == TEAM else 'i'}]"
+
+
+def _branch(outcomes: Sequence[Outcome], depth: int, numbers: Collection[str]) -> list[str]:
+    """The loop, or one under each answer to what the formula asked."""
+    trace, results = outcomes[0]
+    if depth == len(trace.asked):
+        return _vector_loop(results, numbers)
+    condition = trace.asked[depth]
+    writer = Writer({"": condition}, _load)
+    sides = [[item for item in outcomes if item[0].answers[depth] == answer] for answer in (True, False)]
+    holds, fails = (_indented(_branch(side, depth + 1, numbers)) for side in sides)
+    return [*writer.before, f"if ({writer.results['']}) {{", *holds, "} else {", *fails, "}"]
+
+
+def _vector_loop(results: Mapping[str, Symbol], numbers: Collection[str]) -> list[str]:
+    writer = Writer(dict(results), _load)
+    texts = writer.results
+    lines = [*writer.before, "const struct pt_range own = pt_own(arg->elements);"]
+    lines += ["for (int i = own.start; i < own.stop; i++) {", *_indented(writer.inside)]
+    lines += [f"    arg->{name}[i] = {text};" for name, text in texts.items() if name not in numbers]
+    lines.append("}")
+    stored = [f"arg->{name}[0] = {text};" for name, text in texts.items() if name in numbers]
+    if stored:
+        lines += ["pt_barrier(); /* all have read them */", "if (pt_core() == 0 && arg->last) {"]
+        lines += [*_indented(stored), "}"]
+    return lines

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Windows of hk x wk over images, channels over the cores. The window of output (h, w) begins at row h * step_h +
+ * top and column w * step_w + left of the box of the input, which is the box from row high and column wide on of an
+ * image of height x width; what lies outside of the image is padding. */
+#include "kernels.h"
+
+/* arguments */
+struct avgpool_fw {
+    const float *X;
+    float *Y;
+    int X_s[3], Y_s[3], ci, hi, wi, ho, wo, hk, wk, step_h, step_w, top, left, counted;
+};
+struct avgpool_bw {
+    const float *Y;
+    float *X;
+    int X_s[3], Y_s[3], ci, hi, wi, ho, wo, hk, wk, step_h, step_w, top, left, counted, high, wide, height, width;
+};
+struct maxpool_fw {
+    const float *X;
+    float *Y;
+    int X_s[3], Y_s[3], ci, hi, wi, ho, wo, hk, wk, step_h, step_w, top, left;
+};
+struct maxpool_fw_argmax {
+    const float *X;
+    float *Y;
+    int32_t *I;
+    int X_s[3], Y_s[3], ci, hi, wi, ho, wo, hk, wk, step_h, step_w, top, left, high, wide, width;
+};
+struct maxpool_bw {
+    const float *X, *Y;
+    float *G;
+    int X_s[3], G_s[3], Y_s[3], ci, hi, wi, ho, wo, hk, wk, step_h, step_w, x_top, x_left, x_rows, x_columns;
+    int x_high, x_wide, high, wide;
+};
+struct maxpool_bw_argmax {
+    const float *Y;
+    const int32_t *I;
+    float *G;
+    int G_s[3], Y_s[3], ci, hi, wi, ho, wo, high, wide, width;
+};
+/* end */
+
+/* Rows (or columns) of a window from `first` on that lie within 0 .. size. */
+PT_INLINE struct pt_range within(int first, int taps, int size)
+{
+    return (struct pt_range){first > 0 ? first : 0, first + taps < size ? first + taps : size};
+}
+
+/* The mean; `counted`: of all positions of a window, padding included, or of those in the image (0). */
+void avgpool_fw(const void *args)
+{
+    const struct avgpool_fw *g = args;
+    const struct pt_range own = pt_own(g->ci);
+    for (int c = own.start; c < own.stop; c++)
+        for (int h = 0; h < g->ho; h++)
+            for (int w = 0; w < g->wo; w++) {
+                const struct pt_range y = within(h * g->step_h + g->top, g->hk, g->hi);
+                const struct pt_range x = within(w * g->step_w + g->left, g->wk, g->wi);
+                float sum = 0.0f;
+                for (int i = y.start; i < y.stop; i++)
+                    for (int j = x.start; j < x.stop; j++)
+                        sum += g->X[c * g->X_s[0] + i * g->X_s[1] + j * g->X_s[2]];
+                const int count = g->counted ? g->counted : (y.stop - y.start) * (x.stop - x.start);
+                g->Y[c * g->Y_s[0] + h * g->Y_s[1] + w * g->Y_s[2]] = sum / (float)count;
+            }
+}
+
+void avgpool_bw(const void *args)
+{
+    const struct avgpool_bw *g = args;
+    const struct pt_range own = pt_own(g->ci);
+    for (int c = own.start; c < own.stop; c++) {
+        float *dx = g->X + c * g->X_s[0];
+        for (int e = 0; e < g->hi * g->wi; e++)
+            dx[e] = 0.0f;
+        for (int h = 0; h < g->ho; h++)
+            for (int w = 0; w < g->wo; w++) {
+                const int row = h * g->step_h + g->top, column = w * g->step_w + g->left;
+                const struct pt_range all = within(row + g->high, g->hk, g->height);
+                const struct pt_range across = within(column + g->wide, g->wk, g->width);
+                const int count = g->counted ? g->counted : (all.stop - all.start) * (across.stop - across.start);
+                const float share = g->Y[c * g->Y_s[0] + h * g->Y_s[1] + w * g->Y_s[2]] / (float)count;
+                const struct pt_range y = within(row, g->hk, g->hi), x = within(column, g->wk, g->wi);
+                for (int i = y.start; i < y.stop; i++)
+                    for (int j = x.start; j < x.stop; j++)
+                        dx[i * g->X_s[1] + j * g->X_s[2]] += share;
+            }
+    }
+}
+
+/* Index of the first maximum of a window, which has elements, in a plane; of the first NaN if there is one. */
+PT_INLINE int largest(const float *plane, struct pt_range y, struct pt_range x, int of_row, int of_column)
+{
+    int best = y.start * of_row + x.start * of_column;
+    float most = plane[best];
+    for (int i = y.start; i < y.stop; i++)
+        for (int j = x.start; j < x.stop; j++) {
+            const int at = i * of_row + j * of_column;
+            const float value = plane[at];
+            if (!(value <= most) && most == most) {
+                most = value;
+                best = at;
+            }
+        }
+    return best;
+}
+
+void maxpool_fw(const void *args)
+{
+    const struct maxpool_fw *g = args;
+    const struct pt_range own = pt_own(g->ci);
+    for (int c = own.start; c < own.stop; c++)
+        for (int h = 0; h < g->ho; h++)
+            for (int w = 0; w < g->wo; w++) {
+                const struct pt_range y = within(h * g->step_h + g->top, g->hk, g->hi);
+                const struct pt_range x = within(w * g->step_w + g->left, g->wk, g->wi);
+                const float *plane = g->X + c * g->X_s[0];
+                g->Y[c * g->Y_s[0] + h * g->Y_s[1] + w * g->Y_s[2]] =
+                    plane[largest(plane, y, x, g->X_s[1], g->X_s[2])];
+            }
+}
+
+/* The place of the maximum in the whole image is kept as well. */
+void maxpool_fw_argmax(const void *args)
+{
+    const struct maxpool_fw_argmax *g = args;
+    const struct pt_range own = pt_own(g->ci);
+    for (int c = own.start; c < own.stop; c++)
+        for (int h = 0; h < g->ho; h++)
+            for (int w = 0; w < g->wo; w++) {
+                const struct pt_range y = within(h * g->step_h + g->top, g->hk, g->hi);
+                const struct pt_range x = within(w * g->step_w + g->left, g->wk, g->wi);
+                const float *plane = g->X + c * g->X_s[0];
+                const int at = largest(plane, y, x, g->wi, 1), place = c * g->Y_s[0] + h * g->Y_s[1] + w * g->Y_s[2];
+                g->Y[place] = plane[at];
+                g->I[place] = (at / g->wi + g->high) * g->width + at % g->wi + g->wide;
+            }
+}
+
+/* The maximum is searched again in the box X of the input, which begins at row x_high and column x_wide. */
+void maxpool_bw(const void *args)
+{
+    const struct maxpool_bw *g = args;
+    const struct pt_range own = pt_own(g->ci);
+    for (int c = own.start; c < own.stop; c++) {
+        float *dx = g->G + c * g->G_s[0];
+        for (int e = 0; e < g->hi * g->wi; e++)
+            dx[e] = 0.0f;
+        for (int h = 0; h < g->ho; h++)
+            for (int w = 0; w < g->wo; w++) {
+                const struct pt_range y = within(h * g->step_h + g->x_top, g->hk, g->x_rows);
+                const struct pt_range x = within(w * g->step_w + g->x_left, g->wk, g->x_columns);
+                const int at = largest(g->X + c * g->X_s[0], y, x, g->x_columns, 1);
+                const int row = at / g->x_columns + g->x_high - g->high;
+                const int column = at % g->x_columns + g->x_wide - g->wide;
+                if (row >= 0 && row < g->hi && column >= 0 && column < g->wi)
+                    dx[row * g->G_s[1] + column * g->G_s[2]] += g->Y[c * g->Y_s[0] + h * g->Y_s[1] + w * g->Y_s[2]];
+            }
+    }
+}
+
+void maxpool_bw_argmax(const void *args)
+{
+    const struct maxpool_bw_argmax *g = args;
+    const struct pt_range own = pt_own(g->ci);
+    for (int c = own.start; c < own.stop; c++) {
+        float *dx = g->G + c * g->G_s[0];
+        for (int e = 0; e < g->hi * g->wi; e++)
+            dx[e] = 0.0f;
+        for (int h = 0; h < g->ho; h++)
+            for (int w = 0; w < g->wo; w++) {
+                const int at = c * g->Y_s[0] + h * g->Y_s[1] + w * g->Y_s[2];
+                const int row = g->I[at] / g->width - g->high, column = g->I[at] % g->width - g->wide;
+                if (row >= 0 && row < g->hi && column >= 0 && column < g->wi)
+                    dx[row * g->G_s[1] + column * g->G_s[2]] += g->Y[at];
+            }
+    }
+}

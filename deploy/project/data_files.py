@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""data.c and what it includes: tensors as they begin, samples, and what the simulator has found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from arch.spec.program import Place
+from deploy.program.network_text import float_text
+from deploy.project.network_files import NetworkProgram, tensor_text
+from deploy.project.recorded import Recorded, Values
+from trainlib.ir.steps import Array
+from trainlib.ir.varying import Varying
+
+
+def data_files(
+    programs: Sequence[NetworkProgram], varying: Sequence[Varying], recorded: Recorded, mini_batches: int
+) -> dict[str, bytes]:
+    """data.c, data.bin and expected.bin by name.
+
+    data.bin holds the kept tensors before the first iteration and the samples of every mini-batch;
+    expected.bin, of every iteration that is compared, the results of the ops and then the kept tensors.
+    """
+    kept, fed = list(recorded.kept), list(recorded.fed[0]) if recorded.fed else []
+    expected = [_in_order(tensors, tensors) for tensors in recorded.results]
+    data = [_in_order(recorded.kept, kept), *(_in_order(sample, fed) for sample in recorded.fed)]
+    return {
+        "data.c": _text(programs, recorded, recorded.followed(varying), mini_batches, kept, fed).encode(),
+        "data.bin": b"".join(data),
+        "expected.bin": b"".join(expected),
+    }
+
+
+def _in_order(tensors: Values, names: Iterable[str]) -> bytes:
+    return b"".join(_bytes(tensors[name]) for name in names)
+
+
+def _bytes(array: Array) -> bytes:
+    return np.ascontiguousarray(array).tobytes()
+
+
+def _text(
+    programs: Sequence[NetworkProgram],
+    recorded: Recorded,
+    followed: Sequence[Sequence[float]],
+    mini_batches: int,
+    kept: Sequence[str],
+    fed: Sequence[str],
+) -> str:
+    schedule = programs[0].schedule
+    losses, rooms = schedule.graph.losses, recorded.rooms()
+    updates = {name: new for program in programs for name, new in program.schedule.graph.updates.items()}
+
+    def table(label: str, names: Sequence[str]) -> list[str]:
+        rows = []
+        for name in names:
+            home, tensor = schedule.plan.home(name), schedule.graph.tensors[name]
+            place = Place(home.level, home.address, tensor.shape, tensor.dtype, name)
+            rows.append(f"    {tensor_text(place, tensor, rooms.get(updates.get(name, ''), 0.0))},")
+        return [f"const struct tensor {label}[] = {{", *(rows or ['    {"", {0, 0, 0}, 0, 0},']), "};"]
+
+    def floats(label: str, values: Iterable[Sequence[float]]) -> list[str]:
+        rows = [f"    {', '.join(float_text(value) for value in row)}," for row in values if len(row)]
+        return [f"const float {label}[] = {{", *(rows or ["    0,"]), "};"]
+
+    numbers = len(followed[0]) if followed else 0
+    lines = [
+        "/* What the iterations are given, and what the simulator has found in them. */",
+        '#include "network_types.h"',
+        "",
+        f"const int data_iterations = {len(followed)}, data_compared = {recorded.compared};",
+        f"const int data_mini_batches = {mini_batches};",
+        f"const int data_losses = {len(losses)}, data_varying_count = {numbers};",
+        f"const int data_kept_count = {len(kept)}, data_fed_count = {len(fed)};",
+        *table("data_kept", kept),
+        *table("data_fed", fed),
+        *table("data_loss", losses),
+        *floats("data_varying", followed),
+        *floats("data_expected_losses", recorded.losses),
+    ]
+    return "\n".join([*lines, ""])

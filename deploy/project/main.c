@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Carries out the iterations and holds them against what the simulator has found: the result of every op of the first
+ * ones, later the losses, and what is kept at the end. After a comparison a result is the simulator's, so that every
+ * op is held to what it rounds itself. Prints the cycles of every op of the first iteration.
+ */
+#include "network.h"
+#include "network_types.h"
+#include "platform.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define TOLERANCE 1e-3f /* of a loss, relative */
+
+enum {
+    PIECE = 1024,
+    WINDOW = 100 /* iterations without comparison whose mean loss is held against the simulator's */
+};
+#define MEAN_TOLERANCE 0.05f
+
+static union {
+    char bytes[PIECE];
+    float floats[PIECE / 4];
+    int32_t numbers[PIECE / 4];
+} piece, wanted;
+
+static int wrong, compared;
+static const char *expected;
+
+static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+static float size_of(float x) { return x < 0 ? -x : x; }
+
+/* The platform prints text only: a float as six digits and a power of ten. */
+static const char *decimal(float x, char *text) {
+    int power = 0;
+    float rest = size_of(x);
+    if (x != x) return "nan";
+    if (rest > 3e38f) return x < 0 ? "-inf" : "inf";
+    for (; rest >= 10; power++) rest /= 10;
+    for (; rest > 0 && rest < 1; power--) rest *= 10;
+    long digits = (long)(rest * 100000 + 0.5f);
+    sprintf(text, "%s%ld.%05lde%d", x < 0 ? "-" : "", digits / 100000, digits % 100000, power);
+    return text;
+}
+
+/* Where the master core finds a byte of a place; in L3 it does not. */
+static char *found_at(const struct place *at, uint32_t offset) {
+    return at->level == IN_L1 ? L1(at->address + offset) : at->level == IN_L2 ? L2(at->address + offset) : 0;
+}
+
+static void put(const struct place *at, uint32_t offset, const char *from, uint32_t bytes) {
+    char *to = found_at(at, offset);
+    if (to) {
+        memcpy(to, from, bytes);
+    } else {
+        pt_l3_out(0, from, at->address + offset, bytes);
+        pt_l3_wait(0);
+    }
+}
+
+static const char *load(const struct tensor *tensors, int count, const char *from) {
+    for (int i = 0; i < count; i++) {
+        uint32_t bytes = tensors[i].at.bytes;
+        for (uint32_t done = 0; done < bytes; done += PIECE) {
+            memcpy(piece.bytes, from + done, least(PIECE, bytes - done));
+            if (tensors[i].at.level != IN_L3) pt_begins(found_at(&tensors[i].at, done), least(PIECE, bytes - done));
+            put(&tensors[i].at, done, piece.bytes, least(PIECE, bytes - done));
+        }
+        from += bytes;
+    }
+    return from;
+}
+
+static void get(const struct place *at, uint32_t offset, uint32_t bytes) {
+    const char *from = found_at(at, offset);
+    if (from) {
+        memcpy(piece.bytes, from, bytes);
+    } else {
+        pt_l3_in(0, piece.bytes, at->address + offset, bytes);
+        pt_l3_wait(0);
+    }
+}
+
+/* Compares a tensor with the next of the expected ones, and makes it that one. */
+static void compare(const char *op, const struct tensor *tensor) {
+    uint32_t bytes = tensor->at.bytes;
+    float error = 0;
+    int unequal = 0;
+    for (uint32_t done = 0; done < bytes; done += PIECE) {
+        uint32_t some = least(PIECE, bytes - done);
+        memcpy(wanted.bytes, expected + done, some);
+        get(&tensor->at, done, some);
+        for (uint32_t i = 0; i < some / 4; i++) {
+            if (wanted.numbers[i] == piece.numbers[i]) continue;
+            float difference = tensor->whole_numbers ? 1 : size_of(piece.floats[i] - wanted.floats[i]);
+            unequal += !(difference <= tensor->room);
+            if (!(difference <= error)) error = difference;
+        }
+        if (error != 0) put(&tensor->at, done, wanted.bytes, some);
+    }
+    compared++;
+    wrong += unequal != 0;
+    expected += bytes;
+#ifndef VERBOSE
+    if (!unequal) return;
+#endif
+    char line[256], text[32], room[32];
+    snprintf(line, sizeof line, "%s %s: %s, %d of %u elements wrong, largest error %s, room %s", op, tensor->name,
+             unequal ? "WRONG" : error > 0 ? "right" : "equal", unequal, (unsigned)bytes / 4, decimal(error, text),
+             decimal(tensor->room, room));
+    pt_print(line);
+}
+
+static void living(const struct place *places, int count, void (*told)(void *, uint32_t)) {
+    for (int i = 0; i < count; i++) {
+        if (places[i].level == IN_L1) told(L1(places[i].address), places[i].bytes);
+        if (places[i].level == IN_L2) told(L2(places[i].address), places[i].bytes);
+    }
+}
+
+static void carry_out(const struct program *program, int iteration) {
+    char line[128];
+    for (const struct op *op = program->ops; op < program->ops + program->count; op++) {
+        living(op->begins, op->begins_count, pt_begins);
+        uint32_t begun = pt_cycles();
+        op->run();
+        uint32_t cycles = pt_cycles() - begun;
+        if (iteration == 0) {
+            snprintf(line, sizeof line, "op %s %u", op->name, (unsigned)cycles);
+            pt_print(line);
+        }
+        if (iteration < data_compared)
+            for (int i = 0; i < op->results_count; i++) compare(op->name, &op->results[i]);
+        living(op->ends, op->ends_count, pt_ends);
+    }
+}
+
+/* Where there are files the kept tensors can be had: -DKEEP='"trained.bin"'. */
+static void keep(const struct tensor *tensors, int count) {
+#ifdef KEEP
+    FILE *file = fopen(KEEP, "wb");
+    for (int i = 0; file && i < count; i++)
+        for (uint32_t done = 0; done < tensors[i].at.bytes; done += PIECE) {
+            get(&tensors[i].at, done, least(PIECE, tensors[i].at.bytes - done));
+            fwrite(piece.bytes, 1, least(PIECE, tensors[i].at.bytes - done), file);
+        }
+    if (file) fclose(file);
+#else
+    (void)tensors, (void)count;
+#endif
+}
+
+static int near(float ours, float theirs, float tolerance) {
+    float size = size_of(theirs) > 1e-6f ? size_of(theirs) : 1e-6f;
+    return size_of(ours - theirs) <= tolerance * size;
+}
+
+static float number_at(const struct place *at) {
+    get(at, 0, 4);
+    return piece.floats[0];
+}
+
+static int iterations(void) {
+    char line[128], ours[32], theirs[32];
+    const char *fed = load(data_kept, data_kept_count, data_bin);
+    const float *losses = data_expected_losses;
+    float sum = 0, expected_sum = 0;
+    expected = expected_bin;
+    for (int iteration = 0; iteration < data_iterations; iteration++) {
+        for (int i = 0; i < data_varying_count; i++)
+            network_varying[i] = data_varying[iteration * data_varying_count + i];
+        for (int batch = 0; batch < data_mini_batches; batch++) {
+            fed = load(data_fed, data_fed_count, fed);
+            carry_out(&network_programs[0], iteration);
+            for (int i = 0; i < data_losses; i++, losses++) {
+                float loss = number_at(&data_loss[i].at);
+                int same = near(loss, *losses, TOLERANCE);
+                if (iteration < data_compared) compared++, wrong += !same;
+                if (iteration >= data_iterations - WINDOW) sum += loss, expected_sum += *losses;
+                if (iteration < data_compared || iteration == data_iterations - 1) {
+                    snprintf(line, sizeof line, "iteration %d %s %s, expected %s%s", iteration + 1, data_loss[i].name,
+                             decimal(loss, ours), decimal(*losses, theirs), same ? "" : ": WRONG");
+                    pt_print(line);
+                }
+            }
+        }
+        if (network_programs_count > 1) carry_out(&network_programs[1], iteration);
+        for (int i = 0; iteration < data_compared && i < data_kept_count; i++) compare("end", &data_kept[i]);
+    }
+    if (data_iterations > data_compared) {
+        compared++, wrong += !near(sum, expected_sum, MEAN_TOLERANCE);
+        snprintf(line, sizeof line, "sum of the last %d iterations' losses %s, expected %s", WINDOW, decimal(sum, ours),
+                 decimal(expected_sum, theirs));
+        pt_print(line);
+    }
+    keep(data_kept, data_kept_count);
+    snprintf(line, sizeof line, "%d of %d numbers and tensors wrong", wrong, compared);
+    pt_print(line);
+    return wrong != 0;
+}
+
+int main(void) {
+    int result = pt_run(NETWORK_CORES, NETWORK_L1_BYTES, NETWORK_L2_BYTES, NETWORK_L3_BYTES, iterations);
+    if (result < 0) pt_print("this machine has less memory or fewer cores than the schedule takes");
+    return result < 0 ? 2 : result;
+}

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""network.h and network.c: where buffers lie, the ops of every program, what begins and ends with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from arch.spec.program import Place
+from deploy.calls.call import source_of
+from deploy.program.buffers import Buffers, Names
+from deploy.program.network_text import float_text, ops_text
+from deploy.program.statements import Call, Statements
+from deploy.project.recorded import Recorded
+from scheduler.schedule import Schedule
+from trainlib.ir.graph import Tensor
+from trainlib.ir.varying import Varying
+
+PROGRAMS = ("mini_batch", "update")
+"""Names of the programs of an iteration."""
+
+LEVELS = {"l1": "IN_L1", "l2": "IN_L2", "l3": "IN_L3"}
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkProgram:
+    """One program with everything that has a name in C."""
+
+    schedule: Schedule
+    statements: Statements
+    buffers: Buffers
+    functions: tuple[str, ...]
+
+
+def place_text(place: Place) -> str:
+    """A `struct place`."""
+    return f"{{{LEVELS[place.level]}, {place.address}, {place.size_bytes}}}"
+
+
+def tensor_text(place: Place, tensor: Tensor, room: float = 0.0) -> str:
+    """A `struct tensor`; its elements may be off by `room`."""
+    whole = int(not tensor.dtype.is_float)
+    return f'{{"{place.name}", {place_text(place)}, {whole}, {float_text(room)}}}'
+
+
+def network_h(name: str, programs: Sequence[NetworkProgram], cores: int, level_bytes: dict[str, int]) -> str:
+    """Every buffer with its address; sizes and lifetimes beside it."""
+    lines = [
+        f"/* {name}: every buffer, its address in its level, its size and the ops it lives through. */",
+        "#ifndef NETWORK_H",
+        "#define NETWORK_H",
+        "",
+        f"#define NETWORK_CORES {cores}",
+        *[f"#define NETWORK_{level.upper()}_BYTES {size}u" for level, size in level_bytes.items()],
+        "",
+    ]
+    written: set[str] = set()
+    for program in programs:
+        ops = program.schedule.graph.ops
+        lines.append("enum {")
+        for buffer in sorted(
+            program.buffers.all, key=lambda item: (item.allocation.level, item.allocation.first_op)
+        ):
+            item = buffer.allocation
+            if buffer.name in written:
+                continue
+            written.add(buffer.name)
+            life = f"{ops[max(item.first_op, 0)].name} to {ops[min(item.last_op, len(ops) - 1)].name}"
+            about = f"{item.level.upper()}, {item.size_bytes} bytes, {life}"
+            lines.append(f"    {buffer.name} = {item.address}, /* {about} */")
+        lines += ["};", ""]
+        lines += [f"void {function}(void);" for function in program.functions]
+        lines.append("")
+    return "\n".join([*lines, "#endif", ""])
+
+
+def network_c(name: str, programs: Sequence[NetworkProgram], varying: int, recorded: Recorded) -> str:
+    """The functions of all ops, and the tables of programs with what was `recorded` of their results."""
+    parts = [
+        f"/* {name}: one function per op, as the schedule says. */\n"
+        '#include "network.h"\n\n#include "kernels.h"\n#include "network_types.h"\n#include "platform.h"\n\n'
+        f"float network_varying[{max(1, varying)}];"
+    ]
+    for program, label in zip(programs, PROGRAMS, strict=False):
+        parts.append(ops_text(program.statements.ops, program.functions, program.buffers))
+        parts.append(_tables(program, label, recorded))
+    rows = ", ".join(
+        f"{{{label}_ops, {len(p.functions)}}}" for p, label in zip(programs, PROGRAMS, strict=False)
+    )
+    parts.append(
+        f"const struct program network_programs[] = {{{rows}}};\n"
+        f"const int network_programs_count = {len(programs)};\n"
+    )
+    return "\n\n".join(parts)
+
+
+def _tables(program: NetworkProgram, label: str, recorded: Recorded) -> str:
+    rooms = recorded.rooms()
+    lines, rows = [], []
+    graph = program.schedule.graph
+    begins: dict[int, list[Place]] = {}
+    for buffer in program.buffers.all:
+        item = buffer.allocation
+        if item.level != "l3":
+            place = Place(item.level, item.address, (item.size_bytes,), "uint8", item.name)
+            begins.setdefault(max(item.first_op, 0), []).append(place)
+    for statements, function in zip(program.statements.ops, program.functions, strict=True):
+        born = begins.get(statements.number, [])
+        results = [
+            tensor_text(place, graph.tensors[place.name], rooms[place.name]) for place in statements.results
+        ]
+        named = []
+        for word, items in (
+            ("begins", [place_text(place) for place in born]),
+            ("ends", [place_text(place) for place in statements.dead]),
+            ("results", results),
+        ):
+            if items:
+                kind = "tensor" if word == "results" else "place"
+                lines.append(f"static const struct {kind} {function}_{word}[] = {{{', '.join(items)}}};")
+            named.append(f"{function}_{word}" if items else "0")
+        rows.append(
+            f'    {{"{statements.op.name}", {function}, {named[0]}, {named[1]}, {len(born)}, '
+            f"{len(statements.dead)}, {named[2]}, {len(results)}}},"
+        )
+    return "\n".join([*lines, f"static const struct op {label}_ops[] = {{", *rows, "};"])
+
+
+def programs_of(schedules: Sequence[Schedule], call: Call, varying: list[Varying]) -> list[NetworkProgram]:
+    """The programs of an iteration in C. Raises `InputError` for what has no form in it."""
+    made = [Statements(schedule.program, schedule.graph, call, varying) for schedule in schedules]
+    names = Names(name for item in made for kernel in item.kernels for name in source_of(kernel).kernels)
+    result = []
+    for schedule, statements in zip(schedules, made, strict=True):
+        functions = tuple(names.of(item.op.name) for item in statements.ops)
+        result.append(
+            NetworkProgram(schedule, statements, Buffers(schedule.plan.allocations, names), functions)
+        )
+    return result

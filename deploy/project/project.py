@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An exported project: all of its files by name, and what is to be said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+
+from arch.spec.timing import SocTiming
+from deploy.calls.call import c_calls, sources
+from deploy.calls.trainlib import with_trainlib
+from deploy.program.network_text import loops_of
+from deploy.program.rolling import rolled
+from deploy.project.data_files import data_files
+from deploy.project.network_files import NetworkProgram, network_c, network_h, programs_of
+from deploy.project.recorded import Recorded
+from scheduler.schedule import Schedule
+from trainlib.ir.varying import Varying
+
+LEVELS = ("l1", "l2", "l3")
+
+KERNELS, PLATFORM = "kernels", "platform"
+"""Folders of the project beside its own files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """The files of a project by path, and its figures."""
+
+    files: Mapping[str, bytes]
+    peak_bytes: Mapping[str, int]
+    """What the schedule takes of every level."""
+    kernels: tuple[str, ...]
+    ops: int
+    statements: int
+    """Transfers, waits and kernel calls of an iteration."""
+    loops: int
+    iterations: int
+
+
+def project_of(
+    name: str,
+    schedules: Sequence[Schedule],
+    timing: SocTiming,
+    recorded: Recorded,
+    mini_batches: int,
+    about: str,
+    trainlib: str | None = None,
+) -> Project:
+    """The C project of the programs of an iteration, held against what was `recorded`.
+
+    `about` is what its README says of the schedule, `trainlib` the folder of a PULP-TrainLib whose matmuls
+    are called. Raises `InputError` naming what has no form in C.
+    """
+    varying: list[Varying] = []
+    programs = programs_of(schedules, c_calls, varying)
+    kernels = tuple(sorted({kernel for program in programs for kernel in program.statements.kernels}))
+    peaks = {level: max(schedule.peak_bytes.get(level, 0) for schedule in schedules) for level in LEVELS}
+    text = {
+        "network.h": network_h(name, programs, timing.cores, peaks),
+        "network.c": network_c(name, programs, len(varying), recorded),
+        **{f"{KERNELS}/{file}": source for file, source in sources(kernels).items()},
+        **{f"{PLATFORM}/{file}": _shipped("platforms", file) for file in PLATFORM_FILES},
+        **{file: _shipped("project", file) for file in PROJECT_FILES},
+        "README.md": _readme(name, about, programs, peaks, len(recorded.totals)),
+    }
+    if trainlib is not None:
+        text = with_trainlib(text, trainlib, kernels)
+    made = {path: content.encode() for path, content in text.items()} | data_files(
+        programs, varying, recorded, mini_batches
+    )
+    statements = [item for program in programs for item in program.statements.ops]
+    return Project(
+        dict(sorted(made.items())),
+        peaks,
+        kernels,
+        len(statements),
+        sum(len(item.leaves) for item in statements),
+        sum(loops_of(rolled(item.leaves)) for item in statements),
+        len(recorded.totals),
+    )
+
+
+PLATFORM_FILES = ("platform.h", "host.c", "pulp_sdk.c", "bare.c")
+PROJECT_FILES = ("main.c", "network_types.h", "binaries.S", "Makefile")
+
+
+def _shipped(folder: str, file: str) -> str:
+    return (files("deploy") / folder / file).read_text(encoding="utf-8")
+
+
+def _readme(
+    name: str, about: str, programs: Sequence[NetworkProgram], peaks: Mapping[str, int], iterations: int
+) -> str:
+    sizes = ", ".join(f"{level.upper()} {size:,} bytes" for level, size in peaks.items() if size)
+    ops = sum(len(program.functions) for program in programs)
+    return _shipped("project", "README.md").format(
+        name=name, about=about, sizes=sizes, ops=ops, iterations=iterations
+    )

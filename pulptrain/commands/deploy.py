@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pulptrain deploy MODEL --out DIR`: the schedule of a run as a C project that checks itself."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from pulptrain.commands import options as common
+from pulptrain.commands.parameters import takes
+from pulptrain.given.option import RunOptions
+from pulptrain.process.progress import telling
+
+Folder = Annotated[str, common.option("--out", "DIR", "Folder of the project.", common.OUTPUT)]
+Iterations = Annotated[
+    int, common.option("--iterations", "N", "Training iterations that the project carries out.", common.RUN)
+]
+Arena = Annotated[
+    str | None,
+    common.option(
+        "--arena", "SIZE", "L1 that the target's linker leaves for buffers; refused if it is less."
+    ),
+]
+Kernels = Annotated[
+    str,
+    common.option(
+        "--kernels",
+        "ours|trainlib=PATH",
+        "Matmuls of an installed PULP-TrainLib where it is linked.",
+        common.RUN,
+    ),
+]
+
+
+@takes(RunOptions)
+def command(
+    model: common.ModelName,
+    out: Folder,
+    iterations: Iterations = 2,
+    arena: Arena = None,
+    kernels: Kernels = "ours",
+    accumulation: common.Accumulation = "reference",
+    learning_rate: common.LearningRate = None,
+    model_input: common.ModelInput = None,
+    loss: common.ModelLoss = None,
+    optimizer: common.ModelOptimizer = None,
+    seed: common.Seed = 0,
+    values: common.Values = None,
+    cache: common.CacheFile = None,
+    no_cache: common.NoCache = False,
+    as_json: common.Json = False,
+    quiet: common.Quiet = False,
+    **options: Any,
+) -> None:
+    """Write the schedule of MODEL as a C project: same tiles, kernels, buffers and DMA commands."""
+    with telling(f"preparing {model}", show=not (quiet or as_json)) as teller:
+        from configs.units import parse_bytes
+        from deploy.calls.trainlib import trainlib_of
+        from pulptrain.deploying.deployed import deploy, deploy_folder
+        from pulptrain.foreign.model_source import open_source
+        from pulptrain.given.npz_file import read_values
+        from pulptrain.given.settings import Settings
+        from pulptrain.running.result_cache import open_cache
+        from pulptrain.running.session import check_iterations
+        from traces.files.json_text import json_text
+
+        settings = Settings(**options, seed=seed, accumulation=accumulation)
+        check_iterations(iterations)
+        arena_bytes = parse_bytes(arena, where="--arena") if arena is not None else None
+        trainlib = trainlib_of(kernels)
+        folder = deploy_folder(out)
+        source = open_source(model, settings, model_input, loss, optimizer, learning_rate)
+        given_values = read_values(values) if values is not None else None
+
+        def advance(done: int, total: int, loss: float) -> None:
+            teller.count(done, total, f" iterations, loss {loss:.4f}")
+
+        with open_cache(cache, no_cache) as kept:
+            deployed = deploy(
+                lambda record: source.run(
+                    settings,
+                    iterations=iterations,
+                    functional=True,
+                    progress=advance,
+                    traced=False,
+                    cache=kept,
+                    values=given_values,
+                    teller=teller,
+                    record=record,
+                ),
+                folder,
+                arena_bytes,
+                trainlib,
+            )
+    if as_json:
+        typer.echo(json_text(deployed.as_dict()))
+    elif not quiet:
+        typer.echo("\n".join(deployed.lines()))

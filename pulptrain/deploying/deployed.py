@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a run to the folder of a C project: what is written, what may be written over, what is said of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from configs.errors import DoesNotFitError, InputError
+from configs.files import check_folder, replacing
+from deploy.project.project import Project, project_of
+from deploy.project.recorded import Recorded
+from pulptrain.running.session import RunOutcome
+from traces.files.json_text import json_text
+from traces.files.result_folder import is_our_json
+
+MARK = "deploy.json"
+"""The file by which a folder is known as one of ours: what was exported, and all files."""
+
+Run = Callable[[Recorded], RunOutcome]
+"""Carries the iterations out and keeps what they come to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """A project that was written to `folder`."""
+
+    project: Project
+    outcome: RunOutcome
+    folder: Path
+
+    def as_dict(self) -> dict[str, Any]:
+        """What ``--json`` prints and `MARK` holds."""
+        project, summary = self.project, self.outcome.summary
+        return {
+            "version": summary["version"],
+            "command": "deploy",
+            "model": summary["model"],
+            "soc": summary["soc"],
+            "cycles": summary["cycles"],
+            "iterations": project.iterations,
+            "functions": project.ops,
+            "statements": project.statements,
+            "loops": project.loops,
+            "c_kernels": list(project.kernels),
+            "peak_bytes": dict(project.peak_bytes),
+            "project_files": [
+                {"name": path, "size_bytes": len(content)} for path, content in project.files.items()
+            ],
+        }
+
+    def lines(self) -> list[str]:
+        """The same for people."""
+        project = self.project
+        text = {path: content for path, content in project.files.items() if not path.endswith(".bin")}
+        lines = sum(content.count(b"\n") for content in text.values())
+        sizes = ", ".join(f"{level.upper()} {size:,} B" for level, size in project.peak_bytes.items() if size)
+        return [
+            f"{self.outcome.summary['model']}: {project.ops} ops as {project.statements:,} statements in "
+            f"{project.loops} loops, {len(project.kernels)} kernels; {sizes}",
+            f"{len(project.files)} files in {self.folder}: {lines:,} lines, "
+            f"{sum(map(len, project.files.values())):,} bytes with data of {project.iterations} iterations",
+            f"make -C {self.folder} check    # builds it for this computer, runs it, compares",
+        ]
+
+
+def deploy(run: Run, folder: Path, arena_bytes: int | None = None, trainlib: str | None = None) -> Deployed:
+    """Run, export, and write to `folder`, which `deploy_folder` has made.
+
+    `arena_bytes` is what the linker of the target leaves of L1, `trainlib` the folder of a PULP-TrainLib.
+    Raises `InputError` for what has no form in C, `DoesNotFitError` where the arena is too small, and what
+    `run` raises; then nothing is written.
+    """
+    recorded = Recorded()
+    outcome = run(recorded)
+    schedules = [
+        outcome.schedule,
+        *([outcome.update_schedule] if outcome.update_schedule is not None else []),
+    ]
+    done = len(recorded.totals)
+    batches = len(recorded.fed) // done if done else 1
+    summary = outcome.summary
+    about = (
+        f"One training iteration of {summary['model']} on {summary['soc']}, as pulptrain "
+        f"{summary['version']} has scheduled it: {summary['cycles']:,} cycles simulated."
+    )
+    project = project_of(summary["model"], schedules, outcome.timing, recorded, batches, about, trainlib)
+    needed = project.peak_bytes["l1"]
+    if arena_bytes is not None and needed > arena_bytes:
+        raise DoesNotFitError(
+            "l1",
+            needed,
+            arena_bytes,
+            where=summary["model"],
+            cure=f"--l1 {arena_bytes}: a schedule for what the linker leaves",
+        )
+    deployed = Deployed(project, outcome, folder)
+    write_project(deployed)
+    return deployed
+
+
+def deploy_folder(name: str) -> Path:
+    """The folder of a project, made if it is not there. Raises `InputError` where others have put files."""
+    folder = check_folder(name, "--out")
+    if any(folder.iterdir()) and not is_our_json(folder / MARK):
+        raise InputError(
+            f"{name!r} is there already and pulptrain has not exported it; files would be lost",
+            where="--out",
+            cure="another name, or an empty folder",
+        )
+    return folder
+
+
+def write_project(deployed: Deployed) -> None:
+    """All files, those of an earlier export that are none of this one's removed."""
+    folder = deployed.folder
+    for path in _written_before(folder) - deployed.project.files.keys():
+        (folder / path).unlink(missing_ok=True)
+    write_files(folder, {MARK: (json_text(deployed.as_dict()) + "\n").encode(), **deployed.project.files})
+
+
+def _written_before(folder: Path) -> set[str]:
+    if not (folder / MARK).is_file():
+        return set()
+    content: Mapping[str, Any] = json.loads((folder / MARK).read_text(encoding="utf-8"))
+    paths = [str(item["name"]) for item in content.get("project_files", ())]
+    return {path for path in paths if ".." not in Path(path).parts and not Path(path).is_absolute()}
+
+
+def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write those that are not there as they are: what is built from the others need not be built again."""
+    for name, content in contents.items():
+        path = folder / name
+        if path.is_file() and path.read_bytes() == content:
+            continue
+        path.parent.mkdir(exist_ok=True)
+        with replacing(path) as temporary:
+            temporary.write_bytes(content)

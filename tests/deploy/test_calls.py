@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an action to the call of a C function: what is said where that cannot be."""
+
+from __future__ import annotations
+
+import pytest
+
+from arch.spec.isa import TeamWork
+from arch.spec.program import Compute, Effect, Place
+from configs.errors import ConfigError, InputError
+from deploy.calls.call import Pointer, c_calls, read_source, sources
+from trainlib.ir.graph import Op
+from trainlib.kernels.catalogue import matmul_work
+from trainlib.kernels.team import Array, team_work
+
+OP = Op("fc.FW", "fc", "linear", "FW", (), ())
+MATMUL = matmul_work("mm", "clang-xpulp", 2, 3, 4, False, 8, 64, 128, 192)
+
+
+def action(team: TeamWork, *places: Place, **details: object) -> Compute:
+    return Compute(0, team=team, effect=Effect(places[:-1], places[-1:], tuple, details))
+
+
+def test_a_matmul_has_its_addresses_strides_and_sizes() -> None:
+    (call,) = c_calls(action(MATMUL, Place("l1", 192, (2, 4))), OP)
+    fields = dict(call.fields)
+    assert (call.kernel, call.struct) == ("mm", "matmul")
+    assert [fields[name] for name in "ABC"] == [Pointer(place, "float") for place in (64, 128, 192)]
+    assert fields["B_s"] == (4, 1)
+    assert [fields[name] for name in ("N", "K", "M", "trans_b", "accumulate")] == [2, 3, 4, 0, 0]
+
+
+def test_code_that_computes_nothing_is_no_call() -> None:
+    assert c_calls(action(team_work("clang-xpulp", "layer_call", {}, {}, 1), Place("l1", 0, (1,))), OP) == ()
+
+
+@pytest.mark.parametrize(
+    ("team", "dtype", "message"),
+    [
+        (TeamWork("mine", ()), "float32", "no C source for the kernel mine, which does not come with"),
+        (MATMUL, "float16", r"no C source for kernel mm \(float16\)"),
+    ],
+)
+def test_what_has_no_source_is_refused_by_name(team: TeamWork, dtype: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        c_calls(action(team, Place("l1", 192, (2, 4), dtype)), OP)
+
+
+def test_a_field_nothing_is_known_of_is_a_defect_with_its_name() -> None:
+    team = team_work("clang-xpulp", "set_to_value", {"elements": 4}, {"Y": Array(64)}, 8)
+    with pytest.raises(ConfigError, match="'value'") as caught:
+        c_calls(action(team, Place("l1", 64, (4,))), OP)
+    assert caught.value.where == "set_to_value, fc.FW"
+
+
+@pytest.mark.parametrize(
+    ("struct", "message"),
+    [
+        ("struct other { int N; };", "no struct of arguments is declared for f"),
+        ("struct s { double x; };", "double"),
+    ],
+)
+def test_a_source_whose_arguments_cannot_be_read_is_refused(struct: str, message: str) -> None:
+    body = "void f(const void *args)\n{\n    const struct s *g = args;\n}\n"
+    with pytest.raises(ConfigError, match=message):
+        read_source("f.c", f"/* arguments */\n{struct}\n/* end */\n{body}")
+
+
+def test_sources_are_those_of_the_kernels_and_headers_with_their_structs() -> None:
+    texts = sources(["mm", "mm_M", "copy"])
+    assert set(texts) >= {"matmul.c", "vectors.c", "kernels.h", "kernel.h"}
+    assert "pooling.c" not in texts
+    assert "struct matmul {" in texts["kernels.h"]
+    assert "struct matmul {" not in texts["matmul.c"]

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An export on other machines than this computer: a platform file of the tests' own, RV32, PMSIS."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shared.exported import Exported, exported, made, written
+from traces.compared.log import read_log
+
+HERE = Path(__file__).parent
+PLATFORM = f"PLATFORM={HERE / 'one_core.c'}"
+RV32 = "-target riscv32-linux-musl -mcpu=generic_rv32+m+a+f+d+c -mabi=ilp32d -static"
+
+MODEL = """
+name: small
+input: {shape: [1, 8, 8]}
+loss: cross_entropy
+optimizer: {name: adam, learning_rate: 0.01}
+batch: 2
+layers:
+  - {name: conv, type: conv2d, out_channels: 4, kernel: 3, padding: 1}
+  - {name: norm, type: batch_norm}
+  - {name: act, type: relu}
+  - {name: pool, type: max_pool2d, kernel: 2}
+  - {name: flat, type: flatten}
+  - {name: fc, type: linear, out_features: 5}
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    model = tmp_path_factory.mktemp("machines") / "model.yaml"
+    model.write_text(MODEL)
+    return exported(str(model), l1=16 << 10)
+
+
+@pytest.mark.needs_gcc
+def test_one_core_without_an_operating_system(run: Exported, tmp_path: Path) -> None:
+    folder = written(run.project(), tmp_path / "net")
+    assert made(folder, ["TARGET=bare"]).returncode == 0
+    ended = made(folder, ["TARGET=bare", PLATFORM])
+    assert ended.returncode == 0, ended.stdout
+    ops = [op.name for op in run.outcome.schedule.graph.ops]
+    (tmp_path / "log.txt").write_text(ended.stdout)
+    assert [measured.name for measured in read_log(tmp_path / "log.txt")] == ops
+
+
+@pytest.mark.needs_rv32
+def test_rv32_in_user_mode(run: Exported, tmp_path: Path) -> None:
+    folder = written(run.project(), tmp_path / "net")
+    compiler = f"CC={sys.executable} -m ziglang cc {RV32}"
+    assert made(folder, ["TARGET=bare", PLATFORM, compiler], goal="all").returncode == 0
+    network = folder / "build/bare/network"
+    ended = subprocess.run(
+        ["qemu-riscv32", network], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert ended.returncode == 0, ended.stdout
+    assert re.search(r"^0 of \d+ numbers and tensors wrong$", ended.stdout, re.MULTILINE)
+
+
+@pytest.mark.needs_gcc
+def test_the_pmsis_platform_compiles_against_prototypes(run: Exported, tmp_path: Path) -> None:
+    folder = written(run.project(), tmp_path / "net")
+    command = ["gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-DNETWORK_CORES=8"]
+    folders = [f"-I{path}" for path in (HERE / "pmsis", folder, folder / "platform", folder / "kernels")]
+    ended = subprocess.run(
+        [*command, *folders, folder / "platform/pulp_sdk.c"], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.needs_gcc
+@pytest.mark.parametrize(("factor", "ends"), [(1, 0), (2, 2)], ids=["right", "wrong"])
+def test_matmuls_of_an_installed_trainlib_are_called(
+    factor: int, ends: int, run: Exported, tmp_path: Path
+) -> None:
+    """Against a stand-in of the tests': where that doubles its results, they are wrong."""
+    trainlib = str(HERE / "trainlib")
+    folder = written(run.project(trainlib=trainlib), tmp_path / "net")
+    assert made(folder).returncode == 0, "ours, where none is linked"
+    ended = made(folder, ["TARGET=bare", f"TRAINLIB={trainlib}", f"DEFINES=-DFACTOR={factor}"])
+    assert ended.returncode == ends, ended.stdout + ended.stderr
