@@ -22,7 +22,7 @@ Arena = Annotated[
         "--arena", "SIZE", "L1 that the target's linker leaves for buffers; refused if it is less."
     ),
 ]
-Kernels = Annotated[
+Library = Annotated[
     str,
     common.option(
         "--kernels",
@@ -39,7 +39,7 @@ def command(
     out: Folder,
     iterations: Iterations = 2,
     arena: Arena = None,
-    kernels: Kernels = "ours",
+    library: Library = "ours",
     accumulation: common.Accumulation = "reference",
     learning_rate: common.LearningRate = None,
     model_input: common.ModelInput = None,
@@ -68,7 +68,7 @@ def command(
         settings = Settings(**options, seed=seed, accumulation=accumulation)
         check_iterations(iterations)
         arena_bytes = parse_bytes(arena, where="--arena") if arena is not None else None
-        trainlib = trainlib_of(kernels)
+        trainlib = trainlib_of(library)
         folder = deploy_folder(out)
         source = open_source(model, settings, model_input, loss, optimizer, learning_rate)
         given_values = read_values(values) if values is not None else None

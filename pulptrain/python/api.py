@@ -312,7 +312,7 @@ def deploy(
     data: Any = None,
     arena: int | str | None = None,
     accumulation: str = "reference",
-    kernels: str = "ours",
+    trainlib: str | PathLike[str] | None = None,
     cache: Cache = True,
     **options: Unpack[RunOptions],
 ) -> Deployed:
@@ -320,17 +320,18 @@ def deploy(
 
     `iterations` are those the project carries out and holds against what the simulator finds. `arena` is
     what the linker of the target leaves of L1, in bytes or as a text; `accumulation` is how the simulator
-    rounds matmuls: in fp32, or as the C kernels do (`kernel`); `kernels` may be ``trainlib=PATH``. All else
+    rounds matmuls: in fp32, or as the C kernels do (`kernel`); `trainlib` is the folder of an
+    installed PULP-TrainLib whose matmuls are called. All else
     is as in `run`. Raises the errors of `run`, and `InputError` for a folder with files of others and for a
     kernel or dtype that has no form in C.
     """
     from configs.units import parse_bytes
-    from deploy.calls.trainlib import trainlib_of
+    from deploy.calls.trainlib import check_trainlib
     from pulptrain.deploying.deployed import deploy as write
     from pulptrain.deploying.deployed import deploy_folder
     from pulptrain.running.session import run_model
 
-    trainlib = trainlib_of(kernels)
+    library = check_trainlib(fspath(trainlib)) if trainlib is not None else None
     folder = deploy_folder(fspath(out))
     network = as_model(model, inputs=inputs, loss=loss, optimizer=optimizer, labels=labels)
     settings = settings_of(soc, options, seed=seed, accumulation=accumulation)
@@ -348,7 +349,7 @@ def deploy(
             ),
             folder,
             parse_bytes(arena, where="arena") if arena is not None else None,
-            trainlib,
+            library,
         )
 
 
