@@ -161,7 +161,6 @@ def explore(
     sweep: Mapping[str, Sequence[Any]] | None = None,
     points: Iterable[Mapping[str, Any]] = (),
     objectives: Sequence[str] | None = None,
-    energy: Mapping[str, Any] | None = None,
     baseline: Mapping[str, Any] | None = None,
     spec: str | PathLike[str] | None = None,
     name: str = "exploration",
@@ -193,7 +192,6 @@ def explore(
         plan |= {"sweep": dict(sweep)} if sweep else {}
         plan |= {"points": list(points)} if points else {}
         plan |= {"objectives": list(objectives)} if objectives is not None else {}
-        plan |= {"energy": dict(energy)} if energy is not None else {}
         plan |= {"baseline": dict(baseline)} if baseline is not None else {}
         read = spec_of(plan, {**chip.fields, **as_fields(options)})
     with open_workers(cpu_count() if workers is None else workers, executor) as pool, cache_of(cache) as kept:

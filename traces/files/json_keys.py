@@ -45,6 +45,8 @@ NAMED_BY_DATA: Mapping[str, str] = {
     "layout": "layers",
     "arrays": "arrays of the kernel",
     "files": "folders",
+    "counters": "counters of activity (docs/energy.md)",
+    "by_block": "blocks: cores, fpu, l1, icache, l2, off_chip, clock_tree, leakage",
     "rows": "further columns of the measured file, carried through as text",
 }
 """Keys whose entries are named by the model, the SoC or the input, and by what."""
@@ -153,6 +155,27 @@ KEYS: Mapping[str, JsonKey] = {
     "by_class.rows": JsonKey("count", "measured rows of a class"),
     "by_class.bias_percent": JsonKey("%", "mean of the errors (measured - predicted) / predicted"),
     "spread_percent": JsonKey("%", "their standard deviation"),
+    # Energy
+    "activity": JsonKey("", "what every block did: in all, by op, and what cores do by core"),
+    "counters": JsonKey("count", "one entry per counter (docs/energy.md) that is not 0"),
+    "by_core": JsonKey("", "one entry per core"),
+    "energy": JsonKey("", "energy of an iteration; null, and `energy_note` says why, without coefficients"),
+    "energy_note": JsonKey("", "why there is no energy, and what to write"),
+    "low_joules": JsonKey("J", "lower end of the range"),
+    "nominal_joules": JsonKey("J", "energy of an iteration"),
+    "high_joules": JsonKey("J", "upper end of the range"),
+    "by_block": JsonKey("J", "by block of the chip"),
+    "by_op": JsonKey("", "one entry per op, and what belongs to none as offload"),
+    "joules": JsonKey("J", "energy of an op or by a coefficient; null where none is known"),
+    "by_coefficient": JsonKey("", "energy by coefficient, first what makes the range widest"),
+    "less_joules": JsonKey("J", "what it may be less, as far as this coefficient goes"),
+    "more_joules": JsonKey("J", "what it may be more"),
+    "fitted": JsonKey("", "whether the coefficient was scaled to a measured total"),
+    "grade": JsonKey("", "what the coefficient rests on"),
+    "average_watts": JsonKey("W", "energy over time"),
+    "joule_seconds": JsonKey("J s", "energy times time"),
+    "vdd_volts": JsonKey("V", "supply of the cores"),
+    "coefficients_from": JsonKey("", "the energy model, by name or path"),
     # Number check
     "functional": JsonKey("", "check of the numbers; null if it was switched off"),
     "checked_against": JsonKey("", "PyTorch, or the references of pulptrain alone and why"),
@@ -249,7 +272,7 @@ KEYS: Mapping[str, JsonKey] = {
     "points": JsonKey("", "one entry per combination"),
     "front": JsonKey("", "numbers of the points no other beats in all objectives"),
     "asked": JsonKey("count", "points of the file"),
-    "energy_source": JsonKey("", "where the costs of energy come from"),
+    "energy_source": JsonKey("", "the energy models of the points"),
     "number": JsonKey("", "of the point, in the order of the file"),
     "values": JsonKey("", "what is varied, as written"),
     "on_front": JsonKey("", "whether no other point beats it in all objectives"),
@@ -259,7 +282,7 @@ KEYS: Mapping[str, JsonKey] = {
     "l2_bytes": JsonKey(BYTES, "L2 used at most, or (list socs) there is"),
     "l3_bytes": JsonKey(BYTES, "L3 used at most, or (list socs) there is"),
     "l1_size_bytes": JsonKey(BYTES, "L1 there is"),
-    "energy_nj": JsonKey("nJ", "energy of an iteration by the costs of the file"),
+    "energy_joules": JsonKey("J", "energy of an iteration"),
     # validate
     "kind": JsonKey(
         "", "of measured rows; of a kernel matmul, depthwise or loop; of a description what it is"

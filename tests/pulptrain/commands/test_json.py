@@ -24,12 +24,13 @@ optimizer: {name: sgd, learning_rate: 0.1}
 layers: [{name: fc, type: linear, out_features: 3}]
 """
 SWEEP = "name: e\nmodel: small.yaml\nsweep: {cores: [1, 2], l1: [8KiB, 64KiB]}\n"
-ENERGY = "energy: {source: s, instruction_pj: 1.0}\n"
+ENERGY = "settings: {energy: generic-22fdx}\n"
 
 COMMANDS = (
     "run small.yaml",
     "run small.yaml --accumulate 2 --iterations 3 --out out",
     "run small.yaml --dump-program",
+    "run small.yaml --soc gap9",
     "run tutorial-cnn --l1 6KiB --no-functional",
     "what-if small.yaml",
     "deploy small.yaml --out project",
