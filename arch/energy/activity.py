@@ -91,6 +91,29 @@ def activity_of(
     """
     by_op: dict[str, Counter[str]] = {op.name: Counter() for op in metrics.ops}
     by_core: dict[str, Counter[str]] = {core.name: Counter() for core in metrics.cores}
+    _count_program(program, timing, formats, by_op, by_core)
+    _count_cycles(by_op, by_core, metrics, timing)
+    return Activity(
+        {op: _present(counts) for op, counts in by_op.items()},
+        {core: _present(counts) for core, counts in by_core.items()},
+    )
+
+
+def counts_of(program: Program, timing: SocTiming, formats: Mapping[str, DType]) -> dict[str, int]:
+    """What a program certainly does, however long it takes: all counters but those of cycles."""
+    by_op: dict[str, Counter[str]] = {}
+    _count_program(program, timing, formats, by_op, {})
+    return sum_of((counts, 1) for counts in by_op.values())
+
+
+def _count_program(
+    program: Program,
+    timing: SocTiming,
+    formats: Mapping[str, DType],
+    by_op: dict[str, Counter[str]],
+    by_core: dict[str, Counter[str]],
+) -> None:
+    """Add what is executed and moved."""
     teams: dict[tuple[str, object], tuple[TeamWork, int]] = {}
     for action in program.actions:
         op = op_label(action.work.op, action.work.step) if action.work.op else NO_OP
@@ -115,15 +138,10 @@ def activity_of(
             counts["udma_commands"] += len(action.commands)
     for (op, _), (team, times) in teams.items():
         for member in team.members:
-            issued = _of_kernel(team.core(member).body, formats.get(op, FP32))
-            for name, count in issued.items():
+            of_core = by_core.setdefault(f"core{member}", Counter())
+            for name, count in _of_kernel(team.core(member).body, formats.get(op, FP32)).items():
                 by_op[op][name] += times * count
-                by_core[f"core{member}"][name] += times * count
-    _count_cycles(by_op, by_core, metrics, timing)
-    return Activity(
-        {op: _present(counts) for op, counts in by_op.items()},
-        {core: _present(counts) for core, counts in by_core.items()},
-    )
+                of_core[name] += times * count
 
 
 def _count_commands(counts: Counter[str], commands: Sequence[Command], timing: SocTiming) -> None:

@@ -115,6 +115,7 @@ def tune(
     model: ModelLike,
     soc: SocLike = "pulp-open",
     *,
+    objective: str = "cycles",
     strategy: str = "pruned",
     cuts: int | None = None,
     budget: int = 200,
@@ -150,6 +151,7 @@ def tune(
             start=fspath(start) if start is not None else None,
             cache=kept,
             layout=layout,
+            objective=objective,
         )
     return Tuned(outcome.schedule, outcome.summary)
 

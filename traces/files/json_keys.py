@@ -268,6 +268,8 @@ KEYS: Mapping[str, JsonKey] = {
     "baseline": JsonKey("", "number of the point that speed-ups are over"),
     "speedup": JsonKey("", "seconds of the baseline over those of the point; of runs first over last cycles"),
     "objectives": JsonKey("", "what is made small"),
+    "objective": JsonKey("", "what is made small: cycles, energy, or edp, energy times delay"),
+    "untuned_energy": JsonKey("", "energy of an iteration without the schedule"),
     "axes": JsonKey("", "what is varied"),
     "points": JsonKey("", "one entry per combination"),
     "front": JsonKey("", "numbers of the points no other beats in all objectives"),

@@ -37,6 +37,7 @@ COMMANDS = (
     "kernel mm",
     "primitive relu --step fw --shape 4x4",
     "tune small.yaml --no-cache --cuts 1 --workers 1 --schedule s.yaml",
+    "tune small.yaml --no-cache --cuts 1 --workers 1 --schedule e.yaml --soc gap9 --objective energy",
     "explore explore.yaml --no-cache --workers 1 --out points",
     f"validate layer {ROOT}/measured/tutorial-anchors.csv.gz --keep-going --group-by step",
     "list socs",
