@@ -264,8 +264,13 @@ def _coefficient(name: str, node: Node) -> Coefficient:
 
 def energy_text(model: EnergyModel, about: Sequence[str]) -> str:
     """The file of a model; `about` are the lines of the comment above it."""
-    lines = [*(f"# {line}" for line in about), f"name: {model.name}", f"description: {model.description}"]
-    lines += [f"process: {model.process}", "socs: [" + ", ".join(model.socs) + "]", "points:"]
+    lines = [*(f"# {line}" for line in about), f"name: {model.name}"]
+    lines += [
+        f"description: {_quoted(model.description)}",
+        f"process: {_quoted(model.process)}",
+        "socs: [" + ", ".join(model.socs) + "]",
+        "points:",
+    ]
     for vdd, hz, source in model.points:
         lines += [f"- vdd: {vdd:g} V", f"  frequency: {hz / 1e6:g} MHz", f"  source: {_quoted(source)}"]
     lines.append("coefficients:")

@@ -79,11 +79,7 @@ class Energy:
     @property
     def by_block(self) -> dict[str, float]:
         """Of all ops, by what the coefficients are of."""
-        blocks: dict[str, float] = {}
-        for name, joules in self.by_coefficient.items():
-            block = COEFFICIENTS[name].block
-            blocks[block] = blocks.get(block, 0.0) + joules
-        return blocks
+        return blocks_of(self.by_coefficient)
 
     @property
     def nominal(self) -> float:
@@ -99,6 +95,15 @@ class Energy:
     def high(self) -> float:
         """The upper end of the range."""
         return self.nominal + sqrt(sum(joules**2 for joules in self.above.values()))
+
+
+def blocks_of(by_coefficient: Mapping[str, float]) -> dict[str, float]:
+    """Joules added up by what the coefficients are of."""
+    blocks: dict[str, float] = {}
+    for name, joules in by_coefficient.items():
+        block = COEFFICIENTS[name].block
+        blocks[block] = blocks.get(block, 0.0) + joules
+    return blocks
 
 
 def missing_coefficients(counts: Counts, model: EnergyModel) -> list[str]:

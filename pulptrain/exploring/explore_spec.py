@@ -21,7 +21,7 @@ from configs.yaml_file import Node, load_yaml
 from pulptrain.given.layers import caller_of, node_of
 from pulptrain.given.option import ALL, MODEL_PREFIX
 from pulptrain.given.settings import Settings, code_start, model_variant, schedule_options, soc_timing
-from pulptrain.running.energy import Chip, asked_chip, chip_of
+from pulptrain.running.energy import Chip, asked_chip, check_asked, chip_of
 from scheduler.explore.point import Outcome, Point, point_of, refusal
 from scheduler.options import of_programs
 from scheduler.schedule import check_names, in_one_memory
@@ -276,6 +276,7 @@ class _Builder:
         def try_it() -> None:
             settings = self._settings({key: value})
             soc_timing(settings)
+            check_asked(settings)
             options = schedule_options(settings)
             kernel_names(options.codegen)
             phases = self._phases({key: value})

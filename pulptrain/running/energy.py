@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from arch.energy.accounting import Energy, OperatingPoint, energy_of
+from arch.energy.accounting import Energy, OperatingPoint, blocks_of, energy_of
 from arch.energy.activity import Activity, Counts
 from arch.spec.timing import SocTiming
 from configs.energy_model import EnergyModel, load_energy, model_for
@@ -44,6 +44,14 @@ def chip_of(settings: Settings, timing: SocTiming) -> Chip:
     vdd = parse_si(settings.vdd, "V", where="--vdd") if settings.vdd is not None else None
     hz = timing.clock.cluster_hz
     return model, OperatingPoint(model.voltage(vdd, hz), hz)
+
+
+def check_asked(settings: Settings) -> None:
+    """Raise `ConfigError` for an energy model or a voltage that is wrong at any operating point."""
+    if settings.energy is not None:
+        load_energy(settings.energy)
+    if settings.vdd is not None:
+        parse_si(settings.vdd, "V", where="--vdd")
 
 
 def asked_chip(settings: Settings, timing: SocTiming) -> Chip | None:
@@ -132,7 +140,10 @@ def energy_object(
         "nominal_joules": energy.nominal,
         "high_joules": energy.high,
         "by_block": energy.by_block,
-        "by_op": [{"name": op or OFFLOAD, "joules": sum(each.values())} for op, each in energy.by_op.items()],
+        "by_op": [
+            {"name": op or OFFLOAD, "joules": sum(each.values()), "by_block": blocks_of(each)}
+            for op, each in energy.by_op.items()
+        ],
         "by_coefficient": [
             {
                 "name": name,

@@ -13,8 +13,12 @@ from configs.energy_model import COEFFICIENTS, EnergyModel, energy_text, load_en
 from configs.library import list_names
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import run_model
+from pulptrain.tuning.model_tuning import tune_model
 from scheduler.explore.pareto import pareto_front
 from scheduler.explore.picture import draw_front
+from scheduler.search.workers import open_workers
+from scheduler.tuner.objective import OBJECTIVES
+from scheduler.tuner.search_space import SpaceRules
 from tools.energy_models import (
     FITS,
     GAP9_POINTS,
@@ -227,6 +231,32 @@ def compared(what: str) -> Callable[[], str]:
     return block
 
 
+TUNED, CUTS = "digits-cnn", 8
+
+
+def objective() -> str:
+    """A model tuned for each objective."""
+    rows = []
+    for name in OBJECTIVES:
+        with open_workers(1) as pool:
+            settings, rules = Settings(soc=SOC, resident="auto"), SpaceRules(cuts=CUTS)
+            found = tune_model(TUNED, pool, settings, objective=name, rules=rules).summary
+        energy = found["energy"]
+        rows.append(
+            (
+                f"`{name}`",
+                f"{found['cycles']:,}",
+                amount(energy["nominal_joules"], "J"),
+                f"{1e9 * energy['joule_seconds']:.2f} nJ s",
+                f"{found['cycles'] / found['untuned_cycles']:.0%}",
+                f"{energy['nominal_joules'] / found['untuned_energy']['nominal_joules']:.0%}",
+            )
+        )
+    return table(
+        ("objective", "cycles", "energy", "energy times time", "of untuned time", "of untuned energy"), rows
+    )
+
+
 def _points() -> list[tuple[float, int]]:
     (low_vdd, low_hz, _), (vdd, hz, _) = GAP9_POINTS
     return [
@@ -335,6 +365,7 @@ PAGE = EnergyPage(
         "fitted": fitted,
         "checked": checked,
         **{what: compared(what) for what in WAYS},
+        "objective": objective,
         "points": points,
     },
     {
@@ -342,6 +373,7 @@ PAGE = EnergyPage(
             name: lambda: [_texts(*list_names("energy")), golden("ds-cnn")]
             for name in ("models", "fitted", "checked")
         },
+        "objective": lambda: [_texts(SOC), golden(TUNED), CUTS],
         **{what: lambda: [_texts(SOC), golden(SMALL, OFF_CHIP)] for what in WAYS},
     },
 )

@@ -135,6 +135,8 @@ def test_an_exploration_goes_on_where_it_ended(folder: Path, capsys: pytest.Capt
             "settings: {energy: gap9}",
         ),
         (", energy: generic-22fdx", "", 11, "pulp-open has no energy coefficients"),
+        ("cores: [1, 2]", "energy: [gap9, gap10]", 6, "'gap9'"),
+        ("cores: [1, 2]", "vdd: [0.65V, 0.8]", 6, "has no unit"),
         ("energy: generic-22fdx", "energy: generic", 4, "'generic-22fdx'"),
         ("model: small.yaml", "model: smal.yaml", 3, "no such file"),
         ("model: small.yaml", "model: {}", 3, "the model has no 'name'"),
