@@ -13,7 +13,7 @@ from configs.errors import ConfigError
 from configs.suggest import suggestion
 from configs.yaml_file import Node, installed_yaml, load_yaml
 
-KINDS: Mapping[str, str] = {"soc": "SoC", "models": "model"}
+KINDS: Mapping[str, str] = {"soc": "SoC", "models": "model", "energy": "energy model"}
 """Kinds of files (names of the folders under ``configs``) and what one of them is called in messages."""
 
 SUFFIXES = (".yaml", ".yml")
@@ -24,6 +24,7 @@ PULP = "pulp"
 _SWAPPED: Mapping[str, str] = {
     "models": "a model, and the SoC as --soc: pulptrain run tutorial-cnn --soc NAME; pulptrain list models",
     "soc": "the model comes after the command, --soc takes a SoC: pulptrain list socs",
+    "energy": "--energy takes coefficients of a chip (docs/energy.md)",
 }
 """By the kind that is asked for: what to write where a name of the other kind was given."""
 

@@ -67,6 +67,33 @@ def parse_hz(text: str | int | float, *, where: str | None = None) -> int:
     return _parse(text, "a frequency", "450 MHz", HERTZ_UNITS, where)
 
 
+PREFIXES: Mapping[str, float] = {"f": 1e-15, "p": 1e-12, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "": 1}
+"""Of the units of `parse_si`."""
+
+
+def parse_si(text: object, unit: str, *, where: str | None = None) -> float:
+    """Return the amount in `unit` (J, W, V) that `text` means: "4.1 pJ", "57.6mW", "0.8 V".
+
+    Raises `ConfigError` for a number without a unit, a negative one, and any other unit.
+    """
+    match = _QUANTITY.fullmatch(str(text).strip().replace("µ", "u"))
+    example = f"'{text} p{unit}'" if unit == "J" else f"'{text} {unit}'"
+    if isinstance(text, bool) or match is None:
+        raise ConfigError(
+            f"'{str(text)[:60]}' is no amount of {unit}", where=where, cure=f"like '4.1 {unit}'"
+        )
+    if not match[2]:
+        raise ConfigError(f"'{text}' has no unit", where=where, cure=f"write its unit, like {example}")
+    prefix = match[2].removesuffix(unit)
+    if not match[2].endswith(unit) or prefix not in PREFIXES:
+        units = ", ".join(f"{each}{unit}" for each in PREFIXES if each != "µ")
+        raise ConfigError(f"'{text}' is not in {unit}", where=where, cure=f"one of {units}")
+    amount = float(match[1]) * PREFIXES[prefix]
+    if amount < 0:
+        raise ConfigError(f"'{text}' is negative", where=where, cure="0 or more")
+    return amount
+
+
 def _parse(
     text: str | int | float, what: str, example: str, units: Mapping[str, int], where: str | None
 ) -> int:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from arch.energy.activity import Activity
 from scheduler.search import rows
 from scheduler.time_line import TimeLine
 from traces.metrics import CoreMetrics, MasterTime, Metrics, OpMetrics
@@ -25,6 +26,7 @@ class Figures:
     line: TimeLine
     kernels: tuple[str, ...]
     """Names of those that ran, sorted."""
+    activity: Activity
 
 
 def figures_text(figures: Sequence[Figures]) -> str:
@@ -58,6 +60,12 @@ def _line(value: object) -> TimeLine:
     )
 
 
+def _counts(value: object) -> dict[str, dict[str, int]]:
+    if not isinstance(value, Mapping):
+        raise ValueError("not an object")
+    return {key: {name: rows.whole(count) for name, count in each.items()} for key, each in value.items()}
+
+
 _VALUES: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("name", "step", "kind", "what"), rows.text_in),
     "stalls": _stalls,
@@ -70,5 +78,8 @@ _VALUES: Mapping[str, Callable[[Any], Any]] = {
     "metrics": partial(_made, Metrics),
     "line": _line,
     "kernels": rows.words,
+    "activity": partial(_made, Activity),
+    "by_op": _counts,
+    "by_core": _counts,
 }
 """By field what reads it; all others are whole numbers."""

@@ -14,6 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from configs.dtypes import BY_WORD
+from configs.energy_model import (
+    COEFFICIENTS,
+    GRADES,
+    CoefficientSchema,
+    EnergySchema,
+    PointSchema,
+)
 from configs.library import list_names
 from configs.meanings import meanings
 from configs.model_file import AdapterSchema, InputSchema, LayerSchema, ModelSchema, TermSchema
@@ -24,7 +31,6 @@ from pulptrain.exploring.explore_spec import (
     OF_ONE,
     SETTINGS,
     SHORT_PATHS,
-    EnergySchema,
     ExploreSchema,
 )
 from scheduler.tuner.schedule_file import (
@@ -186,10 +192,25 @@ def explore() -> Json:
                 },
             },
             objectives={"type": "array", "items": {"enum": list(OBJECTIVES)}},
-            energy=of(EnergySchema),
             baseline={"type": "object"},
         ),
     )
+
+
+def energy() -> Json:
+    """Of an energy model."""
+    coefficient = of(CoefficientSchema, grade={"enum": list(GRADES)})
+    coefficients = {
+        name: {"description": f"{meaning.unit} for {meaning.of}", "$ref": "#/definitions/coefficient"}
+        for name, meaning in COEFFICIENTS.items()
+    }
+    made = of(
+        EnergySchema,
+        socs={"type": "array", "items": {"type": "string"}},
+        points={"type": "array", "items": of(PointSchema)},
+        coefficients={"type": "object", "additionalProperties": False, "properties": coefficients},
+    )
+    return {**_top("pulptrain energy model", made), "definitions": {"coefficient": coefficient}}
 
 
 def schedule() -> Json:
@@ -211,6 +232,7 @@ SCHEMAS: Mapping[str, Callable[[], Json]] = {
     "model": model,
     "soc": soc,
     "explore": explore,
+    "energy": energy,
     "schedule": schedule,
 }
 

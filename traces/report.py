@@ -14,7 +14,7 @@ from typing import Any
 from configs.errors import InputError
 from configs.grades import LABELS
 from configs.suggest import suggestion
-from traces.text_table import Table, labelled, percent, wrapped
+from traces.text_table import Table, amount, labelled, percent, wrapped
 from traces.totals import BY, Total, collapsed, largest, totals
 from traces.why import advice_line, bound_line, why_table
 
@@ -113,6 +113,7 @@ def _table(head: str, rows: Sequence[Total], summary: Mapping[str, Any], *, whol
                 row.name,
                 f"{row.cycles:,}",
                 percent(row.cycles, total_cycles),
+                amount(row.joules, "J") if row.joules else "-",
                 *_by_purpose(head, row),
                 _rate(row),
                 percent(core_cycles - sum(row.stalls.values()), core_cycles),
@@ -123,11 +124,15 @@ def _table(head: str, rows: Sequence[Total], summary: Mapping[str, Any], *, whol
                 _kib(row.bytes_out),
             ]
         )
+    energy = summary.get("energy") or {}
+    of_ops = energy.get("by_op", ())
     rest_cycles = total_cycles - sum(op["cycles"] for op in summary["ops"])
     empty = [""] * len(_by_purpose(head, None))
     if whole and rest_cycles:
         share = percent(rest_cycles, total_cycles)
-        cells.append(["offload", f"{rest_cycles:,}", share, *empty, "-", "-", "", *["-"] * 4])
+        offload = sum(item["joules"] for item in of_ops if item["name"] == "offload")
+        joules = amount(offload, "J") if offload else "-"
+        cells.append(["offload", f"{rest_cycles:,}", share, joules, *empty, "-", "-", "", *["-"] * 4])
     if whole:
         ops = summary["ops"]
         cells.append(
@@ -135,6 +140,7 @@ def _table(head: str, rows: Sequence[Total], summary: Mapping[str, Any], *, whol
                 "total",
                 f"{total_cycles:,}",
                 percent(total_cycles, total_cycles),
+                amount(energy["nominal_joules"], "J") if energy else "-",
                 *empty,
                 f"{summary['mac_per_cycle']:.2f}" if summary["macs"] else "-",
                 f"{_mean_utilisation(summary):.0%}",
@@ -145,7 +151,7 @@ def _table(head: str, rows: Sequence[Total], summary: Mapping[str, Any], *, whol
                 _kib(sum(op["bytes_out"] for op in ops)),
             ]
         )
-    heads = [head, "cycles", "share", *(["kernel", "tile"] if empty else []), "MAC/cyc", "busy"]
+    heads = [head, "cycles", "share", "energy", *(["kernel", "tile"] if empty else []), "MAC/cyc", "busy"]
     heads += ["top stalls", "MACs", "tiles", "KiB in", "KiB out"]
     return Table(heads, cells, ("tile", "kernel", "top stalls"))
 
@@ -208,6 +214,8 @@ def total_lines(
     ]
     if summary["loss"] is not None:
         lines.append(("loss", f"{summary['loss']:.6f}"))
+    if summary.get("energy"):
+        lines.append(("energy", energy_line(summary["energy"])))
     lines.append(("numbers", functional_line(summary["functional"])))
     if summary.get("not_finite"):
         lines.append(("not finite", not_finite_line(summary["not_finite"])))
@@ -232,6 +240,22 @@ def total_lines(
     elif notes:
         lines.append(("notes", notes_line(notes)))
     return lines
+
+
+def energy_line(energy: Mapping[str, Any]) -> str:
+    """Energy of an iteration with its range, power, the largest blocks, and what makes the range wide."""
+    joules = energy["nominal_joules"]
+    blocks = sorted(energy["by_block"].items(), key=lambda item: -item[1])
+    shares = ", ".join(
+        f"{name.replace('_', ' ')} {part / joules:.0%}" for name, part in blocks[:LARGEST] if part
+    )
+    wide = " and ".join(item["name"] for item in energy["by_coefficient"][:TOP_STALLS])
+    low, high = (amount(energy[key], "J") for key in ("low_joules", "high_joules"))
+    power = f"{amount(energy['average_watts'], 'W')} at {energy['vdd_volts']:.3g} V"
+    return (
+        f"{amount(joules, 'J')} ({low} to {high}), {power} by {energy['coefficients_from']}; "
+        f"{shares}; least known: {wide}"
+    )
 
 
 def notes_line(notes: Sequence[str]) -> str:

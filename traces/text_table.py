@@ -57,6 +57,18 @@ def labelled(label: str, text: str, width: int) -> list[str]:
     return wrapped(f"{label:<{LABEL_WIDTH}}{text}", width, " " * LABEL_WIDTH)
 
 
+def amount(value: float, unit: str) -> str:
+    """An amount in the prefix that leaves one to three digits before the point."""
+    prefix, factor = next(
+        ((name, each) for name, each in _PREFIXES if abs(value) >= each),
+        _PREFIXES[-1] if value else ("", 1.0),
+    )
+    return f"{value / factor:.3g} {prefix}{unit}"
+
+
+_PREFIXES = (("", 1.0), ("m", 1e-3), ("u", 1e-6), ("n", 1e-9), ("p", 1e-12))
+
+
 def percent(part: int, whole: int) -> str:
     """A share in a cell; a dash of nothing."""
     return f"{part / whole:.0%}" if whole else "-"

@@ -31,6 +31,8 @@ class Total:
     bytes_out: int
     stalls: Mapping[str, int]
     causes: Mapping[str, int]
+    joules: float = 0.0
+    """0 where no energy is known."""
     tile: str = ""
     kernel: str = ""
 
@@ -84,6 +86,7 @@ def vars_of(row: Total) -> dict[str, Any]:
         "bytes_out": row.bytes_out,
         "stalls": row.stalls,
         "causes": row.causes,
+        "joules": row.joules,
     }
 
 
@@ -153,6 +156,7 @@ def _added(name: str, members: Sequence[Mapping[str, Any]]) -> Total:
         bytes_out=sum(op["bytes_out"] for op in members),
         stalls=_by_word(op["stalls"] for op in members),
         causes=_by_word(op.get("causes", {}) for op in members),
+        joules=sum(op.get("joules") or 0.0 for op in members),
         tile=tiles.pop() if len(tiles) == 1 else "",
         kernel=kernels.pop() if len(kernels) == 1 else "",
     )

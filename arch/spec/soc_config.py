@@ -13,7 +13,7 @@ from arch.spec.timing import SocTiming
 from configs.errors import ConfigError, Contributor, DoesNotFitError
 from configs.parameters import Parameter, ParameterTree, load_parameters
 from configs.suggest import suggestion
-from configs.units import parse_bytes
+from configs.units import parse_bytes, parse_hz
 
 FPU_MAPPINGS = ("private", "static", "dynamic")
 """How cores reach FPUs: one each, by core id modulo count, or allocated each cycle."""
@@ -191,12 +191,21 @@ def with_values(
     """
     where = where or {}
     for path, value in values.items():
-        for name, read in _read(path, value, where.get(path, path)).items():
-            soc = _replaced(soc, name, read)
+        given = _clocks(soc, value, where.get(path, path)) if path == "freq" else {path: value}
+        for each, part in given.items():
+            for name, read in _read(each, part, where.get(path, path)).items():
+                soc = _replaced(soc, name, read)
     if soc.fpu.mapping == "private":
         soc = _replaced(soc, "fpu.count", soc.cores)
     check_stacks(soc, where.get("l1.size_bytes", where.get("cores")))
     return soc
+
+
+def _clocks(soc: SocTiming, value: object, where: str) -> dict[str, object]:
+    """The on-chip clocks of a cluster at `value`, in the ratio they have."""
+    cluster_hz = parse_hz(str(value), where=where)
+    soc_hz = round(cluster_hz * soc.clock.soc_hz / soc.clock.cluster_hz)
+    return {"clock.cluster_hz": cluster_hz, "clock.soc_hz": soc_hz}
 
 
 def _replaced(soc: SocTiming, path: str, value: object) -> SocTiming:

@@ -15,8 +15,8 @@ from configs.files import check_file, write_text
 from configs.suggest import suggestion
 from pulptrain.commands import options as common
 
-KINDS = ("model", "soc", "explore")
-"""Kinds of files there is a template for (``configs/templates``) and a JSON Schema (``configs/schemas``)."""
+KINDS = ("model", "soc", "explore", "energy")
+"""Kinds of files there is a template for and a JSON Schema (``configs/schemas``)."""
 
 
 def command(
@@ -34,9 +34,24 @@ def command(
         str | None,
         common.option("--of", "RUN", "Folder of a run whose ops the table has as rows.", common.RUN),
     ] = None,
+    of_run: Annotated[
+        str | None,
+        common.option(
+            "--from", "RUN", "Folder of a run whose energy model is scaled to --measured.", common.RUN
+        ),
+    ] = None,
+    measured: Annotated[
+        str | None,
+        common.option(
+            "--measured", "WATT|JOULE", "Its power, or energy of an iteration: 57.6mW.", common.RUN
+        ),
+    ] = None,
     quiet: common.Quiet = False,
 ) -> None:
-    """Write a commented template: a model, a SoC or an exploration, that runs as it is, or a table."""
+    """Write a commented template: a model, a SoC or an exploration, that runs as it is, or a table.
+
+    Of kind energy it is an energy model: a copy of the generic one, or that of a run scaled to a measurement.
+    """
     from configs.library import SUFFIXES  # reads YAML, which is slow to import
 
     is_table = file.endswith(".csv")
@@ -46,10 +61,22 @@ def command(
         raise InputError(f"there is no template {kind!r}", where="--kind", cure=suggestion(kind, KINDS))
     if not file.endswith((*SUFFIXES, ".csv")):
         raise InputError(f"{file!r} would not be read as a file", where="new", cure=f"{file}.yaml")
+    if (of_run is None) != (measured is None) or (of_run is not None and kind != "energy"):
+        raise InputError(
+            "an energy model is scaled from a run to what was measured of it",
+            where="--from",
+            cure="--kind energy --from RUN --measured 57.6mW",
+        )
     if Path(file).exists():
         raise InputError(f"{file!r} is there already", where="new", cure="another name")
     target = check_file(file, "new", lambda there: False)
-    write_text(target, table_of(of, file) if is_table else template(kind, target))
+    if kind == "energy":
+        from pulptrain.running.energy_fit import model_text
+
+        text = model_text(name_of(target), schema_path(kind), of_run, measured)
+    else:
+        text = table_of(of, file) if is_table else template(kind, target)
+    write_text(target, text)
     if not quiet:
         typer.echo(f"wrote {file}; {_NEXT['table' if is_table else kind].format(file=file)}")
 
@@ -58,6 +85,7 @@ _NEXT = {
     "model": "run it: pulptrain run {file}",
     "soc": "use it: pulptrain run tutorial-cnn --soc {file}",
     "explore": "run it: pulptrain explore {file}",
+    "energy": "use it: pulptrain run tutorial-cnn --energy {file}",
     "table": "fill in cycles, then: pulptrain compare RUN {file}",
 }
 
@@ -80,8 +108,13 @@ def table_of(folder: str | None, file: str) -> str:
 def template(kind: str, target: Path) -> str:
     """The text of a new file: named after it, and with the place of the schema for editors."""
     text = files("configs").joinpath("templates", f"{kind}.yaml").read_text(encoding="utf-8")
-    name = re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9_.-]", "", target.stem) or "mine"
+    name = name_of(target)
     return text.replace("$schema=SCHEMA", f"$schema={schema_path(kind)}").replace("NAME", name)
+
+
+def name_of(target: Path) -> str:
+    """What a new file describes is called after it."""
+    return re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9_.-]", "", target.stem) or "mine"
 
 
 def schema_path(kind: str) -> str:

@@ -53,6 +53,15 @@ Layout = Annotated[
         SEARCH,
     ),
 ]
+Goal = Annotated[
+    str,
+    common.option(
+        "--objective",
+        "cycles|energy|edp",
+        "What is made small: time, energy, or their product of an iteration (docs/energy.md).",
+        SEARCH,
+    ),
+]
 Start = Annotated[
     str | None, common.option("--start", "FILE", "Schedule file whose choices are tried first.", SEARCH)
 ]
@@ -81,6 +90,7 @@ Out = Annotated[
 @takes(TuneOptions, resident="auto")
 def command(
     model: common.ModelName,
+    objective: Goal = "cycles",
     strategy: Strategy = "pruned",
     cuts: Cuts = None,
     largest_tiles: LargestTiles = 5,
@@ -145,6 +155,7 @@ def command(
                 cache=kept,
                 meter=StageMeter(teller, "candidates"),
                 layout=layout,
+                objective=objective,
                 teller=teller,
             )
         written = write_tuning(outcome, files, teller)

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from arch.energy.accounting import energy_of
+from arch.energy.activity import NO_OP, Activity
 from configs.files import replacing
 from configs.units import parse_bytes
 from configs.version import VERSION
-from pulptrain.exploring.explore_spec import OBJECTIVES, Spec, SpecPoint
+from pulptrain.exploring.explore_spec import DELAY, ENERGY, OBJECTIVES, Spec, SpecPoint
 from scheduler.explore.grid_picture import draw_grid
 from scheduler.explore.pareto import pareto_front
 from scheduler.explore.picture import draw_front
@@ -52,7 +54,7 @@ def explore(
         of_programs = [(next(outcomes), times) for _, times in item.programs]
         done = [(outcome, times) for outcome, times in of_programs if outcome is not None]
         if len(done) == len(of_programs):
-            rows.append(_row(spec, number, item, whole_update(done) if done else item.refused))
+            rows.append(_row(number, item, whole_update(done) if done else item.refused))
     fitting = [row for row in rows if row["why"] is None]
     base = next((row for row in rows if row["number"] == spec.baseline and row["why"] is None), None)
     for row in fitting:
@@ -69,14 +71,15 @@ def explore(
         "front": [fitting[position]["number"] for position in front],
         "asked": len(spec.points),
         "baseline": base["number"] if base is not None else None,
-        "energy_source": spec.energy.source if spec.energy else None,
+        "energy_source": ", ".join(dict.fromkeys(item.chip[0].name for item in spec.points if item.chip))
+        or None,
         "version": VERSION,
         "simulator": {"cached": cached, "wall_seconds": time.perf_counter() - started},
     }
     return Exploration(summary, interrupted)
 
 
-def _row(spec: Spec, number: int, item: SpecPoint, outcome: Outcome) -> dict[str, Any]:
+def _row(number: int, item: SpecPoint, outcome: Outcome) -> dict[str, Any]:
     row: dict[str, Any] = {"number": number, "values": dict(item.values), "on_front": False}
     row["why"] = outcome.why or None
     row["short_bytes"] = outcome.short_bytes or None
@@ -97,10 +100,15 @@ def _row(spec: Spec, number: int, item: SpecPoint, outcome: Outcome) -> dict[str
         "cores": timing.cores,
         "l1_size_bytes": timing.l1.size_bytes,
     }
-    if spec.energy is not None:
-        row["energy_nj"] = spec.energy.energy_nj(
-            outcome.instructions, outcome.stall_cycles, outcome.dma_bytes, outcome.seconds
-        )
+    if item.chip is not None:
+        energy = energy_of(Activity({NO_OP: outcome.activity}, {}), *item.chip)
+        row |= {
+            ENERGY: energy.nominal,
+            "low_joules": energy.low,
+            "high_joules": energy.high,
+            "average_watts": energy.nominal / energy.seconds,
+            DELAY: energy.nominal * energy.seconds,
+        }
     return row
 
 

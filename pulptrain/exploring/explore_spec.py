@@ -15,13 +15,13 @@ from configs.library import open_config
 from configs.model_file import ModelSpec, read_model
 from configs.parameters import load_parameters
 from configs.problems import Problems
-from configs.schema import Schema, check_keys, required_and_optional, validate
+from configs.schema import Schema, check_keys, required_and_optional
 from configs.suggest import suggestion
 from configs.yaml_file import Node, load_yaml
 from pulptrain.given.layers import caller_of, node_of
 from pulptrain.given.option import ALL, MODEL_PREFIX
 from pulptrain.given.settings import Settings, code_start, model_variant, schedule_options, soc_timing
-from scheduler.explore.energy import EnergyCosts
+from pulptrain.running.energy import Chip, asked_chip, check_asked, chip_of
 from scheduler.explore.point import Outcome, Point, point_of, refusal
 from scheduler.options import of_programs
 from scheduler.schedule import check_names, in_one_memory
@@ -50,6 +50,9 @@ They are written ``kernel.conv1.FW: mm`` for ``--kernel conv1.FW=mm``.
 SETTINGS = tuple(key for key, option in _SWEPT.items() if not option.many and key not in SHORT_PATHS)
 """Settings a sweep may vary; they are called as on the command line, with _ for -."""
 
+ENERGY, DELAY = "energy_joules", "joule_seconds"
+"""Objectives that need the coefficients of a chip."""
+
 OBJECTIVES: Mapping[str, str] = {
     "cycles": "cycles of an iteration",
     "seconds": "time of an iteration (s)",
@@ -59,7 +62,8 @@ OBJECTIVES: Mapping[str, str] = {
     "dma_bytes": "bytes moved by the DMA (B)",
     "cores": "cores",
     "l1_size_bytes": "L1 size (B)",
-    "energy_nj": "energy of an iteration (nJ)",
+    ENERGY: "energy of an iteration (J)",
+    DELAY: "energy times time of an iteration (J s)",
 }
 """What may be made small, and how an axis of the picture calls it."""
 
@@ -77,6 +81,8 @@ class SpecPoint:
     values: Mapping[str, Any]
     programs: tuple[tuple[Point, int], ...] = ()
     """The programs of one update and how often each runs in it; none if it is refused."""
+    chip: Chip | None = None
+    """Energy coefficients and operating point, if there are any."""
     refused: Outcome = field(default_factory=Outcome)
 
 
@@ -87,26 +93,10 @@ class Spec:
     name: str
     model: str
     objectives: tuple[str, ...]
-    energy: EnergyCosts | None
     axes: tuple[str, ...]
     points: tuple[SpecPoint, ...]
     baseline: int
     """Number of the point that speed-ups are over."""
-
-
-class EnergySchema(Schema):
-    """What things cost."""
-
-    source: str
-    """Where the figures come from."""
-    instruction_pj: float = 0.0
-    """Of an instruction (pJ)."""
-    stall_cycle_pj: float = 0.0
-    """Of a cycle a core loses (pJ)."""
-    dma_byte_pj: float = 0.0
-    """Of a byte the DMA moves (pJ)."""
-    static_mw: float = 0.0
-    """Of the whole SoC all the time (mW)."""
 
 
 class ExploreSchema(Schema):
@@ -125,8 +115,6 @@ class ExploreSchema(Schema):
     """Single points, after those of the sweep."""
     objectives: object = None
     """What should be small, of which the front is drawn; by default cycles and l1_bytes."""
-    energy: object = None
-    """Costs, for the objective energy_nj."""
     baseline: object = None
     """Values of the point that speed-ups are over; none: the first point."""
 
@@ -166,6 +154,7 @@ def spec_of(plan: Mapping[str, Any], given: Mapping[str, Any]) -> Spec:
 
 def _spec(node: Node, folder: Path, given: Mapping[str, Any], schedules: Mapping[str, TunedSchedule]) -> Spec:
     what = "the exploration"
+    _refuse_costs(node.mapping(what))
     check_keys(node, what, *required_and_optional(ExploreSchema))
     top = node.mapping(what)
     name = _text(top["name"], "name")
@@ -193,19 +182,38 @@ def _spec(node: Node, folder: Path, given: Mapping[str, Any], schedules: Mapping
             if id(value) not in checked:
                 checked.add(id(value))
                 problems.of(builder.check, key, value)
-    objectives = problems.of(_objectives, top.get("objectives"), "energy" in top)
-    energy = problems.of(_energy, top.get("energy"))
+    has_energy = bool(base.energy or base.vdd) or any({"energy", "vdd"} & {*each} for each in combinations)
+    objectives = problems.of(_objectives, top.get("objectives"), has_energy) or ()
+    needs_energy = bool({ENERGY, DELAY} & {*objectives})
+    if needs_energy and not any({"soc", "energy", "vdd", "freq"} & {*each} for each in combinations):
+        said = settings.mapping("").get("energy") if settings is not None else None
+        problems.of(builder.check_energy, said or top.get("objectives", node))
     baseline = problems.of(_baseline, top.get("baseline"), combinations)
     problems.refuse()
     return Spec(
         name,
         builder.name,
-        objectives or (),
-        energy,
+        objectives,
         tuple(dict.fromkeys(key for combination in combinations for key in combination)),
-        tuple(builder.build(combination) for combination in combinations),
+        tuple(builder.build(item, needs_energy) for item in combinations),
         baseline or 0,
     )
+
+
+SETTINGS_OF_ENERGY = (
+    "settings: {energy: gap9}, or a file: pulptrain new mine.yaml --kind energy; docs/energy.md"
+)
+"""How a file says what energy is counted with."""
+
+
+def _refuse_costs(top: Mapping[str, Node]) -> None:
+    """Raise `ConfigError` for the costs that files carried before there were energy models."""
+    if "energy" in top:
+        raise ConfigError(
+            "costs of instructions and bytes are now coefficients of a chip, in joules",
+            where=top["energy"].where,
+            cure=SETTINGS_OF_ENERGY,
+        )
 
 
 def _baseline(node: Node | None, combinations: Sequence[Mapping[str, Node]]) -> int:
@@ -268,6 +276,7 @@ class _Builder:
         def try_it() -> None:
             settings = self._settings({key: value})
             soc_timing(settings)
+            check_asked(settings)
             options = schedule_options(settings)
             kernel_names(options.codegen)
             phases = self._phases({key: value})
@@ -278,11 +287,17 @@ class _Builder:
 
         self._at(value, try_it)
 
-    def build(self, values: Mapping[str, Node]) -> SpecPoint:
+    def check_energy(self, asked: Node) -> None:
+        """Raise `ConfigError` at what asks for it unless all points have coefficients."""
+        self._at(asked, lambda: chip_of(self._base, soc_timing(self._base)))
+
+    def build(self, values: Mapping[str, Node], needs_energy: bool) -> SpecPoint:
         """The point of a combination of legal values."""
         plain = {key: value.plain() for key, value in values.items()}
         try:
-            return SpecPoint(plain, self._programs(values))
+            settings = self._settings(values)
+            chip = (chip_of if needs_energy else asked_chip)(settings, soc_timing(settings))
+            return SpecPoint(plain, self._programs(values), chip)
         except PulptrainError as error:
             return SpecPoint(plain, refused=refusal(error))
 
@@ -373,10 +388,6 @@ class _Builder:
             raise ConfigError(message, where=value.where, cure=error.cure) from None
 
 
-def _energy(node: Node | None) -> EnergyCosts | None:
-    return None if node is None else EnergyCosts(**validate(EnergySchema, node, "'energy'").model_dump())
-
-
 def _is_setting(key: str) -> bool:
     option, _, name = key.partition(".")
     return key in SETTINGS or (option in OF_ONE and bool(name))
@@ -434,16 +445,16 @@ def _listed(node: Node | None) -> Iterator[dict[str, Node]]:
 
 def _objectives(node: Node | None, has_energy: bool) -> tuple[str, ...]:
     if node is None:
-        return ("cycles", "l1_bytes", *(("energy_nj",) if has_energy else ()))
+        return ("cycles", "l1_bytes", *((ENERGY,) if has_energy else ()))
     names = []
     for item in node.sequence("'objectives'"):
+        if item.value == "energy_nj":
+            raise ConfigError(
+                "energy is in joules", where=item.where, cure=f"'{ENERGY}' ({SETTINGS_OF_ENERGY})"
+            )
         if item.value not in tuple(OBJECTIVES):  # a mapping or a list may stand there
             cure = suggestion(str(item.value), OBJECTIVES)
             raise ConfigError(f"unknown objective {item.value!r}", where=item.where, cure=cure)
-        if item.value == "energy_nj" and not has_energy:
-            raise ConfigError(
-                "nothing says what energy things cost", where=item.where, cure="add 'energy: ...'"
-            )
         names.append(str(item.value))
     if not names:
         raise ConfigError("no objective", where=node.where, cure="leave 'objectives' out, or name some")

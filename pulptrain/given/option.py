@@ -146,6 +146,16 @@ class ChipOptions(TypedDict, total=False):
     l3: Annotated[
         Size | None, Option("--l3", "SIZE", "L3 size, e.g. 8MiB; 0 for none.", MACHINE, path="l3.size_bytes")
     ]
+    freq: Annotated[
+        str | int | None,
+        Option(
+            "--freq",
+            "HZ",
+            "Clock of the cluster, e.g. 240MHz; interconnect and L2 keep their ratio to it.",
+            MACHINE,
+            path="freq",
+        ),
+    ]
     fpus: Annotated[
         str | None,
         Option(
@@ -201,6 +211,29 @@ class CodeOptions(TypedDict, total=False):
             "Kernels find their code in the caches, as an earlier iteration left them, or cold caches.",
             MACHINE,
             default="warm",
+        ),
+    ]
+
+
+class EnergyOptions(TypedDict, total=False):
+    """What energy is counted with."""
+
+    energy: Annotated[
+        str | PathLike[str] | None,
+        Option(
+            "--energy",
+            "NAME|FILE",
+            "Energy coefficients (docs/energy.md); those of the SoC if not given.",
+            MACHINE,
+        ),
+    ]
+    vdd: Annotated[
+        str | None,
+        Option(
+            "--vdd",
+            "VOLT",
+            "Supply of the cores, e.g. 0.65V; the lowest at which the chip reaches its clock if not given.",
+            MACHINE,
         ),
     ]
 
@@ -332,6 +365,7 @@ class RunOptions(
     ModelOptions,
     ChipOptions,
     CodeOptions,
+    EnergyOptions,
     BufferingOptions,
     MemoryOptions,
     ResidentOptions,
@@ -345,11 +379,13 @@ class KernelOptions(ChipOptions, total=False):
     """What one kernel may be told beside its SoC."""
 
 
-class PrimitiveOptions(ChipOptions, CodeOptions, BufferingOptions, total=False):
+class PrimitiveOptions(ChipOptions, CodeOptions, EnergyOptions, BufferingOptions, total=False):
     """What one step of a layer may be told beside its SoC."""
 
 
-class TuneOptions(ModelOptions, ChipOptions, CodeOptions, MemoryOptions, ResidentOptions, total=False):
+class TuneOptions(
+    ModelOptions, ChipOptions, CodeOptions, EnergyOptions, MemoryOptions, ResidentOptions, total=False
+):
     """What tuning may be told beside model and SoC: all of a run but the choices it makes itself."""
 
 

@@ -76,6 +76,8 @@ class Settings:
     resident: str | None
     schedule: str | TunedSchedule | None
     icache: str
+    energy: str | None
+    vdd: str | None
     placement: str
     homes: Sequence[str]
     dtype: str | None

@@ -115,6 +115,7 @@ def tune(
     model: ModelLike,
     soc: SocLike = "pulp-open",
     *,
+    objective: str = "cycles",
     strategy: str = "pruned",
     cuts: int | None = None,
     budget: int = 200,
@@ -150,6 +151,7 @@ def tune(
             start=fspath(start) if start is not None else None,
             cache=kept,
             layout=layout,
+            objective=objective,
         )
     return Tuned(outcome.schedule, outcome.summary)
 
@@ -161,7 +163,6 @@ def explore(
     sweep: Mapping[str, Sequence[Any]] | None = None,
     points: Iterable[Mapping[str, Any]] = (),
     objectives: Sequence[str] | None = None,
-    energy: Mapping[str, Any] | None = None,
     baseline: Mapping[str, Any] | None = None,
     spec: str | PathLike[str] | None = None,
     name: str = "exploration",
@@ -193,7 +194,6 @@ def explore(
         plan |= {"sweep": dict(sweep)} if sweep else {}
         plan |= {"points": list(points)} if points else {}
         plan |= {"objectives": list(objectives)} if objectives is not None else {}
-        plan |= {"energy": dict(energy)} if energy is not None else {}
         plan |= {"baseline": dict(baseline)} if baseline is not None else {}
         read = spec_of(plan, {**chip.fields, **as_fields(options)})
     with open_workers(cpu_count() if workers is None else workers, executor) as pool, cache_of(cache) as kept:

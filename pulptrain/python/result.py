@@ -122,6 +122,16 @@ class Result:
         return dict(self.summary.get("error") or {})
 
     @property
+    def energy(self) -> Mapping[str, Any] | None:
+        """`nominal_joules` with its range, `by_block`, `by_op` ...; None for a chip without coefficients."""
+        return self.summary.get("energy")
+
+    @property
+    def activity(self) -> Mapping[str, Any]:
+        """What every block did: `counters`, `by_op`, `by_core`."""
+        return dict(self.summary.get("activity") or {})
+
+    @property
     def notes(self) -> list[str]:
         """What the scheduler has to say."""
         return list(self.summary["notes"])

@@ -11,6 +11,7 @@ from functools import cache, cached_property
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from arch.energy.activity import activity_of
 from arch.pricing.cost_model import CostModel
 from arch.spec.timing import SocTiming
 from configs.errors import NotFiniteError
@@ -114,7 +115,8 @@ class Phase:
         check_tracks(self.slices, result.cycles)
         metrics, program = measure(self.slices, result.cycles), self.schedule.program
         line = time_line(metrics.master, result.cycles, program, self._prepared.timing)
-        self.figures = Figures(metrics, result.events, line, kernels_of(program))
+        activity = activity_of(program, metrics, self._prepared.timing, self.schedule.graph.formats)
+        self.figures = Figures(metrics, result.events, line, kernels_of(program), activity)
 
     @property
     def slices(self) -> SortedSlices:

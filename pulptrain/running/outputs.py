@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from pulptrain.running.energy import ACTIVITY_NAME, write_activity
 from pulptrain.running.pictures import PICTURES, RUN_PICTURES, RunPictures, file_names
 from pulptrain.running.session import RunOutcome
 from pulptrain.running.training_curve import CSV_NAME as CURVE_NAME
@@ -25,7 +26,8 @@ from traces.metrics import OpMetrics
 from traces.pictures.drawing import is_our_picture
 
 RUN_FILES = (
-    *(SUMMARY_NAME, INFORMATION_NAME, PARQUET_NAME, CSV_NAME, PERFETTO_NAME, MEMORY_NAME, CURVE_NAME),
+    *(SUMMARY_NAME, INFORMATION_NAME, PARQUET_NAME, CSV_NAME, PERFETTO_NAME, MEMORY_NAME, ACTIVITY_NAME),
+    CURVE_NAME,
     *(file for name in (*RUN_PICTURES, CURVE_PICTURE) for file in file_names(name)),
 )
 """Files of a run; the summary is the first to be written."""
@@ -49,6 +51,7 @@ def write_outputs(outcome: RunOutcome, folder: Path) -> list[Path]:
     paths.append(perfetto)
     pictures = RunPictures(outcome.slices, outcome.summary, partial(blocks_of, outcome))
     paths.append(write_blocks(pictures.memory_map, folder))
+    paths.append(write_activity(outcome.summary["activity"], folder / ACTIVITY_NAME))
     paths += pictures.draw_files(RUN_PICTURES, folder)
     if outcome.curve:
         paths.append(write_curve(outcome.curve, folder / CURVE_NAME))

@@ -20,7 +20,7 @@ from traces.pictures.drawing import ENDINGS, Paper
 from traces.pictures.gantt import ColourBy, draw_gantt
 from traces.pictures.memory_map import draw_bytes, draw_memory_map
 from traces.pictures.roofline import draw_roofline
-from traces.pictures.stacked_bars import draw_breakdown, draw_causes
+from traces.pictures.stacked_bars import draw_breakdown, draw_causes, draw_energy
 from traces.roofline import op_points, peaks_of
 from traces.window import windowed
 
@@ -89,6 +89,13 @@ class RunPictures:
         if what in ("breakdown", "causes"):
             ops = self.ops if window is None else measure(windowed(self.slices, *window), window[1]).ops
             (draw_breakdown if what == "breakdown" else draw_causes)(ops, *paths, **shown)
+        elif what == "energy":
+            energy = self._energy()
+            try:
+                draw_energy(energy, *paths, **shown)
+            except (KeyError, TypeError, ValueError) as error:
+                message = f"'energy' is not as pulptrain writes it: {error!r}"
+                raise InputError(message, where="summary.json", cure="run the simulation again") from None
         elif what == "roofline":
             draw_roofline(self.summary, self.slices, *paths, op=self._op_shown(), **shown)
         elif what == "bandwidth":
@@ -105,6 +112,15 @@ class RunPictures:
                 self.slices, self.cycles, clock_hz, *paths, colour_by=by, ops=self.ops, window=window, **shown
             )
 
+    def _energy(self) -> Mapping[str, Any]:
+        """Of the whole run. Raises `InputError` for a chip without coefficients, and for a part of a run."""
+        energy: Mapping[str, Any] | None = self.summary.get("energy")
+        if energy is None or self.window is not None:
+            note = self.summary.get("energy_note") or "the summary has no energy"
+            what = note if energy is None else "energy is counted of whole runs"
+            raise InputError(what, where="--what energy", cure="pulptrain run MODEL --energy NAME --out DIR")
+        return energy
+
     def _op_shown(self) -> str:
         """The op a roofline is of, "" for all; raises InputError for a span of time, which has none."""
         if self.window is not None and not self.window.op:
@@ -118,7 +134,9 @@ class RunPictures:
         multiplies = has_roofs and any(
             point.name == self._op_shown() or not self._op_shown() for point in op_points(self.summary)
         )
-        return tuple(name for name in PICTURES if name != "roofline" or multiplies)
+        has_energy = bool(self.summary.get("energy")) and self.window is None
+        has = {"roofline": multiplies, "energy": has_energy}
+        return tuple(name for name in PICTURES if has.get(name, True))
 
     def draw_files(self, what: Sequence[str], folder: Path) -> list[Path]:
         """Draw pictures into a folder, each as PNG and SVG, and return the paths."""
@@ -133,7 +151,7 @@ class RunPictures:
 RUN_PICTURES = ("gantt", "gantt-stalls", "breakdown", "memory")
 """Pictures that every run with ``--out`` has, by the names of their files."""
 
-PICTURES = (*RUN_PICTURES, "causes", "roofline", "bandwidth", "bytes")
+PICTURES = (*RUN_PICTURES, "causes", "roofline", "bandwidth", "bytes", "energy")
 """All pictures of one run."""
 
 

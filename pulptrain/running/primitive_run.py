@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from arch.energy.activity import activity_of
 from arch.pricing.team_cost_model import TeamCostModel
 from configs.errors import InputError
 from pulptrain.given.channel_order import channels_last, with_order
 from pulptrain.given.given_values import replaced
 from pulptrain.given.settings import Settings, code_start, schedule_options, soc_timing
+from pulptrain.running.energy import with_energy
 from pulptrain.running.error_bar import error_of
 from pulptrain.running.evidence import evidence_of
 from pulptrain.running.number_check import NumberCheck
@@ -114,6 +116,8 @@ def run_primitive(
         **_of_cores(metrics, result.cycles),
         "functional": check.summary(),
     }
+    counted = activity_of(schedule.program, metrics, timing, schedule.graph.formats)
+    summary = with_energy(summary, counted, settings, timing)
     summary["notes"] += [order] if order is not None else []
     summary["simulator"] = simulator_summary(result.events, wall_seconds, result.cycles)
     summary["simulator"]["total_wall_seconds"] = time.perf_counter() - started

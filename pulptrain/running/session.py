@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from arch.energy.activity import whole_activity
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from configs.limits import require_host_memory
@@ -21,6 +22,7 @@ from pulptrain.given.given_values import with_own_values
 from pulptrain.given.own_data import Data, data_of
 from pulptrain.given.settings import Settings, code_start, model_variant, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
+from pulptrain.running.energy import asked_chip, with_energy
 from pulptrain.running.error_bar import error_of
 from pulptrain.running.evidence import evidence_of
 from pulptrain.running.machine import Machine, Phase, Prepared
@@ -293,6 +295,7 @@ def run_prepared(
     `samples` are the values of each mini-batch, in place of those that the model's data set gives.
     """
     _check_schedules(prepared, iterations)
+    asked_chip(settings, prepared.timing)
     machine = Machine(prepared, functional=functional, code_start=code_start(settings))
     graph = prepared.schedule.graph
     kept = initial_weights(graph, settings.seed) if functional else {}
@@ -406,10 +409,11 @@ def _curve(training: Training, summary: Mapping[str, Any]) -> list[CurvePoint]:
 
 def _summary(machine: Machine, prepared: Prepared, settings: Settings) -> dict[str, Any]:
     """Figures of one update: those of its only program, or of the mini-batches and the update together."""
-    summaries, lines, calls = [], [], []
+    summaries, lines, calls, activities = [], [], [], []
     for phase in machine.phases:
         figures = phase.figures
         assert figures is not None
+        activities.append(figures.activity)
         lines.append(figures.line)
         calls.append(calls_of(figures.metrics.master))
         one = run_summary(
@@ -420,7 +424,9 @@ def _summary(machine: Machine, prepared: Prepared, settings: Settings) -> dict[s
     line = whole_line(zip(lines, times, strict=True))
     summary = summaries[0] if len(lines) == 1 else update_summary(summaries[0], summaries[1], times[0])
     error = error_of(line, whole_calls(zip(calls, times, strict=True)), settings, prepared.timing)
-    return {**summary, "evidence": evidence_of(line, settings), "error": error}
+    activity = whole_activity(zip(activities, times, strict=True))
+    summary = {**summary, "evidence": evidence_of(line, settings), "error": error}
+    return with_energy(summary, activity, settings, prepared.timing)
 
 
 def _one_after_the_other(phases: Sequence[Phase]) -> SortedSlices:

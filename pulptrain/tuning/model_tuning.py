@@ -3,19 +3,20 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from arch.pricing.code_caches import WARM
+from arch.spec.timing import SocTiming
 from configs.errors import InputError
 from configs.model_file import ModelSpec
 from configs.suggest import suggestion
 from configs.version import VERSION
 from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
+from pulptrain.running.energy import chip_of
 from pulptrain.running.evidence import evidence_of
 from pulptrain.running.session import RunOutcome, model_of, run_model
 from scheduler.memory.host_memory import check_host_memory
@@ -24,6 +25,7 @@ from scheduler.search.progress import Meter
 from scheduler.search.workers import Workers
 from scheduler.tuner.iteration_tuning import Tuning, tune_iteration
 from scheduler.tuner.layout_search import KEEP, SEARCH, programs_of, search_layouts
+from scheduler.tuner.objective import CYCLES, EDP, OBJECTIVES, Objective, objective_of
 from scheduler.tuner.op_tuner import OpTuner
 from scheduler.tuner.schedule_file import as_tuned, check_model, load_schedule
 from scheduler.tuner.search_space import SpaceRules
@@ -56,12 +58,14 @@ def tune_model(
     cache: ResultCache | None = None,
     meter: Meter | None = None,
     layout: str = KEEP,
+    objective: str = CYCLES,
     teller: Teller = NOBODY,
 ) -> TuneOutcome:
     """Tune a model for a SoC; `start` is a schedule file of the same model whose choices are tried first.
 
     `layout` of the images is ``keep`` (as the model says), CHW or HWC for all layers with a choice, or
     ``search``: by layer what takes the fewest cycles, or as the model says if the iteration is faster so.
+    `objective` is one of `scheduler.tuner.objective.OBJECTIVES`.
     `schedule_file.write_schedule` writes the result. Raises the errors of `configs.errors`.
     """
     settings = settings or Settings()
@@ -87,6 +91,7 @@ def tune_model(
         cache=cache,
         meter=meter,
         start=first,
+        objective=_objective(objective, spec, settings, timing, cache),
     )
     tried = [asked]
     if layout == SEARCH:
@@ -98,16 +103,18 @@ def tune_model(
         tuner.search([programs])
         tunings.append(tune_iteration(programs, options, tuner, version=VERSION))
     # Ops at their best by themselves are not yet a whole iteration: the model as it is may still be faster.
-    best = min(range(len(tried)), key=lambda number: _cycles(tunings[number]))
+    best = min(range(len(tried)), key=lambda number: tunings[number].cost)
     programs, tuning = programs_of(with_layouts(spec, tried[best])), tunings[best]
     schedule = replace(tuning.schedule, model_content=model_content(written[0][0]), layouts=tried[best])
     interrupted = any(item.interrupted for item in tunings)
     tuned: RunOutcome | None = None
     untuned_cycles = tunings[0].untuned_cycles
     in_runs: dict[str, dict[str, int]] = {}
+    energies: tuple[Any, Any] = (None, None)
     if not interrupted and schedule.cycles is not None:
         teller.stage("simulating an iteration without and with the schedule")
         untuned, tuned, in_runs = _in_runs(spec, settings, schedule, cache)
+        energies = untuned.summary["energy"], tuned.summary["energy"]
         if settings.icache != WARM:
             # The search knows warm caches only; what it has found is told as it runs.
             untuned_cycles = untuned.summary["cycles"]
@@ -120,6 +127,7 @@ def tune_model(
     evidence = evidence_of(tuning.line, settings) if tuning.line else None
     error = tuned.summary["error"] if tuned is not None else None
     summary = _summary(schedule, tuning, untuned_cycles, evidence, error, choices, wall_seconds)
+    summary |= {"objective": objective, "untuned_energy": energies[0], "energy": energies[1]}
     return TuneOutcome(summary, schedule, interrupted, tuned)
 
 
@@ -191,8 +199,24 @@ def _asked(spec: ModelSpec, layout: str) -> dict[str, str]:
     return {name: layout for name, written in layers_with_choice(spec).items() if written != layout}
 
 
-def _cycles(tuning: Tuning) -> float:
-    return math.inf if tuning.schedule.cycles is None else tuning.schedule.cycles
+def _objective(
+    name: str, spec: ModelSpec, settings: Settings, timing: SocTiming, cache: ResultCache | None
+) -> Objective:
+    """What is made small. Raises `InputError` for another word, and for a chip without coefficients."""
+    if name not in OBJECTIVES:
+        raise InputError(
+            f"unknown objective {name!r}", where="--objective", cure=suggestion(name, OBJECTIVES)
+        )
+    if name == CYCLES:
+        return Objective()
+    chip = chip_of(settings, timing)
+    watts = 0.0
+    if name == EDP:
+        plain = replace(settings, resident=None)
+        watts = run_model(spec, plain, functional=False, traced=False, cache=cache).summary["energy"][
+            "average_watts"
+        ]
+    return objective_of(name, *chip, watts)
 
 
 def _choice(choice: OpChoice, primitive: str, step: str) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from scheduler.tuner.search_space import MOST_CUTS
 from traces.report import error_line, evidence_line
-from traces.text_table import labelled, table_lines
+from traces.text_table import amount, labelled, table_lines
 
 
 def tuning_lines(
@@ -43,6 +43,15 @@ def _headline(summary: Mapping[str, Any], *, evidence: bool) -> list[tuple[str, 
         before = summary["untuned_cycles"]
         gain = f", untuned {before:,} ({before / summary['cycles']:.2f} times as many)" if before else ""
         lines = [("tuned", f"{name}: {summary['cycles']:,} cycles{gain}")]
+    if summary.get("energy"):
+        after, untuned = summary["energy"]["nominal_joules"], summary["untuned_energy"]["nominal_joules"]
+        share = f", untuned {amount(untuned, 'J')} ({after / untuned - 1:+.1%})"
+        goal = {
+            "cycles": "",
+            "energy": "; energy was made small",
+            "edp": "; energy times time was made small",
+        }
+        lines.append(("energy", f"{amount(after, 'J')}{share}{goal[summary['objective']]}"))
     if summary["error"]:
         lines.append(("error", error_line(summary["error"])))
     if evidence and summary["evidence"]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any
 
+from arch.energy.activity import Counts, activity_of, sum_of
 from arch.pricing.code_caches import WARM
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.timing import SocTiming
@@ -64,6 +65,8 @@ class Outcome:
     """If it does not fit: how much the memory that is too small is short of."""
     line: TimeLine = ()
     """Whose the cycles are; sums to `cycles`."""
+    activity: Counts = field(default_factory=dict)
+    """What every block did, in all."""
 
     def figures(self) -> dict[str, Any]:
         """All fields by name."""
@@ -102,6 +105,7 @@ def simulate_point(point: Point) -> Outcome:
         l2_bytes=peak["l2"],
         l3_bytes=peak["l3"],
         line=time_line(metrics.master, result.cycles, schedule.program, point.timing),
+        activity=activity_of(schedule.program, metrics, point.timing, point.graph.formats).total,
     )
 
 
@@ -111,14 +115,18 @@ def whole_update(outcomes: Sequence[tuple[Outcome, int]]) -> Outcome:
     if refused or len(outcomes) == 1:
         return refused[0] if refused else outcomes[0][0]
     figures = {
-        field.name: (max if field.name in _LEVELS else sum)(
-            getattr(outcome, field.name) * (1 if field.name in _LEVELS else times)
+        each.name: (max if each.name in _LEVELS else sum)(
+            getattr(outcome, each.name) * (1 if each.name in _LEVELS else times)
             for outcome, times in outcomes
         )
-        for field in fields(Outcome)
-        if field.name not in ("why", "short_bytes", "line")
+        for each in fields(Outcome)
+        if each.name not in ("why", "short_bytes", "line", "activity")
     }
-    return Outcome(**figures, line=whole_line((outcome.line, times) for outcome, times in outcomes))
+    return Outcome(
+        **figures,
+        line=whole_line((outcome.line, times) for outcome, times in outcomes),
+        activity=sum_of((outcome.activity, times) for outcome, times in outcomes),
+    )
 
 
 _LEVELS = ("l1_bytes", "l2_bytes", "l3_bytes")

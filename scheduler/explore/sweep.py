@@ -62,9 +62,20 @@ def _line(value: object) -> TimeLine:
     return tuple((is_kernel, rows.text_in(name), rows.whole(cycles)) for is_kernel, name, cycles in entries)
 
 
+def _counts(value: object) -> dict[str, int]:
+    if not isinstance(value, dict):
+        raise ValueError("not counters")
+    return {name: rows.whole(count) for name, count in value.items()}
+
+
 def _outcome(_: str, text: str) -> Outcome:
     """The outcome that was kept. Raises `ValueError` for any other text."""
-    checks: dict[str, Callable[[object], Any]] = {"why": rows.text_in, "seconds": rows.number, "line": _line}
+    checks: dict[str, Callable[[object], Any]] = {
+        "why": rows.text_in,
+        "seconds": rows.number,
+        "line": _line,
+        "activity": _counts,
+    }
     names = [field.name for field in fields(Outcome)]
     kept = rows.fields(text, names)
     return Outcome(**{name: checks.get(name, rows.whole)(kept[name]) for name in names})

@@ -7,9 +7,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from arch.blocks.soc import Soc
+from arch.energy.activity import activity_of, counts_of
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.isa import TeamWork
 from arch.spec.program import Program
@@ -19,6 +20,8 @@ from scheduler.search.rows import whole_of
 from scheduler.tuner.cut_programs import CutPrograms
 from scheduler.tuner.lower_bound import LowerBound, Timeline
 from scheduler.tuner.search_space import Candidate, Cut, Question, list_cuts
+from traces.metrics import measure
+from traces.recorder import Recorder
 
 MACHINES_KEPT = 2
 """SoCs a worker keeps built, each with the kernels it has priced."""
@@ -38,6 +41,26 @@ class Evaluation:
     tiles: int = 0
     l1_bytes: int = 0
     refused: str = ""
+    cost: int = 0
+    """What the objective makes small; 0 where that is the cycles."""
+
+    @property
+    def rank(self) -> int:
+        """The less the better."""
+        return self.cost or self.cycles
+
+
+class _Ear:
+    """A tracer whose recorder is a new one for every candidate."""
+
+    def __init__(self) -> None:
+        self.listen()
+
+    def listen(self) -> None:
+        """Forget what was heard."""
+        self.recorder = Recorder()
+        self.slice, self.team = self.recorder.slice, self.recorder.team
+        self.counter = self.recorder.counter
 
 
 class CandidateSimulator:
@@ -55,23 +78,36 @@ class CandidateSimulator:
         self._cuts: OrderedDict[tuple[str, str, Cut], CutPrograms] = OrderedDict()
         self.hand_over_cycles = self._soc.run(Program("nothing", ()), effects=False).cycles
         """What an offload takes in which nothing is done."""
+        self._ear = _Ear()
+
+    @cached_property
+    def _heard(self) -> Soc:
+        """The same, listened to: what an objective counts is in its slices."""
+        return Soc(self.timing, self._cost_model, self._ear, detect_races=False)
 
     def evaluate(self, question: Question, candidate: Candidate) -> Evaluation:
         """Simulate one candidate."""
+        counted = question.objective.counts
         try:
             programs = self._programs(question, candidate.cut)
             schedule, teams = programs.schedule, programs.teams(candidate.kernel)
             if teams is None:
                 schedule = programs.schedule_with(candidate.kernel)
             program = schedule.program if teams is None else programs.program(teams)
-            cycles = self._soc.run(program, effects=False).cycles
+            if counted:
+                self._ear.listen()
+            cycles = (self._heard if counted else self._soc).run(program, effects=False).cycles
         except PulptrainError as error:
             return Evaluation(0, refused=str(error).splitlines()[0])
-        tiling = schedule.ops[0].tiling
-        return Evaluation(cycles - self.hand_over_cycles, len(tiling.tiles), tiling.l1_bytes)
+        tiling, cost = schedule.ops[0].tiling, 0
+        if counted:
+            metrics = measure(self._ear.recorder.slices, cycles)
+            activity = activity_of(program, metrics, self.timing, question.task.graph.formats)
+            cost = question.objective.cost(activity.total, cycles)
+        return Evaluation(cycles - self.hand_over_cycles, len(tiling.tiles), tiling.l1_bytes, cost=cost)
 
     def bounds(self, question: Question, candidates: Sequence[Candidate]) -> list[int]:
-        """Cycles the candidates certainly take (`scheduler.tuner.lower_bound`); 0 if one is impossible."""
+        """What the candidates cost at least (`scheduler.tuner.lower_bound`); 0 if one is impossible."""
         floors: dict[tuple[int, bool], tuple[TeamWork, int]] = {}
         timelines: dict[Cut, Timeline] = {}
 
@@ -88,12 +124,18 @@ class CandidateSimulator:
                 programs = self._programs(question, candidate.cut)
                 teams = programs.teams(candidate.kernel)
                 if teams is None:
-                    result.append(self._floor.cycles(programs.schedule_with(candidate.kernel).program))
+                    program = programs.schedule_with(candidate.kernel).program
+                    cycles = self._floor.cycles(program)
                 else:
                     if candidate.cut not in timelines:
                         timelines[candidate.cut] = self._floor.timeline(programs.schedule.program)
-                    durations = list(map(duration, teams, programs.forks))
-                    result.append(timelines[candidate.cut].cycles(durations))
+                    cycles = timelines[candidate.cut].cycles(list(map(duration, teams, programs.forks)))
+                if question.objective.counts:
+                    program = programs.program(teams) if teams is not None else program
+                    counts = counts_of(program, self.timing, question.task.graph.formats)
+                    result.append(question.objective.cost(counts, cycles))
+                else:
+                    result.append(cycles)
             except PulptrainError:
                 result.append(0)
         return result
@@ -115,7 +157,7 @@ def evaluate_candidates(question: Question, candidates: Sequence[Candidate]) -> 
 
 
 def bound_candidates(question: Question, candidates: Sequence[Candidate]) -> list[int]:
-    """Lower bounds (cycles) in the order of the candidates; runs in a worker."""
+    """Lower bounds in the order of the candidates; runs in a worker."""
     return _of_thread.machine_of(question.timing).bounds(question, candidates)
 
 
@@ -136,10 +178,11 @@ _of_thread = _OfThread()
 
 def as_text(evaluation: Evaluation) -> str:
     """An evaluation for the cache."""
-    return f"{evaluation.cycles} {evaluation.tiles} {evaluation.l1_bytes} {evaluation.refused}"
+    counts = evaluation.cycles, evaluation.tiles, evaluation.l1_bytes, evaluation.cost
+    return f"{' '.join(map(str, counts))} {evaluation.refused}"
 
 
 def from_text(text: str) -> Evaluation:
     """The evaluation `as_text` has written. Raises `ValueError` for any other text."""
-    cycles, tiles, l1_bytes, refused = text.split(" ", 3)
-    return Evaluation(whole_of(cycles), whole_of(tiles), whole_of(l1_bytes), refused)
+    cycles, tiles, l1_bytes, cost, refused = text.split(" ", 4)
+    return Evaluation(whole_of(cycles), whole_of(tiles), whole_of(l1_bytes), refused, whole_of(cost))

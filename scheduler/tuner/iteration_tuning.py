@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from arch.spec.timing import SocTiming
 from configs.errors import InputError
@@ -37,6 +38,8 @@ class Tuning:
     interrupted: bool
     line: TimeLine = ()
     """Whose the cycles of the tuned iteration are; empty if it was not simulated."""
+    cost: float = inf
+    """What the objective makes of the tuned iteration; infinite if it was not simulated."""
     bounded: tuple[str, ...] = ()
     """Ops that have more cuts than were searched, though all were asked for."""
 
@@ -52,6 +55,7 @@ def tune_iteration(
     interrupted = tuner.interrupted
     choices = tuner.choices(programs)
     cycles = untuned_cycles = None
+    cost = inf
     line: TimeLine = ()
     residents: list[ProgramResidents] = []
     resident: dict[str, tuple[str, ...]] = {}
@@ -68,8 +72,15 @@ def tune_iteration(
                     for point, item in zip(tuned, residents, strict=True)
                 ]
             tuned_update, untuned, interrupted = _iterations(programs, tuned, plain, workers, cache)
+            if resident and tuner.objective.counts and tuned_update is not None and not interrupted:
+                # Residents are chosen for what they save of the cycles.
+                without = _tuned(programs, timing, plain, choices)
+                other, _, interrupted = _iterations(programs, without, plain, workers, cache)
+                if other is not None and _cost(tuner, other) < _cost(tuner, tuned_update):
+                    tuned_update, resident, residents = other, {}, []
             if tuned_update is not None and untuned is not None:
                 cycles, untuned_cycles, line = tuned_update.cycles, untuned.cycles, tuned_update.line
+                cost = _cost(tuner, tuned_update)
         except KeyboardInterrupt:
             interrupted = True
     graph = programs[0][0]
@@ -90,8 +101,19 @@ def tune_iteration(
         resident=resident,
     )
     return Tuning(
-        schedule, untuned_cycles, tuple(residents), tuner.cached, interrupted, line, tuner.bounded(programs)
+        schedule,
+        untuned_cycles,
+        tuple(residents),
+        tuner.cached,
+        interrupted,
+        line,
+        cost,
+        tuner.bounded(programs),
     )
+
+
+def _cost(tuner: OpTuner, outcome: Outcome) -> float:
+    return tuner.objective.of_iteration(outcome.activity, outcome.cycles)
 
 
 def _tuned(

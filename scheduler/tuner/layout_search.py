@@ -88,7 +88,7 @@ class _Assignments:
             programs = self._programs(layouts)
             if programs is not None:
                 self._tuner.search([programs])
-            self._cycles[key] = None if programs is None else self._tuner.cycles(programs)
+            self._cycles[key] = None if programs is None else self._tuner.cost(programs)
         return self._cycles[key]
 
     def rank(self, layouts: Mapping[str, str]) -> tuple[bool, int]:

@@ -11,6 +11,7 @@ from scheduler.search.cache import ResultCache
 from scheduler.search.driver import drive
 from scheduler.search.progress import Meter, NoMeter
 from scheduler.search.workers import Workers
+from scheduler.tuner.objective import Objective
 from scheduler.tuner.search_space import Candidate, Question, SpaceRules
 from scheduler.tuner.strategies import OpSearch, StrategyOptions, check_strategy
 from scheduler.tuner.task import Task, task_of
@@ -39,6 +40,7 @@ class OpTuner:
         cache: ResultCache | None = None,
         meter: Meter | None = None,
         start: Mapping[str, Candidate] | None = None,
+        objective: Objective | None = None,
     ) -> None:
         self.strategy = strategy or StrategyOptions()
         check_strategy(self.strategy)
@@ -51,6 +53,7 @@ class OpTuner:
         self.cache = cache
         self._meter = meter or NoMeter()
         self._start = start or {}
+        self.objective = objective or Objective()
         self._searches: dict[str, OpSearch] = {}
         self.interrupted = False
         """Whether Ctrl-C ended a search; nothing more is searched then."""
@@ -66,7 +69,7 @@ class OpTuner:
                     starts.setdefault(tasks[name].content, []).append(candidate)
             for task in tasks.values():
                 if task.content not in self._searches:
-                    question = Question(task, self.timing, self.codegen, self._rules)
+                    question = Question(task, self.timing, self.codegen, self._rules, self.objective)
                     first = starts.get(task.content, ())
                     search = OpSearch(question, self.strategy, self.cache, self._meter, first)
                     self._searches[task.content] = search
@@ -82,14 +85,16 @@ class OpTuner:
         made = (_choice(name, self._searches[task.content]) for name, task in _tasks(programs).items())
         return tuple(choice for choice in made if choice is not None)
 
-    def cycles(self, programs: RepeatedGraphs) -> int | None:
-        """Cycles of all ops of an iteration, each at its best by itself; None if one fits in no way."""
+    def cost(self, programs: RepeatedGraphs) -> int | None:
+        """Cycles (or what the objective counts) of all ops, each at its best; None if one fits in no way."""
         total = 0
         for graph, count in programs:
-            best = [_choice(op.name, self._searches[task_of(graph, op).content]) for op in graph.ops]
-            if any(choice is None for choice in best):
-                return None
-            total += count * sum(choice.best.cycles for choice in best if choice is not None)
+            for op in graph.ops:
+                search = self._searches[task_of(graph, op).content]
+                best = search.ranking()[:1]
+                if not best:
+                    return None
+                total += count * search.evaluations[best[0]].rank
         return total
 
     def bounded(self, programs: RepeatedGraphs) -> tuple[str, ...]:

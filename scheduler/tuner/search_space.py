@@ -17,6 +17,7 @@ from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.short_list import overhead_cycles
 from scheduler.tiles.tiling import Tiler
 from scheduler.tiles.tiling_candidates import TilingCandidates, enumerate_tilings
+from scheduler.tuner.objective import Objective
 from scheduler.tuner.task import Task
 from trainlib.ir.steps import KernelChoice
 from trainlib.registry import lowering_of, matmul_of, matmuls_of
@@ -98,11 +99,13 @@ class Question:
     timing: SocTiming
     codegen: str
     rules: SpaceRules = field(default_factory=SpaceRules)
+    objective: Objective = field(default_factory=Objective)
 
     @property
     def content(self) -> str:
         """Hash of all that the result of a candidate depends on, the version of the simulator included."""
-        return fingerprint((model_version(), self.task.content, self.timing, self.codegen))
+        asked = (model_version(), self.task.content, self.timing, self.codegen)
+        return fingerprint((*asked, self.objective) if self.objective.counts else asked)
 
     def variants(self) -> dict[str, Question]:
         """The question for every variant that may be chosen; itself, under "", if there is no choice.

@@ -83,7 +83,7 @@ class OpSearch:
 
     Its candidates are those of all `variants`, one variant after the other. `start` are candidates to
     evaluate before all others; those that are none of the candidates are ignored. The best candidate is that
-    of the fewest cycles, then of the least L1, then the first.
+    of the least cost (cycles, unless the objective is another), then of the least L1, then the first.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class OpSearch:
 
         def key(number: int) -> tuple[int, int, int]:
             evaluation = self.evaluations[number]
-            return evaluation.cycles, evaluation.l1_bytes, number
+            return evaluation.rank, evaluation.l1_bytes, number
 
         return sorted((number for number, item in self.evaluations.items() if not item.refused), key=key)
 
@@ -251,7 +251,7 @@ def _pruned(search: OpSearch) -> Search:
     size = FIRST_ROUND
     while order:
         best = search.ranking()[:1]
-        limit = search.evaluations[best[0]].cycles if best else None
+        limit = search.evaluations[best[0]].rank if best else None
         some = [number for number in order[:size] if limit is None or bounds[number] <= limit]
         if not some:
             return
@@ -305,7 +305,7 @@ def _optuna(search: OpSearch) -> Search:
             if evaluation.refused:
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
             else:
-                study.tell(trial, evaluation.cycles)
+                study.tell(trial, evaluation.rank)
 
 
 STRATEGIES: Mapping[str, Callable[[OpSearch], Search]] = {

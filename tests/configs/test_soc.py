@@ -102,11 +102,11 @@ def test_options():
 )
 def test_an_option_changes_what_its_entry_names(key):
     # Nothing else of an option of the SoC is written anywhere: a new one needs its entry only.
-    path, others = ALL[key].path, {"cores": 4, "fpus": "2-static", "bank_conflicts": "off"}
+    others = {"cores": 4, "fpus": "2-static", "bank_conflicts": "off", "freq": "100MHz"}
+    several = {"fpus": {"fpu.mapping", "fpu.count"}, "freq": {"clock.cluster_hz", "clock.soc_hz"}}
     changed = flat(with_options(load_soc(), **{key: others.get(key, "200KiB")}))
-    assert {name for name, value in flat(load_soc()).items() if changed[name] != value} == (
-        {f"{path}.mapping", f"{path}.count"} if key == "fpus" else {path}
-    )
+    differing = {name for name, value in flat(load_soc()).items() if changed[name] != value}
+    assert differing == several.get(key, {ALL[key].path})
     assert key in SETTINGS
     assert getattr(Settings(**{key: others.get(key, "200KiB")}), key) != getattr(Settings(), key)
 

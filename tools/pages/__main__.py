@@ -26,6 +26,7 @@ def all_pages() -> dict[str, Page]:
         barvinn,
         buffering,
         deploy,
+        energy,
         error_bars,
         evidence,
         formats,
@@ -57,7 +58,7 @@ def all_pages() -> dict[str, Page]:
         *(readme, socs, primitives, buffering, error_bars, evidence, sixteen_bit, speechnet, paper),
         *(time_model, timing_defects, rtl_profile, barvinn, onnx, pytorch, pictures),
         *(model_file, soc_file, search_files, tuning, tuned, formats, glossary, python_api),
-        *(why_slow, what_if, measured_logs, deploy),
+        *(why_slow, what_if, measured_logs, deploy, energy),
     )
     return {module.__name__.rpartition(".")[2]: module.PAGE for module in modules}
 

@@ -10,7 +10,6 @@ from pulptrain.exploring.explore_spec import (
     OF_ONE,
     SETTINGS,
     SHORT_PATHS,
-    EnergySchema,
     ExploreSchema,
 )
 from scheduler.tuner.schedule_file import (
@@ -54,7 +53,6 @@ PAGE = Page(
         "explore": partial(keys_table, ExploreSchema),
         "axes": axes,
         "objectives": objectives,
-        "energy": partial(keys_table, EnergySchema),
         "schedule": partial(keys_table, ScheduleSchema),
         "model": partial(keys_table, NamedSchema),
         "soc": partial(keys_table, TunedSocSchema),

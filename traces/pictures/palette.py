@@ -87,6 +87,18 @@ CAUSE_STYLES: Mapping[str, Style] = {
 }
 """By `traces.causes.GROUPS`, in their order; the name of a look is that of the group."""
 
+BLOCK_STYLES: Mapping[str, Style] = {
+    "cores": Style(BLUE, "cores"),
+    "icache": Style(SKY, "instruction caches", "....."),
+    "fpu": Style(VERMILLION, "FPU"),
+    "l1": Style(GREEN, "L1", "/////"),
+    "l2": Style(YELLOW, "L2 and DMA"),
+    "off_chip": Style(BLACK, "off-chip"),
+    "clock_tree": Style("#BDBDBD", "clock tree"),
+    "leakage": Style("#F7F7F7", "leakage", "xxxx"),
+}
+"""By blocks of a chip that take energy, in their order."""
+
 KERNEL_LOOKS = (BLUE, ORANGE, GREEN, PURPLE, YELLOW, SKY, VERMILLION)
 """Of the kernels with most cycles, the first first."""
 OTHER_KERNELS = Style(BROWN, "other kernels", "xxxx")

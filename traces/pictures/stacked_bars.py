@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from traces.causes import bound_by
 from traces.metrics import OpMetrics
@@ -17,7 +18,16 @@ from traces.pictures.drawing import (
     save_figure,
     title_inches,
 )
-from traces.pictures.palette import CAUSE_STYLES, HATCH_COLOUR, STEP_STYLES, Style, cause_style, family
+from traces.pictures.palette import (
+    BLOCK_STYLES,
+    CAUSE_STYLES,
+    HATCH_COLOUR,
+    STEP_STYLES,
+    Style,
+    cause_style,
+    family,
+)
+from traces.text_table import amount
 from traces.totals import collapsed, largest, layer_of
 
 WIDTH_INCHES = 7.5
@@ -63,6 +73,41 @@ def draw_causes(
     looks = {group: cause_style(group) for group in CAUSE_STYLES}
     axis = "cluster cycles; colours: what the cores do or wait for, their mean"
     _draw(cause_rows(ops, most), looks, axis, paths, title, paper)
+
+
+def draw_energy(
+    energy: Mapping[str, Any],
+    *paths: Path | None,
+    title: str = "",
+    paper: Paper | None = None,
+    most: int = MOST_ROWS,
+) -> None:
+    """Draw a bar per op, those that take most energy first, divided by block; the rest is one bar.
+
+    `energy` is that of a summary. Raises as `draw_breakdown`.
+    """
+    low, high, watts = (energy[key] for key in ("low_joules", "high_joules", "average_watts"))
+    whole = f"{amount(energy['nominal_joules'], 'J')} ({amount(low, 'J')} to {amount(high, 'J')})"
+    axis = f"nJ; {whole}, {amount(watts, 'W')} by {energy['coefficients_from']}"
+    _draw(energy_rows(energy, most), BLOCK_STYLES, axis, paths, title, paper)
+
+
+def energy_rows(energy: Mapping[str, Any], most: int = MOST_ROWS) -> list[BarRow]:
+    """Nanojoules of the ops by block, the largest first; beyond `most` in one row."""
+    ordered = sorted(energy["by_op"], key=lambda item: -item["joules"])
+    shown, rest = ordered[:most], ordered[most:]
+    if rest:
+        blocks = {name: sum(item["by_block"][name] for item in rest) for name in BLOCK_STYLES}
+        joules = sum(item["joules"] for item in rest)
+        shown.append({"name": f"{len(rest)} others", "joules": joules, "by_block": blocks})
+    return [
+        BarRow(
+            item["name"],
+            {name: 1e9 * joules for name, joules in item["by_block"].items()},
+            f"{amount(item['joules'], 'J')}  {item['joules'] / (energy['nominal_joules'] or 1):.0%}",
+        )
+        for item in shown
+    ]
 
 
 def layer_rows(ops: Sequence[OpMetrics], most: int = MOST_ROWS) -> list[BarRow]:

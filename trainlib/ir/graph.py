@@ -180,6 +180,22 @@ class TrainingGraph:
         return self.of_kind(*GIVEN_KINDS)
 
     @property
+    def formats(self) -> dict[str, DType]:
+        """Op -> the narrowest format it computes in; fp32 if it has no floats."""
+        return {
+            op.name: min(
+                (
+                    form.sums_in
+                    for name in (*op.inputs, *op.outputs)
+                    if (form := self.tensors[name].dtype).is_float
+                ),
+                key=lambda form: form.bits,
+                default=FP32,
+            )
+            for op in self.ops
+        }
+
+    @property
     def updates(self) -> dict[str, str]:
         """Kept tensor -> tensor that holds its value after the iteration, for those an op updates."""
         written = {name for op in self.ops for name in op.outputs}

@@ -24,18 +24,20 @@ optimizer: {name: sgd, learning_rate: 0.1}
 layers: [{name: fc, type: linear, out_features: 3}]
 """
 SWEEP = "name: e\nmodel: small.yaml\nsweep: {cores: [1, 2], l1: [8KiB, 64KiB]}\n"
-ENERGY = "energy: {source: s, instruction_pj: 1.0}\n"
+ENERGY = "settings: {energy: generic-22fdx}\n"
 
 COMMANDS = (
     "run small.yaml",
     "run small.yaml --accumulate 2 --iterations 3 --out out",
     "run small.yaml --dump-program",
+    "run small.yaml --soc gap9",
     "run tutorial-cnn --l1 6KiB --no-functional",
     "what-if small.yaml",
     "deploy small.yaml --out project",
     "kernel mm",
     "primitive relu --step fw --shape 4x4",
     "tune small.yaml --no-cache --cuts 1 --workers 1 --schedule s.yaml",
+    "tune small.yaml --no-cache --cuts 1 --workers 1 --schedule e.yaml --soc gap9 --objective energy",
     "explore explore.yaml --no-cache --workers 1 --out points",
     f"validate layer {ROOT}/measured/tutorial-anchors.csv.gz --keep-going --group-by step",
     "list socs",

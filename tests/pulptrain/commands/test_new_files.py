@@ -39,6 +39,7 @@ HEADER = "# yaml-language-server: $schema="
             *("soc", ["run", "tutorial-cnn", "--soc", "mine.yaml", "--no-functional", "--quiet"]),
             marks=pytest.mark.smoke,
         ),
+        ("energy", ["run", "tutorial-cnn", "--energy", "mine.yaml", "--no-functional", "--quiet"]),
         pytest.param("explore", ["explore", "mine.yaml", "--quiet", "--no-cache"], marks=pytest.mark.slow),
     ],
 )

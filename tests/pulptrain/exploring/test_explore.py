@@ -17,7 +17,6 @@ from configs.edit import with_value
 from configs.errors import ConfigError
 from configs.yaml_file import Node, parse_yaml
 from pulptrain.__main__ import run
-from scheduler.explore.energy import EnergyCosts
 from scheduler.explore.pareto import pareto_front
 from shared.printed import printed
 from shared.tuner_case import SMALL_MODEL
@@ -26,15 +25,14 @@ from traces.pictures.labels import Box, free_corners, label_box, meet
 SPEC = """
 name: two knobs
 model: small.yaml
-settings: {fpus: private, bank_conflicts: off}
+settings: {fpus: private, bank_conflicts: off, energy: generic-22fdx}
 sweep:
   cores: [1, 2]
   l1: [16KiB, 9000, 2000]
 points:
   - {cores: 2, dma.burst_bytes: 64, batch: 2}
   - {cores: 2, model.layers.conv.out_channels: 2, buffering: single}
-objectives: [cycles, l1_bytes, energy_nj]
-energy: {source: made up, instruction_pj: 2, static_mw: 1}
+objectives: [cycles, l1_bytes, energy_joules]
 """
 
 
@@ -59,13 +57,13 @@ def test_points_are_what_run_says(folder: Path, capsys: pytest.CaptureFixture[st
         (cores, size) for cores in (1, 2) for size in ("16KiB", 9000, 2000)
     ]
     simple = ["--fpus", "private", "--bank-conflicts", "off", "--no-functional", "--json"]
+    simple += ["--energy", "generic-22fdx"]
     assert run(["run", "small.yaml", "--cores", "2", "--l1", "16KiB", *simple]) == 0
     ran = json.loads(capsys.readouterr().out)
     row = rows[3]
     assert (row["cycles"], row["l1_bytes"]) == (ran["cycles"], ran["peak_bytes"]["l1"])
-    seconds = ran["seconds"]
-    instructions = sum(op["instructions"] for op in ran["ops"])
-    assert row["energy_nj"] == pytest.approx(instructions * 2 / 1000 + seconds * 1e6)
+    assert row["energy_joules"] == pytest.approx(ran["energy"]["nominal_joules"])
+    assert row["joule_seconds"] == pytest.approx(ran["energy"]["joule_seconds"])
     too_small = [row for row in rows if row["why"] is not None]
     assert [row["values"]["l1"] for row in too_small] == [2000, 2000]
     assert all(row["short_bytes"] > 0 and "L1 is too small" in row["why"] for row in too_small)
@@ -128,12 +126,21 @@ def test_an_exploration_goes_on_where_it_ended(folder: Path, capsys: pytest.Capt
         ("layers.conv.", "layers.cnv.", 10, "nothing is called 'cnv'"),
         ("conv.out_channels: 2", "conv.out_channels: -2", 10, ""),
         ("buffering: single", "buffering: triple", 10, "double"),
-        ("l1_bytes, energy_nj", "l1_byte", 11, "'l1_bytes'"),
+        ("l1_bytes, energy_joules", "l1_byte", 11, "'l1_bytes'"),
+        ("l1_bytes, energy_joules", "energy_nj", 11, "'energy_joules'"),
+        (
+            "objectives:",
+            "energy: {source: s, instruction_pj: 2}\nobjectives:",
+            11,
+            "settings: {energy: gap9}",
+        ),
+        (", energy: generic-22fdx", "", 11, "pulp-open has no energy coefficients"),
+        ("cores: [1, 2]", "energy: [gap9, gap10]", 6, "'gap9'"),
+        ("cores: [1, 2]", "vdd: [0.65V, 0.8]", 6, "has no unit"),
+        ("energy: generic-22fdx", "energy: generic", 4, "'generic-22fdx'"),
         ("model: small.yaml", "model: smal.yaml", 3, "no such file"),
         ("model: small.yaml", "model: {}", 3, "the model has no 'name'"),
         ("model: small.yaml", "model: [small]", 3, "'model' is a list"),
-        ("instruction_pj", "instruction_nj", 12, "unknown key"),
-        ("energy: {source", "energi: {source", 12, "unknown key"),
         ("settings: {fpus", "settings: {fpu", 4, "unknown key"),
         ("dma.burst_bytes: 64", "kernel.cnv.FW: mm", 9, "no op or step 'cnv.FW'"),
         ("dma.burst_bytes: 64", "tile.conv.FW: big", 9, "cannot read 'big'"),
@@ -189,10 +196,22 @@ def test_labels_of_the_front_lie_within_the_picture_and_off_each_other(
         assert len(boxes) == 1  # at least one corner of a point alone is free
 
 
-def test_energy_adds_up() -> None:
-    costs = EnergyCosts("test", instruction_pj=3, stall_cycle_pj=1, dma_byte_pj=2, static_mw=5)
-    # 3000 pJ + 200 pJ + 800 pJ, and 5 mW for 1 us.
-    assert costs.energy_nj(1000, 200, 400, 1e-6) == pytest.approx(3 + 0.2 + 0.8 + 5)
+def test_operating_points_are_an_axis_and_one_that_cannot_be_says_why(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = "sweep: {freq: [120MHz, 240MHz, 370MHz], vdd: [0.65V, 0.8V]}\n"
+    Path("spec.yaml").write_text(
+        f"name: points\nmodel: small.yaml\nsettings: {{soc: gap9}}\n{sweep}"
+        "objectives: [seconds, energy_joules]\n"
+    )
+    result = explored(capsys, "--no-cache")
+    rows = {(row["values"]["freq"], row["values"]["vdd"]): row for row in result["points"]}
+    assert "reaches 240 MHz at 0.65 V" in rows["370MHz", "0.65V"]["why"]
+    joules = {key: row["energy_joules"] for key, row in rows.items() if row["why"] is None}
+    assert joules["240MHz", "0.65V"] < joules["120MHz", "0.65V"] < joules["120MHz", "0.8V"]
+    front = [tuple(result["points"][number]["values"].values()) for number in result["front"]]
+    assert front == [("240MHz", "0.65V"), ("370MHz", "0.8V")]
+    assert result["energy_source"] == "gap9"
 
 
 def test_a_value_is_replaced_where_the_path_leads() -> None:

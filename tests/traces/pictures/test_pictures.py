@@ -111,7 +111,7 @@ def test_lightness_is_that_of_cie() -> None:
 
 @pytest.fixture(scope="module")
 def result() -> Result:
-    return pt.run("tutorial-cnn", functional=False, cache=False)
+    return pt.run("tutorial-cnn", functional=False, cache=False, energy="generic-22fdx")
 
 
 @pytest.fixture(scope="module")
