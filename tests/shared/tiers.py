@@ -107,6 +107,11 @@ def _git_history() -> str | None:
     return "a shallow git clone has no history" if answer == "true" else "not a git checkout: no history"
 
 
+def _rv32() -> str | None:
+    reason = _program("qemu-riscv32") or _package("ziglang")
+    return f"nothing for rv32: {reason}" if reason else None
+
+
 def _proc() -> str | None:
     return None if Path("/proc/self/stat").exists() else "no /proc, which is Linux's"
 
@@ -127,7 +132,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "needs_playwright": lambda: _package("playwright"),
     "needs_setuptools": lambda: _package("setuptools"),
     "needs_gcc": lambda: _program("gcc"),
-    "needs_rv32": lambda: _program("qemu-riscv32") or _package("ziglang"),
+    "needs_rv32": _rv32,
     "needs_chromium": lambda: _program("chromium", "chromium-browser", "google-chrome", "chrome"),
     "needs_git_history": _git_history,
     "needs_proc": _proc,
