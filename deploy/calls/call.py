@@ -15,8 +15,8 @@ A C file of `deploy/kernels/` declares the structs of its kernels between the li
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from math import prod
@@ -35,6 +35,11 @@ _STRUCT = re.compile(r"struct (\w+)\s*\{(.*?)\};", re.DOTALL)
 _FUNCTION = re.compile(
     r"^void (\w+)\(const void \*args\)\n\{\n    const struct (\w+) \*\w+ = args;", re.MULTILINE
 )
+_BODY = re.compile(
+    r"(?:^/\*(?:(?!\*/).)*\*/\n)?^(?:void|static(?! inline)[\w \*]*?)\s?\*?(\w+)\([^{;]*\)\n\{\n.*?^\}\n\n?",
+    re.MULTILINE | re.DOTALL,
+)
+"""A function that stands on its own, with the comment above it."""
 _FIELD = re.compile(r"(?P<pointer>\*?)\s*(?P<name>\w+)\s*(?:\[(?P<count>\d+)\])?")
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
@@ -127,8 +132,10 @@ def kernel_sources() -> Mapping[str, Source]:
 
 def sources(kernels: Iterable[str]) -> dict[str, str]:
     """File name -> text: the C files of these kernels, ``kernels.h`` (structs, prototypes), ``kernel.h``."""
-    of_file = {source.file: source for source in map(source_of, kernels)}
-    used = [of_file[file] for file in sorted(of_file)]
+    called: dict[str, set[str]] = {}
+    for kernel in kernels:
+        called.setdefault(source_of(kernel).file, set()).add(kernel)
+    used = [_only(source_of(min(names)), names) for _, names in sorted(called.items())]
     parts = ['#ifndef PT_KERNELS_H\n#define PT_KERNELS_H\n\n#include "kernel.h"\n']
     for source in used:
         prototypes = "".join(f"void {kernel}(const void *args);\n" for kernel in source.kernels)
@@ -138,6 +145,19 @@ def sources(kernels: Iterable[str]) -> dict[str, str]:
     return texts | {
         name: (folder / name).read_text(encoding="utf-8") for name in ("kernel.h", "elementary.h")
     }
+
+
+def _only(source: Source, kernels: Collection[str]) -> Source:
+    """A file with these kernels and what they call, without its other functions."""
+    bodies = {found[1]: found[0] for found in _BODY.finditer(source.text)}
+    waiting, kept = set(kernels), set[str]()
+    while waiting:
+        name = waiting.pop()
+        kept.add(name)
+        waiting |= {word for word in re.findall(r"\w+", bodies[name]) if word in bodies and word not in kept}
+    text = _BODY.sub(lambda found: found[0] if found[1] in kept else "", source.text).rstrip() + "\n"
+    kernels_kept = {name: struct for name, struct in source.kernels.items() if name in kept}
+    return replace(source, text=text, kernels=kernels_kept)
 
 
 NOTHING = frozenset({"layer_call"})
