@@ -275,7 +275,6 @@ def fit_model(
     decided (the report says what trains in it), `InputError` for a `deadline` (cycles) that cannot be met,
     and the errors of `configs.errors`.
     """
-    from pulptrain.fitting.fit_summary import decision_rows, point_of
     from pulptrain.fitting.ladder import first_step
 
     settings = settings or Settings()
@@ -321,10 +320,24 @@ def fit_model(
         teller.stage(f"simulating {spec.name} in other sizes of L2")
         front += _front(fitting, best, points)
     traced = run_model(best.spec, settings, functional=False, traced=True, cache=cache)
-    problem = fitting.problem(l2_bytes)
-    summary = {
-        "model": spec.name,
-        "soc": settings.soc,
+    summary = _summary(fitting, best, front, traced)
+    summary["simulator"] = {
+        "wall_seconds": time.perf_counter() - started,
+        "search_seconds": search_seconds,
+        "host_bytes": host_bytes(),
+    }
+    return FitOutcome(summary, best.spec, fitting.before, traced, interrupted)
+
+
+def _summary(fitting: Fitting, best: Answer, front: Sequence[Answer], traced: RunOutcome) -> dict[str, Any]:
+    """The object of ``--json``, but for the simulator."""
+    from pulptrain.fitting.fit_summary import decision_rows, point_of
+
+    before = fitting.before.summary
+    problem = fitting.problem(fitting.timing.l2.size_bytes)
+    return {
+        "model": fitting.written.name,
+        "soc": fitting.settings.soc,
         "feasible": True,
         "budget_bytes": dict(traced.summary["capacity_bytes"]),
         "peak_bytes": dict(best.peak_bytes),
@@ -332,21 +345,12 @@ def fit_model(
         "predicted_cycles": best.predicted_cycles,
         "predicted_bytes": best.predicted_bytes,
         "gap": round(best.gap, 6),
-        "before": {
-            "peak_bytes": dict(fitting.before.summary["peak_bytes"]),
-            "cycles": int(fitting.before.summary["cycles"]),
-        },
+        "before": {"peak_bytes": dict(before["peak_bytes"]), "cycles": int(before["cycles"])},
         "decisions": decision_rows(fitting, problem, best),
         "pareto": _marked([point_of(answer) for answer in front]),
         "ladder": [],
         "version": VERSION,
-        "simulator": {
-            "wall_seconds": time.perf_counter() - started,
-            "search_seconds": search_seconds,
-            "host_bytes": host_bytes(),
-        },
     }
-    return FitOutcome(summary, best.spec, fitting.before, traced, interrupted)
 
 
 def _front(fitting: Fitting, best: Answer, points: int) -> list[Answer]:

@@ -20,8 +20,8 @@ from scheduler.fit.of_graph import problem_of
 from scheduler.fit.problem import Decisions, evaluate
 from scheduler.fit.solver import solve
 from scheduler.memory.host_memory import tensor_bytes
-from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
-from scheduler.schedule import streamer_of, tiler_of
+from scheduler.memory.memory_plan import plan_memory
+from scheduler.schedule import tiler_of
 from scheduler.search.cache import ResultCache
 from trainlib.ir.graph import TrainingGraph
 from trainlib.training.phases import build_training_phases
@@ -39,7 +39,7 @@ RANK = 4
 
 AT_ONCE, RECOMPUTE, PAGING = "update at once", "recompute", "paging"
 
-SMALLEST_SECONDS = 30.0
+SMALLEST_SECONDS = 8.0
 """For the search of the smallest peak without an L3."""
 
 LEAST_L2_BYTES = 1024
@@ -214,10 +214,14 @@ def _recomputed(spec: ModelSpec, settings: Settings) -> tuple[ModelSpec, int]:
 
 
 def _least_bytes(spec: ModelSpec, settings: Settings) -> int:
-    """L2 for the op that needs most, streaming what it can, everything else in L3."""
-    graph, options = _graph(spec), schedule_options(settings)
-    timing = soc_timing(settings)
-    return least_l2_bytes(graph, timing, options.memory, streamer_of(graph, timing, options))
+    """L2 for the op that needs most of it, with its tensors whole and everything else in L3."""
+    graph = _graph(spec)
+    problem = problem_of(graph, {}, soc_timing(sized(settings, l2=LEAST_L2_BYTES)))
+    moved = frozenset(number for number in problem.runs if problem.buffers[number].movable)
+    ends = {
+        (number, use) for number in moved for run in problem.runs[number] for use in (run.first, run.last)
+    }
+    return evaluate(problem, Decisions(frozenset(), moved, frozenset(ends), frozenset(ends))).peak_bytes
 
 
 def _least_l1_bytes(spec: ModelSpec, settings: Settings) -> int:

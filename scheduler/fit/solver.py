@@ -466,6 +466,7 @@ def _configure(solver: Any) -> None:
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
     solver.parameters.cp_model_presolve = False
+    solver.parameters.catch_sigint_signal = False  # it would be the default handler afterwards
 
 
 def solve(
@@ -497,7 +498,6 @@ def solve(
     solver.parameters.max_deterministic_time = seconds
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.relative_gap_limit = gap
-    solver.parameters.catch_sigint_signal = False
     statuses: list[Any] = []
     # In a thread of its own, so that Ctrl-C is not kept waiting by native code.
     thread = threading.Thread(target=lambda: statuses.append(solver.solve(model.cp, watch)))

@@ -58,6 +58,7 @@ KEYS: Mapping[str, JsonKey] = {
     "units": JsonKey("", "unit of every key that has one"),
     "version": JsonKey("", "version of pulptrain"),
     # The best way to train within a memory
+    "before": JsonKey("", "the model as it is, with everything in L2"),
     "feasible": JsonKey("", "whether there is a way to train in these memories"),
     "budget_bytes": JsonKey(BYTES, "bytes of each memory level that may be used"),
     "predicted_bytes": JsonKey(BYTES, "most bytes of L2 live at a time, before it was simulated"),
