@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,7 +39,7 @@ RANK = 4
 
 AT_ONCE, RECOMPUTE, PAGING = "update at once", "recompute", "paging"
 
-SMALLEST_SECONDS = 8.0
+SMALLEST_SECONDS = 20.0
 """For the search of the smallest peak without an L3."""
 
 LEAST_L2_BYTES = 1024
@@ -91,11 +91,15 @@ def _only_biases(spec: ModelSpec) -> ModelSpec:
     """All biases that can be trained by themselves, or with the other parameters of a norm; nothing else."""
     graph = build_training_phases(spec).mini_batch
     with_bias = {name.removesuffix(".bias") for name in graph.gradients if name.endswith(".bias")}
-    layers = tuple(
-        replace(layer, trainable=_bias_of(layer) if layer.name in with_bias else False)
-        for layer in spec.layers
-    )
-    return replace(spec, layers=layers)
+
+    def only(names: Collection[str]) -> ModelSpec:
+        layers = tuple(
+            replace(layer, trainable=_bias_of(layer) if layer.name in names else False, adapter=None)
+            for layer in spec.layers
+        )
+        return replace(spec, layers=layers)
+
+    return only({name for name in with_bias if _builds(only({name}))})
 
 
 def _bias_of(layer: LayerSpec) -> tuple[str, ...]:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The search: nothing is better on small problems, and of large ones it says how far it may be off."""
 
+import _thread
+
 import pytest
 
 from scheduler.fit.problem import Decisions, evaluate
@@ -49,3 +51,11 @@ def test_a_hint_is_the_first_answer() -> None:
     values: list[int] = []
     solve(problem, hint=first.decisions, better=lambda value, bound: values.append(value))
     assert values[0] == first.value
+
+
+def test_ctrl_c_keeps_the_best_so_far() -> None:
+    problem = random_problem(103, 60)
+    found = solve(problem, better=lambda value, bound: _thread.interrupt_main())
+    assert found is not None
+    assert found.interrupted
+    assert evaluate(problem, found.decisions).peak_bytes <= problem.l2_bytes
