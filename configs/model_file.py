@@ -188,6 +188,7 @@ class ModelSpec:
     layers that do not say otherwise. `where` is ``file:line`` of the file.
     `train` names the layers that are
     trained, all others being frozen; ``last`` stands for the last layer with parameters, None for all.
+    `homes` are memory levels by tensor, where the planner is not to choose.
     """
 
     name: str
@@ -209,6 +210,7 @@ class ModelSpec:
     input_name: str = "input"
     more_inputs: tuple[InputSpec, ...] = ()
     more_losses: tuple[LossSpec, ...] = ()
+    homes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
@@ -284,6 +286,9 @@ class ModelSchema(Schema):
     """What is trained, all else being frozen: `all`, `last` (the last layer with parameters), or layers."""
     recompute: list[str] = Field(default_factory=list)
     """Layers that are computed again for the backward pass instead of being kept."""
+    homes: dict[str, Literal["l2", "l3", "streamed"]] = Field(default_factory=dict)
+    """Memory a tensor lives in, as ``--home`` says it, which goes first: `{conv1.out: l3}`; `"*"` are all
+    others."""
     layers: Annotated[list[object], Field(min_length=1)]
     """The layers, in order: `{name: ..., type: ..., options}`."""
 
@@ -353,6 +358,7 @@ def _model(node: Node, problems: Problems) -> ModelSpec:
         input_name=first.name,
         more_inputs=tuple(inputs),
         more_losses=tuple(losses),
+        homes=header.homes,
     )
     problems.of(_check_names, spec)
     return spec

@@ -47,6 +47,7 @@ NAMES = {
     "from_torch": "pulptrain.python.network",
     "run": "pulptrain.python.api",
     "tune": "pulptrain.python.api",
+    "fit": "pulptrain.python.api",
     "explore": "pulptrain.python.api",
     "validate": "pulptrain.python.api",
     "load": "pulptrain.python.api",
@@ -64,6 +65,7 @@ NAMES = {
     "OpResult": "pulptrain.python.op_result",
     "Stalls": "pulptrain.python.op_result",
     "Tuned": "pulptrain.python.tuned",
+    "Fitted": "pulptrain.python.fitted",
     "Explored": "pulptrain.python.explored",
     "Validated": "pulptrain.python.validated",
     "PulptrainError": "configs.errors",
@@ -87,6 +89,7 @@ if TYPE_CHECKING:
     from pulptrain.python.api import compare as compare
     from pulptrain.python.api import deploy as deploy
     from pulptrain.python.api import explore as explore
+    from pulptrain.python.api import fit as fit
     from pulptrain.python.api import load as load
     from pulptrain.python.api import run as run
     from pulptrain.python.api import speed_up as speed_up
@@ -94,6 +97,7 @@ if TYPE_CHECKING:
     from pulptrain.python.api import validate as validate
     from pulptrain.python.api import what_if as what_if
     from pulptrain.python.explored import Explored as Explored
+    from pulptrain.python.fitted import Fitted as Fitted
     from pulptrain.python.network import Model as Model
     from pulptrain.python.network import Sequential as Sequential
     from pulptrain.python.network import from_torch as from_torch

@@ -23,6 +23,7 @@ COMMANDS = {
     "run": "run",
     "tune": "tune",
     "explore": "explore",
+    "fit": "fit",
     "kernel": "kernel",
     "primitive": "primitive",
     "validate": "validate",

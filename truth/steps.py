@@ -353,6 +353,7 @@ GRADIENT_KEYS = (
     "groups",
     "schedule",
     "average",
+    "immediate",
 )
 """Keys of the section `optimizer` that are no options of the optimizer."""
 

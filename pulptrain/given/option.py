@@ -389,6 +389,10 @@ class TuneOptions(
     """What tuning may be told beside model and SoC: all of a run but the choices it makes itself."""
 
 
+class FitOptions(ModelOptions, ChipOptions, CodeOptions, BufferingOptions, MemoryOptions, total=False):
+    """What `fit` may be told beside model and SoC."""
+
+
 class ExploreOptions(RunOptions, total=False):
     """What all points of an exploration share."""
 

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, dataclass_transform
 
 from arch.pricing.code_caches import WARM
@@ -162,8 +163,11 @@ def set_parameters(settings: Settings) -> dict[str, str]:
     return dict(_pair(text, "--set", "path.to.parameter=value") for text in settings.overrides)
 
 
-def schedule_options(settings: Settings) -> ScheduleOptions:
-    """The schedule the settings ask for. Raises `InputError` for texts that cannot be read."""
+def schedule_options(settings: Settings, homes: Mapping[str, str] = MappingProxyType({})) -> ScheduleOptions:
+    """The schedule the settings ask for; `homes` of tensors are those of a model file, settings go first.
+
+    Raises `InputError` for texts that cannot be read.
+    """
     depth, buffers = parse_buffers(settings.buffering)
     if settings.prefetch not in ("on", "off"):
         raise InputError(f"cannot read {settings.prefetch!r}", where="--prefetch", cure="on or off")
@@ -183,7 +187,7 @@ def schedule_options(settings: Settings) -> ScheduleOptions:
         ),
         tile_sizes=dict(_tile(text) for text in settings.tiles),
         loop_orders=dict(_loop_order(text) for text in settings.loop_orders),
-        memory=PlanOptions(parse_placement(settings.placement), parse_homes(settings.homes)),
+        memory=PlanOptions(parse_placement(settings.placement), {**homes, **parse_homes(settings.homes)}),
     )
 
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 from configs.errors import InputError
 from configs.files import check_file
 from pulptrain.given.chip import Soc, as_soc
-from pulptrain.given.option import ExploreOptions, RunOptions, TuneOptions
+from pulptrain.given.option import ExploreOptions, FitOptions, RunOptions, TuneOptions
 from pulptrain.given.real_values import as_fields
 from pulptrain.given.settings import Settings
 from pulptrain.python.explored import Explored
+from pulptrain.python.fitted import Fitted
 from pulptrain.python.network import Model, as_model
 from pulptrain.python.result import Result
 from pulptrain.python.tuned import Tuned
@@ -154,6 +155,47 @@ def tune(
             objective=objective,
         )
     return Tuned(outcome.schedule, outcome.summary)
+
+
+def fit(
+    model: ModelLike,
+    soc: SocLike = "pulp-open",
+    *,
+    ladder: bool = False,
+    deadline: int | str | None = None,
+    objective: str = "cycles",
+    points: int = 4,
+    seconds: float = 300.0,
+    seed: int = 0,
+    cache: Cache = True,
+    **options: Unpack[FitOptions],
+) -> Fitted:
+    """The fastest way to train `model` with the memories of `soc`: what is kept, computed again, paged.
+
+    With `ladder` the smallest memories for each form of training instead. `deadline` are cycles (a number or
+    ``"20Mcycles"``), `seconds` those of the search, `points` other sizes of L2 for the Pareto front; the
+    `options` are those of ``pulptrain fit``: ``l2="256KiB"``. Raises the errors of `configs.errors`,
+    `DoesNotFitError` where nothing fits.
+    """
+    from pulptrain.fitting.fit_model import check_solver, deadline_cycles, fit_model
+    from pulptrain.fitting.ladder import ladder_summary
+
+    check_solver()
+    spec = as_model(model).spec
+    settings = settings_of(soc, {"placement": "optimal", **options}, seed=seed)
+    with cache_of(cache) as kept:
+        if ladder:
+            return Fitted(ladder_summary(spec, settings, cache=kept)[0])
+        outcome = fit_model(
+            spec,
+            settings,
+            deadline=deadline_cycles(str(deadline) if deadline is not None else None),
+            objective=objective,
+            points=points,
+            seconds=seconds,
+            cache=kept,
+        )
+    return Fitted(outcome.summary, outcome.spec)
 
 
 def explore(

@@ -367,7 +367,8 @@ class Follower:
         """Compare what the memories hold at the end with what the ops left; remember it for what follows."""
         graph, executor, memory = self._graph, self._executor, self._check.memory
         updates = graph.updates
-        for name in (*memory, *graph.gradients.values()):
+        gradients = (name for name in graph.gradients.values() if name not in graph.fleeting)
+        for name in (*memory, *gradients):
             if name not in graph.tensors:
                 continue
             fetched = executor.fetch(name)

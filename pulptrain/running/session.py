@@ -13,9 +13,10 @@ import numpy as np
 
 from arch.energy.activity import whole_activity
 from arch.spec.timing import SocTiming
-from configs.errors import DoesNotFitError, InputError
+from configs.errors import ConfigError, DoesNotFitError, InputError
 from configs.limits import require_host_memory
 from configs.model_file import ModelSpec, load_model
+from configs.suggest import suggestion
 from importers.training_text import parse_schedule
 from pulptrain.given.channel_order import channels_last, with_order
 from pulptrain.given.given_values import with_own_values
@@ -31,6 +32,7 @@ from pulptrain.running.summary import finite_or_none, refuse_wrong_numbers, run_
 from pulptrain.running.training import Progress, Training
 from pulptrain.running.training_curve import CurvePoint
 from pulptrain.running.update_summary import update_summary
+from scheduler.addresses.plan_options import ALL_OTHERS
 from scheduler.levers import with_levers
 from scheduler.memory.host_memory import TIMING_ONLY, HostUse
 from scheduler.options import AUTO, of_programs
@@ -131,6 +133,10 @@ def prepare(
     file = _schedule_file(settings)
     phases = with_order(_order_of(spec), lambda: build_training_phases(spec))
     written = phases.mini_batch
+    for name in spec.homes:
+        if name not in written.tensors and name != ALL_OTHERS:
+            cure = suggestion(name, written.tensors)
+            raise ConfigError(f"'homes' names {name}, which is no tensor", where=spec.where, cure=cure)
     if file is not None and file.layouts:
         from scheduler.tuner.schedule_file import as_tuned
 
@@ -138,7 +144,7 @@ def prepare(
         phases = build_training_phases(spec)
     graphs = phases.graphs
     # The options of each program: what the command line says of its ops, then what a schedule file says.
-    options = schedule_options(settings)
+    options = schedule_options(settings, spec.homes)
     by_program = of_programs(options, graphs)
     if file is not None:
         from scheduler.tuner.schedule_file import options_from

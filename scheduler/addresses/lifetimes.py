@@ -119,12 +119,13 @@ def in_place_owners(graph: TrainingGraph, lives: Mapping[str, Life]) -> dict[str
     """
     taken: dict[str, str] = {}
     for number, op in enumerate(graph.ops):
-        if not _same_boxes(op):
+        target = op.outputs[0] if op.outputs else ""
+        sources = overwritable(graph, lives, op)
+        if not sources or lives[target].first_op != number:
             continue
-        target = op.outputs[0]
-        if not _own(graph, lives, target) or lives[target].first_op != number:
-            continue
-        source = _dying_input(graph, lives, op, number)
+        # The youngest: the longer a tensor waits unused, the more it is worth to keep its bytes movable.
+        ending = [(lives[name].first_op, name) for name in sources if lives[name].last_op == number]
+        source = max(ending)[1] if ending else None
         if source is not None:
             taken[target] = source
     return taken
@@ -136,17 +137,21 @@ def _same_boxes(op: Op) -> bool:
     return takes_over and len(op.outputs) == 1 and not op.windows
 
 
-def _dying_input(graph: TrainingGraph, lives: Mapping[str, Life], op: Op, number: int) -> str | None:
+def overwritable(graph: TrainingGraph, lives: Mapping[str, Life], op: Op) -> list[str]:
+    """Storages the result of an op may be written over, if they end there."""
+    if not _same_boxes(op) or not _own(graph, lives, op.outputs[0]):
+        return []
     target = graph.tensors[op.outputs[0]]
     storages = [graph.storage_of(name) for name in op.inputs]
-    ending: list[tuple[int, str]] = []
-    for name, storage in zip(op.inputs, storages, strict=True):
-        source, life = graph.tensors[name], lives[storage]
-        same = source.shape == target.shape and source.dtype == target.dtype
-        if same and not life.kept and life.last_op == number and storages.count(storage) == 1:
-            ending.append((life.first_op, storage))
-    # The youngest: the longer a tensor waits unused, the more it is worth to keep its bytes movable.
-    return max(ending)[1] if ending else None
+    alike = [
+        (graph.tensors[name].shape, graph.tensors[name].dtype) == (target.shape, target.dtype)
+        for name in op.inputs
+    ]
+    return [
+        storage
+        for storage, same in zip(storages, alike, strict=True)
+        if same and not lives[storage].kept and storages.count(storage) == 1
+    ]
 
 
 def _own(graph: TrainingGraph, lives: Mapping[str, Life], name: str) -> bool:

@@ -142,6 +142,7 @@ def _solve(
     solver.parameters.random_seed = 0
     solver.parameters.max_deterministic_time = work_limit
     solver.parameters.max_number_of_conflicts = CONFLICT_LIMIT
+    solver.parameters.catch_sigint_signal = False  # Ctrl-C would end the process silently from then on
     status = solver.solve(model)
     if status == cp_model.INFEASIBLE:
         return None, True

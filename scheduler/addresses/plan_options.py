@@ -12,6 +12,9 @@ from scheduler.addresses.allocation import Allocation
 STREAMED = "streamed"
 """Home of a tensor that lives in L3 and of which no op copies more to L2 than the boxes of its tiles."""
 
+ALL_OTHERS = "*"
+"""In place of the name of a tensor: all that are not named."""
+
 HOME_LEVELS = ("l2", "l3", STREAMED)
 
 

@@ -21,7 +21,7 @@ from scheduler.addresses.allocation import (
 from scheduler.addresses.lifetimes import Life, in_place_owners, owners_of, storage_lives
 from scheduler.addresses.optimal_placement import place_optimal
 from scheduler.addresses.placement import place
-from scheduler.addresses.plan_options import STREAMED, PlanOptions
+from scheduler.addresses.plan_options import ALL_OTHERS, STREAMED, PlanOptions
 from scheduler.memory.host_memory import TIMING_ONLY, HostUse, check_host_memory, tensor_bytes
 from scheduler.memory.l2_report import op_too_large, too_small
 from scheduler.memory.l2_staging import HomeChoice, Stay
@@ -225,7 +225,7 @@ def plan_memory(
     check_sizes(graph, timing, options)
     homes = _homes(graph, owners, options)
     choice = HomeChoice(lives, len(graph.ops), homes, _transfer_overhead_bytes(timing))
-    wanted = frozenset(owners[name] for name, level in options.homes.items() if level == STREAMED)
+    wanted = frozenset(name for name, level in _levels(owners, options).items() if level == STREAMED)
     streams = StreamingPlan(graph, lives, owners, choice, streamer, wanted)
     whole = streams.stream_wanted(capacity_bytes["l2"])
     placed, notes = _placed(graph, lives, choice, capacity_bytes, options, streams)
@@ -330,12 +330,20 @@ def _transfer_overhead_bytes(timing: SocTiming) -> int:
 def _homes(graph: TrainingGraph, owners: Mapping[str, str], options: PlanOptions) -> dict[str, str]:
     """Level of the storages that have one already. Raises `InputError` for unknown names."""
     for name in options.homes:
-        if name not in graph.tensors:
+        if name not in graph.tensors and name != ALL_OTHERS:
             raise InputError(
                 f"no tensor {name!r} in {graph.name}", where="--home", cure=suggestion(name, graph.tensors)
             )
-    homes = {owners[name]: "l3" if level == STREAMED else level for name, level in options.homes.items()}
+    levels = _levels(owners, options)
+    homes = {name: "l3" if level == STREAMED else level for name, level in levels.items()}
     return homes | {owners.get(name, name): item.level for name, item in options.shared.items()}
+
+
+def _levels(owners: Mapping[str, str], options: PlanOptions) -> dict[str, str]:
+    """What the options say of storages, `STREAMED` too."""
+    others = options.homes.get(ALL_OTHERS)
+    levels = dict.fromkeys(owners.values(), others) if others is not None else {}
+    return levels | {owners[name]: level for name, level in options.homes.items() if name != ALL_OTHERS}
 
 
 def _placed(

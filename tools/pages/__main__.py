@@ -7,7 +7,8 @@
 
 The figures of docs/tuned.md take hours and have a command of their own, which keeps them in docs/tuned.json:
 ``python -m tools.pages.tuned --cache FILE``.
-So have those of docs/what-if.md, which are kept in docs/what-if.json: ``python -m tools.pages.what_if``.
+So have those of docs/what-if.md, which are kept in docs/what-if.json: ``python -m tools.pages.what_if``;
+those of docs/fit.md in docs/fit.json: ``python -m tools.pages.fit``.
 docs/validation.md is written by ``make validation``.
 """
 
@@ -29,6 +30,7 @@ def all_pages() -> dict[str, Page]:
         energy,
         error_bars,
         evidence,
+        fit,
         formats,
         glossary,
         measured_logs,
@@ -58,7 +60,7 @@ def all_pages() -> dict[str, Page]:
         *(readme, socs, primitives, buffering, error_bars, evidence, sixteen_bit, speechnet, paper),
         *(time_model, timing_defects, rtl_profile, barvinn, onnx, pytorch, pictures),
         *(model_file, soc_file, search_files, tuning, tuned, formats, glossary, python_api),
-        *(why_slow, what_if, measured_logs, deploy, energy),
+        *(why_slow, what_if, measured_logs, deploy, energy, fit),
     )
     return {module.__name__.rpartition(".")[2]: module.PAGE for module in modules}
 

@@ -26,6 +26,8 @@ class JsonKey(NamedTuple):
 NAMED_BY_DATA: Mapping[str, str] = {
     "units": "keys of this object",
     "peak_bytes": "memory levels l1, l2, l3",
+    "budget_bytes": "memory levels l1, l2, l3",
+    "bytes": "memory levels l1, l2, l3",
     "lower_bound_bytes": "memory levels l1, l2, l3",
     "capacity_bytes": "memory levels l1, l2, l3",
     "staged_bytes": "in (into L2) and out",
@@ -55,6 +57,30 @@ KEYS: Mapping[str, JsonKey] = {
     "format": JsonKey("", "number of the layout of the JSON; raised when a key changes its meaning or goes"),
     "units": JsonKey("", "unit of every key that has one"),
     "version": JsonKey("", "version of pulptrain"),
+    # The best way to train within a memory
+    "before": JsonKey("", "the model as it is, with everything in L2"),
+    "feasible": JsonKey("", "whether there is a way to train in these memories"),
+    "budget_bytes": JsonKey(BYTES, "bytes of each memory level that may be used"),
+    "predicted_bytes": JsonKey(BYTES, "most bytes of L2 live at a time, before it was simulated"),
+    "gap": JsonKey(
+        SHARE, "of the cycles an answer may be off the best there is, by the prices of the search"
+    ),
+    "decisions": JsonKey("", "what was decided about tensors that are not kept in L2"),
+    "tensor": JsonKey("", "tensors of a decision"),
+    "from": JsonKey("", "checkpoints a tensor is made again from, or the level it comes back from"),
+    "at": JsonKey("", "ops before which that happens; of a paged tensor the first three"),
+    "saves_bytes": JsonKey(BYTES, "of the peak of L2 without this decision, all others as they are"),
+    "costs_cycles": JsonKey(
+        CYCLES, "more with this decision, all others as they are, by the prices of the search"
+    ),
+    "pareto": JsonKey("", "answers for several sizes of L2, by peak"),
+    "recomputed": JsonKey("count", "layers computed again"),
+    "paged": JsonKey("count", "tensors that live in L3"),
+    "ladder": JsonKey("", "smallest memories for each form of training"),
+    "form": JsonKey("", "what is trained"),
+    "bytes": JsonKey(BYTES, "smallest size of each memory level"),
+    "search_seconds": JsonKey("s", "wall-clock time of the search"),
+    "host_bytes": JsonKey(BYTES, "most memory of this process"),
     # Tuning and exploring, as seen in whole runs
     "run_cycles": JsonKey(CYCLES, "of the op in a run with the tuned schedule"),
     "untuned_run_cycles": JsonKey(CYCLES, "of the op in a run without it"),
@@ -218,7 +244,7 @@ KEYS: Mapping[str, JsonKey] = {
     "written": JsonKey("", "date and time (UTC)"),
     "python": JsonKey("", "version of Python"),
     "platform": JsonKey("", "this computer"),
-    "command": JsonKey("", "the command line"),
+    "command": JsonKey("", "the command line; of fit the one that runs the answer"),
     # kernel, primitive
     "n": JsonKey("elements", "rows of A and C"),
     "k": JsonKey("elements", "columns of A, rows of B"),
@@ -257,7 +283,9 @@ KEYS: Mapping[str, JsonKey] = {
         CYCLES, "what any activity of the op beside the path may take longer before the run does"
     ),
     "what_if": JsonKey("", "one entry per change"),
-    "predicted_cycles": JsonKey(CYCLES, "of an iteration after the change, predicted from the run"),
+    "predicted_cycles": JsonKey(
+        CYCLES, "of an iteration after the change, or of an answer of fit, predicted"
+    ),
     "simulated_cycles": JsonKey(CYCLES, "of an iteration after the change, simulated; null if not asked"),
     "runs": JsonKey("", "names of the runs that are compared, in the order of all lists"),
     "worst": JsonKey("", "the row of a log that is furthest off"),
@@ -328,7 +356,7 @@ KEYS: Mapping[str, JsonKey] = {
     "steps": JsonKey("", "steps of a primitive"),
     "variants": JsonKey("", "variants of a primitive and the steps that have them"),
     "programs": JsonKey("", "the mini-batch, and the update where that is a program of its own"),
-    "action": JsonKey("", "number of an action of a program"),
+    "action": JsonKey("", "number of an action of a program; of fit what is done with a tensor"),
     "detail": JsonKey("", "what an action moves or computes, as text"),
     "files": JsonKey("", "paths of the files there are, by folder"),
     # An exported project
@@ -346,7 +374,7 @@ KEYS: Mapping[str, JsonKey] = {
     "dataset": JsonKey("", "where samples come from"),
     "optimizer": JsonKey("", "name and options"),
     "type": JsonKey("", "primitive of a layer"),
-    "file": JsonKey("", "text of the file; of a kernel its path"),
+    "file": JsonKey("", "text of the file; of a kernel and of fit its path"),
     "path": JsonKey("", "dotted path of a parameter"),
     "value": JsonKey("", "value of a parameter, in its unit, under timing rtl"),
     "value_gvsoc": JsonKey("", "the same under timing gvsoc"),
@@ -374,7 +402,7 @@ KEYS: Mapping[str, JsonKey] = {
     "size_bytes": JsonKey(BYTES, "size of one"),
     "first_op": JsonKey("", "first op that uses it"),
     "last_op": JsonKey("", "last op that uses it"),
-    "levers": JsonKey("", "changes that were tried"),
+    "levers": JsonKey("", "changes that were tried; of the ladder what a form is trained with"),
     "how": JsonKey("", "what to write"),
     "saved_bytes": JsonKey(BYTES, "how much less is then needed"),
     "fits": JsonKey("", "whether all then fits"),

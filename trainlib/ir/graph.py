@@ -148,6 +148,9 @@ class TrainingGraph:
     parts: Mapping[str, TensorWindow] = field(default_factory=dict)
     """Weight -> the only part of it that is trained; its gradient has the shape of that part."""
 
+    fleeting: tuple[str, ...] = ()
+    """Gradients that are given up after the update, and cannot be read after the iteration."""
+
     @property
     def input(self) -> str:
         """The first input; "" without one."""
@@ -208,7 +211,8 @@ class TrainingGraph:
     @property
     def results(self) -> tuple[str, ...]:
         """Tensors that live to the end of the iteration, to be read: losses, outputs, weight gradients."""
-        names = (*self.losses, *self.outputs, *self.gradients.values(), *self.kept)
+        gradients = (name for name in self.gradients.values() if name not in self.fleeting)
+        names = (*self.losses, *self.outputs, *gradients, *self.kept)
         return tuple(dict.fromkeys(names))
 
     def is_view(self, name: str) -> bool:

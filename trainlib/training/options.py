@@ -33,6 +33,8 @@ class GradientOptions(Schema):
     separate: bool = False
     """Make the update a network of its own, which shares weights and gradients with that of the mini-batch;
     several mini-batches always do."""
+    immediate: bool = False
+    """Update every weight as soon as its gradient is there, and keep no gradient after that."""
     average: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Keep an average of every trained weight, of which each update leaves this share (EMA)."""
     schedule: dict[str, Any] | None = None

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from configs.dtypes import FP32, INT32
-from configs.errors import InputError, ShapeError
+from configs.errors import ConfigError, InputError, ShapeError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from trainlib.ir.graph import KEPT_KINDS, Initial, Op, Tensor, TrainingGraph
 from trainlib.ir.numerics import dtype_named, rounded
@@ -22,6 +22,7 @@ from trainlib.registry import layer_primitive, loss_primitive, optimizer_primiti
 from trainlib.training.adapters import add_adapted
 from trainlib.training.builder import GraphBuilder
 from trainlib.training.built_layer import BuiltLayer, gradient_name, where_of
+from trainlib.training.immediate_update import update_immediately
 from trainlib.training.loss_terms import (
     LOSS,
     Made,
@@ -108,6 +109,7 @@ def build_training_phases(spec: ModelSpec) -> TrainingPhases:
         if "upd" not in spec.steps:
             return TrainingPhases(only_steps(graph, spec.steps))
     wanted = gradient_options(spec.optimizer)
+    _check_immediate(spec, wanted)
     graph = _unclipped(spec)
     if wanted.accumulate > 1:
         mini_batch, update = gradient_steps.accumulate_gradients(graph, wanted.accumulate)
@@ -119,6 +121,23 @@ def build_training_phases(spec: ModelSpec) -> TrainingPhases:
     states = {name: update.tensors[name] for name in update.of_kind(*KEPT_KINDS)}
     mini_batch = replace(mini_batch, tensors={**states, **mini_batch.tensors})
     return TrainingPhases(mini_batch, wanted.accumulate, update)
+
+
+def _check_immediate(spec: ModelSpec, wanted: GradientOptions) -> None:
+    """Raise `ConfigError` for an immediate update where all gradients are needed together."""
+    together = {
+        "accumulate": wanted.accumulate > 1,
+        "separate": wanted.separate,
+        "clip_value": wanted.clip_value is not None,
+        "clip_norm": wanted.clip_norm is not None,
+    }
+    for key, needed in together.items():
+        if wanted.immediate and needed:
+            raise ConfigError(
+                f"'immediate' changes every weight before all gradients are there, which '{key}' needs",
+                where=spec.optimizer.where or spec.where,
+                cure=f"leave out 'immediate' or '{key}'",
+            )
 
 
 def _separated(graph: TrainingGraph) -> tuple[TrainingGraph, TrainingGraph]:
@@ -166,6 +185,8 @@ def _unclipped(spec: ModelSpec) -> TrainingGraph:
     options = options_by_weight(spec.optimizer, optimizer, of_optimizer, builder.of_weights(), names)
     builder.update(optimizer, options, gradients, parts)
     graph = replace(_graph(spec.name, builder, terms.outputs, gradients, terms), parts=parts)
+    if gradient_options(spec.optimizer).immediate:
+        graph = update_immediately(graph)
     again = {layer.name for layer in spec.layers if layer.recompute}
     return recompute(graph, [layer.spec.name for layer in builder.layers if _written_as(layer) in again])
 

@@ -38,6 +38,8 @@ COMMANDS = (
     "primitive relu --step fw --shape 4x4",
     "tune small.yaml --no-cache --cuts 1 --workers 1 --schedule s.yaml",
     "tune small.yaml --no-cache --cuts 1 --workers 1 --schedule e.yaml --soc gap9 --objective energy",
+    "fit small.yaml --no-cache --file f.yaml",
+    "fit small.yaml --no-cache --ladder",
     "explore explore.yaml --no-cache --workers 1 --out points",
     f"validate layer {ROOT}/measured/tutorial-anchors.csv.gz --keep-going --group-by step",
     "list socs",

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pulptrain fit MODEL`: the best way to train within a memory; writes a model file for `run` and `tune`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from pulptrain.commands import options as common
+from pulptrain.commands.parameters import takes
+from pulptrain.given.option import SEARCH, FitOptions
+from pulptrain.process.progress import telling
+
+Deadline = Annotated[
+    str | None, common.option("--deadline", "CYCLES", "Most cycles of an iteration, e.g. 20Mcycles.", SEARCH)
+]
+Objective = Annotated[str, common.option("--objective", "cycles", "What is to be small.", SEARCH)]
+Points = Annotated[
+    int, common.option("--points", "N", "Other sizes of L2 that the Pareto front is drawn of.", SEARCH, min=0)
+]
+Seconds = Annotated[
+    float, common.option("--seconds", "S", "After which the search ends with what it has.", SEARCH, min=0.1)
+]
+Ladder = Annotated[
+    bool,
+    common.option(
+        "--ladder", "", "The smallest memories for each form of training, from inference on.", SEARCH
+    ),
+]
+File = Annotated[
+    str | None,
+    common.option(
+        "--file",
+        "FILE",
+        "Where the model is written with what was decided: NAME-fit.yaml in --out DIR, or here.",
+        common.OUTPUT,
+    ),
+]
+Out = Annotated[
+    str | None,
+    common.option(
+        "--out",
+        "DIR",
+        "Write the model, fit.json, and pictures: memory before and after, the front, the ladder.",
+        common.OUTPUT,
+    ),
+]
+
+
+@takes(FitOptions, placement="optimal")
+def command(
+    model: common.ModelName,
+    deadline: Deadline = None,
+    objective: Objective = "cycles",
+    points: Points = 4,
+    seconds: Seconds = 300.0,
+    ladder: Ladder = False,
+    cache: common.CacheFile = None,
+    no_cache: common.NoCache = False,
+    file: File = None,
+    out: Out = None,
+    top: common.Top = 10,
+    full: common.Full = False,
+    as_json: common.Json = False,
+    quiet: common.Quiet = False,
+    **options: Any,
+) -> None:
+    """Decide what of MODEL is kept, computed again or paged to L3 so that it trains in the memories given."""
+    with telling(f"preparing {model}", show=not (quiet or as_json)) as teller:
+        from pulptrain.commands.printing import print_paths, table_width
+        from pulptrain.fitting.fit_files import prepare_fit, write_fit, write_ladder
+        from pulptrain.fitting.fit_model import check_objective, check_solver, deadline_cycles, fit_model
+        from pulptrain.fitting.fit_summary import fit_lines
+        from pulptrain.fitting.ladder import ladder_summary
+        from pulptrain.given.settings import Settings
+        from pulptrain.running.result_cache import open_cache
+        from traces.files.json_text import json_text
+
+        check_objective(objective)
+        check_solver()
+        settings = Settings(**options)
+        files = prepare_fit(model, file, out, ladder=ladder)
+        with open_cache(cache, no_cache) as kept:
+            if ladder:
+                summary, interrupted = ladder_summary(model, settings, cache=kept, teller=teller)
+                written = write_ladder(summary, files)
+            else:
+                outcome = fit_model(
+                    model,
+                    settings,
+                    deadline=deadline_cycles(deadline),
+                    objective=objective,
+                    points=points,
+                    seconds=seconds,
+                    cache=kept,
+                    teller=teller,
+                )
+                written = write_fit(outcome, files, settings)
+                summary, interrupted = outcome.summary, outcome.interrupted
+        teller.end()
+        if as_json:
+            typer.echo(json_text(summary))
+        elif not quiet:
+            typer.echo("\n".join(fit_lines(summary, table_width(), top=top, full=full)))
+            print_paths(written)
+    if interrupted:
+        print("pulptrain: interrupted; this is the best so far", file=sys.stderr)
+        raise typer.Exit(130)

@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`fit` as a Python call: what is kept, done again and moved to L3, searched, planned and simulated."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from configs.errors import ConfigError, DoesNotFitError, InputError
+from configs.limits import size_text
+from configs.model_file import ModelSpec
+from configs.version import VERSION
+from pulptrain.given.settings import Settings, schedule_options, soc_timing
+from pulptrain.process.progress import NOBODY, Teller
+from pulptrain.running.session import RunOutcome, model_of, run_model
+from scheduler.addresses.optimal_placement import solver_installed
+from scheduler.addresses.plan_options import ALL_OTHERS
+from scheduler.explore.pareto import pareto_front
+from scheduler.fit.of_graph import decisions_of, predicted_cycles, problem_of
+from scheduler.fit.problem import Decisions, Problem, evaluate
+from scheduler.fit.solver import SECONDS, Solution, solve
+from scheduler.memory.host_memory import tensor_bytes
+from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
+from scheduler.schedule import streamer_of
+from scheduler.search.cache import ResultCache
+from trainlib.training.phases import build_training_phases
+
+OBJECTIVES = ("cycles", "energy")
+
+GAP = 0.001
+"""Share of the cycles by which an answer may be off for the search to end."""
+
+POINTS = 4
+"""Budgets between the smallest and the largest peak that the front is drawn of, if not said."""
+
+POINT_SECONDS = 20.0
+"""For the search of each of them."""
+
+TRIES = 3
+"""How often the L2 of the search is made smaller where addresses leave more bytes unused than it knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A way to train: the model with what was decided, predicted and simulated."""
+
+    spec: ModelSpec
+    decisions: Decisions
+    predicted_cycles: int
+    predicted_bytes: int
+    """Of L2, by the plan, before anything is simulated."""
+    run: RunOutcome
+    gap: float
+
+    @property
+    def cycles(self) -> int:
+        """As simulated."""
+        return int(self.run.summary["cycles"])
+
+    @property
+    def peak_bytes(self) -> Mapping[str, int]:
+        """Of every level, of the program that was simulated."""
+        peaks: Mapping[str, int] = self.run.summary["peak_bytes"]
+        return peaks
+
+
+@dataclass(frozen=True, slots=True)
+class FitOutcome:
+    """What `fit` leaves: what `--json` prints, the model for a file, and runs before and after."""
+
+    summary: dict[str, Any]
+    spec: ModelSpec
+    before: RunOutcome
+    after: RunOutcome
+    interrupted: bool
+
+
+class Fitting:
+    """A model on a machine: its ops priced once, with all its tensors in L2, for any number of answers."""
+
+    def __init__(self, spec: ModelSpec, settings: Settings, cache: ResultCache | None = None) -> None:
+        self.settings, self.cache = settings, cache
+        self.timing = soc_timing(settings)
+        self.written = spec
+        self.spec = as_immediate(spec)
+        self.immediate = self.spec is not spec
+        self.graph = build_training_phases(self.spec).mini_batch
+        self.before = self._run(spec, self._roomy(spec), traced=True)
+        self.base = self._run(self.spec, self._roomy(spec)) if self.immediate else self.before
+        self.cycles = {op["name"]: int(op["cycles"]) for op in self.base.summary["ops"]}
+        self._rest = int(self.base.summary["cycles"]) - sum(self.cycles.values())
+
+    def _roomy(self, spec: ModelSpec) -> Settings:
+        """The machine with an L2 in which everything has room."""
+        graphs = build_training_phases(spec).graphs
+        bytes_needed = 2 * sum(tensor_bytes(graph) for graph in graphs) + (64 << 10)
+        return sized(self.settings, l2=max(bytes_needed, self.timing.l2.size_bytes))
+
+    def _run(self, spec: ModelSpec, settings: Settings, *, traced: bool = False) -> RunOutcome:
+        return run_model(spec, settings, functional=False, traced=traced, cache=self.cache)
+
+    def with_l2(self, l2_bytes: int) -> Settings:
+        """The machine with so much L2."""
+        return sized(self.settings, l2=l2_bytes)
+
+    def problem(self, l2_bytes: int) -> Problem:
+        """What there is to decide with so much L2."""
+        timing = soc_timing(self.with_l2(l2_bytes))
+        options = schedule_options(self.settings)
+        streamer = streamer_of(self.graph, timing, options)
+        layers = frozenset(layer.name for layer in self.spec.layers)
+        return problem_of(self.graph, self.cycles, timing, streamer, layers)
+
+    def decided(self, problem: Problem, decisions: Decisions) -> ModelSpec:
+        """The model with what was decided."""
+        again = {problem.groups[number] for number in decisions.again}
+        homes = {problem.buffers[number].name: "l3" for number in sorted(decisions.moved)}
+        layers = tuple(
+            replace(layer, recompute=layer.recompute or layer.name in again) for layer in self.spec.layers
+        )
+        return replace(self.spec, layers=layers, homes={ALL_OTHERS: "l2", **homes} if homes else {})
+
+    def planned(self, l2_bytes: int) -> Decisions | None:
+        """What the planner decides by itself; None if it finds no way."""
+        timing = soc_timing(self.with_l2(l2_bytes))
+        options = schedule_options(self.settings)
+        try:
+            plan = plan_memory(self.graph, timing, options.memory, streamer_of(self.graph, timing, options))
+        except DoesNotFitError:
+            return None
+        return decisions_of(self.problem(l2_bytes), self.graph, plan)
+
+    def answer(
+        self,
+        l2_bytes: int,
+        seconds: float = SECONDS,
+        better: Callable[[int, int], None] = lambda value, bound: None,
+    ) -> tuple[Answer | None, bool]:
+        """The best answer found for so much L2, simulated, and whether Ctrl-C ended the search.
+
+        That of the planner by itself counts, too.
+        """
+        found: list[Answer] = []
+        hint = self.planned(l2_bytes)
+        search_bytes, interrupted = l2_bytes, False
+        for _ in range(TRIES):
+            problem = replace(self.problem(l2_bytes), l2_bytes=search_bytes)
+            solution = solve(problem, hint=hint, seconds=seconds, gap=GAP, better=better)
+            if solution is None:
+                break
+            interrupted = interrupted or solution.interrupted
+            answer = self._simulated(problem, solution, l2_bytes)
+            if answer is not None:
+                found.append(answer)
+                break
+            peak_bytes = evaluate(problem, solution.decisions).peak_bytes
+            search_bytes = min(search_bytes, peak_bytes) - max(256, l2_bytes // 200)
+        bound = found[0].cycles * (1 - found[0].gap) if found else 0.0
+        if hint is not None and not (found and found[0].gap <= GAP):
+            plain = self._plain(l2_bytes, bound)
+            found += [plain] if plain is not None else []
+        return min(found, key=lambda answer: answer.cycles, default=None), interrupted
+
+    def _plain(self, l2_bytes: int, bound: float) -> Answer | None:
+        """The planner's own way, in which ops may stream."""
+        try:
+            run = self._run(self.spec, self.with_l2(l2_bytes))
+        except DoesNotFitError:
+            return None
+        problem = self.problem(l2_bytes)
+        plan = run.schedule.plan
+        cycles = self._predicted(problem, run)
+        measured = int(run.summary["cycles"])
+        gap = max(0.0, 1 - bound / measured) if bound else 1 - int(self.base.summary["cycles"]) / measured
+        decisions = decisions_of(problem, self.graph, plan)
+        return Answer(self.spec, decisions, cycles, plan.peak_bytes["l2"], run, gap)
+
+    def _predicted(self, problem: Problem, run: RunOutcome) -> int:
+        return self._rest + predicted_cycles(problem, run.schedule, self.cycles, self.timing)
+
+    def _simulated(self, problem: Problem, solution: Solution, l2_bytes: int) -> Answer | None:
+        spec = self.decided(problem, solution.decisions)
+        try:
+            run = self._run(spec, self.with_l2(l2_bytes), traced=False)
+        except DoesNotFitError:
+            return None
+        cycles = self._predicted(problem, run)
+        peak_bytes = evaluate(problem, solution.decisions).peak_bytes
+        return Answer(spec, solution.decisions, cycles, peak_bytes, run, solution.gap)
+
+    def least_bytes(self, seconds: float = POINT_SECONDS) -> int:
+        """The smallest L2 there is an answer for: with an L3 what one op needs, without the smallest peak."""
+        options = schedule_options(self.settings)
+        if self.timing.l3.size_bytes:
+            streamer = streamer_of(self.graph, self.timing, options)
+            return least_l2_bytes(self.graph, self.timing, options.memory, streamer)
+        problem = self.problem(self.timing.l2.size_bytes)
+        found = solve(problem, smallest=True, seconds=seconds)
+        return found.value if found is not None else evaluate(problem, Decisions()).peak_bytes
+
+
+def sized(settings: Settings, **sizes: Any) -> Settings:
+    """The settings with memories of other sizes, `l2` and `l3` in bytes."""
+    return replace(settings, **sizes)
+
+
+def as_immediate(spec: ModelSpec) -> ModelSpec:
+    """The model with updates at once, itself if its optimizer section forbids that or says so already."""
+    if spec.optimizer.options.get("immediate"):
+        return spec
+    options = {**spec.optimizer.options, "immediate": True}
+    changed = replace(spec, optimizer=replace(spec.optimizer, options=options, node=None))
+    try:
+        build_training_phases(changed)
+    except ConfigError:
+        return spec
+    return changed
+
+
+def host_bytes() -> int:
+    """Most memory this process has taken."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def check_solver() -> None:
+    """Raise `InputError` without OR-tools."""
+    if not solver_installed():
+        raise InputError("fit needs OR-tools", where="pulptrain fit", cure="pip install 'pulptrain[solver]'")
+
+
+def deadline_cycles(text: str | None) -> int | None:
+    """A number of cycles from ``20Mcycles``, ``20M``, ``500k`` or ``20000000``. Raises `InputError`."""
+    if text is None:
+        return None
+    number = text.strip().removesuffix("cycles").strip()
+    factor = {"k": 10**3, "M": 10**6, "G": 10**9}.get(number[-1:], 1)
+    try:
+        cycles = round(float(number if factor == 1 else number[:-1]) * factor)
+    except (ValueError, OverflowError):
+        cycles = 0
+    if cycles <= 0:
+        raise InputError(f"cannot read {text!r}", where="--deadline", cure="cycles, e.g. 20Mcycles or 500k")
+    return cycles
+
+
+def check_objective(objective: str) -> None:
+    """Raise `InputError` for one that is none, or not there yet."""
+    if objective not in OBJECTIVES:
+        raise InputError(f"unknown objective {objective!r}", where="--objective", cure="cycles")
+    if objective == "energy":
+        raise InputError(
+            "energy is no objective of fit yet: ops and copies have prices in cycles only",
+            where="--objective",
+            cure="cycles, which the energy of leakage follows",
+        )
+
+
+def fit_model(
+    model: str | ModelSpec,
+    settings: Settings | None = None,
+    *,
+    deadline: int | None = None,
+    objective: str = "cycles",
+    points: int = POINTS,
+    seconds: float = SECONDS,
+    cache: ResultCache | None = None,
+    teller: Teller = NOBODY,
+) -> FitOutcome:
+    """The fastest way to train a model with the L1, L2 and L3 of the settings; every answer is simulated.
+
+    `points` further sizes of L2 make the front. Raises `DoesNotFitError` where L2 is too small whatever is
+    decided (the report says what trains in it), `InputError` for a `deadline` (cycles) that cannot be met,
+    and the errors of `configs.errors`.
+    """
+    from pulptrain.fitting.ladder import first_step
+
+    settings = settings or Settings()
+    check_objective(objective)
+    started = time.perf_counter()
+    spec = model_of(model, settings)
+    l2_bytes = soc_timing(settings).l2.size_bytes
+    teller.stage(f"pricing the ops of {spec.name} on {settings.soc}")
+    fitting = Fitting(spec, settings, cache)
+    least_cycles = min(int(run.summary["cycles"]) for run in (fitting.before, fitting.base))
+    if deadline is not None and least_cycles > deadline:
+        raise InputError(
+            f"an iteration takes {least_cycles:,} cycles with everything in L2, the deadline is {deadline:,}",
+            where="--deadline",
+            cure=f"--deadline {least_cycles}, more cores, or a tuned schedule (pulptrain tune)",
+        )
+    interrupted = False
+    search_started = time.perf_counter()
+    if int(fitting.before.summary["peak_bytes"]["l2"]) <= l2_bytes:
+        run = fitting.before
+        best: Answer | None = Answer(
+            spec, Decisions(), int(run.summary["cycles"]), int(run.summary["peak_bytes"]["l2"]), run, 0.0
+        )
+    else:
+        teller.stage(f"searching for {spec.name} in {size_text(l2_bytes)} of L2")
+        best, interrupted = fitting.answer(
+            l2_bytes,
+            seconds,
+            lambda value, bound: teller.count(1, 1, f", {value:,} cycles, none below {bound:,}"),
+        )
+    search_seconds = time.perf_counter() - search_started
+    if best is None:
+        raise first_step(fitting, l2_bytes)
+    if deadline is not None and best.cycles > deadline:
+        raise InputError(
+            f"an iteration takes {best.cycles:,} cycles in {size_text(l2_bytes)} of L2, the deadline is "
+            f"{deadline:,}",
+            where="--deadline",
+            cure=f"--deadline {best.cycles}, or more L2: it takes {least_cycles:,} with everything there",
+        )
+    front = [best]
+    if not interrupted and best.decisions != Decisions():
+        teller.stage(f"simulating {spec.name} in other sizes of L2")
+        front += _front(fitting, best, points)
+    traced = run_model(best.spec, settings, functional=False, traced=True, cache=cache)
+    summary = _summary(fitting, best, front, traced)
+    summary["simulator"] = {
+        "wall_seconds": time.perf_counter() - started,
+        "search_seconds": search_seconds,
+        "host_bytes": host_bytes(),
+    }
+    return FitOutcome(summary, best.spec, fitting.before, traced, interrupted)
+
+
+def _summary(fitting: Fitting, best: Answer, front: Sequence[Answer], traced: RunOutcome) -> dict[str, Any]:
+    """The object of ``--json``, but for the simulator."""
+    from pulptrain.fitting.fit_summary import decision_rows, point_of
+
+    before = fitting.before.summary
+    problem = fitting.problem(fitting.timing.l2.size_bytes)
+    return {
+        "model": fitting.written.name,
+        "soc": fitting.settings.soc,
+        "feasible": True,
+        "budget_bytes": dict(traced.summary["capacity_bytes"]),
+        "peak_bytes": dict(best.peak_bytes),
+        "cycles": best.cycles,
+        "predicted_cycles": best.predicted_cycles,
+        "predicted_bytes": best.predicted_bytes,
+        "gap": round(best.gap, 6),
+        "before": {"peak_bytes": dict(before["peak_bytes"]), "cycles": int(before["cycles"])},
+        "decisions": decision_rows(fitting, problem, best),
+        "pareto": _marked([point_of(answer) for answer in front]),
+        "ladder": [],
+        "version": VERSION,
+    }
+
+
+def _front(fitting: Fitting, best: Answer, points: int) -> list[Answer]:
+    """Answers for other sizes of L2, evenly between the smallest that will do and the peak without any."""
+    least, most = fitting.least_bytes(), int(fitting.base.summary["peak_bytes"]["l2"])
+    found: list[Answer] = []
+    for number in range(points):
+        l2_bytes = -(-(least + (most - least) * number // max(1, points - 1)) // 1024) * 1024
+        answer, interrupted = fitting.answer(l2_bytes, POINT_SECONDS)
+        found += [answer] if answer is not None else []
+        if interrupted:
+            break
+    return found
+
+
+def _marked(points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The points by peak, each with whether it is on the front."""
+    ordered = sorted(points, key=lambda point: (point["l2_bytes"], point["cycles"]))
+    rows = [(point["l2_bytes"], point["cycles"]) for point in ordered]
+    front = set(pareto_front(rows))
+    return [{**point, "on_front": number in front} for number, point in enumerate(ordered)]

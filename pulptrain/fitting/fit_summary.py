@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `fit` has decided, as rows: what each decision saves at the peak, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from configs.limits import size_text
+from scheduler.fit.problem import Decisions, NotAllowedError, Outcome, Problem, evaluate
+from traces.text_table import labelled, table_lines
+
+if TYPE_CHECKING:
+    from pulptrain.fitting.fit_model import Answer, Fitting
+
+RECOMPUTE, PAGE, STREAM, AT_ONCE = "recompute", "page", "stream", "update at once"
+"""What may be decided about a tensor that is not kept in L2."""
+
+
+def point_of(answer: Answer) -> dict[str, Any]:
+    """An answer as a point of the front: bytes of each level, cycles predicted and simulated."""
+    return {
+        "l2_bytes": answer.peak_bytes["l2"],
+        "l3_bytes": answer.peak_bytes["l3"],
+        "predicted_bytes": answer.predicted_bytes,
+        "cycles": answer.cycles,
+        "predicted_cycles": answer.predicted_cycles,
+        "gap": round(answer.gap, 6),
+        "recomputed": len(answer.decisions.again),
+        "paged": len(answer.decisions.moved),
+    }
+
+
+def decision_rows(fitting: Fitting, problem: Problem, answer: Answer) -> list[dict[str, Any]]:
+    """A row per decision; saved and costed are the difference it makes to all the others together."""
+    rows: list[dict[str, Any]] = []
+    if answer.spec.optimizer.options.get("immediate") and fitting.immediate:
+        before, after = (int(run.summary["peak_bytes"]["l2"]) for run in (fitting.before, fitting.base))
+        cycles = int(fitting.base.summary["cycles"]) - int(fitting.before.summary["cycles"])
+        rows.append(_row("all gradients of weights", AT_ONCE, [], [], before - after, cycles))
+    decisions = answer.decisions
+    whole = evaluate(problem, decisions)
+    for group in sorted(decisions.again):
+        others = _outcome(problem, replace(decisions, again=decisions.again - {group}))
+        turns = [entry for entry in whole.entries if problem.tasks[entry.task].group == group and entry.again]
+        made = [problem.buffers[~item].name for entry in turns for item in entry.writes]
+        sources = [item for entry in turns for item in entry.reads]
+        names = [problem.buffers[~item if item < 0 else item].name for item in sources]
+        at = [problem.tasks[whole.entries[_next(whole, entry.task)].task].name for entry in turns[-1:]]
+        kept = [name for name in dict.fromkeys(names) if name not in made]
+        rows.append(_row(", ".join(made), RECOMPUTE, kept, at, *_difference(others, whole)))
+    for buffer in sorted(decisions.moved):
+        others = _outcome(problem, replace(decisions, moved=decisions.moved - {buffer}))
+        runs = problem.runs[buffer]
+        at = [problem.tasks[run.first].name for run in runs if run.first > 0][:3]
+        rows.append(_row(problem.buffers[buffer].name, PAGE, ["l3"], at, *_difference(others, whole)))
+    return [*rows, *_streamed(answer)]
+
+
+def _streamed(answer: Answer) -> list[dict[str, Any]]:
+    """Rows of what the planner streams, tensor by tensor; saved and costed cannot be told one by one."""
+    plan = answer.run.schedule.plan
+    ops: dict[str, list[str]] = {}
+    for number, stream in plan.streams.items():
+        for name in stream.storages:
+            ops.setdefault(name, []).append(plan.ops[number])
+    return [_row(name, STREAM, ["l3"], at, None, None) for name, at in ops.items()]
+
+
+def _row(
+    tensor: str, action: str, sources: Sequence[str], at: Sequence[str], saves: int | None, costs: int | None
+) -> dict[str, Any]:
+    return {
+        "tensor": tensor,
+        "action": action,
+        "from": list(sources),
+        "at": list(at),
+        "saves_bytes": saves,
+        "costs_cycles": costs,
+    }
+
+
+def _outcome(problem: Problem, decisions: Decisions) -> Outcome | None:
+    try:
+        return evaluate(problem, decisions)
+    except NotAllowedError:
+        return None
+
+
+def _difference(without: Outcome | None, whole: Outcome) -> tuple[int | None, int | None]:
+    """Bytes more and cycles less without a decision; None where the others rest on it."""
+    if without is None:
+        return None, None
+    return without.peak_bytes - whole.peak_bytes, whole.cycles - without.cycles
+
+
+def _next(outcome: Outcome, task: int) -> int:
+    """The turn behind those in which a task and what follows it is done again."""
+    turn = next(turn for turn, entry in enumerate(outcome.entries) if entry.again and entry.task == task)
+    return next(later for later in range(turn, len(outcome.entries)) if not outcome.entries[later].again)
+
+
+def fit_lines(summary: Mapping[str, Any], width: int, *, top: int = 10, full: bool = False) -> list[str]:
+    """Headline, predictions, decisions, front and ladder, as far as there are any."""
+    lines: list[str] = []
+    for label, text in _headline(summary) if summary["feasible"] else ():
+        lines += labelled(label, text, width)
+    decisions = summary["decisions"]
+    if decisions:
+        shown = decisions if full else sorted(decisions, key=lambda row: -(row["saves_bytes"] or 0))[:top]
+        heads = ["decision", "tensor", "from", "before", "saves B", "cycles"]
+        cells = [
+            [
+                row["action"],
+                row["tensor"],
+                " ".join(row["from"]),
+                " ".join(row["at"][:1]),
+                _number(row["saves_bytes"]),
+                _number(row["costs_cycles"]),
+            ]
+            for row in shown
+        ]
+        lines += ["", *table_lines(heads, cells, width, left=("tensor", "from", "before"))]
+        if len(decisions) > len(shown):
+            lines.append(f"{len(decisions) - len(shown)} others: --full")
+    if summary["pareto"]:
+        lines += ["", *_front_lines(summary["pareto"], width)]
+    if summary["ladder"]:
+        lines += ["", *ladder_lines(summary["ladder"], width)]
+    return lines
+
+
+def _headline(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    before, peak = summary["before"], summary["peak_bytes"]
+    more = summary["cycles"] / before["cycles"] - 1
+    yield (
+        "fit",
+        f"{summary['model']} on {summary['soc']}: {summary['cycles']:,} cycles in "
+        f"{size_text(summary['budget_bytes']['l2'])} of L2; with all in L2 {before['cycles']:,} in "
+        f"{before['peak_bytes']['l2']:,} B ({100 * more:+.1f} %)",
+    )
+    levels = ", ".join(f"{level.upper()} {count:,} B" for level, count in peak.items() if count)
+    yield (
+        "peak",
+        f"{levels}; L2 predicted {summary['predicted_bytes']:,} B, cycles {summary['predicted_cycles']:,} "
+        f"({100 * (summary['cycles'] / summary['predicted_cycles'] - 1):+.2f} % simulated)",
+    )
+    yield "gap", f"at most {100 * summary['gap']:.2f} % of the cycles, by the prices of the search"
+    if "command" in summary:
+        yield "run it", summary["command"]
+
+
+def _front_lines(points: Sequence[Mapping[str, Any]], width: int) -> list[str]:
+    heads = ["L2 B", "L3 B", "cycles", "predicted", "gap %", "recomputed", "paged", "front"]
+    rows = [
+        [
+            f"{point['l2_bytes']:,}",
+            f"{point['l3_bytes']:,}",
+            f"{point['cycles']:,}",
+            f"{point['predicted_cycles']:,}",
+            f"{100 * point['gap']:.2f}",
+            str(point["recomputed"]),
+            str(point["paged"]),
+            "*" if point["on_front"] else "",
+        ]
+        for point in points
+    ]
+    return table_lines(heads, rows, width)
+
+
+def ladder_lines(rows: Sequence[Mapping[str, Any]], width: int) -> list[str]:
+    """The ladder: form, levers, smallest bytes of each level, cycles with them."""
+    heads = ["form", "levers", "L1 B", "L2 B", "L3 B", "cycles"]
+    cells = [
+        [
+            row["form"],
+            ", ".join(row["levers"]) or "none",
+            *(f"{row['bytes'][level]:,}" for level in ("l1", "l2", "l3")),
+            f"{row['cycles']:,}",
+        ]
+        for row in rows
+    ]
+    return table_lines(heads, cells, width, left=("levers",))
+
+
+def _number(value: int | None) -> str:
+    return f"{value:,}" if value is not None else "-"

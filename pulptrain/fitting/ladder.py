@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ladder: the smallest memories in which each form of training fits, from inference to all parameters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from configs.errors import DoesNotFitError, InputError, Lever, PulptrainError
+from configs.limits import size_text
+from configs.model_file import AdapterSpec, LayerSpec, ModelSpec
+from configs.version import VERSION
+from pulptrain.fitting.fit_model import Fitting, as_immediate, host_bytes, sized
+from pulptrain.given.settings import Settings, schedule_options, soc_timing
+from pulptrain.process.progress import NOBODY, Teller
+from pulptrain.running.session import model_of, run_model
+from scheduler.fit.of_graph import problem_of
+from scheduler.fit.problem import Decisions, evaluate
+from scheduler.fit.solver import solve
+from scheduler.memory.host_memory import tensor_bytes
+from scheduler.memory.memory_plan import plan_memory
+from scheduler.schedule import tiler_of
+from scheduler.search.cache import ResultCache
+from trainlib.ir.graph import TrainingGraph
+from trainlib.training.phases import build_training_phases
+
+INFERENCE, LAST, BIAS, ADAPTER, SPARSE, FULL = (
+    "inference",
+    "last layer",
+    "bias only",
+    "adapter",
+    "last quarter",
+    "full",
+)
+RANK = 4
+"""Of the adapters of the ladder."""
+
+AT_ONCE, RECOMPUTE, PAGING = "update at once", "recompute", "paging"
+
+SMALLEST_SECONDS = 20.0
+"""For the search of the smallest peak without an L3."""
+
+LEAST_L2_BYTES = 1024
+"""An L2 that can be asked for."""
+
+ROUNDS = 8
+"""How often an L2 is made larger where addresses leave more bytes unused than live bytes tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form of training: its name and the model that is trained so."""
+
+    name: str
+    spec: ModelSpec
+
+
+def forms_of(spec: ModelSpec) -> list[Form]:
+    """The forms a model has, the one that needs least first; what its layers do not have is left out."""
+    trained = _with_parameters(spec)
+    quarter = trained[-max(1, len(trained) // 4) :]
+    found = [
+        Form(INFERENCE, replace(spec, steps=("fw",))),
+        Form(LAST, replace(spec, train="last")),
+        Form(BIAS, _only_biases(spec)),
+        Form(ADAPTER, _adapted(spec)),
+        Form(f"{SPARSE} ({quarter[0]} on)", replace(spec, train=tuple(quarter))),
+        Form(FULL, spec),
+    ]
+    return [form for form in found if _builds(form.spec)]
+
+
+def _builds(spec: ModelSpec) -> bool:
+    try:
+        build_training_phases(spec)
+    except PulptrainError:
+        return False
+    return True
+
+
+def _with_parameters(spec: ModelSpec) -> list[str]:
+    """Layers of which something is trained."""
+    graph = build_training_phases(spec).mini_batch
+    trained = {name.partition(".")[0] for name in graph.gradients}
+    return [layer.name for layer in spec.layers if layer.name in trained]
+
+
+def _only_biases(spec: ModelSpec) -> ModelSpec:
+    """All biases that can be trained by themselves, or with the other parameters of a norm; nothing else."""
+    graph = build_training_phases(spec).mini_batch
+    with_bias = {name.removesuffix(".bias") for name in graph.gradients if name.endswith(".bias")}
+
+    def only(names: Collection[str]) -> ModelSpec:
+        layers = tuple(
+            replace(layer, trainable=_bias_of(layer) if layer.name in names else False, adapter=None)
+            for layer in spec.layers
+        )
+        return replace(spec, layers=layers)
+
+    return only({name for name in with_bias if _builds(only({name}))})
+
+
+def _bias_of(layer: LayerSpec) -> tuple[str, ...]:
+    """A norm computes the gradients of both its parameters together."""
+    return ("weight", "bias") if "norm" in layer.type else ("bias",)
+
+
+def _adapted(spec: ModelSpec) -> ModelSpec:
+    """Adapters of rank `RANK` beside all layers that can have one, all else frozen."""
+    layers = []
+    for layer in spec.layers:
+        changed = replace(
+            layer, trainable=True, update_channels=None, adapter=AdapterSpec(RANK, float(RANK)), node=None
+        )
+        can = layer.type in ("linear", "pointwise", "conv2d") and layer.attributes.get("groups", 1) == 1
+        layers.append(changed if can and layer.weights_of is None else replace(layer, trainable=False))
+    return replace(spec, layers=tuple(layers))
+
+
+def ladder_of(
+    model: str | ModelSpec,
+    settings: Settings | None = None,
+    *,
+    cache: ResultCache | None = None,
+    teller: Teller = NOBODY,
+    simulate: bool = True,
+) -> Iterator[dict[str, Any]]:
+    """A row per form and levers: smallest bytes of L1, L2 and L3, and cycles of an iteration with these L2.
+
+    L1 is what the ops need cut as small as they can be, with the stacks; the cycles are those with the L1 of
+    the settings. Every row is simulated, unless not to `simulate`.
+    """
+    settings = settings or Settings()
+    spec = model_of(model, settings)
+    for form in forms_of(spec):
+        for levers, way in _ways(form, settings):
+            teller.stage(f"{form.name}: {', '.join(levers) or 'as it is'}")
+            try:
+                chosen, l2_bytes = way()
+            except PulptrainError:
+                continue
+            row = _row(form, levers, chosen, settings, l2_bytes, cache, simulate=simulate)
+            if row is not None:
+                yield row
+
+
+def _ways(
+    form: Form, settings: Settings
+) -> Iterator[tuple[tuple[str, ...], Callable[[], tuple[ModelSpec, int]]]]:
+    """Levers, and what makes the model and the L2 it needs with them."""
+    yield (), lambda: (form.spec, _peak_bytes(form.spec, settings))
+    trains = form.name != INFERENCE
+    changed = as_immediate(form.spec) if trains else form.spec
+    at_once = (AT_ONCE,) if changed is not form.spec else ()
+    if trains:
+        yield (*at_once, RECOMPUTE), lambda: _recomputed(changed, settings)
+    if soc_timing(settings).l3.size_bytes:
+        yield (*at_once, PAGING), lambda: (changed, _least_bytes(changed, settings))
+
+
+def _row(
+    form: Form,
+    levers: tuple[str, ...],
+    spec: ModelSpec,
+    settings: Settings,
+    l2_bytes: int,
+    cache: ResultCache | None,
+    *,
+    simulate: bool,
+) -> dict[str, Any] | None:
+    paged = PAGING in levers
+    l1_bytes = _least_l1_bytes(spec, settings)
+    row = {"form": form.name, "levers": list(levers)}
+    l2_bytes = max(l2_bytes, LEAST_L2_BYTES)
+    if not simulate:
+        return {**row, "bytes": {"l1": l1_bytes, "l2": l2_bytes, "l3": 0}, "cycles": 0}
+    for _ in range(ROUNDS):
+        memories = sized(settings, l2=l2_bytes, **({} if paged else {"l3": 0}))
+        try:
+            run = run_model(spec, memories, functional=False, traced=False, cache=cache)
+        except DoesNotFitError as error:
+            l2_bytes = max(l2_bytes + max(256, l2_bytes // 100), error.required_bytes if not paged else 0)
+            continue
+        peak = run.summary["peak_bytes"]
+        sizes = {"l1": l1_bytes, "l2": peak["l2"], "l3": peak["l3"]}
+        return {**row, "bytes": sizes, "cycles": run.summary["cycles"]}
+    return None
+
+
+def _graph(spec: ModelSpec) -> TrainingGraph:
+    return build_training_phases(spec).mini_batch
+
+
+def _roomy_bytes(graph: TrainingGraph) -> int:
+    return 2 * tensor_bytes(graph) + (64 << 10)
+
+
+def _peak_bytes(spec: ModelSpec, settings: Settings) -> int:
+    """L2 for everything, as it is planned without an L3."""
+    graph, options = _graph(spec), schedule_options(settings)
+    timing = soc_timing(sized(settings, l2=_roomy_bytes(graph), l3=0))
+    plan = plan_memory(graph, timing, options.memory)
+    return plan.peak_bytes["l2"]
+
+
+def _recomputed(spec: ModelSpec, settings: Settings) -> tuple[ModelSpec, int]:
+    """The model with what is done again for the smallest peak, and that."""
+    graph = _graph(spec)
+    timing = soc_timing(sized(settings, l2=_roomy_bytes(graph), l3=0))
+    problem = problem_of(graph, {}, timing, None, frozenset(layer.name for layer in spec.layers))
+    found = solve(problem, smallest=True, hint=Decisions(), seconds=SMALLEST_SECONDS)
+    decisions = found.decisions if found is not None else Decisions()
+    again = {problem.groups[number] for number in decisions.again}
+    layers = tuple(replace(layer, recompute=layer.recompute or layer.name in again) for layer in spec.layers)
+    return replace(spec, layers=layers), evaluate(problem, decisions).peak_bytes
+
+
+def _least_bytes(spec: ModelSpec, settings: Settings) -> int:
+    """L2 for the op that needs most of it, with its tensors whole and everything else in L3."""
+    graph = _graph(spec)
+    problem = problem_of(graph, {}, soc_timing(sized(settings, l2=LEAST_L2_BYTES)))
+    moved = frozenset(number for number in problem.runs if problem.buffers[number].movable)
+    ends = {
+        (number, use) for number in moved for run in problem.runs[number] for use in (run.first, run.last)
+    }
+    return evaluate(problem, Decisions(frozenset(), moved, frozenset(ends), frozenset(ends))).peak_bytes
+
+
+def _least_l1_bytes(spec: ModelSpec, settings: Settings) -> int:
+    """L1 for every op cut as small as it can be, and the stacks."""
+    timing, options = soc_timing(settings), schedule_options(settings)
+    stacks_bytes = timing.l1.size_bytes - timing.l1_usable_bytes
+    return stacks_bytes + max(
+        tiler_of(op, graph, timing, options).smallest().l1_bytes
+        for graph in build_training_phases(spec).graphs
+        for op in graph.ops
+    )
+
+
+def first_step(fitting: Fitting, l2_bytes: int) -> PulptrainError:
+    """Why nothing fits so much L2: what full training needs, the forms that fit, or the smallest form."""
+    rows = list(ladder_of(fitting.written, fitting.settings, simulate=False))
+    least = min(rows, key=lambda row: row["bytes"]["l2"])
+    required_bytes = min(row["bytes"]["l2"] for row in rows if row["form"] == FULL)
+    name = fitting.written.name
+    if least["bytes"]["l2"] > l2_bytes:
+        return InputError(
+            f"{size_text(l2_bytes)} of L2 are below the ladder's first step: {least['form']} of {name} needs "
+            f"{least['bytes']['l2']:,} B",
+            where="--l2",
+            cure=f"--l2 {-(-least['bytes']['l2'] // 1024)}KiB for {least['form']}, "
+            f"{-(-required_bytes // 1024)}KiB for all parameters; pulptrain fit {name} --ladder",
+        )
+    fitting_rows = [row for row in rows if row["bytes"]["l2"] <= l2_bytes]
+    levers = tuple(
+        Lever(
+            row["form"],
+            ", ".join(row["levers"]) or "as it is",
+            row["bytes"]["l2"],
+            required_bytes - row["bytes"]["l2"],
+            True,
+        )
+        for row in fitting_rows
+    )
+    cure = f"--l2 {-(-required_bytes // 1024)}KiB, or a form of training that fits: `--ladder`"
+    if not fitting.timing.l3.size_bytes:
+        cure += "; there is no L3 to page to: --l3 8MiB"
+    return DoesNotFitError("l2", required_bytes, l2_bytes, where=f"training {name}", levers=levers, cure=cure)
+
+
+def ladder_summary(
+    model: str | ModelSpec,
+    settings: Settings | None = None,
+    *,
+    cache: ResultCache | None = None,
+    teller: Teller = NOBODY,
+) -> tuple[dict[str, Any], bool]:
+    """What ``fit --ladder --json`` prints, and whether Ctrl-C ended it: the rows found by then are kept."""
+    settings = settings or Settings()
+    started = time.perf_counter()
+    spec = model_of(model, settings)
+    rows: list[dict[str, Any]] = []
+    interrupted = False
+    try:
+        for row in ladder_of(spec, settings, cache=cache, teller=teller):
+            rows.append(row)
+    except KeyboardInterrupt:
+        interrupted = True
+    summary = {
+        "model": spec.name,
+        "soc": settings.soc,
+        "feasible": None,
+        "peak_bytes": None,
+        "cycles": None,
+        "gap": None,
+        "decisions": [],
+        "pareto": [],
+        "ladder": rows,
+        "version": VERSION,
+        "simulator": {"wall_seconds": time.perf_counter() - started, "host_bytes": host_bytes()},
+    }
+    return summary, interrupted

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What fitting came to, in Python: a model for `run` and `tune`, and its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from configs.files import write_text
+from configs.model_text import model_text
+from pulptrain.python.op_result import text_width
+
+if TYPE_CHECKING:
+    from configs.model_file import ModelSpec
+
+
+class Fitted:
+    """An answer of `fit`, or a ladder. `summary` is what ``fit --json`` prints."""
+
+    def __init__(self, summary: Mapping[str, Any], spec: ModelSpec | None = None) -> None:
+        self.summary = summary
+        self._spec = spec
+
+    @property
+    def cycles(self) -> int | None:
+        """Of an iteration as decided, simulated; None of a ladder."""
+        value: int | None = self.summary["cycles"]
+        return value
+
+    @property
+    def decisions(self) -> Sequence[Mapping[str, Any]]:
+        """What was decided, with what each decision saves and costs."""
+        rows: Sequence[Mapping[str, Any]] = self.summary["decisions"]
+        return rows
+
+    @property
+    def ladder(self) -> Sequence[Mapping[str, Any]]:
+        """The ladder, if it was asked for."""
+        rows: Sequence[Mapping[str, Any]] = self.summary["ladder"]
+        return rows
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the model with what was decided, which `run` and `tune` read. Raises `InputError`."""
+        from configs.errors import InputError
+
+        if self._spec is None:
+            raise InputError("a ladder is no model", where="save", cure="fit without ladder=True")
+        place = Path(fspath(path))
+        write_text(place, model_text(self._spec))
+        return place
+
+    def __str__(self) -> str:
+        from pulptrain.fitting.fit_summary import fit_lines
+
+        return "\n".join(fit_lines(self.summary, text_width()))

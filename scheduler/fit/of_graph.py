@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training graph as a problem: lives as the memory plan has them, cycles of ops as they were simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from arch.spec.timing import SocTiming
+from scheduler.addresses.allocation import align
+from scheduler.addresses.lifetimes import overwritable, storage_lives
+from scheduler.fit.problem import NO_GROUP, Buffer, Decisions, Problem, Task
+from scheduler.memory.l2_staging import Stay
+from scheduler.memory.memory_plan import MemoryPlan
+from scheduler.schedule import Schedule
+from scheduler.tiles.l2_slots import NOT_STREAMED, OpStream
+from scheduler.tiles.streaming_choice import Streamer
+from scheduler.tiles.udma_cost import UdmaCost
+from trainlib.ir.graph import Op, TrainingGraph
+from trainlib.primitives.definition import is_forward
+from trainlib.training.recompute import AGAIN
+
+SMALL = 1 / 400
+"""Share of L2 below which a buffer stays there: to move it saves nothing and makes the search longer."""
+
+
+def problem_of(
+    graph: TrainingGraph,
+    cycles: Mapping[str, int],
+    timing: SocTiming,
+    streamer: Streamer | None = None,
+    repeatable: frozenset[str] = frozenset(),
+) -> Problem:
+    """The problem of a graph in which nothing is made again yet; `cycles` are those of its ops by name.
+
+    Of the layers `repeatable` forward ops may be done again. Ops whose own tensors do not fit L2 together
+    stream what the `streamer` chooses.
+    """
+    lives = storage_lives(graph)
+    numbers = {name: number for number, name in enumerate(lives)}
+    l2_bytes, l3_bytes = timing.l2.size_bytes, timing.l3.size_bytes
+    udma = UdmaCost(timing)
+    streams = _streams(graph, l2_bytes, streamer) if l3_bytes else {}
+    forced = {name for stream in streams.values() for name in stream.storages}
+    buffers = tuple(
+        Buffer(
+            name,
+            align(life.size_bytes),
+            life.given,
+            life.kept,
+            udma.lines_cycles([life.size_bytes]) if life.size_bytes else 0,
+            l3_bytes > 0 and life.size_bytes >= SMALL * l2_bytes,
+            name in forced,
+        )
+        for name, life in lives.items()
+    )
+    groups = sorted(repeatable)
+    losses = [number for number, op in enumerate(graph.ops) if op.step == "LOSS"]
+    begins = losses[0] if losses else len(graph.ops)
+    tasks = []
+    for number, op in enumerate(graph.ops):
+        stream = streams.get(number, NOT_STREAMED)
+        group = groups.index(owner_of(op)) if is_forward(op.step) and owner_of(op) in repeatable else NO_GROUP
+
+        def seen(names: tuple[str, ...], stream: OpStream = stream) -> tuple[int, ...]:
+            storages = dict.fromkeys(graph.storage_of(name) for name in names)
+            return tuple(numbers[name] for name in storages if name not in stream.storages)
+
+        busy = sum(udma.lines_cycles([lives[name].size_bytes]) for name in stream.storages)
+        tasks.append(
+            Task(
+                op.name,
+                max(cycles.get(op.name, 0), busy),
+                seen(op.inputs),
+                seen(op.outputs),
+                group,
+                number > begins and not is_forward(op.step) and op.step != "LOSS",
+                tuple(numbers[name] for name in overwritable(graph, lives, op) if not stream.storages),
+                _scratch_bytes(graph, op),
+                stream.window_bytes,
+            )
+        )
+    used = {buffer for task in tasks for buffer in task.uses}
+    buffers = tuple(
+        replace(item, size_bytes=0) if item.moved and number not in used else item
+        for number, item in enumerate(buffers)
+    )
+    return Problem(tuple(tasks), buffers, tuple(groups), l2_bytes, l3_bytes)
+
+
+def owner_of(op: Op) -> str:
+    """The layer of the model file that an op is of: what was inserted for one, or done again, has a dot."""
+    return op.layer.partition(".")[0]
+
+
+def _scratch_bytes(graph: TrainingGraph, op: Op) -> int:
+    """Bytes an op needs for results that are aliases of given tensors, when it is done again."""
+    return sum(
+        align(graph.tensors[name].size_bytes)
+        for name in op.outputs
+        if graph.tensors[name].alias_of is not None
+    )
+
+
+def _streams(graph: TrainingGraph, l2_bytes: int, streamer: Streamer | None) -> dict[int, OpStream]:
+    owners = {name: graph.storage_of(name) for name in graph.tensors}
+    found: dict[int, OpStream] = {}
+    for number, op in enumerate(graph.ops):
+        names = dict.fromkeys(owners[name] for name in (*op.inputs, *op.outputs))
+        sizes = {name: align(graph.tensors[name].size_bytes) for name in names}
+        if sum(sizes.values()) > l2_bytes and streamer is not None:
+            stream = streamer.choose(number, owners, sizes, l2_bytes)
+            if stream is not None:
+                found[number] = stream
+    return found
+
+
+def predicted_cycles(
+    problem: Problem, schedule: Schedule, cycles: Mapping[str, int], timing: SocTiming
+) -> int:
+    """Cycles of all ops of a schedule by the prices of a problem: of ops as simulated, and of copies.
+
+    The ops may be those of the problem and some again; `cycles` are by name, first runs. Of an op that
+    streams it is what its tiling is estimated at, if that is more.
+    """
+    plan = schedule.plan
+    prices = {task.name: task.cycles for task in problem.tasks}
+    of_op = []
+    for number, item in enumerate(schedule.ops):
+        name = item.op.name.replace(f".{AGAIN}.", ".")
+        price = prices.get(name, cycles.get(name, 0))
+        of_op.append(max(price, item.estimated_cycles) if plan.stream(number).storages else price)
+    hidden = [0] * (len(of_op) + 1)
+    exposed = 0
+    udma = UdmaCost(timing)
+    for stay in plan.stays:
+        copy_cycles = udma.lines_cycles([stay.size_bytes])
+        if stay.loads and stay.first_op < stay.needed_op:
+            hidden[stay.first_op] += copy_cycles
+        elif stay.loads:
+            exposed += copy_cycles
+        if stay.last_op > stay.written_op >= 0:
+            hidden[stay.written_op + 1] += copy_cycles
+        elif stay.written_op >= 0:
+            exposed += copy_cycles
+    waits = sum(max(0, busy - own) for busy, own in zip(hidden, [*of_op, 0], strict=True))
+    return sum(of_op) + exposed + waits
+
+
+def decisions_of(problem: Problem, graph: TrainingGraph, plan: MemoryPlan) -> Decisions:
+    """What the planner has decided by itself for the graph of a problem, as far as it is no streaming."""
+    moved, late, early = set(), set(), set()
+    stays: dict[str, list[Stay]] = {}
+    for stay in plan.stays:
+        stays.setdefault(stay.tensor, []).append(stay)
+    for number, buffer in enumerate(problem.buffers):
+        owner = plan.owners[buffer.name]
+        if plan.homes[owner].level != "l3" or number not in problem.runs or not buffer.movable:
+            continue
+        moved.add(number)
+        there = {op for stay in stays.get(owner, ()) for op in range(stay.first_op, stay.last_op + 1)}
+        for run in problem.runs[number]:
+            late |= {(number, run.first)} if run.first - 1 not in there else set()
+            early |= {(number, run.last)} if run.last + 1 not in there else set()
+    return Decisions(frozenset(), frozenset(moved), frozenset(late), frozenset(early))

@@ -1,0 +1,547 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The best decisions by OR-tools CP-SAT: what lies in L2 at every turn, as sums of what is decided.
+
+Every turn that may be (`slots_of`) has a sum of bytes which is at most the L2 if the turn is taken; what may
+be done again has a variable per turn, what may move one for itself and one for each copy that may be hidden.
+One worker, a fixed seed and a limit of deterministic time: the same answer in every run unless the clock ends
+it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scheduler.fit.problem import NEVER, Buffer, Decisions, NotAllowedError, Problem, Run, evaluate
+from scheduler.fit.slots import first_readers, slots_of
+
+SECONDS = 300.0
+"""Of the clock, after which the search ends with what it has."""
+
+HINT_SECONDS = 10.0
+"""Of deterministic time, to find out what follows from the decisions the search begins with."""
+
+Expression = Any
+"""A sum of CP-SAT variables, or a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """Decisions, what they cost by the model of the search, and the least it could prove: cycles (or bytes).
+
+    `proved` says whether nothing is better, `interrupted` whether Ctrl-C ended the search.
+    """
+
+    decisions: Decisions
+    value: int
+    bound: int
+    proved: bool
+    interrupted: bool = False
+
+    @property
+    def gap(self) -> float:
+        """By how much of the value it may be too large."""
+        return max(0.0, (self.value - self.bound) / self.value) if self.value else 0.0
+
+
+class _Model:
+    """The problem as CP-SAT has it; `smallest`: as few bytes of L2 as possible, at whatever cycles."""
+
+    def __init__(self, problem: Problem, *, smallest: bool) -> None:
+        from ortools.sat.python import cp_model
+
+        self.problem, self.slots = problem, slots_of(problem)
+        self.cp = cp_model.CpModel()
+        self.again = [self.cp.new_bool_var(f"again {name}") for name in problem.groups]
+        self.taken = {
+            turn: self.cp.new_bool_var(f"turn {turn}")
+            for turn, slot in enumerate(self.slots.items)
+            if slot.again
+        }
+        self.moved: dict[int, Any] = {}
+        self.shown: dict[tuple[str, int, int], Any] = {}
+        """Hidden copies, ("late" or "early", buffer, task): the variable is 1 where it is hidden."""
+        self._sums: list[list[Expression]] = [[] for _ in self.slots.items]
+        self._end: list[Expression] = []
+        self._hidden: dict[int, list[Expression]] = defaultdict(list)
+        self._cost: list[Expression] = []
+        self._after: dict[tuple[int, bool], dict[int, Any]] = {}
+        """(buffer, second version) -> by turn: whether what is done again then or later reads it."""
+        self._repeats()
+        for number in range(len(problem.buffers)):
+            self._buffer(number)
+        self._scratch_and_windows()
+        self._take_over()
+        self._limits(smallest=smallest)
+
+    # What is done again
+
+    def _repeats(self) -> None:
+        problem, slots, cp = self.problem, self.slots, self.cp
+        direct = first_readers(problem)
+        readers: dict[int, list[int]] = defaultdict(list)
+        for number, reader in enumerate(problem.tasks):
+            for maker in {problem.makers[b] for b in reader.reads if b in problem.makers}:
+                readers[maker].append(number)
+        for task in {slot.task for slot in slots.items if slot.again}:
+            chosen = self.again[problem.tasks[task].group]
+            done: list[Expression] = []
+            for turn in slots.repeats.get(task, ()):
+                before, taken = slots.items[turn].before, self.taken[turn]
+                needs = [
+                    self.taken[at] for user in readers[task] if (at := slots.at(user, before)) is not None
+                ]
+                cp.add_implication(taken, chosen)
+                if direct.get(task) == before:
+                    cp.add(chosen <= sum(done) + taken)
+                else:
+                    cp.add(taken <= sum(needs))
+                    for need in needs:
+                        cp.add(chosen + need - 1 <= sum(done) + taken)
+                done.append(taken)
+            cp.add(sum(done) <= 1)
+            self._cost += [problem.tasks[task].cycles * taken for taken in done]
+        self._too_deep(readers, direct)
+
+    def _too_deep(self, readers: dict[int, list[int]], direct: dict[int, int]) -> None:
+        """What is done again for a task so early that a source of it has no turn there needs it kept."""
+        for task, users in readers.items():
+            chosen = self.again[self.problem.tasks[task].group]
+            for user in users:
+                for turn in self.slots.repeats.get(user, ()):
+                    before = self.slots.items[turn].before
+                    early = before <= direct.get(task, len(self.problem.tasks))
+                    if early and self.slots.at(task, before) is None:
+                        self.cp.add(self.taken[turn] + chosen <= 1)
+
+    # What lies in L2
+
+    def _buffer(self, number: int) -> None:
+        """Add the bytes of a buffer, both versions, to the sums of all turns."""
+        problem, turns = self.problem, self.slots.of_task
+        item, uses = problem.buffers[number], problem.uses.get(number, ())
+        if not item.size_bytes or not (uses or item.given):
+            return
+        maker = problem.makers.get(number)
+        chosen: Expression = self.again[problem.tasks[maker].group] if maker is not None else 0
+        consumers = [
+            turn
+            for turn, slot in enumerate(self.slots.items)
+            if slot.again and number in problem.tasks[slot.task].reads
+        ]
+        moved: Expression = 0
+        if (item.movable or item.moved) and uses:
+            moved = self.moved[number] = self.cp.new_bool_var(f"moved {item.name}")
+            if maker is not None:
+                self.cp.add(moved + chosen <= 1)
+            for turn in consumers:
+                self.cp.add(moved + self.taken[turn] <= 1)
+            if item.moved:
+                self.cp.add(moved == 1)
+        first = 0 if item.given else turns[uses[0]]
+        plain = [use for use in uses if not problem.tasks[use].redirects]
+        direct = [use for use in uses if problem.tasks[use].redirects]
+        forward_end = turns[plain[-1]] if plain else first
+        end = turns[direct[-1]] if direct else forward_end
+        whole = item.given or item.kept
+        late = [] if whole else self._later(number, [turn for turn in consumers if turn > end], 1 - chosen)
+        for turn in range(first, len(self.slots.items)):
+            if whole or turn <= forward_end:
+                self._sums[turn].append(item.size_bytes * (1 - moved))
+            elif turn <= end:
+                self._sums[turn].append(item.size_bytes * (1 - chosen - moved))
+            elif late and turn <= late[-1][0]:
+                self._sums[turn].append(item.size_bytes * next(var for at, var in late if at >= turn))
+        if whole:
+            self._end.append(item.size_bytes * (1 - moved))
+        if maker is not None:
+            self._second(number, item.size_bytes, maker, end if direct else NEVER, consumers)
+        if number in self.moved:
+            _Copies(self, number, item, moved).add()
+
+    def _later(self, number: int, consumers: list[int], on: Expression, *, second: bool = False) -> list[Any]:
+        """[(turn, variable)]: whether this version, the one there is if `on`, is read then or later."""
+        found: list[Any] = []
+        for turn in reversed(consumers):
+            read = self.cp.new_bool_var(f"read {number} {second} {turn}")
+            self.cp.add(read >= self.taken[turn] + on - 1)
+            if found:
+                self.cp.add(read >= found[-1][1])
+            found.append((turn, read))
+        self._after[number, second] = dict(found)
+        return found[::-1]
+
+    def _second(self, number: int, size_bytes: int, maker: int, end: int, consumers: list[int]) -> None:
+        """The bytes of a second version: from the turn it is made in to the last that reads it."""
+        chosen = self.again[self.problem.tasks[maker].group]
+        made = self.slots.repeats.get(maker, ())
+        if not made:
+            return
+        late = self._later(
+            number, [turn for turn in consumers if turn > max(end, made[0])], chosen, second=True
+        )
+        for turn in range(made[0], max(end, made[-1], late[-1][0] if late else 0) + 1):
+            done = sum(self.taken[at] for at in made if at <= turn)
+            if turn <= end:
+                self._sums[turn].append(size_bytes * done)
+                continue
+            there = [self.taken[turn]] if turn in made else []
+            read = next((var for at, var in late if at >= turn), None)
+            if read is not None:
+                both = self.cp.new_bool_var(f"second {number} {turn}")
+                self.cp.add(both >= done + read - 1)
+                there.append(both)
+            if len(there) > 1:
+                either = self.cp.new_bool_var(f"there {number} {turn}")
+                for one in there:
+                    self.cp.add(either >= one)
+                there = [either]
+            self._sums[turn] += [size_bytes * one for one in there]
+
+    def _scratch_and_windows(self) -> None:
+        for turn, slot in enumerate(self.slots.items):
+            task = self.problem.tasks[slot.task]
+            self._sums[turn].append(task.window_bytes + (task.scratch_bytes if slot.again else 0))
+
+    def _take_over(self) -> None:
+        """A result that takes over bytes is not counted beside them."""
+        for turn, slot in enumerate(self.slots.items):
+            task = self.problem.tasks[slot.task]
+            if not task.takes or (not slot.again and self.problem.uses[task.writes[0]][0] != slot.task):
+                continue
+            over = []
+            for source in task.takes:
+                conditions = self._ends(source, turn)
+                if conditions is None:
+                    continue
+                taken = self.cp.new_bool_var(f"over {turn} {source}")
+                for condition in conditions:
+                    self.cp.add(taken <= condition)
+                if slot.again:
+                    self.cp.add(taken <= self.taken[turn])
+                else:
+                    mine, its = self.moved.get(task.writes[0], 0), self.moved.get(source, 0)
+                    self.cp.add(taken <= 1 - mine + its)
+                    self.cp.add(taken <= 1 + mine - its)
+                over.append(taken)
+            if over:
+                self.cp.add(sum(over) <= 1)
+                size_bytes = self.problem.buffers[task.writes[0]].size_bytes
+                self._sums[turn].append(-size_bytes * sum(over))
+
+    def _ends(self, source: int, turn: int) -> list[Expression] | None:
+        """What has to be 1 for a buffer to end at a turn that reads it; None if it never does."""
+        problem, slot = self.problem, self.slots.items[turn]
+        item = problem.buffers[source]
+        if item.given or item.kept:
+            return None
+        turns = [self.slots.of_task[use] for use in problem.uses[source]]
+        later = [use for use, at in zip(problem.uses[source], turns, strict=True) if at > turn]
+        redirects = problem.tasks[slot.task].redirects
+        conditions: list[Expression] = []
+        if later:
+            maker = problem.makers.get(source)
+            if (
+                maker is None
+                or slot.again
+                or redirects
+                or not all(problem.tasks[use].redirects for use in later)
+            ):
+                return None
+            conditions.append(self.again[problem.tasks[maker].group])
+        for second in (False, True) if slot.again or redirects else (False,):
+            read = {at: var for at, var in self._after.get((source, second), {}).items() if at > turn}
+            if read:
+                conditions.append(1 - read[min(read)])
+        return conditions
+
+    # What it costs
+
+    def hide(self, task: int, cycles: Expression) -> None:
+        """Transfers that a task hides."""
+        if not isinstance(cycles, int):
+            self._hidden[task].append(cycles)
+
+    def expose(self, cycles: int, needed: Expression, hidden: Expression) -> None:
+        """A transfer the cluster waits for if it is needed and not hidden."""
+        waits = self.cp.new_bool_var("")
+        self.cp.add(waits >= needed - hidden)
+        self._cost.append(cycles * waits)
+
+    def there(self, turn: int, bytes_there: Expression) -> None:
+        """Bytes of a copy at a turn; behind the last one is the end."""
+        (self._sums[turn] if turn < len(self._sums) else self._end).append(bytes_there)
+
+    def _limits(self, *, smallest: bool) -> None:
+        problem, cp = self.problem, self.cp
+        most = sum(item.size_bytes for item in problem.buffers) * 2 + max(
+            (task.window_bytes + task.scratch_bytes for task in problem.tasks), default=0
+        )
+        limit = cp.new_int_var(0, most, "peak") if smallest else problem.l2_bytes
+        for turn, parts in enumerate(self._sums):
+            constraint = cp.add(sum(parts) <= limit)
+            if turn in self.taken:
+                constraint.only_enforce_if(self.taken[turn])
+        cp.add(sum(self._end) <= limit)
+        cp.add(
+            sum(problem.buffers[number].size_bytes * var for number, var in self.moved.items())
+            <= problem.l3_bytes
+        )
+        for task, parts in self._hidden.items():
+            most_cycles = sum(2 * item.copy_cycles for item in problem.buffers)
+            over = cp.new_int_var(0, most_cycles, f"over {task}")
+            cp.add(over >= sum(parts) - problem.tasks[task].cycles)
+            self._cost.append(over)
+        self.cost = problem.cycles + sum(self._cost)
+        cp.minimize(limit if smallest else self.cost)
+
+    def decisions(self, value: Callable[[Any], int]) -> Decisions:
+        """What a solution says."""
+        used = {
+            self.problem.tasks[self.slots.items[turn].task].group
+            for turn, var in self.taken.items()
+            if value(var)
+        }
+        moved = frozenset(number for number, var in self.moved.items() if value(var))
+        shown = {key for key, var in self.shown.items() if not value(var) and key[1] in moved}
+        late, early = (
+            frozenset((buffer, task) for word, buffer, task in shown if word == side)
+            for side in ("late", "early")
+        )
+        return Decisions(frozenset(used), moved, late, early)
+
+    def hint(self, decisions: Decisions) -> None:
+        """Begin the search here; what follows from the decisions is solved for, else a hint is lost."""
+        from ortools.sat.python import cp_model
+
+        said = {var: number in decisions.again for number, var in enumerate(self.again)}
+        said |= {var: number in decisions.moved for number, var in self.moved.items()}
+        for (side, number, task), var in self.shown.items():
+            exposed = decisions.late if side == "late" else decisions.early
+            said[var] = number in decisions.moved and (number, task) not in exposed
+        fixed = self.cp.clone()
+        for var, value in said.items():
+            fixed.add(fixed.get_bool_var_from_proto_index(var.index) == int(value))
+        solver = cp_model.CpSolver()
+        _configure(solver)
+        solver.parameters.max_deterministic_time = HINT_SECONDS
+        if solver.solve(fixed) in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            for index, value in enumerate(solver.response_proto.solution):
+                self.cp.proto.solution_hint.vars.append(index)
+                self.cp.proto.solution_hint.values.append(value)
+
+
+class _Copies:
+    """The copies of one buffer that may move, as `scheduler.fit.problem.Copies` has them."""
+
+    def __init__(self, model: _Model, number: int, item: Buffer, moved: Any) -> None:
+        self._model, self._number, self._item, self._moved = model, number, item, moved
+        self._cp, self._size = model.cp, item.size_bytes
+        self._last = len(model.problem.tasks) - 1
+
+    def add(self) -> None:
+        """Add bytes to the turns of the model and cycles to its costs."""
+        item, cycles, moved, turns = (
+            self._item,
+            self._item.copy_cycles,
+            self._moved,
+            self._model.slots.of_task,
+        )
+        dirty: Expression = 0
+        wrote, before = NEVER, None
+        for run in self._model.problem.runs[self._number]:
+            for turn in range(turns[run.first], turns[run.last] + 1):
+                self._model.there(turn, self._size * moved)
+            if before is not None:
+                connected = self._gap(before, run, wrote, dirty)
+                kept = self._cp.new_bool_var(f"dirty {item.name} {run.first}")
+                self._cp.add(kept >= dirty + connected - 1)
+                dirty = kept
+            elif item.given:
+                load = self._copy("late", run.first, possible=run.first > 0)
+                self._model.hide(run.first - 1, cycles * load)
+                self._model.expose(cycles, moved, load)
+                self._before(run.first, load)
+            if run.wrote != NEVER:
+                dirty, wrote = 1, run.wrote
+            before = run
+        if before is not None and item.kept and wrote != NEVER:
+            store = self._copy("early", before.last, possible=wrote == before.last < self._last)
+            self._behind(before.last, store)
+            self._store(before, wrote, store, self._and(dirty))
+
+    def _gap(self, before: Run, run: Run, wrote: int, dirty: Expression) -> Expression:
+        """What is between two runs; whether the copy stays in L2 all the time."""
+        cycles, between = self._item.copy_cycles, run.first - before.last - 1
+        load = self._copy("late", run.first, possible=True)
+        store = self._copy("early", before.last, possible=wrote == before.last)
+        connected: Expression = 0
+        if between <= 2:
+            connected = self._cp.new_bool_var(f"stays {self._item.name} {run.first}")
+            if between == 1:
+                self._cp.add(connected >= load)
+                self._cp.add(connected >= store)
+                self._cp.add(connected <= load + store)
+                load = store = connected
+            else:
+                self._cp.add(connected <= load)
+                self._cp.add(connected <= store)
+                self._cp.add(connected >= load + store - 1)
+            turns = self._model.slots.of_task
+            for turn in range(turns[before.last] + 1, turns[run.first]):
+                self._model.there(turn, self._size * connected)
+        self._before(run.first, load - connected)
+        self._behind(before.last, store - connected)
+        self._model.hide(run.first - 1, cycles * (load - connected))
+        self._model.expose(cycles, self._moved, load)
+        if wrote != NEVER:
+            self._store(before, wrote, store, self._and(dirty), connected)
+        return connected
+
+    def _and(self, dirty: Expression) -> Expression:
+        """Whether it is moved and dirty."""
+        if isinstance(dirty, int):
+            return self._moved if dirty else 0
+        both = self._cp.new_bool_var(f"dirty {self._item.name}")
+        self._cp.add(both >= dirty + self._moved - 1)
+        return both
+
+    def _store(
+        self, run: Run, wrote: int, store: Expression, dirty: Expression, stays: Expression = 0
+    ) -> None:
+        """The copy back of what was written in a run, or in one before it that it is connected to."""
+        cycles = self._item.copy_cycles
+        if wrote == run.last:
+            self._model.hide(wrote + 1, cycles * (store - stays))
+            self._model.expose(cycles, self._moved, store)
+        elif run.wrote != NEVER:
+            self._model.hide(wrote + 1, cycles * (self._moved - stays))
+        else:
+            leaves = self._cp.new_bool_var(f"leaves {self._item.name} {run.last}")
+            self._cp.add(leaves >= dirty - stays)
+            self._model.hide(wrote + 1, cycles * leaves)
+
+    def _copy(self, side: str, task: int, *, possible: bool) -> Any:
+        """Whether a copy before ("late") or behind ("early") a task is hidden."""
+        if not possible:
+            return 0
+        var = self._model.shown[side, self._number, task] = self._cp.new_bool_var(
+            f"{side} {self._item.name} {task}"
+        )
+        self._cp.add(var <= self._moved)
+        return var
+
+    def _before(self, task: int, load: Expression) -> None:
+        """The bytes of a copy that arrives during the turn before that of a task."""
+        turn = self._model.slots.of_task[task] - 1
+        self._beside(turn, -1, load)
+
+    def _behind(self, task: int, store: Expression) -> None:
+        """The bytes of a copy that leaves during the turn behind that of a task."""
+        self._beside(self._model.slots.of_task[task] + 1, 1, store)
+
+    def _beside(self, turn: int, step: int, hidden: Expression) -> None:
+        """At the first turn that is taken, from this one on."""
+        if isinstance(hidden, int) and hidden == 0:
+            return
+        passed: list[Any] = []
+        while 0 <= turn < len(self._model.slots.items):
+            if passed:
+                var = self._cp.new_bool_var(f"beside {self._item.name} {turn}")
+                self._cp.add(var >= hidden - sum(passed))
+                self._model.there(turn, self._size * var)
+            else:
+                self._model.there(turn, self._size * hidden)
+            if turn not in self._model.taken:
+                return
+            passed.append(self._model.taken[turn])
+            turn += step
+
+
+def _configure(solver: Any) -> None:
+    """One worker and a fixed seed. Presolving takes longer than what it spares, and loses the hint.
+
+    Only the smallest peak, which has no hint worth having, is found faster with it.
+    """
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = 0
+    solver.parameters.cp_model_presolve = False
+    solver.parameters.catch_sigint_signal = False  # it would be the default handler afterwards
+
+
+def solve(
+    problem: Problem,
+    *,
+    smallest: bool = False,
+    hint: Decisions | None = None,
+    seconds: float = SECONDS,
+    gap: float = 0.0,
+    better: Callable[[int, int], None] = lambda value, bound: None,
+) -> Solution | None:
+    """The decisions of fewest cycles that fit, or of the `smallest` peak; None if none are, or were found.
+
+    The search ends when it has proved that nothing is better by more than a share `gap`, or after so many
+    `seconds`, or with Ctrl-C. `better` is called with value and bound of every better answer.
+    """
+    from ortools.sat.python import cp_model
+
+    model = _Model(problem, smallest=smallest)
+    if hint is not None:
+        model.hint(hint)
+
+    class Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
+        def on_solution_callback(self) -> None:
+            better(round(self.objective_value), round(self.best_objective_bound))
+
+    solver, watch = cp_model.CpSolver(), Watch()
+    _configure(solver)
+    solver.parameters.cp_model_presolve = smallest
+    solver.parameters.cp_model_probing_level = 0
+    solver.parameters.max_deterministic_time = seconds
+    solver.parameters.max_time_in_seconds = seconds
+    solver.parameters.relative_gap_limit = gap
+    statuses: list[Any] = []
+    # In a thread of its own, so that Ctrl-C is not kept waiting by native code.
+    thread = threading.Thread(target=lambda: statuses.append(solver.solve(model.cp, watch)))
+    thread.start()
+    interrupted = False
+    while thread.is_alive():
+        try:
+            thread.join(0.2)
+        except KeyboardInterrupt:
+            interrupted = True
+            solver.stop_search()
+    if not statuses or statuses[0] not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        if interrupted:
+            raise KeyboardInterrupt
+        return None
+    value, bound = round(solver.objective_value), round(solver.best_objective_bound)
+    proved = statuses[0] == cp_model.OPTIMAL and value <= bound
+    decisions = model.decisions(solver.value)
+    if not smallest:
+        decisions = without_idle(problem, decisions)
+    return Solution(decisions, value, min(bound, value), proved, interrupted)
+
+
+def without_idle(problem: Problem, decisions: Decisions) -> Decisions:
+    """The decisions without those that save nothing: without them it fits as well, in no more cycles."""
+    best = evaluate(problem, decisions)
+    sizes = {number: problem.buffers[number].size_bytes for number in decisions.moved}
+    candidates = [
+        replace(Decisions(), moved=frozenset({number})) for number in sorted(sizes, key=sizes.__getitem__)
+    ]
+    candidates += [replace(Decisions(), again=frozenset({number})) for number in sorted(decisions.again)]
+    for one in candidates:
+        if any(problem.buffers[number].moved for number in one.moved):
+            continue
+        fewer = replace(decisions, again=decisions.again - one.again, moved=decisions.moved - one.moved)
+        try:
+            found = evaluate(problem, fewer)
+        except NotAllowedError:
+            continue
+        if found.peak_bytes <= problem.l2_bytes and found.cycles <= best.cycles:
+            decisions, best = fewer, found
+    return decisions

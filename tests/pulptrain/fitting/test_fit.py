@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pulptrain fit`: answers that run as told, the ladder, and what is refused."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pulptrain as pt
+from pulptrain.cli import dispatch
+
+pytestmark = pytest.mark.needs_ortools
+
+MODEL = "digits-cnn"
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Any:
+    peak = pt.run(MODEL, functional=False).summary["peak_bytes"]["l2"]
+    return pt.fit(MODEL, l2=-(-peak * 6 // 10 // 1024) * 1024, points=2, seconds=20)
+
+
+def test_the_answer_fits_and_is_what_was_predicted(fitted: Any) -> None:
+    summary = fitted.summary
+    assert summary["peak_bytes"]["l2"] <= summary["budget_bytes"]["l2"]
+    assert summary["predicted_bytes"] == summary["peak_bytes"]["l2"]
+    assert summary["cycles"] == pytest.approx(summary["predicted_cycles"], rel=0.03)
+    assert {row["action"] for row in summary["decisions"]} <= {
+        "recompute",
+        "page",
+        "stream",
+        "update at once",
+    }
+
+
+def test_the_model_it_writes_takes_these_cycles_with_right_numbers(fitted: Any, tmp_path: Path) -> None:
+    path = fitted.save(tmp_path / "small.yaml")
+    l2 = fitted.summary["budget_bytes"]["l2"]
+    result = pt.run(path, l2=l2, placement="optimal")
+    assert result.summary["cycles"] == fitted.cycles
+    assert result.summary["peak_bytes"] == fitted.summary["peak_bytes"]
+    assert result.summary["functional"]["passed"]
+
+
+def test_points_of_the_front_are_not_dominated(fitted: Any) -> None:
+    front = [point for point in fitted.summary["pareto"] if point["on_front"]]
+    assert front
+    for before, after in pairwise(front):
+        assert before["l2_bytes"] <= after["l2_bytes"]
+        assert before["cycles"] >= after["cycles"]
+
+
+def test_a_form_with_levers_needs_no_more_than_without() -> None:
+    rows = pt.fit("simple-mlp", ladder=True).ladder
+    least = {row["form"]: row["bytes"]["l2"] for row in rows if not row["levers"]}
+    assert next(iter(least)) == "inference"
+    assert list(least)[-1] == "full"
+    assert least["inference"] <= least["last layer"] <= least["full"]
+    for row in rows:
+        assert row["bytes"]["l2"] <= max(1024, least[row["form"]])
+
+
+def test_with_room_for_everything_nothing_is_decided() -> None:
+    summary = pt.fit("simple-mlp", points=0).summary
+    assert summary["decisions"] == []
+    assert summary["cycles"] == summary["before"]["cycles"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--l2", "2KiB", "--l3", "0"], 2, "below the ladder's first step: inference"),
+        (["--deadline", "1kcycles"], 2, "cycles with everything in L2, the deadline is 1,000"),
+        (["--deadline", "soon"], 2, "cannot read 'soon'"),
+        (["--objective", "energy"], 2, "energy is no objective of fit yet"),
+        (["--objective", "fun"], 2, "unknown objective 'fun'"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert dispatch(["fit", "simple-mlp", "-q", "--file", str(tmp_path / "x.yaml"), *words]) == code
+    assert said in capsys.readouterr().err
+
+
+def test_without_an_l3_to_page_to_the_forms_that_fit_are_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["fit", "simple-mlp", "-q", "--file", str(tmp_path / "x.yaml"), "--l2", "4KiB", "--l3", "0"]
+    assert dispatch(words) == 3
+    told = capsys.readouterr().err
+    assert "there is no L3 to page to" in told
+    assert "inference" in told
+
+
+def test_json_and_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["fit", MODEL, "--l2", "64KiB", "--points", "0", "--json", "--out", str(tmp_path / "out")]
+    assert dispatch(words) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["feasible"] is True
+    assert (tmp_path / "out" / f"{MODEL}-fit.yaml").is_file()
+    assert (tmp_path / "out" / "memory-before-after.png").is_file()

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Immediate update: every weight is changed as soon as its gradient is there, and the gradient is given up.
+
+The numbers are those of an update at the end: a weight is changed when no op of the iteration reads it any
+more. After K. Lv et al., Full Parameter Fine-tuning for Large Language Models with Limited Resources (LOMO),
+ACL 2024, and J. Lin et al., On-Device Training Under 256KB Memory, NeurIPS 2022 (in-place update).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trainlib.ir.graph import Op, TrainingGraph
+
+UPDATE = "UPD"
+
+
+def update_immediately(graph: TrainingGraph) -> TrainingGraph:
+    """The graph with every update behind the last op that writes what it reads, or reads what it writes."""
+    updates = [op for op in graph.ops if op.step == UPDATE]
+    others = [op for op in graph.ops if op.step != UPDATE]
+    touched: dict[str, int] = {}
+    """Storage -> number of the last of the other ops that has to do with it."""
+    for number, op in enumerate(others):
+        touched |= dict.fromkeys((graph.storage_of(name) for name in (*op.inputs, *op.outputs)), number)
+    after: dict[int, list[Op]] = {}
+    for op in updates:
+        last = max(touched.get(graph.storage_of(name), -1) for name in (*op.inputs, *op.outputs))
+        after.setdefault(last, []).append(op)
+    ops = [item for number, op in enumerate(others) for item in (op, *after.get(number, ()))]
+    return replace(graph, ops=tuple(ops), fleeting=tuple(graph.gradients.values()))
