@@ -17,7 +17,7 @@ from tools.fuzz.subject import Subject, Thing
 from traces.files.result_folder import EXPLORATION_FILES
 
 FOLDER_OPTIONS = frozenset({"--out"})
-FILE_OPTIONS = frozenset({"--schedule", "--save-values"})
+FILE_OPTIONS = frozenset({"--schedule", "--save-values", "--file"})
 CACHE_OPTIONS = frozenset({"--cache"})
 OUTPUT_OPTIONS = FOLDER_OPTIONS | FILE_OPTIONS | CACHE_OPTIONS
 """Every option that names an output; ``--schedule`` is one of `tune` and an input of `run`."""

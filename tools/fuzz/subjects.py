@@ -474,15 +474,19 @@ def base_files() -> Mapping[str, bytes]:
     """What commands write for a small model: to be mutated, and to be found as an earlier result."""
     with TemporaryDirectory() as folder:
         schedule, out, values = Path(folder, "schedule.yaml"), Path(folder, "run"), Path(folder, "values.npz")
+        fitted = Path(folder, "fitted.yaml")
         points, kept, spec = Path(folder, "points"), Path(folder, "cache"), Path(folder, "spec")
         spec.write_bytes(SPEC)
         small = ("simple-mlp", "--cores", "2", "-q")
         uncached = (*small, "--no-cache")
         run(["tune", *uncached, "--workers", "1", "--cuts", "1", "--schedule", str(schedule)])
+        run(["fit", *uncached, "--l2", "32KiB", "--points", "0", "--file", str(fitted)])
         run(["run", *uncached, "--out", str(out), "--save-values", str(values)])
         run(["run", *small, "--no-functional", "--cache", str(kept)])
         run(["explore", str(spec), "--workers", "1", "--no-cache", "-q", "--out", str(points)])
-        files = {path.name: path.read_bytes() for path in (schedule, values, kept, points / "points.json")}
+        files = {
+            path.name: path.read_bytes() for path in (schedule, values, kept, fitted, points / "points.json")
+        }
         slices = read_table(out)
         for parquet in (True, False):
             table = write_table(slices, out, parquet=parquet)

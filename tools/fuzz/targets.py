@@ -144,6 +144,7 @@ COMMANDS: Mapping[str, Sequence[tuple[tuple[str, ...], str]]] = {
     ),
     "--schedule": (((*_TUNE, "--no-cache"), ""),),
     "--save-values": ((("run", *_SMALL, "--no-cache"), ""),),
+    "--file": ((("fit", *_SMALL, "--l2", "32KiB", "--points", "0", "--no-cache"), ""),),
     "--cache": ((("run", *_SMALL, "--no-functional"), ""), (_TUNE, ""), (_EXPLORE, "")),
 }
 """By option: the commands that have it, and the files they write to a folder."""
@@ -212,6 +213,8 @@ def _earlier(command: str, option: str, base: Mapping[str, bytes]) -> Mapping[st
             return {name.removeprefix("run/"): base[name] for name in RESULTS}
         case "--schedule":
             return {"": base["schedule.yaml"]}
+        case "--file":
+            return {"": base["fitted.yaml"]}
         case "--save-values":
             return {"": base["values.npz"]}
         case _:

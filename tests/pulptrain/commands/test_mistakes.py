@@ -105,8 +105,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "zebra a b",
             "there is no command 'zebra'",
-            "known: run, tune, explore, kernel, primitive, validate, convert, replay, plot, why, what-if, "
-            "deploy, compare, barvinn, list, show, new, example",
+            "known: run, tune, explore, fit, kernel, primitive, validate, convert, replay, plot, why, "
+            "what-if, deploy, compare, barvinn, list, show, new, example",
         ),
         ("simple-mlp --l1 64KiB", "there is no command 'simple-mlp'", "pulptrain run simple-mlp"),
         (
