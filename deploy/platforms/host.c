@@ -22,7 +22,7 @@
 #define ASAN_UNPOISON_MEMORY_REGION(address, bytes) ((void)(address), (void)(bytes))
 #endif
 
-enum { MOST_CORES = 64, MOST_COMMANDS = 1024, TRANSFERS = 64, POISON = 0xFF };
+enum { MOST_CORES = 64, MOST_COMMANDS = 1 << 16, TRANSFERS = 64, POISON = 0xFF };
 
 char *pt_l1, *pt_l2;
 static char *l3;

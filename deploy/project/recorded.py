@@ -40,7 +40,7 @@ class Recorded:
     losses: list[Sequence[float]] = field(default_factory=list)
     totals: list[float] = field(default_factory=list)
     gains: Mapping[str, float] = field(default_factory=dict)
-    """How far the elements of a result move with what it is made of, by the first number check."""
+    """How far the elements of a result move with what it is made of, by the number check."""
 
     @property
     def compared(self) -> int:

@@ -117,8 +117,6 @@ class Training:
                 self.check.add(Verdict(name, FAILED, why=why))
         batch = self._batch()
         self._iterate(batch, self.check)
-        if self._record is not None:
-            self._record.gains = {name: verdict.gain for name, verdict in self.check.verdicts.items()}
         graph = self.machine.mini.schedule.graph
         values = stirred_values(graph, self._before)
         stirred = self.check.aside(values, "the stirred iteration")
@@ -204,6 +202,8 @@ class Training:
             self.terms.setdefault(name, []).append(float(np.mean(values)))
         if check is not None:
             self._compare_samples(batch, check)
+            if record is not None:
+                record.gains = {name: verdict.gain for name, verdict in check.verdicts.items()}
         self._after()
         if self.machine.not_finite is not None:
             self.not_finite = NotFinite(len(self.losses), self.machine.not_finite)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -22,10 +23,10 @@ RIGHT, REFUSED, NO_NETWORK, WRONG = "right", "refused", "no network", "WRONG"
 
 
 def tried(seed: int, folder: Path) -> tuple[str, str]:
-    """What became of the network of a seed, and why."""
+    """What became of the network of a seed in fp32, its optimizer's states as well, and why."""
     model = drawn(seed)
     file = folder / "drawn.yaml"
-    file.write_text(model.text)
+    file.write_text(re.sub(r", state_dtype: \w+", "", model.text))
     settings = replace(model.settings, dtype="fp32")
     fields = ("cores", "l1", "buffering", "prefetch", "placement", "seed", "dtype")
     try:
