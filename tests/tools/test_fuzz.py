@@ -19,6 +19,7 @@ from typer.main import get_command
 from pulptrain.cli import application
 from tools.fuzz import __main__ as command
 from tools.fuzz import pool as pools
+from tools.fuzz.archives import padded
 from tools.fuzz.folder import OUTPUT_OPTIONS, Asked, place
 from tools.fuzz.mutate import mutated_text
 from tools.fuzz.pool import Pool, minimised
@@ -48,6 +49,17 @@ def test_an_input_is_the_same_for_the_same_seed_and_number() -> None:
     assert [subject(7, number) for number in range(20)] == drawn[:20]
     assert len({item.arguments for item in drawn[:20]}) > 5
     assert {item.kind for item in drawn} == set(KINDS)
+
+
+@pytest.mark.parametrize("bytes_beside", [slice(10, None), slice(6)], ids=["<", ">"])
+def test_bytes_beside_an_80_bit_float_are_zero(bytes_beside: slice) -> None:
+    order = ">" if bytes_beside.start is None else "<"
+    numbers = np.arange(6.0).reshape(2, 3).astype(np.dtype(np.longdouble).newbyteorder(order))
+    dirty = np.frombuffer(numbers.tobytes(), np.uint8).reshape(6, 16).copy()
+    dirty[:, bytes_beside] = 0xAB
+    padded_numbers = padded(np.ndarray((2, 3), numbers.dtype, dirty.tobytes()))
+    assert np.array_equal(padded_numbers, numbers)
+    assert not np.frombuffer(padded_numbers.tobytes(), np.uint8).reshape(6, 16)[:, bytes_beside].any()
 
 
 @pytest.mark.fuzz

@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -180,6 +180,16 @@ def _archive(arrays: Mapping[str, Array], generator: Random) -> bytes:
     return _lying(arrays, generator)
 
 
+def padded(array: Array) -> Array:
+    """The array; of 80-bit floats the bytes beside the number are zero: NumPy leaves what was there."""
+    if array.dtype.char != "g":
+        return array
+    order: Literal["C", "F"] = "C" if array.flags.c_contiguous else "F"
+    raw = np.frombuffer(array.tobytes(order), np.uint8).reshape(-1, array.itemsize).copy()
+    raw[:, slice(6) if array.dtype.byteorder == ">" else slice(10, None)] = 0
+    return np.ndarray(array.shape, array.dtype, raw.tobytes(), order=order)
+
+
 def _sound(arrays: Mapping[str, Array], generator: Random) -> bytes:
     """An archive as `numpy.savez` makes it, or as it might, now and then with something beside the arrays."""
     buffer = io.BytesIO()
@@ -217,11 +227,9 @@ def _sound(arrays: Mapping[str, Array], generator: Random) -> bytes:
 
 
 def _member(archive: zipfile.ZipFile, name: str, array: Array, version: tuple[int, int] = (1, 0)) -> None:
-    if array.dtype.char == "g":  # its bytes that are no part of the numbers hold whatever was there before
-        array = np.positive(array, out=np.zeros_like(array))
     with archive.open(f"{name}.npy", "w", force_zip64=True) as stream, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of versions that older NumPys cannot read
-        np.lib.format.write_array(stream, array, version=version, allow_pickle=True)
+        np.lib.format.write_array(stream, padded(array), version=version, allow_pickle=True)
 
 
 def _lying(arrays: Mapping[str, Array], generator: Random) -> bytes:
