@@ -16,7 +16,7 @@ its pull request 178817 (2026).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Final, Self
@@ -140,17 +140,18 @@ def dtype_of(name: object) -> DType:
     return _BY_NAME[str(name)]
 
 
-def float_of(dtype: object) -> DType | None:
+@cache
+def float_of(dtype: Hashable) -> DType | None:
     """The format of a tensor or array dtype; None of an integer, a mask or another float."""
     return BY_NAME.get(str(dtype))
 
 
-def is_float(dtype: object) -> bool:
+def is_float(dtype: Hashable) -> bool:
     """Whether a tensor or array dtype is one of the formats (and not a mask, an index or a count)."""
-    return str(dtype) in BY_NAME
+    return float_of(dtype) is not None
 
 
-def is_narrow(dtype: object) -> bool:
+def is_narrow(dtype: Hashable) -> bool:
     """Whether it is a format that fp32 results are rounded to."""
     kind = float_of(dtype)
     return kind is not None and kind.is_narrow

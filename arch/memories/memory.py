@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from math import gcd
 
 import numpy as np
@@ -28,7 +29,15 @@ class Storage:
     def __init__(self, level: str, size_bytes: int) -> None:
         self.level = level
         self.size_bytes = size_bytes
-        self.bytes: NDArray[np.uint8] = np.full(size_bytes, POISON_BYTE, dtype=np.uint8)
+
+    @cached_property
+    def bytes(self) -> NDArray[np.uint8]:
+        """All of them; made when somebody first looks: few programs use an L3 of megabytes."""
+        return np.full(self.size_bytes, POISON_BYTE, dtype=np.uint8)
+
+    @property
+    def _is_untouched(self) -> bool:
+        return "bytes" not in self.__dict__
 
     def check(self, address: int, size_bytes: int, what: str) -> None:
         """Raise `InputError` unless [address, address + size_bytes) lies in this memory."""
@@ -61,17 +70,19 @@ class Storage:
 
     def content(self) -> Array:
         """A copy of the bytes up to the last one that is not poison."""
-        last = self.size_bytes
+        last = 0 if self._is_untouched else self.size_bytes
         while last > 0:
             first = max(0, last - BLOCK_BYTES)
             used = np.flatnonzero(self.bytes[first:last] != POISON_BYTE)
             if used.size:
                 return self.bytes[: first + int(used[-1]) + 1].copy()
             last = first
-        return self.bytes[:0].copy()
+        return np.zeros(0, np.uint8)
 
     def set_content(self, content: Array) -> None:
         """Make the memory what it was when `content` was taken of it."""
+        if self._is_untouched and not content.size:
+            return
         self.bytes[: content.size] = content
         self.bytes[content.size :] = POISON_BYTE
 

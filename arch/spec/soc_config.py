@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -167,7 +168,8 @@ def soc_from_parameters(tree: ParameterTree) -> SocTiming:
     return soc
 
 
-def parameter_types() -> dict[str, type]:
+@cache
+def parameter_types() -> Mapping[str, type]:
     """Return the dotted path and type of every parameter a `SocTiming` needs, in the order of its fields."""
     types: dict[str, type] = {}
     for name, block in get_type_hints(SocTiming).items():
