@@ -4,8 +4,11 @@
 A test whose `needs_...` marker names a tool this machine lacks is skipped, and pytest prints why.
 """
 
+import functools
 import gc
+import importlib
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 
@@ -39,6 +42,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     skip_what_lacks_a_tool(items)
     gc.freeze()  # thousands of tests live as long as the process: the collector need not walk them again
     gc.set_threshold(GARBAGE_THRESHOLD, 20, 20)
+    if "torch" in sys.modules:
+        _list_composite_ops_once()
+
+
+def _list_composite_ops_once() -> None:
+    """Of every module that is captured torch 2.13 asks its dispatcher for all its ops, once a namespace."""
+    utils = importlib.import_module("torch._export.utils")
+    found = getattr(utils, "_materialize_cpp_cia_ops", None)
+    if found is not None:
+        utils._materialize_cpp_cia_ops = functools.cache(found)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders of runs get no pictures, which take two seconds: for tests that look at the other files."""
+    from pulptrain.running.pictures import RunPictures
+
+    monkeypatch.setattr(RunPictures, "draw_files", lambda *_: [])
 
 
 @pytest.fixture(autouse=True)

@@ -77,6 +77,14 @@ def sweep_nine_of_ten(
     ]
 
 
+def sweep_two_of_three(rows: Sequence[T]) -> list[object]:
+    """Parameters for all rows: every third as it is, the others marked `sweep`."""
+    return [
+        pytest.param(row, id=str(row), marks=() if place % 3 == 0 else pytest.mark.sweep)
+        for place, row in enumerate(rows)
+    ]
+
+
 def examples(count: int, **others: Any) -> Callable[[T], T]:
     """Settings of a property test that draws `count` examples in `make sweep`, few in `make test`."""
 

@@ -33,11 +33,18 @@ def test_the_accuracy_is_the_committed_one(name: str) -> None:
     assert sample_figures(name, MEASURED) == FIGURES[name]
 
 
-@pytest.mark.parametrize("name", ["icache, cold", "icache, warm", "dma-contention"])
-def test_caches_and_contention_are_met(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("icache, cold", []),
+        ("icache, warm", []),
+        ("dma-contention", [Selection("bytes", ("1024",))]),
+        pytest.param("dma-contention", [Selection("bytes", ("1024", "4096"))], marks=pytest.mark.sweep),
+    ],
+)
+def test_caches_and_contention_are_met(name: str, sizes: list[Selection]) -> None:
     (target,) = (item for item in GOALS if item.set == name)
     item = SETS[name]
-    sizes = [Selection("bytes", ("1024", "4096"))] if name == "dma-contention" else []
     done = runner.validate(item.kind, MEASURED / item.file, workers=1, selections=[*sizes, *item.selections])
     assert len(done.results) == done.asked >= 48
     numbers = figures(done.results, name)

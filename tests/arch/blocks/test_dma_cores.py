@@ -29,6 +29,7 @@ from shared.soc_fixture import (
     soc_timing,
     write,
 )
+from shared.tiers import examples
 
 
 def transfer_cycles(command: Command, timing=None) -> int:  # type: ignore[no-untyped-def]
@@ -130,6 +131,7 @@ def test_aligned_bursts_end_at_multiples_of_their_largest_size(
 LINES = st.sampled_from([4, 12, 64, 100, 256, 700])
 
 
+@examples(200)
 @given(st.booleans(), LINES, st.integers(1, 12), st.integers(0, 300), st.booleans())
 def test_less_latency_or_more_bandwidth_is_never_slower(
     to_l1: bool, line: int, lines: int, offset: int, aligned: bool

@@ -200,6 +200,7 @@ def test_runs_are_drawn_on_one_time_axis(
     assert drawn[2] == drawn[3]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_workflow_of_the_examples_guards_cycles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its commands, on the same file before and after, and on one that takes more."""
     monkeypatch.chdir(tmp_path)
@@ -212,6 +213,7 @@ def test_the_workflow_of_the_examples_guards_cycles(tmp_path: Path, monkeypatch:
     assert [run(new), run(guard)] == [0, WORSE]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_results_and_folders_are_compared_in_python(tmp_path: Path) -> None:
     single, double = (
         pt.run("simple-mlp", functional=False, buffering=buffering) for buffering in ("single", "double")

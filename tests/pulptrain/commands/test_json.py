@@ -81,6 +81,7 @@ def check(content: dict[str, Any]) -> None:
     assert content["units"] == again["units"]
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_object_a_command_prints_explains_itself(
     command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -95,6 +96,7 @@ def test_the_object_a_command_prints_explains_itself(
         assert tuple(op["stalls"]) == STALLS  # a word that nothing was lost to says 0
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_files_of_a_run_and_of_an_exploration_explain_themselves(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

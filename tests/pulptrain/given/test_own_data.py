@@ -69,6 +69,7 @@ def test_arrays_pairs_and_files_are_the_same_samples(folder: Path) -> None:
     assert len(pairs.losses) == 40  # from the beginning again after 32
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_curve_and_picture_are_written_and_read_again(folder: Path) -> None:
     assert run(["run", "sub/m.yaml", "--iterations", "20", "--out", "out", "--quiet"]) == 0
     rows = list(csv.DictReader((folder / "out" / "training.csv").open()))

@@ -108,7 +108,9 @@ def test_ctrl_c_at_any_moment_is_one_line_and_leaves_no_process(seeds: Sequence[
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(1), pytest.param(range(100), marks=pytest.mark.slow)], ids=["one", "100"]
+    "seeds",
+    [pytest.param(range(1), marks=pytest.mark.sweep), pytest.param(range(100), marks=pytest.mark.slow)],
+    ids=["one", "100"],
 )
 def test_killed_at_any_moment_and_begun_again_it_writes_the_same_file(
     seeds: Sequence[int], folder: Path

@@ -93,6 +93,7 @@ def test_what_cannot_be_counted_is_refused_before_anything_runs(
     assert "Traceback" not in error
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_folder_has_a_table_of_activity_and_gives_a_model_scaled_to_a_measurement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

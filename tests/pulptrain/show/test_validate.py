@@ -208,7 +208,11 @@ def test_the_widest_table_fits_100_columns(
     [
         ("icache", ["cores=8", "n_nops=64"], "8-64:cold"),
         ("overlap", ["kernel=asm_1x1", "cores=2"], "asm_1x1-16x16x16-c2-L2toL1-A:kernel"),
-        ("dma-contention", ["bytes=1024", "traffic=seq_1of2"], "L2toL1-1024-seq_1of2-0-0"),
+        (
+            "dma-contention",
+            ["bytes=1024", "traffic=seq_1of2", "n_traffic_cores=0,1"],
+            "L2toL1-1024-seq_1of2-0-0",
+        ),
         ("micro", ["name=nop,mutex_lock_unlock_min", "cores=1,2"], "cluster_pe0-nop-1-64-4-static-0"),
     ],
 )
