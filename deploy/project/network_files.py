@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arch.spec.program import Place
+from arch.spec.timing import SocTiming
 from deploy.calls.call import source_of
 from deploy.program.buffers import Buffers, Names
 from deploy.program.network_text import float_text, ops_text
@@ -43,15 +44,18 @@ def tensor_text(place: Place, tensor: Tensor, room: float = 0.0) -> str:
     return f'{{"{place.name}", {place_text(place)}, {whole}, {float_text(room)}}}'
 
 
-def network_h(name: str, programs: Sequence[NetworkProgram], cores: int, level_bytes: dict[str, int]) -> str:
+def network_h(
+    name: str, programs: Sequence[NetworkProgram], timing: SocTiming, level_bytes: dict[str, int]
+) -> str:
     """Every buffer with its address; sizes and lifetimes beside it."""
     lines = [
         f"/* {name}: every buffer, its address in its level, its size and the ops it lives through. */",
         "#ifndef NETWORK_H",
         "#define NETWORK_H",
         "",
-        f"#define NETWORK_CORES {cores}",
+        f"#define NETWORK_CORES {timing.cores}",
         *[f"#define NETWORK_{level.upper()}_BYTES {size}u" for level, size in level_bytes.items()],
+        f"#define NETWORK_L2_OF_TARGET_BYTES {timing.l2.size_bytes}u",
         "",
     ]
     written: set[str] = set()

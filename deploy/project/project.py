@@ -58,7 +58,7 @@ def project_of(
     kernels = tuple(sorted({kernel for program in programs for kernel in program.statements.kernels}))
     peaks = {level: max(schedule.peak_bytes.get(level, 0) for schedule in schedules) for level in LEVELS}
     text = {
-        "network.h": network_h(name, programs, timing.cores, peaks),
+        "network.h": network_h(name, programs, timing, peaks),
         "network.c": network_c(name, programs, len(varying), recorded),
         **{f"{KERNELS}/{file}": source for file, source in sources(kernels).items()},
         **{f"{PLATFORM}/{file}": _shipped("platforms", file) for file in PLATFORM_FILES},

@@ -51,6 +51,21 @@ def test_one_core_without_an_operating_system(run: Exported, tmp_path: Path) -> 
     assert [measured.name for measured in read_log(tmp_path / "log.txt")] == ops
 
 
+@pytest.mark.needs_gcc
+def test_code_and_buffers_are_held_against_the_l2_of_the_target(run: Exported, tmp_path: Path) -> None:
+    folder = written(run.project(), tmp_path / "net")
+    fits = made(folder, goal="size")
+    buffers, code, l2, held = map(int, re.findall(r"\b\d+\b", fits.stdout))
+    assert fits.returncode == 0
+    assert buffers == run.outcome.summary["peak_bytes"]["l2"]
+    assert l2 == run.outcome.timing.l2.size_bytes
+    assert held == sum((folder / name).stat().st_size for name in ("data.bin", "expected.bin"))
+    assert code > 1000
+    header = (folder / "network.h").read_text()
+    (folder / "network.h").write_text(re.sub(r"(OF_TARGET_BYTES) \d+", rf"\1 {buffers + code - 1}", header))
+    assert made(folder, goal="size").returncode == 2
+
+
 @pytest.mark.needs_rv32
 def test_rv32_in_user_mode(run: Exported, tmp_path: Path) -> None:
     folder = written(run.project(), tmp_path / "net")
