@@ -73,8 +73,11 @@ def print_rows(rows: Sequence[Row]) -> None:
         console = Console(width=PIPED_WIDTH)
     titles = list(rows[0]) if rows else []
     figures = [title for title in titles if title != DESCRIPTION]
-    needed_width = console.measure(_table(rows, figures)).maximum + DESCRIPTION_WIDTH
-    if figures == titles or needed_width <= console.width:
+
+    def has_room() -> bool:
+        return console.measure(_table(rows, figures)).maximum + DESCRIPTION_WIDTH <= console.width
+
+    if figures == titles or has_room():
         console.print(_table(rows, titles))
         return
     console.print(_table(rows, figures))
