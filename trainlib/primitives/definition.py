@@ -10,8 +10,8 @@ file that ends in `PRIMITIVE = ...`:
 2. `plan(attributes, inputs, where)`: input tensors (batch first) to a `LayerPlan`: shape of the output,
    parameters, what is saved for the backward pass, numbers the steps need. Raises ShapeError.
 3. Steps. Roles are the names a step knows tensors by: ``x``, ``x1`` ... inputs, ``y``, ``y1`` ... outputs,
-   parameters as named in the plan, and a ``d`` before any of these for its gradient. In `reads` and `writes`
-   a role ending in ``?`` is dropped where the layer lacks it (``b?``: no bias) or nobody needs it (``db?`` of
+   parameters as named in the plan, and a ``d`` before any of these for its gradient. In ``x w b? -> y`` a
+   role ending in ``?`` is dropped where the layer lacks it (``b?``: no bias) or nobody needs it (``db?`` of
    a frozen layer), ``x*`` and ``dx*`` stand for all inputs and all needed input gradients. A backward step
    appears in the graph if one of its results is needed; what no step writes is no step's business.
 4. Each step has an untiled NumPy `reference` and a lowering (`trainlib.ir.steps.StepLowering`) that share no
@@ -35,7 +35,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Annotated, Any
+from types import MappingProxyType
+from typing import Annotated, Any, Self
 
 import numpy as np
 from pydantic import Field
@@ -109,6 +110,19 @@ class Step:
     reference: Reference
     lowering: StepLowering
     variants: Mapping[str, Variant] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        moves: str,
+        reference: Reference,
+        lowering: StepLowering,
+        variants: Mapping[str, Variant] = MappingProxyType({}),
+    ) -> Self:
+        """The step that reads and writes what `moves` says: ``x w b? -> y``."""
+        reads, writes = (tuple(side.split()) for side in moves.split("->"))
+        return cls(name, reads, writes, reference, lowering, variants)
 
     def offered(self, attributes: Mapping[str, Any]) -> tuple[str, ...]:
         """The variants that can do an op with these attributes."""

@@ -84,18 +84,13 @@ PRIMITIVE = LayerPrimitive(
     schema=LayerSchema,
     plan=_plan,
     steps=(
-        Step("FW", ("x", "w"), ("y",), _reference, _Forward()),
-        Step(
-            "WG",
-            ("dy",),
-            ("dw",),
-            lambda op, values: {"dw": values["dy"][:, 0].sum(axis=0)},
-            _WeightGradient(),
+        Step.of("FW", "x w -> y", _reference, _Forward()),
+        Step.of(
+            "WG", "dy -> dw", lambda op, values: {"dw": values["dy"][:, 0].sum(axis=0)}, _WeightGradient()
         ),
-        Step(
+        Step.of(
             "IG",
-            ("dy",),
-            ("dx",),
+            "dy -> dx",
             lambda op, values: {"dx": values["dy"][:, 1:]},
             ShiftLowering(lambda op: (-1, 0), lambda op: 0.0),
         ),

@@ -191,8 +191,8 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step("FW", ("x", "w"), ("y",), _reference_forward, _Forward()),
-        Step("WG", ("x", "dy"), ("dw",), _reference_weight_gradient, _WeightGradient()),
+        Step.of("FW", "x w -> y", _reference_forward, _Forward()),
+        Step.of("WG", "x dy -> dw", _reference_weight_gradient, _WeightGradient()),
     ),
     examples=(
         Example({"vocabulary": 5, "features": 4}, (DrawnInput((6,), INT32, 0, 5),)),

@@ -76,8 +76,8 @@ PRIMITIVE = LayerPrimitive(
     schema=LayerSchema,
     plan=_plan,
     steps=(
-        Step("FW", ("x",), ("y",), _forward, Rows(_forward_passes)),
-        Step("IG", ("y", "dy"), ("dx",), _backward, Rows(_gradient_passes)),
+        Step.of("FW", "x -> y", _forward, Rows(_forward_passes)),
+        Step.of("IG", "y dy -> dx", _backward, Rows(_gradient_passes)),
     ),
     examples=(
         Example(inputs=((7,),)),

@@ -85,36 +85,29 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step("FW_Q", ("x", "wq", "bq?"), ("q",), reference.projection("q"), Projection()),
-        Step("FW_K", ("x", "wk", "bk?"), ("k",), reference.projection("k"), Projection()),
-        Step("FW_V", ("x", "wv", "bv?"), ("v",), reference.projection("v"), Projection()),
-        Step("FW_SCORES", ("q", "k"), ("s",), reference.scores, HeadScores("q", "k", "s", scaled=True)),
-        Step("FW_SOFTMAX", ("s",), ("p",), reference.probabilities, Probabilities()),
-        Step("FW_CONTEXT", ("v", "p"), ("map",), reference.context, HeadSum("v", "p", "map", "keys")),
-        Step("FW", ("map", "wo", "bo?"), ("y",), reference.output, OutputProjection()),
-        Step("WG_O", ("dy", "map"), ("dwo", "dbo?"), reference.output_weight, OutputWeightGradient()),
-        Step("IG_CONTEXT", ("dy", "wo"), ("dmap",), reference.output_gradient, OutputGradient()),
-        Step(
-            "IG_V", ("dmap", "p"), ("dv",), reference.values_gradient, HeadSum("dmap", "p", "dv", "queries")
-        ),
-        Step(
+        Step.of("FW_Q", "x wq bq? -> q", reference.projection("q"), Projection()),
+        Step.of("FW_K", "x wk bk? -> k", reference.projection("k"), Projection()),
+        Step.of("FW_V", "x wv bv? -> v", reference.projection("v"), Projection()),
+        Step.of("FW_SCORES", "q k -> s", reference.scores, HeadScores("q", "k", "s", scaled=True)),
+        Step.of("FW_SOFTMAX", "s -> p", reference.probabilities, Probabilities()),
+        Step.of("FW_CONTEXT", "v p -> map", reference.context, HeadSum("v", "p", "map", "keys")),
+        Step.of("FW", "map wo bo? -> y", reference.output, OutputProjection()),
+        Step.of("WG_O", "dy map -> dwo dbo?", reference.output_weight, OutputWeightGradient()),
+        Step.of("IG_CONTEXT", "dy wo -> dmap", reference.output_gradient, OutputGradient()),
+        Step.of("IG_V", "dmap p -> dv", reference.values_gradient, HeadSum("dmap", "p", "dv", "queries")),
+        Step.of(
             "IG_SOFTMAX",
-            ("dmap", "v"),
-            ("dp",),
+            "dmap v -> dp",
             reference.probabilities_gradient,
             HeadScores("dmap", "v", "dp", scaled=False),
         ),
-        Step("IG_SCORES", ("p", "dp"), ("ds",), reference.scores_gradient, ProbabilityGradient()),
-        Step("IG_Q", ("k", "ds"), ("dq",), reference.queries_gradient, HeadSum("k", "ds", "dq", "keys")),
-        Step("IG_K", ("q", "ds"), ("dk",), reference.keys_gradient, HeadSum("q", "ds", "dk", "queries")),
-        Step(
-            "WG_Q", ("dq", "x"), ("dwq", "dbq?"), reference.projection_weight("q"), ProjectionWeightGradient()
-        ),
-        Step("WG_K", ("dk", "x"), ("dwk",), reference.projection_weight("k"), ProjectionWeightGradient()),
-        Step(
-            "WG_V", ("dv", "x"), ("dwv", "dbv?"), reference.projection_weight("v"), ProjectionWeightGradient()
-        ),
-        Step("IG", ("dq", "dk", "dv", "wq", "wk", "wv"), ("dx",), reference.input_gradient, InputGradient()),
+        Step.of("IG_SCORES", "p dp -> ds", reference.scores_gradient, ProbabilityGradient()),
+        Step.of("IG_Q", "k ds -> dq", reference.queries_gradient, HeadSum("k", "ds", "dq", "keys")),
+        Step.of("IG_K", "q ds -> dk", reference.keys_gradient, HeadSum("q", "ds", "dk", "queries")),
+        Step.of("WG_Q", "dq x -> dwq dbq?", reference.projection_weight("q"), ProjectionWeightGradient()),
+        Step.of("WG_K", "dk x -> dwk", reference.projection_weight("k"), ProjectionWeightGradient()),
+        Step.of("WG_V", "dv x -> dwv dbv?", reference.projection_weight("v"), ProjectionWeightGradient()),
+        Step.of("IG", "dq dk dv wq wk wv -> dx", reference.input_gradient, InputGradient()),
     ),
     examples=(
         Example({"heads": 2, "bias": True}, ((5, 6),), roundings=12),

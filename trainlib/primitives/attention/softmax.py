@@ -182,17 +182,15 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step(
+        Step.of(
             "FW",
-            ("x",),
-            ("y",),
+            "x -> y",
             _forward,
             Rows(lambda rows, op: softmax_passes(rows, "x", "y", op.attributes["exponential"])),
         ),
-        Step(
+        Step.of(
             "IG",
-            ("y", "dy"),
-            ("dx",),
+            "y dy -> dx",
             _backward,
             Rows(lambda rows, op: softmax_gradient_passes(rows, "y", "dy", "dx")),
         ),

@@ -87,17 +87,11 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step("FW", ("x", "w", "b?"), ("y",), _of_images(reference.forward), convolution_step("y", STRATEGY)),
-        Step(
-            "WG",
-            ("x", "dy"),
-            ("dw", "db?"),
-            _of_images(reference.weight_gradient),
-            convolution_step("dw", STRATEGY),
+        Step.of("FW", "x w b? -> y", _of_images(reference.forward), convolution_step("y", STRATEGY)),
+        Step.of(
+            "WG", "x dy -> dw db?", _of_images(reference.weight_gradient), convolution_step("dw", STRATEGY)
         ),
-        Step(
-            "IG", ("dy", "w"), ("dx",), _of_images(reference.input_gradient), convolution_step("dx", STRATEGY)
-        ),
+        Step.of("IG", "dy w -> dx", _of_images(reference.input_gradient), convolution_step("dx", STRATEGY)),
     ),
     examples=(
         Example({"out_channels": 3, "kernel": 3}, ((2, 9),), kernels=("mm_M", "mm_unroll_2x4")),

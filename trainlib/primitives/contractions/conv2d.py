@@ -96,9 +96,9 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step("FW", ("x", "w", "b?"), ("y",), reference.forward, convolution_step("y", STRATEGY)),
-        Step("WG", ("x", "dy"), ("dw", "db?"), reference.weight_gradient, convolution_step("dw", STRATEGY)),
-        Step("IG", ("dy", "w"), ("dx",), reference.input_gradient, convolution_step("dx", STRATEGY)),
+        Step.of("FW", "x w b? -> y", reference.forward, convolution_step("y", STRATEGY)),
+        Step.of("WG", "x dy -> dw db?", reference.weight_gradient, convolution_step("dw", STRATEGY)),
+        Step.of("IG", "dy w -> dx", reference.input_gradient, convolution_step("dx", STRATEGY)),
     ),
     examples=CONV2D_EXAMPLES,
     layouts=("CHW", "HWC"),

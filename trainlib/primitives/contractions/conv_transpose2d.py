@@ -109,9 +109,9 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step("FW", ("x", "w", "b?"), ("y",), _forward, transposed_step("y", DirectLoops(scattered=True))),
-        Step("WG", ("x", "dy"), ("dw", "db?"), _weight_gradient, transposed_step("dw", DirectLoops())),
-        Step("IG", ("dy", "w"), ("dx",), _input_gradient, transposed_step("dx", DirectLoops())),
+        Step.of("FW", "x w b? -> y", _forward, transposed_step("y", DirectLoops(scattered=True))),
+        Step.of("WG", "x dy -> dw db?", _weight_gradient, transposed_step("dw", DirectLoops())),
+        Step.of("IG", "dy w -> dx", _input_gradient, transposed_step("dx", DirectLoops())),
     ),
     examples=(
         Example({"out_channels": 3, "kernel": 3, "stride": 2, "padding": 1, "bias": True}, ((2, 3, 4),)),

@@ -50,22 +50,16 @@ PRIMITIVE = LayerPrimitive(
     schema=WindowSchema,
     plan=_plan,
     steps=(
-        Step("FW", ("x", "w", "b?"), ("y",), reference.forward, convolution_step("y", _STRATEGY)),
-        Step(
+        Step.of("FW", "x w b? -> y", reference.forward, convolution_step("y", _STRATEGY)),
+        Step.of(
             "WG",
-            ("x", "dy"),
-            ("dw", "db?"),
+            "x dy -> dw db?",
             reference.weight_gradient,
             convolution_step("dw", _STRATEGY),
             _published("dw"),
         ),
-        Step(
-            "IG",
-            ("dy", "w"),
-            ("dx",),
-            reference.input_gradient,
-            convolution_step("dx", _STRATEGY),
-            _published("dx"),
+        Step.of(
+            "IG", "dy w -> dx", reference.input_gradient, convolution_step("dx", _STRATEGY), _published("dx")
         ),
     ),
     examples=(

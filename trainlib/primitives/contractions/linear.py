@@ -86,9 +86,9 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step("FW", ("x", "w", "b?"), ("y",), reference.forward, _step("y")),
-        Step("WG", ("x", "dy"), ("dw", "db?"), reference.weight_gradient, _step("dw")),
-        Step("IG", ("dy", "w"), ("dx",), reference.input_gradient, _step("dx")),
+        Step.of("FW", "x w b? -> y", reference.forward, _step("y")),
+        Step.of("WG", "x dy -> dw db?", reference.weight_gradient, _step("dw")),
+        Step.of("IG", "dy w -> dx", reference.input_gradient, _step("dx")),
     ),
     examples=(
         Example({"out_features": 5}, ((9,),), kernels=("mm", "mm_M", "mm_unroll_2x2")),

@@ -213,9 +213,9 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step("FW", ("x", "x1"), ("y",), reference.forward, _Product("y")),
-        Step("IG", ("dy", "x1"), ("dx",), reference.left_gradient, _Product("x")),
-        Step("IG1", ("x", "dy"), ("dx1",), reference.right_gradient, _Product("x1")),
+        Step.of("FW", "x x1 -> y", reference.forward, _Product("y")),
+        Step.of("IG", "dy x1 -> dx", reference.left_gradient, _Product("x")),
+        Step.of("IG1", "x dy -> dx1", reference.right_gradient, _Product("x1")),
     ),
     examples=(
         Example(inputs=((2, 1, 3, 4), (5, 4, 2)), kernels=("mm", "mm_M")),

@@ -124,18 +124,13 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step(
-            "FW",
-            ("x", "w", "b?"),
-            ("y",),
-            lambda op, values: reference.forward(op, _reference(op, values)),
-            _step("y"),
+        Step.of(
+            "FW", "x w b? -> y", lambda op, values: reference.forward(op, _reference(op, values)), _step("y")
         ),
-        Step("WG", ("x", "dy"), ("dw", "db?"), _weight_gradient, _step("dw"), _direct("dw")),
-        Step(
+        Step.of("WG", "x dy -> dw db?", _weight_gradient, _step("dw"), _direct("dw")),
+        Step.of(
             "IG",
-            ("dy", "w"),
-            ("dx",),
+            "dy w -> dx",
             lambda op, values: reference.input_gradient(op, _reference(op, values)),
             _step("dx"),
             _direct("dx"),

@@ -186,18 +186,16 @@ PRIMITIVE = LayerPrimitive(
     schema=LayerSchema,
     plan=_plan,
     steps=(
-        Step("FW", ("x", "x1"), ("y",), _forward, _Forward()),
-        Step(
+        Step.of("FW", "x x1 -> y", _forward, _Forward()),
+        Step.of(
             "IG",
-            ("dy",),
-            ("dx",),
+            "dy -> dx",
             lambda op, values: {"dx": reduced(op, values["dy"], op.attributes["left"])},
             BroadcastGradient(),
         ),
-        Step(
+        Step.of(
             "IG1",
-            ("dy",),
-            ("dx1",),
+            "dy -> dx1",
             lambda op, values: {"dx1": reduced(op, values["dy"], op.attributes["right"])},
             BroadcastGradient(),
         ),

@@ -83,11 +83,10 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step("FW", ("x",), ("y",), _forward, _Forward()),
-        Step(
+        Step.of("FW", "x -> y", _forward, _Forward()),
+        Step.of(
             "IG",
-            ("dy",),
-            ("dx",),
+            "dy -> dx",
             lambda op, values: {"dx": reduced(op, values["dy"], op.attributes["left"])},
             BroadcastGradient(),
         ),

@@ -70,8 +70,8 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step("FW", ("w",), ("y",), _reference, _Forward()),
-        Step("WG", ("dy",), ("dw",), lambda op, values: {"dw": values["dy"].sum(axis=0)}, PositionGradient()),
+        Step.of("FW", "w -> y", _reference, _Forward()),
+        Step.of("WG", "dy -> dw", lambda op, values: {"dw": values["dy"].sum(axis=0)}, PositionGradient()),
     ),
     examples=(
         Example({"shape": [5, 4]}, (COUNTED,), batches=(1, 3)),

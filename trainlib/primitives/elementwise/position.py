@@ -77,8 +77,8 @@ PRIMITIVE = LayerPrimitive(
     schema=LayerSchema,
     plan=_plan,
     steps=(
-        Step("FW", ("x", "w"), ("y",), _reference, _Forward()),
-        Step("WG", ("dy",), ("dw",), lambda op, values: {"dw": values["dy"].sum(axis=0)}, PositionGradient()),
+        Step.of("FW", "x w -> y", _reference, _Forward()),
+        Step.of("WG", "dy -> dw", lambda op, values: {"dw": values["dy"].sum(axis=0)}, PositionGradient()),
     ),
     examples=(
         Example(inputs=((5, 4),), batches=(1, 3)),

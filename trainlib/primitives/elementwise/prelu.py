@@ -166,9 +166,9 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step("FW", ("x", "w"), ("y",), _forward, _Elementwise("prelu_fw", "x", "y")),
-        Step("WG", ("x", "dy"), ("dw",), _weights, _SlopeGradient()),
-        Step("IG", ("x", "w", "dy"), ("dx",), _backward, _Elementwise("prelu_bw", "dy", "dx")),
+        Step.of("FW", "x w -> y", _forward, _Elementwise("prelu_fw", "x", "y")),
+        Step.of("WG", "x dy -> dw", _weights, _SlopeGradient()),
+        Step.of("IG", "x w dy -> dx", _backward, _Elementwise("prelu_bw", "dy", "dx")),
     ),
     examples=(
         Example(inputs=((7,),)),

@@ -22,10 +22,9 @@ def _sum(nest: str) -> ElementwiseLowering:
 
 PRIMITIVE = InternalPrimitive(
     name="accumulate",
-    step=Step(
+    step=Step.of(
         "ACC",
-        ("a", "b"),
-        ("sum",),
+        "a b -> sum",
         lambda op, values: {"sum": np.sum([values["a"], values["b"]], axis=0)},
         _sum(VECTOR_ADD),
         {AS_PUBLISHED: Variant(_sum(BROADCAST_ADD))},

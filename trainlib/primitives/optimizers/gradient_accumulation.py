@@ -38,10 +38,9 @@ _LOOP = VectorLoop(
 
 PRIMITIVE = InternalPrimitive(
     name="gradient_accumulation",
-    step=Step(
+    step=Step.of(
         "ACCUMULATE",
-        ("total", "dw", "count"),
-        ("total_updated", "count_updated"),
+        "total dw count -> total_updated count_updated",
         _reference,
         ElementwiseLowering(lambda op: (_LOOP,), numbers=("count", "count_updated"), batched=False),
     ),

@@ -43,10 +43,9 @@ _CLIPPING = VectorLoop("clip_by_value", ("dw", "dw_clipped"), ("dw",), ("dw_clip
 
 VALUE = InternalPrimitive(
     name="clip_by_value",
-    step=Step(
+    step=Step.of(
         "CLIP_VALUE",
-        ("dw",),
-        ("dw_clipped",),
+        "dw -> dw_clipped",
         _clipped_reference,
         ElementwiseLowering(lambda op: (_CLIPPING,), batched=False),
     ),
@@ -82,7 +81,7 @@ class _Squares(NoMatmul):
 
 
 SQUARES = InternalPrimitive(
-    name="gradient_squares", step=Step("SQUARES", ("dw",), ("squares",), _squares_reference, _Squares())
+    name="gradient_squares", step=Step.of("SQUARES", "dw -> squares", _squares_reference, _Squares())
 )
 
 
@@ -144,7 +143,7 @@ class _Scale(NoMatmul):
 
 
 SCALE = InternalPrimitive(
-    name="clip_scale", step=Step("SCALE", ("squares",), ("scale",), _scale_reference, _Scale())
+    name="clip_scale", step=Step.of("SCALE", "squares -> scale", _scale_reference, _Scale())
 )
 
 _PRODUCT = VectorLoop(
@@ -157,10 +156,9 @@ _PRODUCT = VectorLoop(
 
 APPLY = InternalPrimitive(
     name="scale_gradient",
-    step=Step(
+    step=Step.of(
         "CLIP_NORM",
-        ("dw", "scale"),
-        ("dw_clipped",),
+        "dw scale -> dw_clipped",
         lambda op, values: {"dw_clipped": np.multiply(values["scale"], values["dw"], dtype=np.float64)},
         ElementwiseLowering(lambda op: (_PRODUCT,), numbers=("scale",), batched=False),
     ),

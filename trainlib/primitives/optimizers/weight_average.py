@@ -36,10 +36,9 @@ _LOOP = VectorLoop(
 
 PRIMITIVE = InternalPrimitive(
     name="weight_average",
-    step=Step(
+    step=Step.of(
         "UPD_AVERAGE",
-        ("average", "w", "count"),
-        ("average_updated", "count_updated"),
+        "average w count -> average_updated count_updated",
         _reference,
         ElementwiseLowering(lambda op: (_LOOP,), numbers=("count", "count_updated"), batched=False),
     ),

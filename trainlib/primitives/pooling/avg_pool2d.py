@@ -35,8 +35,8 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step("FW", ("x",), ("y",), average_reference, average_forward()),
-        Step("IG", ("dy",), ("dx",), average_gradient_reference, average_backward()),
+        Step.of("FW", "x -> y", average_reference, average_forward()),
+        Step.of("IG", "dy -> dx", average_gradient_reference, average_backward()),
     ),
     examples=(
         Example({"kernel": 2}, ((3, 6, 4),)),

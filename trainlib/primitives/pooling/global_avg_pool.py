@@ -27,8 +27,8 @@ PRIMITIVE = LayerPrimitive(
     schema=LayerSchema,
     plan=_plan,
     steps=(
-        Step("FW", ("x",), ("y",), average_reference, GlobalAverageForward()),
-        Step("IG", ("dy",), ("dx",), average_gradient_reference, average_backward()),
+        Step.of("FW", "x -> y", average_reference, GlobalAverageForward()),
+        Step.of("IG", "dy -> dx", average_gradient_reference, average_backward()),
     ),
     examples=(Example({}, ((3, 4, 5),)), Example({}, ((5, 1, 1),)), Example({}, ((1, 6, 6),))),
 )

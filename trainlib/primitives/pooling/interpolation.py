@@ -228,8 +228,8 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step("FW", ("x",), ("y",), _forward, _Forward()),
-        Step("IG", ("dy",), ("dx",), _backward, _InputGradient()),
+        Step.of("FW", "x -> y", _forward, _Forward()),
+        Step.of("IG", "dy -> dx", _backward, _InputGradient()),
     ),
     examples=(
         Example({"scale": 2}, ((2, 3, 4),)),

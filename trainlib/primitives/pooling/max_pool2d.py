@@ -130,28 +130,22 @@ PRIMITIVE = LayerPrimitive(
     schema=PoolingSchema,
     plan=_plan,
     steps=(
-        Step(
-            "FW",
-            ("x",),
-            ("y", "argmax"),
-            _reference_forward,
-            PoolingForward("maxpool_fw_argmax", _tile_forward),
+        Step.of(
+            "FW", "x -> y argmax", _reference_forward, PoolingForward("maxpool_fw_argmax", _tile_forward)
         ),
-        Step(
+        Step.of(
             "IG",
-            ("argmax", "dy"),
-            ("dx",),
+            "argmax dy -> dx",
             _reference_backward,
             PoolingBackward("maxpool_bw_argmax", {"G": "dx", "Y": "dy", "I": "argmax"}, _tile_backward),
         ),
     ),
     published=AsPublished(
         (
-            Step("FW", ("x",), ("y",), _reference_forward, PoolingForward("maxpool_fw", _tile_forward)),
-            Step(
+            Step.of("FW", "x -> y", _reference_forward, PoolingForward("maxpool_fw", _tile_forward)),
+            Step.of(
                 "IG",
-                ("x", "dy"),
-                ("dx",),
+                "x dy -> dx",
                 _reference_search,
                 PoolingBackward("maxpool_bw", {"X": "x", "G": "dx", "Y": "dy"}, _tile_search),
             ),

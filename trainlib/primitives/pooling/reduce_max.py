@@ -133,8 +133,8 @@ MAX = LayerPrimitive(
     schema=_Schema,
     plan=_plan(True),
     steps=(
-        Step("FW", ("x",), ("y",), _forward, _Forward()),
-        Step("IG", ("x", "y", "dy"), ("dx",), _backward, _InputGradient()),
+        Step.of("FW", "x -> y", _forward, _Forward()),
+        Step.of("IG", "x y dy -> dx", _backward, _InputGradient()),
     ),
     examples=_examples(),
 )

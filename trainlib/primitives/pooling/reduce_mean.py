@@ -169,8 +169,8 @@ MEAN = LayerPrimitive(
     schema=AxesSchema,
     plan=_plan_mean,
     steps=(
-        Step("FW", ("x",), ("y",), _forward, _Forward()),
-        Step("IG", ("dy",), ("dx",), _backward, _InputGradient()),
+        Step.of("FW", "x -> y", _forward, _Forward()),
+        Step.of("IG", "dy -> dx", _backward, _InputGradient()),
     ),
     examples=(
         Example({"axes": [0]}, ((12, 2),)),

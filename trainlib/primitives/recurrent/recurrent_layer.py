@@ -93,41 +93,33 @@ def _stepwise_names(length: int) -> tuple[str, ...]:
 
 
 def _whole_steps(cell: Cell, reference: CellReference) -> tuple[Step, ...]:
-    states = ("x1?", "x2?") if cell.has_cell else ("x1?",)
-    second = "gh" if cell.hidden_gradient else "g"
+    states = "x1? x2?" if cell.has_cell else "x1?"
+    gradients = "g gh" if cell.hidden_gradient else "g"
     kept = [role for role in cell.uses if role in cell.saved]
     needs_state = "y" in cell.uses or "before" in cell.uses
     given = [*(["x1?"] if "before" in cell.uses else []), *(["x2?"] if cell.has_cell else [])]
+    read = " ".join([*(["y"] if needs_state else []), "dy", *kept, "wh", *given])
     return (
-        Step(
+        Step.of(
             "FW",
-            ("x", "wx", "wh", "bx?", "bh?", *states),
-            ("y", *cell.saved),
+            f"x wx wh bx? bh? {states} -> y {' '.join(cell.saved)}",
             shared.forward(reference),
             Forward(cell),
         ),
-        Step(
+        Step.of(
             "BPTT",
-            (*(["y"] if needs_state else []), "dy", *kept, "wh", *given),
-            ("g", *(["gh"] if cell.hidden_gradient else []), *(f"d{role}" for role in states)),
+            f"{read} -> {gradients} {states.replace('x', 'dx')}",
             shared.backward(reference),
             Backward(cell),
         ),
-        Step(
-            "WG_X",
-            ("x", "g"),
-            ("dwx", "dbx?"),
-            shared.input_weight_gradient,
-            WeightGradient(cell, "features"),
-        ),
-        Step(
+        Step.of("WG_X", "x g -> dwx dbx?", shared.input_weight_gradient, WeightGradient(cell, "features")),
+        Step.of(
             "WG",
-            ("y", second, "x1?"),
-            ("dwh", "dbh?"),
+            f"y {gradients.rsplit(maxsplit=1)[-1]} x1? -> dwh dbh?",
             shared.weight_gradient,
             WeightGradient(cell, "hidden"),
         ),
-        Step("IG", ("g", "wx"), ("dx",), shared.input_gradient, InputGradient(cell)),
+        Step.of("IG", "g wx -> dx", shared.input_gradient, InputGradient(cell)),
     )
 
 

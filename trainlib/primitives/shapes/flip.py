@@ -76,8 +76,8 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step("FW", ("x",), ("y",), lambda op, values: {"y": _mirrored(op, values["x"])}, _Lowering()),
-        Step("IG", ("dy",), ("dx",), lambda op, values: {"dx": _mirrored(op, values["dy"])}, _Lowering()),
+        Step.of("FW", "x -> y", lambda op, values: {"y": _mirrored(op, values["x"])}, _Lowering()),
+        Step.of("IG", "dy -> dx", lambda op, values: {"dx": _mirrored(op, values["dy"])}, _Lowering()),
     ),
     examples=(
         Example({"axes": [0]}, ((7,),)),

@@ -86,8 +86,8 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step("FW", ("x",), ("y",), _forward, _Lowering()),
-        Step("IG", ("dy",), ("dx",), _backward, _Lowering()),
+        Step.of("FW", "x -> y", _forward, _Lowering()),
+        Step.of("IG", "dy -> dx", _backward, _Lowering()),
     ),
     examples=(Example({"to": "HWC"}, ((3, 4, 5),)), Example({"to": "CHW"}, ((4, 5, 3),))),
     internal=True,

@@ -58,19 +58,17 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step(
+        Step.of(
             "FW",
-            ("x",),
-            ("y",),
+            "x -> y",
             _forward,
             ShiftLowering(
                 lambda op: [before for before, _ in op.attributes["pads"]], lambda op: op.attributes["value"]
             ),
         ),
-        Step(
+        Step.of(
             "IG",
-            ("dy",),
-            ("dx",),
+            "dy -> dx",
             _backward,
             ShiftLowering(lambda op: [-before for before, _ in op.attributes["pads"]], lambda op: 0.0),
         ),

@@ -72,8 +72,8 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step("FW", ("x",), ("y",), _forward, ShiftLowering(lambda op: _shift(op, -1), lambda op: 0.0)),
-        Step("IG", ("dy",), ("dx",), _backward, ShiftLowering(lambda op: _shift(op, 1), lambda op: 0.0)),
+        Step.of("FW", "x -> y", _forward, ShiftLowering(lambda op: _shift(op, -1), lambda op: 0.0)),
+        Step.of("IG", "dy -> dx", _backward, ShiftLowering(lambda op: _shift(op, 1), lambda op: 0.0)),
     ),
     examples=(
         Example({"stop": 3}, ((7,),)),

@@ -74,7 +74,7 @@ PRIMITIVE = LayerPrimitive(
     name="split",
     schema=_Schema,
     plan=_plan,
-    steps=(Step("FW", ("x",), ("y*",), _forward, Split()), Step("IG", ("dy*",), ("dx",), _backward, Join())),
+    steps=(Step.of("FW", "x -> y*", _forward, Split()), Step.of("IG", "dy* -> dx", _backward, Join())),
     examples=(
         Example({"sizes": [3, 4]}, ((7,),)),
         Example({"axis": 1, "sizes": [1, 2, 1]}, ((2, 4, 3),)),

@@ -125,8 +125,8 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step("FW", ("x",), ("y",), _forward, _Lowering(), _PUBLISHED),
-        Step("IG", ("dy",), ("dx",), _backward, _Lowering(), _PUBLISHED),
+        Step.of("FW", "x -> y", _forward, _Lowering(), _PUBLISHED),
+        Step.of("IG", "dy -> dx", _backward, _Lowering(), _PUBLISHED),
     ),
     examples=(
         Example({"axes": [1, 0]}, ((4, 5),)),
