@@ -10,8 +10,10 @@ import numpy as np
 
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Array
-from trainlib.primitives.definition import Shape, Values
+from trainlib.primitives.definition import Values
 from trainlib.primitives.norms.norm import BIASED
+
+_RUNNING = ("running_mean", "running_var")
 
 
 def _kind(x: Array) -> type[np.floating[Any]]:
@@ -19,129 +21,134 @@ def _kind(x: Array) -> type[np.floating[Any]]:
     return np.float64 if x.dtype == np.float64 else np.float32
 
 
-def _view(op: Op, x: Array) -> tuple[Shape, tuple[int, ...], Shape, tuple[int, ...]]:
-    """(shape of a view of x, axes of a mean, shape of a parameter there, axes that share a parameter)."""
-    attributes = op.attributes
-    channels = attributes["shape"][0]
-    if attributes["family"] == "row":
-        row = prod(attributes["shape"][len(attributes["shape"]) - attributes["trailing"] :])
-        return (x.size // row, row), (1,), (1, row), (0,)
-    if attributes["family"] == "batch":
-        return (len(x), channels, x[0, 0].size), (0, 2), (1, channels, 1), (0, 2)
-    groups = attributes["groups"]
-    view = (len(x), groups, channels // groups, x[0, 0].size)
-    return view, (2, 3), (1, groups, channels // groups, 1), (0, 3)
+class _View:
+    """What an op reads, in float64 and in shapes that fit a view of x in which a mean is over whole axes.
+
+    `axes` are those of a mean, `shared` is the shape of a parameter there, `sharing` are the axes that share
+    one; `statistics` and `parameters` are the shapes they are stored in.
+    """
+
+    def __init__(self, op: Op, values: Values, source: str = "x") -> None:
+        self.values, self.like = values, values[source]
+        shape, family = op.attributes["shape"], op.attributes["family"]
+        batch, channels, groups = len(self.like), shape[0], op.attributes["groups"]
+        leading = len(shape) - op.attributes["trailing"]
+        self.view: tuple[int, ...]
+        self.axes: tuple[int, ...]
+        if family == "row":
+            self.parameters, self.statistics = shape[leading:], (batch, *shape[:leading])
+            row = prod(self.parameters)
+            self.view, self.axes, self.shared, self.sharing = (
+                (self.like.size // row, row),
+                (1,),
+                (1, row),
+                (0,),
+            )
+        elif family == "batch":
+            self.parameters = self.statistics = tuple(shape[:1])
+            self.view, self.axes = (batch, channels, self.like[0, 0].size), (0, 2)
+            self.shared, self.sharing = (1, channels, 1), self.axes
+        else:
+            self.parameters, self.statistics = shape[:1], (batch, groups)
+            self.view, self.axes = (batch, groups, channels // groups, self.like[0, 0].size), (2, 3)
+            self.shared, self.sharing = (1, *self.view[1:3], 1), (0, 3)
+        self.kept = tuple(1 if axis in self.axes else size for axis, size in enumerate(self.view))
+
+    def wide(self, role: str) -> Array:
+        """x, or a gradient of its shape."""
+        return self.values[role].astype(np.float64).reshape(self.view)
+
+    def statistic(self, role: str) -> Array | float:
+        """Numbers of which there is one a mean; 0 without them."""
+        return self.values[role].astype(np.float64).reshape(self.kept) if role in self.values else 0.0
+
+    def parameter(self, role: str, without: float) -> Array | float:
+        """w or b, or what stands for it."""
+        return self.values[role].reshape(self.shared) if role in self.values else without
+
+    def xhat(self) -> Array:
+        """By the statistics that are given."""
+        return (self.wide("x") - self.statistic("mean")) * self.statistic("inv_std")
+
+    def gradient(self) -> Array:
+        """g = dy·w."""
+        return self.wide("dy") * self.parameter("w", 1.0)
+
+    def as_x(self, array: Array) -> Array:
+        """A result of the shape of x."""
+        return array.astype(_kind(self.like)).reshape(self.like.shape)
+
+    def as_statistic(self, array: Array) -> Array:
+        """A result with a number a mean."""
+        return array.astype(_kind(self.like)).reshape(self.statistics)
 
 
-def _normalised(op: Op, values: Values, x: Array) -> Array:
-    """xhat from the saved statistics, in the shape of the view."""
-    view, axes, _, _ = _view(op, x)
-    kept = tuple(1 if axis in axes else size for axis, size in enumerate(view))
-    inverse = values["inv_std"].astype(np.float64).reshape(kept)
-    mean = values["mean"].astype(np.float64).reshape(kept) if "mean" in values else 0.0
-    result: Array = (x.astype(np.float64).reshape(view) - mean) * inverse
-    return result
+def _running_updated(op: Op, values: Values, mean: Array, variance: Array, count: float) -> dict[str, Array]:
+    """The running statistics afterwards, those of this batch being over `count` elements."""
+    if op.attributes.get("inference"):
+        return {f"{role}_updated": values[role] for role in _RUNNING}
+    unbiased = variance * count / (count if BIASED in op.attributes else count - 1)
+    share = op.attributes["momentum"]
+    return {
+        f"{role}_updated": (1 - share) * values[role]
+        + share * new.reshape(-1, len(values[role])).mean(axis=0)
+        for role, new in zip(_RUNNING, (mean, unbiased), strict=True)
+    }
 
 
 def forward(op: Op, values: Values) -> Values:
     """y, the statistics it was made with and, where there are any, the running statistics afterwards."""
-    attributes = op.attributes
-    x = values["x"]
-    view, axes, shared, _ = _view(op, x)
-    wide = x.astype(np.float64).reshape(view)
-    kept = tuple(1 if axis in axes else size for axis, size in enumerate(view))
-    mean = wide.mean(axis=axes, keepdims=True) if attributes["centred"] else np.zeros(kept)
-    variance = np.square(wide - mean).mean(axis=axes, keepdims=True)
+    view = _View(op, values)
+    wide = view.wide("x")
+    mean = wide.mean(axis=view.axes, keepdims=True) if op.attributes["centred"] else np.zeros(view.kept)
+    variance = np.square(wide - mean).mean(axis=view.axes, keepdims=True)
     results: dict[str, Array] = {}
     if "running_mean" in values:
-        old_mean, old_variance = values["running_mean"], values["running_var"]
-        if attributes.get("inference"):
-            results["running_mean_updated"], results["running_var_updated"] = old_mean, old_variance
-            spread = (1, *kept[1:])
-            mean = np.broadcast_to(old_mean.astype(np.float64).reshape(spread), kept)
-            variance = np.broadcast_to(old_variance.astype(np.float64).reshape(spread), kept)
-        else:
-            count = wide.size / mean.size
-            share = attributes["momentum"]
-            channels = old_mean.shape[0]
-            new_mean = mean.reshape(-1, channels).mean(axis=0)
-            new_variance = (variance * count / (count - 1)).reshape(-1, channels).mean(axis=0)
-            results["running_mean_updated"] = (1 - share) * old_mean + share * new_mean
-            results["running_var_updated"] = (1 - share) * old_variance + share * new_variance
-    inverse = 1 / np.sqrt(variance + attributes["eps"])
-    y = (wide - mean) * inverse
-    if "w" in values:
-        y = y * values["w"].reshape(shared)
-    if "b" in values:
-        y = y + values["b"].reshape(shared)
-    statistics = _statistics_shape(op, x)
-    results["y"] = y.astype(_kind(x)).reshape(x.shape)
-    results["mean"] = mean.astype(_kind(x)).reshape(statistics)
-    results["inv_std"] = inverse.astype(_kind(x)).reshape(statistics)
-    return results
-
-
-def _statistics_shape(op: Op, x: Array) -> Shape:
-    shape = op.attributes["shape"]
-    if op.attributes["family"] == "batch":
-        return tuple(shape[:1])
-    if op.attributes["family"] == "row":
-        return (len(x), *shape[: len(shape) - op.attributes["trailing"]])
-    return (len(x), op.attributes["groups"])
+        results = _running_updated(op, values, mean, variance, wide.size / mean.size)
+        if op.attributes.get("inference"):
+            given = [values[role].astype(np.float64).reshape(1, *view.kept[1:]) for role in _RUNNING]
+            mean, variance = (np.broadcast_to(array, view.kept) for array in given)
+    inverse = 1 / np.sqrt(variance + op.attributes["eps"])
+    y = (wide - mean) * inverse * view.parameter("w", 1.0) + view.parameter("b", 0.0)
+    statistics = {"mean": view.as_statistic(mean), "inv_std": view.as_statistic(inverse)}
+    return {"y": view.as_x(y), **statistics, **results}
 
 
 def weight_gradient(op: Op, values: Values) -> Values:
     """dw = sum dy·xhat, db = sum dy."""
-    x = values["x"]
-    view, _, _, axes = _view(op, x)
-    dy = values["dy"].astype(np.float64).reshape(view)
-    parameter = (
-        op.attributes["shape"][len(op.attributes["shape"]) - op.attributes["trailing"] :]
-        if op.attributes["family"] == "row"
-        else op.attributes["shape"][:1]
-    )
-    dw = (dy * _normalised(op, values, x)).sum(axis=axes).reshape(parameter)
-    return {"dw": dw.astype(_kind(x)), "db": dy.sum(axis=axes).astype(_kind(x)).reshape(parameter)}
+    view = _View(op, values)
+    dy = view.wide("dy")
+    sums = {"dw": dy * view.xhat(), "db": dy}
+    return {
+        role: terms.sum(axis=view.sharing).astype(_kind(view.like)).reshape(view.parameters)
+        for role, terms in sums.items()
+    }
 
 
 def input_gradient(op: Op, values: Values) -> Values:
     """dx = inv_std / D · (D·g - sum g - xhat·sum g·xhat); without mean no sum g."""
-    x = values["x"]
-    view, axes, shared, _ = _view(op, x)
-    kept = tuple(1 if axis in axes else size for axis, size in enumerate(view))
-    g = values["dy"].astype(np.float64).reshape(view)
-    if "w" in values:
-        g = g * values["w"].reshape(shared)
-    inverse = values["inv_std"].astype(np.float64).reshape(kept)
-    xhat = _normalised(op, values, x)
+    view = _View(op, values)
+    g, xhat, inverse = view.gradient(), view.xhat(), np.asarray(view.statistic("inv_std"))
     count = g.size / inverse.size
-    total = count * g - xhat * (g * xhat).sum(axis=axes, keepdims=True)
+    total = count * g - xhat * (g * xhat).sum(axis=view.axes, keepdims=True)
     if op.attributes["centred"]:
-        total = total - g.sum(axis=axes, keepdims=True)
-    return {"dx": (inverse / count * total).astype(_kind(x)).reshape(x.shape)}
+        total = total - g.sum(axis=view.axes, keepdims=True)
+    return {"dx": view.as_x(inverse / count * total)}
 
 
 def mean(op: Op, values: Values) -> Values:
     """The mean of all elements that share one; in prediction the running one, where there is any."""
-    x = values["x"]
-    view, axes, _, _ = _view(op, x)
-    shape = _statistics_shape(op, x)
+    view = _View(op, values)
     if op.attributes.get("inference") and "running_mean" in values:
-        return {"mean": np.broadcast_to(values["running_mean"], shape).astype(_kind(x))}
-    means = x.astype(np.float64).reshape(view).mean(axis=axes)
-    return {"mean": means.reshape(shape).astype(_kind(x))}
+        return {"mean": np.broadcast_to(values["running_mean"], view.statistics).astype(_kind(view.like))}
+    return {"mean": view.as_statistic(view.wide("x").mean(axis=view.axes))}
 
 
 def variance(op: Op, values: Values) -> Values:
     """Mean of the squared differences from the mean given (from 0 without)."""
-    x = values["x"]
-    view, axes, _, _ = _view(op, x)
-    kept = tuple(1 if axis in axes else size for axis, size in enumerate(view))
-    offset = x.astype(np.float64).reshape(view)
-    if "mean" in values:
-        offset = offset - values["mean"].astype(np.float64).reshape(kept)
-    variances = np.square(offset).mean(axis=axes)
-    return {"var": variances.reshape(_statistics_shape(op, x)).astype(_kind(x))}
+    view = _View(op, values)
+    offset = view.wide("x") - view.statistic("mean")
+    return {"var": view.as_statistic(np.square(offset).mean(axis=view.axes))}
 
 
 def inverse_deviation(op: Op, values: Values) -> Values:
@@ -150,19 +157,11 @@ def inverse_deviation(op: Op, values: Values) -> Values:
     spread = variances.astype(np.float64)
     results: dict[str, Array] = {}
     if "running_var" in values:
-        old_mean, old_variance = values["running_mean"], values["running_var"]
+        elements = int(prod(attributes["shape"][1:]))
+        elements *= attributes["batch"] if attributes["family"] == "batch" else 1
+        results = _running_updated(op, values, values["mean"].astype(np.float64), spread, elements)
         if attributes.get("inference"):
-            results["running_mean_updated"], results["running_var_updated"] = old_mean, old_variance
-            spread = np.broadcast_to(old_variance.astype(np.float64), variances.shape)
-        else:
-            elements = int(prod(attributes["shape"][1:]))
-            elements *= attributes["batch"] if attributes["family"] == "batch" else 1
-            share, channels = attributes["momentum"], old_mean.shape[0]
-            new_mean = values["mean"].astype(np.float64).reshape(-1, channels).mean(axis=0)
-            fewer = elements if BIASED in attributes else elements - 1
-            new_variance = (spread * elements / fewer).reshape(-1, channels).mean(axis=0)
-            results["running_mean_updated"] = (1 - share) * old_mean + share * new_mean
-            results["running_var_updated"] = (1 - share) * old_variance + share * new_variance
+            spread = np.broadcast_to(values["running_var"].astype(np.float64), variances.shape)
     results["inv_std"] = (1 / np.sqrt(spread + attributes["eps"])).astype(_kind(variances))
     return results
 
@@ -183,26 +182,16 @@ def known_statistics(op: Op, values: Values) -> Values:
 
 def normalised(op: Op, values: Values) -> Values:
     """y = w·xhat + b from statistics that are given."""
-    x = values["x"]
-    _, _, shared, _ = _view(op, x)
-    y = _normalised(op, values, x)
-    if "w" in values:
-        y = y * values["w"].reshape(shared)
-    if "b" in values:
-        y = y + values["b"].reshape(shared)
-    return {"y": y.astype(_kind(x)).reshape(x.shape)}
+    view = _View(op, values)
+    return {"y": view.as_x(view.xhat() * view.parameter("w", 1.0) + view.parameter("b", 0.0))}
 
 
 def gradient_means(op: Op, values: Values) -> Values:
     """Means of g = dy·w and of g·xhat over all elements that share a mean."""
-    x = values["x"]
-    view, axes, shared, _ = _view(op, x)
-    g = values["dy"].astype(np.float64).reshape(view)
-    if "w" in values:
-        g = g * values["w"].reshape(shared)
-    factors = {"mean_g": g, "mean_gx": g * _normalised(op, values, x)}
-    shape = _statistics_shape(op, x)
-    return {role: terms.mean(axis=axes).reshape(shape).astype(_kind(x)) for role, terms in factors.items()}
+    view = _View(op, values)
+    g = view.gradient()
+    factors = {"mean_g": g, "mean_gx": g * view.xhat()}
+    return {role: view.as_statistic(terms.mean(axis=view.axes)) for role, terms in factors.items()}
 
 
 def weight_gradient_and_means(op: Op, values: Values) -> Values:
@@ -212,27 +201,14 @@ def weight_gradient_and_means(op: Op, values: Values) -> Values:
 
 def input_gradient_from_means(op: Op, values: Values) -> Values:
     """dx = inv_std·(g - mean g - xhat·mean g·xhat); the means of a batch norm are those of dy, without w."""
-    x = values["x"]
-    view, axes, shared, _ = _view(op, x)
-    kept = tuple(1 if axis in axes else size for axis, size in enumerate(view))
-    weights = values["w"].astype(np.float64).reshape(shared) if "w" in values else np.ones(())
-    g, over = values["dy"].astype(np.float64).reshape(view), _normalised(op, values, x)
-    before = weights if op.attributes["family"] != "batch" else np.ones(())
-    total = g * before - over * values["mean_gx"].astype(np.float64).reshape(kept)
-    if "mean_g" in values:
-        total = total - values["mean_g"].astype(np.float64).reshape(kept)
-    if op.attributes["family"] == "batch":
-        total = total * weights
-    inverse = values["inv_std"].astype(np.float64).reshape(kept)
-    return {"dx": (inverse * total).astype(_kind(x)).reshape(x.shape)}
+    view = _View(op, values)
+    weights = view.parameter("w", 1.0)
+    before, behind = (1.0, weights) if op.attributes["family"] == "batch" else (weights, 1.0)
+    total = view.wide("dy") * before - view.xhat() * view.statistic("mean_gx") - view.statistic("mean_g")
+    return {"dx": view.as_x(view.statistic("inv_std") * (total * behind))}
 
 
 def scaled_gradient(op: Op, values: Values) -> Values:
     """dx = dy·w·inv_std, with statistics that do not depend on x."""
-    dy = values["dy"]
-    view, axes, shared, _ = _view(op, dy)
-    kept = tuple(1 if axis in axes else size for axis, size in enumerate(view))
-    g = dy.astype(np.float64).reshape(view) * values["inv_std"].astype(np.float64).reshape(kept)
-    if "w" in values:
-        g = g * values["w"].reshape(shared)
-    return {"dx": g.astype(_kind(dy)).reshape(dy.shape)}
+    view = _View(op, values, "dy")
+    return {"dx": view.as_x(view.wide("dy") * view.statistic("inv_std") * view.parameter("w", 1.0))}
