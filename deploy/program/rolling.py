@@ -4,12 +4,12 @@
 A `Leaf` is a statement: what is fixed in it (`form`), and numbers that may differ from one to the next.
 Runs of statements of equal forms become a `Loop`, whose numbers are arrays over its index; loops of equal
 form become loops of loops. Nothing is known of tiles here, so what comes out is what went in, however it
-was made: `unrolled` gives the statements back.
+was made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,16 +66,6 @@ def rolled(nodes: Sequence[Node]) -> tuple[Node, ...]:
         if best is None:
             return tuple(found)
         found = best
-
-
-def unrolled(nodes: Sequence[Node], *index: int) -> Iterator[tuple[Hashable, tuple[int, ...]]]:
-    """(form, numbers) of every statement in the order they are executed; `index` is that of loops around."""
-    for node in nodes:
-        if isinstance(node, Leaf):
-            yield node.form, tuple(int(values[index]) for values in node.numbers)
-        else:
-            for turn in range(node.count):
-                yield from unrolled(node.body, *index, turn)
 
 
 def _roll_once(nodes: list[Node]) -> list[Node] | None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from deploy.calls.coverage import covered
+from tools.kernel_sources import covered
 from trainlib.kernels.library import LIBRARY, WORDS
 
 

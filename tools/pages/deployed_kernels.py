@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from deploy.calls.coverage import GENERATED, NONE_NEEDED, covered
+from tools.kernel_sources import GENERATED, NONE_NEEDED, covered
 from tools.pages.page import table
 
 

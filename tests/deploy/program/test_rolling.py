@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator, Sequence
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.program.rolling import Leaf, Loop, Node, rolled, unrolled
+from deploy.program.rolling import Leaf, Loop, Node, rolled
 
 
 def leaves(text: str) -> list[Leaf]:
@@ -43,6 +45,16 @@ def test_numbers_have_an_axis_per_loop() -> None:
     (inner,) = loop.body[1].body
     assert isinstance(inner, Leaf)
     assert inner.numbers.tolist() == [[[2, 3, 4, 5], [8, 9, 10, 11], [14, 15, 16, 17]]]
+
+
+def unrolled(nodes: Sequence[Node], *index: int) -> Iterator[tuple[Hashable, tuple[int, ...]]]:
+    """(form, numbers) of every statement in the order they are executed; `index` is that of loops around."""
+    for node in nodes:
+        if isinstance(node, Leaf):
+            yield node.form, tuple(int(values[index]) for values in node.numbers)
+        else:
+            for turn in range(node.count):
+                yield from unrolled(node.body, *index, turn)
 
 
 @given(st.lists(st.tuples(st.sampled_from("ABC"), st.integers(0, 9)), max_size=60))
