@@ -16,6 +16,7 @@ from trainlib.primitives.contractions import conv_nests, matrix_products
 from trainlib.primitives.contractions.conv_im2col import Im2col
 from trainlib.primitives.lowering import calls, elementwise
 from trainlib.primitives.lowering.calls import transpose_call
+from trainlib.primitives.lowering.kernel_call import Piece
 from trainlib.primitives.norms import norm_lowering
 from trainlib.primitives.pooling import pooling
 
@@ -90,7 +91,7 @@ def _needless_transpose() -> Sequence[Replacement]:
         if cut.space.result != "dw" or cut.op.attributes["layout"] == "HWC":
             return right
         co, positions = cut.count("co"), cut.count("ho", "wo")
-        turn = transpose_call(cut.choice, source="dy[0]", target="turned", rows=co, columns=positions)
+        turn = transpose_call(cut.choice, Piece("dy[0]", (co, positions)), Piece("turned", (positions, co)))
         scratch = (*right.scratch, Scratch("turned", (positions, co)))
         return replace(right, scratch=scratch, calls=(turn, *right.calls))
 

@@ -11,7 +11,7 @@ from shared.primitive_harness import CODEGEN
 from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.steps import KernelCall, KernelChoice
 from trainlib.primitives.definition import DrawnInput
-from trainlib.primitives.lowering.calls import transpose_call, transpose_piece_call, vector_add_call
+from trainlib.primitives.lowering.calls import transpose_call, vector_add_call
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.registry import lowering_of, matmul_of
 from trainlib.training.phases import build_layer_graph
@@ -36,12 +36,11 @@ def calls_of(graph: TrainingGraph, step: str) -> list[KernelCall]:
 
 
 def test_a_transposition_has_one_price() -> None:
-    by_names = transpose_call(CHOICE, source="x", target="y", rows=16, columns=32)
-    pieces = transpose_piece_call(CHOICE, Piece("x", (16, 32)), Piece("y", (32, 16)), FP32)
+    pieces = transpose_call(CHOICE, Piece("x", (16, 32)), Piece("y", (32, 16)), FP32)
     (layer,) = calls_of(build_layer_graph("transpose", {"axes": [1, 0]}, [DrawnInput((16, 32))]), "FW")
-    found = [priced(call, 0, 4096) for call in (by_names, pieces, layer)]
-    assert found[0].kernel == by_names.kernel == "transpose_matrix"
-    assert found == [found[0]] * 3
+    found = [priced(call, 0, 4096) for call in (pieces, layer)]
+    assert found[0].kernel == pieces.kernel == "transpose_matrix"
+    assert found == [found[0]] * 2
 
 
 def test_a_batch_of_matrices_is_a_fork_each() -> None:

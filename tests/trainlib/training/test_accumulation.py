@@ -16,7 +16,8 @@ from configs.dtypes import BF16, DTYPES, FP16, FP32
 from shared.tolerances import tolerance
 from trainlib.ir.numerics import IN_ORDER, matmul, rounded, sum_order
 from trainlib.ir.steps import KernelChoice
-from trainlib.primitives.lowering.calls import matmul_call
+from trainlib.primitives.lowering.calls import factors, matmul_call
+from trainlib.primitives.lowering.kernel_call import Piece
 
 BITS = {"float16": (10, -14), "bfloat16": (7, -126), "float32": (23, -126)}
 """Bits behind the point, smallest exponent of a normal number."""
@@ -99,15 +100,10 @@ def computed(kernel, a, b, trans_b, cores, dtype):
     (n, k), m = a.shape, b.shape[1]
     call = matmul_call(
         KernelChoice(kernel, "clang-xpulp", "kernel", cores),
-        a="a",
-        b="b",
-        c="c",
-        n=n,
-        k=k,
-        m=m,
+        *factors("a", "b", n, k, m, trans_b=trans_b),
+        Piece("c", (n, m)),
+        dtype,
         trans_b=trans_b,
-        c_shape=(n, m),
-        dtype=dtype,
     )
     (result,) = call.compute([a, np.ascontiguousarray(b.T) if trans_b else b])
     assert np.array_equal(result.astype(np.dtype(dtype)).astype(np.float64), result), "a number of the format"

@@ -20,7 +20,8 @@ from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADI
 from trainlib.primitives.contractions.conv_details import of_window
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, block_transpose, patches
 from trainlib.primitives.contractions.conv_nests import Reach, Site
-from trainlib.primitives.lowering.calls import matmul_call, vector_add_call
+from trainlib.primitives.lowering.calls import factors, matmul_call, vector_add_call
+from trainlib.primitives.lowering.kernel_call import Piece
 
 ROWS = "im2row"
 """Name of the scratch buffer of the im2row matrix."""
@@ -193,25 +194,20 @@ def block_transpose_call(
 
 def product_call(
     choice: KernelChoice,
-    *,
     a: Sequence[str],
     b: Sequence[str],
-    c: str,
-    n: int,
-    k: int,
-    m: int,
-    trans_b: bool,
-    c_shape: tuple[int, ...],
+    c: Piece,
+    sizes: tuple[int, int, int],
     dtype: DType,
+    *,
+    trans_b: bool,
 ) -> KernelCall:
     """`matmul_call` of matrices that may lie in several buffers, one row of the matrix each.
 
-    Buffers of a tile follow one another in L1 in the order of its operands, so that the matmul is priced as
-    if all of them lay behind the first.
+    `sizes` are n, k and m. Buffers of a tile follow one another in L1 in the order of its operands, so that
+    the matmul is priced as if all of them lay behind the first.
     """
-    call = matmul_call(
-        choice, a=a[0], b=b[0], c=c, n=n, k=k, m=m, trans_b=trans_b, c_shape=c_shape, dtype=dtype
-    )
+    call = matmul_call(choice, *factors(a[0], b[0], *sizes, trans_b=trans_b), c, dtype, trans_b=trans_b)
     if len(a) == len(b) == 1:
         return call
     rows_of_a = len(a)

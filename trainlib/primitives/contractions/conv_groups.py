@@ -20,7 +20,8 @@ from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice
 from trainlib.primitives.contractions.contraction import LoopTile
 from trainlib.primitives.contractions.conv_calls import product_call
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, Segment, segments
-from trainlib.primitives.lowering.calls import matmul_call
+from trainlib.primitives.lowering.calls import factors, matmul_call
+from trainlib.primitives.lowering.kernel_call import Piece
 
 _BETWEEN = (Instruction(Op.ALU), Instruction(Op.ALU), Instruction(Op.ALU), Instruction(Op.BRANCH))
 """From one group to the next: three pointers move on, and the loop closes."""
@@ -58,15 +59,10 @@ def grouped_product_call(
     calls = [
         matmul_call(
             choice,
-            a="a",
-            b="b",
-            c="c",
-            n=item.n,
-            k=k,
-            m=item.m,
+            *factors("a", "b", item.n, k, item.m, trans_b=trans_b),
+            Piece("c", (item.n, item.m)),
+            dtype,
             trans_b=trans_b,
-            c_shape=(item.n, item.m),
-            dtype=dtype,
         )
         for item in products
     ]
@@ -111,29 +107,23 @@ def within_group(segment: Segment, of_group: int) -> Extent:
 
 
 def filter_product(
-    geometry: ConvGeometry,
-    choice: KernelChoice,
+    tile: LoopTile,
     parts: Sequence[Segment],
     weights: str,
     matrix: Sequence[str],
-    target: str,
+    target: Piece,
     k: int,
     positions: int,
-    shape: tuple[int, ...],
-    dtype: DType,
 ) -> KernelCall:
     """weights [channels, k] · matrix [positions, k]ᵀ in CHW, matrix · weightsᵀ in HWC, group by group."""
-    hwc = geometry.hwc
+    choice, dtype, hwc = tile.choice, tile.dtype, ConvGeometry.of(tile.op.attributes).hwc
     starts = [item.start - parts[0].start for item in parts]
     counts = [item.count for item in parts]
     if len(parts) == 1:
-        a, b = ([weights], list(matrix))
-        n, m = (counts[0], positions)
+        (a, n), (b, m) = ([weights], counts[0]), (list(matrix), positions)
         if hwc:
             a, b, n, m = b, a, m, n
-        return product_call(
-            choice, a=a, b=b, c=target, n=n, k=k, m=m, trans_b=True, c_shape=shape, dtype=dtype
-        )
+        return product_call(choice, a, b, target, (n, k, m), dtype, trans_b=True)
     products = []
     for group, (start, count) in enumerate(zip(starts, counts, strict=True)):
         of_weights, of_matrix = start * k, group * positions * k
@@ -149,40 +139,30 @@ def filter_product(
         return (matrices[group], of_group) if hwc else (of_group, matrices[group])
 
     def join(results: Sequence[Array]) -> Array:
-        return np.concatenate(results, axis=1 if hwc else 0).reshape(shape)
+        return np.concatenate(results, axis=1 if hwc else 0).reshape(target.shape)
 
-    buffers = (matrix[0], weights, target) if hwc else (weights, matrix[0], target)
+    buffers = (matrix[0], weights, target.name) if hwc else (weights, matrix[0], target.name)
     return grouped_product_call(
         choice, products, buffers=buffers, k=k, trans_b=True, dtype=dtype, pick=pick, join=join
     )
 
 
 def gradient_product(
-    choice: KernelChoice,
+    tile: LoopTile,
     parts: Sequence[Segment],
     gradient: str,
     matrix: Sequence[str],
-    target: str,
+    target: Piece,
     positions: int,
     width: int,
+    *,
     trans_b: bool,
-    shape: tuple[int, ...],
-    dtype: DType,
 ) -> KernelCall:
     """gradient [channels, positions] · matrix [positions, width] (or its transpose), group by group."""
+    choice, dtype = tile.choice, tile.dtype
     if len(parts) == 1:
-        return product_call(
-            choice,
-            a=[gradient],
-            b=matrix,
-            c=target,
-            n=parts[0].count,
-            k=positions,
-            m=width,
-            trans_b=trans_b,
-            c_shape=shape,
-            dtype=dtype,
-        )
+        sizes = (parts[0].count, positions, width)
+        return product_call(choice, [gradient], matrix, target, sizes, dtype, trans_b=trans_b)
     starts = [item.start - parts[0].start for item in parts]
     products = [
         Product(item.count, width, (start * positions, group * positions * width, start * width), width)
@@ -196,12 +176,12 @@ def gradient_product(
     return grouped_product_call(
         choice,
         products,
-        buffers=(gradient, matrix[0], target),
+        buffers=(gradient, matrix[0], target.name),
         k=positions,
         trans_b=trans_b,
         dtype=dtype,
         pick=pick,
-        join=lambda results: np.concatenate(results).reshape(shape),
+        join=lambda results: np.concatenate(results).reshape(target.shape),
     )
 
 

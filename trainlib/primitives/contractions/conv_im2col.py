@@ -43,6 +43,7 @@ from trainlib.primitives.contractions.conv_nests import filter_strides
 from trainlib.primitives.contractions.conv_unroll import Matrices, unrolled
 from trainlib.primitives.contractions.convolution import WINDOW
 from trainlib.primitives.lowering.calls import box, transpose_call
+from trainlib.primitives.lowering.kernel_call import Piece
 
 GRADIENT_TRANSPOSED = "dy_transposed"
 """Name of the scratch buffer of dyᵀ in the WG of HWC."""
@@ -91,7 +92,7 @@ class Im2col(Strategy):
         gathers = tile.space.result == "dx"
         image, over = ("dy", "co") if gathers else ("x", "ci")
         patches = _unrolled(tile, image, over)
-        geometry, positions = patches.geometry, patches.positions
+        positions = patches.positions
         k = tile.count(over, *WINDOW)
         written = tile.box(tile.space.result)
         weights = TRANSPOSED if gathers else "w"
@@ -101,23 +102,10 @@ class Im2col(Strategy):
             calls += patches.matrices.calls[sample]
             if gathers and sample == 0:
                 calls.append(_block_transpose(tile, patches))
-            target = part(tile.space.result, sample)
-            calls.append(
-                filter_product(
-                    geometry,
-                    tile.choice,
-                    patches.parts,
-                    weights,
-                    names,
-                    target,
-                    k,
-                    positions,
-                    written.shape[1:],
-                    tile.dtype,
-                )
-            )
+            target = Piece(part(tile.space.result, sample), written.shape[1:])
+            calls.append(filter_product(tile, patches.parts, weights, names, target, k, positions))
             if tile.adds_bias:
-                calls.append(bias_add_call(tile, target))
+                calls.append(bias_add_call(tile, target.name))
         if gathers:
             scratch.append(Scratch(TRANSPOSED, (tile.count("ci"), k), tile.dtype))
         inputs = [*patches.matrices.operands, tile.box("w")]
@@ -136,29 +124,20 @@ class Im2col(Strategy):
         for sample, names in enumerate(patches.matrices.names):
             before, left = list(patches.matrices.calls[sample]), part("dy", sample)
             if hwc:
-                before.append(
-                    transpose_call(
-                        tile.choice,
-                        source=left,
-                        target=GRADIENT_TRANSPOSED,
-                        rows=positions,
-                        columns=channels,
-                        dtype=tile.dtype,
-                    )
-                )
-                left = GRADIENT_TRANSPOSED
+                source = Piece(left, (positions, channels))
+                turned = Piece(GRADIENT_TRANSPOSED, (channels, positions))
+                before.append(transpose_call(tile.choice, source, turned, tile.dtype))
+                left = turned.name
             first, further = (
                 gradient_product(
-                    tile.choice,
+                    tile,
                     patches.parts,
                     left,
                     names,
-                    target,
+                    Piece(target, written.shape),
                     positions,
                     width,
-                    as_columns,
-                    written.shape,
-                    tile.dtype,
+                    trans_b=as_columns,
                 )
                 for target in ("dw", PARTIAL)
             )

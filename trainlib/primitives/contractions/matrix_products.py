@@ -23,7 +23,7 @@ from trainlib.ir.steps import KernelCall, Scratch, TileTask, part
 from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, LoopTile, Strategy
 from trainlib.primitives.contractions.conv_calls import PARTIAL, accumulated, bias_add_call, bias_sum_call
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
-from trainlib.primitives.lowering.calls import box, matmul_call, transpose_call, vector_add_call
+from trainlib.primitives.lowering.calls import box, factors, matmul_call, transpose_call, vector_add_call
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 
@@ -40,6 +40,10 @@ class Matrix:
     def name(self) -> str:
         """The buffer (or part of one) it lies in."""
         return self.buffer or self.role
+
+    def piece(self, tile: LoopTile) -> Piece:
+        """What a tile has of it."""
+        return Piece(self.name, (tile.count(*self.rows), tile.count(*self.columns)))
 
     @property
     def transposed(self) -> Matrix:
@@ -108,36 +112,18 @@ def transposes(tile: LoopTile, arrangement: Arranged) -> tuple[list[KernelCall],
     """The calls that transpose what an arrangement wants transposed, and the buffers they fill."""
     calls, scratch = [], []
     for matrix in arrangement.turned:
-        target = matrix.transposed
-        rows, columns = tile.count(*matrix.rows), tile.count(*matrix.columns)
-        scratch.append(Scratch(target.name, (columns, rows), tile.dtype))
-        calls.append(
-            transpose_call(
-                tile.choice,
-                source=matrix.name,
-                target=target.name,
-                rows=rows,
-                columns=columns,
-                dtype=tile.dtype,
-            )
-        )
+        source, target = matrix.piece(tile), matrix.transposed.piece(tile)
+        scratch.append(Scratch(target.name, target.shape, tile.dtype))
+        calls.append(transpose_call(tile.choice, source, target, tile.dtype))
     return calls, scratch
 
 
 def product(tile: LoopTile, arrangement: Arranged, target: str, shape: tuple[int, ...]) -> KernelCall:
     """The matmul into the buffer `target`, whose box has this shape."""
-    return matmul_call(
-        tile.choice,
-        a=arrangement.a.name,
-        b=arrangement.b.name,
-        c=target,
-        n=tile.count(*arrangement.rows),
-        k=tile.count(*arrangement.inner),
-        m=tile.count(*arrangement.columns),
-        trans_b=arrangement.trans_b,
-        c_shape=shape,
-        dtype=tile.dtype,
-    )
+    n, k, m = (tile.count(*loops) for loops in (arrangement.rows, arrangement.inner, arrangement.columns))
+    trans_b = arrangement.trans_b
+    a, b = factors(arrangement.a.name, arrangement.b.name, n, k, m, trans_b=trans_b)
+    return matmul_call(tile.choice, a, b, Piece(target, shape), tile.dtype, trans_b=trans_b)
 
 
 @dataclass(frozen=True, slots=True)

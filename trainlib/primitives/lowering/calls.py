@@ -18,7 +18,7 @@ from trainlib.ir.graph import Op
 from trainlib.ir.numerics import matmul, sum_order
 from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, Ranges, Region, Tensors
 from trainlib.kernels import catalogue
-from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.primitives.lowering.kernel_call import Piece, kernel_call, piece_call
 
 VECTOR_ADD = "vect_sum"
 """Nest of the sum Y of two vectors X and G, elements over the cores; measured (KIND layer, vect_sum)."""
@@ -56,23 +56,15 @@ def batch_range(ranges: Ranges, count: int) -> Extent:
 
 
 def matmul_call(
-    choice: KernelChoice,
-    *,
-    a: str,
-    b: str,
-    c: str,
-    n: int,
-    k: int,
-    m: int,
-    trans_b: bool,
-    c_shape: tuple[int, ...],
-    dtype: DType = FP32,
+    choice: KernelChoice, a: Piece, b: Piece, c: Piece, dtype: DType = FP32, *, trans_b: bool = False
 ) -> KernelCall:
-    """C[N,M] = A[N,K] · B[K,M] in `dtype`, B stored [M,K] if `trans_b`; `a`, `b`, `c` name buffers or parts.
+    """C[N,M] = A[N,K] · B[K,M] in `dtype`, B stored [M,K] if `trans_b`; a vector is a row.
 
-    `c_shape` is the shape the box of C has in L1; it holds N·M elements in row-major order. Numbers follow
-    `choice.accumulation` (see `trainlib.ir.numerics.matmul`).
+    C may have any shape of N·M elements in row-major order. Numbers follow `choice.accumulation` (see
+    `trainlib.ir.numerics.matmul`).
     """
+    n, k = (1, *a.shape)[-2:]
+    m = prod(c.shape) // n
     order = sum_order(choice.kernel, n=n, k=k, m=m, trans_b=trans_b, cores=choice.cores)
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
@@ -84,9 +76,9 @@ def matmul_call(
             m=m,
             trans_b=trans_b,
             cores=cores,
-            a_address=addresses[a],
-            b_address=addresses[b],
-            c_address=addresses[c],
+            a_address=a.address(addresses, dtype),
+            b_address=b.address(addresses, dtype),
+            c_address=c.address(addresses, dtype),
             element_bytes=dtype.bytes,
         )
 
@@ -96,9 +88,14 @@ def matmul_call(
         product = matmul(
             left.reshape(n, k), right, dtype=dtype, accumulation=choice.accumulation, order=order
         )
-        return (product.reshape(c_shape),)
+        return (product.reshape(c.shape),)
 
-    return KernelCall(choice.kernel, (a, b), (c,), work, function, macs=n * k * m)
+    return piece_call(choice.kernel, (a, b), (c,), work, function, macs=n * k * m)
+
+
+def factors(a: str, b: str, n: int, k: int, m: int, *, trans_b: bool) -> tuple[Piece, Piece]:
+    """A [N,K] and B [K,M], which is stored [M,K] if `trans_b`, in buffers of these names."""
+    return Piece(a, (n, k)), Piece(b, (m, k) if trans_b else (k, m))
 
 
 def vector_add_call(
@@ -121,25 +118,7 @@ def vector_add_call(
     )
 
 
-def transpose_call(
-    choice: KernelChoice,
-    *,
-    source: str,
-    target: str,
-    rows: int,
-    columns: int,
-    dtype: DType = FP32,
-    target_shape: tuple[int, ...] | None = None,
-) -> KernelCall:
-    """target[columns, rows] = source[rows, columns] transposed.
-
-    `target_shape` is the shape of the target's buffer if it is another one of as many elements.
-    """
-    pieces = Piece(source, (rows, columns)), Piece(target, target_shape or (columns, rows))
-    return transpose_piece_call(choice, *pieces, dtype)
-
-
-def transpose_piece_call(choice: KernelChoice, source: Piece, target: Piece, dtype: DType) -> KernelCall:
+def transpose_call(choice: KernelChoice, source: Piece, target: Piece, dtype: DType = FP32) -> KernelCall:
     """target[m, n] = source[n, m], larger dimension over the cores; measured (KIND layer, transpose_matrix).
 
     The target may be a buffer of another shape with as many elements.

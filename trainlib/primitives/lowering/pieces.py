@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from arch.spec.isa import TeamWork
 from configs.dtypes import DType
 from trainlib.ir.steps import Array, KernelCall, KernelChoice, LateTask, Operand, Scratch, TileTask
-from trainlib.primitives.lowering.calls import matmul_call, transpose_piece_call, vector_add_call
-from trainlib.primitives.lowering.kernel_call import Piece, kernel_call, piece_call
+from trainlib.primitives.lowering.calls import matmul_call, transpose_call, vector_add_call
+from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 
 __all__ = ["Piece", "TileBuilder"]
 
@@ -108,35 +107,12 @@ class TileBuilder:
         self.run("column_sum", arrays, (flat,), (target,), lambda x: x.sum(axis=0), N=rows, M=columns)
 
     def transpose(self, source: Piece, target: Piece) -> None:
-        """`transpose_piece_call`."""
-        self.call(lambda: transpose_piece_call(self.choice, source, target, self.dtype))
+        """`transpose_call`."""
+        self.call(lambda: transpose_call(self.choice, source, target, self.dtype))
 
     def matmul(self, a: Piece, b: Piece, c: Piece, *, trans_b: bool = False) -> None:
-        """C[n, m] = A[n, k] · B, as `matmul_call`; A and C are matrices, or vectors: one row."""
-        n, k, m = *(1, *a.shape)[-2:], c.shape[-1]
-        pieces = {"a": a, "b": b, "c": c}
-
-        def made() -> KernelCall:
-            plain = matmul_call(
-                self.choice,
-                a="a",
-                b="b",
-                c="c",
-                n=n,
-                k=k,
-                m=m,
-                trans_b=trans_b,
-                c_shape=c.shape,
-                dtype=self.dtype,
-            )
-
-            def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-                places = {key: piece.address(addresses, self.dtype) for key, piece in pieces.items()}
-                return plain.work(cores, places)
-
-            return piece_call(plain.kernel, (a, b), (c,), work, plain.function, macs=plain.macs)
-
-        self.call(made)
+        """`matmul_call`."""
+        self.call(lambda: matmul_call(self.choice, a, b, c, self.dtype, trans_b=trans_b))
 
     def added_matmul(
         self, a: Piece, b: Piece, c: Piece, term: Piece | None, *, trans_b: bool = False

@@ -10,7 +10,7 @@ import numpy as np
 
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Array
-from trainlib.primitives.definition import Values
+from trainlib.primitives.definition import Shape, Values
 from trainlib.primitives.norms.norm import BIASED
 
 _RUNNING = ("running_mean", "running_var")
@@ -28,13 +28,16 @@ class _View:
     one; `statistics` and `parameters` are the shapes they are stored in.
     """
 
+    view: Shape
+    axes: Shape
+    shared: Shape
+    sharing: Shape
+
     def __init__(self, op: Op, values: Values, source: str = "x") -> None:
         self.values, self.like = values, values[source]
         shape, family = op.attributes["shape"], op.attributes["family"]
         batch, channels, groups = len(self.like), shape[0], op.attributes["groups"]
         leading = len(shape) - op.attributes["trailing"]
-        self.view: tuple[int, ...]
-        self.axes: tuple[int, ...]
         if family == "row":
             self.parameters, self.statistics = shape[leading:], (batch, *shape[:leading])
             row = prod(self.parameters)

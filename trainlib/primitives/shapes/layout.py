@@ -14,6 +14,7 @@ from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import KernelChoice, Ranges, Tensors, TileTask, part
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Output, Step, Values
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box, transpose_call
+from trainlib.primitives.lowering.kernel_call import Piece
 
 
 class _Schema(LayerSchema):
@@ -46,18 +47,15 @@ class _Lowering(NoMatmul):
         channels_first = op.attributes["to_hwc"] == (op.step == "FW")
         rows = before.shape[1] if channels_first else before.shape[1] * before.shape[2]
         columns = int(np.prod(before.shape[1:])) // rows
-        calls = []
-        for number in range(samples[1] - samples[0]):
-            call = transpose_call(
+        calls = [
+            transpose_call(
                 choice,
-                source=part(source, number),
-                target=part(target, number),
-                rows=rows,
-                columns=columns,
-                dtype=before.dtype,
-                target_shape=after.shape[1:],
+                Piece(part(source, number), (rows, columns)),
+                Piece(part(target, number), after.shape[1:]),
+                before.dtype,
             )
-            calls.append(call)
+            for number in range(samples[1] - samples[0])
+        ]
         inner_before = tuple((0, size) for size in before.shape[1:])
         inner_after = tuple((0, size) for size in after.shape[1:])
         return TileTask(
