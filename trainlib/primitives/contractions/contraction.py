@@ -103,7 +103,7 @@ class LoopTile:
     def operand(self, buffer: str) -> Operand:
         """The box in a buffer: of a tensor of the contraction, or of the bias or its gradient."""
         if buffer in (BIAS, BIAS_GRADIENT):
-            return Operand(self.op[buffer], (self.ranges["co"],), buffer)
+            return Operand(self.op[buffer], (self.ranges[self.channel],), buffer)
         return self.box(next(name for name in self.space.accesses if self.role(name) == buffer))
 
     def begins(self, *loops: str) -> bool:
@@ -120,6 +120,16 @@ class LoopTile:
         """Whether it adds a bias: that counts once, and belongs to the part that begins every sum."""
         result = self.role(self.space.result)
         return result == "y" and BIAS in self.op and self.begins(*self.space.reductions)
+
+    @property
+    def bias(self) -> tuple[Operand, ...]:
+        """The box of the bias, if it adds it."""
+        return (self.operand(BIAS),) if self.adds_bias else ()
+
+    @property
+    def bias_gradient(self) -> tuple[Operand, ...]:
+        """The box of the gradient of the bias, which the tiles that begin the input channels sum."""
+        return (self.operand(BIAS_GRADIENT),) if BIAS_GRADIENT in self.op and self.begins("ci") else ()
 
 
 class Strategy(ABC):

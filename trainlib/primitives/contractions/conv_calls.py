@@ -13,7 +13,7 @@ import numpy as np
 from arch.spec.isa import TeamWork
 from configs.dtypes import DType
 from trainlib.ir.access import Span
-from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, part
+from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Scratch, part
 from trainlib.kernels import catalogue
 from trainlib.primitives.contractions import conv_nests
 from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, LoopTile
@@ -78,25 +78,19 @@ def tile_image(tile: LoopTile, *, owned: bool = False) -> TileImage:
 
 
 def im2row_call(
-    geometry: ConvGeometry,
-    choice: KernelChoice,
-    view: TileImage,
-    *,
-    source: str,
-    groups: Sequence[Extent],
-    dtype: DType,
-    columns: bool = False,
+    tile: LoopTile, view: TileImage, source: str, groups: Sequence[Extent], *, columns: bool = False
 ) -> KernelCall:
     """The im2row (im2col if `columns`) of the image `source`, into `ROWS` (`COLUMNS`).
 
     `groups` are the channels of each group, counted from the first of `source`; several groups give several
     matrices, one after the other. All channels are unrolled in one fork.
     """
+    geometry, codegen, dtype = ConvGeometry.of(tile.op.attributes), tile.choice.codegen, tile.dtype
     target = COLUMNS if columns else ROWS
     channels = sum(stop - start for start, stop in groups)
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        site = Site(choice.codegen, cores, dtype, {"X": addresses[source], "R": addresses[target]})
+        site = Site(codegen, cores, dtype, {"X": addresses[source], "R": addresses[target]})
         if geometry.plain:
             return _library_im2row(site, geometry, view, channels)
         if geometry.hwc:
@@ -163,23 +157,19 @@ def _library_im2row(site: Site, geometry: ConvGeometry, view: TileImage, channel
 
 
 def block_transpose_call(
-    geometry: ConvGeometry,
-    choice: KernelChoice,
-    *,
-    groups: Sequence[tuple[Extent, Extent]],
-    dtype: DType,
-    details: Mapping[str, Any],
+    tile: LoopTile, groups: Sequence[tuple[Extent, Extent]], details: Mapping[str, Any]
 ) -> KernelCall:
     """The box of weights ``w`` to `TRANSPOSED`: per input channel a row [co of its group · window], rotated.
 
     `groups` are the output channels of each group and the input channels wanted of it, counted in the box.
     """
+    geometry, codegen, dtype = ConvGeometry.of(tile.op.attributes), tile.choice.codegen, tile.dtype
     co = groups[0][0][1] - groups[0][0][0]
     channels = sum(stop - start for _, (start, stop) in groups)
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
         places = {"X": addresses["w"], "Y": addresses[TRANSPOSED]}
-        return conv_nests.blocktransp(Site(choice.codegen, cores, dtype, places), geometry, co, channels)
+        return conv_nests.blocktransp(Site(codegen, cores, dtype, places), geometry, co, channels)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         weights = geometry.filters_chw(arrays[0])
@@ -221,25 +211,21 @@ def product_call(
 
 
 def accumulated(
-    choice: KernelChoice,
-    terms: Sequence[tuple[Sequence[KernelCall], KernelCall, KernelCall]],
-    *,
-    total: str,
-    scratch: str,
-    elements: int,
-    dtype: DType,
-) -> list[KernelCall]:
-    """Sum of terms (calls before, the call into `total`, the same call into `scratch`): WG over a batch.
+    tile: LoopTile, terms: Sequence[tuple[Sequence[KernelCall], KernelCall, KernelCall]]
+) -> tuple[list[KernelCall], tuple[Scratch, ...]]:
+    """Sum of terms (calls before, the call into the result, the same call into `PARTIAL`): WG over a batch.
 
-    The first term is written, each further one goes to `scratch` and is added.
+    The first term is written, each further one goes to `PARTIAL` and is added.
     """
-    calls: list[KernelCall] = []
+    total, dtype, calls = tile.box(tile.space.result), tile.dtype, list[KernelCall]()
     for number, (before, first, further) in enumerate(terms):
-        calls.extend(before)
-        calls.append(further if number else first)
+        calls += [*before, further if number else first]
         if number:
-            calls.append(vector_add_call(choice, total=total, term=scratch, elements=elements, dtype=dtype))
-    return calls
+            elements = prod(total.shape)
+            calls.append(
+                vector_add_call(tile.choice, total=total.name, term=PARTIAL, elements=elements, dtype=dtype)
+            )
+    return calls, (Scratch(PARTIAL, total.shape, dtype),) if len(terms) > 1 else ()
 
 
 def bias_add_call(tile: LoopTile, image: str) -> KernelCall:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -23,9 +22,9 @@ from configs.dtypes import DType
 from trainlib.ir.access import Space
 from trainlib.ir.graph import Op
 from trainlib.ir.numerics import matmul
-from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask, part
+from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, TileTask, part
 from trainlib.primitives.contractions import conv_nests
-from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, LoopTile, Strategy
+from trainlib.primitives.contractions.contraction import BATCH, BIAS_GRADIENT, LoopTile, Strategy
 from trainlib.primitives.contractions.conv_calls import (
     PARTIAL,
     TileImage,
@@ -55,8 +54,7 @@ class _Nest:
     loop: Direct
     result: str
     function: Callable[[Sequence[Array]], tuple[Array, ...]]
-    choice: KernelChoice
-    dtype: DType
+    tile: LoopTile
     details: Mapping[str, Any]
 
     def call(self, x: str, w: str, y: str) -> KernelCall:
@@ -65,7 +63,7 @@ class _Nest:
 
         def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
             places = {key: addresses[name] for key, name in buffers.items()}
-            return self.pricing(Site(self.choice.codegen, cores, self.dtype, places), self.loop)
+            return self.pricing(Site(self.tile.choice.codegen, cores, self.tile.dtype, places), self.loop)
 
         # The image stands before the weights, whichever side it is; the weight gradient reads both images.
         order = [key for key in "XYWD" if key in buffers and key != self.result]
@@ -139,23 +137,18 @@ class DirectLoops(Strategy):
             **of_groups(geometry, parts, within, gathers=gathers, fetched=fetched),
             "filter_s": conv_nests.filter_strides(geometry, tile.span("w", "ci").count),
         }
-        if self.published and gathers:
-            nest = _Nest("dw_ig", conv_nests.depthwise_input, loop, "X", function, choice, dtype, details)
-        elif self.scattered and gathers:
-            nest = _Nest("conv_scatter_fw", conv_nests.scatter, loop, "X", function, choice, dtype, details)
-        elif gathers:
-            nest = _Nest(
-                "conv_direct_ig", conv_nests.direct_input, loop, "X", function, choice, dtype, details
-            )
-        else:
-            pricing = conv_nests.direct_forward
-            nest = _Nest("conv_direct_fw", pricing, loop, "Y", function, choice, dtype, details)
+        kernel, pricing = "conv_direct_fw", conv_nests.direct_forward
+        if gathers:
+            kernel, pricing = "conv_direct_ig", conv_nests.direct_input
+            if self.published:
+                kernel, pricing = "dw_ig", conv_nests.depthwise_input
+            elif self.scattered:
+                kernel, pricing = "conv_scatter_fw", conv_nests.scatter
+        nest = _Nest(kernel, pricing, loop, "X" if gathers else "Y", function, tile, details)
         x, y = (tile.role(name) for name in (("dx", "dy") if gathers else ("x", "y")))
         calls = tuple(nest.call(part(x, sample), "w", part(y, sample)) for sample in range(tile.count(BATCH)))
-        inputs = [tile.box(image), tile.box("w")]
-        if bias:
-            inputs.append(box(tile.op, BIAS, channels))
-        return TileTask(tuple(inputs), (tile.box(tile.space.result),), (), calls)
+        inputs = (tile.box(image), tile.box("w"), *tile.bias)
+        return TileTask(inputs, (tile.box(tile.space.result),), (), calls)
 
     def _weights(self, tile: LoopTile) -> TileTask:
         """The gradient of the weights from two images, and that of the bias."""
@@ -185,15 +178,12 @@ class DirectLoops(Strategy):
         details = of_window(geometry, reach, gathers=False)
         details |= of_groups(geometry, parts, within, gathers=False, fetched=0)
         details |= {"ho": len(reach.rows), "wo": len(reach.columns)}
-        nest = _Nest(kernel, pricing, loop, "W", function, choice, dtype, details)
+        nest = _Nest(kernel, pricing, loop, "W", function, tile, details)
         terms = []
         for sample in range(tile.count(BATCH)):
             x, y = part(image, sample), part(gradient, sample)
             terms.append(((), nest.call(x, "dw", y), nest.call(x, PARTIAL, y)))
-        written = tile.box("dw")
-        elements = prod(written.shape)
-        calls = accumulated(choice, terms, total="dw", scratch=PARTIAL, elements=elements, dtype=dtype)
-        outputs = [written]
+        (calls, scratch), outputs = accumulated(tile, terms), [tile.box("dw")]
         if BIAS_GRADIENT in tile.op:
             made = _bias_gradient(tile, geometry, sources, view)
             if made is not None:
@@ -201,7 +191,6 @@ class DirectLoops(Strategy):
                 outputs.append(made[1])
         # The view may hold more than the window reads.
         image_box = tile.box("x", hi=view.rows.extent, wi=view.columns.extent)
-        scratch = (Scratch(PARTIAL, written.shape, dtype),) if tile.count(BATCH) > 1 else ()
         return TileTask((image_box, tile.box("dy")), tuple(outputs), scratch, tuple(calls))
 
 

@@ -16,11 +16,10 @@ gradient a sum of dy in WG.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Extent, KernelCall, Scratch, TileTask, part
-from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, LoopTile, Strategy
+from trainlib.primitives.contractions.contraction import LoopTile, Strategy
 from trainlib.primitives.contractions.conv_calls import (
     PARTIAL,
     TRANSPOSED,
@@ -42,7 +41,7 @@ from trainlib.primitives.contractions.conv_groups import (
 from trainlib.primitives.contractions.conv_nests import filter_strides
 from trainlib.primitives.contractions.conv_unroll import Matrices, unrolled
 from trainlib.primitives.contractions.convolution import WINDOW
-from trainlib.primitives.lowering.calls import box, transpose_call
+from trainlib.primitives.lowering.calls import transpose_call
 from trainlib.primitives.lowering.kernel_call import Piece
 
 GRADIENT_TRANSPOSED = "dy_transposed"
@@ -108,10 +107,8 @@ class Im2col(Strategy):
                 calls.append(bias_add_call(tile, target.name))
         if gathers:
             scratch.append(Scratch(TRANSPOSED, (tile.count("ci"), k), tile.dtype))
-        inputs = [*patches.matrices.operands, tile.box("w")]
-        if tile.adds_bias:
-            inputs.append(box(tile.op, BIAS, tile.ranges["co"]))
-        return TileTask(tuple(inputs), (written,), tuple(scratch), tuple(calls))
+        inputs = (*patches.matrices.operands, tile.box("w"), *tile.bias)
+        return TileTask(inputs, (written,), tuple(scratch), tuple(calls))
 
     def _weights(self, tile: LoopTile) -> TileTask:
         """WG: a sum over the samples of dy · im2row(x)."""
@@ -142,21 +139,13 @@ class Im2col(Strategy):
                 for target in ("dw", PARTIAL)
             )
             terms.append((before, first, further))
-        elements = prod(written.shape)
-        calls = accumulated(
-            tile.choice, terms, total="dw", scratch=PARTIAL, elements=elements, dtype=tile.dtype
-        )
-        outputs = [written]
-        if BIAS_GRADIENT in tile.op and tile.begins("ci"):
-            outputs.append(box(tile.op, BIAS_GRADIENT, tile.ranges["co"]))
-            calls.append(bias_sum_call(tile))
-        scratch = list(patches.matrices.scratch)
+        calls, partial = accumulated(tile, terms)
+        calls += [bias_sum_call(tile)] if tile.bias_gradient else []
+        scratch = [*patches.matrices.scratch, *partial]
         if hwc:
             scratch.append(Scratch(GRADIENT_TRANSPOSED, (channels, positions), tile.dtype))
-        if tile.count(BATCH) > 1:
-            scratch.append(Scratch(PARTIAL, written.shape, tile.dtype))
         inputs = (*patches.matrices.operands, tile.box("dy"))
-        return TileTask(inputs, tuple(outputs), tuple(scratch), tuple(calls))
+        return TileTask(inputs, (written, *tile.bias_gradient), tuple(scratch), tuple(calls))
 
 
 def _unrolled(tile: LoopTile, image: str, over: str, *, columns: bool = False) -> Unrolled:
@@ -164,7 +153,7 @@ def _unrolled(tile: LoopTile, image: str, over: str, *, columns: bool = False) -
     geometry = ConvGeometry.of(tile.op.attributes)
     view = tile_image(tile)
     parts, sources, within = channels_met(tile, image, over)
-    matrices = unrolled(tile, image, geometry, view, sources, within, columns=columns)
+    matrices = unrolled(tile, image, view, sources, within, columns=columns)
     return Unrolled(geometry, view, parts, within, matrices)
 
 
@@ -181,4 +170,4 @@ def _block_transpose(tile: LoopTile, patches: Unrolled) -> KernelCall:
         "filter_s": filter_strides(geometry, fetched.count),
         "hwc": geometry.hwc,
     }
-    return block_transpose_call(geometry, tile.choice, groups=wanted, dtype=tile.dtype, details=details)
+    return block_transpose_call(tile, wanted, details)

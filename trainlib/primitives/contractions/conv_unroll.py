@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arch.spec.isa import TeamWork
-from configs.dtypes import DType
 from trainlib.ir.access import Taps
-from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, gathered, part
+from trainlib.ir.steps import Array, Extent, KernelCall, Operand, Scratch, gathered, part
 from trainlib.primitives.contractions import conv_nests
 from trainlib.primitives.contractions.contraction import BATCH, LoopTile
 from trainlib.primitives.contractions.conv_calls import COLUMNS, ROWS, TileImage, im2row_call
@@ -48,7 +47,6 @@ class Matrices:
 def unrolled(
     tile: LoopTile,
     image: str,
-    geometry: ConvGeometry,
     view: TileImage,
     channels: Extent,
     groups: Sequence[Extent],
@@ -61,27 +59,17 @@ def unrolled(
     (im2col), which the cores only can make. The DMA knows one group only.
     """
     if tile.op.attributes["im2col"] == "dma" and not columns:
-        return _by_dma(tile, image, geometry, view, channels)
-    choice, dtype = tile.choice, tile.dtype
-    shape = (view.positions, (groups[0][1] - groups[0][0]) * geometry.window)
+        return _by_dma(tile, image, view, channels)
+    window = ConvGeometry.of(tile.op.attributes).window
+    shape = (view.positions, (groups[0][1] - groups[0][0]) * window)
     target, shape = (COLUMNS, shape[::-1]) if columns else (ROWS, shape)
     outer = (len(groups),) if len(groups) > 1 else ()
     calls = tuple(
-        [
-            im2row_call(
-                geometry,
-                choice,
-                view,
-                source=part(image, sample),
-                groups=groups,
-                dtype=dtype,
-                columns=columns,
-            )
-        ]
+        [im2row_call(tile, view, part(image, sample), groups, columns=columns)]
         for sample in range(tile.count(BATCH))
     )
     return Matrices(
-        (tile.box(image),), (Scratch(target, (*outer, *shape), dtype),), calls, ((target,),) * len(calls)
+        (tile.box(image),), (Scratch(target, (*outer, *shape), tile.dtype),), calls, ((target,),) * len(calls)
     )
 
 
@@ -197,8 +185,8 @@ class _Fetched:
         return patches
 
 
-def _by_dma(tile: LoopTile, role: str, geometry: ConvGeometry, view: TileImage, channels: Extent) -> Matrices:
-    op, choice, dtype, samples = tile.op, tile.choice, tile.dtype, tile.ranges[BATCH]
+def _by_dma(tile: LoopTile, role: str, view: TileImage, channels: Extent) -> Matrices:
+    op, samples, geometry = tile.op, tile.ranges[BATCH], ConvGeometry.of(tile.op.attributes)
     rows = _lines(view.reach.rows, view.rows.start)
     columns = _lines(view.reach.columns, view.columns.start)
     depth = channels[1] - channels[0]
@@ -217,24 +205,22 @@ def _by_dma(tile: LoopTile, role: str, geometry: ConvGeometry, view: TileImage, 
     for sample in range(samples[1] - samples[0]):
         first = sample * fetched.elements
         image = part(buffer, first, first + fetched.elements) if operands else ""
-        made = [_border_call(geometry, choice, fetched, image, border, dtype, window)] if border else []
-        calls.append(made)
+        calls.append([_border_call(tile, fetched, image, border, window)] if border else [])
         names.append(fetched.names(buffer, first))
     # The samples follow one another, so one buffer with a row for every patch serves them all.
-    scratch = (Scratch(BORDER, (view.positions, depth * geometry.window), dtype),) if border else ()
+    scratch = (Scratch(BORDER, (view.positions, depth * geometry.window), tile.dtype),) if border else ()
     return Matrices(operands, scratch, tuple(calls), tuple(names))
 
 
 def _border_call(
-    geometry: ConvGeometry,
-    choice: KernelChoice,
+    tile: LoopTile,
     fetched: _Fetched,
     image: str,
     border: Sequence[tuple[int, int]],
-    dtype: DType,
     window: Mapping[str, Any],
 ) -> KernelCall:
     """Complete patches that are not solid: from fetched boxes to rows of k, with zeros where none is read."""
+    geometry, codegen, dtype = ConvGeometry.of(tile.op.attributes), tile.choice.codegen, tile.dtype
     reads, writes = (image,) if image else (), tuple(part(BORDER, run, end) for run, end in border)
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
@@ -244,7 +230,7 @@ def _border_call(
         reach = Reach(line, np.zeros((1, 1), np.int64), 1, geometry.window)
 
         places = {"X": addresses[image or writes[0]], "R": addresses[writes[0]]}
-        return conv_nests.im2row(Site(choice.codegen, cores, dtype, places), "FW", reach, fetched.channels)
+        return conv_nests.im2row(Site(codegen, cores, dtype, places), "FW", reach, fetched.channels)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         patches = fetched.border_patches(arrays[0] if arrays else np.zeros(0, np.float32))

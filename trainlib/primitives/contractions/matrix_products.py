@@ -23,7 +23,7 @@ from trainlib.ir.steps import KernelCall, Scratch, TileTask, part
 from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, LoopTile, Strategy
 from trainlib.primitives.contractions.conv_calls import PARTIAL, accumulated, bias_add_call, bias_sum_call
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
-from trainlib.primitives.lowering.calls import box, factors, matmul_call, transpose_call, vector_add_call
+from trainlib.primitives.lowering.calls import factors, matmul_call, transpose_call, vector_add_call
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 
@@ -151,21 +151,18 @@ class RowProducts(Strategy):
         calls, scratch = transposes(tile, arrangement)
         written = tile.box(result)
         calls.append(product(tile, arrangement, result, written.shape))
-        inputs = [tile.box(one.role), tile.box(other.role)]
-        outputs = [written]
+        inputs = (tile.box(one.role), tile.box(other.role), *tile.bias)
         if tile.adds_bias:
-            inputs.append(box(tile.op, BIAS, tile.ranges["co"]))
             elements = tile.count(*rows, "co")
             calls.append(
                 vector_add_call(tile.choice, total="y", term=BIAS, elements=elements, dtype=tile.dtype)
             )
-        if BIAS_GRADIENT in tile.op and tile.begins("ci"):
-            outputs.append(box(tile.op, BIAS_GRADIENT, tile.ranges["co"]))
+        if tile.bias_gradient:
             build = TileBuilder(tile.choice, tile.dtype)
             gradient = Piece("dy", (tile.count(*rows), tile.count("co")))
             build.column_sum(gradient, Piece(BIAS_GRADIENT, (tile.count("co"),)))
             calls += build.calls()
-        return TileTask(tuple(inputs), tuple(outputs), tuple(scratch), tuple(calls))
+        return TileTask(inputs, (written, *tile.bias_gradient), tuple(scratch), tuple(calls))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +183,8 @@ class ImageProducts(Strategy):
         geometry = ConvGeometry.of(tile.op.attributes)
         one, other = (role for role in tile.op.reads if role in tile.space.accesses)
         result = tile.space.result
-        outputs = [tile.box(result)]
-        shape = outputs[0].shape
+        written = tile.box(result)
+        shape = written.shape
         summing = BATCH in tile.space.reductions
         calls: list[KernelCall] = []
         scratch: dict[str, Scratch] = {}
@@ -210,19 +207,11 @@ class ImageProducts(Strategy):
             if tile.adds_bias:
                 calls.append(bias_add_call(tile, matrices[result].name))
         if summing:
-            elements = shape[0] * shape[1]
-            calls = accumulated(
-                tile.choice, terms, total=result, scratch=PARTIAL, elements=elements, dtype=tile.dtype
-            )
-            if tile.count(BATCH) > 1:
-                scratch[PARTIAL] = Scratch(PARTIAL, shape, tile.dtype)
-        if BIAS_GRADIENT in tile.op and tile.begins("ci"):
-            outputs.append(box(tile.op, BIAS_GRADIENT, tile.ranges["co"]))
-            calls.append(bias_sum_call(tile))
-        inputs = [tile.box(one), tile.box(other)]
-        if tile.adds_bias:
-            inputs.append(box(tile.op, BIAS, tile.ranges["co"]))
-        return TileTask(tuple(inputs), tuple(outputs), tuple(scratch.values()), tuple(calls))
+            calls, partial = accumulated(tile, terms)
+            scratch |= {buffer.name: buffer for buffer in partial}
+        calls += [bias_sum_call(tile)] if tile.bias_gradient else []
+        inputs = (tile.box(one), tile.box(other), *tile.bias)
+        return TileTask(inputs, (written, *tile.bias_gradient), tuple(scratch.values()), tuple(calls))
 
     @staticmethod
     def _matrix(tile: LoopTile, role: str, geometry: ConvGeometry, sample: int) -> Matrix:
