@@ -55,12 +55,13 @@ def command(
     with telling("reading runs", show=not (quiet or as_json)):
         from pulptrain.commands.printing import table_width
         from pulptrain.running.compared_runs import compare_runs
-        from traces.compared.strips import check_picture, draw_strips
+        from traces.compared.strips import draw_strips
+        from traces.pictures.drawing import picture_file
         from traces.report import Detail
 
         most_percent = None if fail_above is None else parse_percent(fail_above)
         detail = Detail(top)
-        picture = None if out is None else check_picture(out)
+        picture = None if out is None else picture_file(out, "--out")
         found = compare_runs([Path(run) for run in runs], _names(runs), in_l1=in_l1)
         if picture is not None:
             draw_strips(found.strips(), found.model, picture)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -95,7 +94,7 @@ def _pictures(folder: str, out: str | None, window: str | None, what: str, paper
             raise InputError("there is no slice in its trace", where=folder, cure="run the simulation again")
         run = RunPictures(slices, summary, lambda _: read_blocks(source), paper=paper)
         if window is not None:
-            run = replace(run, window=window_of(window, run.ops, run.cycles))
+            run = run.within(window_of(window, run.ops, run.cycles))
         names = run.drawable() if what == "all" else (what,)
         files = _targets(out or folder, names, [file_names(name, run.window) for name in names])
         for name, paths in files.items():

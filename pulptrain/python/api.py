@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from configs.errors import InputError
-from configs.files import check_file
 from pulptrain.given.chip import Soc, as_soc
 from pulptrain.given.option import ExploreOptions, FitOptions, RunOptions, TuneOptions
 from pulptrain.given.real_values import as_fields
@@ -304,12 +303,12 @@ def speed_up(
     numbers of cores, and for a file that is there and was not drawn by pulptrain.
     """
     from pulptrain.running.stored_run import read_summary
-    from traces.pictures.drawing import Paper, is_our_picture, picture_file
+    from traces.pictures.drawing import Paper, picture_file
     from traces.pictures.speed_up import draw_speed_up
     from traces.speed_up import speed_up_of
 
     if path is not None:
-        check_file(str(picture_file(Path(fspath(path)), "path")), "path", is_our_picture)
+        picture_file(fspath(path), "path")
     summaries = [run.summary if isinstance(run, Result) else read_summary(Path(fspath(run))) for run in runs]
     found = speed_up_of(summaries, [f"run {number}" for number in range(1, len(runs) + 1)])
     if path is not None:

@@ -7,14 +7,12 @@ import html
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from configs.errors import InputError
-from configs.files import check_file
 from configs.suggest import suggestion
 from pulptrain.python.op_result import OpResult, Peak, Totals, data_frame, op_of, text_width, unknown
 from traces.files.json_text import json_text
@@ -249,22 +247,21 @@ class Result:
         colour_by: Literal["step", "kernel", "stall"] | None = None,
     ) -> Path:
         from pulptrain.running.pictures import PICTURES, RunPictures, Window
-        from traces.pictures.drawing import Paper, is_our_picture, picture_file
+        from traces.pictures.drawing import Paper, picture_file
 
         if what not in PICTURES:
             raise InputError(f"no picture {what!r}", where="plot", cure=suggestion(what, PICTURES))
-        target = picture_file(Path(fspath(path)), "plot")
-        check_file(str(target), "plot", is_our_picture)
-        run = RunPictures(self.slices, self.summary, self._blocks)
+        target = picture_file(fspath(path), "plot")
+        given = zip(("width_inches", "font_points"), size, strict=True)
+        known = {name: value for name, value in given if value is not None}
+        paper = Paper(**known) if known else None
+        run = RunPictures(self.slices, self.summary, self._blocks, paper=paper)
         if isinstance(window, str):
             name = self[window].name
             op = next(op for op in run.ops if op.name == name)
-            run = replace(run, window=Window(op.start_cycles, op.end_cycles, name))
+            run = run.within(Window(op.start_cycles, op.end_cycles, name))
         elif window is not None:
-            run = replace(run, window=Window(*window))
-        given = zip(("width_inches", "font_points"), size, strict=True)
-        if known := {name: value for name, value in given if value is not None}:
-            run = replace(run, paper=Paper(**known))
+            run = run.within(Window(*window))
         run.draw(what, target, colour_by=colour_by)
         return target
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,12 @@ class RunPictures:
         name = f"{self.window.op}, " if self.window.op else ""
         window = f"cycles {self.window.start_cycles:,} to {self.window.end_cycles:,}"
         return f"{of}: {name}{window} of {self.cycles:,}"
+
+    def within(self, window: Window) -> RunPictures:
+        """A part of the run; what was measured of the whole is not measured again."""
+        part = replace(self, window=window)
+        vars(part).update({**vars(self), **vars(part)})
+        return part
 
     def draw(self, what: str, *paths: Path, colour_by: ColourBy | None = None) -> None:
         """Draw one of `PICTURES` to files. Raises InputError if the run does not have what it needs."""

@@ -9,16 +9,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from configs.errors import InputError
-from configs.files import check_file
 from traces.pictures.drawing import (
-    ENDINGS,
     POINTS_PER_INCH,
     RC,
     Legend,
     Paper,
     empty_figure,
-    is_our_picture,
     save_figure,
     text_points,
 )
@@ -50,14 +46,6 @@ class Strip:
     def cycles(self) -> int:
         """From end to end."""
         return sum(cycles for *_, cycles in self.ops)
-
-
-def check_picture(name: str, option: str = "--out") -> Path:
-    """The place of a picture, refused before any work if it is none or not ours to replace."""
-    if Path(name).suffix.lower()[1:] not in ENDINGS:
-        kinds = ", ".join(f".{ending}" for ending in ENDINGS)
-        raise InputError(f"{name!r} is no picture", where=option, cure=f"a name with {kinds}")
-    return check_file(name, option, is_our_picture)
 
 
 def draw_strips(strips: Sequence[Strip], title: str, path: Path) -> None:

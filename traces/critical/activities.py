@@ -63,6 +63,12 @@ class WaitLags:
     sleep_cycles: int
     wake_cycles: int
 
+    def of(self, over_cycles: int) -> tuple[int, int]:
+        """(cycles of the call, cycles of the wake-up) of a wait for what ends so long after it began."""
+        if over_cycles <= self.check_cycles:
+            return self.done_cycles, self.done_cycles - self.check_cycles
+        return self.sleep_cycles, self.wake_cycles
+
 
 @dataclass(frozen=True, slots=True)
 class Lags:
@@ -286,12 +292,10 @@ class _Builder:
         """The call of a wait, and the wake-up behind the transfer."""
         start, end, over = event.start_cycles, event.end_cycles, awaited.event.end_cycles
         lags = self._wait_lags(awaited)
-        found_over = over <= start + lags.check_cycles
-        least = lags.done_cycles if found_over else lags.sleep_cycles
-        woken = min(end, over + (lags.done_cycles - lags.check_cycles if found_over else lags.wake_cycles))
-        called = min(end, start + least)
+        call_cycles, wake_cycles = lags.of(over - start)
+        called, woken = min(end, start + call_cycles), min(end, over + wake_cycles)
         if max(called, woken) < end:  # lags of another machine: the trace goes before
-            called, woken = (end, woken) if found_over else (called, end)
+            called, woken = (end, woken) if over <= start + lags.check_cycles else (called, end)
         call = self._add(self._core, "dma_wait", event.work, (start, called), self._heads)
         transfer = awaited.parts[over]
         wake = self._add(self._core, "dma_wait", event.work, (over, max(over, woken)), [transfer])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traces.critical.activities import Graph, WaitLags
+from traces.critical.activities import Graph
 
 
 def durations(graph: Graph) -> list[int]:
@@ -25,15 +25,8 @@ def retimed(graph: Graph, cycles: Sequence[int]) -> list[int]:
         start = max([ends[other] for other in activity.after], default=0)
         wait = graph.waits.get(number)
         if wait is not None:
-            called, woken[wait.wake] = wait_cycles(wait.lags, ends[wait.transfer] - start)
+            called, woken[wait.wake] = wait.lags.of(ends[wait.transfer] - start)
             ends.append(start + called)
         else:
             ends.append(start + woken.pop(number, cycles[number]))
     return ends
-
-
-def wait_cycles(lags: WaitLags, over_cycles: int) -> tuple[int, int]:
-    """(cycles of the call, cycles of the wake-up) of a wait for what ends so long after it began."""
-    if over_cycles <= lags.check_cycles:
-        return lags.done_cycles, lags.done_cycles - lags.check_cycles
-    return lags.sleep_cycles, lags.wake_cycles

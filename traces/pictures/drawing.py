@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import InputError
-from configs.files import replacing
+from configs.files import check_file, replacing
 from traces.pictures.palette import HATCH_COLOUR, Style
 
 DPI = 160
@@ -211,12 +211,12 @@ def save_figure(figure: Any, *paths: Path | None) -> None:
                 figure.savefig(temporary, dpi=DPI, format=kind[1:], metadata=metadata[kind])
 
 
-def picture_file(path: Path, where: str) -> Path:
-    """The path itself; raises `InputError` if no picture can be drawn to a file of that ending."""
-    if path.suffix.lower()[1:] not in ENDINGS:
+def picture_file(name: str, where: str) -> Path:
+    """The place of a picture, refused before any work if it has another ending or is not ours to replace."""
+    if Path(name).suffix.lower()[1:] not in ENDINGS:
         endings = ", ".join(f".{ending}" for ending in ENDINGS)
-        raise InputError(f"cannot draw {str(path)!r}", where=where, cure=f"a name in one of {endings}")
-    return path
+        raise InputError(f"cannot draw {name!r}", where=where, cure=f"a name in one of {endings}")
+    return check_file(name, where, is_our_picture)
 
 
 def is_our_picture(path: Path) -> bool:

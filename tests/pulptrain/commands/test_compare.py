@@ -139,7 +139,7 @@ def test_runs_that_cannot_be_compared(
         ([empty, str(log)], "empty: run and ops do not all say their causes"),
         ([three[0], "/dev/null"], "cannot read"),
         ([*three, "--in-l1"], "--in-l1: there is no log"),
-        ([*three, "--out", "picture.txt"], "--out: 'picture.txt' is no picture"),
+        ([*three, "--out", "picture.txt"], "--out: cannot draw 'picture.txt'"),
         ([*three, "--out", str(notes)], "would be lost"),
         ([*three, "--fail-above", "much"], "--fail-above: cannot read 'much'"),
         ([*three, "--fail-above", "-1%"], "--fail-above: cannot read '-1%'"),

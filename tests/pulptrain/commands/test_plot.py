@@ -13,9 +13,11 @@ import pytest
 import pulptrain as pt
 from pulptrain.__main__ import run
 from pulptrain.commands.plot import parse_paper
+from pulptrain.running import pictures
 from shared.printed import printed
 from shared.tuner_case import SMALL_MODEL
 from traces.files.result_folder import SUMMARY_NAME, write_json
+from traces.metrics import measure
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +56,15 @@ def test_a_window_by_an_ops_name_is_drawn_beside_the_whole_run(
         assert names == [f"{what}-{op}.png", f"{what}-{op}.svg"]
     assert {path.name: path.read_bytes() for path in copy.iterdir() if path.name in before} == before
     assert f">small on pulp-open: {op}, cycles " in (copy / f"breakdown-{op}.svg").read_text()
+
+
+def test_a_window_measures_the_run_once(
+    copy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = []
+    monkeypatch.setattr(pictures, "measure", lambda *run: measured.append(run) or measure(*run))
+    printed(capsys, "plot", str(copy), "--window", op_of(copy), "--what", "gantt")
+    assert len(measured) == 1
 
 
 def test_a_figure_of_a_paper_is_one_file_of_its_size(copy: Path, tmp_path: Path) -> None:
