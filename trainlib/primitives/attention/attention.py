@@ -62,11 +62,9 @@ class _OfHeads(AttentionLowering):
         return self._axes[role]
 
     def macs(self, op: Op, tensors: Tensors) -> int:
-        """H for each of the scores."""
         return _head(op) * prod(self.dimensions(op, tensors)[name] for name in SCORES)
 
     def area(self, op: Op, tensors: Tensors, ranges: Ranges) -> Area:
-        """With the rows of the heads."""
         area = super().area(op, tensors, ranges)
         first, last = area.extents["heads"]
         area.extents["rows"] = first * _head(op), last * _head(op)
@@ -144,11 +142,9 @@ class _Rows(AttentionLowering):
     kept = (BATCH, "heads", "queries")
 
     def default_kernel(self, op: Op) -> str:
-        """No matmul, so no choice."""
         return ""
 
     def axes(self, role: str) -> Axes:
-        """Those of scores."""
         return SCORES
 
 

@@ -38,11 +38,9 @@ class _Projection(AttentionLowering):
         return _AXES[role.removeprefix("d")]
 
     def loaded(self, area: Area) -> Sequence[str]:
-        """A bias only once."""
         return [role for role in area.op.reads if role[0] != "b" or area.begins(self.once)]
 
     def stored(self, area: Area) -> Sequence[str]:
-        """Its gradient as well."""
         return [role for role in area.op.writes if role[:2] != "db" or area.begins(self.once)]
 
     def add_bias(self, area: Area, build: TileBuilder, total: Piece, bias: str) -> None:

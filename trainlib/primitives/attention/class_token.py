@@ -31,12 +31,10 @@ class _Forward(NoMatmul):
     """FW: samples, tokens and features may be cut; the first tokens of a sample hold w."""
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples, tokens, features."""
         batch, length, features = tensors[op["y"]].shape
         return {**batch_extent(batch), "tokens": length, "features": features}
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        """A copy of w and one of x per sample."""
         build = TileBuilder(choice, tensors[op["y"]].dtype)
         samples = batch_range(ranges, tensors[op["y"]].shape[0])
         (first, last), wanted = ranges["tokens"], ranges["features"]
@@ -58,15 +56,12 @@ class _WeightGradient(NoMatmul):
     """WG: features may be cut, and the sum over the batch."""
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Features."""
         return {"features": tensors[op["dw"]].shape[0]}
 
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples."""
         return batch_extent(tensors[op["dy"]].shape[0])
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        """The first token of some samples."""
         samples, wanted = batch_range(ranges, tensors[op["dy"]].shape[0]), ranges["features"]
         shape = (samples[1] - samples[0], wanted[1] - wanted[0])
         build = TileBuilder(choice, tensors[op["dw"]].dtype)

@@ -104,15 +104,12 @@ class _Forward(NoMatmul):
     """FW."""
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples, tokens, features."""
         return {**_token_extents(op, tensors), "features": op.attributes["features"]}
 
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Rows of the table."""
         return {"vocabulary": op.attributes["vocabulary"]}
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        """Some numbers, a box of the table."""
         wanted, build = ranges["features"], TileBuilder(choice, tensors[op["y"]].dtype)
         rows = ranges.get("vocabulary", (0, op.attributes["vocabulary"]))
         region = _token_region(op, tensors, ranges)
@@ -135,11 +132,9 @@ class _WeightGradient(NoMatmul):
     """WG."""
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Rows and columns of the table."""
         return {"vocabulary": op.attributes["vocabulary"], "features": op.attributes["features"]}
 
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples, tokens."""
         return _token_extents(op, tensors)
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:

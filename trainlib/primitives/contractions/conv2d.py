@@ -68,23 +68,18 @@ class _AsAsked(Strategy):
         return self.direct if op.attributes["im2col"] == "none" else self.matrix
 
     def same_calls(self, op: Op) -> bool:
-        """That of the chosen one."""
         return self._of(op).same_calls(op)
 
     def uncut(self, op: Op) -> tuple[str, ...]:
-        """Those of the chosen one."""
         return self._of(op).uncut(op)
 
     def meeting(self, op: Op) -> tuple[tuple[str, ...], ...]:
-        """Those of the chosen one."""
         return self._of(op).meeting(op)
 
     def default_kernel(self, op: Op, space: Space) -> str:
-        """That of the chosen one."""
         return self._of(op).default_kernel(op, space)
 
     def task(self, tile: LoopTile) -> TileTask:
-        """That of the chosen one."""
         return self._of(tile.op).task(tile)
 
 

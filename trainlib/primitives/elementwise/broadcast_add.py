@@ -120,7 +120,6 @@ class _Forward(LeadingBoxes):
     """FW: boxes of y, with what of x and x1 they repeat."""
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        """One fork."""
         whole = tensors[op["y"]].shape
         region = leading_region(whole, ranges)
         left, right = (repeated_region(tensors[op[role]].shape, whole, region) for role in ("x", "x1"))

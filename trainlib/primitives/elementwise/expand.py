@@ -56,7 +56,6 @@ class _Forward(LeadingBoxes):
     """FW: boxes of y, with what of x they repeat."""
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        """One fork."""
         whole = tensors[op["y"]].shape
         region = leading_region(whole, ranges)
         source = repeated_region(tensors[op["x"]].shape, whole, region)

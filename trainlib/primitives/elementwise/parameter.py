@@ -51,7 +51,6 @@ class _Forward(LeadingBoxes):
     """FW: any box of y; w is read once for all samples of a tile."""
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        """One copy per sample."""
         region = leading_region(tensors[op["y"]].shape, ranges)
         samples, *inner = sizes_of(region)
         build, w = TileBuilder(choice, tensors[op["y"]].dtype), Piece("w", tuple(inner))

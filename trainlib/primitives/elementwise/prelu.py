@@ -76,7 +76,6 @@ class _Elementwise(LeadingBoxes):
         self.nest, self.source, self.result = nest, source, result
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        """One fork."""
         region = leading_region(tensors[op["x"]].shape, ranges)
         sizes, kinds = _sizes(op, sizes_of(region)), {role: tensors[op[role]].dtype for role in op.roles}
         shape = tuple(sizes.values())
@@ -99,7 +98,6 @@ class _SlopeGradient(NoMatmul):
     """WG: some channels of dw; samples and the dimension behind the channels are summed and may be cut."""
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Channels that have a slope of their own."""
         return {"d0": tensors[op["x"]].shape[1]} if op.attributes["per_channel"] else {}
 
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:

@@ -57,15 +57,12 @@ class _Windowed:
     base: StepLowering
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Those of the step on the parts."""
         return self.base.extents(op, _seen(op, tensors))
 
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Those of the step on the parts."""
         return reductions_of(self.base, op, _seen(op, tensors))
 
     def meeting(self, op: Op, tensors: Tensors) -> Sequence[tuple[str, ...]]:
-        """Those of the step on the parts."""
         return meeting_of(self.base, op, _seen(op, tensors))
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
@@ -79,15 +76,12 @@ class _Windowed:
         )
 
     def default_kernel(self, op: Op) -> str:
-        """That of the step."""
         return self.base.default_kernel(op)
 
     def useful_macs(self, op: Op, tensors: Tensors) -> int:
-        """Those of the step on the parts."""
         return useful_macs_of(self.base, op, _seen(op, tensors))
 
     def macs(self, op: Op, tensors: Tensors) -> int:
-        """Those of the step on the parts."""
         return self.base.macs(op, _seen(op, tensors))
 
 

@@ -50,7 +50,6 @@ class _Pass(NormLowering):
         return self.loop, {**self.sizes(op, image), **flags}, arrays
 
     def compute(self, op: Op, values: Values) -> Values:
-        """The formula."""
         return self.formula(op, values)
 
 

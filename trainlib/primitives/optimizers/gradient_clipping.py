@@ -65,7 +65,6 @@ class _Squares(NoMatmul):
         return {"d0": tensors[op["dw"]].shape[0]}
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        """Whole rows, over the cores."""
         rows, gradient = ranges["d0"], tensors[op["dw"]]
         count, elements = rows[1] - rows[0], prod(gradient.shape[1:])
 
@@ -95,7 +94,6 @@ class _Scale(NoMatmul):
     """One number from the square sums of all gradients, on the master core; never cut."""
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Nothing may be cut."""
         return {}
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:

@@ -133,7 +133,6 @@ class _Forward(_Interpolation):
     """FW: a box of y, with the box of x it lies between."""
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        """One fork."""
         y = tensors[op["y"]]
         samples, channels = batch_range(ranges, y.shape[0]), ranges["c"]
         mode, (high, wide) = op.attributes["mode"], _axes(op)

@@ -51,7 +51,6 @@ class _Forward(OfKept):
     """FW: boxes of y, each with all that it is the largest of."""
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        """One fork."""
         large = leading_region(tensors[op["x"]].shape, ranges)
         small = kept_box(op, large)
         outer, count, inner = parts_of(op, sizes_of(large))
@@ -71,7 +70,6 @@ class _InputGradient(OfKept):
     """IG: boxes of dx, all of what is reduced."""
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        """One fork."""
         large = leading_region(tensors[op["dx"]].shape, ranges)
         shape, small = sizes_of(large), kept_box(op, large)
         outer, count, inner = parts_of(op, shape)

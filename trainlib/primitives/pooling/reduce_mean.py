@@ -106,11 +106,9 @@ class _Forward(OfKept):
     """FW: boxes of y, each with what it is the mean of; the first reduced dimension may be cut too."""
 
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """The first reduced dimension."""
         return {f"d{op.attributes['first'] - 1}": op.attributes["reduced"][0]}
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        """One fork."""
         large = leading_region(tensors[op["x"]].shape, ranges)
         small = kept_box(op, large)
         shape, dtype = sizes_of(small), tensors[op["y"]].dtype
@@ -131,7 +129,6 @@ class _InputGradient(LeadingBoxes):
     """IG: boxes of dx, each with what of dy it repeats."""
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        """One fork."""
         large = leading_region(tensors[op["dx"]].shape, ranges)
         shape, dtype = sizes_of(large), tensors[op["dx"]].dtype
         outer, count, inner = parts_of(op, shape)

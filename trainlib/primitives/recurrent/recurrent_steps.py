@@ -67,11 +67,9 @@ class _OneStep(RecurrentLowering):
         self.time = time
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples, units."""
         return {**batch_extent(op.attributes["batch"]), "units": op.attributes["hidden"]}
 
     def macs(self, op: Op, tensors: Tensors) -> int:
-        """batch · hidden · gates·hidden."""
         _, _, hidden, columns = self.sizes(op)
         return int(op.attributes["batch"]) * hidden * columns
 

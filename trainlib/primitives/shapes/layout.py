@@ -35,11 +35,9 @@ class _Lowering(NoMatmul):
     """A sample [rows, columns] becomes [columns, rows]; only the batch may be cut."""
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """The batch."""
         return batch_extent(tensors[op.outputs[0]].shape[0])
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        """One transpose per sample."""
         (source,), (target,) = op.reads, op.writes
         before, after = tensors[op[source]], tensors[op[target]]
         samples = batch_range(ranges, before.shape[0])
