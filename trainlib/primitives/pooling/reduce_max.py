@@ -15,19 +15,9 @@ from typing import Any, Literal
 import numpy as np
 
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, KernelChoice, Ranges, Tensors, TileTask
+from trainlib.ir.steps import Array
 from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Step, Values
-from trainlib.primitives.lowering.boxes import leading_region, sizes_of
-from trainlib.primitives.lowering.calls import box
-from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.primitives.pooling.reduce_mean import (
-    AxesSchema,
-    OfKept,
-    kept_box,
-    parts_of,
-    reduced_axes,
-    reduced_plan,
-)
+from trainlib.primitives.pooling.reduce_mean import AxesSchema, Reduction, reduced_axes, reduced_plan
 
 SAME = 2.0**-30
 """Relative difference of equal elements at most: finer than any format, coarser than nudges of the check."""
@@ -47,55 +37,25 @@ def _plan(largest: bool) -> Any:
     return plan
 
 
-class _Forward(OfKept):
-    """FW: boxes of y, each with all that it is the largest of."""
-
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        large = leading_region(tensors[op["x"]].shape, ranges)
-        small = kept_box(op, large)
-        outer, count, inner = parts_of(op, sizes_of(large))
-        pick = np.max if op.attributes["largest"] else np.min
-
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            return (pick(arrays[0].reshape(outer, count, inner), axis=1).reshape(sizes_of(small)),)
-
-        sizes = {"outer": outer, "count": count, "inner": inner}
-        arrays = {"X": Piece("x", (outer, count, inner)), "Y": Piece("y", (outer, inner))}
-        dtype = tensors[op["y"]].dtype
-        call = kernel_call(choice, "reduce_max_fw", sizes, arrays, ("x",), ("y",), function, dtype)
-        return TileTask((box(op, "x", *large),), (box(op, "y", *small),), (), (call,))
+def _picked(op: Op, x: Array, count: int) -> Array:
+    pick = np.max if op.attributes["largest"] else np.min
+    return np.asarray(pick(x, axis=1))
 
 
-class _InputGradient(OfKept):
-    """IG: boxes of dx, all of what is reduced."""
+def _shared(op: Op, x: Array, y: Array, dy: Array, count: int) -> Array:
+    chosen = x == y
+    if op.attributes["first_only"]:
+        chosen &= np.cumsum(chosen, axis=1) == 1
+    share = dy / np.maximum(chosen.sum(axis=1, keepdims=True), 1).astype(np.float32)
+    return np.where(chosen, share, 0)
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        large = leading_region(tensors[op["dx"]].shape, ranges)
-        shape, small = sizes_of(large), kept_box(op, large)
-        outer, count, inner = parts_of(op, shape)
-        first = op.attributes["first_only"]
 
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            x = arrays[0].reshape(outer, count, inner)
-            y, dy = (array.reshape(outer, 1, inner) for array in arrays[1:])
-            chosen = x == y
-            if first:
-                chosen &= np.cumsum(chosen, axis=1) == 1
-            share = dy / np.maximum(chosen.sum(axis=1, keepdims=True), 1).astype(np.float32)
-            return (np.where(chosen, share, 0).astype(np.float32).reshape(shape),)
-
-        sizes = {"outer": outer, "count": count, "inner": inner}
-        arrays = {
-            "X": Piece("x", (outer, count, inner)),
-            "M": Piece("y", (outer, inner)),
-            "G": Piece("dy", (outer, inner)),
-            "Y": Piece("dx", (outer, count, inner)),
-        }
-        reads, dtype = ("x", "y", "dy"), tensors[op["dx"]].dtype
-        nest = "reduce_max_bw_first" if first else "reduce_max_bw"
-        call = kernel_call(choice, nest, sizes, arrays, reads, ("dx",), function, dtype)
-        inputs = (box(op, "x", *large), box(op, "y", *small), box(op, "dy", *small))
-        return TileTask(inputs, (box(op, "dx", *large),), (), (call,))
+_FORWARD = Reduction(lambda op: "reduce_max_fw", {"X": "x", "Y": "y"}, _picked)
+_BACKWARD = Reduction(
+    lambda op: "reduce_max_bw_first" if op.attributes["first_only"] else "reduce_max_bw",
+    {"X": "x", "M": "y", "G": "dy", "Y": "dx"},
+    _shared,
+)
 
 
 def _forward(op: Op, values: Values) -> Values:
@@ -131,8 +91,8 @@ MAX = LayerPrimitive(
     schema=_Schema,
     plan=_plan(True),
     steps=(
-        Step.of("FW", "x -> y", _forward, _Forward()),
-        Step.of("IG", "x y dy -> dx", _backward, _InputGradient()),
+        Step.of("FW", "x -> y", _forward, _FORWARD),
+        Step.of("IG", "x y dy -> dx", _backward, _BACKWARD),
     ),
     examples=_examples(),
 )

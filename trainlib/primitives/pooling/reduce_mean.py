@@ -7,7 +7,7 @@ where the reduced axis is longer than what is kept every core adds the full sum.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Annotated, Any
@@ -25,19 +25,12 @@ from trainlib.primitives.definition import (
     LayerPlan,
     LayerPrimitive,
     NotNegative,
-    Shape,
     Step,
     Values,
 )
-from trainlib.primitives.lowering.boxes import (
-    LeadingBoxes,
-    leading_extents,
-    leading_region,
-    sample_axis,
-    sizes_of,
-)
+from trainlib.primitives.lowering.boxes import leading_extents, leading_region, sample_axis, sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, box
-from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 
 class AxesSchema(LayerSchema):
@@ -78,70 +71,75 @@ def reduced_plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where:
     )
 
 
-def kept_box(op: Op, large: Region) -> Region:
+class Reduction(NoMatmul):
+    """One fork between boxes of what is large (x, dx) and of what is kept of it (y, dy), which are tiled.
+
+    `arrays` are the roles of the arrays of `nest(op)`, `formula` makes the result [outer, count, inner] of
+    arrays of such shapes, of which those of what is kept have a count of 1.
+    """
+
+    def __init__(
+        self, nest: Callable[[Op], str], arrays: Mapping[str, str], formula: Callable[..., Array]
+    ) -> None:
+        self.nest, self.arrays, self.formula = nest, arrays, formula
+        self.large = next(role for role in arrays.values() if role.endswith("x"))
+
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
+        """``n`` and the first two kept dimensions of x."""
+        first, last = op.attributes["first"], op.attributes["last"]
+        shape = tensors[op[self.large]].shape
+        kept = [axis - 1 for axis in range(1, len(shape)) if not first <= axis < last]
+        return leading_extents(shape, kept)
+
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+        """The boxes that belong together."""
+        large, (target,) = leading_region(tensors[op[self.large]].shape, ranges), op.writes
+        boxes = {role: large if role.endswith("x") else _kept_box(op, large) for role in op.roles}
+        first, last, shape = op.attributes["first"], op.attributes["last"], sizes_of(large)
+        outer, count, inner = prod(shape[:first]), prod(shape[first:last]), prod(shape[last:])
+        build, written = TileBuilder(choice, tensors[op[target]].dtype), sizes_of(boxes[target])
+
+        def compute(*arrays: Array) -> Array:
+            seen = (array.reshape(outer, -1, inner) for array in arrays)
+            return self.formula(op, *seen, count=count).astype(np.float32).reshape(written)
+
+        pieces = {
+            name: Piece(role, (outer, count, inner) if role.endswith("x") else (outer, inner))
+            for name, role in self.arrays.items()
+        }
+        build.run(self.nest(op), pieces, op.reads, op.writes, compute, outer=outer, count=count, inner=inner)
+        inputs, outputs = ([box(op, role, *boxes[role]) for role in roles] for roles in (op.reads, op.writes))
+        return build.task(inputs, outputs)
+
+
+def _kept_box(op: Op, large: Region) -> Region:
     """The box of the reduced tensor that belongs to a box of the large one."""
     first, last = op.attributes["first"], op.attributes["last"]
     middle = ((0, 1),) * (last - first) if op.attributes["keep_dims"] else ()
     return (*large[:first], *middle, *large[last:])
 
 
-def parts_of(op: Op, shape: Shape) -> tuple[int, int, int]:
-    """Elements of a box before, along and behind the reduced dimensions."""
-    first, last = op.attributes["first"], op.attributes["last"]
-    return prod(shape[:first]), prod(shape[first:last]), prod(shape[last:])
-
-
-class OfKept(NoMatmul):
-    """Tiles are boxes of what is kept."""
-
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """``n`` and the first two kept dimensions of x."""
-        first, last = op.attributes["first"], op.attributes["last"]
-        shape = tensors[op["x"]].shape
-        kept = [axis - 1 for axis in range(1, len(shape)) if not first <= axis < last]
-        return leading_extents(shape, kept)
-
-
-class _Forward(OfKept):
-    """FW: boxes of y, each with what it is the mean of; the first reduced dimension may be cut too."""
+class _Sum(Reduction):
+    """FW; the first reduced dimension may be cut too."""
 
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         return {f"d{op.attributes['first'] - 1}": op.attributes["reduced"][0]}
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        large = leading_region(tensors[op["x"]].shape, ranges)
-        small = kept_box(op, large)
-        shape, dtype = sizes_of(small), tensors[op["y"]].dtype
-        outer, count, inner = parts_of(op, sizes_of(large))
-        scale = 1 / op.attributes["divisor"]
 
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            total = arrays[0].reshape(outer, count, inner).sum(axis=1, dtype=np.float64)
-            return ((total * scale).astype(np.float32).reshape(shape),)
+class _Spread(Reduction):
+    """IG: any box of dx."""
 
-        sizes = {"outer": outer, "count": count, "inner": inner}
-        arrays = {"X": Piece("x", (outer, count, inner)), "Y": Piece("y", (outer, inner))}
-        call = kernel_call(choice, "reduce_mean_fw", sizes, arrays, ("x",), ("y",), function, dtype)
-        return TileTask((box(op, "x", *large),), (box(op, "y", *small),), (), (call,))
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
+        return leading_extents(tensors[op["dx"]].shape)
 
 
-class _InputGradient(LeadingBoxes):
-    """IG: boxes of dx, each with what of dy it repeats."""
+def _summed(op: Op, x: Array, count: int) -> Array:
+    total: Array = x.sum(axis=1, dtype=np.float64) * (1 / op.attributes["divisor"])
+    return total
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        large = leading_region(tensors[op["dx"]].shape, ranges)
-        shape, dtype = sizes_of(large), tensors[op["dx"]].dtype
-        outer, count, inner = parts_of(op, shape)
-        scale = np.float32(1 / op.attributes["divisor"])
 
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            scaled = arrays[0].reshape(outer, 1, inner) * scale
-            return (np.repeat(scaled, count, axis=1).reshape(shape),)
-
-        sizes = {"outer": outer, "count": count, "inner": inner}
-        arrays = {"X": Piece("dy", (outer, inner)), "Y": Piece("dx", (outer, count, inner))}
-        call = kernel_call(choice, "reduce_mean_bw", sizes, arrays, ("dy",), ("dx",), function, dtype)
-        return TileTask((box(op, "dy", *kept_box(op, large)),), (box(op, "dx", *large),), (), (call,))
+def _repeated(op: Op, dy: Array, count: int) -> Array:
+    return np.repeat(dy * np.float32(1 / op.attributes["divisor"]), count, axis=1)
 
 
 def reduced_axes(op: Op) -> tuple[int, ...]:
@@ -166,8 +164,18 @@ MEAN = LayerPrimitive(
     schema=AxesSchema,
     plan=_plan_mean,
     steps=(
-        Step.of("FW", "x -> y", _forward, _Forward()),
-        Step.of("IG", "dy -> dx", _backward, _InputGradient()),
+        Step.of(
+            "FW",
+            "x -> y",
+            _forward,
+            _Sum(lambda op: "reduce_mean_fw", {"X": "x", "Y": "y"}, _summed),
+        ),
+        Step.of(
+            "IG",
+            "dy -> dx",
+            _backward,
+            _Spread(lambda op: "reduce_mean_bw", {"X": "dy", "Y": "dx"}, _repeated),
+        ),
     ),
     examples=(
         Example({"axes": [0]}, ((12, 2),)),
