@@ -183,105 +183,77 @@ class Direct:
 
 def direct_forward(site: Site, loop: Direct) -> TeamWork:
     """Each own (output) channel from the input; places: X, W, Y and D if there is a bias."""
-    geometry, reach = loop.geometry, loop.reach
-    rows, columns = len(reach.rows), len(reach.columns)
-    image = image_strides(geometry, loop.others_box, reach.height, reach.width)
-    strides: dict[str, tuple[int, ...]]
     if loop.as_published:
-        extents = {"hi": reach.height, "wi": reach.width, "ho": rows, "wo": columns}
-        window = (geometry.window, geometry.wk, 1)
-        strides = {"X": image, "Y": (rows * columns, columns, 1), "W": window}
-        sizes = {**loop.published_sizes(), **extents}
         if loop.others == 1 and loop.others_box == loop.own:
-            return site.team("dw_fw", {**sizes, "ci": loop.own}, strides, macs=loop.macs)
-        if geometry.groups == 1 and not reach.padded:
-            strides["W"] = (loop.others * geometry.window, *window)
-            sizes |= {"ci": loop.others, "co": loop.own}
-            return site.team("naive_fw", sizes, strides, macs=loop.macs)
-    strides = {
-        "X": image,
-        "W": filter_strides(geometry, loop.others),
-        "Y": _planes(geometry, loop.own, reach.positions),
-        "D": (1,),
-    }
-    sizes = {**loop.sizes(), "ho": rows, "wo": columns}
-    return site.team("conv_direct_fw", sizes, strides, macs=loop.macs)
+            return _published(site, "dw_fw", loop)
+        if loop.geometry.groups == 1 and not loop.reach.padded:
+            return _published(site, "naive_fw", loop)
+    positions = {"ho": len(loop.reach.rows), "wo": len(loop.reach.columns)}
+    strides = {**_from_image(loop), "D": (1,)}
+    return site.team("conv_direct_fw", {**loop.sizes(), **positions}, strides, macs=loop.macs)
 
 
 def direct_weights(site: Site, loop: Direct) -> TeamWork:
     """The weight gradient of each own (output) channel; places: X, W, Y."""
-    geometry, reach = loop.geometry, loop.reach
-    rows, columns = len(reach.rows), len(reach.columns)
-    image = image_strides(geometry, loop.others_box, reach.height, reach.width)
-    if loop.as_published and geometry.groups == 1 and not reach.padded:
-        window = (loop.others * geometry.window, geometry.window, geometry.wk, 1)
-        strides = {"X": image, "W": window, "Y": (rows * columns, columns, 1)}
-        sizes = {**loop.published_sizes(), "ci": loop.others, "co": loop.own, "ho": rows, "wo": columns}
-        sizes |= {"hi": reach.height, "wi": reach.width}
-        return site.team("naive_wg", sizes, strides, macs=loop.macs)
-    strides = {
-        "X": image,
-        "W": filter_strides(geometry, loop.others),
-        "Y": _planes(geometry, loop.own, reach.positions),
-    }
-    return site.team("conv_direct_wg", loop.sizes(), strides, macs=loop.macs)
+    if loop.as_published and loop.geometry.groups == 1 and not loop.reach.padded:
+        return _published(site, "naive_wg", loop)
+    return site.team("conv_direct_wg", loop.sizes(), _from_image(loop), macs=loop.macs)
 
 
 def direct_input(site: Site, loop: Direct) -> TeamWork:
     """The gradient of each own (input) channel, gathered; places: X (result), W, Y (output gradient)."""
     geometry, reach = loop.geometry, loop.reach
-    rows, columns = len(reach.rows), len(reach.columns)
-    gradient = image_strides(geometry, loop.others_box, reach.height, reach.width)
-    extents = {"hi": rows, "wi": columns}
     if loop.as_published and (geometry.groups, geometry.strides, geometry.pads) == (1, (1, 1), (0, 0, 0, 0)):
-        strides = {
-            "X": (rows * columns, columns, 1),
-            "W": (loop.own * geometry.window, geometry.window, geometry.wk, 1),
-            "Y": gradient,
-        }
-        sizes = {**loop.published_sizes(), **extents, "ci": loop.own, "co": loop.others}
-        sizes |= {"ho": reach.height, "wo": reach.width}
-        return site.team("naive_ig", sizes, strides, macs=loop.macs)
-    target, source, tap = filter_strides(geometry, loop.own)
-    strides = {"X": _planes(geometry, loop.own, reach.positions), "W": (source, target, tap), "Y": gradient}
-    sizes = {**loop.sizes(), **extents, "strided": int(max(geometry.strides) > 1)}
+        return _published(site, "naive_ig", loop)
+    read = _from_image(loop, gathers=True)
+    strides = {"X": read["Y"], "W": read["W"], "Y": read["X"]}
+    sizes = {**loop.sizes(), "hi": len(reach.rows), "wi": len(reach.columns)}
+    sizes["strided"] = int(max(geometry.strides) > 1)
     return site.team("conv_direct_ig", sizes, strides, macs=loop.macs)
 
 
 def depthwise_weights(site: Site, loop: Direct) -> TeamWork:
     """PULP-TrainLib's depthwise weight gradient: every core does all channels; places: X, W, Y."""
-    return _depthwise(site, "dw_wg", loop)
+    return _published(site, "dw_wg", loop)
 
 
 def depthwise_input(site: Site, loop: Direct) -> TeamWork:
     """PULP-TrainLib's depthwise input gradient: every core does all channels; places: X (result), W, Y."""
-    return _depthwise(site, "dw_ig", loop)
+    return _published(site, "dw_ig", loop)
 
 
-def _depthwise(site: Site, nest: str, loop: Direct) -> TeamWork:
-    """A published depthwise loop, in CHW; the image of the result has the positions, the other is read."""
+def _published(site: Site, nest: str, loop: Direct) -> TeamWork:
+    """A loop of the library, in CHW; the image of the result has the positions, the other is read."""
     geometry, reach = loop.geometry, loop.reach
     positions, read = (len(reach.rows), len(reach.columns)), (reach.height, reach.width)
-    (hi, wi), (ho, wo) = (positions, read) if nest == "dw_ig" else (read, positions)
-    strides = {"X": (hi * wi, wi, 1), "W": (geometry.window, geometry.wk, 1), "Y": (ho * wo, wo, 1)}
-    sizes = {**loop.published_sizes(), "ci": loop.own, "hi": hi, "wi": wi, "ho": ho, "wo": wo}
+    (hi, wi), (ho, wo) = (positions, read) if nest.endswith("_ig") else (read, positions)
+    channels, window = {"ci": loop.own}, (geometry.window, geometry.wk, 1)
+    strides: dict[str, tuple[int, ...]] = {"X": (hi * wi, wi, 1), "W": window, "Y": (ho * wo, wo, 1)}
+    if nest.startswith("naive"):
+        own, others = ("ci", "co") if nest.endswith("_ig") else ("co", "ci")
+        channels = {own: loop.own, others: loop.others}
+        strides["W"] = (channels["ci"] * geometry.window, *window)
+    sizes = {**loop.published_sizes(), **channels, "hi": hi, "wi": wi, "ho": ho, "wo": wo}
     return site.team(nest, sizes, strides, macs=loop.macs)
+
+
+def _from_image(loop: Direct, *, gathers: bool = False) -> dict[str, tuple[int, ...]]:
+    """Strides of X, the image of the other channels, of weights (own channel first) and Y, its own planes."""
+    geometry, reach = loop.geometry, loop.reach
+    target, source, tap = filter_strides(geometry, loop.own if gathers else loop.others)
+    return {
+        "X": image_strides(geometry, loop.others_box, reach.height, reach.width),
+        "W": (source, target, tap) if gathers else (target, source, tap),
+        "Y": _planes(geometry, loop.own, reach.positions),
+    }
 
 
 def scatter(site: Site, loop: Direct) -> TeamWork:
     """As `direct_input`, by adding every product to the result in memory; places: X, W, Y, D for a bias."""
-    geometry, reach = loop.geometry, loop.reach
-    target, source, tap = filter_strides(geometry, loop.own)
-    strides = {
-        "X": image_strides(geometry, loop.others_box, reach.height, reach.width),
-        "W": (source, target, tap),
-        "Y": _planes(geometry, loop.own, reach.positions),
-        "D": (1,),
-    }
+    reach, strides = loop.reach, {**_from_image(loop, gathers=True), "D": (1,)}
     extents = {"hi": len(reach.rows), "wi": len(reach.columns), "ho": reach.height, "wo": reach.width}
-    sizes = {**loop.sizes(), **extents}
     exchanged = replace(site, places={**site.places, "X": site.places["Y"], "Y": site.places["X"]})
-    return exchanged.team("conv_scatter_fw", sizes, strides, macs=loop.macs)
+    return exchanged.team("conv_scatter_fw", {**loop.sizes(), **extents}, strides, macs=loop.macs)
 
 
 def bias_add(site: Site, geometry: ConvGeometry, channels: int, positions: int) -> TeamWork:
