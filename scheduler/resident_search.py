@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from arch.pricing.cost_model import CostModel
 from arch.spec.timing import SocTiming
@@ -145,34 +145,28 @@ def choose_resident(
     )
 
 
+@dataclass(eq=False)
 class _Search:
     """The set so far and its cycles, and the simulations spent."""
 
-    def __init__(
-        self,
-        graph: TrainingGraph,
-        timing: SocTiming,
-        cost_model: CostModel,
-        options: ScheduleOptions,
-        most_simulations: int,
-        cache: ScheduleCache,
-    ) -> None:
-        self.taken: list[ResidentSpan] = []
-        self.cycles = 0
-        self.simulations = 0
-        self.in_vain = 0
-        self.base: Schedule
-        self._graph = graph
-        self._timing = timing
-        self._cost_model = cost_model
-        self._options = options
-        self._most = most_simulations
-        self._cache = cache
+    _graph: TrainingGraph
+    _timing: SocTiming
+    _cost_model: CostModel
+    _options: ScheduleOptions
+    _most: int
+    _cache: ScheduleCache
+    base: Schedule = field(init=False)
+    taken: list[ResidentSpan] = field(default_factory=list, init=False)
+    cycles: int = field(default=0, init=False)
+    simulations: int = field(default=0, init=False)
+    in_vain: int = field(default=0, init=False)
+    waits: Mapping[str, int] = field(default_factory=dict, init=False)
+    """Op -> cycles its master waits for the DMA or programs it, with nothing resident."""
+    _ops: Sequence[int] = field(default=(), init=False)
+    """Cycles of each op with what is taken so far."""
+
+    def __post_init__(self) -> None:
         self._cache.keep_rankings = True
-        self.waits: Mapping[str, int] = {}
-        """Op -> cycles its master waits for the DMA or programs it, with nothing resident."""
-        self._ops: Sequence[int] = ()
-        """Cycles of each op with what is taken so far."""
 
     def start(self) -> int:
         """Simulate the iteration with nothing resident; its cycles."""

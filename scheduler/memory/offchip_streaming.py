@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from scheduler.addresses.allocation import Request, align
 from scheduler.addresses.lifetimes import Life
@@ -16,27 +17,19 @@ OPS_NAMED = 4
 """Streaming ops the note names."""
 
 
+@dataclass(frozen=True, slots=True)
 class StreamingPlan:
     """Changes a choice of homes op by op; without a `streamer` nothing can be streamed.
 
     Storages that are `wanted` are streamed by every op that can.
     """
 
-    def __init__(
-        self,
-        graph: TrainingGraph,
-        lives: Mapping[str, Life],
-        owners: Mapping[str, str],
-        choice: HomeChoice,
-        streamer: Streamer | None,
-        wanted: frozenset[str] = frozenset(),
-    ) -> None:
-        self._graph = graph
-        self._lives = lives
-        self._owners = owners
-        self._choice = choice
-        self._streamer = streamer
-        self._wanted = wanted
+    _graph: TrainingGraph
+    _lives: Mapping[str, Life]
+    _owners: Mapping[str, str]
+    _choice: HomeChoice
+    _streamer: Streamer | None
+    _wanted: frozenset[str] = frozenset()
 
     def stream_wanted(self, available_bytes: int) -> list[str]:
         """Stream what is wanted in all ops that use it; notes on what has to be whole for an op."""

@@ -7,7 +7,7 @@ In which order one op does what is the business of `scheduler.programs.op_loop`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from math import prod
 from typing import Protocol
 
@@ -57,6 +57,7 @@ class TiledOp(Protocol):
         """Its addresses."""
 
 
+@dataclass(eq=False)
 class ProgramBuilder:
     """Emits the actions of a training graph, op after op.
 
@@ -66,38 +67,26 @@ class ProgramBuilder:
     one, else that of a box.
     """
 
-    def __init__(
-        self,
-        graph: TrainingGraph,
-        home: Mapping[str, Allocation],
-        *,
-        home_level: str,
-        cores: int,
-        max_command_1d_bytes: int,
-        max_command_2d_bytes: int,
-        transfer_ids: int = UNLIMITED_IDS,
-        transfer_code_1d_cycles: int = 0,
-        transfer_code_2d_cycles: int = 0,
-    ) -> None:
-        self.graph = graph
-        self.home = home
-        self.home_level = home_level
-        self.cores = cores
-        self.max_command_1d_bytes = max_command_1d_bytes
-        self.max_command_2d_bytes = max_command_2d_bytes
-        self.transfer_ids = transfer_ids
-        self.transfer_code_1d_cycles = transfer_code_1d_cycles
-        self.transfer_code_2d_cycles = transfer_code_2d_cycles
-        self.actions: list[Action] = []
-        self._under_way: dict[int, None] = {}
-        """DmaStart actions not yet waited for, oldest first: each holds an ID."""
-        self._waits: dict[int, int] = {}
-        """DmaStart -> its DmaWait."""
-        self._udma_waits: dict[int, int] = {}
-        """UdmaStart of a streamed box -> its UdmaWait."""
-        self.streamed_bytes = {"in": 0, "out": 0}
-        """Bytes of streamed boxes between L3 and L2."""
-        self._early: Early | None = None
+    graph: TrainingGraph
+    home: Mapping[str, Allocation]
+    _: KW_ONLY
+    home_level: str
+    cores: int
+    max_command_1d_bytes: int
+    max_command_2d_bytes: int
+    transfer_ids: int = UNLIMITED_IDS
+    transfer_code_1d_cycles: int = 0
+    transfer_code_2d_cycles: int = 0
+    actions: list[Action] = field(default_factory=list, init=False)
+    _under_way: dict[int, None] = field(default_factory=dict, init=False)
+    """DmaStart actions not yet waited for, oldest first: each holds an ID."""
+    _waits: dict[int, int] = field(default_factory=dict, init=False)
+    """DmaStart -> its DmaWait."""
+    _udma_waits: dict[int, int] = field(default_factory=dict, init=False)
+    """UdmaStart of a streamed box -> its UdmaWait."""
+    streamed_bytes: dict[str, int] = field(default_factory=lambda: {"in": 0, "out": 0}, init=False)
+    """Bytes of streamed boxes between L3 and L2."""
+    _early: Early | None = field(default=None, init=False)
 
     def program(self) -> Program:
         """The program so far."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 
 import numpy as np
@@ -58,6 +58,7 @@ class _Ways:
         return (self.single if most_slots == ONE_SLOT else self.many)[storage]
 
 
+@dataclass(eq=False)
 class Streamer:
     """Chooses what the ops of one graph stream.
 
@@ -65,19 +66,14 @@ class Streamer:
     `owners` map tensors to the storages they lie in.
     """
 
-    def __init__(
-        self,
-        graph: TrainingGraph,
-        timing: SocTiming,
-        tiler_of: Callable[[int], Tiler],
-        fixed: Callable[[Tiler], Tiling | None],
-    ) -> None:
-        self._graph = graph
-        self._timing = timing
-        self._tiler_of = tiler_of
-        self._fixed = fixed
-        self._udma = UdmaCost(timing)
-        self._known: dict[int, tuple[Mapping[str, str], _Ways]] = {}
+    _graph: TrainingGraph
+    _timing: SocTiming
+    _tiler_of: Callable[[int], Tiler]
+    _fixed: Callable[[Tiler], Tiling | None]
+    _known: dict[int, tuple[Mapping[str, str], _Ways]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._udma = UdmaCost(self._timing)
 
     def choose(
         self,
