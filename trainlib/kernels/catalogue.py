@@ -201,26 +201,22 @@ def loop_work(
     return team_work(codegen, name, sizes, arrays, cores, element_bytes=size, library=library), address
 
 
+IM2ROW_SIZES = ("ci", "hi", "wi", "hk", "wk", "ho", "wo", "stride")
+
+
 def im2row_work(
     codegen: str,
     *,
     mode: str,
-    ci: int,
-    hi: int,
-    wi: int,
-    hk: int,
-    wk: int,
-    ho: int,
-    wo: int,
-    stride: int,
     pads: tuple[int, int, int, int],
     cores: int,
     source_address: int,
     target_address: int,
     element_bytes: int = FP32.bytes,
     columns: bool = False,
+    **sizes: int,
 ) -> TeamWork:
-    """Unroll patches of a CHW tensor into rows, split over its channels.
+    """Unroll patches of a CHW tensor into rows, split over its channels; `sizes` are `IM2ROW_SIZES`.
 
     mode "FW": input[ci,hi,wi] -> rows[ho*wo, ci*hk*wk], padded by `pads` (up, down, left, right), or the
     transpose of that if `columns` (im2col, which no layer of ours asks for). mode "IG": output
@@ -228,7 +224,8 @@ def im2row_work(
     """
     if mode not in ("FW", "IG"):
         raise InputError(f"unknown im2row mode '{mode}'", where="im2row", cure="use FW or IG")
-    positive("im2row", ci=ci, hi=hi, wi=wi, hk=hk, wk=wk, ho=ho, wo=wo, stride=stride, cores=cores)
+    ci, hi, wi, hk, wk, ho, wo, stride = (sizes[name] for name in IM2ROW_SIZES)
+    positive("im2row", **sizes, cores=cores)
     patch = ci * hk * wk
     rows_wide, source = (wo, (hi, wi)) if mode == "FW" else (wi, (ho, wo))
     target = (patch * rows_wide, patch, hk * wk, wk, 1)
@@ -238,24 +235,10 @@ def im2row_work(
         "X": Array(source_address, (source[0] * source[1], source[1], 1), element_bytes),
         "R": Array(target_address, target, element_bytes),
     }
-    sizes = {
-        "ci": ci,
-        "hi": hi,
-        "wi": wi,
-        "hk": hk,
-        "wk": wk,
-        "ho": ho,
-        "wo": wo,
-        "stride": stride,
-        "cores": cores,
-        "padded": int(any(pads)),
-    }
+    sizes = {name: sizes[name] for name in IM2ROW_SIZES} | {"cores": cores, "padded": int(any(pads))}
     # In IG every element of the output gradient is read once per kernel position that reaches the input.
     rows_in, cols_in = inside(ho, hk, hi, stride, pads[0]), inside(wo, wk, wi, stride, pads[2])
-    if mode == "FW":
-        rows, cols = ho * hk, wo * wk
-    else:
-        rows, cols = hi * hk, wi * wk
+    rows, cols = (ho * hk, wo * wk) if mode == "FW" else (hi * hk, wi * wk)
     sizes |= {"rows_in": rows_in, "rows_out": max(rows - rows_in, 0)}
     sizes |= {"cols_in": cols_in, "cols_out": max(cols - cols_in, 0)}
     nest = "im2col" if columns else "im2row_fw" if mode == "FW" else "im2row_ig"

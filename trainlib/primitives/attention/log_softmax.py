@@ -14,19 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array
 from trainlib.primitives.attention.softmax import MAXIMA, SUMS, RowPasses, Rows, row_maxima
 from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Step, Values
+from trainlib.primitives.lowering.boxes import rows_of
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    shape = inputs[0].shape
-    if len(shape) < 2:
-        raise ShapeError("log_softmax needs a last axis behind the batch", where=where)
-    return LayerPlan(shape)
+    return LayerPlan(rows_of(inputs[0], "log_softmax", where))
 
 
 def _forward_passes(rows: RowPasses, op: Op) -> None:

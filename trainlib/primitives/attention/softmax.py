@@ -19,7 +19,6 @@ from typing import Any, Literal
 import numpy as np
 
 from configs.dtypes import FP32, DType
-from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, KernelChoice, Ranges, Scratch, Tensors, TileTask
@@ -33,7 +32,7 @@ from trainlib.primitives.definition import (
     Values,
 )
 from trainlib.primitives.elementwise.functions import schraudolph, taylor
-from trainlib.primitives.lowering.boxes import leading_extents, leading_region, sizes_of
+from trainlib.primitives.lowering.boxes import leading_extents, leading_region, rows_of, sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.lowering.pieces import TileBuilder
@@ -55,9 +54,7 @@ class _Schema(LayerSchema):
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    shape = inputs[0].shape
-    if len(shape) < 2:
-        raise ShapeError("softmax needs a last axis behind the batch", where=where)
+    shape = rows_of(inputs[0], "softmax", where)
     return LayerPlan(shape, attributes={"exponential": attributes["exponential"]})
 
 

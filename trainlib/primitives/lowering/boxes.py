@@ -62,6 +62,13 @@ def image_of(tensor: Tensor, name: str, where: str) -> Shape:
     return tensor.shape
 
 
+def rows_of(tensor: Tensor, name: str, where: str) -> Shape:
+    """The shape of an input of the layer `name` with an axis behind the batch. Raises ShapeError."""
+    if len(tensor.shape) < 2:
+        raise ShapeError(f"{name} needs a last axis behind the batch", where=where)
+    return tensor.shape
+
+
 def sample_axis(axis: int, shape: Shape, where: str) -> int:
     """The axis of a sample, counted from 0 behind the batch; ShapeError if the sample has no such axis."""
     if not 0 <= axis < len(shape) - 1:

@@ -116,13 +116,8 @@ class InverseDeviation(NormLowering):
         ]
 
 
-class KnownStatistics(NormLowering):
+class KnownStatistics(InverseDeviation):
     """FW_KNOWN: the running statistics, given on as they are. One fork on one number per mean."""
-
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Channels; those of all samples together."""
-        extents = geometry_of(op).statistics_extents()
-        return {name: size for name, size in extents.items() if name != BATCH}
 
     def calls(self, op: Op, tensors: Tensors, regions: Regions, choice: KernelChoice) -> list[KernelCall]:
         """On some channels, in the loop of `InverseDeviation`."""
