@@ -16,7 +16,15 @@ from pulptrain.process.progress import telling
 Deadline = Annotated[
     str | None, common.option("--deadline", "CYCLES", "Most cycles of an iteration, e.g. 20Mcycles.", SEARCH)
 ]
-Objective = Annotated[str, common.option("--objective", "cycles", "What is to be small.", SEARCH)]
+Objective = Annotated[
+    str,
+    common.option(
+        "--objective",
+        "cycles|energy",
+        "What is made small: time, or energy of an iteration (docs/energy.md).",
+        SEARCH,
+    ),
+]
 Points = Annotated[
     int, common.option("--points", "N", "Other sizes of L2 that the Pareto front is drawn of.", SEARCH, min=0)
 ]

@@ -105,6 +105,7 @@ def options_text(settings: Settings) -> str:
     said = (
         ("--soc", settings.soc, "pulp-open"),
         *((f"--{key}", getattr(settings, key), None) for key in ("l1", "l2", "l3", "cores", "fpus")),
+        *((f"--{key}", getattr(settings, key), None) for key in ("energy", "vdd")),
         ("--buffering", settings.buffering, "double"),
         ("--placement", settings.placement, "first-fit"),
     )

@@ -9,29 +9,35 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from arch.spec.timing import SocTiming
 from configs.errors import ConfigError, DoesNotFitError, InputError
 from configs.limits import size_text
 from configs.model_file import ModelSpec
+from configs.suggest import suggestion
 from configs.version import VERSION
 from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
+from pulptrain.running.energy import chip_of
 from pulptrain.running.session import RunOutcome, model_of, run_model
 from scheduler.addresses.optimal_placement import solver_installed
 from scheduler.addresses.plan_options import ALL_OTHERS
 from scheduler.explore.pareto import pareto_front
-from scheduler.fit.of_graph import decisions_of, predicted_cycles, problem_of
+from scheduler.fit.of_graph import decisions_of, predicted, problem_of
+from scheduler.fit.prices import UNITS_OF_JOULE, Price, Prices, StreamedOps, energy_prices
 from scheduler.fit.problem import Decisions, Problem, evaluate
 from scheduler.fit.solver import SECONDS, Solution, solve
 from scheduler.memory.host_memory import tensor_bytes
 from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
 from scheduler.schedule import streamer_of
 from scheduler.search.cache import ResultCache
+from scheduler.tuner.objective import CYCLES, ENERGY, Objective, objective_of
+from traces.text_table import amount
 from trainlib.training.phases import build_training_phases
 
-OBJECTIVES = ("cycles", "energy")
+OBJECTIVES = (CYCLES, ENERGY)
 
 GAP = 0.001
-"""Share of the cycles by which an answer may be off for the search to end."""
+"""Share of the cycles, or joules, by which an answer may be off for the search to end."""
 
 POINTS = 4
 """Budgets between the smallest and the largest peak that the front is drawn of, if not said."""
@@ -50,6 +56,8 @@ class Answer:
     spec: ModelSpec
     decisions: Decisions
     predicted_cycles: int
+    predicted_joules: float | None
+    """None for a chip without coefficients."""
     predicted_bytes: int
     """Of L2, by the plan, before anything is simulated."""
     run: RunOutcome
@@ -59,6 +67,11 @@ class Answer:
     def cycles(self) -> int:
         """As simulated."""
         return int(self.run.summary["cycles"])
+
+    @property
+    def joules(self) -> float | None:
+        """Of the simulated iteration; None for a chip without coefficients."""
+        return joules_of(self.run)
 
     @property
     def peak_bytes(self) -> Mapping[str, int]:
@@ -79,19 +92,39 @@ class FitOutcome:
 
 
 class Fitting:
-    """A model on a machine: its ops priced once, with all its tensors in L2, for any number of answers."""
+    """A model on a machine: its ops priced once, with all its tensors in L2, for any number of answers.
 
-    def __init__(self, spec: ModelSpec, settings: Settings, cache: ResultCache | None = None) -> None:
-        self.settings, self.cache = settings, cache
+    `objective` is what is made small, `deadline` the most cycles of an answer. Raises `InputError` for energy
+    of a chip without coefficients.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        settings: Settings,
+        cache: ResultCache | None = None,
+        objective: str = CYCLES,
+        deadline: int | None = None,
+    ) -> None:
+        self.settings, self.cache, self.objective, self.deadline = settings, cache, objective, deadline
         self.timing = soc_timing(settings)
+        energy = _energy_of(settings, self.timing, asked=objective == ENERGY)
         self.written = spec
         self.spec = as_immediate(spec)
         self.immediate = self.spec is not spec
         self.graph = build_training_phases(self.spec).mini_batch
         self.before = self._run(spec, self._roomy(spec), traced=True)
         self.base = self._run(self.spec, self._roomy(spec)) if self.immediate else self.before
-        self.cycles = {op["name"]: int(op["cycles"]) for op in self.base.summary["ops"]}
-        self._rest = int(self.base.summary["cycles"]) - sum(self.cycles.values())
+        ops = {op["name"]: (int(op["cycles"]), op["joules"]) for op in self.base.summary["ops"]}
+        self._rest_cycles = int(self.base.summary["cycles"]) - sum(cycles for cycles, _ in ops.values())
+        streamed = StreamedOps(self.timing, schedule_options(settings), energy or Objective())
+        self.energy: Prices | None = None
+        """What is priced in femtojoules, for a chip that has coefficients."""
+        if energy is not None:
+            self.energy = energy_prices(ops, energy, self.timing, streamed)
+            self._rest_joules = (joules_of(self.base) or 0.0) - sum(joules for _, joules in ops.values())
+        plain = {name: Price(cycles) for name, (cycles, _) in ops.items()}
+        self.cycles = Prices(plain, lambda graph, op, stream: replace(streamed(graph, op, stream), cost=0))
 
     def _roomy(self, spec: ModelSpec) -> Settings:
         """The machine with an L2 in which everything has room."""
@@ -112,7 +145,15 @@ class Fitting:
         options = schedule_options(self.settings)
         streamer = streamer_of(self.graph, timing, options)
         layers = frozenset(layer.name for layer in self.spec.layers)
-        return problem_of(self.graph, self.cycles, timing, streamer, layers)
+        prices = self.energy if self.objective == ENERGY and self.energy else self.cycles
+        problem = problem_of(self.graph, prices, timing, streamer, layers)
+        if self.deadline is None or self.objective == CYCLES:
+            return problem
+        return replace(problem, most_cycles=self.deadline - self._rest_cycles)
+
+    def cost(self, run: RunOutcome) -> float:
+        """Of a simulated iteration, by the objective."""
+        return joules_of(run) or 0.0 if self.objective == ENERGY else int(run.summary["cycles"])
 
     def decided(self, problem: Problem, decisions: Decisions) -> ModelSpec:
         """The model with what was decided."""
@@ -145,9 +186,8 @@ class Fitting:
         """
         found: list[Answer] = []
         hint = self.planned(l2_bytes)
-        search_bytes, interrupted = l2_bytes, False
+        interrupted, problem = False, self.problem(l2_bytes)
         for _ in range(TRIES):
-            problem = replace(self.problem(l2_bytes), l2_bytes=search_bytes)
             solution = solve(problem, hint=hint, seconds=seconds, gap=GAP, better=better)
             if solution is None:
                 break
@@ -155,14 +195,22 @@ class Fitting:
             answer = self._simulated(problem, solution, l2_bytes)
             if answer is not None:
                 found.append(answer)
-                break
-            peak_bytes = evaluate(problem, solution.decisions).peak_bytes
-            search_bytes = min(search_bytes, peak_bytes) - max(256, l2_bytes // 200)
-        bound = found[0].cycles * (1 - found[0].gap) if found else 0.0
+                late_cycles = answer.cycles - self.deadline if self.deadline is not None else 0
+                if late_cycles <= 0 or problem.most_cycles is None:
+                    break
+                problem = replace(problem, most_cycles=problem.most_cycles - late_cycles)
+                continue
+            peak_bytes = min(problem.l2_bytes, evaluate(problem, solution.decisions).peak_bytes)
+            problem = replace(problem, l2_bytes=peak_bytes - max(256, l2_bytes // 200))
+        bound = self.cost(found[0].run) * (1 - found[0].gap) if found else 0.0
         if hint is not None and not (found and found[0].gap <= GAP):
             plain = self._plain(l2_bytes, bound)
             found += [plain] if plain is not None else []
-        return min(found, key=lambda answer: answer.cycles, default=None), interrupted
+        best = min(found, key=lambda answer: (self._late(answer), self.cost(answer.run)), default=None)
+        return best, interrupted
+
+    def _late(self, answer: Answer) -> bool:
+        return self.deadline is not None and answer.cycles > self.deadline
 
     def _plain(self, l2_bytes: int, bound: float) -> Answer | None:
         """The planner's own way, in which ops may stream."""
@@ -172,14 +220,15 @@ class Fitting:
             return None
         problem = self.problem(l2_bytes)
         plan = run.schedule.plan
-        cycles = self._predicted(problem, run)
-        measured = int(run.summary["cycles"])
-        gap = max(0.0, 1 - bound / measured) if bound else 1 - int(self.base.summary["cycles"]) / measured
+        gap = max(0.0, 1 - (bound or self.cost(self.base)) / self.cost(run))
         decisions = decisions_of(problem, self.graph, plan)
-        return Answer(self.spec, decisions, cycles, plan.peak_bytes["l2"], run, gap)
+        return Answer(self.spec, decisions, *self._predicted(run), plan.peak_bytes["l2"], run, gap)
 
-    def _predicted(self, problem: Problem, run: RunOutcome) -> int:
-        return self._rest + predicted_cycles(problem, run.schedule, self.cycles, self.timing)
+    def _predicted(self, run: RunOutcome) -> tuple[int, float | None]:
+        """Cycles and joules of an iteration by the prices."""
+        cycles, cost = predicted(run.schedule, self.energy or self.cycles, self.timing)
+        joules = cost / UNITS_OF_JOULE + self._rest_joules if self.energy is not None else None
+        return self._rest_cycles + cycles, joules
 
     def _simulated(self, problem: Problem, solution: Solution, l2_bytes: int) -> Answer | None:
         spec = self.decided(problem, solution.decisions)
@@ -187,9 +236,8 @@ class Fitting:
             run = self._run(spec, self.with_l2(l2_bytes), traced=False)
         except DoesNotFitError:
             return None
-        cycles = self._predicted(problem, run)
         peak_bytes = evaluate(problem, solution.decisions).peak_bytes
-        return Answer(spec, solution.decisions, cycles, peak_bytes, run, solution.gap)
+        return Answer(spec, solution.decisions, *self._predicted(run), peak_bytes, run, solution.gap)
 
     def least_bytes(self, seconds: float = POINT_SECONDS) -> int:
         """The smallest L2 there is an answer for: with an L3 what one op needs, without the smallest peak."""
@@ -205,6 +253,22 @@ class Fitting:
 def sized(settings: Settings, **sizes: Any) -> Settings:
     """The settings with memories of other sizes, `l2` and `l3` in bytes."""
     return replace(settings, **sizes)
+
+
+def joules_of(run: RunOutcome) -> float | None:
+    """Of an iteration; None for a chip without coefficients."""
+    energy = run.summary["energy"]
+    return float(energy["nominal_joules"]) if energy is not None else None
+
+
+def _energy_of(settings: Settings, timing: SocTiming, *, asked: bool) -> Objective | None:
+    """Energy on the chip that the settings say; None if it was not `asked` for and cannot be told."""
+    try:
+        return objective_of(ENERGY, *chip_of(settings, timing), 0.0)
+    except InputError:
+        if asked:
+            raise
+        return None
 
 
 def as_immediate(spec: ModelSpec) -> ModelSpec:
@@ -247,15 +311,10 @@ def deadline_cycles(text: str | None) -> int | None:
 
 
 def check_objective(objective: str) -> None:
-    """Raise `InputError` for one that is none, or not there yet."""
+    """Raise `InputError` for one that is none."""
     if objective not in OBJECTIVES:
-        raise InputError(f"unknown objective {objective!r}", where="--objective", cure="cycles")
-    if objective == "energy":
-        raise InputError(
-            "energy is no objective of fit yet: ops and copies have prices in cycles only",
-            where="--objective",
-            cure="cycles, which the energy of leakage follows",
-        )
+        cure = suggestion(objective, OBJECTIVES)
+        raise InputError(f"unknown objective {objective!r}", where="--objective", cure=cure)
 
 
 def fit_model(
@@ -263,14 +322,15 @@ def fit_model(
     settings: Settings | None = None,
     *,
     deadline: int | None = None,
-    objective: str = "cycles",
+    objective: str = CYCLES,
     points: int = POINTS,
     seconds: float = SECONDS,
     cache: ResultCache | None = None,
     teller: Teller = NOBODY,
 ) -> FitOutcome:
-    """The fastest way to train a model with the L1, L2 and L3 of the settings; every answer is simulated.
+    """The way to train a model that takes least cycles, or energy, with the memories of the settings.
 
+    Every answer is simulated.
     `points` further sizes of L2 make the front. Raises `DoesNotFitError` where L2 is too small whatever is
     decided (the report says what trains in it), `InputError` for a `deadline` (cycles) that cannot be met,
     and the errors of `configs.errors`.
@@ -283,7 +343,7 @@ def fit_model(
     spec = model_of(model, settings)
     l2_bytes = soc_timing(settings).l2.size_bytes
     teller.stage(f"pricing the ops of {spec.name} on {settings.soc}")
-    fitting = Fitting(spec, settings, cache)
+    fitting = Fitting(spec, settings, cache, objective, deadline)
     least_cycles = min(int(run.summary["cycles"]) for run in (fitting.before, fitting.base))
     if deadline is not None and least_cycles > deadline:
         raise InputError(
@@ -295,15 +355,14 @@ def fit_model(
     search_started = time.perf_counter()
     if int(fitting.before.summary["peak_bytes"]["l2"]) <= l2_bytes:
         run = fitting.before
-        best: Answer | None = Answer(
-            spec, Decisions(), int(run.summary["cycles"]), int(run.summary["peak_bytes"]["l2"]), run, 0.0
-        )
+        cycles, peak_bytes = (int(run.summary["cycles"]), int(run.summary["peak_bytes"]["l2"]))
+        best: Answer | None = Answer(spec, Decisions(), cycles, joules_of(run), peak_bytes, run, 0.0)
     else:
         teller.stage(f"searching for {spec.name} in {size_text(l2_bytes)} of L2")
         best, interrupted = fitting.answer(
             l2_bytes,
             seconds,
-            lambda value, bound: teller.count(1, 1, f", {value:,} cycles, none below {bound:,}"),
+            lambda value, bound: teller.count(1, 1, _better(value, bound, objective)),
         )
     search_seconds = time.perf_counter() - search_started
     if best is None:
@@ -329,6 +388,12 @@ def fit_model(
     return FitOutcome(summary, best.spec, fitting.before, traced, interrupted)
 
 
+def _better(value: int, bound: int, objective: str) -> str:
+    if objective == CYCLES:
+        return f", {value:,} cycles, none below {bound:,}"
+    return f", {amount(value / UNITS_OF_JOULE, 'J')}, none below {amount(bound / UNITS_OF_JOULE, 'J')}"
+
+
 def _summary(fitting: Fitting, best: Answer, front: Sequence[Answer], traced: RunOutcome) -> dict[str, Any]:
     """The object of ``--json``, but for the simulator."""
     from pulptrain.fitting.fit_summary import decision_rows, point_of
@@ -338,14 +403,21 @@ def _summary(fitting: Fitting, best: Answer, front: Sequence[Answer], traced: Ru
     return {
         "model": fitting.written.name,
         "soc": fitting.settings.soc,
+        "objective": fitting.objective,
         "feasible": True,
         "budget_bytes": dict(traced.summary["capacity_bytes"]),
         "peak_bytes": dict(best.peak_bytes),
         "cycles": best.cycles,
         "predicted_cycles": best.predicted_cycles,
         "predicted_bytes": best.predicted_bytes,
+        "joules": best.joules,
+        "predicted_joules": best.predicted_joules,
         "gap": round(best.gap, 6),
-        "before": {"peak_bytes": dict(before["peak_bytes"]), "cycles": int(before["cycles"])},
+        "before": {
+            "peak_bytes": dict(before["peak_bytes"]),
+            "cycles": int(before["cycles"]),
+            "joules": joules_of(fitting.before),
+        },
         "decisions": decision_rows(fitting, problem, best),
         "pareto": _marked([point_of(answer) for answer in front]),
         "ladder": [],
@@ -367,8 +439,8 @@ def _front(fitting: Fitting, best: Answer, points: int) -> list[Answer]:
 
 
 def _marked(points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The points by peak, each with whether it is on the front."""
+    """The points by peak, each with whether it is on the front: of bytes, cycles, and energy if known."""
     ordered = sorted(points, key=lambda point: (point["l2_bytes"], point["cycles"]))
-    rows = [(point["l2_bytes"], point["cycles"]) for point in ordered]
+    rows = [(point["l2_bytes"], point["cycles"], point["joules"] or 0.0) for point in ordered]
     front = set(pareto_front(rows))
     return [{**point, "on_front": number in front} for number, point in enumerate(ordered)]

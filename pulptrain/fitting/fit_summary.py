@@ -8,8 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from configs.limits import size_text
+from scheduler.fit.prices import UNITS_OF_JOULE
 from scheduler.fit.problem import Decisions, NotAllowedError, Outcome, Problem, evaluate
-from traces.text_table import labelled, table_lines
+from scheduler.tuner.objective import ENERGY
+from traces.text_table import amount, labelled, table_lines
 
 if TYPE_CHECKING:
     from pulptrain.fitting.fit_model import Answer, Fitting
@@ -26,6 +28,8 @@ def point_of(answer: Answer) -> dict[str, Any]:
         "predicted_bytes": answer.predicted_bytes,
         "cycles": answer.cycles,
         "predicted_cycles": answer.predicted_cycles,
+        "joules": answer.joules,
+        "predicted_joules": answer.predicted_joules,
         "gap": round(answer.gap, 6),
         "recomputed": len(answer.decisions.again),
         "paged": len(answer.decisions.moved),
@@ -33,12 +37,16 @@ def point_of(answer: Answer) -> dict[str, Any]:
 
 
 def decision_rows(fitting: Fitting, problem: Problem, answer: Answer) -> list[dict[str, Any]]:
-    """A row per decision; saved and costed are the difference it makes to all the others together."""
+    """A row per decision; saved and costed are the difference it makes to all the others together.
+
+    Joules are told where they are what is made small.
+    """
     rows: list[dict[str, Any]] = []
     if answer.spec.optimizer.options.get("immediate") and fitting.immediate:
         before, after = (int(run.summary["peak_bytes"]["l2"]) for run in (fitting.before, fitting.base))
         cycles = int(fitting.base.summary["cycles"]) - int(fitting.before.summary["cycles"])
-        rows.append(_row("all gradients of weights", AT_ONCE, [], [], before - after, cycles))
+        cost = fitting.cost(fitting.base) - fitting.cost(fitting.before)
+        rows.append(_row("all gradients of weights", AT_ONCE, [], [], before - after, cycles, cost))
     decisions = answer.decisions
     whole = evaluate(problem, decisions)
     for group in sorted(decisions.again):
@@ -55,7 +63,8 @@ def decision_rows(fitting: Fitting, problem: Problem, answer: Answer) -> list[di
         runs = problem.runs[buffer]
         at = [problem.tasks[run.first].name for run in runs if run.first > 0][:3]
         rows.append(_row(problem.buffers[buffer].name, PAGE, ["l3"], at, *_difference(others, whole)))
-    return [*rows, *_streamed(answer)]
+    rows += _streamed(answer)
+    return rows if fitting.objective == ENERGY else [{**row, "costs_joules": None} for row in rows]
 
 
 def _streamed(answer: Answer) -> list[dict[str, Any]]:
@@ -65,11 +74,17 @@ def _streamed(answer: Answer) -> list[dict[str, Any]]:
     for number, stream in plan.streams.items():
         for name in stream.storages:
             ops.setdefault(name, []).append(plan.ops[number])
-    return [_row(name, STREAM, ["l3"], at, None, None) for name, at in ops.items()]
+    return [_row(name, STREAM, ["l3"], at) for name, at in ops.items()]
 
 
 def _row(
-    tensor: str, action: str, sources: Sequence[str], at: Sequence[str], saves: int | None, costs: int | None
+    tensor: str,
+    action: str,
+    sources: Sequence[str],
+    at: Sequence[str],
+    saves: int | None = None,
+    cycles: int | None = None,
+    joules: float | None = None,
 ) -> dict[str, Any]:
     return {
         "tensor": tensor,
@@ -77,7 +92,8 @@ def _row(
         "from": list(sources),
         "at": list(at),
         "saves_bytes": saves,
-        "costs_cycles": costs,
+        "costs_cycles": cycles,
+        "costs_joules": joules,
     }
 
 
@@ -88,11 +104,12 @@ def _outcome(problem: Problem, decisions: Decisions) -> Outcome | None:
         return None
 
 
-def _difference(without: Outcome | None, whole: Outcome) -> tuple[int | None, int | None]:
-    """Bytes more and cycles less without a decision; None where the others rest on it."""
+def _difference(without: Outcome | None, whole: Outcome) -> tuple[int | None, int | None, float | None]:
+    """Bytes more, cycles and joules less without a decision; None where the others rest on it."""
     if without is None:
-        return None, None
-    return without.peak_bytes - whole.peak_bytes, whole.cycles - without.cycles
+        return None, None, None
+    joules = (whole.cost - without.cost) / UNITS_OF_JOULE
+    return without.peak_bytes - whole.peak_bytes, whole.cycles - without.cycles, joules
 
 
 def _next(outcome: Outcome, task: int) -> int:
@@ -146,19 +163,29 @@ def _headline(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         f"{levels}; L2 predicted {summary['predicted_bytes']:,} B, cycles {summary['predicted_cycles']:,} "
         f"({100 * (summary['cycles'] / summary['predicted_cycles'] - 1):+.2f} % simulated)",
     )
-    yield "gap", f"at most {100 * summary['gap']:.2f} % of the cycles, by the prices of the search"
+    if summary["joules"] is not None:
+        joules, all_in_l2 = summary["joules"], before["joules"]
+        error = joules / summary["predicted_joules"] - 1
+        yield (
+            "energy",
+            f"{amount(joules, 'J')}, with all in L2 {amount(all_in_l2, 'J')} "
+            f"({100 * (joules / all_in_l2 - 1):+.1f} %); predicted {100 * error:+.2f} % simulated",
+        )
+    of = summary["objective"]
+    yield "gap", f"at most {100 * summary['gap']:.2f} % of the {of}, by the prices of the search"
     if "command" in summary:
         yield "run it", summary["command"]
 
 
 def _front_lines(points: Sequence[Mapping[str, Any]], width: int) -> list[str]:
-    heads = ["L2 B", "L3 B", "cycles", "predicted", "gap %", "recomputed", "paged", "front"]
+    heads = ["L2 B", "L3 B", "cycles", "predicted", "energy", "gap %", "recomputed", "paged", "front"]
     rows = [
         [
             f"{point['l2_bytes']:,}",
             f"{point['l3_bytes']:,}",
             f"{point['cycles']:,}",
             f"{point['predicted_cycles']:,}",
+            amount(point["joules"], "J") if point["joules"] is not None else "-",
             f"{100 * point['gap']:.2f}",
             str(point["recomputed"]),
             str(point["paged"]),

@@ -17,6 +17,7 @@ from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.session import model_of, run_model
 from scheduler.fit.of_graph import problem_of
+from scheduler.fit.prices import Prices
 from scheduler.fit.problem import Decisions, evaluate
 from scheduler.fit.solver import solve
 from scheduler.memory.host_memory import tensor_bytes
@@ -209,7 +210,7 @@ def _recomputed(spec: ModelSpec, settings: Settings) -> tuple[ModelSpec, int]:
     """The model with what is done again for the smallest peak, and that."""
     graph = _graph(spec)
     timing = soc_timing(sized(settings, l2=_roomy_bytes(graph), l3=0))
-    problem = problem_of(graph, {}, timing, None, frozenset(layer.name for layer in spec.layers))
+    problem = problem_of(graph, Prices(), timing, None, frozenset(layer.name for layer in spec.layers))
     found = solve(problem, smallest=True, hint=Decisions(), seconds=SMALLEST_SECONDS)
     decisions = found.decisions if found is not None else Decisions()
     again = {problem.groups[number] for number in decisions.again}
@@ -220,7 +221,7 @@ def _recomputed(spec: ModelSpec, settings: Settings) -> tuple[ModelSpec, int]:
 def _least_bytes(spec: ModelSpec, settings: Settings) -> int:
     """L2 for the op that needs most of it, with its tensors whole and everything else in L3."""
     graph = _graph(spec)
-    problem = problem_of(graph, {}, soc_timing(sized(settings, l2=LEAST_L2_BYTES)))
+    problem = problem_of(graph, Prices(), soc_timing(sized(settings, l2=LEAST_L2_BYTES)))
     moved = frozenset(number for number in problem.runs if problem.buffers[number].movable)
     ends = {
         (number, use) for number in moved for run in problem.runs[number] for use in (run.first, run.last)

@@ -389,7 +389,9 @@ class TuneOptions(
     """What tuning may be told beside model and SoC: all of a run but the choices it makes itself."""
 
 
-class FitOptions(ModelOptions, ChipOptions, CodeOptions, BufferingOptions, MemoryOptions, total=False):
+class FitOptions(
+    ModelOptions, ChipOptions, CodeOptions, EnergyOptions, BufferingOptions, MemoryOptions, total=False
+):
     """What `fit` may be told beside model and SoC."""
 
 

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from arch.spec.timing import SocTiming
 from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import overwritable, storage_lives
+from scheduler.fit.prices import Prices
 from scheduler.fit.problem import NO_GROUP, Buffer, Decisions, Problem, Task
 from scheduler.memory.l2_staging import Stay
 from scheduler.memory.memory_plan import MemoryPlan
@@ -26,12 +26,12 @@ SMALL = 1 / 400
 
 def problem_of(
     graph: TrainingGraph,
-    cycles: Mapping[str, int],
+    prices: Prices,
     timing: SocTiming,
     streamer: Streamer | None = None,
     repeatable: frozenset[str] = frozenset(),
 ) -> Problem:
-    """The problem of a graph in which nothing is made again yet; `cycles` are those of its ops by name.
+    """The problem of a graph in which nothing is made again yet, by the `prices` of its ops and copies.
 
     Of the layers `repeatable` forward ops may be done again. Ops whose own tensors do not fit L2 together
     stream what the `streamer` chooses.
@@ -49,6 +49,7 @@ def problem_of(
             life.given,
             life.kept,
             udma.lines_cycles([life.size_bytes]) if life.size_bytes else 0,
+            prices.copy_cost(life.size_bytes),
             l3_bytes > 0 and life.size_bytes >= SMALL * l2_bytes,
             name in forced,
         )
@@ -67,10 +68,11 @@ def problem_of(
             return tuple(numbers[name] for name in storages if name not in stream.storages)
 
         busy = sum(udma.lines_cycles([lives[name].size_bytes]) for name in stream.storages)
+        price = prices.streamed(graph, op, stream) if stream.storages else prices.of(op.name)
         tasks.append(
             Task(
                 op.name,
-                max(cycles.get(op.name, 0), busy),
+                max(price.cycles, busy),
                 seen(op.inputs),
                 seen(op.outputs),
                 group,
@@ -78,6 +80,7 @@ def problem_of(
                 tuple(numbers[name] for name in overwritable(graph, lives, op) if not stream.storages),
                 _scratch_bytes(graph, op),
                 stream.window_bytes,
+                price.cost,
             )
         )
     used = {buffer for task in tasks for buffer in task.uses}
@@ -85,7 +88,7 @@ def problem_of(
         replace(item, size_bytes=0) if item.moved and number not in used else item
         for number, item in enumerate(buffers)
     )
-    return Problem(tuple(tasks), buffers, tuple(groups), l2_bytes, l3_bytes)
+    return Problem(tuple(tasks), buffers, tuple(groups), l2_bytes, l3_bytes, prices.cycle_cost)
 
 
 def owner_of(op: Op) -> str:
@@ -115,26 +118,23 @@ def _streams(graph: TrainingGraph, l2_bytes: int, streamer: Streamer | None) -> 
     return found
 
 
-def predicted_cycles(
-    problem: Problem, schedule: Schedule, cycles: Mapping[str, int], timing: SocTiming
-) -> int:
-    """Cycles of all ops of a schedule by the prices of a problem: of ops as simulated, and of copies.
-
-    The ops may be those of the problem and some again; `cycles` are by name, first runs. Of an op that
-    streams it is what its tiling is estimated at, if that is more.
-    """
-    plan = schedule.plan
-    prices = {task.name: task.cycles for task in problem.tasks}
-    of_op = []
+def predicted(schedule: Schedule, prices: Prices, timing: SocTiming) -> tuple[int, int]:
+    """Cycles and cost of all ops of a schedule: of ops by their prices, again or not, and of copies."""
+    plan, graph = schedule.plan, schedule.graph
+    of_op, cost = [], 0
     for number, item in enumerate(schedule.ops):
+        stream = plan.stream(number)
+        streams = bool(stream.storages)
         name = item.op.name.replace(f".{AGAIN}.", ".")
-        price = prices.get(name, cycles.get(name, 0))
-        of_op.append(max(price, item.estimated_cycles) if plan.stream(number).storages else price)
+        price = prices.streamed(graph, item.op, stream) if streams else prices.of(name)
+        of_op.append(price.cycles)
+        cost += price.cost
     hidden = [0] * (len(of_op) + 1)
     exposed = 0
     udma = UdmaCost(timing)
     for stay in plan.stays:
         copy_cycles = udma.lines_cycles([stay.size_bytes])
+        cost += (stay.loads + (stay.written_op >= 0)) * prices.copy_cost(stay.size_bytes)
         if stay.loads and stay.first_op < stay.needed_op:
             hidden[stay.first_op] += copy_cycles
         elif stay.loads:
@@ -144,7 +144,8 @@ def predicted_cycles(
         elif stay.written_op >= 0:
             exposed += copy_cycles
     waits = sum(max(0, busy - own) for busy, own in zip(hidden, [*of_op, 0], strict=True))
-    return sum(of_op) + exposed + waits
+    cycles = sum(of_op) + exposed + waits
+    return cycles, cost + prices.cycle_cost * cycles
 
 
 def decisions_of(problem: Problem, graph: TrainingGraph, plan: MemoryPlan) -> Decisions:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A graph of tasks with sizes and prices, and what decisions about its buffers come to: bytes and cycles.
+"""A graph of tasks with sizes and prices, and what decisions about its buffers come to: bytes, cycles, cost.
 
 Two decisions: a group of forward tasks is done *again* for the tasks behind it, as
 `trainlib.training.recompute` does it, and a buffer is *moved*: it lives in L3, is copied to L2 before a task
@@ -27,8 +27,8 @@ Copy = tuple[int, int]
 class Buffer:
     """`size_bytes` of one storage. `given` lives from the start, `kept` to the end of the iteration.
 
-    `copy_cycles` is one transfer between L3 and L2; `movable` says whether it may live in L3, `moved` that it
-    has to.
+    `copy_cycles` is one transfer between L3 and L2, which costs `copy_cost` beside its time; `movable` says
+    whether it may live in L3, `moved` that it has to.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Buffer:
     given: bool = False
     kept: bool = False
     copy_cycles: int = 0
+    copy_cost: int = 0
     movable: bool = True
     moved: bool = False
 
@@ -45,7 +46,8 @@ class Task:
     """One op: numbers of the buffers it reads and writes; of `group` >= 0 it may be done again.
 
     `redirects`: it reads what was made again. `takes` are buffers whose bytes its only result may take over
-    if they end here. `scratch_bytes` are needed when it is done again, `window_bytes` always.
+    if they end here. `scratch_bytes` are needed when it is done again, `window_bytes` always. `cost` is what
+    it costs beside its time.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Task:
     takes: tuple[int, ...] = ()
     scratch_bytes: int = 0
     window_bytes: int = 0
+    cost: int = 0
 
     @property
     def uses(self) -> tuple[int, ...]:
@@ -75,13 +78,19 @@ class Run:
 
 @dataclass(frozen=True)
 class Problem:
-    """Tasks in order, and the bytes of L2 and L3 there are; `groups` are named by number."""
+    """Tasks in order, and the bytes of L2 and L3 there are; `groups` are named by number.
+
+    What is to be small is `cycle_cost` for each cycle, and what tasks and copies cost beside their time: the
+    cycles, as it stands. `most_cycles` is the deadline.
+    """
 
     tasks: tuple[Task, ...]
     buffers: tuple[Buffer, ...]
     groups: tuple[str, ...]
     l2_bytes: int
     l3_bytes: int
+    cycle_cost: int = 1
+    most_cycles: int | None = None
 
     @cached_property
     def makers(self) -> Mapping[int, int]:
@@ -107,6 +116,11 @@ class Problem:
     def cycles(self) -> int:
         """Of all tasks, each once."""
         return sum(task.cycles for task in self.tasks)
+
+    @property
+    def cost(self) -> int:
+        """Of all tasks, each once."""
+        return self.cycle_cost * self.cycles + sum(task.cost for task in self.tasks)
 
     @cached_property
     def runs(self) -> Mapping[int, tuple[Run, ...]]:
@@ -150,17 +164,23 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What decisions come to: bytes of L2 at each turn, bytes of L3, and cycles of the iteration."""
+    """What decisions come to: bytes of L2 at each turn, bytes of L3, cycles and cost of the iteration."""
 
     entries: tuple[Entry, ...]
     live_bytes: tuple[int, ...]
     l3_bytes: int
     cycles: int
+    cost: int
 
     @property
     def peak_bytes(self) -> int:
         """Most bytes of L2 at one time."""
         return max(self.live_bytes, default=0)
+
+    def keeps(self, problem: Problem) -> bool:
+        """Whether it is within L2, L3 and the deadline of a problem."""
+        in_time = problem.most_cycles is None or self.cycles <= problem.most_cycles
+        return in_time and self.peak_bytes <= problem.l2_bytes and self.l3_bytes <= problem.l3_bytes
 
 
 class NotAllowedError(Exception):
@@ -189,7 +209,7 @@ def timeline(problem: Problem, again: Collection[int]) -> list[Entry]:
 
 
 def evaluate(problem: Problem, decisions: Decisions) -> Outcome:
-    """Bytes and cycles of some decisions. Raises `NotAllowedError`."""
+    """Bytes, cycles and cost of some decisions. Raises `NotAllowedError`."""
     entries = timeline(problem, decisions.again)
     lives = _lives(problem, entries)
     live = [0] * (len(entries) + 1)
@@ -214,7 +234,8 @@ def evaluate(problem: Problem, decisions: Decisions) -> Outcome:
     for task, hidden_cycles in zip(problem.tasks, copies.hidden_cycles, strict=True):
         cycles += max(0, hidden_cycles - task.cycles)
     l3_bytes = sum(problem.buffers[buffer].size_bytes for buffer in decisions.moved)
-    return Outcome(tuple(entries), tuple(live), l3_bytes, cycles)
+    cost = problem.cycle_cost * cycles + sum(problem.tasks[entry.task].cost for entry in entries)
+    return Outcome(tuple(entries), tuple(live), l3_bytes, cycles, cost + copies.cost)
 
 
 def _named(buffer: int) -> int:
@@ -256,7 +277,7 @@ class Copies:
     def __init__(self, turns: list[int], tasks: int) -> None:
         self._turns = {task: turn for turn, task in enumerate(turns) if task != NEVER}
         self._last = tasks - 1
-        self.exposed_cycles = 0
+        self.exposed_cycles = self.cost = 0
         self.hidden_cycles = [0] * tasks
 
     def of(self, problem: Problem, buffer: int, decisions: Decisions) -> set[int]:
@@ -284,6 +305,7 @@ class Copies:
         return there
 
     def _load(self, item: Buffer, task: int, hidden: bool, there: set[int]) -> None:
+        self.cost += item.copy_cost
         if hidden:
             there.add(self._turns[task] - 1)
             self.hidden_cycles[task - 1] += item.copy_cycles
@@ -294,6 +316,7 @@ class Copies:
         """What was written in a run that ends with `last`; behind a task that only reads it, it is hidden."""
         if wrote == NEVER:
             return
+        self.cost += item.copy_cost
         if hidden:
             there.add(self._turns[last] + 1)
         if hidden or wrote < last:

@@ -30,7 +30,7 @@ Expression = Any
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """Decisions, what they cost by the model of the search, and the least it could prove: cycles (or bytes).
+    """Decisions, what they cost by the model of the search, and the least it could prove: cost (or bytes).
 
     `proved` says whether nothing is better, `interrupted` whether Ctrl-C ended the search.
     """
@@ -67,7 +67,9 @@ class _Model:
         self._sums: list[list[Expression]] = [[] for _ in self.slots.items]
         self._end: list[Expression] = []
         self._hidden: dict[int, list[Expression]] = defaultdict(list)
+        self._cycles: list[Expression] = []
         self._cost: list[Expression] = []
+        """Beside what the cycles cost."""
         self._after: dict[tuple[int, bool], dict[int, Any]] = {}
         """(buffer, second version) -> by turn: whether what is done again then or later reads it."""
         self._repeats()
@@ -103,7 +105,8 @@ class _Model:
                         cp.add(chosen + need - 1 <= sum(done) + taken)
                 done.append(taken)
             cp.add(sum(done) <= 1)
-            self._cost += [problem.tasks[task].cycles * taken for taken in done]
+            self._cycles += [problem.tasks[task].cycles * taken for taken in done]
+            self._cost += [problem.tasks[task].cost * taken for taken in done]
         self._too_deep(readers, direct)
 
     def _too_deep(self, readers: dict[int, list[int]], direct: dict[int, int]) -> None:
@@ -269,7 +272,12 @@ class _Model:
         """A transfer the cluster waits for if it is needed and not hidden."""
         waits = self.cp.new_bool_var("")
         self.cp.add(waits >= needed - hidden)
-        self._cost.append(cycles * waits)
+        self._cycles.append(cycles * waits)
+
+    def transfer(self, item: Buffer, happens: Expression) -> None:
+        """What a copy of a buffer costs beside its time."""
+        if item.copy_cost:
+            self._cost.append(item.copy_cost * happens)
 
     def there(self, turn: int, bytes_there: Expression) -> None:
         """Bytes of a copy at a turn; behind the last one is the end."""
@@ -294,9 +302,12 @@ class _Model:
             most_cycles = sum(2 * item.copy_cycles for item in problem.buffers)
             over = cp.new_int_var(0, most_cycles, f"over {task}")
             cp.add(over >= sum(parts) - problem.tasks[task].cycles)
-            self._cost.append(over)
-        self.cost = problem.cycles + sum(self._cost)
-        cp.minimize(limit if smallest else self.cost)
+            self._cycles.append(over)
+        cycles = sum(self._cycles)
+        if problem.most_cycles is not None:
+            cp.add(cycles <= problem.most_cycles - problem.cycles)
+        cost = problem.cost + problem.cycle_cost * cycles + sum(self._cost)
+        cp.minimize(limit if smallest else cost)
 
     def decisions(self, value: Callable[[Any], int]) -> Decisions:
         """What a solution says."""
@@ -364,6 +375,7 @@ class _Copies:
                 load = self._copy("late", run.first, possible=run.first > 0)
                 self._model.hide(run.first - 1, cycles * load)
                 self._model.expose(cycles, moved, load)
+                self._model.transfer(item, moved)
                 self._before(run.first, load)
             if run.wrote != NEVER:
                 dirty, wrote = 1, run.wrote
@@ -397,6 +409,7 @@ class _Copies:
         self._behind(before.last, store - connected)
         self._model.hide(run.first - 1, cycles * (load - connected))
         self._model.expose(cycles, self._moved, load)
+        self._model.transfer(self._item, self._moved - connected)
         if wrote != NEVER:
             self._store(before, wrote, store, self._and(dirty), connected)
         return connected
@@ -413,16 +426,17 @@ class _Copies:
         self, run: Run, wrote: int, store: Expression, dirty: Expression, stays: Expression = 0
     ) -> None:
         """The copy back of what was written in a run, or in one before it that it is connected to."""
-        cycles = self._item.copy_cycles
+        cycles, leaves = self._item.copy_cycles, self._moved - stays
         if wrote == run.last:
             self._model.hide(wrote + 1, cycles * (store - stays))
             self._model.expose(cycles, self._moved, store)
         elif run.wrote != NEVER:
-            self._model.hide(wrote + 1, cycles * (self._moved - stays))
+            self._model.hide(wrote + 1, cycles * leaves)
         else:
             leaves = self._cp.new_bool_var(f"leaves {self._item.name} {run.last}")
             self._cp.add(leaves >= dirty - stays)
             self._model.hide(wrote + 1, cycles * leaves)
+        self._model.transfer(self._item, leaves)
 
     def _copy(self, side: str, task: int, *, possible: bool) -> Any:
         """Whether a copy before ("late") or behind ("early") a task is hidden."""
@@ -481,7 +495,7 @@ def solve(
     gap: float = 0.0,
     better: Callable[[int, int], None] = lambda value, bound: None,
 ) -> Solution | None:
-    """The decisions of fewest cycles that fit, or of the `smallest` peak; None if none are, or were found.
+    """The decisions of least cost that fit, or of the `smallest` peak; None if none are, or were found.
 
     The search ends when it has proved that nothing is better by more than a share `gap`, or after so many
     `seconds`, or with Ctrl-C. `better` is called with value and bound of every better answer.
@@ -527,7 +541,7 @@ def solve(
 
 
 def without_idle(problem: Problem, decisions: Decisions) -> Decisions:
-    """The decisions without those that save nothing: without them it fits as well, in no more cycles."""
+    """The decisions without those that save nothing: without them it fits as well, at no more cost."""
     best = evaluate(problem, decisions)
     sizes = {number: problem.buffers[number].size_bytes for number in decisions.moved}
     candidates = [
@@ -542,6 +556,6 @@ def without_idle(problem: Problem, decisions: Decisions) -> Decisions:
             found = evaluate(problem, fewer)
         except NotAllowedError:
             continue
-        if found.peak_bytes <= problem.l2_bytes and found.cycles <= best.cycles:
+        if found.keeps(problem) and found.cost <= best.cost:
             decisions, best = fewer, found
     return decisions

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain, combinations, product
 from typing import Any
 
@@ -59,13 +60,25 @@ def random_problem(seed: int, ops: int) -> Problem:
     return Problem(whole.tasks, whole.buffers, whole.groups, int(share * peak), 1 << 30)
 
 
+def with_costs(problem: Problem, seed: int) -> Problem:
+    """The problem where time is the smaller part of what is paid, with a deadline that now and then binds."""
+    generator = random.Random(seed)
+    return replace(
+        problem,
+        tasks=tuple(replace(task, cost=generator.randint(0, 2000)) for task in problem.tasks),
+        buffers=tuple(replace(item, copy_cost=generator.randint(0, 900)) for item in problem.buffers),
+        cycle_cost=7,
+        most_cycles=round(problem.cycles * generator.uniform(1.0, 1.5)),
+    )
+
+
 def _buffer(generator: random.Random, name: str, **more: Any) -> Buffer:
     size = 4 * generator.randint(4, 40)
     return Buffer(name, size, copy_cycles=size // 3 + 20, movable=generator.random() < 0.5, **more)
 
 
 def best_of_all(problem: Problem) -> tuple[int, Decisions] | None:
-    """Fewest cycles of all decisions that fit; None if none does."""
+    """Least cost of all decisions that fit; None if none does."""
     groups = [task.group for task in problem.tasks if task.group != NO_GROUP]
     movable = [
         number for number, item in enumerate(problem.buffers) if item.movable and number in problem.uses
@@ -78,10 +91,10 @@ def best_of_all(problem: Problem) -> tuple[int, Decisions] | None:
                 found = evaluate(problem, decisions)
             except NotAllowedError:
                 break
-            fits = found.peak_bytes <= problem.l2_bytes and found.l3_bytes <= problem.l3_bytes
-            if fits and (best is None or found.cycles < best[0]):
-                best = found.cycles, decisions
-            if not (late or early) and (fits or (best is not None and found.cycles >= best[0])):
+            fits = found.keeps(problem)
+            if fits and (best is None or found.cost < best[0]):
+                best = found.cost, decisions
+            if not (late or early) and problem.cycle_cost == 1 and (fits or (best and found.cost >= best[0])):
                 break  # the first has no copy exposed, and to expose one gains no cycles
     return best
 

@@ -73,6 +73,8 @@ KEYS: Mapping[str, JsonKey] = {
     "costs_cycles": JsonKey(
         CYCLES, "more with this decision, all others as they are, by the prices of the search"
     ),
+    "costs_joules": JsonKey("J", "the same; null where energy is not what is made small"),
+    "predicted_joules": JsonKey("J", "of an iteration, predicted; null without coefficients"),
     "pareto": JsonKey("", "answers for several sizes of L2, by peak"),
     "recomputed": JsonKey("count", "layers computed again"),
     "paged": JsonKey("count", "tensors that live in L3"),

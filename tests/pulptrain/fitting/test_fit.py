@@ -44,6 +44,22 @@ def test_the_model_it_writes_takes_these_cycles_with_right_numbers(fitted: Any, 
     assert result.summary["functional"]["passed"]
 
 
+def test_by_energy_it_takes_no_more_of_it_than_the_fastest_way_and_within_a_deadline() -> None:
+    fast, frugal = (
+        pt.fit(MODEL, "vega", l2="46KiB", points=0, seconds=20, objective=objective).summary
+        for objective in ("cycles", "energy")
+    )
+    assert frugal["joules"] < fast["joules"]
+    assert frugal["joules"] == pytest.approx(frugal["predicted_joules"], rel=0.03)
+    assert frugal["cycles"] > fast["cycles"]
+    between = (fast["cycles"] + frugal["cycles"]) // 2
+    found = pt.fit(
+        MODEL, "vega", l2="46KiB", points=0, seconds=20, objective="energy", deadline=between
+    ).summary
+    assert found["cycles"] <= between
+    assert frugal["joules"] <= found["joules"] <= fast["joules"]
+
+
 def test_points_of_the_front_are_not_dominated(fitted: Any) -> None:
     front = [point for point in fitted.summary["pareto"] if point["on_front"]]
     assert front
@@ -74,7 +90,7 @@ def test_with_room_for_everything_nothing_is_decided() -> None:
         (["--l2", "2KiB", "--l3", "0"], 2, "below the ladder's first step: inference"),
         (["--deadline", "1kcycles"], 2, "cycles with everything in L2, the deadline is 1,000"),
         (["--deadline", "soon"], 2, "cannot read 'soon'"),
-        (["--objective", "energy"], 2, "energy is no objective of fit yet"),
+        (["--objective", "energy"], 2, "pulp-open has no energy coefficients"),
         (["--objective", "fun"], 2, "unknown objective 'fun'"),
     ],
 )
