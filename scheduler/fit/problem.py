@@ -7,8 +7,9 @@ that uses it and back behind one that writes it, as `scheduler.memory.l2_staging
 behind the neighbouring task, in which it lies in L2 too, or, if that has no room, *exposed*: the cluster
 waits.
 
-What a group is made again from is not moved. Between two tasks with only one, or two, between them a copy
-that is hidden on all sides stays.
+What a group is made again from may be moved: what is done again then has a copy of its own, which the
+cluster waits for, unless one lies in L2 from task to task there. Between two tasks with only one, or two,
+between them a copy that is hidden on all sides stays.
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ class Outcome:
 
 
 class NotAllowedError(Exception):
-    """Decisions that contradict each other: something is made again from what was moved."""
+    """Decisions that contradict each other: what is made again is moved, or is read but no longer in L3."""
 
 
 def timeline(problem: Problem, again: Collection[int]) -> list[Entry]:
@@ -214,15 +215,16 @@ def evaluate(problem: Problem, decisions: Decisions) -> Outcome:
     lives = _lives(problem, entries)
     live = [0] * (len(entries) + 1)
     copies = Copies([entry.task if not entry.again else NEVER for entry in entries], len(problem.tasks))
-    sources = {buffer for entry in entries if entry.again for buffer in entry.reads}
+    again = {turn: entry for turn, entry in enumerate(entries) if entry.again}
     for buffer, (first, last) in lives.items():
         item = problem.buffers[_named(buffer)]
         there: Iterable[int] = range(first, last + 1)
         if buffer in decisions.moved:
             made = problem.makers.get(buffer)
-            if buffer in sources or (made is not None and problem.tasks[made].group in decisions.again):
+            if made is not None and problem.tasks[made].group in decisions.again:
                 raise NotAllowedError(item.name)
             there = copies.of(problem, buffer, decisions)
+            there |= copies.again(problem, buffer, [turn for turn in again if buffer in again[turn].reads])
         for turn in there:
             live[turn] += item.size_bytes
     for turn, entry in enumerate(entries):
@@ -304,6 +306,14 @@ class Copies:
             self._store(item, wrote, before.last, stores, there)
         return there
 
+    def again(self, problem: Problem, buffer: int, turns: list[int]) -> set[int]:
+        """The turns, in which tasks done again read a moved buffer; its copies are added to the cycles."""
+        for turn in turns:
+            if copied_again(problem, buffer, turn, self._turns):
+                self.exposed_cycles += problem.buffers[buffer].copy_cycles
+                self.cost += problem.buffers[buffer].copy_cost
+        return set(turns)
+
     def _load(self, item: Buffer, task: int, hidden: bool, there: set[int]) -> None:
         self.cost += item.copy_cost
         if hidden:
@@ -323,3 +333,17 @@ class Copies:
             self.hidden_cycles[wrote + 1] += item.copy_cycles
         else:
             self.exposed_cycles += item.copy_cycles
+
+
+def copied_again(problem: Problem, buffer: int, turn: int, turns: Mapping[int, int]) -> bool:
+    """Whether a task done again at a turn needs a copy of a moved buffer of its own; `turns` are of tasks.
+
+    Raises `NotAllowedError` where the buffer has been written and, as no task needs it later, is not in L3.
+    """
+    runs = problem.runs.get(buffer, ())
+    if any(turns[run.first] <= turn <= turns[run.last] for run in runs):
+        return False
+    written = any(run.wrote != NEVER and turns[run.first] < turn for run in runs)
+    if written and not problem.buffers[buffer].kept and all(turns[run.first] < turn for run in runs):
+        raise NotAllowedError(problem.buffers[buffer].name)
+    return True

@@ -11,11 +11,20 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scheduler.fit.problem import NEVER, Buffer, Decisions, NotAllowedError, Problem, Run, evaluate
+from scheduler.fit.problem import (
+    NEVER,
+    Buffer,
+    Decisions,
+    NotAllowedError,
+    Problem,
+    Run,
+    copied_again,
+    evaluate,
+)
 from scheduler.fit.slots import first_readers, slots_of
 
 SECONDS = 300.0
@@ -140,8 +149,7 @@ class _Model:
             moved = self.moved[number] = self.cp.new_bool_var(f"moved {item.name}")
             if maker is not None:
                 self.cp.add(moved + chosen <= 1)
-            for turn in consumers:
-                self.cp.add(moved + self.taken[turn] <= 1)
+            self._from_copies(number, consumers, moved)
             if item.moved:
                 self.cp.add(moved == 1)
         first = 0 if item.given else turns[uses[0]]
@@ -163,7 +171,23 @@ class _Model:
         if maker is not None:
             self._second(number, item.size_bytes, maker, end if direct else NEVER, consumers)
         if number in self.moved:
-            _Copies(self, number, item, moved).add()
+            _Copies(self, number, item, moved, frozenset(consumers)).add()
+
+    def _from_copies(self, number: int, consumers: list[int], moved: Any) -> None:
+        """What is done again at these turns from a buffer, if that is moved: it is in L2 at that turn."""
+        item = self.problem.buffers[number]
+        for turn in consumers:
+            self._sums[turn].append(item.size_bytes * moved)
+            try:
+                copied = copied_again(self.problem, number, turn, self.slots.of_task)
+            except NotAllowedError:
+                self.cp.add(moved + self.taken[turn] <= 1)
+                continue
+            if copied:
+                both = self.cp.new_bool_var(f"copied {number} {turn}")
+                self.cp.add(both >= moved + self.taken[turn] - 1)
+                self._cycles.append(item.copy_cycles * both)
+                self.transfer(item, both)
 
     def _later(self, number: int, consumers: list[int], on: Expression, *, second: bool = False) -> list[Any]:
         """[(turn, variable)]: whether this version, the one there is if `on`, is read then or later."""
@@ -225,6 +249,7 @@ class _Model:
                     self.cp.add(taken <= condition)
                 if slot.again:
                     self.cp.add(taken <= self.taken[turn])
+                    self.cp.add(taken <= 1 - self.moved.get(source, 0))
                 else:
                     mine, its = self.moved.get(task.writes[0], 0), self.moved.get(source, 0)
                     self.cp.add(taken <= 1 - mine + its)
@@ -348,8 +373,10 @@ class _Model:
 class _Copies:
     """The copies of one buffer that may move, as `scheduler.fit.problem.Copies` has them."""
 
-    def __init__(self, model: _Model, number: int, item: Buffer, moved: Any) -> None:
+    def __init__(self, model: _Model, number: int, item: Buffer, moved: Any, again: Collection[int]) -> None:
         self._model, self._number, self._item, self._moved = model, number, item, moved
+        self._again = again
+        """Turns in which a task done again reads it: if they are taken, it is there for that."""
         self._cp, self._size = model.cp, item.size_bytes
         self._last = len(model.problem.tasks) - 1
 
@@ -365,7 +392,7 @@ class _Copies:
         wrote, before = NEVER, None
         for run in self._model.problem.runs[self._number]:
             for turn in range(turns[run.first], turns[run.last] + 1):
-                self._model.there(turn, self._size * moved)
+                self._there(turn, self._size * moved)
             if before is not None:
                 connected = self._gap(before, run, wrote, dirty)
                 kept = self._cp.new_bool_var(f"dirty {item.name} {run.first}")
@@ -404,7 +431,7 @@ class _Copies:
                 self._cp.add(connected >= load + store - 1)
             turns = self._model.slots.of_task
             for turn in range(turns[before.last] + 1, turns[run.first]):
-                self._model.there(turn, self._size * connected)
+                self._there(turn, self._size * connected)
         self._before(run.first, load - connected)
         self._behind(before.last, store - connected)
         self._model.hide(run.first - 1, cycles * (load - connected))
@@ -413,6 +440,10 @@ class _Copies:
         if wrote != NEVER:
             self._store(before, wrote, store, self._and(dirty), connected)
         return connected
+
+    def _there(self, turn: int, bytes_there: Expression) -> None:
+        if turn not in self._again:
+            self._model.there(turn, bytes_there)
 
     def _and(self, dirty: Expression) -> Expression:
         """Whether it is moved and dirty."""
@@ -466,9 +497,9 @@ class _Copies:
             if passed:
                 var = self._cp.new_bool_var(f"beside {self._item.name} {turn}")
                 self._cp.add(var >= hidden - sum(passed))
-                self._model.there(turn, self._size * var)
+                self._there(turn, self._size * var)
             else:
-                self._model.there(turn, self._size * hidden)
+                self._there(turn, self._size * hidden)
             if turn not in self._model.taken:
                 return
             passed.append(self._model.taken[turn])
