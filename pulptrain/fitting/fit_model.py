@@ -112,17 +112,19 @@ class Fitting:
         self.written = spec
         self.spec = as_immediate(spec)
         self.immediate = self.spec is not spec
-        self.graph = build_training_phases(self.spec).mini_batch
+        phases = build_training_phases(self.spec)
+        self.graph, self.times = phases.mini_batch, phases.mini_batches
         self.before = self._run(spec, self._roomy(spec), traced=True)
         self.base = self._run(self.spec, self._roomy(spec)) if self.immediate else self.before
-        ops = {op["name"]: (int(op["cycles"]), op["joules"]) for op in self.base.summary["ops"]}
-        self._rest_cycles = int(self.base.summary["cycles"]) - sum(cycles for cycles, _ in ops.values())
+        rows = self.base.summary["ops"]
+        ops = {op["name"]: _once(op) for op in rows}
+        self._rest_cycles = int(self.base.summary["cycles"]) - sum(int(op["cycles"]) for op in rows)
         streamed = StreamedOps(self.timing, schedule_options(settings), energy or Objective())
         self.energy: Prices | None = None
         """What is priced in femtojoules, for a chip that has coefficients."""
         if energy is not None:
             self.energy = energy_prices(ops, energy, self.timing, streamed)
-            self._rest_joules = (joules_of(self.base) or 0.0) - sum(joules for _, joules in ops.values())
+            self._rest_joules = (joules_of(self.base) or 0.0) - sum(op["joules"] for op in rows)
         plain = {name: Price(cycles) for name, (cycles, _) in ops.items()}
         self.cycles = Prices(plain, lambda graph, op, stream: replace(streamed(graph, op, stream), cost=0))
 
@@ -145,11 +147,21 @@ class Fitting:
         options = schedule_options(self.settings)
         streamer = streamer_of(self.graph, timing, options)
         layers = frozenset(layer.name for layer in self.spec.layers)
-        prices = self.energy if self.objective == ENERGY and self.energy else self.cycles
-        problem = problem_of(self.graph, prices, timing, streamer, layers)
+        problem = problem_of(self.graph, self.prices, timing, streamer, layers)
         if self.deadline is None or self.objective == CYCLES:
             return problem
-        return replace(problem, most_cycles=self.deadline - self._rest_cycles)
+        others_cycles = int(self.base.summary["cycles"]) - self.times * self._own(self.cycles)
+        return replace(problem, most_cycles=(self.deadline - others_cycles) // self.times)
+
+    def _own(self, prices: Prices) -> int:
+        """What the ops of a mini-batch cost with all in L2."""
+        found = [prices.of(op.name) for op in self.graph.ops]
+        return sum(price.cost + prices.cycle_cost * price.cycles for price in found)
+
+    @property
+    def prices(self) -> Prices:
+        """By the objective."""
+        return self.energy if self.objective == ENERGY and self.energy else self.cycles
 
     def cost(self, run: RunOutcome) -> float:
         """Of a simulated iteration, by the objective."""
@@ -225,8 +237,12 @@ class Fitting:
         return Answer(self.spec, decisions, *self._predicted(run), plan.peak_bytes["l2"], run, gap)
 
     def _predicted(self, run: RunOutcome) -> tuple[int, float | None]:
-        """Cycles and joules of an iteration by the prices."""
-        cycles, cost = predicted(run.schedule, self.energy or self.cycles, self.timing)
+        """Cycles and joules of an iteration, all its programs, by the prices."""
+        prices = self.energy or self.cycles
+        cycles, cost = (self.times * part for part in predicted(run.schedule, prices, self.timing))
+        if run.update_schedule is not None:
+            more = predicted(run.update_schedule, prices, self.timing)
+            cycles, cost = cycles + more[0], cost + more[1]
         joules = cost / UNITS_OF_JOULE + self._rest_joules if self.energy is not None else None
         return self._rest_cycles + cycles, joules
 
@@ -236,8 +252,21 @@ class Fitting:
             run = self._run(spec, self.with_l2(l2_bytes), traced=False)
         except DoesNotFitError:
             return None
-        peak_bytes = evaluate(problem, solution.decisions).peak_bytes
-        return Answer(spec, solution.decisions, *self._predicted(run), peak_bytes, run, solution.gap)
+        peak_bytes = max(
+            evaluate(problem, solution.decisions).peak_bytes,
+            run.update_schedule.plan.peak_bytes["l2"] if run.update_schedule is not None else 0,
+        )
+        return Answer(
+            spec, solution.decisions, *self._predicted(run), peak_bytes, run, self._gap(solution, run)
+        )
+
+    def _gap(self, solution: Solution, run: RunOutcome) -> float:
+        """That of the search; what an update of its own may gain is in it, too."""
+        if run.update_schedule is None:
+            return solution.gap
+        unit = UNITS_OF_JOULE if self.objective == ENERGY else 1
+        others = self.cost(self.base) - self.times * self._own(self.prices) / unit
+        return max(0.0, 1 - (self.times * solution.bound / unit + others) / self.cost(run))
 
     def least_bytes(self, seconds: float = POINT_SECONDS) -> int:
         """The smallest L2 there is an answer for: with an L3 what one op needs, without the smallest peak."""
@@ -253,6 +282,12 @@ class Fitting:
 def sized(settings: Settings, **sizes: Any) -> Settings:
     """The settings with memories of other sizes, `l2` and `l3` in bytes."""
     return replace(settings, **sizes)
+
+
+def _once(op: Mapping[str, Any]) -> tuple[int, float]:
+    """Cycles and joules of an op each time it runs in an iteration."""
+    times = op.get("times", 1)
+    return int(op["cycles"]) // times, (op["joules"] or 0.0) / times
 
 
 def joules_of(run: RunOutcome) -> float | None:
