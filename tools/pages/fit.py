@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/fit.md: ladders of models of the zoo, and each in half the L2 it needs.
 
-    python -m tools.pages.fit [--models NAME,NAME] [--socs NAME,NAME]
+    python -m tools.pages.fit [--models NAME,NAME] [--socs NAME,NAME] [--no-ladder]
 
 After every model its rows are put into docs/fit.json, and the page is written of all rows there. Every fit is
 a process of its own, so that its memory on this computer can be told.
@@ -27,6 +27,9 @@ SOCS = ("pulp-open", "vega")
 SECONDS = 40
 """For each search."""
 
+ROOM = "64MiB"
+"""An L2 in which each of them has room as it is."""
+
 PICTURE = "resnet8"
 """Its memory before and after, and its ladder, are drawn."""
 
@@ -39,12 +42,12 @@ def fitted(*words: str) -> dict[str, Any]:
     return found
 
 
-def measure(model: str, soc: str) -> dict[str, Any]:
+def measure(model: str, soc: str, *, ladder: bool = True) -> dict[str, Any]:
     """A row of docs/fit.json: the ladder, and the model in half the L2 that it needs as it is."""
-    ladder = fitted(model, "--soc", soc, "--ladder")["ladder"]
-    full = next(row for row in ladder if row["form"] == "full" and not row["levers"])
-    l2_kib = full["bytes"]["l2"] // 2 // 1024
+    steps = fitted(model, "--soc", soc, "--ladder")["ladder"] if ladder else []
     with tempfile.TemporaryDirectory() as folder:
+        roomy = fitted(model, "--soc", soc, "--l2", ROOM, "--file", str(Path(folder) / "roomy.yaml"))
+        l2_kib = roomy["before"]["peak_bytes"]["l2"] // 2 // 1024
         words = (model, "--soc", soc, "--l2", f"{l2_kib}KiB", "--seconds", str(SECONDS), "--points", "0")
         half = fitted(*words, "--out", folder)
         if (model, soc) == (PICTURE, SOCS[0]):
@@ -52,7 +55,7 @@ def measure(model: str, soc: str) -> dict[str, Any]:
                 picture = ROOT / "docs" / f"fit-memory.{ending}"
                 picture.write_bytes((Path(folder) / f"memory-before-after.{ending}").read_bytes())
         numbers = _numbers(Path(folder) / f"{model}-fit.yaml", soc, l2_kib)
-    keys = ("peak_bytes", "cycles", "predicted_cycles", "predicted_bytes", "gap", "before")
+    keys = ("peak_bytes", "cycles", "predicted_cycles", "predicted_bytes", "joules", "gap", "before")
     counts = dict.fromkeys(("recompute", "page", "stream"), 0)
     for row in half["decisions"]:
         counts[row["action"]] = counts.get(row["action"], 0) + 1
@@ -61,7 +64,7 @@ def measure(model: str, soc: str) -> dict[str, Any]:
     return {
         "model": model,
         "soc": soc,
-        "ladder": ladder,
+        "ladder": steps,
         "half": {
             **chosen,
             "l2_kib": l2_kib,
@@ -91,8 +94,10 @@ def stored() -> list[dict[str, Any]]:
 
 
 def store(row: dict[str, Any]) -> None:
-    """Put a row into docs/fit.json in place of that of the same model and SoC."""
-    kept = {(one["model"], one["soc"]): one for one in (*stored(), row)}
+    """Put a row into docs/fit.json in place of that of the same model and SoC, whose ladder may stay."""
+    kept = {(one["model"], one["soc"]): one for one in stored()}
+    key = row["model"], row["soc"]
+    kept[key] = {**row, "ladder": row["ladder"] or kept.get(key, row)["ladder"]}
     lines = ",\n".join(json.dumps(kept[key]) for key in sorted(kept))
     STORE.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
@@ -130,7 +135,7 @@ def half() -> str:
 def ladders() -> str:
     """The ladders, one table after the other."""
     parts = []
-    for row in stored():
+    for row in filter(lambda row: row["ladder"], stored()):
         rows = [
             (
                 step["form"],
@@ -165,10 +170,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--models", default=",".join(MODELS), help="comma-separated")
     parser.add_argument("--socs", default=",".join(SOCS), help="comma-separated")
+    parser.add_argument("--no-ladder", action="store_true", help="only in half of the L2")
     asked = parser.parse_args(arguments)
     for soc in filter(None, asked.socs.split(",")):
         for model in filter(None, asked.models.split(",")):
-            store(measure(model, soc))
+            store(measure(model, soc, ladder=not asked.no_ladder))
             print(f"{model} on {soc}", flush=True)
     draw()
     PAGE.write(list(PAGE.blocks))
