@@ -10,7 +10,7 @@ import typer
 
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
-from pulptrain.given.option import SEARCH, FitOptions
+from pulptrain.given.option import MODEL, SEARCH, FitOptions
 from pulptrain.process.progress import telling
 
 Deadline = Annotated[
@@ -22,6 +22,25 @@ Objective = Annotated[
         "--objective",
         "cycles|energy",
         "What is made small: time, or energy of an iteration (docs/energy.md).",
+        SEARCH,
+    ),
+]
+Train = Annotated[
+    str | None,
+    common.option(
+        "--train",
+        "LAYER,LAYER|last|all",
+        "What is trained, in place of what the model says.",
+        MODEL,
+    ),
+]
+Allow = Annotated[
+    str | None,
+    common.option(
+        "--allow",
+        "CHANGE,CHANGE",
+        "What may be changed although numbers change with it: accumulate (smaller mini-batches of which "
+        "gradients are summed), fp16-states, bf16-states (of the optimizer).",
         SEARCH,
     ),
 ]
@@ -62,6 +81,8 @@ def command(
     model: common.ModelName,
     deadline: Deadline = None,
     objective: Objective = "cycles",
+    train: Train = None,
+    allow: Allow = None,
     points: Points = 4,
     seconds: Seconds = 300.0,
     ladder: Ladder = False,
@@ -82,17 +103,19 @@ def command(
         from pulptrain.fitting.fit_model import check_objective, check_solver, deadline_cycles, fit_model
         from pulptrain.fitting.fit_summary import fit_lines
         from pulptrain.fitting.ladder import ladder_summary
+        from pulptrain.fitting.ways import parse_changes
         from pulptrain.given.settings import Settings
         from pulptrain.running.result_cache import open_cache
         from traces.files.json_text import json_text
 
         check_objective(objective)
+        allowed = parse_changes(allow)
         check_solver()
         settings = Settings(**options)
         files = prepare_fit(model, file, out, ladder=ladder)
         with open_cache(cache, no_cache) as kept:
             if ladder:
-                summary, interrupted = ladder_summary(model, settings, cache=kept, teller=teller)
+                summary, interrupted = ladder_summary(model, settings, train=train, cache=kept, teller=teller)
                 written = write_ladder(summary, files)
             else:
                 outcome = fit_model(
@@ -100,6 +123,8 @@ def command(
                     settings,
                     deadline=deadline_cycles(deadline),
                     objective=objective,
+                    train=train,
+                    allowed=allowed,
                     points=points,
                     seconds=seconds,
                     cache=kept,

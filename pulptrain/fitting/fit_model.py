@@ -12,9 +12,10 @@ from typing import Any
 from arch.spec.timing import SocTiming
 from configs.errors import ConfigError, DoesNotFitError, InputError
 from configs.limits import size_text
-from configs.model_file import ModelSpec
+from configs.model_file import TRAIN_WORDS, ModelSpec
 from configs.suggest import suggestion
 from configs.version import VERSION
+from pulptrain.fitting.ways import Way, ways_of
 from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.energy import chip_of
@@ -159,6 +160,11 @@ class Fitting:
         return sum(price.cost + prices.cycle_cost * price.cycles for price in found)
 
     @property
+    def needed_bytes(self) -> int:
+        """Of L2, for everything as the model is written."""
+        return int(self.before.summary["peak_bytes"]["l2"])
+
+    @property
     def prices(self) -> Prices:
         """By the objective."""
         return self.energy if self.objective == ENERGY and self.energy else self.cycles
@@ -194,13 +200,21 @@ class Fitting:
     ) -> tuple[Answer | None, bool]:
         """The best answer found for so much L2, simulated, and whether Ctrl-C ended the search.
 
-        That of the planner by itself counts, too.
+        That of the planner by itself counts, too, and with room for everything nothing is searched.
         """
+        if self.needed_bytes <= l2_bytes:
+            run = self.before
+            cycles = int(run.summary["cycles"])
+            plain = Answer(self.written, Decisions(), cycles, joules_of(run), self.needed_bytes, run, 0.0)
+            return plain, False
         found: list[Answer] = []
         hint = self.planned(l2_bytes)
         interrupted, problem = False, self.problem(l2_bytes)
         for _ in range(TRIES):
-            solution = solve(problem, hint=hint, seconds=seconds, gap=GAP, better=better)
+            try:
+                solution = solve(problem, hint=hint, seconds=seconds, gap=GAP, better=better)
+            except KeyboardInterrupt:  # before there was an answer
+                interrupted, solution = True, None
             if solution is None:
                 break
             interrupted = interrupted or solution.interrupted
@@ -216,13 +230,13 @@ class Fitting:
             problem = replace(problem, l2_bytes=peak_bytes - max(256, l2_bytes // 200))
         bound = self.cost(found[0].run) * (1 - found[0].gap) if found else 0.0
         if hint is not None and not (found and found[0].gap <= GAP):
-            plain = self._plain(l2_bytes, bound)
-            found += [plain] if plain is not None else []
-        best = min(found, key=lambda answer: (self._late(answer), self.cost(answer.run)), default=None)
-        return best, interrupted
+            own = self._plain(l2_bytes, bound)
+            found += [own] if own is not None else []
+        return min(found, key=self.rank, default=None), interrupted
 
-    def _late(self, answer: Answer) -> bool:
-        return self.deadline is not None and answer.cycles > self.deadline
+    def rank(self, answer: Answer) -> tuple[bool, float]:
+        """The less the better."""
+        return self.deadline is not None and answer.cycles > self.deadline, self.cost(answer.run)
 
     def _plain(self, l2_bytes: int, bound: float) -> Answer | None:
         """The planner's own way, in which ops may stream."""
@@ -345,6 +359,20 @@ def deadline_cycles(text: str | None) -> int | None:
     return cycles
 
 
+def trained(spec: ModelSpec, text: str | None) -> ModelSpec:
+    """The model with what ``--train`` says is trained in place of what its file says. Raises `InputError`."""
+    if text is None:
+        return spec
+    if text.strip() in TRAIN_WORDS:
+        return replace(spec, train=None if text.strip() == "all" else text.strip())
+    names = tuple(name.strip() for name in text.split(","))
+    layers = [layer.name for layer in spec.layers]
+    for name in names:
+        if name not in layers:
+            raise InputError(f"no layer {name!r}", where="--train", cure=suggestion(name, layers))
+    return replace(spec, train=names)
+
+
 def check_objective(objective: str) -> None:
     """Raise `InputError` for one that is none."""
     if objective not in OBJECTIVES:
@@ -358,6 +386,8 @@ def fit_model(
     *,
     deadline: int | None = None,
     objective: str = CYCLES,
+    train: str | None = None,
+    allowed: tuple[str, ...] = (),
     points: int = POINTS,
     seconds: float = SECONDS,
     cache: ResultCache | None = None,
@@ -365,17 +395,19 @@ def fit_model(
 ) -> FitOutcome:
     """The way to train a model that takes least cycles, or energy, with the memories of the settings.
 
-    Every answer is simulated.
+    Every answer is simulated. `allowed` are changes of numbers that it may make (`pulptrain.fitting.ways`),
     `points` further sizes of L2 make the front. Raises `DoesNotFitError` where L2 is too small whatever is
     decided (the report says what trains in it), `InputError` for a `deadline` (cycles) that cannot be met,
     and the errors of `configs.errors`.
     """
+    from pulptrain.fitting.fit_summary import changed_rows
     from pulptrain.fitting.ladder import first_step
 
     settings = settings or Settings()
     check_objective(objective)
     started = time.perf_counter()
-    spec = model_of(model, settings)
+    spec = trained(model_of(model, settings), train)
+    settings = replace(settings, batch=None, accumulate=None)  # the model says it now
     l2_bytes = soc_timing(settings).l2.size_bytes
     teller.stage(f"pricing the ops of {spec.name} on {settings.soc}")
     fitting = Fitting(spec, settings, cache, objective, deadline)
@@ -386,22 +418,25 @@ def fit_model(
             where="--deadline",
             cure=f"--deadline {least_cycles}, more cores, or a tuned schedule (pulptrain tune)",
         )
-    interrupted = False
     search_started = time.perf_counter()
-    if int(fitting.before.summary["peak_bytes"]["l2"]) <= l2_bytes:
-        run = fitting.before
-        cycles, peak_bytes = (int(run.summary["cycles"]), int(run.summary["peak_bytes"]["l2"]))
-        best: Answer | None = Answer(spec, Decisions(), cycles, joules_of(run), peak_bytes, run, 0.0)
-    else:
-        teller.stage(f"searching for {spec.name} in {size_text(l2_bytes)} of L2")
-        best, interrupted = fitting.answer(
+    ways = ways_of(spec, allowed) if fitting.needed_bytes > l2_bytes else [Way(spec)]
+    found: list[tuple[Way, Fitting, Answer]] = []
+    interrupted = False
+    for number, way in enumerate(ways):
+        tried = Fitting(way.spec, settings, cache, objective, deadline) if number else fitting
+        teller.stage(" ".join((f"searching for {spec.name} in {size_text(l2_bytes)} of L2", *way.how)))
+        answer, interrupted = tried.answer(
             l2_bytes,
             seconds,
             lambda value, bound: teller.count(1, 1, _better(value, bound, objective)),
         )
+        found += [(way, tried, answer)] if answer is not None else []
+        if interrupted:
+            break
     search_seconds = time.perf_counter() - search_started
-    if best is None:
+    if not found:
         raise first_step(fitting, l2_bytes)
+    way, chosen, best = min(found, key=lambda one: one[1].rank(one[2]))
     if deadline is not None and best.cycles > deadline:
         raise InputError(
             f"an iteration takes {best.cycles:,} cycles in {size_text(l2_bytes)} of L2, the deadline is "
@@ -412,9 +447,12 @@ def fit_model(
     front = [best]
     if not interrupted and best.decisions != Decisions():
         teller.stage(f"simulating {spec.name} in other sizes of L2")
-        front += _front(fitting, best, points)
+        more, interrupted = _front(chosen, best, points)
+        front += more
     traced = run_model(best.spec, settings, functional=False, traced=True, cache=cache)
-    summary = _summary(fitting, best, front, traced)
+    summary = _summary(chosen, best, front, traced)
+    summary["before"] = _before(fitting)
+    summary["decisions"] = [*changed_rows(way, fitting, chosen), *summary["decisions"]]
     summary["simulator"] = {
         "wall_seconds": time.perf_counter() - started,
         "search_seconds": search_seconds,
@@ -433,7 +471,6 @@ def _summary(fitting: Fitting, best: Answer, front: Sequence[Answer], traced: Ru
     """The object of ``--json``, but for the simulator."""
     from pulptrain.fitting.fit_summary import decision_rows, point_of
 
-    before = fitting.before.summary
     problem = fitting.problem(fitting.timing.l2.size_bytes)
     return {
         "model": fitting.written.name,
@@ -448,11 +485,7 @@ def _summary(fitting: Fitting, best: Answer, front: Sequence[Answer], traced: Ru
         "joules": best.joules,
         "predicted_joules": best.predicted_joules,
         "gap": round(best.gap, 6),
-        "before": {
-            "peak_bytes": dict(before["peak_bytes"]),
-            "cycles": int(before["cycles"]),
-            "joules": joules_of(fitting.before),
-        },
+        "before": _before(fitting),
         "decisions": decision_rows(fitting, problem, best),
         "pareto": _marked([point_of(answer) for answer in front]),
         "ladder": [],
@@ -460,17 +493,33 @@ def _summary(fitting: Fitting, best: Answer, front: Sequence[Answer], traced: Ru
     }
 
 
-def _front(fitting: Fitting, best: Answer, points: int) -> list[Answer]:
-    """Answers for other sizes of L2, evenly between the smallest that will do and the peak without any."""
-    least, most = fitting.least_bytes(), int(fitting.base.summary["peak_bytes"]["l2"])
+def _before(fitting: Fitting) -> dict[str, Any]:
+    """Of the model as it is, with everything in L2."""
+    before = fitting.before.summary
+    return {
+        "peak_bytes": dict(before["peak_bytes"]),
+        "cycles": int(before["cycles"]),
+        "joules": joules_of(fitting.before),
+    }
+
+
+def _front(fitting: Fitting, best: Answer, points: int) -> tuple[list[Answer], bool]:
+    """Answers for other sizes of L2, evenly between the smallest that will do and the peak without any.
+
+    And whether Ctrl-C ended that.
+    """
     found: list[Answer] = []
-    for number in range(points):
-        l2_bytes = -(-(least + (most - least) * number // max(1, points - 1)) // 1024) * 1024
-        answer, interrupted = fitting.answer(l2_bytes, POINT_SECONDS)
-        found += [answer] if answer is not None else []
-        if interrupted:
-            break
-    return found
+    try:
+        least, most = fitting.least_bytes(), int(fitting.base.summary["peak_bytes"]["l2"])
+        for number in range(points):
+            l2_bytes = -(-(least + (most - least) * number // max(1, points - 1)) // 1024) * 1024
+            answer, interrupted = fitting.answer(l2_bytes, POINT_SECONDS)
+            found += [answer] if answer is not None else []
+            if interrupted:
+                return found, True
+    except KeyboardInterrupt:
+        return found, True
+    return found, False
 
 
 def _marked(points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from traces.text_table import amount, labelled, table_lines
 
 if TYPE_CHECKING:
     from pulptrain.fitting.fit_model import Answer, Fitting
+    from pulptrain.fitting.ways import Way
 
 RECOMPUTE, PAGE, STREAM, AT_ONCE = "recompute", "page", "stream", "update at once"
 """What may be decided about a tensor that is not kept in L2."""
@@ -34,6 +35,21 @@ def point_of(answer: Answer) -> dict[str, Any]:
         "recomputed": len(answer.decisions.again),
         "paged": len(answer.decisions.moved),
     }
+
+
+def changed_rows(way: Way, before: Fitting, after: Fitting) -> list[dict[str, Any]]:
+    """A row for what was changed of the model itself, if anything was: with everything in L2."""
+    if not way.changed:
+        return []
+    saves, cycles = (
+        int(one) - int(other)
+        for one, other in (
+            (before.needed_bytes, after.needed_bytes),
+            (after.before.summary["cycles"], before.before.summary["cycles"]),
+        )
+    )
+    joules = after.cost(after.before) - before.cost(before.before) if after.objective == ENERGY else None
+    return [_row(", ".join(way.changed), ", ".join(way.how), [], [], saves, cycles, joules)]
 
 
 def decision_rows(fitting: Fitting, problem: Problem, answer: Answer) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from configs.errors import DoesNotFitError, InputError, Lever, PulptrainError
 from configs.limits import size_text
 from configs.model_file import AdapterSpec, LayerSpec, ModelSpec
 from configs.version import VERSION
-from pulptrain.fitting.fit_model import Fitting, as_immediate, host_bytes, sized
+from pulptrain.fitting.fit_model import Fitting, as_immediate, host_bytes, sized, trained
 from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.session import model_of, run_model
@@ -27,14 +27,18 @@ from scheduler.search.cache import ResultCache
 from trainlib.ir.graph import TrainingGraph
 from trainlib.training.phases import build_training_phases
 
-INFERENCE, LAST, BIAS, ADAPTER, SPARSE, FULL = (
+INFERENCE, LAST, BIAS, ADAPTER, SPARSE, LISTED, FULL = (
     "inference",
     "last layer",
     "bias only",
     "adapter",
     "last quarter",
+    "as listed",
     "full",
 )
+NAMED = 3
+"""Layers of the user's own list that its form names."""
+
 RANK = 4
 """Of the adapters of the ladder."""
 
@@ -59,18 +63,34 @@ class Form:
 
 
 def forms_of(spec: ModelSpec) -> list[Form]:
-    """The forms a model has, the one that needs least first; what its layers do not have is left out."""
-    trained = _with_parameters(spec)
-    quarter = trained[-max(1, len(trained) // 4) :]
+    """The forms a model has, the one that needs least first; what its layers do not have is left out.
+
+    If the model, or ``--train``, says what is trained that is a form of its own; the others do not heed it.
+    """
+    whole = _whole(spec)
+    listed = _with_parameters(spec)
+    names = ", ".join(listed[:NAMED]) + (f" and {len(listed) - NAMED} more" if len(listed) > NAMED else "")
+    own = [Form(f"{LISTED} ({names})", spec)] if whole is not spec else []
+    spec = whole
+    every = _with_parameters(spec)
+    quarter = every[-max(1, len(every) // 4) :]
     found = [
         Form(INFERENCE, replace(spec, steps=("fw",))),
         Form(LAST, replace(spec, train="last")),
         Form(BIAS, _only_biases(spec)),
         Form(ADAPTER, _adapted(spec)),
         Form(f"{SPARSE} ({quarter[0]} on)", replace(spec, train=tuple(quarter))),
+        *own,
         Form(FULL, spec),
     ]
     return [form for form in found if _builds(form.spec)]
+
+
+def _whole(spec: ModelSpec) -> ModelSpec:
+    """The model with all parameters trained; itself if it says so, or if that cannot be."""
+    layers = tuple(replace(layer, trainable=True, update_channels=None) for layer in spec.layers)
+    changed = replace(spec, train=None, layers=layers)
+    return changed if changed != spec and _builds(changed) else spec
 
 
 def _builds(spec: ModelSpec) -> bool:
@@ -244,7 +264,8 @@ def first_step(fitting: Fitting, l2_bytes: int) -> PulptrainError:
     """Why nothing fits so much L2: what full training needs, the forms that fit, or the smallest form."""
     rows = list(ladder_of(fitting.written, fitting.settings, simulate=False))
     least = min(rows, key=lambda row: row["bytes"]["l2"])
-    required_bytes = min(row["bytes"]["l2"] for row in rows if row["form"] == FULL)
+    asked = next((row["form"] for row in rows if row["form"].startswith(LISTED)), FULL)
+    required_bytes = min(row["bytes"]["l2"] for row in rows if row["form"] == asked)
     name = fitting.written.name
     if least["bytes"]["l2"] > l2_bytes:
         return InputError(
@@ -252,7 +273,8 @@ def first_step(fitting: Fitting, l2_bytes: int) -> PulptrainError:
             f"{least['bytes']['l2']:,} B",
             where="--l2",
             cure=f"--l2 {-(-least['bytes']['l2'] // 1024)}KiB for {least['form']}, "
-            f"{-(-required_bytes // 1024)}KiB for all parameters; pulptrain fit {name} --ladder",
+            f"{-(-required_bytes // 1024)}KiB for {'all parameters' if asked == FULL else asked}; "
+            f"pulptrain fit {name} --ladder",
         )
     fitting_rows = [row for row in rows if row["bytes"]["l2"] <= l2_bytes]
     levers = tuple(
@@ -275,13 +297,14 @@ def ladder_summary(
     model: str | ModelSpec,
     settings: Settings | None = None,
     *,
+    train: str | None = None,
     cache: ResultCache | None = None,
     teller: Teller = NOBODY,
 ) -> tuple[dict[str, Any], bool]:
     """What ``fit --ladder --json`` prints, and whether Ctrl-C ended it: the rows found by then are kept."""
     settings = settings or Settings()
     started = time.perf_counter()
-    spec = model_of(model, settings)
+    spec = trained(model_of(model, settings), train)
     rows: list[dict[str, Any]] = []
     interrupted = False
     try:

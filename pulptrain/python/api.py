@@ -163,6 +163,8 @@ def fit(
     ladder: bool = False,
     deadline: int | str | None = None,
     objective: str = "cycles",
+    train: str | Sequence[str] | None = None,
+    allow: str | None = None,
     points: int = 4,
     seconds: float = 300.0,
     seed: int = 0,
@@ -172,24 +174,29 @@ def fit(
     """The fastest way to train `model` with the memories of `soc`: what is kept, computed again, paged.
 
     With `ladder` the smallest memories for each form of training instead. `deadline` are cycles (a number or
-    ``"20Mcycles"``), `seconds` those of the search, `points` other sizes of L2 for the Pareto front; the
-    `options` are those of ``pulptrain fit``: ``l2="256KiB"``. Raises the errors of `configs.errors`,
-    `DoesNotFitError` where nothing fits.
+    ``"20Mcycles"``), `train` are layers, ``"last"`` or ``"all"`` in place of what the model says, `allow` are
+    changes of numbers (``"accumulate,fp16-states"``), `seconds` those of the search, `points` other sizes of
+    L2 for the Pareto front; the `options` are those of ``pulptrain fit``: ``l2="256KiB"``. Raises the errors
+    of `configs.errors`, `DoesNotFitError` where nothing fits.
     """
     from pulptrain.fitting.fit_model import check_solver, deadline_cycles, fit_model
     from pulptrain.fitting.ladder import ladder_summary
+    from pulptrain.fitting.ways import parse_changes
 
     check_solver()
     spec = as_model(model).spec
     settings = settings_of(soc, {"placement": "optimal", **options}, seed=seed)
+    named = train if train is None or isinstance(train, str) else ",".join(train)
     with cache_of(cache) as kept:
         if ladder:
-            return Fitted(ladder_summary(spec, settings, cache=kept)[0])
+            return Fitted(ladder_summary(spec, settings, train=named, cache=kept)[0])
         outcome = fit_model(
             spec,
             settings,
             deadline=deadline_cycles(str(deadline) if deadline is not None else None),
             objective=objective,
+            train=named,
+            allowed=parse_changes(allow),
             points=points,
             seconds=seconds,
             cache=kept,

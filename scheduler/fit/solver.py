@@ -549,13 +549,21 @@ def solve(
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.relative_gap_limit = gap
     statuses: list[Any] = []
-    # In a thread of its own, so that Ctrl-C is not kept waiting by native code.
-    thread = threading.Thread(target=lambda: statuses.append(solver.solve(model.cp, watch)))
-    thread.start()
-    interrupted = False
-    while thread.is_alive():
+    ended = threading.Event()
+
+    def search() -> None:
         try:
-            thread.join(0.2)
+            statuses.append(solver.solve(model.cp, watch))
+        finally:
+            ended.set()
+
+    # In a thread of its own, so that Ctrl-C is not kept waiting by native code. It is not joined: after Ctrl-C
+    # in `join` a thread that still runs counts as ended (CPython issue 89437).
+    threading.Thread(target=search).start()
+    interrupted = False
+    while not ended.is_set():
+        try:
+            ended.wait(0.2)
         except KeyboardInterrupt:
             interrupted = True
             solver.stop_search()

@@ -60,6 +60,21 @@ def test_by_energy_it_takes_no_more_of_it_than_the_fastest_way_and_within_a_dead
     assert frugal["joules"] <= found["joules"] <= fast["joules"]
 
 
+def test_what_may_be_changed_is_where_it_helps_and_is_priced_as_a_whole() -> None:
+    words = {"l2": "100KiB", "l3": 0, "batch": 16, "points": 0, "seconds": 5}
+    summary = pt.fit(MODEL, allow="accumulate", **words).summary
+    assert summary["decisions"][0]["action"].startswith("accumulate")
+    assert summary["cycles"] == pytest.approx(summary["predicted_cycles"], rel=0.03)
+    assert summary["peak_bytes"]["l2"] <= summary["budget_bytes"]["l2"]
+
+
+def test_the_list_of_the_user_is_a_form_and_the_others_do_not_heed_it() -> None:
+    forms = {row["form"]: row["bytes"]["l2"] for row in pt.fit("simple-mlp", ladder=True, train="fc1").ladder}
+    assert "as listed (fc1)" in forms
+    assert list(forms)[-1] == "full"
+    assert forms["last layer"] < forms["as listed (fc1)"]
+
+
 def test_points_of_the_front_are_not_dominated(fitted: Any) -> None:
     front = [point for point in fitted.summary["pareto"] if point["on_front"]]
     assert front
@@ -91,6 +106,8 @@ def test_with_room_for_everything_nothing_is_decided() -> None:
         (["--deadline", "1kcycles"], 2, "cycles with everything in L2, the deadline is 1,000"),
         (["--deadline", "soon"], 2, "cannot read 'soon'"),
         (["--objective", "energy"], 2, "pulp-open has no energy coefficients"),
+        (["--allow", "magic"], 2, "unknown change 'magic'"),
+        (["--train", "fc7"], 2, "no layer 'fc7'"),
         (["--objective", "fun"], 2, "unknown objective 'fun'"),
     ],
 )

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `fit` may change of a model only if it is allowed to, as numbers change with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from configs.errors import InputError, PulptrainError
+from configs.model_file import ModelSpec
+from configs.suggest import suggestion
+from scheduler.memory.host_memory import tensor_bytes
+from trainlib.training.phases import build_training_phases
+
+ACCUMULATE = "accumulate"
+STATES = {"fp16-states": "fp16", "bf16-states": "bf16"}
+CHANGES = (ACCUMULATE, *STATES)
+"""Smaller mini-batches of which gradients are summed; optimizer states in 16 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A model, and what was changed of it and how."""
+
+    spec: ModelSpec
+    changed: tuple[str, ...] = ()
+    how: tuple[str, ...] = ()
+
+
+def parse_changes(text: str | None) -> tuple[str, ...]:
+    """Some of `CHANGES` from ``accumulate,fp16-states``. Raises `InputError` for other words."""
+    words = tuple(word.strip() for word in text.split(",")) if text is not None else ()
+    for word in words:
+        if word not in CHANGES:
+            raise InputError(f"unknown change {word!r}", where="--allow", cure=suggestion(word, CHANGES))
+    return words
+
+
+def ways_of(spec: ModelSpec, allowed: tuple[str, ...]) -> list[Way]:
+    """The model as it is, and changed such that its tensors are fewer bytes."""
+    ways = [Way(spec)]
+    times = int(spec.optimizer.options.get("accumulate") or 1)
+    for batch in range(1, spec.batch if ACCUMULATE in allowed else 1):
+        if spec.batch % batch == 0:
+            changed = _with(replace(spec, batch=batch), "accumulate", times * spec.batch // batch)
+            ways += _smaller(ways[0], Way(changed, (f"batch of {spec.batch}",), (f"{ACCUMULATE} {batch}",)))
+    for word in sorted(STATES.keys() & set(allowed)):
+        for way in [way for way in ways if not way.how or way.how[-1] not in STATES]:
+            changed = _with(way.spec, "state_dtype", STATES[word])
+            ways += _smaller(way, Way(changed, (*way.changed, "optimizer states"), (*way.how, word)))
+    return ways
+
+
+def _with(spec: ModelSpec, option: str, value: Any) -> ModelSpec:
+    options = {**spec.optimizer.options, option: value}
+    return replace(spec, optimizer=replace(spec.optimizer, options=options, node=None))
+
+
+def _smaller(before: Way, after: Way) -> list[Way]:
+    """The way after a change, if it can be and has fewer bytes."""
+    try:
+        sizes = [
+            max(tensor_bytes(graph) for graph in build_training_phases(way.spec).graphs)
+            for way in (before, after)
+        ]
+    except PulptrainError:
+        return []
+    return [after] if sizes[1] < sizes[0] else []
