@@ -37,6 +37,39 @@ Expression = Any
 """A sum of CP-SAT variables, or a number."""
 
 
+class _Sum:
+    """A long sum: factors by number of the variable, and a constant. OR-tools' own take long to add up."""
+
+    __slots__ = ("constant", "factors")
+
+    def __init__(self) -> None:
+        self.factors: dict[int, int] = {}
+        self.constant = 0
+
+    def add(self, item: Expression, factor: int = 1) -> None:
+        """Add an expression, a number or another sum so many times."""
+        if isinstance(item, int):
+            self.constant += factor * item
+            return
+        if isinstance(item, _Sum):
+            self.constant += factor * item.constant
+            terms = item.factors.items()
+        else:
+            variables, constant = item.get_integer_var_value_map()
+            self.constant += factor * constant
+            terms = ((variable.index, each) for variable, each in variables.items())
+        for index, each in terms:
+            self.factors[index] = self.factors.get(index, 0) + factor * each
+
+
+def _sum_of(*items: Expression) -> _Sum:
+    """Of these expressions, to be added to others many times."""
+    found = _Sum()
+    for item in items:
+        found.add(item)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Solution:
     """Decisions, what they cost by the model of the search, and the least it could prove: cost (or bytes).
@@ -73,8 +106,8 @@ class _Model:
         self.moved: dict[int, Any] = {}
         self.shown: dict[tuple[str, int, int], Any] = {}
         """Hidden copies, ("late" or "early", buffer, task): the variable is 1 where it is hidden."""
-        self._sums: list[list[Expression]] = [[] for _ in self.slots.items]
-        self._end: list[Expression] = []
+        self._sums = [_Sum() for _ in self.slots.items]
+        self._end = _Sum()
         self._hidden: dict[int, list[Expression]] = defaultdict(list)
         self._cycles: list[Expression] = []
         self._cost: list[Expression] = []
@@ -159,15 +192,17 @@ class _Model:
         end = turns[direct[-1]] if direct else forward_end
         whole = item.given or item.kept
         late = [] if whole else self._later(number, [turn for turn in consumers if turn > end], 1 - chosen)
+        kept = _sum_of(item.size_bytes * (1 - moved))
+        first_version = _sum_of(item.size_bytes * (1 - chosen - moved))
         for turn in range(first, len(self.slots.items)):
             if whole or turn <= forward_end:
-                self._sums[turn].append(item.size_bytes * (1 - moved))
+                self._sums[turn].add(kept)
             elif turn <= end:
-                self._sums[turn].append(item.size_bytes * (1 - chosen - moved))
+                self._sums[turn].add(first_version)
             elif late and turn <= late[-1][0]:
-                self._sums[turn].append(item.size_bytes * next(var for at, var in late if at >= turn))
+                self._sums[turn].add(item.size_bytes * next(var for at, var in late if at >= turn))
         if whole:
-            self._end.append(item.size_bytes * (1 - moved))
+            self._end.add(kept)
         if maker is not None:
             self._second(number, item.size_bytes, maker, end if direct else NEVER, consumers)
         if number in self.moved:
@@ -177,7 +212,7 @@ class _Model:
         """What is done again at these turns from a buffer, if that is moved: it is in L2 at that turn."""
         item = self.problem.buffers[number]
         for turn in consumers:
-            self._sums[turn].append(item.size_bytes * moved)
+            self._sums[turn].add(item.size_bytes * moved)
             try:
                 copied = copied_again(self.problem, number, turn, self.slots.of_task)
             except NotAllowedError:
@@ -210,28 +245,34 @@ class _Model:
         late = self._later(
             number, [turn for turn in consumers if turn > max(end, made[0])], chosen, second=True
         )
+        done = _Sum()
         for turn in range(made[0], max(end, made[-1], late[-1][0] if late else 0) + 1):
-            done = sum(self.taken[at] for at in made if at <= turn)
+            if turn in made:
+                done.add(self.taken[turn])
             if turn <= end:
-                self._sums[turn].append(size_bytes * done)
+                self._sums[turn].add(done, size_bytes)
                 continue
             there = [self.taken[turn]] if turn in made else []
             read = next((var for at, var in late if at >= turn), None)
             if read is not None:
                 both = self.cp.new_bool_var(f"second {number} {turn}")
-                self.cp.add(both >= done + read - 1)
+                need = _sum_of(both, 1)
+                need.add(read, -1)
+                need.add(done, -1)
+                self._bound(need, 0, None)
                 there.append(both)
             if len(there) > 1:
                 either = self.cp.new_bool_var(f"there {number} {turn}")
                 for one in there:
                     self.cp.add(either >= one)
                 there = [either]
-            self._sums[turn] += [size_bytes * one for one in there]
+            for one in there:
+                self._sums[turn].add(one, size_bytes)
 
     def _scratch_and_windows(self) -> None:
         for turn, slot in enumerate(self.slots.items):
             task = self.problem.tasks[slot.task]
-            self._sums[turn].append(task.window_bytes + (task.scratch_bytes if slot.again else 0))
+            self._sums[turn].add(task.window_bytes + (task.scratch_bytes if slot.again else 0))
 
     def _take_over(self) -> None:
         """A result that takes over bytes is not counted beside them."""
@@ -258,7 +299,7 @@ class _Model:
             if over:
                 self.cp.add(sum(over) <= 1)
                 size_bytes = self.problem.buffers[task.writes[0]].size_bytes
-                self._sums[turn].append(-size_bytes * sum(over))
+                self._sums[turn].add(sum(over), -size_bytes)
 
     def _ends(self, source: int, turn: int) -> list[Expression] | None:
         """What has to be 1 for a buffer to end at a turn that reads it; None if it never does."""
@@ -306,7 +347,17 @@ class _Model:
 
     def there(self, turn: int, bytes_there: Expression) -> None:
         """Bytes of a copy at a turn; behind the last one is the end."""
-        (self._sums[turn] if turn < len(self._sums) else self._end).append(bytes_there)
+        (self._sums[turn] if turn < len(self._sums) else self._end).add(bytes_there)
+
+    def _bound(self, total: _Sum, least: int | None, most: int | None, if_taken: Any = None) -> None:
+        """`least` <= total <= `most`, everywhere or where a variable is 1."""
+        constraint = self.cp.proto.constraints.add()
+        constraint.linear.vars.extend(total.factors)
+        constraint.linear.coeffs.extend(total.factors.values())
+        low, high = (-(1 << 62) if least is None else least), ((1 << 62) if most is None else most)
+        constraint.linear.domain.extend((low - total.constant, high - total.constant))
+        if if_taken is not None:
+            constraint.enforcement_literal.append(if_taken.index)
 
     def _limits(self, *, smallest: bool) -> None:
         problem, cp = self.problem, self.cp
@@ -314,11 +365,9 @@ class _Model:
             (task.window_bytes + task.scratch_bytes for task in problem.tasks), default=0
         )
         limit = cp.new_int_var(0, most, "peak") if smallest else problem.l2_bytes
-        for turn, parts in enumerate(self._sums):
-            constraint = cp.add(sum(parts) <= limit)
-            if turn in self.taken:
-                constraint.only_enforce_if(self.taken[turn])
-        cp.add(sum(self._end) <= limit)
+        for turn, total in enumerate([*self._sums, self._end]):
+            total.add(limit, -1)
+            self._bound(total, None, 0, self.taken.get(turn))
         cp.add(
             sum(problem.buffers[number].size_bytes * var for number, var in self.moved.items())
             <= problem.l3_bytes
@@ -557,8 +606,8 @@ def solve(
         finally:
             ended.set()
 
-    # In a thread of its own, so that Ctrl-C is not kept waiting by native code. It is not joined: after Ctrl-C
-    # in `join` a thread that still runs counts as ended (CPython issue 89437).
+    # In a thread of its own, so that Ctrl-C is not kept waiting by native code. It is not joined: after
+    # Ctrl-C in `join` a thread that still runs counts as ended (CPython issue 89437).
     threading.Thread(target=search).start()
     interrupted = False
     while not ended.is_set():
