@@ -53,13 +53,23 @@ class _Sum:
             return
         if isinstance(item, _Sum):
             self.constant += factor * item.constant
-            terms = item.factors.items()
+            terms = list(item.factors.items())
         else:
-            variables, constant = item.get_integer_var_value_map()
+            terms, constant = _flat(item)
             self.constant += factor * constant
-            terms = ((variable.index, each) for variable, each in variables.items())
         for index, each in terms:
             self.factors[index] = self.factors.get(index, 0) + factor * each
+
+
+def _flat(item: Expression) -> tuple[list[tuple[int, int]], int]:
+    """Variables by number with their factors, and the constant, of an expression of OR-tools."""
+    if hasattr(item, "get_integer_var_value_map"):  # until 9.11
+        variables, constant = item.get_integer_var_value_map()
+        return [(variable.index, each) for variable, each in variables.items()], constant
+    from ortools.sat.python.cp_model_helper import FlatIntExpr
+
+    flat = FlatIntExpr(item)
+    return [(var.index, each) for var, each in zip(flat.vars, flat.coeffs, strict=True)], flat.offset
 
 
 def _sum_of(*items: Expression) -> _Sum:
@@ -352,10 +362,10 @@ class _Model:
     def _bound(self, total: _Sum, least: int | None, most: int | None, if_taken: Any = None) -> None:
         """`least` <= total <= `most`, everywhere or where a variable is 1."""
         constraint = self.cp.proto.constraints.add()
-        constraint.linear.vars.extend(total.factors)
-        constraint.linear.coeffs.extend(total.factors.values())
+        constraint.linear.vars.extend(list(total.factors))
+        constraint.linear.coeffs.extend(list(total.factors.values()))
         low, high = (-(1 << 62) if least is None else least), ((1 << 62) if most is None else most)
-        constraint.linear.domain.extend((low - total.constant, high - total.constant))
+        constraint.linear.domain.extend([low - total.constant, high - total.constant])
         if if_taken is not None:
             constraint.enforcement_literal.append(if_taken.index)
 
