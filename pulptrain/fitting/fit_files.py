@@ -17,6 +17,7 @@ from scheduler.explore.picture import draw_front
 from traces.files.result_folder import prepare_folder, write_json
 from traces.metrics import measure
 from traces.pictures.fitting import draw_before_after, draw_ladder
+from traces.text_table import amount
 
 JSON_NAME = "fit.json"
 PICTURES = ("memory-before-after", "front", "ladder")
@@ -76,7 +77,7 @@ def write_fit(outcome: FitOutcome, files: FitFiles, settings: Settings) -> list[
         draw_front(
             [(point["l2_bytes"], point["cycles"]) for point in points],
             [number for number, point in enumerate(points) if point["on_front"]],
-            [f"{point['recomputed']} again, {point['paged']} paged" for point in points],
+            [_label(point) for point in points],
             ("L2 used (B)", "cycles of an iteration"),
             title,
             png,
@@ -84,6 +85,11 @@ def write_fit(outcome: FitOutcome, files: FitFiles, settings: Settings) -> list[
         )
         written += [png, svg]
     return written
+
+
+def _label(point: Mapping[str, Any]) -> str:
+    joules = f", {amount(point['joules'], 'J')}" if point["joules"] is not None else ""
+    return f"{point['recomputed']} again, {point['paged']} paged{joules}"
 
 
 def write_ladder(summary: Mapping[str, Any], files: FitFiles) -> list[Path]:

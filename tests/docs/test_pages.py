@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.pages import tuned, what_if
+import pulptrain as pt
+from tools.pages import fit, tuned, what_if
 from tools.pages.__main__ import all_pages, main
 from tools.pages.page import Page, golden, table
 
@@ -60,6 +61,17 @@ def test_figures_that_take_hours_are_of_the_timing_of_today() -> None:
     python -m tools.pages.tuned --cache FILE --models NAME
     """
     assert [row.model for row in tuned.stored_rows() if not tuned.is_of_today(row)] == []
+
+
+@pytest.mark.needs_ortools
+def test_fits_that_take_minutes_are_of_the_timing_of_today() -> None:
+    """If this fails cycles or answers have changed: python -m tools.pages.fit --models NAME --socs NAME."""
+    rows = [row for row in fit.stored() if row["soc"] == "pulp-open"]
+    assert [row["model"] for row in rows if not fit.is_of_today(row)] == []
+    stored = next(row["half"] for row in rows if row["model"] == "simple-mlp")
+    today = pt.fit("simple-mlp", l2=f"{stored['l2_kib']}KiB", points=0, seconds=fit.SECONDS).summary
+    keys = ("cycles", "predicted_cycles", "predicted_bytes", "peak_bytes", "before")
+    assert {key: today[key] for key in keys} == {key: stored[key] for key in keys}
 
 
 @pytest.mark.slow
