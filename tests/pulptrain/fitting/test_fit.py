@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 import pulptrain as pt
+from configs.model_file import load_model
 from pulptrain.cli import dispatch
+from pulptrain.fitting.fit_model import trained
+from pulptrain.fitting.ladder import forms_of
 
 pytestmark = pytest.mark.needs_ortools
 
@@ -61,18 +64,19 @@ def test_by_energy_it_takes_no_more_of_it_than_the_fastest_way_and_within_a_dead
 
 
 def test_what_may_be_changed_is_where_it_helps_and_is_priced_as_a_whole() -> None:
-    words = {"l2": "100KiB", "l3": 0, "batch": 16, "points": 0, "seconds": 5}
-    summary = pt.fit(MODEL, allow="accumulate", **words).summary
+    found = pt.fit("simple-mlp", l2="8KiB", l3=0, batch=16, allow="accumulate", points=0, seconds=5)
+    summary = found.summary
     assert summary["decisions"][0]["action"].startswith("accumulate")
     assert summary["cycles"] == pytest.approx(summary["predicted_cycles"], rel=0.03)
     assert summary["peak_bytes"]["l2"] <= summary["budget_bytes"]["l2"]
 
 
 def test_the_list_of_the_user_is_a_form_and_the_others_do_not_heed_it() -> None:
-    forms = {row["form"]: row["bytes"]["l2"] for row in pt.fit("simple-mlp", ladder=True, train="fc1").ladder}
-    assert "as listed (fc1)" in forms
-    assert list(forms)[-1] == "full"
-    assert forms["last layer"] < forms["as listed (fc1)"]
+    spec = load_model("resnet8")
+    assert [form.name for form in forms_of(spec)][-2:] == ["last quarter (s3_conv2 on)", "full"]
+    listed = trained(spec, "conv1, fc")
+    assert [form.name for form in forms_of(listed)][-2:] == ["as listed (conv1, fc)", "full"]
+    assert forms_of(listed)[-1].spec == spec
 
 
 def test_points_of_the_front_are_not_dominated(fitted: Any) -> None:
