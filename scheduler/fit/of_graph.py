@@ -88,7 +88,15 @@ def problem_of(
         replace(item, size_bytes=0) if item.moved and number not in used else item
         for number, item in enumerate(buffers)
     )
-    return Problem(tuple(tasks), buffers, tuple(groups), l2_bytes, l3_bytes, prices.cycle_cost)
+    return Problem(
+        tuple(tasks),
+        buffers,
+        tuple(groups),
+        l2_bytes,
+        l3_bytes,
+        prices.cycle_cost,
+        set_up_cycles=udma.set_up_cycles,
+    )
 
 
 def owner_of(op: Op) -> str:
@@ -135,12 +143,15 @@ def predicted(schedule: Schedule, prices: Prices, timing: SocTiming) -> tuple[in
     for stay in plan.stays:
         copy_cycles = udma.lines_cycles([stay.size_bytes])
         cost += (stay.loads + (stay.written_op >= 0)) * prices.copy_cost(stay.size_bytes)
+        bus_cycles = copy_cycles - udma.set_up_cycles
         if stay.loads and stay.first_op < stay.needed_op:
-            hidden[stay.first_op] += copy_cycles
+            hidden[stay.first_op] += bus_cycles
+            exposed += udma.set_up_cycles
         elif stay.loads:
             exposed += copy_cycles
         if stay.last_op > stay.written_op >= 0:
-            hidden[stay.written_op + 1] += copy_cycles
+            hidden[stay.written_op + 1] += bus_cycles
+            exposed += udma.set_up_cycles
         elif stay.written_op >= 0:
             exposed += copy_cycles
     waits = sum(max(0, busy - own) for busy, own in zip(hidden, [*of_op, 0], strict=True))

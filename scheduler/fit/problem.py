@@ -82,7 +82,8 @@ class Problem:
     """Tasks in order, and the bytes of L2 and L3 there are; `groups` are named by number.
 
     What is to be small is `cycle_cost` for each cycle, and what tasks and copies cost beside their time: the
-    cycles, as it stands. `most_cycles` is the deadline.
+    cycles, as it stands. `most_cycles` is the deadline, `set_up_cycles` what the cluster waits for of a copy
+    that is hidden.
     """
 
     tasks: tuple[Task, ...]
@@ -92,6 +93,11 @@ class Problem:
     l3_bytes: int
     cycle_cost: int = 1
     most_cycles: int | None = None
+    set_up_cycles: int = 0
+
+    def hidden_cycles(self, buffer: Buffer) -> int:
+        """Of a copy, what a task beside it may hide."""
+        return max(0, buffer.copy_cycles - self.set_up_cycles)
 
     @cached_property
     def makers(self) -> Mapping[int, int]:
@@ -294,16 +300,16 @@ class Copies:
                 if run.first - before.last - 1 <= loads + stores and (loads or stores):
                     there.update(range(turns[before.last], turns[run.first]))
                 else:
-                    self._store(item, wrote, before.last, stores, there)
+                    self._store(problem, item, wrote, before.last, stores, there)
                     wrote = NEVER
-                    self._load(item, run.first, loads, there)
+                    self._load(problem, item, run.first, loads, there)
             elif item.given:
-                self._load(item, run.first, loads, there)
+                self._load(problem, item, run.first, loads, there)
             there.update(range(turns[run.first], turns[run.last] + 1))
             before, wrote = run, max(wrote, run.wrote)
         if before is not None and item.kept:
             stores = wrote == before.last < self._last and (buffer, before.last) not in decisions.early
-            self._store(item, wrote, before.last, stores, there)
+            self._store(problem, item, wrote, before.last, stores, there)
         return there
 
     def again(self, problem: Problem, buffer: int, turns: list[int]) -> set[int]:
@@ -314,15 +320,22 @@ class Copies:
                 self.cost += problem.buffers[buffer].copy_cost
         return set(turns)
 
-    def _load(self, item: Buffer, task: int, hidden: bool, there: set[int]) -> None:
+    def _hide(self, problem: Problem, item: Buffer, task: int) -> None:
+        hidden = problem.hidden_cycles(item)
+        self.hidden_cycles[task] += hidden
+        self.exposed_cycles += item.copy_cycles - hidden
+
+    def _load(self, problem: Problem, item: Buffer, task: int, hidden: bool, there: set[int]) -> None:
         self.cost += item.copy_cost
         if hidden:
             there.add(self._turns[task] - 1)
-            self.hidden_cycles[task - 1] += item.copy_cycles
+            self._hide(problem, item, task - 1)
         else:
             self.exposed_cycles += item.copy_cycles
 
-    def _store(self, item: Buffer, wrote: int, last: int, hidden: bool, there: set[int]) -> None:
+    def _store(
+        self, problem: Problem, item: Buffer, wrote: int, last: int, hidden: bool, there: set[int]
+    ) -> None:
         """What was written in a run that ends with `last`; behind a task that only reads it, it is hidden."""
         if wrote == NEVER:
             return
@@ -330,7 +343,7 @@ class Copies:
         if hidden:
             there.add(self._turns[last] + 1)
         if hidden or wrote < last:
-            self.hidden_cycles[wrote + 1] += item.copy_cycles
+            self._hide(problem, item, wrote + 1)
         else:
             self.exposed_cycles += item.copy_cycles
 

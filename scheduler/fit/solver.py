@@ -339,10 +339,13 @@ class _Model:
 
     # What it costs
 
-    def hide(self, task: int, cycles: Expression) -> None:
-        """Transfers that a task hides."""
-        if not isinstance(cycles, int):
-            self._hidden[task].append(cycles)
+    def hide(self, task: int, item: Buffer, happens: Expression) -> None:
+        """A copy that a task hides, all but what it takes to set it up."""
+        if isinstance(happens, int):
+            return
+        hidden = self.problem.hidden_cycles(item)
+        self._hidden[task].append(hidden * happens)
+        self._cycles.append((item.copy_cycles - hidden) * happens)
 
     def expose(self, cycles: int, needed: Expression, hidden: Expression) -> None:
         """A transfer the cluster waits for if it is needed and not hidden."""
@@ -459,7 +462,7 @@ class _Copies:
                 dirty = kept
             elif item.given:
                 load = self._copy("late", run.first, possible=run.first > 0)
-                self._model.hide(run.first - 1, cycles * load)
+                self._model.hide(run.first - 1, self._item, load)
                 self._model.expose(cycles, moved, load)
                 self._model.transfer(item, moved)
                 self._before(run.first, load)
@@ -493,7 +496,7 @@ class _Copies:
                 self._there(turn, self._size * connected)
         self._before(run.first, load - connected)
         self._behind(before.last, store - connected)
-        self._model.hide(run.first - 1, cycles * (load - connected))
+        self._model.hide(run.first - 1, self._item, load - connected)
         self._model.expose(cycles, self._moved, load)
         self._model.transfer(self._item, self._moved - connected)
         if wrote != NEVER:
@@ -518,14 +521,14 @@ class _Copies:
         """The copy back of what was written in a run, or in one before it that it is connected to."""
         cycles, leaves = self._item.copy_cycles, self._moved - stays
         if wrote == run.last:
-            self._model.hide(wrote + 1, cycles * (store - stays))
+            self._model.hide(wrote + 1, self._item, store - stays)
             self._model.expose(cycles, self._moved, store)
         elif run.wrote != NEVER:
-            self._model.hide(wrote + 1, cycles * leaves)
+            self._model.hide(wrote + 1, self._item, leaves)
         else:
             leaves = self._cp.new_bool_var(f"leaves {self._item.name} {run.last}")
             self._cp.add(leaves >= dirty - stays)
-            self._model.hide(wrote + 1, cycles * leaves)
+            self._model.hide(wrote + 1, self._item, leaves)
         self._model.transfer(self._item, leaves)
 
     def _copy(self, side: str, task: int, *, possible: bool) -> Any:

@@ -22,6 +22,11 @@ class UdmaCost:
         self._cluster = Clock("cluster", timing.clock.cluster_hz)
         self._known: dict[int, int] = {}
 
+    @property
+    def set_up_cycles(self) -> int:
+        """The master core, for one transfer: to program it and to notice its end."""
+        return self.timing.l3.program_cycles + self.timing.l3.wake_cycles
+
     def bus_cycles(self, size_bytes: int) -> int:
         """The bus, for one transfer."""
         if size_bytes not in self._known:

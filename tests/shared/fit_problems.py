@@ -68,6 +68,7 @@ def with_costs(problem: Problem, seed: int) -> Problem:
         tasks=tuple(replace(task, cost=generator.randint(0, 2000)) for task in problem.tasks),
         buffers=tuple(replace(item, copy_cost=generator.randint(0, 900)) for item in problem.buffers),
         cycle_cost=7,
+        set_up_cycles=11,
         most_cycles=round(problem.cycles * generator.uniform(1.0, 1.5)),
     )
 
