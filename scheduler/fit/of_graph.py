@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from arch.spec.timing import SocTiming
 from scheduler.addresses.allocation import align
-from scheduler.addresses.lifetimes import overwritable, storage_lives
+from scheduler.addresses.lifetimes import Life, overwritable, storage_lives
 from scheduler.fit.prices import Prices
 from scheduler.fit.problem import NO_GROUP, Buffer, Decisions, Problem, Task
 from scheduler.memory.l2_staging import Stay
@@ -40,14 +41,18 @@ def problem_of(
     numbers = {name: number for number, name in enumerate(lives)}
     l2_bytes, l3_bytes = timing.l2.size_bytes, timing.l3.size_bytes
     udma = UdmaCost(timing)
-    streams = _streams(graph, l2_bytes, streamer) if l3_bytes else {}
-    forced = {name for stream in streams.values() for name in stream.storages}
+    small = [life for life in lives.values() if life.size_bytes < SMALL * l2_bytes]
+    streams = _streams(graph, l2_bytes, streamer, small) if l3_bytes else {}
+    forced: dict[str, list[int]] = {}
+    for number, stream in streams.items():
+        for name in stream.storages:
+            forced.setdefault(name, []).append(number)
     buffers = tuple(
         Buffer(
             name,
             align(life.size_bytes),
-            life.given,
-            life.kept,
+            life.given or _streamed_first(life, forced.get(name, ())),
+            life.kept or _streamed_last(life, forced.get(name, ())),
             udma.lines_cycles([life.size_bytes]) if life.size_bytes else 0,
             prices.copy_cost(life.size_bytes),
             l3_bytes > 0 and life.size_bytes >= SMALL * l2_bytes,
@@ -99,6 +104,16 @@ def problem_of(
     )
 
 
+def _streamed_first(life: Life, streamed: Sequence[int]) -> bool:
+    """Whether it is in L3 before the first op that uses it whole."""
+    return any(number < min(set(life.uses).difference(streamed), default=0) for number in streamed)
+
+
+def _streamed_last(life: Life, streamed: Sequence[int]) -> bool:
+    """Whether it has to be in L3 behind the last op that uses it whole."""
+    return any(number > max(set(life.uses).difference(streamed), default=number) for number in streamed)
+
+
 def owner_of(op: Op) -> str:
     """The layer of the model file that an op is of: what was inserted for one, or done again, has a dot."""
     return op.layer.partition(".")[0]
@@ -113,14 +128,23 @@ def _scratch_bytes(graph: TrainingGraph, op: Op) -> int:
     )
 
 
-def _streams(graph: TrainingGraph, l2_bytes: int, streamer: Streamer | None) -> dict[int, OpStream]:
+def _streams(
+    graph: TrainingGraph, l2_bytes: int, streamer: Streamer | None, small: Sequence[Life]
+) -> dict[int, OpStream]:
+    """What has to be streamed of an op beside what is too `small` to be moved."""
     owners = {name: graph.storage_of(name) for name in graph.tensors}
     found: dict[int, OpStream] = {}
     for number, op in enumerate(graph.ops):
         names = dict.fromkeys(owners[name] for name in (*op.inputs, *op.outputs))
         sizes = {name: align(graph.tensors[name].size_bytes) for name in names}
-        if sum(sizes.values()) > l2_bytes and streamer is not None:
-            stream = streamer.choose(number, owners, sizes, l2_bytes)
+        beside_bytes = sum(
+            align(life.size_bytes)
+            for life in small
+            if life.first_op <= number <= life.last_op and life.name not in sizes
+        )
+        room_bytes = l2_bytes - beside_bytes
+        if sum(sizes.values()) > room_bytes and streamer is not None:
+            stream = streamer.choose(number, owners, sizes, room_bytes)
             if stream is not None:
                 found[number] = stream
     return found
