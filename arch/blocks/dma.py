@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import simpy
+
 from arch.blocks.bursts import IDLE, BurstRules, EngineState, Pace, bursts_of, run_command
 from arch.blocks.l2 import ExternalMemory
 from arch.blocks.progress import Progress
@@ -56,11 +58,18 @@ class Order(NamedTuple):
 make_order = made_by(Order)
 
 
+_Shape = tuple[int, int, int, int, int]
+"""All of a command that its bursts depend on."""
+
+
 @dataclass(slots=True)
 class _Queued:
     order: Order
     ready_cycles: int
     """Earliest cycle of the first burst request."""
+    shape: _Shape
+    foreseen: tuple[EngineState, tuple[int, EngineState]] | None = None
+    """State of the engine before it and what comes of it at full pace, as known when it was queued."""
 
 
 class _Served:
@@ -79,9 +88,9 @@ class _Served:
         self.over = over
         self.alarm_at = -1
 
-    def ring(self, end_cycles: int) -> None:
-        """An alarm set for `end_cycles` goes off."""
-        if end_cycles == self.alarm_at and not self.over.processed:
+    def ring(self, alarm: simpy.Event) -> None:
+        """An alarm goes off, whose value is the cycle it was set for."""
+        if alarm.value == self.alarm_at and not self.over.processed:
             self.over.fire()
 
 
@@ -147,7 +156,7 @@ class DmaChannel(Module):
     def accept(self, order: Order) -> None:
         """A command moves from a core's queue into the global queue."""
         now = self.env.now
-        entry = _Queued(order, int(now) + self._latency_cycles)
+        entry = _Queued(order, int(now) + self._latency_cycles, self._shape(order.command))
         if self._until_cut:
             self._cut(entry)
         self.queue.append(entry)
@@ -164,7 +173,9 @@ class DmaChannel(Module):
         origin = entry.ready_cycles
         before = self._ahead.seen_from(origin - self._ahead_origin, self._rules.words_per_cycle)
         memory = self._memory[entry.order.command.external_level]
-        self._ahead = self._result_of(entry.order.command, memory, before, None)[1]
+        result = self._result_of(entry, memory, before, None)
+        entry.foreseen = before, result
+        self._ahead = result[1]
         self._ahead_origin = origin
         self._cuts.append(self._ahead.cut + origin)
 
@@ -246,8 +257,7 @@ class DmaChannel(Module):
         end = served.progress.end_cycles
         if end != served.alarm_at:
             served.alarm_at = end
-            alarm = self.env.timeout(end - self.env.now)
-            alarm.callbacks.append(lambda _: served.ring(end))
+            self.env.timeout(end - self.env.now, end).callbacks.append(served.ring)
 
     def _set_speed(self, served: _Served) -> None:
         """The command under way advances at the pace of now."""
@@ -267,19 +277,25 @@ class DmaChannel(Module):
 
     def _run_command(self, served: _Served, pace: Pace | None) -> tuple[int, EngineState]:
         """(end of a command, state it leaves) if L1 keeps `pace`; times count from its ready cycle."""
-        return self._result_of(served.entry.order.command, served.memory, served.before, pace)
+        foreseen = served.entry.foreseen
+        if pace is None and foreseen is not None and foreseen[0] == served.before:
+            return foreseen[1]
+        return self._result_of(served.entry, served.memory, served.before, pace)
 
-    def _result_of(
-        self, command: Command, memory: ExternalMemory, before: EngineState, pace: Pace | None
-    ) -> tuple[int, EngineState]:
+    def _shape(self, command: Command) -> _Shape:
         rules = self._rules
-        shape = (
+        return (
             command.line_bytes,
             command.lines,
             command.l1_address % rules.word_bytes,
             command.external_address % rules.burst_bytes if rules.aligned else 0,
             command.stride_bytes if rules.aligned else 0,
         )
+
+    def _result_of(
+        self, entry: _Queued, memory: ExternalMemory, before: EngineState, pace: Pace | None
+    ) -> tuple[int, EngineState]:
+        command, shape, rules = entry.order.command, entry.shape, self._rules
         key = (shape, command.external_level, before, pace)
         result = self._known.get(key)
         if result is None:
@@ -381,17 +397,16 @@ class Dma(Module):
         if not self._waiting:
             return
         moved = False
-        rest = deque(self._queues.values())
+        rest = deque([queue for queue in self._queues.values() if queue])
         while rest:
             queue = rest.popleft()
-            if not queue:
-                continue
             channel = self.inward if queue[0].command.to_l1 else self.outward
             if channel.has_room:
                 channel.accept(queue.popleft())
                 self._waiting -= 1
                 moved = True
-                rest.append(queue)
+                if queue:
+                    rest.append(queue)
             else:
                 channel.tell_room()
         if moved and self._slot_freed is not None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import lcm
 
@@ -138,10 +138,11 @@ class KernelRun:
             share.change_rate(now, costs[core])
         self._set_alarm()
 
-    def _by_core(self, cost: TeamCost) -> dict[int, CoreCost]:
-        """Costs of the team by core id: a price lists all cores."""
-        priced = cost.cores
-        by_core = {core: priced[core] for core in self._team.members}
+    def _by_core(self, cost: TeamCost) -> Sequence[CoreCost]:
+        """Costs by core id: a price lists all cores."""
+        if not self._code_stalls:
+            return cost.cores
+        by_core = list(cost.cores)
         for core, cycles in self._code_stalls.items():
             by_core[core] = _waiting_for_code(by_core[core], cycles)
         return by_core
@@ -150,10 +151,9 @@ class KernelRun:
         end = self.end_cycles
         if end != self._alarm_at:
             self._alarm_at = end
-            alarm = self._env.timeout(max(0, end - self._env.now))
-            alarm.callbacks.append(lambda _: self._ring(end))
+            self._env.timeout(max(0, end - self._env.now), end).callbacks.append(self._ring)
 
-    def _ring(self, end: int) -> None:
+    def _ring(self, alarm: simpy.Event) -> None:
         # An alarm set before the rates changed is stale; the newest one decides.
-        if end == self._alarm_at and not self.over.triggered:
+        if alarm.value == self._alarm_at and not self.over.triggered:
             self.over.fire()

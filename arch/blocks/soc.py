@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import simpy
 from simpy.core import EmptySchedule
 
 from arch.blocks.cluster import Cluster
@@ -23,8 +22,9 @@ from arch.pricing.cost_model import CostModel
 from arch.spec.program import Array, Place, Program
 from arch.spec.timing import SocTiming
 from arch.systemc.clock import Clock
+from arch.systemc.environment import Environment
 from arch.systemc.module import Module
-from configs.errors import DeadlockError, PulptrainError
+from configs.errors import DeadlockError
 from traces.events import NullTracer, Tracer
 
 
@@ -113,7 +113,7 @@ class Soc(Module):
         With `effects` False no byte moves; time, races and log are the same. Raises `DeadlockError` when
         nothing can happen any more, `RaceError`, and `InputError` for actions the hardware cannot carry out.
         """
-        env = simpy.Environment()
+        env = Environment()
         self._effects.begin_run(enabled=effects)
         self.start(env)
         self.fc.offload(program)
@@ -132,9 +132,6 @@ class Soc(Module):
                     events += 1
         except EmptySchedule:
             raise DeadlockError(int(env.now), self.waiting()) from None
-        except PulptrainError as error:
-            # SimPy re-creates an error that leaves a process from its text alone; the original is its cause.
-            raise error.__cause__ if isinstance(error.__cause__, PulptrainError) else error from None
         for core in self.cluster.cores:
             core.lose("idle", self.fc.ended_cycles)
             core.lose("offload", cycles)

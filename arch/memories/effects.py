@@ -14,11 +14,6 @@ from arch.spec.program import Array, Command, Effect, Move, Release
 from configs.errors import InputError
 from traces.events import Work, made_by
 
-MAX_REMEMBERED = 100_000
-"""Commands and effects whose byte spans are remembered."""
-
-Spans = tuple[Span, ...]
-
 Probe = Callable[[Release, Sequence[Array]], None]
 """Called at the end of some work with the arrays at its `results`: views, to be copied if they are kept."""
 
@@ -81,7 +76,6 @@ class Effects:
         self._now = now
         self._enabled = True
         self._races = RaceDetector() if detect_races else None
-        self._spans: dict[int, tuple[Move | Effect, Spans, Spans]] = {}
 
     def begin_run(self, *, enabled: bool) -> None:
         """Start a new log; `enabled` says whether bytes move."""
@@ -155,26 +149,15 @@ class Effects:
         entries.append(_make_entry((step, key, subject)))
         if races is None:
             return OpenAccess(key, None)
-        spans = self._spans.get(id(subject))
-        if spans is None or spans[0] is not subject:
-            spans = self._remember_spans(subject)
-        access = make_access((party, work, spans[1], spans[2], self._now()))
-        races.begin(access)
-        return OpenAccess(key, access)
-
-    def _remember_spans(self, subject: Move | Effect) -> tuple[Move | Effect, Spans, Spans]:
-        """(subject, bytes read, bytes written); remembered, because programs are run again and again."""
         if isinstance(subject, Effect):
-            reads: Spans = tuple([place_span(place) for place in subject.reads])
-            writes: Spans = tuple([place_span(place) for place in subject.writes])
+            reads: tuple[Span, ...] = tuple([place_span(place) for place in subject.reads])
+            writes: tuple[Span, ...] = tuple([place_span(place) for place in subject.writes])
         else:
             source, destination = move_spans(subject)
             reads, writes = (source,), (destination,)
-        spans = subject, reads, writes
-        if len(self._spans) >= MAX_REMEMBERED:
-            self._spans.clear()
-        self._spans[id(subject)] = spans
-        return spans
+        access = make_access((party, work, reads, writes, self._now()))
+        races.begin(access)
+        return OpenAccess(key, access)
 
     def _close(self, step: Instant, subject: Move | Effect, under_way: OpenAccess) -> None:
         self.log.entries.append(_make_entry((step, under_way.key, subject)))
