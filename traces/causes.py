@@ -55,30 +55,24 @@ CAUSES = tuple(cause for causes in GROUPS.values() for cause in causes)
 
 
 class Waits:
-    """By core and by op the causes of its `SPLIT` cycles.
+    """By op the causes of the `SPLIT` cycles of the cores that were counted.
 
-    `cores` are the slices of every core in order, the master's first; `owners` names by slice of the master
-    the op its cycles belong to ("" for none), see `traces.metrics`.
+    `master` are the slices of core 0 in order; `owners` names for each the op its cycles belong to ("" for
+    none), see `traces.metrics`.
     """
 
-    def __init__(
-        self, cores: Sequence[Sequence[Slice]], owners: Sequence[str], transfers: Iterable[Slice]
-    ) -> None:
+    def __init__(self, master: Sequence[Slice], owners: Sequence[str], transfers: Iterable[Slice]) -> None:
         self._directions, self._from_l3 = _moved(transfers)
-        self._master = cores[0] if cores else ()
+        self._master = master
         self._owners = owners
         self._for_workers = [self._cause_for_workers(number) for number in range(len(self._master))]
         self._ends = [event.end_cycles for event in self._master]
         self._idle: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        self.by_core: list[dict[str, int]] = []
         self.by_op: dict[str, dict[str, int]] = {}
-        for run in cores:
-            self._count(run)
 
-    def _count(self, run: Sequence[Slice]) -> None:
-        """Add up the waits of a core."""
+    def count(self, run: Iterable[Slice]) -> dict[str, int]:
+        """Add up the waits of a core, whose slices are `run`; returns its causes."""
         core: dict[str, int] = {}
-        self.by_core.append(core)
         for event in run:
             if event.kind not in SPLIT:
                 continue
@@ -89,6 +83,7 @@ class Waits:
                 if op := self._owners[number]:
                     of_op = self.by_op.setdefault(op, {})
                     of_op[cause] = of_op.get(cause, 0) + cycles
+        return core
 
     def _meanwhile(self, start_cycles: int, end_cycles: int) -> list[tuple[int, int]]:
         """(slice of the master, cycles in it) of an interval; mostly all workers ask for the same."""

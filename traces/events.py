@@ -104,10 +104,12 @@ class TeamKernel(NamedTuple):
     released_cycles: int
     workers: tuple[tuple[str, int, int, int, tuple[tuple[str, int], ...], int], ...]
 
-    def slices(self) -> Iterator[Slice]:
-        """What each worker did, without what took no time."""
+    def slices(self, of_track: str | None = None) -> Iterator[Slice]:
+        """What each worker did, or the one of this track, without what took no time."""
         work, pushed, released, workers = self
         for track, spent, start, end, stalls, instructions in workers:
+            if of_track is not None and track != of_track:
+                continue
             if pushed > spent:
                 yield make_slice((track, spent, pushed, "idle", NO_WORK, (), 0, 0))
             if start > pushed:

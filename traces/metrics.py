@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from traces.causes import BUSY, CAUSES, Waits, causes_of
 from traces.errors import TraceError
 from traces.events import COMPUTE, STALLS, TRANSFER, Slice
-from traces.recorder import sorted_slices, transfer_direction
+from traces.recorder import tracks_of, transfer_direction
 from traces.tracks import CORE, DMA, INWARD, OUTWARD, UDMA, op_label, track_name
 
 _STALLS = frozenset(STALLS)
@@ -118,30 +118,35 @@ def measure(slices: Iterable[Slice], makespan_cycles: int | None = None) -> Metr
 
     Raises TraceError for a slice whose inner stalls exceed its duration. `check_tracks` checks the rest.
     """
-    ordered = sorted_slices(slices)
-    names = {event.track: track_name(event.track) for event in ordered}
-    core_slices: dict[int, list[Slice]] = {}
-    transfers, off_chip = [], []
-    for event in ordered:
-        name = names[event.track]
-        if name.family == CORE:
-            core_slices.setdefault(name.index, []).append(event)
-        elif name.family == DMA and event.kind == TRANSFER:
-            transfers.append(event)
-        elif name.family == UDMA and event.kind == TRANSFER:
-            off_chip.append(event)
-    if makespan_cycles is None:
-        makespan_cycles = max((event.end_cycles for run in core_slices.values() for event in run), default=0)
-
-    runs = [core_slices[index] for index in sorted(core_slices)]
-    master = runs[0] if runs else []
-    owned = _owners(master)
-    waits = Waits(runs, _owner_names(master, owned), (*transfers, *off_chip))
-    cores = tuple(
-        _core_metrics(f"core{index}", run, causes)
-        for index, run, causes in zip(sorted(core_slices), runs, waits.by_core, strict=True)
+    tracks = tracks_of(slices)
+    names = [track_name(track) for track in tracks]
+    on_cores = [name for name in names if name.family == CORE]
+    transfers, off_chip = (
+        [
+            event
+            for name in names
+            if name.family == kind
+            for event in tracks[name.path]
+            if event.kind == TRANSFER
+        ]
+        for kind in (DMA, UDMA)
     )
-    ops = _op_metrics(owned, runs, transfers, waits)
+    if makespan_cycles is None:
+        ends_cycles = (event.end_cycles for name in on_cores for event in tracks[name.path])
+        makespan_cycles = max(ends_cycles, default=0)
+
+    master = tracks[on_cores[0].path] if on_cores else ()
+    owned = _owners(master)
+    waits = Waits(master, _owner_names(master, owned), (*transfers, *off_chip))
+    accounts = _Accounts(owned)
+    found = []
+    for name in on_cores:
+        # One core after the other, so that only its slices are there at a time.
+        run = tracks[name.path]
+        found.append(_core_metrics(f"core{name.index}", run, waits.count(run)))
+        accounts.add_core(run)
+    cores = tuple(found)
+    ops = accounts.metrics(transfers, len(cores), waits)
     span_cycles = max(makespan_cycles, 1)
     utilisation = {core.name: core.busy_cycles / span_cycles for core in cores}
     utilisation["dma"] = _covered_cycles(transfers, makespan_cycles) / span_cycles
@@ -166,17 +171,24 @@ def measure(slices: Iterable[Slice], makespan_cycles: int | None = None) -> Metr
 
 def check_tracks(slices: Iterable[Slice], makespan_cycles: int) -> None:
     """Raise TraceError unless no track has overlapping slices and busy + stalls = makespan on every core."""
-    previous: Slice | None = None
     accounted: dict[str, int] = {}
     known: dict[tuple[str, Stalls], int] = {}
-    ordered = sorted_slices(slices)
-    on_cores = {track for track in {event.track for event in ordered} if track_name(track).family == CORE}
-    for event in ordered:
-        _check_overlap(previous, event)
-        previous = event
+    for name, run in tracks_of(slices).items():
+        check_overlap(run)
+        if track_name(name).family == CORE:
+            accounted[name] = _accounted(run, makespan_cycles, known)
+    for track, cycles in accounted.items():
+        if cycles != makespan_cycles:
+            raise TraceError(
+                f"busy + stalls = {cycles} cycles, but the makespan is {makespan_cycles}", where=track
+            )
+
+
+def _accounted(run: Iterable[Slice], makespan_cycles: int, known: dict[tuple[str, Stalls], int]) -> int:
+    """Cycles of all slices of a core; `known` are those lost inside, by what was found right before."""
+    accounted_cycles = 0
+    for event in run:
         track, start_cycles, end_cycles, kind, _, stalls, _, _ = event
-        if track not in on_cores:
-            continue
         inner_cycles = known.get((kind, stalls))
         if inner_cycles is None:
             _check_words(event)
@@ -187,12 +199,8 @@ def check_tracks(slices: Iterable[Slice], makespan_cycles: int) -> None:
             )
         if end_cycles - start_cycles < inner_cycles:
             slice_parts(event)  # says what is wrong
-        accounted[track] = accounted.get(track, 0) + end_cycles - start_cycles
-    for track, cycles in accounted.items():
-        if cycles != makespan_cycles:
-            raise TraceError(
-                f"busy + stalls = {cycles} cycles, but the makespan is {makespan_cycles}", where=track
-            )
+        accounted_cycles += end_cycles - start_cycles
+    return accounted_cycles
 
 
 def check_overlap(slices: Sequence[Slice]) -> None:
@@ -359,59 +367,64 @@ class _Account:
     instructions: int = 0
 
 
-def _op_metrics(
-    owned: Sequence[_Owned], cores: Sequence[Sequence[Slice]], transfers: Iterable[Slice], waits: Waits
-) -> tuple[OpMetrics, ...]:
-    accounts: dict[str, _Account] = {}
-    for span in owned:
-        account = accounts.setdefault(span.op, _Account(span.step, span.start_cycles))
-        account.cycles += span.end_cycles - span.start_cycles
-        account.end_cycles = span.end_cycles
+class _Accounts:
+    """The accounts of all ops: cores are added one after the other, the slices of each in order."""
 
-    by_label: dict[tuple[str, str], _Account | None] = {("", ""): None}
+    def __init__(self, owned: Sequence[_Owned]) -> None:
+        self._owned = owned
+        self._accounts: dict[str, _Account] = {}
+        for span in owned:
+            account = self._accounts.setdefault(span.op, _Account(span.step, span.start_cycles))
+            account.cycles += span.end_cycles - span.start_cycles
+            account.end_cycles = span.end_cycles
+        self._by_label: dict[tuple[str, str], _Account | None] = {("", ""): None}
 
-    def own_account(event: Slice) -> _Account | None:
-        op, step = event.work.op, event.work.step
+    def _own(self, event: Slice) -> _Account | None:
+        by_label, op, step = self._by_label, event.work.op, event.work.step
         if (op, step) not in by_label:
-            by_label[op, step] = accounts.setdefault(op_label(op, step), _Account(step)) if op else None
+            by_label[op, step] = self._accounts.setdefault(op_label(op, step), _Account(step)) if op else None
         return by_label[op, step]
 
-    for run in cores:
-        for span, event, parts in _cut(run, owned):
+    def add_core(self, run: Sequence[Slice]) -> None:
+        """Add what a core did."""
+        for span, event, parts in _cut(run, self._owned):
             if parts is None:
-                accounts[span.op].parts.add(event)
+                self._accounts[span.op].parts.add(event)
             else:
-                accounts[span.op].parts.add_parts(parts)
+                self._accounts[span.op].parts.add_parts(parts)
         for event in run:
-            account_of_event = own_account(event) if event[3] == COMPUTE else None
-            if account_of_event:
-                account_of_event.instructions += event[7]
-                account_of_event.tiles.add(event[4].tile)
-    for event in transfers:
-        account_of_event = own_account(event)
-        direction = transfer_direction(event)
-        if account_of_event and direction == INWARD:
-            account_of_event.bytes_in += event.bytes
-        elif account_of_event and direction == OUTWARD:
-            account_of_event.bytes_out += event.bytes
-    return tuple(
-        OpMetrics(
-            name=name,
-            step=account.step,
-            start_cycles=max(account.start_cycles, 0),
-            end_cycles=account.end_cycles,
-            cycles=account.cycles,
-            core_cycles=account.cycles * len(cores),
-            busy_cycles=(sums := account.parts.sums()).get(BUSY, 0),
-            stalls=_in_order({word: cycles for word, cycles in sums.items() if word != BUSY}),
-            bytes_in=account.bytes_in,
-            bytes_out=account.bytes_out,
-            tiles=len(account.tiles - {-1}),
-            instructions=account.instructions,
-            causes=causes_of(sums, waits.by_op.get(name, {})),
+            account = self._own(event) if event[3] == COMPUTE else None
+            if account:
+                account.instructions += event[7]
+                account.tiles.add(event[4].tile)
+
+    def metrics(self, transfers: Iterable[Slice], cores: int, waits: Waits) -> tuple[OpMetrics, ...]:
+        """What all ops came to, after all `cores`, with what was moved for them."""
+        for event in transfers:
+            account_of_event = self._own(event)
+            direction = transfer_direction(event)
+            if account_of_event and direction == INWARD:
+                account_of_event.bytes_in += event.bytes
+            elif account_of_event and direction == OUTWARD:
+                account_of_event.bytes_out += event.bytes
+        return tuple(
+            OpMetrics(
+                name=name,
+                step=account.step,
+                start_cycles=max(account.start_cycles, 0),
+                end_cycles=account.end_cycles,
+                cycles=account.cycles,
+                core_cycles=account.cycles * cores,
+                busy_cycles=(sums := account.parts.sums()).get(BUSY, 0),
+                stalls=_in_order({word: cycles for word, cycles in sums.items() if word != BUSY}),
+                bytes_in=account.bytes_in,
+                bytes_out=account.bytes_out,
+                tiles=len(account.tiles - {-1}),
+                instructions=account.instructions,
+                causes=causes_of(sums, waits.by_op.get(name, {})),
+            )
+            for name, account in self._accounts.items()
         )
-        for name, account in accounts.items()
-    )
 
 
 def _cut(

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any
 
 from traces.errors import TraceError
 from traces.events import STALLS, Slice, TeamKernel
@@ -67,12 +71,14 @@ class Recorder:
     def slices(self) -> SortedSlices:
         """All slices, in the fixed order."""
         if self._ordered is None:
-            for kernel in self._teams:
-                for event in kernel.slices():
-                    self.slice(event)
-            self._teams.clear()
-            self._ordered = sorted_slices(self._slices)
+            self._ordered = SortedSlices(event for track in self.tracks.values() for event in track)
+            self._slices, self._teams = list(self._ordered), []
         return self._ordered
+
+    @property
+    def tracks(self) -> Mapping[str, Sequence[Slice]]:
+        """The slices by track, in the same order."""
+        return _Tracks(self._slices, self._teams)
 
     @property
     def counters(self) -> tuple[CounterSample, ...]:
@@ -96,21 +102,78 @@ class SortedSlices(tuple[Slice, ...]):
     __slots__ = ()
 
 
+class LateSlices(Sequence[Slice]):
+    """Slices in order that are made when somebody reads one: figures need not all of them at once."""
+
+    def __init__(self, make: Callable[[], SortedSlices]) -> None:
+        self._make = make
+
+    @cached_property
+    def sorted(self) -> SortedSlices:
+        """All of them."""
+        return self._make()
+
+    def __len__(self) -> int:
+        return len(self.sorted)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.sorted[index]
+
+    def __iter__(self) -> Iterator[Slice]:
+        return iter(self.sorted)
+
+
+class _Tracks(Mapping[str, Sequence[Slice]]):
+    """The slices of each track, made of what was recorded whenever they are asked for, and kept by nobody.
+
+    In the order of `TrackName.order`; those of a track by start, end and content.
+    """
+
+    def __init__(self, slices: Iterable[Slice], teams: Sequence[TeamKernel] = ()) -> None:
+        found: dict[str, list[Slice]] = {}
+        for event in slices:
+            track = found.get(event[0])
+            if track is None:
+                track = found[event[0]] = []
+            track.append(event)
+        for kernel in teams:
+            for worker in kernel.workers:
+                found.setdefault(worker[0], [])
+        self._found = {
+            track: found[track] for track in sorted(found, key=lambda path: track_name(path).order)
+        }
+        self._teams = teams
+
+    def __getitem__(self, track: str) -> Sequence[Slice]:
+        events = [*self._found[track], *(event for kernel in self._teams for event in kernel.slices(track))]
+        # Starts mostly say all; keys of everything would take more memory than the slices.
+        events.sort(key=_START)
+        if any(event[1] == following[1] for event, following in pairwise(events)):
+            events.sort(key=_within_track)
+        return events
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+_START = itemgetter(1)
+
+
+def tracks_of(slices: Iterable[Slice]) -> Mapping[str, Sequence[Slice]]:
+    """Slices by track, in the order of `sorted_slices`; of a `Recorder` they are made one track at a time."""
+    return slices.tracks if isinstance(slices, Recorder) else _Tracks(slices)
+
+
 def sorted_slices(slices: Iterable[Slice]) -> SortedSlices:
     """Slices by track (DMA, cores, rest), then start, end and content, so that equal runs are equal files."""
+    if isinstance(slices, LateSlices):
+        return slices.sorted
     if isinstance(slices, SortedSlices):
         return slices
-    known: dict[str, list[Slice]] = {}
-    tracks: dict[tuple[int, int, int, str], list[Slice]] = {}
-    for event in slices:
-        track = known.get(event.track)
-        if track is None:
-            track = known[event.track] = tracks.setdefault(track_name(event.track).order, [])
-        track.append(event)
-    # One track after the other: while they are sorted, the keys take more memory than the slices.
-    return SortedSlices(
-        event for order in sorted(tracks) for event in sorted(tracks[order], key=_within_track)
-    )
+    return SortedSlices(event for track in _Tracks(slices).values() for event in track)
 
 
 def _within_track(event: Slice) -> tuple[object, ...]:

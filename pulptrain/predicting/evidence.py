@@ -45,7 +45,7 @@ class Evidence:
         machine = Machine(prepared, functional=False, code_start=code_start)
         machine.iterate([{}])
         self.programs = tuple(
-            Executed(phase.schedule, graph_of(phase.slices, lags), times)
+            Executed(phase.schedule, graph_of(phase.recorder.slices, lags), times)
             for phase, times in zip(machine.phases, (prepared.phases.mini_batches, 1), strict=False)
         )
 

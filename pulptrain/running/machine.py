@@ -22,7 +22,7 @@ from scheduler.schedule import Schedule
 from scheduler.time_line import kernels_of, time_line
 from traces.events import NullTracer
 from traces.metrics import check_tracks, measure
-from traces.recorder import Recorder, SortedSlices
+from traces.recorder import Recorder
 from trainlib.ir.graph import KEPT_KINDS
 from trainlib.ir.steps import Array
 from trainlib.training.phases import TrainingPhases
@@ -112,16 +112,11 @@ class Phase:
         self.wall_seconds = time.perf_counter() - started
         if self.figures is not None:
             return
-        check_tracks(self.slices, result.cycles)
-        metrics, program = measure(self.slices, result.cycles), self.schedule.program
+        check_tracks(self.recorder, result.cycles)
+        metrics, program = measure(self.recorder, result.cycles), self.schedule.program
         line = time_line(metrics.master, result.cycles, program, self._prepared.timing)
         activity = activity_of(program, metrics, self._prepared.timing, self.schedule.graph.formats)
         self.figures = Figures(metrics, result.events, line, kernels_of(program), activity)
-
-    @property
-    def slices(self) -> SortedSlices:
-        """What was traced in time."""
-        return self.recorder.slices
 
 
 class Listeners:

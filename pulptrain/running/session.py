@@ -26,7 +26,7 @@ from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.energy import asked_chip, with_energy
 from pulptrain.running.error_bar import error_of
 from pulptrain.running.evidence import evidence_of
-from pulptrain.running.machine import Machine, Phase, Prepared
+from pulptrain.running.machine import Machine, Prepared
 from pulptrain.running.planning import planned
 from pulptrain.running.summary import finite_or_none, refuse_wrong_numbers, run_summary, simulator_summary
 from pulptrain.running.training import Progress, Training
@@ -40,7 +40,7 @@ from scheduler.schedule import Schedule
 from scheduler.search.cache import ResultCache
 from scheduler.time_line import calls_of, whole_calls, whole_line
 from traces.events import Slice, make_slice
-from traces.recorder import CounterSample, SortedSlices, sorted_slices
+from traces.recorder import CounterSample, LateSlices, Recorder, SortedSlices, sorted_slices
 from trainlib.ir.graph import FED_KINDS, TrainingGraph
 from trainlib.ir.numerics import dtype_named
 from trainlib.ir.steps import Array
@@ -355,7 +355,7 @@ def run_prepared(
     }
     return RunOutcome(
         summary,
-        _one_after_the_other(phases),
+        LateSlices(partial(_one_after_the_other, [(phase.recorder, phase.cycles) for phase in phases])),
         machine.mini.recorder.counters,
         prepared.schedule,
         prepared.timing,
@@ -435,16 +435,16 @@ def _summary(machine: Machine, prepared: Prepared, settings: Settings) -> dict[s
     return with_energy(summary, activity, settings, prepared.timing)
 
 
-def _one_after_the_other(phases: Sequence[Phase]) -> SortedSlices:
-    """The traces of the programs in one, each once, the second beginning where the first ends."""
-    if len(phases) == 1:
-        return phases[0].slices
+def _one_after_the_other(traces: Sequence[tuple[Recorder, int]]) -> SortedSlices:
+    """The traces of the programs in one, each once, the second beginning after the cycles of the first."""
+    if len(traces) == 1:
+        return traces[0][0].slices
     moved: list[Slice] = []
     start_cycles = 0
-    for phase in phases:
-        for track, start, end, *rest in phase.slices:
+    for recorder, cycles in traces:
+        for track, start, end, *rest in recorder.slices:
             moved.append(make_slice((track, start + start_cycles, end + start_cycles, *rest)))
-        start_cycles += phase.cycles
+        start_cycles += cycles
     return sorted_slices(moved)
 
 

@@ -92,7 +92,7 @@ def simulate_point(point: Point) -> Outcome:
         result = executor.simulate()
     except PulptrainError as error:
         return refusal(error)
-    metrics = measure(recorder.slices, result.cycles)
+    metrics = measure(recorder, result.cycles)
     peak = schedule.peak_bytes
     return Outcome(
         cycles=result.cycles,

@@ -101,7 +101,7 @@ class CandidateSimulator:
             return Evaluation(0, refused=str(error).splitlines()[0])
         tiling, cost = schedule.ops[0].tiling, 0
         if counted:
-            metrics = measure(self._ear.recorder.slices, cycles)
+            metrics = measure(self._ear.recorder, cycles)
             activity = activity_of(program, metrics, self.timing, question.task.graph.formats)
             cost = question.objective.cost(activity.total, cycles)
         return Evaluation(cycles - self.hand_over_cycles, len(tiling.tiles), tiling.l1_bytes, cost=cost)
