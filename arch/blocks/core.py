@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from arch.blocks.dma import Transfer
 from arch.blocks.dma_driver import DmaDriver
 from arch.blocks.event_unit import EventUnit, TeamJob
-from arch.blocks.kernel_run import Share
+from arch.blocks.kernel_run import KernelRun
 from arch.spec.program import Command
 from arch.systemc.module import Body, Module, Port, Thread
 from traces.events import COMPUTE, NO_WORK, Tracer, Work, make_slice, make_team_kernel
@@ -41,15 +41,13 @@ class Core(Module):
                 )
             self.spent_cycles = until_cycles
 
-    def compute(self, share: Share, work: Work) -> None:
+    def compute(self, run: KernelRun, work: Work) -> None:
         """Account the share of a kernel that has ended."""
-        if share.end_cycles > share.start_cycles:
+        start, end, stalls, instructions = run.share(self.index)
+        if end > start:
             if self.tracer is not None:
-                start, end, instructions = share.start_cycles, share.end_cycles, share.cost.instructions
-                self.tracer.slice(
-                    make_slice((self.path, start, end, COMPUTE, work, share.stalls(), 0, instructions))
-                )
-            self.spent_cycles = share.end_cycles
+                self.tracer.slice(make_slice((self.path, start, end, COMPUTE, work, stalls, 0, instructions)))
+            self.spent_cycles = end
 
     def _serve(self, thread: Thread) -> Body:
         """Worker: wait for a job, do its part, wait at the join barrier, again.
@@ -80,17 +78,13 @@ class Core(Module):
 def account_workers(
     cores: Sequence[Core],
     job: TeamJob,
-    shares: Mapping[int, Share],
+    run: KernelRun,
     released_cycles: int,
     tracer: Tracer | None,
 ) -> None:
     """Account a kernel on its workers: the wait for `job`, their shares, and the wait at the join barrier."""
     if tracer is not None:
-        workers = []
-        for core in cores:
-            share = shares[core.index]
-            start, end, instructions = share.start_cycles, share.end_cycles, share.cost.instructions
-            workers.append((core.path, core.spent_cycles, start, end, share.stalls(), instructions))
-        tracer.team(make_team_kernel((job.work, job.pushed_cycles, released_cycles, tuple(workers))))
+        workers = tuple([(core.path, core.spent_cycles, *run.share(core.index)) for core in cores])
+        tracer.team(make_team_kernel((job.work, job.pushed_cycles, released_cycles, workers)))
     for core in cores:
         core.spent_cycles = released_cycles

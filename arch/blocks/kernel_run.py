@@ -108,8 +108,9 @@ class KernelRun:
         self._team = team
         self._code_stalls = code_stalls or {}
         self._cost = cost_model.price(team, traffic)
-        costs = self._by_core(self._cost)
-        self.shares = {core: Share(start, costs[core]) for core, start in starts.items()}
+        self._starts = starts
+        self._costs = self._by_core(self._cost)
+        self._shares: dict[int, Share] | None = None
         self.over = Notification(env)
         self._alarm_at = -1
         self._set_alarm()
@@ -117,7 +118,25 @@ class KernelRun:
     @property
     def end_cycles(self) -> int:
         """The last end, as far as is known now."""
-        return max([share.end_cycles for share in self.shares.values()])
+        if self._shares is None:
+            costs = self._costs
+            return max([start + costs[core].cycles for core, start in self._starts.items()])
+        return max([share.end_cycles for share in self._shares.values()])
+
+    @property
+    def shares(self) -> dict[int, Share]:
+        """The part of each core. Most kernels end at the price they began with and never ask."""
+        if self._shares is None:
+            self._shares = {core: Share(start, self._costs[core]) for core, start in self._starts.items()}
+        return self._shares
+
+    def share(self, core: int) -> tuple[int, int, Stalls, int]:
+        """(start, end, stalls, instructions) of a core in a kernel that is over."""
+        if self._shares is None:
+            cost, start = self._costs[core], self._starts[core]
+            return start, start + cost.cycles, cost.stalls, cost.instructions
+        share = self._shares[core]
+        return share.start_cycles, share.end_cycles, share.stalls(), share.instructions
 
     @property
     def dma(self) -> DmaService | None:

@@ -154,7 +154,7 @@ class Master(Module):
             yield from self._fork_and_join(action, members, thread)
         else:
             run = yield from self._execute(action, {0: int(self.env.now)}, thread)
-            self._core.compute(run.shares[0], action.work)
+            self._core.compute(run, action.work)
 
     def _fork_and_join(self, action: Compute, members: tuple[int, ...], thread: Thread) -> Body:
         env, core = self.env, self._core
@@ -176,10 +176,10 @@ class Master(Module):
         yield job.barrier.arrive(1 + len(workers))
         released = int(env.now)
         core.lose("fork", own_start, action.work)
-        if 0 in run.shares:
-            core.compute(run.shares[0], action.work)
+        if 0 in members:
+            core.compute(run, action.work)
         cores = self._cluster.cores
-        account_workers([cores[worker] for worker in workers], job, run.shares, released, core.tracer)
+        account_workers([cores[worker] for worker in workers], job, run, released, core.tracer)
         yield from self._joined(released, action.work)
 
     def _team_transfer(self, action: TeamTransfer, thread: Thread) -> Body:
