@@ -4,7 +4,8 @@
     .venv/bin/python tools/dump_plans.py FOLDER [--buffering single ...] [--l1 64KiB ...] [MODEL...]
 
 Run it before and after a change that is to change no plan and compare the folders with ``diff -r``: every
-tiling with its estimate and its buffers, the candidates counted, every slice of the run (as a checksum).
+tiling with its estimate and its buffers, the candidates counted, and as checksums all slices, counters,
+copies and kernels of the run in their order, and its figures.
 PYTHONPATH names the revision that is asked. A file that is there already is not written again.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,14 @@ from scheduler.options import of_programs
 from scheduler.resident_search import schedule_for
 from scheduler.schedule import in_one_memory
 from scheduler.schedule_cache import ScheduleCache
+from traces.metrics import measure
 from traces.recorder import Recorder
 from trainlib.training.phases import build_training_phases
+
+
+def checksum(items: Iterable[object]) -> str:
+    """Of what they look like, in order."""
+    return hashlib.sha256("\n".join(map(repr, items)).encode()).hexdigest()
 
 
 def plans_of(model: str, settings: Settings) -> list[dict[str, Any]]:
@@ -44,12 +52,15 @@ def plans_of(model: str, settings: Settings) -> list[dict[str, Any]]:
             schedule = schedule_for(graph, timing, cost_model, program_options, cache)
             recorder = Recorder()
             result = Executor(schedule, timing, cost_model, recorder, functional=False).simulate()
-            slices = "\n".join(map(repr, recorder.slices))
+            log = [(entry.step.value, entry.key) for entry in result.effect_log.entries]
             plans.append(
                 {
                     "cycles": result.cycles,
                     "events": result.events,
-                    "slices": hashlib.sha256(slices.encode()).hexdigest(),
+                    "slices": checksum(recorder.slices),
+                    "counters": checksum(recorder.counters),
+                    "log": checksum(log),
+                    "figures": checksum([measure(recorder.slices, result.cycles)]),
                     "counts": str(schedule.counts),
                     "peaks": dict(schedule.peak_bytes),
                     "notes": list(schedule.notes),

@@ -5,8 +5,9 @@ import pytest
 
 from shared.transfer_counters import bytes_in_flight
 from traces.errors import TraceError
-from traces.events import TRANSFER, Slice, Work
-from traces.recorder import CounterSample, Recorder, transfer_direction
+from traces.events import COMPUTE, TRANSFER, Slice, TeamKernel, Work
+from traces.metrics import check_tracks, measure
+from traces.recorder import CounterSample, LateSlices, Recorder, sorted_slices, tracks_of, transfer_direction
 from traces.tracks import op_label, track_name
 
 
@@ -93,3 +94,45 @@ def test_an_op_is_named_once_with_its_step() -> None:
 def test_a_fresh_recorder_is_not_mistaken_for_no_tracer() -> None:
     recorder = Recorder()
     assert (recorder or None) is recorder
+
+
+def recorded() -> Recorder:
+    """Two kernels on a worker beside the master, the second without a wait at its join."""
+    recorder = Recorder()
+    work, worker = Work("conv", "FW", 0, "mm"), "soc.cluster.core1"
+    recorder.slice(Slice("soc.cluster.core0", 0, 40, COMPUTE, work, instructions=40))
+    recorder.team(TeamKernel(work, 5, 20, ((worker, 0, 8, 18, (), 10),)))
+    recorder.team(TeamKernel(work, 25, 40, ((worker, 20, 28, 40, (("fpu", 2),), 10),)))
+    recorder.slice(Slice("soc.cluster.dma.in", 3, 3, TRANSFER))
+    return recorder
+
+
+def test_slices_of_one_track_are_those_of_all_in_the_same_order() -> None:
+    recorder = recorded()
+    by_track = {track: tuple(events) for track, events in tracks_of(recorder).items()}
+    assert list(by_track) == ["soc.cluster.dma.in", "soc.cluster.core0", "soc.cluster.core1"]
+    assert [event.kind for event in by_track["soc.cluster.core1"]] == [
+        *("idle", "fork", COMPUTE, "barrier"),
+        *("idle", "fork", COMPUTE),
+    ]
+    assert tuple(itertools.chain(*by_track.values())) == recorder.slices == sorted_slices(recorder)
+    assert {track: tuple(events) for track, events in tracks_of(recorder).items()} == by_track
+
+
+def test_figures_are_counted_without_all_slices_at_once() -> None:
+    recorder = recorded()
+    check_tracks(recorder, 40)
+    figures = measure(recorder, 40)
+    assert recorder._ordered is None
+    assert figures == measure(recorder.slices, 40)
+    assert [(core.busy_cycles, core.instructions) for core in figures.cores] == [(40, 40), (20, 20)]
+
+
+def test_late_slices_are_made_when_they_are_read() -> None:
+    made = []
+    late = LateSlices(lambda: made.append(1) or recorded().slices)  # type: ignore[func-returns-value]
+    assert not made
+    assert sorted_slices(late) == tuple(late) == recorded().slices
+    assert late[0] == late.sorted[0]
+    assert len(late) == len(late.sorted)
+    assert made == [1]
