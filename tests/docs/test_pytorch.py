@@ -39,6 +39,7 @@ def commands(kind):
     return [shlex.split(line)[1:] for text in texts(kind) for line in text.splitlines()]
 
 
+@pytest.mark.sweep
 def test_every_command_of_the_page_runs_and_the_converted_model_takes_as_long(folder, capsys):
     cycles = []
     for words in commands("run"):

@@ -22,7 +22,7 @@ MODEL = "digits-cnn"
 @pytest.fixture(scope="module")
 def fitted() -> Any:
     peak = pt.run(MODEL, functional=False).summary["peak_bytes"]["l2"]
-    return pt.fit(MODEL, l2=-(-peak * 6 // 10 // 1024) * 1024, points=2, seconds=20)
+    return pt.fit(MODEL, l2=-(-peak * 6 // 10 // 1024) * 1024, points=0, seconds=20)
 
 
 def test_the_answer_fits_and_is_what_was_predicted(fitted: Any) -> None:
@@ -79,9 +79,10 @@ def test_the_list_of_the_user_is_a_form_and_the_others_do_not_heed_it() -> None:
     assert forms_of(listed)[-1].spec == spec
 
 
-def test_points_of_the_front_are_not_dominated(fitted: Any) -> None:
-    front = [point for point in fitted.summary["pareto"] if point["on_front"]]
-    assert front
+def test_points_of_the_front_are_not_dominated() -> None:
+    summary = pt.fit("simple-mlp", l2="3KiB", points=2).summary
+    front = [point for point in summary["pareto"] if point["on_front"]]
+    assert len(front) > 1
     for before, after in pairwise(front):
         assert before["l2_bytes"] <= after["l2_bytes"]
         assert before["cycles"] >= after["cycles"]

@@ -96,6 +96,7 @@ layers:
 """
 
 
+@pytest.mark.sweep
 def test_searches_take_what_shares_weights_and_follows_a_schedule(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

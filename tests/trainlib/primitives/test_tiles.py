@@ -16,6 +16,7 @@ from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec, lo
 from shared.initial_values import initial_values
 from shared.oracle_torch import evaluate_torch
 from shared.primitive_harness import assert_close, random_sizes, run_op, run_tile, terms
+from shared.tiers import examples
 from trainlib.ir.steps import KernelChoice
 from trainlib.references.reference import evaluate, run_reference
 from trainlib.registry import lowering_of
@@ -81,7 +82,7 @@ def convolutions(draw):
     return two_layers(LayerSpec("conv", "conv2d", attributes, "x:2"), shape)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@examples(500)
 @given(spec=convolutions(), seed=st.integers(0, 2**16), batch=st.integers(1, 3))
 def test_convolution_of_any_shape_padding_and_stride_in_any_tiles(spec, seed, batch):
     check_graph(spec, seed, batch)
