@@ -134,6 +134,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "simple-mlp: fc1.UPD has no matmul",
             "one of FW, IG, WG, fc1.FW, fc1.WG, fc2.FW, fc2.IG, fc2.WG",
         ),
+        ("run simple-mlp --soc chip", "unknown SoC 'chip'", "'chip.yaml'"),
         ("primitive relu --shape 4 --kernel mm", "relu: relu.FW has no matmul", "leave --kernel out"),
         (
             "run simple-mlp --set dma.burst_bytes=-1",
