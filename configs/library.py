@@ -81,9 +81,8 @@ def open_config(kind: str, name_or_path: str | Path, *, folder: Path | None = No
         other = next((each for each in KINDS if each != kind and name in _all_names(each)), None)
         if other is not None:
             raise ConfigError(f"'{name}' is a {KINDS[other]}, no {KINDS[kind]}", cure=_SWAPPED[kind])
-        raise ConfigError(
-            f"unknown {KINDS[kind]} '{name}'",
-            cure=f"{suggestion(name, list_names(kind))}, or the path of a .yaml file",
-        )
+        files_here = [f"'{name}{suffix}'" for suffix in SUFFIXES if Path(f"{name}{suffix}").is_file()]
+        cure = next(iter(files_here), f"{suggestion(name, list_names(kind))}, or the path of a .yaml file")
+        raise ConfigError(f"unknown {KINDS[kind]} '{name}'", cure=cure)
     resource = files("configs").joinpath(kind, f"{name}.yaml")
     return installed_yaml(resource.read_text(encoding="utf-8"), f"configs/{kind}/{name}.yaml")

@@ -330,10 +330,14 @@ def streamer_of(graph: TrainingGraph, timing: SocTiming, options: ScheduleOption
     return Streamer(graph, timing, tiler, fixed)
 
 
+def multiplying(graph: TrainingGraph, variants: Mapping[str, str]) -> list[Op]:
+    """The ops that a kernel can be chosen for: those with a matmul in the variants that are asked for."""
+    return [op for op in with_variants(graph, variants).ops if lowering_of(op).default_kernel(op)]
+
+
 def check_names(graph: TrainingGraph, options: ScheduleOptions) -> None:
-    """Raise `InputError` for an op or step `options` names that the graph does not have."""
+    """Raise `InputError` for an op or step that the graph has not, or that has no matmul for a kernel."""
     ops = {op.name for op in graph.ops}
-    steps = {op.step for op in graph.ops}
     for what, named in (
         ("to tile", options.tile_sizes),
         ("to order the loops of", options.loop_orders),
@@ -343,12 +347,14 @@ def check_names(graph: TrainingGraph, options: ScheduleOptions) -> None:
             if name not in ops:
                 names = ", ".join(sorted(ops))
                 raise InputError(f"no op {name!r} {what}", where=graph.name, cure=f"one of {names}")
+    multiply = {name for op in multiplying(graph, options.variants) for name in (op.name, op.step)}
     for name, kernel in options.kernels.items():
-        if name not in ops | steps:
-            names = ", ".join(sorted(ops | steps))
-            swapped = kernel in ops | steps
+        if name not in multiply:
+            known = any(name in (op.name, op.step) for op in graph.ops)
+            swapped = kernel in multiply
+            others = f"one of {', '.join(sorted(multiply))}" if multiply else "leave --kernel out"
             raise InputError(
-                f"no op or step {name!r} to choose a kernel for",
+                f"{name} has no matmul" if known else f"no op or step {name!r} to choose a kernel for",
                 where=graph.name,
-                cure=f"--kernel {kernel}={name}: the op comes first" if swapped else f"one of {names}",
+                cure=f"--kernel {kernel}={name}: the op comes first" if swapped else others,
             )

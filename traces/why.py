@@ -147,29 +147,32 @@ def _cycles_of(counted: Summary, remedy: str) -> int:
 def _transfers(summary: Summary) -> str:
     if summary.get("buffering") == 1:
         return "--buffering double: transfers beside kernels"
-    if not summary.get("resident"):
+    if not summary.get("resident") and "primitive" not in summary:
         return "--resident auto: tensors that stay in L1 between ops"
-    return "a larger --l1, or fewer transfers by pulptrain tune"
+    return f"a larger --l1, or fewer transfers by {_tune(summary)}"
 
 
 def _stands(text: str) -> Callable[[Summary], str]:
-    return lambda summary: text.format(**summary)
+    return lambda summary: text.format(**summary, tune=_tune(summary))
+
+
+def _tune(summary: Summary) -> str:
+    """What chooses kernels and tiles: a step alone is not tuned, its options choose."""
+    return "--kernel and --tile" if "primitive" in summary else f"pulptrain tune {summary['model']}"
 
 
 REMEDIES: Mapping[str, Callable[[Summary], str]] = {
-    "compute": _stands("other kernels and tiles: pulptrain tune {model}"),
-    "inside kernels": _stands("kernels with fewer stalls: pulptrain tune {model}"),
+    "compute": _stands("other kernels and tiles: {tune}"),
+    "inside kernels": _stands("kernels with fewer stalls: {tune}"),
     "transfers": _transfers,
     "L3": _stands("a larger --l2, or --home of what is streamed from L3"),
-    "imbalance": _stands("tiles whose rows fill all {cores} cores: pulptrain tune {model}"),
+    "imbalance": _stands("tiles whose rows fill all {cores} cores: {tune}"),
     "serial code": _stands("what runs on core 0 alone: a --variant that forks, where there is one"),
-    "overhead of tiles": _stands("fewer, larger tiles: a larger --l1, or pulptrain tune {model}"),
-    "bank conflicts": _stands(
-        "other kernels by pulptrain tune {model}, or --set l1.banks=32 to see what banks give"
-    ),
+    "overhead of tiles": _stands("fewer, larger tiles: a larger --l1, or {tune}"),
+    "bank conflicts": _stands("other kernels by {tune}, or --set l1.banks=32 to see what banks give"),
     "FPU": _stands("--fpus private, to see what FPUs of their own give"),
     "divider": _stands("--set fpu.divsqrt_count={cores}, to see what dividers of their own give"),
-    "code refills": _stands("kernels of less code: pulptrain tune {model}"),
+    "code refills": _stands("kernels of less code: {tune}"),
     "offload": _stands("more work in an iteration: --batch"),
 }
 """What to try against a cause, or several that the same helps against."""

@@ -37,7 +37,7 @@ def command(
         str,
         common.option(
             "--what",
-            "all|gantt|gantt-stalls|breakdown|memory|causes|roofline|bandwidth|bytes|speed-up",
+            "all|gantt|gantt-stalls|breakdown|memory|causes|roofline|bandwidth|bytes|energy|speed-up",
             "Which picture to draw; all by default. speed-up is over runs with other --cores.",
         ),
     ] = "all",

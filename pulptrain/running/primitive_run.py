@@ -22,7 +22,7 @@ from pulptrain.running.session import RunOutcome
 from pulptrain.running.summary import run_summary, simulator_summary
 from scheduler.executor import Executor
 from scheduler.memory.host_memory import HostUse
-from scheduler.schedule import build_schedule
+from scheduler.schedule import build_schedule, multiplying
 from scheduler.time_line import calls_of, kernels_of, time_line
 from traces.metrics import Metrics, check_tracks, measure
 from traces.recorder import Recorder
@@ -76,7 +76,7 @@ def run_primitive(
     timing = soc_timing(settings)
     plan = schedule_options(settings)
     if kernel is not None:
-        plan = replace(plan, kernels={op.name: kernel for op in ops})
+        plan = replace(plan, kernels={op.name: kernel for op in multiplying(graph, plan.variants) or ops})
     cost_model = TeamCostModel(timing)
     schedule = build_schedule(graph, timing, cost_model, plan, use=HostUse(True, torch_available()))
     recorder = Recorder()

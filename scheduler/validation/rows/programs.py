@@ -15,7 +15,7 @@ from arch.pricing.window_plan import PricingWindow
 from arch.spec.program import Action, Compute, DmaStart, DmaWait, Program
 from arch.spec.timing import SocTiming
 from scheduler.options import WHOLE_OPS, ScheduleOptions
-from scheduler.schedule import build_schedule, tiler_of
+from scheduler.schedule import build_schedule, multiplying, tiler_of
 from scheduler.validation.rows.cases import Case
 from scheduler.validation.rows.machines import cost_model_of, machine_of, program_cycles
 from scheduler.validation.rows.prediction import Prediction
@@ -41,17 +41,17 @@ def options_of(
     buffers: Mapping[str, int] | None = None,
     buffer_gap_bytes: int = 0,
 ) -> ScheduleOptions:
-    """The choices a row leaves: every op runs the matmul kernel of the row, or what `kernels` say.
+    """The choices a row leaves: every matmul runs the kernel of the row, or what `kernels` say.
 
     Tiles, loops and `buffers` of single operands are those of the only op.
     """
-    if kernels is None:
-        kernels = {op.name: case.text("kernel") for op in graph.ops}
+    matmuls = [op.name for op in multiplying(graph, {})]
+    given = dict.fromkeys(matmuls, case.text("kernel")) if kernels is None else kernels
     name = graph.ops[0].name
     return ScheduleOptions(
         buffer_depth=buffer_depth,
         codegen=case.text("codegen"),
-        kernels=kernels,
+        kernels={name: given[name] for name in matmuls if name in given},
         tile_sizes={name: tile_sizes} if tile_sizes is not None else {},
         loop_orders={name: loop_order} if loop_order else {},
         buffers={name: buffers} if buffers else {},

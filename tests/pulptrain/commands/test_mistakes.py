@@ -130,6 +130,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "--kernel fc1.FW=mm: the op comes first",
         ),
         (
+            "run simple-mlp --kernel fc1.UPD=mm",
+            "simple-mlp: fc1.UPD has no matmul",
+            "one of FW, IG, WG, fc1.FW, fc1.WG, fc2.FW, fc2.IG, fc2.WG",
+        ),
+        ("run simple-mlp --soc chip", "unknown SoC 'chip'", "'chip.yaml'"),
+        ("primitive relu --shape 4 --kernel mm", "relu: relu.FW has no matmul", "leave --kernel out"),
+        (
             "run simple-mlp --set dma.burst_bytes=-1",
             "--set dma.burst_bytes=-1: a size cannot be negative: '-1'",
             "0 or more, like '64 KiB'; pulp-open has 256 B",

@@ -178,3 +178,8 @@ def test_a_summary_without_roofs_has_no_roofline(
     path.write_text(json.dumps({key: value for key, value in summary.items() if value is not None}))
     assert run(["plot", str(copy), "--what", "roofline", "-q"]) == 2
     assert "run `pulptrain run MODEL --out DIR` again" in capsys.readouterr().err
+
+
+def test_the_help_names_every_picture(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plot", "--help"]) == 0
+    assert f"all|{'|'.join(pictures.PICTURES)}|speed-up" in capsys.readouterr().out

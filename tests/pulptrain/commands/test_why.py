@@ -64,6 +64,22 @@ def test_there_is_an_advice_against_every_cause(group: str) -> None:
     assert (given.loss_cycles, given.most) == (100, "fc.FW")
 
 
+@pytest.mark.parametrize("group", ["load-use", "DMA in", "imbalance"])
+def test_advice_for_a_step_alone_names_options_of_primitive(group: str) -> None:
+    causes = dict.fromkeys(CAUSES, 0) | {GROUPS[group][0]: 800}
+    summary = {
+        "model": "gru",
+        "primitive": "gru",
+        "cores": 8,
+        "cycles": 100,
+        "causes": causes,
+        "buffering": 2,
+    }
+    given = advice({**summary, "ops": [{"name": "gru.WG", "causes": causes}]})
+    assert "--tile" in given.what
+    assert "pulptrain tune" not in given.what
+
+
 def test_steps_that_repeat_are_one_row_and_are_among_the_others() -> None:
     """As a GRU's: FW_STEP0, FW_STEP1 ... of which one row is made before the rest is added up."""
     ops = [
