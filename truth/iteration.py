@@ -136,6 +136,8 @@ class _Flow:
     tensor: Any
     dtype: str
     layout: str
+    again: Any = None
+    """What the machine has when it has computed it again, if it has: other tiles may change the last bits."""
 
 
 class Iteration:
@@ -284,7 +286,6 @@ class Iteration:
             flows = [self._cast(part.name, flow, part.dtype) for flow in flows]
             wanted = self._layout_of(part, flows)
             flows = [self._laid_out(part.name, flow, wanted) for flow in flows]
-        channels_last = flows[0].layout == "HWC" and entry.layouts == BOTH
         parameters = {
             end: self._leaf(name, name in self._trained)
             if part.trains(end)
@@ -293,29 +294,42 @@ class Iteration:
         }
         fixed = (*part.buffers, *part.names(entry.masks))
         parameters |= {name.removeprefix(f"{part.name}."): self._leaf(name, False) for name in fixed}
-        tensors = [flow.tensor for flow in flows]
+        results = self._results(part, flows[0].layout, [flow.tensor for flow in flows], parameters)
+        repeated: dict[str, Any] = {}
+        if any(flow.again is not None for flow in flows):
+            with torch.no_grad():
+                tensors = [flow.tensor if flow.again is None else flow.again for flow in flows]
+                repeated = self._results(part, flows[0].layout, tensors, parameters)
+        for end, tensor in results.items():
+            name = f"{part.name}.{end}"
+            if not end.startswith("out"):
+                self.made[name] = tensor.detach().numpy()
+                if end.endswith("_updated") and not part.options.get("fixed_statistics"):
+                    self._expected.add(name)
+                continue
+            dtype = flows[0].dtype if entry.view else part.dtype
+            number = int(end.removeprefix("out") or 0)
+            flow = _Flow(name, tensor, dtype, flows[0].layout, repeated.get(end))
+            self._flows[part.name, number] = self._kept(flow, view=entry.view)
+
+    def _results(
+        self, part: NetworkLayer, layout: str, tensors: Sequence[Any], parameters: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """What a layer makes, by the end of its name, in the layout of what it is made of."""
+        entry = part.entry
+        channels_last = layout == "HWC" and entry.layouts == BOTH
         if channels_last:
             tensors = [tensor.permute(0, 3, 1, 2) for tensor in tensors]
-            parameters["weight"] = _weight_first(parameters["weight"], part)
+            parameters = {**parameters, "weight": _weight_first(parameters["weight"], part)}
         try:
-            results = entry.forward(tensors, parameters, **part.options)
+            results = _by_end(entry.forward(tensors, parameters, **part.options))
         except DisagreementError as error:
             raise DisagreementError(f"{part.name}.{error.tensor}", error.why) from None
         except RuntimeError as error:
             why = f"cannot be made by PyTorch of the machine's tensors: {str(error).splitlines()[0]}"
             raise DisagreementError(f"{part.name}.out", why) from None
-        for end, result in _by_end(results).items():
-            name = f"{part.name}.{end}"
-            if not end.startswith("out"):
-                self.made[name] = result.detach().numpy()
-                if end.endswith("_updated") and not part.options.get("fixed_statistics"):
-                    self._expected.add(name)
-                continue
-            tensor = result.permute(0, 2, 3, 1) if channels_last else result
-            dtype = flows[0].dtype if entry.view else part.dtype
-            number = int(end.removeprefix("out") or 0)
-            flow = _Flow(name, tensor, dtype, flows[0].layout)
-            self._flows[part.name, number] = self._kept(flow, view=entry.view)
+        turned = [end for end in results if channels_last and end.startswith("out")]
+        return results | {end: results[end].permute(0, 2, 3, 1) for end in turned}
 
     def _layout_of(self, part: NetworkLayer, flows: Sequence[_Flow]) -> str | None:
         layouts = part.entry.layouts
@@ -333,7 +347,8 @@ class Iteration:
         if layout is None or flow.tensor.ndim != IMAGE_AXES or flow.layout == layout:
             return flow
         order = (0, 2, 3, 1) if layout == "HWC" else (0, 3, 1, 2)
-        turned = replace(flow, tensor=flow.tensor.permute(*order), layout=layout)
+        again = flow.again.permute(*order) if flow.again is not None else None
+        turned = replace(flow, tensor=flow.tensor.permute(*order), layout=layout, again=again)
         return self._conversion(layer, "layout", turned, flow.name, layout)
 
     def _conversion(self, layer: str, kind: str, made: _Flow, of: str, to: str) -> _Flow:
@@ -346,19 +361,19 @@ class Iteration:
 
     def _kept(self, flow: _Flow, *, view: bool = False) -> _Flow:
         """Remember what PyTorch has made; what comes after it goes on with what the machine has."""
-        name, tensor = flow.name, flow.tensor
+        name, tensor, again = flow.name, flow.tensor, flow.again if view else None
         if not view:
             self._expected.add(name)
         if name in self._seen:
-            array = tensor.detach().numpy()
-            self.made[name] = array
-            if f"{name}{AGAIN}" in self._seen:
-                self.made[f"{name}{AGAIN}"] = array
+            self.made[name] = tensor.detach().numpy()
+            if (second := f"{name}{AGAIN}") in self._seen:
+                self.made[second] = (tensor if flow.again is None else flow.again).detach().numpy()
+                again = self._machine(second)
             tensor = self._in_place_of(name, tensor)
         if tensor.requires_grad and f"{name}.grad" in self._seen:
             tensor = tensor.view_as(tensor) if tensor is flow.tensor else tensor
             tensor.register_hook(partial(self._go_on_with, f"{name}.grad"))
-        return replace(flow, tensor=tensor)
+        return replace(flow, tensor=tensor, again=again)
 
     def _in_place_of(self, name: str, tensor: Any) -> Any:
         """A tensor of the machine's value, to the bit and NaN or not, whose gradient is that of `tensor`."""

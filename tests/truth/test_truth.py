@@ -9,6 +9,8 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
+from math import erf, exp, pi
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -211,3 +213,32 @@ def test_an_iteration_that_trains_too_little_or_too_much_is_told_by_name() -> No
         found = {item["name"]: item for item in outcome.summary["functional"]["tensors"]}
         assert found[f"{name}_updated"]["verdict"] == "failed"
         assert why in found[f"{name}_updated"]["why"]
+
+
+TWICE = """
+name: twice
+input: {shape: [8]}
+layers:
+  - {name: fc, type: linear, out_features: 8, recompute: true}
+  - {name: act, type: gelu, recompute: true}
+  - {name: out, type: linear, out_features: 4}
+loss: mse
+optimizer: {name: sgd, learning_rate: 0.1}
+"""
+
+
+def test_what_is_computed_again_is_made_of_what_was_computed_again(tmp_path: Path) -> None:
+    """Other tiles may change the last bits of a second version, and so what is made of it."""
+    from truth.iteration import Iteration
+
+    (tmp_path / "twice.yaml").write_text(TWICE)
+    prepared = prepare(str(tmp_path / "twice.yaml"), Settings())
+    graph, rng = prepared.schedule.graph, np.random.default_rng(0)
+    values = {name: rng.normal(size=graph.tensors[name].shape).astype(np.float32) for name in graph.given}
+    seen = evaluate(graph, values)
+    seen["fc.out.again"] = np.nextafter(seen["fc.out"], np.float32(9))
+    first, second = (Iteration(prepared.given(), values, seen).made[f"act.out{end}"] for end in ("", ".again"))
+    slope = (second - first) / (seen["fc.out.again"].astype(np.float64) - seen["fc.out"])
+    x = seen["fc.out"].astype(np.float64)
+    exact = [0.5 * (1 + erf(one / 2**0.5)) + one * exp(-one * one / 2) / (2 * pi) ** 0.5 for one in x.flat]
+    assert np.allclose(slope.flat, exact, atol=1e-4)
