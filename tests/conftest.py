@@ -8,6 +8,7 @@ import functools
 import gc
 import importlib
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -34,6 +35,8 @@ settings.load_profile("pulptrain")
 def pytest_configure(config: pytest.Config) -> None:
     """Before files are collected."""
     os.environ[ASKED] = config.option.markexpr
+    # A job that a shell has put into the background ignores SIGINT, and its children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)

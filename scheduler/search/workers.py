@@ -96,18 +96,15 @@ def open_workers(count: int, executor: str | None = None) -> Iterator[Workers]:
         return
     if count < 1:
         raise InputError(f"{count} workers", where="--workers", cure="1 or more")
-    pool: Executor
-    if count == 1:
-        pool = InlineExecutor()
-    elif _may_fork():
-        # Forked now, while no other thread runs: a copy of this process has imported everything already,
-        # which takes a spawned one a second, and it costs milliseconds if all is in the cache.
-        pool = _processes(count, "fork")
-        with without_interrupts():
-            pool.submit(_nothing)
-    else:
-        pool = LazyProcesses(count)
+    forks = count > 1 and _may_fork()
+    several = _processes(count, "fork") if forks else LazyProcesses(count)
+    pool = several if count > 1 else InlineExecutor()
     try:
+        if forks:
+            # Now, while no other thread runs: a copy of this process has imported everything already, which
+            # takes a spawned one a second, and it costs milliseconds if all is in the cache.
+            with without_interrupts():
+                pool.submit(_nothing)
         yield Workers(pool, count)
     finally:
         pool.shutdown(cancel_futures=True)
@@ -121,12 +118,14 @@ def _processes(count: int, method: str) -> ProcessPoolExecutor:
 def without_interrupts() -> Iterator[None]:
     """Ctrl-C waits for the end of the ``with``; processes and threads begun in it never see one.
 
-    A worker that were interrupted before it could ignore Ctrl-C would print a traceback.
+    A worker that were interrupted before it could ignore Ctrl-C would print a traceback, and nobody would end
+    the thread of a pool that were interrupted while it starts. SIGALRM brings a Ctrl-C that had to wait
+    (`pulptrain.process.interrupts`).
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGALRM})
     try:
         yield
     finally:

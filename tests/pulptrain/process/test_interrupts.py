@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,14 +24,6 @@ RUN = ["run", "digits-cnn", "--iterations", "1000000", "--no-cache", "--quiet"]
 
 WHOLE_TUNING_SECONDS = 3.0
 """A little more than tuning takes on a busy machine: some signals come too late."""
-
-
-@pytest.fixture(autouse=True)
-def _heard() -> Iterator[None]:
-    """A job that a shell has put into the background ignores SIGINT, and its children inherit that."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

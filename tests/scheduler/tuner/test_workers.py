@@ -88,6 +88,40 @@ if __name__ == "__main__":
         time.sleep(3600)
 """
 
+STARTING = """
+import os, signal
+from concurrent.futures import ProcessPoolExecutor
+from scheduler.search.workers import open_workers
+
+class Interrupted(ProcessPoolExecutor):
+    def submit(self, *args):
+        os.kill(os.getpid(), NUMBER)
+        future = super().submit(*args)
+        print("begun", flush=True)
+        return future
+
+if __name__ == "__main__":
+    import scheduler.search.workers as workers
+    workers.ProcessPoolExecutor = Interrupted
+    signal.signal(NUMBER, signal.default_int_handler)
+    try:
+        with open_workers(2):
+            print("used")
+    except KeyboardInterrupt:
+        print("interrupted")
+        error = __import__("sys").exc_info()  # as long as that lives the pool does
+"""
+
+
+@pytest.mark.needs_proc
+@pytest.mark.parametrize("number", ["SIGINT", "SIGALRM"])
+def test_a_ctrl_c_while_workers_start_waits_until_they_can_be_ended(tmp_path: Path, number: str) -> None:
+    script = tmp_path / "starting.py"
+    script.write_text(STARTING.replace("NUMBER", f"signal.{number}"))
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert (done.stdout.split(), done.stderr) == (["begun", "interrupted"], "")
+
 
 def lives(process: int) -> bool:
     try:
