@@ -46,6 +46,19 @@ def test_modules_of_a_former_version_are_its_own(tmp_path: Path) -> None:
     assert Path(shown.stdout.strip()).is_relative_to(old.tree)
 
 
+@pytest.mark.needs_git_history
+def test_a_version_without_a_command_is_refused_in_one_line(tmp_path: Path) -> None:
+    """The first commit has no pulptrain/__main__.py: that of this version must not be run in its place."""
+    first = subprocess.run(
+        ["git", "-C", str(ROOT), "rev-list", "--max-parents=0", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    with pytest.raises(InputError, match="it has no command pulptrain"):
+        former(first.stdout.split()[0], tmp_path)
+
+
 def test_versions_take_turns_and_each_round_begins_with_nothing_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

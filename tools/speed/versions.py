@@ -16,6 +16,12 @@ from configs.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 
+HAS_COMMAND = """
+import sys, pulptrain.__main__ as command
+sys.exit(None if command.__file__.startswith(sys.argv[1]) else "it has no command pulptrain")
+"""
+"""What a revision has no module for is found where this version is installed: that must not be measured."""
+
 
 @dataclass(frozen=True)
 class Version:
@@ -60,18 +66,14 @@ def former(revision: str, folder: Path) -> Version:
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         archive.extractall(tree, filter="data")
     version = Version(commit[:10], tree, folder / "home-former")
-    tried = subprocess.run(
-        version.command("--version"),
-        env=version.environment(),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if tried.returncode:
-        last = (tried.stderr.strip().splitlines() or ["no word of why"])[-1]
-        raise InputError(
-            f"{version.name} does not start with the libraries of this environment: {last}",
-            cure="a later revision, or an environment with what it needs",
+    for command in ([sys.executable, "-c", HAS_COMMAND, str(tree)], version.command("--version")):
+        tried = subprocess.run(
+            command, env=version.environment(), cwd=folder, capture_output=True, text=True, check=False
         )
+        if tried.returncode:
+            last = (tried.stderr.strip().splitlines() or ["no word of why"])[-1]
+            raise InputError(
+                f"{version.name} does not start with the libraries of this environment: {last}",
+                cure="a later revision, or an environment with what it needs",
+            )
     return version
