@@ -128,10 +128,10 @@ class Layer:
         target = self.integers(f"{part or 'result'}_shape", shape)
         return self.node("Reshape", (tensor, target), part=part)
 
-    def padded(self, index: int, rank: int) -> str:
-        """An input with ones behind the batch, up to `rank` dimensions."""
+    def wide(self, index: int) -> str:
+        """An input with ones behind the batch, of as many dimensions as the output or the widest input."""
         batch, *sample = self.shapes[index]
-        missing = rank - 1 - len(sample)
+        missing = max(map(len, (self.output, *self.shapes))) - 1 - len(sample)
         if not missing:
             return self.inputs[index]
         return self.reshaped(self.inputs[index], (batch, *(1,) * missing, *sample), f"wide{index}")

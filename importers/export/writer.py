@@ -262,19 +262,17 @@ class _Owners:
     def of(self, layer: LayerSpec, plan: LayerPlan) -> dict[str, str]:
         """The tensors of a layer by role; another layer's where it says so."""
         lent, found = layer.weights_of, {}
-        shapes = {role: item.shape for role, item in plan.parameters.items()}
-        shapes |= {role: item.shape for role, item in plan.buffers.items()}
-        for role, shape in shapes.items():
+        for role, item in plan.stored.items():
             name = PARAMETER_NAMES.get(role, role)
             word = lent if isinstance(lent, str) else (lent or {}).get(name, layer.name)
             own = f"{layer.name}.{name}"
             tensor = self._tensors.get(word if "." in word else f"{word}.{name}", own)
             self._tensors[own] = found[role] = tensor
             if tensor not in self.values:
-                self.values[tensor] = self.start(tensor, shape)
+                self.values[tensor] = self.start(tensor, item.shape)
                 if self._shares:
                     first = sum(array.size for array in self.places.values())
-                    self.places[tensor] = first + np.arange(prod(shape)).reshape(shape)
+                    self.places[tensor] = first + np.arange(prod(item.shape)).reshape(item.shape)
         return found
 
 

@@ -45,11 +45,8 @@ def in_order(site: Site, view: View) -> View:
         parts = [(piece,) for piece in dim] if BATCH in dim else [dim] if dim else []
         numbers = []
         for part in parts:
-            if part == (BATCH,):
-                numbers.append(BATCH)
-            else:
-                groups.append(part)
-                numbers.append(len(groups))
+            groups += [] if part == (BATCH,) else [part]
+            numbers.append(BATCH if part == (BATCH,) else len(groups))
         dims.append(numbers)
     word = site.draft.stored(view, groups, site.name, site.where)
     pieces = (view.batch, *(view.size(group) for group in groups))
@@ -61,17 +58,17 @@ def viewed(site: Site, view: View, shape: Sequence[int]) -> View:
     sizes = tuple(shape)
     seen = view.viewed(sizes) or in_order(site, view).viewed(sizes)
     if seen is None and view.batch_dim in (0, None):
-        word = site.draft.stored(in_order(site, view), [_all(in_order(site, view))], site.name, site.where)
+        ordered = in_order(site, view)
+        word = site.draft.stored(ordered, [range(1, len(ordered.pieces))], site.name, site.where)
         seen = View.of(word, site.draft.tensors[word].shape).viewed(sizes)
-    if seen is None:
-        raise CannotTakeError(
-            f"a view of {list(view.shape)} as {list(sizes)} mixes samples", "a view that keeps the batch"
-        )
-    return seen
+    return fresh(view, sizes) if seen is None else seen  # the first refuses
 
 
-def _all(view: View) -> tuple[int, ...]:
-    return tuple(range(1, len(view.pieces)))
+def as_seen(site: Site, view: View) -> str:
+    """The word of a tensor whose batch leads, stored as it is seen."""
+    counted = 0 if view.batch == 1 and view.shape[:1] == (1,) else view.batch_dim
+    sizes = [size for index, size in enumerate(view.shape) if index != counted] or [1]
+    return site.draft.reshaped(in_order(site, view).word, (view.batch, *sizes), site.name, site.where)
 
 
 def fresh(view: View, shape: Sequence[int]) -> View:
@@ -119,17 +116,16 @@ def rows(site: Site, view: View, dim: int) -> tuple[str, list[int]]:
 
 def regrouped(view: View, made: View, rest: Sequence[int], size: int, dim: int = -1) -> View:
     """A tensor stored [batch, pieces `rest` in one, `size`] as `view` is seen, with `size` in `dim`."""
-    number = {BATCH: BATCH} | {piece: 1 + index for index, piece in enumerate(rest)}
-    pieces = [view.batch, *(view.pieces[piece] for piece in rest)]
-    last: tuple[int, ...] = ()
-    if size > 1:
-        last = (len(pieces),)
-        pieces.append(size)
-    dims = tuple(
-        last if index == dim % len(view.dims) else tuple(number[piece] for piece in group)
-        for index, group in enumerate(view.dims)
-    )
-    return View(made.word, made.stored, tuple(pieces), dims)
+    dims = list(view.dims)
+    dims[dim] = (len(view.pieces),) if size > 1 else ()
+    return renumbered(replace(view, pieces=(*view.pieces, size), dims=tuple(dims)), made, rest)
+
+
+def renumbered(view: View, made: View, rest: Sequence[int]) -> View:
+    """A tensor that has the pieces `rest` of `view`, in this order, as it is seen."""
+    pieces = list(dict.fromkeys((BATCH, *rest, *(piece for dim in view.dims for piece in dim))))
+    dims = tuple(tuple(map(pieces.index, dim)) for dim in view.dims)
+    return View(made.word, made.stored, tuple(view.pieces[piece] for piece in pieces), dims)
 
 
 def batch_first(site: Site, view: View, rank: int = 0) -> str:

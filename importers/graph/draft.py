@@ -13,13 +13,13 @@ import numpy as np
 
 from configs.dtypes import DType, dtype_of
 from configs.errors import PulptrainError, UnsupportedLayerError
-from configs.model_file import LayerSpec
-from importers.graph.views import BATCH, Shape, View
+from configs.model_file import InputSpec, LayerSpec, LossSpec, ModelSpec, OptimizerSpec
+from importers.graph.views import BATCH, Shape, View, neighbours
 from importers.graph.weights import NOTHING, Constant, Given, WeightNumbers
 from trainlib.ir.graph import Tensor
 from trainlib.ir.parameters import PARAMETER_NAMES
 from trainlib.ir.steps import Array
-from trainlib.primitives.definition import LayerPlan, LayerPrimitive, Output
+from trainlib.primitives.definition import LayerPlan, LayerPrimitive
 from trainlib.registry import layer_primitive
 from trainlib.training.options import layer_options
 
@@ -31,6 +31,7 @@ CHECKED = "a graph that onnx.checker accepts"
 
 LAYERS = "the nearest forms; `pulptrain list primitives` has all layers"
 """The cure of a graph with nodes that no layer is."""
+
 
 RESERVED = ("input", "label", "loss")
 """Names of tensors that every network has."""
@@ -70,12 +71,20 @@ def refuse(problems: Sequence[Problem], what: str, where: str, cure: str) -> Non
 
 def results_of(name: str, plan: LayerPlan, dtype: DType) -> list[Tensor]:
     """The tensors that a layer makes, by the words that name them."""
-    found = []
-    for number, item in enumerate((plan.output, *plan.outputs.values())):
-        output = item if isinstance(item, Output) else Output(item)
-        word = f"{name}.{number}" if number else name
-        found.append(Tensor(word, tuple(output.shape), "activation", output.dtype or dtype))
-    return found
+    return [
+        Tensor(f"{name}.{number}" if number else name, result.shape, "activation", result.dtype or dtype)
+        for number, result in enumerate(plan.results.values())
+    ]
+
+
+def planned(spec: LayerSpec, inputs: Sequence[Tensor]) -> tuple[LayerPrimitive, LayerPlan]:
+    """The primitive of a layer, and its plan on these inputs. Raises `CannotTakeError` if it refuses."""
+    try:
+        primitive = layer_primitive(spec.type, spec.where)
+        return primitive, primitive.plan(layer_options(spec, primitive), inputs, spec.where)
+    except PulptrainError as error:
+        cure = error.cure or f"`pulptrain show {spec.type}` has its forms"
+        raise CannotTakeError(error.message, cure) from None
 
 
 def model_name(text: str) -> str:
@@ -147,20 +156,10 @@ class Draft:
         """
         starts = {role: item for role, item in (given or {}).items() if item is not None}
         name = self.free_name(name)
-        place = where or self.where
-        try:
-            primitive = layer_primitive(kind, place)
-            spec = LayerSpec(name, kind, _said(primitive, options or {}), place, tuple(inputs))
-            checked = layer_options(spec, primitive)
-            plan = primitive.plan(checked, [self.tensors[word] for word in inputs], place)
-        except PulptrainError as error:
-            raise CannotTakeError(
-                error.message, error.cure or f"`pulptrain show {kind}` has its forms"
-            ) from None
-        shapes = {role: item.shape for role, item in plan.parameters.items()}
-        shapes |= {role: item.shape for role, item in plan.buffers.items()}
+        spec = LayerSpec(name, kind, options or {}, where or self.where, tuple(inputs))
+        primitive, plan = planned(spec, [self.tensors[word] for word in inputs])
         for role, item in starts.items():
-            if item.shape != shapes.get(role):
+            if role not in plan.stored or item.shape != plan.stored[role].shape:
                 raise CannotTakeError("its weights do not have the shape that its op takes", CHECKED)
             tensor = _tensor(name, role)
             if role in plan.parameters:
@@ -169,10 +168,50 @@ class Draft:
             self.values[tensor] = np.ascontiguousarray(found.value)
             if found.source:
                 self.sources[tensor] = found
-        self.layers.append(replace(spec, trainable=_trainable(primitive, plan, starts)))
+        said = _said(primitive, spec.attributes)
+        self.layers.append(replace(spec, attributes=said, trainable=_trainable(primitive, plan, starts)))
         made = results_of(name, plan, dtype_of(self.dtype))
         self.tensors |= {tensor.name: tensor for tensor in made}
         return tuple(View.of(tensor.name, tensor.shape) for tensor in made)
+
+    def model(
+        self,
+        name: str,
+        losses: Sequence[LossSpec],
+        optimizer: OptimizerSpec,
+        classes: Callable[[str], int],
+        description: str,
+        source: str,
+    ) -> ModelSpec:
+        """The network so far as a model; `classes` bounds an input of integers."""
+        first, *more = (
+            InputSpec(word, fed.shape[1:], 0 if fed.dtype.is_float else classes(word))
+            for word, fed in ((word, self.tensors[word]) for word in self.inputs)
+        )
+        return ModelSpec(
+            name=name,
+            description=description,
+            source=source,
+            input_shape=first.shape,
+            dataset="random",
+            loss=losses[0],
+            optimizer=optimizer,
+            batch=self.tensors[first.name].shape[0],
+            layers=tuple(self.layers),
+            where=self.where,
+            dtype=dtype_of(self.dtype).word,
+            input_classes=first.classes,
+            input_name=first.name,
+            more_inputs=tuple(more),
+            more_losses=tuple(losses[1:]),
+        )
+
+    def smallest_table(self, word: str) -> int | None:
+        """Rows of the smallest table that an input of integers is looked up in; None if there is no table."""
+        tables = [layer for layer in self.layers if layer.type == "embedding"]
+        read = [layer for layer in tables if layer.inputs and self.root(layer.inputs[0]) == word]
+        used = tables if len(self.inputs) == 1 else read
+        return min((int(layer.attributes["vocabulary"]) for layer in used), default=None)
 
     def start(self, layer: str, role: str) -> Array | None:
         """Where a parameter or buffer of a layer starts; None where nobody says it."""
@@ -193,14 +232,9 @@ class Draft:
         return self.reshaped(word, wanted, name, where)
 
     def _turned(self, view: View, flat: Sequence[int], name: str, where: str) -> str:
-        runs: list[list[int]] = []
-        for piece in flat:
-            if runs and piece == runs[-1][-1] + 1:
-                runs[-1].append(piece)
-            else:
-                runs.append([piece])
         key = (view.word, view.pieces, tuple(flat))
         if key not in self._made:
+            runs = neighbours(flat)
             placed = sorted(runs)
             word = self.reshaped(view.word, (view.batch, *(view.size(run) for run in placed)), name, where)
             axes = [placed.index(run) for run in runs]
@@ -213,22 +247,20 @@ class Draft:
         """The word of the same elements in another shape: a view, made once."""
         if self.tensors[word].shape == shape:
             return word
-        key = (self.root(word), shape)
-        if key not in self._made:
-            flat = len(shape) == 2
-            options = {} if flat else {"shape": list(shape[1:])}
-            if shape == self.tensors[key[0]].shape:
-                return str(key[0])
-            kind = "flatten" if flat else "reshape"
-            (self._made[key],) = self.layer(kind, f"{name}_{kind}", (key[0],), options, where=where)
-        return self._made[key].word
+        root = self.root(word)
+        if self.tensors[root].shape == shape:
+            return root
+        if (root, shape) not in self._made:
+            kind, options = ("flatten", {}) if len(shape) == 2 else ("reshape", {"shape": list(shape[1:])})
+            (self._made[root, shape],) = self.layer(kind, f"{name}_{kind}", (root,), options, where=where)
+        return self._made[root, shape].word
 
     def root(self, word: str) -> str:
         """The tensor a view is a view of: views of views are not made."""
-        layer = next((layer for layer in self.layers if layer.name == word), None)
-        while layer is not None and layer.type in ("flatten", "reshape") and layer.inputs:
-            word = layer.inputs[0]
-            layer = next((item for item in self.layers if item.name == word), None)
+        views = [layer for layer in self.layers if layer.type in ("flatten", "reshape")]
+        source = {layer.name: layer.inputs[0] for layer in views if layer.inputs}
+        while word in source:
+            word = source[word]
         return word
 
     def refuse_problems(self, nodes: int) -> None:

@@ -70,7 +70,7 @@ def _results(
         return None if value is None else {node.output(0): value}
     if node.op in ("Shape", "Size"):
         tensor = shapes.get(node.input(0))
-        return None if tensor is None or not tensor.is_static else _of_shape(node, tensor.sizes)
+        return None if tensor is None or not tensor.is_static else of_shape(node, tensor.sizes)
     if node.op not in _FOLDED or not node.inputs:
         return None
     constants = {**folded, **graph.initializers, "": None}
@@ -79,7 +79,8 @@ def _results(
     return computed(node, [constants[name] for name in node.inputs], graph.opset)
 
 
-def _of_shape(node: OnnxNode, sizes: tuple[int, ...]) -> dict[str, Array] | None:
+def of_shape(node: OnnxNode, sizes: tuple[int, ...]) -> dict[str, Array] | None:
+    """What Shape or Size writes, by name; None if it does not say which dimensions."""
     if node.op == "Size":
         return {node.output(0): np.array(prod(sizes), np.int64)}
     start, end = node.attributes.get("start", 0), node.attributes.get("end", len(sizes))

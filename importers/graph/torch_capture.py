@@ -202,10 +202,7 @@ def _held(
 ) -> Any:
     if name not in tensors:
         return Unknown()
-    tensor = tensors[name].detach()
-    start = int(weights.starts[weights.names.index(name)])
-    places = torch.arange(start, start + tensor.numel(), dtype=torch.int64).reshape(tensor.shape)
-    return Held(tensor, name, places, name in trained)
+    return Held(tensors[name].detach(), name, torch.from_numpy(weights.places(name)), name in trained)
 
 
 def _input(draft: Draft, node: Any, *, single: bool) -> Any:
@@ -262,12 +259,15 @@ class _Reader:
         self.moving: set[str] = set()
         """Nodes through which a gradient goes to a trained parameter."""
 
+    def _arguments(self, node: Any) -> dict[str, Any]:
+        return _bound(node, lambda before: self.known.get(before.name, Unknown()))
+
     def stand_in(self, node: Any) -> Any:
         """In place of what could not be read, so that what lies behind it can be looked at too."""
         shape = shape_of(node)
         if shape is None:
             return Unknown()
-        if not _any(_bound(node, self.known), (View, Unknown)):
+        if not _any(self._arguments(node), (View, Unknown)):
             return Held(self.torch.zeros(shape))
         word = self.draft.free_name(f"{node.name}.unknown")
         return self.draft.feed(word, shape or (1,), self.draft.dtype)
@@ -281,7 +281,7 @@ class _Reader:
         try:
             if node.target is operator.getitem:
                 return self._item(node)
-            arguments = _bound(node, self.known)
+            arguments = self._arguments(node)
             if _any(arguments, Unknown):
                 return Unknown()
             if _any(arguments, Aside):
@@ -324,9 +324,10 @@ class _Reader:
             into_softmax=_goes_into_softmax(node),
             several=isinstance(made, (tuple, list)),
             only_compared=op in _DETACHED and _only_compared(node),
+            first=next(iter(arguments), 0),
             moving=frozenset(
                 key
-                for key, item in _bound(node, {name: Moving() for name in self.moving}).items()
+                for key, item in _bound(node, lambda before: before.name in self.moving and Moving()).items()
                 if _any(item, Moving)
             ),
         )
@@ -345,22 +346,17 @@ class _Reader:
             raise CannotTakeError("draws random numbers", "Dropout")
         held: list[Held] = []
 
-        def tensor_of(item: Any, how: Callable[[Held], Any]) -> Any:
-            if hasattr(item, "op") and hasattr(item, "meta"):
-                value = self.known[item.name]
-                if isinstance(value, View):
-                    return torch.zeros(shape_of(item), dtype=item.meta["val"].dtype)
-                if isinstance(value, Held):
-                    held.append(value)
-                    return how(value)
-                return value
-            if isinstance(item, (list, tuple)):
-                return type(item)(tensor_of(part, how) for part in item)
-            return item
+        def tensor_of(before: Any, how: Callable[[Held], Any]) -> Any:
+            value = self.known[before.name]
+            if isinstance(value, View):
+                return torch.zeros(shape_of(before), dtype=before.meta["val"].dtype)
+            if isinstance(value, Held):
+                held.append(value)
+                return how(value)
+            return value
 
         def run(how: Callable[[Held], Any]) -> Any:
-            arguments = [tensor_of(item, how) for item in node.args]
-            options = {key: tensor_of(item, how) for key, item in node.kwargs.items()}
+            arguments, options = map_nodes((node.args, node.kwargs), lambda before: tensor_of(before, how))
             with torch.no_grad():
                 return node.target(*arguments, **options)
 
@@ -387,7 +383,7 @@ class _Reader:
 
 def _neutral(item: Any) -> Any:
     """An argument as handlers see it."""
-    if isinstance(item, list):
+    if isinstance(item, (list, tuple)):
         return [_neutral(part) for part in item]
     return item.constant if isinstance(item, Held) else item
 
@@ -421,16 +417,14 @@ def _made_of(node: Any) -> list[Any]:
 def _only_compared(node: Any) -> bool:
     """Whether its result goes into targets of losses, changed or not, and nowhere else."""
     return all(
-        user.op == "call_function" and (_arguments_that_are(node, user) == {"target"} or _only_compared(user))
-        for user in node.users
+        user.op == "call_function" and (_is_target(node, user) or _only_compared(user)) for user in node.users
     )
 
 
-def _arguments_that_are(node: Any, user: Any) -> set[str]:
-    schema = getattr(user.target, "_schema", None)
-    names = [argument.name for argument in schema.arguments] if schema is not None else []
-    given = {**dict(zip(names, user.args, strict=False)), **user.kwargs}
-    return {name for name, item in given.items() if item is node}
+def _is_target(node: Any, user: Any) -> bool:
+    """Whether a loss compares with it."""
+    arguments = _bound(user, lambda before: before).items()
+    return [name for name, item in arguments if item is node] == ["target"]
 
 
 def _op_name(node: Any) -> str:
@@ -440,25 +434,22 @@ def _op_name(node: Any) -> str:
     return str(packet.__name__)
 
 
-def _bound(node: Any, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments by the names of the schema, defaults filled in."""
+def map_nodes(arguments: Any, how: Callable[[Any], Any]) -> Any:
+    """Arguments of a node with other things in place of the nodes in them."""
+    from torch.fx.node import map_arg
 
-    def resolved(item: Any) -> Any:
-        if hasattr(item, "op") and hasattr(item, "meta"):
-            return known.get(item.name, Unknown())
-        if isinstance(item, (list, tuple)):
-            return [resolved(part) for part in item]
-        return item
+    return map_arg(arguments, how)
 
-    given = [resolved(item) for item in node.args]
+
+def _bound(node: Any, how: Callable[[Any], Any]) -> dict[str, Any]:
+    """Arguments by the names of the schema, defaults filled in; `how` says what stands for a node."""
+    given, named = map_nodes((node.args, node.kwargs), how)
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return {str(index): item for index, item in enumerate(given)}
     names = [argument.name for argument in schema.arguments]
-    bound = {argument.name: argument.default_value for argument in schema.arguments}
-    bound.update(zip(names, given, strict=False))
-    bound.update({key: resolved(item) for key, item in node.kwargs.items()})
-    return bound
+    defaults = {argument.name: argument.default_value for argument in schema.arguments}
+    return {**defaults, **dict(zip(names, given, strict=False)), **named}
 
 
 def _any(item: Any, kind: type | tuple[type, ...]) -> bool:

@@ -48,6 +48,11 @@ class View:
         return tuple(self.size(dim) for dim in self.dims)
 
     @property
+    def order(self) -> tuple[int, ...]:
+        """The pieces of all dimensions."""
+        return tuple(piece for dim in self.dims for piece in dim)
+
+    @property
     def batch(self) -> int:
         """Samples."""
         return self.pieces[BATCH]
@@ -56,6 +61,11 @@ class View:
     def batch_dim(self) -> int | None:
         """The dimension that counts samples, or samples among others; None for a batch of 1 in none."""
         return next((index for index, dim in enumerate(self.dims) if BATCH in dim), None)
+
+    @property
+    def batch_leads(self) -> bool:
+        """Whether the first dimension counts samples and nothing else, or none counts the only one."""
+        return self.batch_dim is None or self.samples_only(0)
 
     def size(self, dim: Sequence[int]) -> int:
         """Elements of a group of pieces."""
@@ -115,14 +125,30 @@ class View:
 
         Then the elements have to be stored in this order first.
         """
-        view = self
-        while True:
-            try:
-                return replace(view, dims=_grouped(view, shape))
-            except _CutError as cut:
-                if not cut.sizes:
-                    return None
-                view = view.split_piece(cut.piece, *cut.sizes)
+        view, end, bounds = self, 0, list[tuple[int, int]]()
+        for wanted in shape:
+            left, start = wanted, end
+            while end < len(view.order):
+                piece = view.order[end]
+                size = view.pieces[piece]
+                if left < 2 and (end > start or size > 1):
+                    break
+                if left % size:
+                    if size % left or piece == BATCH:
+                        return None
+                    # What is left of the dimension is the outer part of the piece.
+                    view, size = view.split_piece(piece, left, size // left), left
+                left //= size
+                end += 1
+            if left > 1:
+                return None
+            bounds.append((start, end))
+        if view.size(view.order[end:]) > 1:
+            return None
+        groups = [view.order[start:end] for start, end in bounds]
+        # A single sample among other things is not told apart from them.
+        dims = (g if len(g) == 1 else tuple(p for p in g if view.pieces[p] > 1) for g in groups)
+        return replace(view, dims=tuple(dims))
 
 
 def neighbours(dims: Sequence[int]) -> list[list[int]]:
@@ -134,41 +160,3 @@ def neighbours(dims: Sequence[int]) -> list[list[int]]:
         else:
             groups.append([dim])
     return groups
-
-
-class _CutError(Exception):
-    """A piece must be cut into these sizes first; none: it cannot be."""
-
-    def __init__(self, piece: int = 0, sizes: Shape = ()) -> None:
-        super().__init__()
-        self.piece, self.sizes = piece, sizes
-
-
-def _grouped(view: View, shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """The pieces of each dimension of `shape`. Raises `_CutError`."""
-    flat = [piece for dim in view.dims for piece in dim]
-    place = 0
-    dims: list[tuple[int, ...]] = []
-    for wanted in shape:
-        group: list[int] = []
-        left = wanted
-        while place < len(flat) and (left > 1 or (not group and view.pieces[flat[place]] == 1)):
-            piece = flat[place]
-            size = view.pieces[piece]
-            if left % size:
-                # What is left of the dimension is the outer part of the piece, if it divides it.
-                raise (
-                    _CutError(piece, (left, size // left))
-                    if size % left == 0 and piece != BATCH
-                    else _CutError()
-                )
-            left //= size
-            group.append(piece)
-            place += 1
-        if left > 1:
-            raise _CutError()
-        # A single sample among other things is not told apart from them.
-        dims.append(tuple(group if len(group) == 1 else [p for p in group if view.pieces[p] > 1]))
-    if any(view.pieces[piece] > 1 for piece in flat[place:]):
-        raise _CutError()
-    return tuple(dims)

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from configs.errors import InputError, UnsupportedLayerError
-from configs.model_file import InputSpec, LossSpec, ModelSpec, OptimizerSpec
-from importers.graph.arranging import Site, in_order
-from importers.graph.draft import CHECKED, NO_FORM, CannotTakeError, Draft, Problem, model_name
-from importers.graph.node import Handler, Node, Unknown
+from configs.model_file import LossSpec, ModelSpec, OptimizerSpec
+from importers.graph.arranging import Site, as_seen
+from importers.graph.draft import CHECKED, NO_FORM, CannotTakeError, Draft, model_name
+from importers.graph.node import Handler, Node, Unknown, problem_of
 from importers.graph.onnx_folding import computed
 from importers.graph.onnx_fusion import fused
 from importers.graph.onnx_graph import OnnxGraph, OnnxNode
@@ -133,30 +133,13 @@ def _model(
     classes: int,
 ) -> ImportedModel:
     draft = reader.draft
-    words = [int(layer.attributes["vocabulary"]) for layer in draft.layers if layer.type == "embedding"]
-    first, *more = (
-        InputSpec(
-            name,
-            draft.tensors[name].shape[1:],
-            0 if draft.tensors[name].dtype.is_float else classes or min(words, default=2),
-        )
-        for name in draft.inputs
-    )
-    spec = ModelSpec(
-        name=model_name(graph.name),
+    spec = draft.model(
+        model_name(graph.name),
+        losses,
+        optimizer or OptimizerSpec("sgd", {"learning_rate": 0.01}, graph.path),
+        lambda word: classes or draft.smallest_table(word) or 2,
         description=f"imported from {graph.path}",
         source=graph.path,
-        input_shape=first.shape,
-        dataset="random",
-        loss=losses[0],
-        optimizer=optimizer or OptimizerSpec("sgd", {"learning_rate": 0.01}, graph.path),
-        batch=draft.tensors[first.name].shape[0],
-        layers=tuple(draft.layers),
-        where=graph.path,
-        input_classes=first.classes,
-        input_name=first.name,
-        more_inputs=tuple(more),
-        more_losses=tuple(losses[1:]),
     )
     nodes = len(graph.nodes) + len(graph.folded)
     read = {item.name for item in spec.inputs} | {str(item.label) for item in spec.losses if not item.target}
@@ -193,10 +176,9 @@ class ForwardReader:
             name: Constant(value) for name, value in (*graph.initializers.items(), *graph.folded.items())
         }
         for name, value in weights.items():
-            constant = self.places.constant(name, value)
             # A number alone is a constant that an exporter has put there, unless somebody says otherwise.
             asked = value.ndim > 0 if trained is None else name in trained
-            self.known[name] = replace(constant, trained=asked)
+            self.known[name] = Constant(value, self.places.places(name), asked)
 
     def read(self, loss: LossSpec | None) -> list[LossSpec]:
         """The losses of what the draft ends in. Raises UnsupportedLayerError, InputError."""
@@ -221,7 +203,7 @@ class ForwardReader:
             before = len(self.draft.layers)
             results = self._node(node)
             self.origin |= {layer.name: node for layer in self.draft.layers[before:]}
-            results = results if isinstance(results, list) else [results] * 1
+            results = results if isinstance(results, list) else [results]
             for index, name in enumerate(node.outputs):
                 self.known[name] = results[index] if index < len(results) else Unknown()
 
@@ -287,17 +269,12 @@ class ForwardReader:
         """The word of a tensor stored batch first."""
         path = self.graph.path
         try:
-            ordered = in_order(Site(self.draft, "output", path), output)
-            if ordered.batch_dim not in (0, None):
-                raise InputError(
-                    "its output does not have the batch first",
-                    where=path,
-                    cure="a Transpose that puts it first",
-                )
-            shape = ordered.shape if ordered.batch_dim == 0 else ordered.stored
-            return self.draft.reshaped(ordered.word, shape if len(shape) > 1 else (*shape, 1), "output", path)
+            if output.batch_leads:
+                return as_seen(Site(self.draft, "output", path), output)
         except CannotTakeError as error:
             raise InputError(f"its output: {error.reason}", where=path, cure="a network") from None
+        cure = "a Transpose that puts it first"
+        raise InputError("its output does not have the batch first", where=path, cure=cure)
 
     def _input(self, name: str) -> View:
         tensor = self.graph.tensor(name)
@@ -338,7 +315,7 @@ class ForwardReader:
             self._check(node, results)
             return results
         except CannotTakeError as error:
-            self._refuse(node, error.reason, error.nearest)
+            self.draft.problems.append(problem_of(self.graph, node, error))
         return Unknown()
 
     def _read(self, node: OnnxNode, arguments: Sequence[Any]) -> Node:
@@ -370,11 +347,6 @@ class ForwardReader:
                 f"gives {list(first.shape)}, and is said to give {said.shape_text}",
                 "the declared shape left out: onnx.shape_inference finds it",
             )
-
-    def _refuse(self, node: OnnxNode, reason: str, nearest: str = CHECKED) -> None:
-        tensor = self.graph.tensor(node.output(0))
-        shape = tensor.sizes if tensor.is_static else None
-        self.draft.problems.append(Problem(node.name, node.op, shape, reason, nearest))
 
     def _layer_name(self, node: OnnxNode) -> str:
         """That of the node; of a long path the end, which says most."""

@@ -36,19 +36,17 @@ def class_options(node: Attributes) -> dict[str, Any]:
 
 
 def _of_classes(node: Node) -> Any:
-    scores, kind, rank = node.view(), LOSSES[node.op], len(node.view().dims)
+    scores, kind, last = node.x, LOSSES[node.op], node.rank - 1
     hard = {"labels": "hard"} if kind == "cross_entropy" else {}
     terms = Terms((Term(kind, {**hard, **class_options(node)}, scores, node.view(1)),))
     if 1 not in node.used:
         return terms
-    classes_last = scores.swapped(1, rank - 1)
-    return [terms, row_softmax(node, classes_last, "log_softmax").swapped(1, rank - 1)]
+    return [terms, row_softmax(node, scores.swapped(1, last), "log_softmax").swapped(1, last)]
 
 
 def _reduced(node: Node) -> Terms | None:
-    view, kind = node.view(), node.op.removeprefix("Reduce").lower()
-    dims = reduced_axes(node, len(view.dims))
-    terms = met(node, view, dims, kind, keep=node.integer("keepdims", 1) and node.shape)
+    kind, dims = node.op.removeprefix("Reduce").lower(), reduced_axes(node, node.rank)
+    terms = met(node, node.x, dims, kind, keep=node.integer("keepdims", 1) and node.shape)
     return None if terms is None else _of_difference(node, terms)
 
 
@@ -67,16 +65,10 @@ def _of_difference(node: Node, terms: Terms) -> Terms:
 
 
 def _summed(node: Node) -> Terms | None:
-    total: Any = node.get(0)
-    for index in range(1, sum(isinstance(key, int) for key in node.arguments)):
-        total = None if total is None else added(total, node.get(index))
+    total, *others = node.inputs
+    for item in others:
+        total = None if total is None else added(total, item)
     return total if isinstance(total, Terms) else None
-
-
-def _alike(node: Node) -> Terms | None:
-    """The one number as it is."""
-    found = node.get(0)
-    return found if isinstance(found, Terms) else None
 
 
 _EITHER: Mapping[str, Callable[[Node], Terms | None]] = {
@@ -87,7 +79,7 @@ _EITHER: Mapping[str, Callable[[Node], Terms | None]] = {
     "Sub": lambda node: added(node.get(0), node.get(1), -1.0),
     "Mul": lambda node: multiplied(node.get(0), node.get(1)),
     "Div": lambda node: divided(node.get(0), node.get(1)),
-    **dict.fromkeys(("Identity", "Cast", "Squeeze", "Reshape"), _alike),
+    **dict.fromkeys(("Identity", "Cast", "Squeeze", "Reshape"), lambda node: multiplied(node.get(0), 1.0)),
     "Neg": lambda node: multiplied(node.get(0), -1.0),
 }
 

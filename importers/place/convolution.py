@@ -43,6 +43,12 @@ def short(values: Sequence[int]) -> int | list[int]:
     return int(values[0]) if len(set(values)) == 1 else [int(value) for value in values]
 
 
+def each(given: Any, count: int) -> list[int]:
+    """A number for each of so many, where all may be said as one."""
+    values = list(given) if isinstance(given, (list, tuple)) else [given]
+    return values * count if len(values) == 1 else values
+
+
 def rows_and_columns(values: Sequence[int], filler: int) -> Shape:
     """A number for each direction as (rows, columns); a sequence has one row."""
     return (filler, *values) if len(values) == 1 else tuple(values)

@@ -237,13 +237,15 @@ def quotient(site: Site, left: Any, right: Any) -> View:
     return pair(site, "multiply", left, Constant(np.asarray(1 / value, np.float32)))
 
 
+def power_of(exponent: float) -> tuple[str, dict[str, float]]:
+    """The layer for a power, and its options."""
+    return (POWERS[exponent], {}) if exponent in POWERS else ("power", {"exponent": float(exponent)})
+
+
 def power(site: Site, view: View, exponent: float) -> View:
     """Elements to the power of a number."""
-    if exponent == 1:
-        return view
-    if exponent in POWERS:
-        return applied(site, POWERS[exponent], view)
-    return applied(site, "power", view, {"exponent": float(exponent)})
+    kind, options = power_of(exponent)
+    return view if exponent == 1 else applied(site, kind, view, options)
 
 
 LEAST = float(np.finfo(np.float32).tiny)

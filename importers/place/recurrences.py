@@ -13,7 +13,7 @@ from importers.graph.draft import CannotTakeError
 from importers.graph.views import View
 from importers.graph.weights import Constant
 from importers.ops import GATES
-from importers.place.cutting import sliced
+from importers.place.moves import sliced
 
 
 def regated(kind: str, array: Any, *, back: bool = False) -> Any:

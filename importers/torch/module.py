@@ -14,14 +14,15 @@ from typing import Any
 
 from configs.dtypes import BY_NAME, FP32
 from configs.errors import InputError, UnsupportedLayerError
-from configs.model_file import InputSpec, LossSpec, ModelSpec
+from configs.model_file import LossSpec, ModelSpec
 from configs.suggest import suggestion
 from importers.extras import require_extra
+from importers.graph.arranging import Site, as_seen
 from importers.graph.draft import Draft, elements
 from importers.graph.node import Handler
 from importers.graph.terms import Term, Terms
 from importers.graph.torch_capture import capture
-from importers.graph.views import BATCH, View
+from importers.graph.views import View
 from importers.graph.weights import Given
 from importers.ops import NEAREST_ATEN
 from importers.place.losses import losses_of
@@ -30,7 +31,6 @@ from importers.torch import layers, moves, products, script_loss
 from importers.torch.losses import NEGATIVE_LOG, is_ours, loss_of
 from importers.torch.optimizers import TorchOptimizer, optimizer_of
 from importers.torch.script import Script
-from importers.torch.training import trained_names
 from trainlib.ir.numerics import rounded
 from trainlib.ir.steps import Array
 from trainlib.training.options import check_options
@@ -106,7 +106,7 @@ def from_torch(
         raise InputError(f"inputs of different batches: {text}", where=place, cure="as many samples of each")
     _refuse_averages(torch, module, place)
     dtype = _dtype(torch, module, inputs, place)
-    trained = trained_names(torch, module, optimizer)
+    trained = _trained(torch, module, optimizer)
     notes: list[str] = []
     script = None
     if is_ours(torch, loss):
@@ -134,23 +134,13 @@ def from_torch(
     taken = optimizer_of(torch, optimizer, module, draft.sources, lr_schedule, shared)
     if isinstance(optimizer, torch.optim.Optimizer) and optimizer.state:
         notes.append("the optimizer's moments are not taken over: they start at 0")
-    first, *more = _inputs(draft, place)
-    spec = ModelSpec(
-        name=title,
+    spec = draft.model(
+        title,
+        losses,
+        taken.spec(1) if isinstance(taken, TorchOptimizer) else taken,
+        lambda word: _classes(draft, word),
         description=f"{type(module).__name__}, {'training' if module.training else 'evaluation'} mode",
         source=f"captured from {place} by torch.export",
-        input_shape=first.shape,
-        dataset="random",
-        loss=losses[0],
-        optimizer=taken.spec(1) if isinstance(taken, TorchOptimizer) else taken,
-        batch=draft.tensors[first.name].shape[0],
-        layers=tuple(draft.layers),
-        where=place,
-        dtype=BY_NAME[dtype].word,
-        input_classes=first.classes,
-        input_name=first.name,
-        more_inputs=tuple(more),
-        more_losses=tuple(losses[1:]),
     )
     check_options(spec)
     values = {
@@ -159,6 +149,19 @@ def from_torch(
     }
     known = taken if isinstance(taken, TorchOptimizer) else None
     return ImportedModel(spec, values, dict(draft.sources), tuple(notes), known, script)
+
+
+def _trained(torch: Any, module: Any, optimizer: Any) -> frozenset[str]:
+    """Names of the parameters that are trained: those that require a gradient and that the optimizer has."""
+    named = {
+        name: parameter
+        for name, parameter in module.named_parameters(remove_duplicate=False)
+        if parameter.requires_grad
+    }
+    if isinstance(optimizer, torch.optim.Optimizer):
+        has = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        named = {name: parameter for name, parameter in named.items() if id(parameter) in has}
+    return frozenset(named)
 
 
 def _refuse_averages(torch: Any, module: Any, place: str) -> None:
@@ -223,16 +226,13 @@ def _end(draft: Draft, output: View, place: str) -> str:
 
 def _stored(draft: Draft, output: View, place: str) -> str:
     """The word of a tensor stored as it is seen, the batch in front."""
-    if output.batch_dim not in (0, None) or (output.batch_dim == 0 and output.dims[0] != (BATCH,)):
+    if not output.batch_leads:
         raise UnsupportedLayerError(
             f"forward returns {list(output.shape)}, with the samples not in the first dimension",
             where=place,
             cure="batch first",
         )
-    groups = [dim for dim in output.dims if dim and BATCH not in dim]
-    word = draft.stored(output, groups, "output")
-    shape = tuple(size for index, size in enumerate(output.shape) if index != output.batch_dim)
-    return draft.reshaped(word, (output.batch, *(shape or (1,))), "output")
+    return as_seen(Site(draft, "output", place), output)
 
 
 def _losses(draft: Draft, output: View | Terms, place: str) -> tuple[list[LossSpec], str | None]:
@@ -245,29 +245,16 @@ def _losses(draft: Draft, output: View | Terms, place: str) -> tuple[list[LossSp
     return losses, next(iter(labels), None)
 
 
-def _inputs(draft: Draft, place: str) -> list[InputSpec]:
-    return [
-        InputSpec(word, draft.tensors[word].shape[1:], _classes(draft, word, place)) for word in draft.inputs
-    ]
-
-
-def _classes(draft: Draft, word: str, place: str) -> int:
-    """Of an integer input: the smallest table that is read by it; 0 for floats."""
-    if draft.tensors[word].dtype != "int32":
-        return 0
-    tables = [
-        int(layer.attributes["vocabulary"])
-        for layer in draft.layers
-        if layer.type == "embedding"
-        and (len(draft.inputs) == 1 or draft.root((layer.inputs or ("",))[0]) == word)
-    ]
-    if not tables:
+def _classes(draft: Draft, word: str) -> int:
+    """Of an input of integers, which a table has to read."""
+    rows = draft.smallest_table(word)
+    if rows is None:
         raise UnsupportedLayerError(
             "an input of integers that no embedding reads",
-            where=place,
+            where=draft.where,
             cure="torch.nn.Embedding first, or an input of floats",
         )
-    return min(tables)
+    return rows
 
 
 # A module in a file

@@ -18,24 +18,7 @@ from importers.graph.terms import Term, Terms
 from importers.graph.views import View
 from importers.place.losses import added, divided, either, met, multiplied
 from importers.place.pairs import applied, difference, power
-from importers.torch.losses import spec_of
-
-_LOSSES: Mapping[str, str] = {
-    "binary_cross_entropy": "binary_cross_entropy",
-    "binary_cross_entropy_with_logits": "binary_cross_entropy_with_logits",
-    "cross_entropy_loss": "cross_entropy",
-    "hinge_embedding_loss": "hinge_embedding_loss",
-    "huber_loss": "huber_loss",
-    "kl_div": "kl_div",
-    "l1_loss": "l1_loss",
-    "mse_loss": "mse_loss",
-    "nll_loss": "nll_loss",
-    "nll_loss_nd": "nll_loss",
-    "poisson_nll_loss": "poisson_nll_loss",
-    "smooth_l1_loss": "smooth_l1_loss",
-    "soft_margin_loss": "soft_margin_loss",
-}
-"""ATen op -> function of torch.nn.functional, which `losses` knows."""
+from importers.torch.losses import LOSSES, spec_of
 
 TAKEN_APART = (
     "cosine_embedding_loss",
@@ -67,14 +50,14 @@ def handlers(plain: Mapping[str, Handler]) -> dict[str, Handler]:
     return {
         **plain,
         **{op: either(special, plain.get(op)) for op, special in ways.items()},
-        **dict.fromkeys(_LOSSES, _loss),
+        **dict.fromkeys(LOSSES, _loss),
         "broadcast_tensors": _alike,
         **{op: either(_detached, plain[op]) for op in ("detach", "detach_")},
     }
 
 
 def _reduced(node: Node) -> Terms | None:
-    view, dims = node.view("self"), node.get("dim")
+    view, dims = node.x, node.get("dim")
     over = range(len(view.dims)) if dims is None else [dim % len(view.dims) for dim in _listed(dims)]
     return met(node, view, over, node.op, keep=node.get("keepdim"))
 
@@ -98,7 +81,7 @@ def _divided(node: Node) -> Terms | None:
 
 def _detached(node: Node) -> View | None:
     """An output that a loss compares with, or that no parameter before it is trained by."""
-    return node.view("self") if node.only_compared or "self" not in node.moving else None
+    return node.x if node.only_compared or "self" not in node.moving else None
 
 
 def _alike(node: Node) -> Any:
@@ -127,7 +110,7 @@ def _loss(node: Node) -> Terms:
         if said.get(key) is not None:
             said[key] = torch.from_numpy(node.needed(key).value)
     try:
-        spec = spec_of(torch, _LOSSES[node.op], said, view.shape)
+        spec = spec_of(torch, node.op, said, view.shape)
     except UnsupportedLayerError as error:
         raise CannotTakeError(error.message, error.cure or "") from None
     options = dict(spec.options)

@@ -12,6 +12,7 @@ import numpy as np
 from configs.model_file import LossSpec
 from importers.graph.draft import CannotTakeError
 from importers.graph.onnx_graph import OnnxNode
+from importers.onnx.layers import check_recurrent
 from importers.onnx.losses import class_options
 from importers.ops import GATES
 from importers.training.draft import Kept
@@ -113,14 +114,12 @@ def _recurrent(item: TrainingNode) -> None:
     draft, x, kind = item.draft, item.read(0), _kind(item)
     length, batch, features = draft.shape(x)
     hidden = item.integer("hidden_size", item.shape(2)[2])
-    before = kind == "gru" and not item.integer("linear_before_reset", 0)
-    if item.text("direction", "forward") != "forward" or before:
-        raise CannotTakeError("another recurrence than PyTorch's", "direction forward, linear_before_reset=1")
+    check_recurrent(item, kind, length)
+    if item.text("direction", "forward") != "forward":
+        raise CannotTakeError("another direction", "direction forward")
     states = [item.node.input(index) for index in ((5, 6) if kind == "lstm" else (5,))]
     if any(name and (name not in draft.constants or draft.constants[name].any()) for name in states):
         raise CannotTakeError("an initial state that is not zeros", "zeros")
-    if item.has(7):
-        raise CannotTakeError("peepholes", "no input P")
     roles = {"x": turned(item, x, (1, 0, 2), "_x")}
     roles["wx"], roles["wh"] = (
         _to_ours(item, kind, item.read(at), word) for at, word in ((1, "wx"), (2, "wh"))
@@ -131,7 +130,7 @@ def _recurrent(item: TrainingNode) -> None:
         for role, half in zip(("bx", "bh"), halves, strict=True):
             roles[role] = _to_ours(item, kind, half, role)
     plan = draft.plan(kind, {"hidden": hidden, "bias": item.has(3)}, [(batch, length, features)])
-    roles["y"] = draft.made(f"{item.site}.y", item.node, (batch, length, hidden))
+    roles["y"] = item.made(f"{item.site}.y", (batch, length, hidden))
     roles |= item.saved(plan, *(role for role in plan.saved if role not in _GRADIENTS))
     item.apply(kind, "FW", roles, plan)
     whole = turned(item, roles["y"], (1, 0, 2), "_y")
@@ -185,16 +184,16 @@ def _recurrent_grad(item: TrainingNode) -> None:
     batch, length, hidden = draft.shape(roles["y"])
     roles["dy"] = _arriving(item, arriving, (length, batch, hidden))
     for role in filter(plan.saved.__contains__, _GRADIENTS):
-        roles[role] = draft.made(f"{item.site}.{role}", item.node, plan.saved[role].shape)
+        roles[role] = item.made(f"{item.site}.{role}", plan.saved[role].shape)
     item.apply(kind, "BPTT", roles, plan)
     for role in ("wx", "wh", "bx", "bh"):
         if role in roles:
-            roles[f"d{role}"] = draft.made(f"{item.site}.d{role}", item.node, draft.shape(roles[role]))
+            roles[f"d{role}"] = item.made(f"{item.site}.d{role}", draft.shape(roles[role]))
     item.apply(kind, "WG_X", roles, plan)
     item.apply(kind, "WG", roles, plan)
     if item.out(0):
         features = plan.attributes["features"]
-        dx = draft.made(f"{item.site}.dx", item.node, (batch, length, features))
+        dx = item.made(f"{item.site}.dx", (batch, length, features))
         item.apply(kind, "IG", {**roles, "dx": dx}, plan)
         item.give(turned(item, dx, (1, 0, 2), "_dx"))
     for index, role in ((1, "wx"), (2, "wh")):
@@ -216,7 +215,7 @@ def _arriving(item: TrainingNode, index: int, shape: Shape) -> str:
         options = {"axis": 0, "start": length - 1, "stop": length}
         plan = draft.plan("slice", options, [(batch, length, hidden)])
         last = draft.view(item.read(index + 1), (batch, 1, hidden))
-        found.append(draft.made(f"{item.site}.dlast", item.node, (batch, length, hidden)))
+        found.append(item.made(f"{item.site}.dlast", (batch, length, hidden)))
         item.apply("slice", "IG", {"dy": last, "dx": found[-1]}, plan)
     if not found:
         raise CannotTakeError("no gradient of its output", "that of all states, or of the last one")

@@ -24,9 +24,7 @@ from trainlib.primitives.definition import (
     VARIANT,
     LayerPrimitive,
     OptimizerPrimitive,
-    Output,
     Random,
-    Shape,
     Step,
 )
 from trainlib.registry import layer_primitive
@@ -216,10 +214,8 @@ class GraphBuilder:
     def _add_tensors(self, layer: BuiltLayer) -> None:
         spec, plan, roles = layer.spec, layer.plan, layer.roles
         source = self.tensors[roles["x"]]
-        outputs: dict[str, Shape | Output] = {"y": plan.output, **plan.outputs}
-        layer.outputs = tuple(outputs)
-        for number, (role, output) in enumerate(outputs.items()):
-            given = output if isinstance(output, Output) else Output(output)
+        layer.outputs = tuple(plan.results)
+        for number, (role, given) in enumerate(plan.results.items()):
             dtype = given.dtype or layer.dtype
             name = f"{spec.name}.out{number or ''}"
             layout = given.layout or source.layout
