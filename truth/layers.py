@@ -92,14 +92,6 @@ def _sides(value: Any) -> tuple[int, int, int, int]:
 # Windows
 
 
-def _convolution(
-    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
-) -> Any:
-    up, down, left, right = _sides(padding)
-    padded = fn.pad(x, (left, right, up, down))
-    return fn.conv2d(padded, weight, bias, _two(stride), 0, _two(dilation), groups)
-
-
 @_entry("conv2d", parameters=_with_bias("weight"), layouts=BOTH)
 def _conv2d(
     x: Inputs,
@@ -115,23 +107,15 @@ def _conv2d(
     im2col: str = "cores",
 ) -> Any:
     weight = _shaped(own, "weight", out_channels, x[0].shape[1] // groups, *_two(kernel))
-    return _convolution(x[0], weight, own.get("bias"), stride, padding, dilation, groups)
+    up, down, left, right = _sides(padding)
+    padded = fn.pad(x[0], (left, right, up, down))
+    return fn.conv2d(padded, weight, own.get("bias"), _two(stride), 0, _two(dilation), groups)
 
 
 @_entry("depthwise", parameters=_with_bias("weight"), layouts=BOTH)
-def _depthwise(
-    x: Inputs,
-    own: Own,
-    *,
-    kernel: Any,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    bias: bool = False,
-) -> Any:
+def _depthwise(x: Inputs, own: Own, **options: Any) -> Any:
     channels = x[0].shape[1]
-    weight = _shaped(own, "weight", channels, 1, *_two(kernel))
-    return _convolution(x[0], weight, own.get("bias"), stride, padding, dilation, channels)
+    return _conv2d(x, own, out_channels=channels, groups=channels, **options)
 
 
 @_entry("pointwise", parameters=_with_bias("weight"), layouts=BOTH)
@@ -204,9 +188,7 @@ def _max_pool2d(x: Inputs, own: Own, *, kernel: Any, stride: Any = None, padding
     return {"out": y, "argmax": rows * x[0].shape[3] + columns}
 
 
-@_entry("global_avg_pool")
-def _global_avg_pool(x: Inputs, own: Own) -> Any:
-    return x[0].mean(dim=(2, 3), keepdim=True)
+_entry("global_avg_pool")(lambda x, own: x[0].mean(dim=(2, 3), keepdim=True))
 
 
 @_entry("interpolation")
@@ -273,9 +255,9 @@ def _mhsa(x: Inputs, own: Own, *, heads: int, features: int | None = None, bias:
     return fn.linear(mixed.reshape(samples, length, inner), _shaped(own, "wo", width, inner), own.get("bo"))
 
 
-@_entry("position", parameters=lambda options: ("weight",), layouts=None)
-def _position(x: Inputs, own: Own) -> Any:
-    return x[0] + _shaped(own, "weight", *x[0].shape[1:])
+_entry("position", parameters=lambda options: ("weight",), layouts=None)(
+    lambda x, own: x[0] + _shaped(own, "weight", *x[0].shape[1:])
+)
 
 
 @_entry("class_token", parameters=lambda options: ("weight",), layouts=None)
@@ -284,9 +266,9 @@ def _class_token(x: Inputs, own: Own) -> Any:
     return torch.cat([token.expand(len(x[0]), 1, -1), x[0]], dim=1)
 
 
-@_entry("parameter", parameters=lambda options: ("weight",), layouts=None)
-def _parameter(x: Inputs, own: Own, *, shape: Sequence[int]) -> Any:
-    return _shaped(own, "weight", *shape).expand(len(x[0]), *shape)
+_entry("parameter", parameters=lambda options: ("weight",), layouts=None)(
+    lambda x, own, *, shape: _shaped(own, "weight", *shape).expand(len(x[0]), *shape)
+)
 
 
 # Recurrent: the weights are stored [inputs, gates].
@@ -523,14 +505,12 @@ def _axes(axes: Sequence[int]) -> tuple[int, ...]:
     return tuple(1 + axis for axis in sorted(axes))
 
 
-@_entry("reduce_mean")
-def _reduce_mean(x: Inputs, own: Own, *, axes: Sequence[int], keep_dims: bool = False) -> Any:
-    return torch.mean(x[0], dim=_axes(axes), keepdim=keep_dims)
-
-
-@_entry("reduce_sum")
-def _reduce_sum(x: Inputs, own: Own, *, axes: Sequence[int], keep_dims: bool = False) -> Any:
-    return torch.sum(x[0], dim=_axes(axes), keepdim=keep_dims)
+_entry("reduce_mean")(
+    lambda x, own, *, axes, keep_dims=False: torch.mean(x[0], dim=_axes(axes), keepdim=keep_dims)
+)
+_entry("reduce_sum")(
+    lambda x, own, *, axes, keep_dims=False: torch.sum(x[0], dim=_axes(axes), keepdim=keep_dims)
+)
 
 
 def _extremum(word: str) -> Callable[..., Any]:
@@ -554,50 +534,10 @@ LAYERS["reduce_min"] = Layer(_extremum("min"))
 # Moving data
 
 
-@_entry("flatten", view=True)
-def _flatten(x: Inputs, own: Own) -> Any:
-    return x[0].flatten(1)
-
-
-@_entry("reshape", view=True)
-def _reshape(x: Inputs, own: Own, *, shape: Sequence[int]) -> Any:
-    return x[0].reshape(len(x[0]), *shape)
-
-
 @_entry("broadcast_add", layouts=None)
 def _broadcast_add(x: Inputs, own: Own) -> Any:
     axes = max(item.ndim for item in x) - 1
     return _aligned(x[0], axes) + _aligned(x[1], axes)
-
-
-@_entry("expand", layouts=None)
-def _expand(x: Inputs, own: Own, *, shape: Sequence[int]) -> Any:
-    return _aligned(x[0], len(shape)).expand(-1, *shape)
-
-
-@_entry("concat")
-def _concat(x: Inputs, own: Own, *, axis: int = 0) -> Any:
-    return torch.cat(list(x), dim=1 + axis)
-
-
-@_entry("split")
-def _split(x: Inputs, own: Own, *, sizes: Sequence[int], axis: int = 0) -> Any:
-    return torch.split(x[0], list(sizes), dim=1 + axis)
-
-
-@_entry("slice")
-def _slice(x: Inputs, own: Own, *, stop: int, axis: int = 0, start: int = 0) -> Any:
-    return x[0].narrow(1 + axis, start, stop - start)
-
-
-@_entry("flip")
-def _flip(x: Inputs, own: Own, *, axes: Sequence[int]) -> Any:
-    return torch.flip(x[0], _axes(axes))
-
-
-@_entry("transpose")
-def _transpose(x: Inputs, own: Own, *, axes: Sequence[int]) -> Any:
-    return x[0].permute(0, *(1 + axis for axis in axes))
 
 
 @_entry("pad")
@@ -605,14 +545,18 @@ def _pad(x: Inputs, own: Own, *, pads: Sequence[Sequence[int]], value: float = 0
     return fn.pad(x[0], [width for before, after in reversed(pads) for width in (before, after)], value=value)
 
 
+_entry("flatten", view=True)(lambda x, own: x[0].flatten(1))
+_entry("reshape", view=True)(lambda x, own, *, shape: x[0].reshape(len(x[0]), *shape))
+_entry("expand", layouts=None)(lambda x, own, *, shape: _aligned(x[0], len(shape)).expand(-1, *shape))
+_entry("concat")(lambda x, own, *, axis=0: torch.cat(list(x), dim=1 + axis))
+_entry("split")(lambda x, own, *, sizes, axis=0: torch.split(x[0], list(sizes), dim=1 + axis))
+_entry("slice")(lambda x, own, *, stop, axis=0, start=0: x[0].narrow(1 + axis, start, stop - start))
+_entry("flip")(lambda x, own, *, axes: torch.flip(x[0], _axes(axes)))
+_entry("transpose")(lambda x, own, *, axes: x[0].permute(0, *(1 + axis for axis in axes)))
+
 # Put in by the machine where a layer wants another format or order
 
-
-@_entry("cast", layouts=None)
-def _cast(x: Inputs, own: Own, *, to: str) -> Any:
-    return x[0]
-
-
-@_entry("layout", layouts=None)
-def _layout(x: Inputs, own: Own, *, to: str) -> Any:
-    return x[0].permute(0, 2, 3, 1) if to == "HWC" else x[0].permute(0, 3, 1, 2)
+_entry("cast", layouts=None)(lambda x, own, *, to: x[0])
+_entry("layout", layouts=None)(
+    lambda x, own, *, to: x[0].permute(0, 2, 3, 1) if to == "HWC" else x[0].permute(0, 3, 1, 2)
+)

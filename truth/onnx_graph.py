@@ -88,14 +88,8 @@ _ALONE = {
 _FUNCTIONAL = {"HardSwish": "hardswish", "Softplus": "softplus", "Mish": "mish", "Softsign": "softsign"}
 
 
-@_op(*_ALONE)
-def _alone(n: _Node) -> Any:
-    return getattr(n.torch, _ALONE[n.op])(n.x)
-
-
-@_op(*_FUNCTIONAL)
-def _functional(n: _Node) -> Any:
-    return getattr(n.torch.nn.functional, _FUNCTIONAL[n.op])(n.x)
+_op(*_ALONE)(lambda n: getattr(n.torch, _ALONE[n.op])(n.x))
+_op(*_FUNCTIONAL)(lambda n: getattr(n.torch.nn.functional, _FUNCTIONAL[n.op])(n.x))
 
 
 @_op("Shrink")
@@ -142,10 +136,7 @@ def _gelu(n: _Node) -> Any:
     return 0.5 * x * (1 + t.erf(x / math.sqrt(2)))
 
 
-@_op("Clip")
-def _clip(n: _Node) -> Any:
-    low, high = n.number("min", 1, -math.inf), n.number("max", 2, math.inf)
-    return n.torch.clamp(n.x, low, high)
+_op("Clip")(lambda n: n.torch.clamp(n.x, n.number("min", 1, -math.inf), n.number("max", 2, math.inf)))
 
 
 _PAIRS = {
@@ -163,9 +154,7 @@ _PAIRS = {
 }
 
 
-@_op(*_PAIRS)
-def _pair(n: _Node) -> Any:
-    return reduce(getattr(n.torch, _PAIRS[n.op]), n.inputs)
+_op(*_PAIRS)(lambda n: reduce(getattr(n.torch, _PAIRS[n.op]), n.inputs))
 
 
 @_op("Div", "Mod")
@@ -176,9 +165,7 @@ def _divided(n: _Node) -> Any:
     return n.torch.div(*n.inputs, rounding_mode=rounding)
 
 
-@_op("Where")
-def _where(n: _Node) -> Any:
-    return n.torch.where(*n.inputs)
+_op("Where")(lambda n: n.torch.where(*n.inputs))
 
 
 @_op("Cast", "CastLike")
@@ -265,19 +252,9 @@ def _squeeze(n: _Node) -> Any:
     return x
 
 
-@_op("Transpose")
-def _transpose(n: _Node) -> Any:
-    return n.x.permute(n.get("perm", list(range(n.x.dim()))[::-1]))
-
-
-@_op("Expand")
-def _expand(n: _Node) -> Any:
-    return n.x.expand(n.torch.broadcast_shapes(n.x.shape, tuple(n.at(1).tolist())))
-
-
-@_op("Tile")
-def _tile(n: _Node) -> Any:
-    return n.x.repeat(n.at(1).tolist())
+_op("Transpose")(lambda n: n.x.permute(n.get("perm", list(range(n.x.dim()))[::-1])))
+_op("Expand")(lambda n: n.x.expand(n.torch.broadcast_shapes(n.x.shape, tuple(n.at(1).tolist()))))
+_op("Tile")(lambda n: n.x.repeat(n.at(1).tolist()))
 
 
 @_op("Slice")
@@ -390,18 +367,15 @@ def _reduce(n: _Node) -> Any:
     if n.op in _MADE:
         return _MADE[n.op](n.x, dims, keep)
     if n.op == "ReduceProd":
-        found = n.x
-        for dim in sorted(dims, reverse=True):
-            found = found.prod(dim, keepdim=keep)
-        return found
+        return reduce(lambda x, dim: x.prod(dim, keepdim=keep), sorted(dims, reverse=True), n.x)
     name = {"ReduceMean": "mean", "ReduceSum": "sum", "ReduceMax": "amax", "ReduceMin": "amin"}[n.op]
     return getattr(n.torch, name)(n.x, dims, keepdim=keep)
 
 
-@_op("LpNormalization")
-def _lp_normalization(n: _Node) -> Any:
-    # Zeros stay zeros.
-    return n.torch.nn.functional.normalize(n.x, n.get("p", 2), n.get("axis", -1), eps=1e-18)
+# Zeros stay zeros.
+_op("LpNormalization")(
+    lambda n: n.torch.nn.functional.normalize(n.x, n.get("p", 2), n.get("axis", -1), eps=1e-18)
+)
 
 
 @_op("LRN")
@@ -454,9 +428,7 @@ def _matmul(n: _Node) -> Any:
     return n.get("alpha", 1.0) * (sides[0] @ sides[1])
 
 
-@_op("Einsum")
-def _einsum(n: _Node) -> Any:
-    return n.torch.einsum(n.get("equation"), *n.inputs)
+_op("Einsum")(lambda n: n.torch.einsum(n.get("equation"), *n.inputs))
 
 
 # Windows
@@ -885,12 +857,10 @@ class Computed:
             return item.s.decode()
         if item.type == AttributeProto.STRINGS:
             return [word.decode() for word in item.strings]
-        single = {AttributeProto.FLOAT: "f", AttributeProto.INT: "i"}
-        many = {AttributeProto.FLOATS: "floats", AttributeProto.INTS: "ints"}
-        if item.type in single:
-            return getattr(item, single[item.type])
-        if item.type in many:
-            return list(getattr(item, many[item.type]))
+        if item.type in (AttributeProto.FLOAT, AttributeProto.INT):
+            return item.f if item.type == AttributeProto.FLOAT else item.i
+        if item.type in (AttributeProto.FLOATS, AttributeProto.INTS):
+            return list(item.floats if item.type == AttributeProto.FLOATS else item.ints)
         raise CannotComputeError(f"attribute {item.name}")
 
     def output(self) -> Any:
