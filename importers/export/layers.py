@@ -187,7 +187,9 @@ def _recurrent(layer: Layer) -> None:
     weights = [layer.weight(role, role, lambda array: gates(array.T)) for role in ("wx", "wh")]
     bias = ""
     if "bx" in layer.parameters:
-        bias = layer.joined("bias", lambda own: np.concatenate([gates(own["bx"]), gates(own["bh"])], axis=1))
+        bias = layer.joined(
+            "bias", lambda arrays: np.concatenate([gates(arrays["bx"]), gates(arrays["bh"])], axis=1)
+        )
     states = [
         layer.reshaped(tensor, (1, batch, hidden), f"state{number}")
         for number, tensor in enumerate(layer.inputs[1:])

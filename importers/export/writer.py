@@ -261,19 +261,19 @@ class _Owners:
 
     def of(self, layer: LayerSpec, plan: LayerPlan) -> dict[str, str]:
         """The tensors of a layer by role; another layer's where it says so."""
-        lent, found = layer.weights_of, {}
+        lent, tensors = layer.weights_of, {}
         for role, item in plan.stored.items():
             name = PARAMETER_NAMES.get(role, role)
             word = lent if isinstance(lent, str) else (lent or {}).get(name, layer.name)
-            own = f"{layer.name}.{name}"
-            tensor = self._tensors.get(word if "." in word else f"{word}.{name}", own)
-            self._tensors[own] = found[role] = tensor
+            named = f"{layer.name}.{name}"
+            tensor = self._tensors.get(word if "." in word else f"{word}.{name}", named)
+            self._tensors[named] = tensors[role] = tensor
             if tensor not in self.values:
                 self.values[tensor] = self.start(tensor, item.shape)
                 if self._shares:
                     first = sum(array.size for array in self.places.values())
                     self.places[tensor] = first + np.arange(prod(item.shape)).reshape(item.shape)
-        return found
+        return tensors
 
 
 def _word(word: str) -> str:
@@ -305,14 +305,14 @@ def _write(site: Layer) -> None:
     assert site.written == sum(value.size for value in site.parameters.values()), site.name
 
 
-def merged(own: OwnModel, spec: ModelSpec) -> ModelSpec:
+def merged(written: OwnModel, spec: ModelSpec) -> ModelSpec:
     """A graph changed by others, read as any; name, loss, optimizer, and samples of that shape are kept."""
-    same = spec.input_shape == own.spec.input_shape
-    kept = spec if spec.more_losses or own.spec.more_losses else own.spec
+    same = spec.input_shape == written.spec.input_shape
+    kept = spec if spec.more_losses or written.spec.more_losses else written.spec
     return replace(
         spec,
-        name=own.spec.name,
+        name=written.spec.name,
         loss=kept.loss,
-        optimizer=own.spec.optimizer,
-        dataset=own.spec.dataset if same else spec.dataset,
+        optimizer=written.spec.optimizer,
+        dataset=written.spec.dataset if same else spec.dataset,
     )

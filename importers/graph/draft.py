@@ -164,10 +164,10 @@ class Draft:
             tensor = _tensor(name, role)
             if role in plan.parameters:
                 self._parameters.add(tensor)
-            found = self.weights.given(item)
-            self.values[tensor] = np.ascontiguousarray(found.value)
-            if found.source:
-                self.sources[tensor] = found
+            given_start = self.weights.given(item)
+            self.values[tensor] = np.ascontiguousarray(given_start.value)
+            if given_start.source:
+                self.sources[tensor] = given_start
         said = _said(primitive, spec.attributes)
         self.layers.append(replace(spec, attributes=said, trainable=_trainable(primitive, plan, starts)))
         made = results_of(name, plan, dtype_of(self.dtype))
@@ -309,8 +309,8 @@ class Draft:
         lender, _, theirs = owner.partition(".")
         index = next(index for index, layer in enumerate(self.layers) if layer.name == name)
         layer = self.layers[index]
-        known = layer.weights_of if isinstance(layer.weights_of, Mapping) else {}
-        lent = {**known, parameter: lender if parameter == theirs else owner}
+        before = layer.weights_of if isinstance(layer.weights_of, Mapping) else {}
+        lent = {**before, parameter: lender if parameter == theirs else owner}
         self.layers[index] = replace(layer, weights_of=lent)
         del self.values[tensor], self.sources[tensor]
 

@@ -162,10 +162,10 @@ class Node(Site, Attributes):
         """An argument that must be an activation."""
         return self.as_view(self.get(key), key)
 
-    def as_view(self, found: Any, key: Key = "") -> View:
+    def as_view(self, argument: Any, key: Key = "") -> View:
         """`found`, which must be an activation."""
-        if isinstance(found, View):
-            return found
+        if isinstance(argument, View):
+            return argument
         if isinstance(key, int):
             raise CannotTakeError(
                 f"its input {key} does not depend on the network's input",
@@ -179,10 +179,10 @@ class Node(Site, Attributes):
         """An argument that must be constant; None if it is left out."""
         return self.as_constant(self.get(key), key)
 
-    def as_constant(self, found: Any, key: Key = "weight") -> Constant | None:
+    def as_constant(self, argument: Any, key: Key = "weight") -> Constant | None:
         """`found`, which must be constant or None."""
-        if found is None or isinstance(found, Constant):
-            return found
+        if argument is None or isinstance(argument, Constant):
+            return argument
         if isinstance(key, int):
             raise CannotTakeError(f"its input {key} is computed from the input", "a constant")
         raise CannotTakeError(f"its {key} is computed from the input", "a parameter of the module")

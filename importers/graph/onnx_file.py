@@ -75,7 +75,7 @@ def load_onnx(
     nodes = _sorted(nodes, {*fed, *initializers}, where)
     _check_names(nodes, fed, initializers, [value.name for value in graph.output], where)
     _set_input_shapes(graph, fed, batch, dict(input_shapes or {}), where)
-    found = OnnxGraph(
+    read = OnnxGraph(
         name=_name(file),
         path=where,
         opset=opset,
@@ -85,7 +85,7 @@ def load_onnx(
         outputs=tuple(value.name for value in graph.output),
         initializers=initializers,
     )
-    return fold_constants(found)
+    return fold_constants(read)
 
 
 def _name(file: Path) -> str:
@@ -164,14 +164,14 @@ def initializers_of(graph: onnx.GraphProto, file: Path) -> dict[str, Array]:
             str(file),
             "save it with dense ones",
         )
-    found: dict[str, Array] = {}
+    values: dict[str, Array] = {}
     for proto in graph.initializer:
         if not proto.name:
             raise _wrong("an initializer has no name", str(file), "a name for each")
-        if proto.name in found:
+        if proto.name in values:
             raise _wrong(f"two initializers are called '{proto.name}'", str(file), "rename one of them")
-        found[proto.name] = _array(proto, file)
-    return found
+        values[proto.name] = _array(proto, file)
+    return values
 
 
 def _array(proto: onnx.TensorProto, file: Path) -> Array:
@@ -336,17 +336,17 @@ def _check_names(
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise _wrong(f"two {what} are called '{twice}'", where, "rename one of them")
-    known = {*fed, *initializers, *(name for node in nodes for name in node.outputs)}
+    written = {*fed, *initializers, *(name for node in nodes for name in node.outputs)}
     for node in nodes:
         for name in filter(None, node.inputs):
-            if name not in known:
+            if name not in written:
                 raise _wrong(
                     f"reads '{name}', which nothing writes",
                     f"{where}: node '{node.name}' ({node.op})",
                     "a graph that is whole",
                 )
     for name in outputs:
-        if name not in known:
+        if name not in written:
             raise _wrong(f"nothing writes its output '{name}'", where, "a graph that is whole")
 
 
@@ -413,14 +413,14 @@ def _tensors(
         if initializers[proto.name].nbytes > INFERENCE_BYTES:
             for data in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data"):
                 proto.ClearField(data)
-    found = {name: OnnxTensor(name, value.shape, value.dtype.name) for name, value in initializers.items()}
+    tensors = {name: OnnxTensor(name, value.shape, value.dtype.name) for name, value in initializers.items()}
     # Later ones win: what is declared of an output is wrong in some files ([1] for every gradient of a bias).
     for value in (*light.graph.output, *light.graph.value_info, *_inferred(light), *light.graph.input):
         if value.name not in initializers and value.type.WhichOneof("value") == "tensor_type":
             tensor = _tensor(value, where)
-            if tensor.is_static or value.name not in found or not found[value.name].is_static:
-                found[value.name] = tensor
-    return found
+            if tensor.is_static or value.name not in tensors or not tensors[value.name].is_static:
+                tensors[value.name] = tensor
+    return tensors
 
 
 def _inferred(light: onnx.ModelProto) -> list[onnx.ValueInfoProto]:

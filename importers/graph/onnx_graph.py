@@ -118,9 +118,9 @@ class OnnxGraph:
     @property
     def readers(self) -> dict[str, list[OnnxNode]]:
         """Tensor -> the nodes that read it, in order; each once."""
-        found: dict[str, list[OnnxNode]] = {}
+        readers: dict[str, list[OnnxNode]] = {}
         for node in self.nodes:
             for name in dict.fromkeys(node.inputs):
                 if name:
-                    found.setdefault(name, []).append(node)
-        return found
+                    readers.setdefault(name, []).append(node)
+        return readers

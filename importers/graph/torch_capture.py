@@ -156,7 +156,7 @@ def capture(
     places = WeightNumbers.of({name: tuple(item.shape) for name, item in tensors.items()})
     draft = Draft(where, dtype, places)
     reader = _Reader(torch, draft, handlers, nearest)
-    known = reader.known
+    made = reader.known
     calls = 0
     fed = [item.arg.name for item in signature.input_specs if item.kind.name == "USER_INPUT"]
     fed = [node.name for node in graph.nodes if node.name in fed and shape_of(node) is not None]
@@ -165,20 +165,20 @@ def capture(
             item = targets.get(node.name)
             if item is not None and item.target is not None:
                 target = first_names.get(item.target, item.target)
-                known[node.name] = _held(torch, tensors, places, target, trained)
+                made[node.name] = _held(torch, tensors, places, target, trained)
                 if target in trained:
                     reader.moving.add(node.name)
                 continue
-            known[node.name] = _input(draft, node, single=len(fed) == 1)
+            made[node.name] = _input(draft, node, single=len(fed) == 1)
         elif node.op == "call_function":
             calls += 1
-            known[node.name] = reader.read(node)
-            if isinstance(known[node.name], Unknown):
-                known[node.name] = reader.stand_in(node)
+            made[node.name] = reader.read(node)
+            if isinstance(made[node.name], Unknown):
+                made[node.name] = reader.stand_in(node)
         elif node.op == "get_attr":
             parameter = getattr(program.graph_module, str(node.target), None)
-            known[node.name] = Held(parameter) if isinstance(parameter, torch.Tensor) else Unknown()
-    output = _output(draft, signature, known, where)
+            made[node.name] = Held(parameter) if isinstance(parameter, torch.Tensor) else Unknown()
+    output = _output(draft, signature, made, where)
     draft.share_weights("parameter", "the whole of it, as it is, in each place, or requires_grad=False", str)
     _refuse_left_out(
         draft, trained & {first_names.get(name, name) for name in _read_parameters(graph, targets)}
@@ -228,9 +228,9 @@ def _input(draft: Draft, node: Any, *, single: bool) -> Any:
     return fed if stored == shape else fed.without_dim(1)
 
 
-def _output(draft: Draft, signature: Any, known: Mapping[str, Any], where: str) -> View | Terms | None:
+def _output(draft: Draft, signature: Any, made: Mapping[str, Any], where: str) -> View | Terms | None:
     names = [item.arg.name for item in signature.output_specs if item.kind.name == "USER_OUTPUT"]
-    results = [known.get(name) for name in names if name in known]
+    results = [made.get(name) for name in names if name in made]
     if len(results) != 1 and not draft.problems:
         raise InputError(
             f"forward returns {len(names)} tensors",

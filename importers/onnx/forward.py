@@ -66,12 +66,12 @@ class ImportedModel:
 
     def theirs(self, values: Mapping[str, Array], start: Mapping[str, Array]) -> dict[str, Array]:
         """Weights of ours under their names and in their shapes; `start` are theirs before training."""
-        found = {name: array.copy() for name, array in start.items()}
+        weights = {name: array.copy() for name, array in start.items()}
         for tensor, given in self.sources.items():
-            if tensor in values and given.source in found and given.places is not None:
-                flat = found[given.source].reshape(-1)
+            if tensor in values and given.source in weights and given.places is not None:
+                flat = weights[given.source].reshape(-1)
                 flat[given.places.reshape(-1)] = values[tensor].reshape(-1)
-        return found
+        return weights
 
 
 def import_forward(
@@ -251,12 +251,12 @@ class ForwardReader:
         return LossSpec("cross_entropy", {"labels": "hard"}) if logits else LossSpec("mse")
 
     def _activation(self, name: str) -> View:
-        found = self.known[name]
-        if not isinstance(found, View):
+        output = self.known[name]
+        if not isinstance(output, View):
             raise InputError(
                 f"its output '{name}' does not depend on its input", where=self.graph.path, cure="a network"
             )
-        return found
+        return output
 
     def _end(self, output: View) -> str:
         """The word of an output, which a layer makes."""

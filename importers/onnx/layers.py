@@ -349,12 +349,12 @@ def _cell_weights(node: Node, kind: str, ways: int, features: int, number: int) 
 
 def _state(node: Node, index: int, number: int, ways: int) -> Any:
     """An initial state [1, batch, hidden] of one of several directions."""
-    found = node.get(index)
-    if isinstance(found, View) and node.integer("layout", 0):
-        found = found.swapped(0, 1)
-    if isinstance(found, View) and ways > 1:
-        return sliced(node, found, 0, number, number + 1, suffix=f"_state{index}_{number}")
-    return found
+    state = node.get(index)
+    if isinstance(state, View) and node.integer("layout", 0):
+        state = state.swapped(0, 1)
+    if isinstance(state, View) and ways > 1:
+        return sliced(node, state, 0, number, number + 1, suffix=f"_state{index}_{number}")
+    return state
 
 
 HANDLERS: Mapping[str, Handler] = {

@@ -22,17 +22,17 @@ _OF_DIFFERENCE = {"square": "mse", "absolute": "l1"}
 
 def class_options(node: Attributes) -> dict[str, Any]:
     """Options of a loss of classes."""
-    found: dict[str, Any] = {"reduction": node.text("reduction", "mean")}
-    if found["reduction"] not in ("mean", "sum"):
+    options: dict[str, Any] = {"reduction": node.text("reduction", "mean")}
+    if options["reduction"] not in ("mean", "sum"):
         raise CannotTakeError("a loss for each sample", "reduction mean or sum")
     if node.has("ignore_index"):
-        found["ignore_index"] = node.integer("ignore_index", 0)
+        options["ignore_index"] = node.integer("ignore_index", 0)
     if node.has(2):
         weights = node.values(2)
         if weights is None:
             raise CannotTakeError("its weight of the classes is not constant", "a constant")
-        found["class_weights"] = weights.ravel().tolist()
-    return found
+        options["class_weights"] = weights.ravel().tolist()
+    return options
 
 
 def _of_classes(node: Node) -> Any:
@@ -86,5 +86,5 @@ _EITHER: Mapping[str, Callable[[Node], Terms | None]] = {
 
 def handlers(plain: Mapping[str, Handler]) -> dict[str, Handler]:
     """`plain` and those of losses, for a graph that ends in one."""
-    own = dict.fromkeys(LOSSES, _of_classes)
-    return {**plain, **own, **{op: either(special, plain[op]) for op, special in _EITHER.items()}}
+    of_classes = dict.fromkeys(LOSSES, _of_classes)
+    return {**plain, **of_classes, **{op: either(special, plain[op]) for op, special in _EITHER.items()}}

@@ -117,13 +117,13 @@ def slices(node: Attributes, shape: Shape) -> list[tuple[int, range]]:
     steps = node.integers("steps", 4) or (1,) * len(starts)
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise CannotTakeError("starts, ends, axes and steps of unequal number", CHECKED)
-    found = []
+    cuts = []
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         dim = axis_of(axis, len(shape))
         every = range(shape[dim] if shape else 0)
         until = None if end < -len(every) else end
-        found.append((dim, every[slice(start, until, step)] if step else every[:0]))
-    return found
+        cuts.append((dim, every[slice(start, until, step)] if step else every[:0]))
+    return cuts
 
 
 def _slice(node: Node) -> View:
@@ -146,10 +146,10 @@ def _gather(node: Node) -> View:
     numbers = [indexed(int(number), view.shape[dim]) for number in places.value.ravel()]
     if not places.shape:
         return selected(node, view, dim, numbers[0])
-    found = chosen(node, view, dim, numbers)
+    taken = chosen(node, view, dim, numbers)
     if len(places.shape) == 1:
-        return found
-    return viewed(node, found, (*view.shape[:dim], *places.shape, *view.shape[dim + 1 :]))
+        return taken
+    return viewed(node, taken, (*view.shape[:dim], *places.shape, *view.shape[dim + 1 :]))
 
 
 def indexed(number: int, size: int) -> int:

@@ -200,9 +200,9 @@ def biased(
         return site.layer(kind, (word,), whole, {"w": weight, "b": bias}, suffix=suffix)
     made = site.layer(kind, (word,), options, {"w": weight}, suffix=suffix)
     space = (1,) * (len(made.stored) - 2) if kind != "linear" else ()
-    own = bias.moved(lambda array: array.reshape(-1, *space))
-    if own.shape == made.stored[1:]:
-        return site.layer("position", (made.word,), {}, {"w": own}, suffix=f"{suffix}_bias")
-    shape = {"shape": list(own.shape)}
-    held = site.layer("parameter", (site.draft.first_input,), shape, {"w": own}, suffix=f"{suffix}_bias")
+    column = bias.moved(lambda array: array.reshape(-1, *space))
+    if column.shape == made.stored[1:]:
+        return site.layer("position", (made.word,), {}, {"w": column}, suffix=f"{suffix}_bias")
+    shape = {"shape": list(column.shape)}
+    held = site.layer("parameter", (site.draft.first_input,), shape, {"w": column}, suffix=f"{suffix}_bias")
     return site.layer("broadcast_add", (made.word, held.word), suffix=f"{suffix}_biased")

@@ -68,11 +68,11 @@ def above(site: Site, view: View, bound: float, value: float) -> View:
 def sloped(site: Site, view: View, slope: Constant) -> View:
     """PReLU: a trained slope below 0, one for all or one for each channel; of other shapes by products."""
     rank = len(view.dims)
-    own = (1,) * (rank - len(slope.shape)) + slope.shape
+    aligned = (1,) * (rank - len(slope.shape)) + slope.shape
     weights = {"w": slope.moved(lambda array: array.reshape(-1))}
     if slope.value.size == 1:
         return replace(view, word=site.layer("prelu", (view.word,), {}, weights).word)
-    if view.batch_dim == 0 and own == (1, view.shape[1], *(1,) * (rank - 2)):
+    if view.batch_dim == 0 and aligned == (1, view.shape[1], *(1,) * (rank - 2)):
         word, _ = sample_word(site, view)
         return under(site.layer("prelu", (word,), {"per_channel": True}, weights), 0, rank)
     left = applied(site, "clip", view, {"high": 0.0}, suffix="_left")
@@ -146,6 +146,6 @@ def reduced(
     before = [piece for piece in before if piece not in after]
     groups = [group for group in (before, taken, after) if group]
     word = site.draft.stored(view, groups, site.name, site.where)
-    own = {"axes": [1 if before else 0], "keep_dims": len(groups) == 1, **options}
-    made = site.layer(kind, (word,), own, suffix=suffix)
+    said = {"axes": [1 if before else 0], "keep_dims": len(groups) == 1, **options}
+    made = site.layer(kind, (word,), said, suffix=suffix)
     return renumbered(replace(view, dims=tuple(seen)), made, [*before, *after])

@@ -66,8 +66,8 @@ def target_shape(shape: Sequence[int], wanted: Sequence[int], *, zero_is_zero: b
                 raise CannotTakeError(f"cannot reshape {list(shape)} to {list(wanted)}", "as many elements")
             sizes[index] = shape[index]
     if sizes.count(-1) == 1:
-        known = prod(size for size in sizes if size != -1)
-        sizes[sizes.index(-1)] = prod(shape) // known if known else 0
+        rest = prod(size for size in sizes if size != -1)
+        sizes[sizes.index(-1)] = prod(shape) // rest if rest else 0
     if prod(sizes) != prod(shape) or min(sizes, default=1) < 1:
         raise CannotTakeError(f"cannot reshape {list(shape)} to {list(wanted)}", "as many elements")
     return tuple(sizes)
@@ -120,9 +120,9 @@ def chosen(site: Site, view: View, dim: int, taken: Sequence[int], suffix: str =
         raise CannotTakeError(f"takes {len(runs)} separate pieces", f"at most {MOST_PIECES}")
     parts = []
     for number, run in enumerate(runs):
-        own = f"{suffix}_{number}" if number else suffix
-        part = sliced(site, view, dim, min(run), max(run) + 1, suffix=own)
-        parts.append(turned(site, part, (dim,), suffix=f"{own}_turned") if run[0] > run[-1] else part)
+        ending = f"{suffix}_{number}" if number else suffix
+        part = sliced(site, view, dim, min(run), max(run) + 1, suffix=ending)
+        parts.append(turned(site, part, (dim,), suffix=f"{ending}_turned") if run[0] > run[-1] else part)
     return parts[0] if len(parts) == 1 else joined(site, parts, dim)
 
 
@@ -168,8 +168,8 @@ def joined(site: Site, items: Sequence[View], dim: int, *, suffix: str = "") -> 
     for item in items:
         if len(item.dims) != rank:
             raise CannotTakeError("joins tensors of different rank", "Unsqueeze before it")
-        word, own = sample_word(site, item)
-        if own != batch_dim:
+        word, batch_place = sample_word(site, item)
+        if batch_place != batch_dim:
             shape = site.draft.tensors[word].shape
             if batch_dim is not None:
                 shape = (shape[0], *(size for index, size in enumerate(shape[1:]) if index != batch_dim))

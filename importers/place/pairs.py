@@ -73,8 +73,8 @@ def two_operands(site: Site, kind: str, left: View, right: View, *, suffix: str 
     batch_dim = next(iter(places), None)
     shapes = [_sample(view, batch_dim) for view in (left, right)]
     words = [
-        site.draft.reshaped(view.word, own, site.name, site.where)
-        for view, own in zip((left, right), shapes, strict=True)
+        site.draft.reshaped(view.word, shape, site.name, site.where)
+        for view, shape in zip((left, right), shapes, strict=True)
     ]
     return under(_of_words(site, kind, words, shapes, suffix), batch_dim, rank)
 
@@ -88,9 +88,9 @@ def _of_words(site: Site, kind: str, words: Sequence[str], shapes: Sequence[Shap
     whole = np.broadcast_shapes(*shapes)
     wide = [
         word
-        if own == whole
+        if shape == whole
         else site.layer("expand", (word,), {"shape": list(whole[1:])}, suffix=f"{suffix}_expand").word
-        for word, own in zip(words, shapes, strict=True)
+        for word, shape in zip(words, shapes, strict=True)
     ]
     return site.layer(kind, wide, suffix=suffix)
 
@@ -101,14 +101,14 @@ def with_constant(
     """A tensor and a constant or parameter, which becomes a layer; `turned`: the constant first."""
     rank = len(common_shape(view.shape, constant.shape))
     view = in_order(site, wider(view, rank))
-    own, batch_dim = _per_sample(constant, view)
+    sizes, batch_dim = _per_sample(constant, view)
     sample = _sample(view, batch_dim)
-    if kind == "add" and own == sample[1:]:
+    if kind == "add" and sizes == sample[1:]:
         word = site.draft.reshaped(view.word, sample, site.name, site.where)
-        weights = constant.moved(lambda array: array.reshape(own))
+        weights = constant.moved(lambda array: array.reshape(sizes))
         return under(site.layer("position", (word,), {}, {"w": weights}, suffix=suffix), batch_dim, rank)
     word = site.draft.reshaped(view.word, sample, site.name, site.where)
-    held = _parameter(site, constant, own, suffix=f"{suffix}_{_short_name(site, constant)}")
+    held = _parameter(site, constant, sizes, suffix=f"{suffix}_{_short_name(site, constant)}")
     words, shapes = [word, held.word], [sample, held.stored]
     if turned and kind in ("subtract", "divide"):
         words, shapes = words[::-1], shapes[::-1]
@@ -123,10 +123,10 @@ def _per_sample(constant: Constant, like: View) -> tuple[Shape, int | None]:
     shape = (1,) * (len(like.dims) - len(constant.shape)) + constant.shape
     if like.batch == 1 and batch_dim is not None and shape[batch_dim] != 1:
         batch_dim = None  # a single sample: dimensions of size 1 are all alike
-    own = tuple(size for index, size in enumerate(shape) if index != batch_dim)
-    if elements(own) != constant.value.size:
+    sizes = tuple(size for index, size in enumerate(shape) if index != batch_dim)
+    if elements(sizes) != constant.value.size:
         raise CannotTakeError("a constant that differs from sample to sample", "one that is the same for all")
-    return own, batch_dim
+    return sizes, batch_dim
 
 
 def _short_name(site: Site, constant: Constant) -> str:
@@ -140,14 +140,14 @@ def _parameter(site: Site, constant: Constant, shape: Sequence[int], *, suffix: 
     return site.layer("parameter", (site.draft.first_input,), {"shape": sizes}, {"w": weights}, suffix=suffix)
 
 
-def as_view(site: Site, found: Any, like: View, suffix: str = "_constant") -> View:
+def as_view(site: Site, operand: Any, like: View, suffix: str = "_constant") -> View:
     """An operand as an activation; a constant is the same for every sample of `like`."""
-    if isinstance(found, View):
-        return found
-    like = wider(like, len(found.shape))
-    own, batch_dim = _per_sample(found, like)
-    made = _parameter(site, found, own, suffix=suffix)
-    return under(made, batch_dim, len(like.dims)) if own else replace(made, dims=made.dims[:1])
+    if isinstance(operand, View):
+        return operand
+    like = wider(like, len(operand.shape))
+    sizes, batch_dim = _per_sample(operand, like)
+    made = _parameter(site, operand, sizes, suffix=suffix)
+    return under(made, batch_dim, len(like.dims)) if sizes else replace(made, dims=made.dims[:1])
 
 
 # By the rules of arithmetic. An operand is a view, a constant or a number.

@@ -89,9 +89,9 @@ def product(site: Site, left: View, right: View, *, as_stored: bool = False, suf
         turned = len(right.dims[-1]) == len(right.dims[-2]) == 1 and right.dims[-1] < right.dims[-2]
     last = (right.dims[-1], right.dims[-2]) if turned else (right.dims[-2], right.dims[-1])
     words = []
-    for view, own, matrix in ((left, pieces[0], left.dims[-2:]), (right, pieces[1], last)):
-        word = site.draft.stored(view, [*([own] if own else []), *matrix], site.name, site.where)
-        leading = ((view.size(own),) if own else ()) if same else _lead_sizes(view)
+    for view, outer, matrix in ((left, pieces[0], left.dims[-2:]), (right, pieces[1], last)):
+        word = site.draft.stored(view, [*([outer] if outer else []), *matrix], site.name, site.where)
+        leading = ((view.size(outer),) if outer else ()) if same else _lead_sizes(view)
         shape = (view.batch, *leading, *(view.size(dim) for dim in matrix))
         words.append(site.draft.reshaped(word, shape, site.name, site.where))
     made = site.layer("matmul", words, {"transpose_b": turned}, suffix=suffix)
@@ -118,14 +118,14 @@ def _lead_sizes(view: View) -> Shape:
 
 def _aligned(site: Site, left: View, right: View) -> tuple[View, View]:
     """Both in the order they are seen; the batch, if any, must be a dimension of its own and the same."""
-    found = []
+    aligned = []
     for view in (left, right):
         if view.batch > 1 and (view.batch_dim is None or not view.samples_only(view.batch_dim)):
             raise CannotTakeError("leading dimensions with samples merged into them", "the batch in front")
-        found.append(in_order(site, view) if any(len(dim) > 1 for dim in view.dims[:-2]) else view)
-    if _batch_place(found[0]) != _batch_place(found[1]):
+        aligned.append(in_order(site, view) if any(len(dim) > 1 for dim in view.dims[:-2]) else view)
+    if _batch_place(aligned[0]) != _batch_place(aligned[1]):
         raise CannotTakeError("operands with the batch in different dimensions", "the batch in front")
-    return found[0], found[1]
+    return aligned[0], aligned[1]
 
 
 def _seen(made: View, left: View, right: View, *, same: bool) -> View:

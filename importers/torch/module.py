@@ -147,8 +147,8 @@ def from_torch(
         tensor: rounded(value, BY_NAME[dtype] if value.dtype.kind == "f" and not _kept_wide(tensor) else FP32)
         for tensor, value in draft.values.items()
     }
-    known = taken if isinstance(taken, TorchOptimizer) else None
-    return ImportedModel(spec, values, dict(draft.sources), tuple(notes), known, script)
+    of_torch = taken if isinstance(taken, TorchOptimizer) else None
+    return ImportedModel(spec, values, dict(draft.sources), tuple(notes), of_torch, script)
 
 
 def _trained(torch: Any, module: Any, optimizer: Any) -> frozenset[str]:

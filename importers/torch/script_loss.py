@@ -71,8 +71,8 @@ def _added(node: Node, sign: float = 1.0) -> Terms | None:
 
 
 def _subtracted(node: Node) -> Terms | None:
-    found = _added(node, -1.0)
-    return found.times(-1.0) if found is not None and node.op == "rsub" else found
+    terms = _added(node, -1.0)
+    return terms.times(-1.0) if terms is not None and node.op == "rsub" else terms
 
 
 def _divided(node: Node) -> Terms | None:

@@ -99,12 +99,12 @@ def _is_gradient_of_a_weight(item: TrainingNode) -> bool:
     readers = item.draft.graph.readers
 
     def is_updating(name: str) -> bool:
-        found = readers.get(name, [])
-        return bool(found) and all(
+        users = readers.get(name, [])
+        return bool(users) and all(
             is_updating(node.output(0))
             if node.op in ("Add", "Sum")
             else kind_of(node) in (*ACCUMULATORS, *SGD) and name == node.input(1)
-            for node in found
+            for node in users
         )
 
     return is_updating(item.out()) and is_read_once(item, 0)
@@ -130,8 +130,8 @@ def _sum(item: TrainingNode, left: str, right: str, name: str, suffix: str) -> s
         operands = draft.view(left, shape), draft.view(right, shape)
         return item.forward("add", operands, {}, name, suffix=suffix)
     for large, small in ((left, right), (right, left)):
-        own = draft.shape(small)
-        if draft.shape(large) == shape and prod(own) == shape[-1] == own[-1]:
+        row = draft.shape(small)
+        if draft.shape(large) == shape and prod(row) == shape[-1] == row[-1]:
             return draft.view(_plus_row(item, large, small, f"{name}.rows", suffix), shape)
     return item.of_one("broadcast_add", (left, right), {}, f"{name}.sum", suffix=suffix)
 
@@ -176,12 +176,12 @@ def _together(item: TrainingNode, count: int) -> list[str]:
 
 def _prelu(item: TrainingNode) -> None:
     draft, shape, slope = item.draft, item.shape(0), item.read(1)
-    own = tuple(size for size in draft.shape(slope) if size > 1)
+    sizes = tuple(size for size in draft.shape(slope) if size > 1)
     behind = draft.shape(slope)[-len(shape[2:]) :] if shape[2:] else ()
-    if prod(own) != 1 and (own != shape[1:2] or prod(behind) != 1):
+    if prod(sizes) != 1 and (sizes != shape[1:2] or prod(behind) != 1):
         raise CannotTakeError(f"slopes {list(draft.shape(slope))}", "one for all, or one for each channel")
-    parameters = {"w": draft.view(slope, own or (1,))}
-    options = {"per_channel": bool(own)}
+    parameters = {"w": draft.view(slope, sizes or (1,))}
+    options = {"per_channel": bool(sizes)}
     item.give(item.forward("prelu", (item.read(0),), options, item.out(), parameters))
 
 

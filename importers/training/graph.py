@@ -48,9 +48,9 @@ _LOSSES = ("SoftmaxCrossEntropyLoss", "MSELoss", "NegativeLogLikelihoodLoss")
 
 def optimizer_beside(folder: Path) -> Path | None:
     """The optimizer graph of a folder: one of its own, or that of `X_optimizer` beside `X_train`."""
-    own = folder / OPTIMIZER_FILE
-    if own.is_file():
-        return own
+    inside = folder / OPTIMIZER_FILE
+    if inside.is_file():
+        return inside
     if not folder.name.endswith("_train"):
         return None
     beside = folder.with_name(folder.name.removesuffix("_train") + "_optimizer") / "network.onnx"
@@ -241,7 +241,7 @@ class _Reader:
 
     def _update(self, item: TrainingNode) -> None:
         weight = item.node.input(0)
-        if weight in [name for known, _, _ in self.updates for name in (known, f"{known}_updated")]:
+        if weight in [name for updated, _, _ in self.updates for name in (updated, f"{updated}_updated")]:
             raise CannotTakeError(f"a second update of '{weight}'", ONE_UPDATE)
         self.updates.append((weight, item.node.input(1), _rate(item)))
 

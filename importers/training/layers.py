@@ -137,10 +137,10 @@ class TrainingNode(FileNode):
 
     def saved(self, plan: LayerPlan, *roles: str) -> dict[str, str]:
         """New tensors for what a step of this plan leaves for others, by role."""
-        found = {role: plan.saved.get(role, plan.saved.get("mean")) for role in roles}
+        plans = {role: plan.saved.get(role, plan.saved.get("mean")) for role in roles}
         return {
             role: self.draft.add(f"{self.site}.{role}", item.shape, "saved", item.dtype or "float32")
-            for role, item in found.items()
+            for role, item in plans.items()
             if item is not None
         }
 
@@ -246,14 +246,14 @@ def _stacked(
 
 def _biased(item: TrainingNode, made: str, bias: str, columns: int) -> str:
     draft = item.draft
-    shape, own = draft.shape(made), draft.shape(bias)
-    if prod(own) == columns:
+    shape, sizes = draft.shape(made), draft.shape(bias)
+    if prod(sizes) == columns:
         rows = draft.view(made, (prod(shape) // columns, columns))
         weights = {"w": draft.view(bias, (columns,))}
         return item.forward("position", (rows,), {}, item.out(), weights, suffix="_bias")
-    if prod(own) == prod(shape):
+    if prod(sizes) == prod(shape):
         return item.forward("add", (made, draft.view(bias, shape)), {}, item.out(), suffix="_bias")
-    raise CannotTakeError(f"a bias of shape {list(own)}", f"[{columns}]")
+    raise CannotTakeError(f"a bias of shape {list(sizes)}", f"[{columns}]")
 
 
 # Convolutions and pooling

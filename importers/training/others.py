@@ -58,7 +58,7 @@ def _two_inputs(item: TrainingNode) -> None:
 
 def _check_same(item: TrainingNode, gradient: OnnxNode) -> None:
     said = (node.attributes for node in (item.node, gradient))
-    if len({(own.get("reduction", "mean"), own.get("ignore_index")) for own in said}) > 1:
+    if len({(each.get("reduction", "mean"), each.get("ignore_index")) for each in said}) > 1:
         raise CannotTakeError("its gradient is that of another loss", "the same options for both")
 
 
@@ -67,15 +67,15 @@ def _loss(item: TrainingNode, kind: str, options: dict[str, Any], gradient: str)
     if LOSS in draft.builder.tensors:
         raise CannotTakeError("a second loss", "one loss")
     loss, tensor = loss_primitive(kind), draft.tensor(y)
-    own = loss_options(LossSpec(kind, options, item.site), loss)
-    plan = loss.plan(own, tensor, item.site)
+    checked = loss_options(LossSpec(kind, options, item.site), loss)
+    plan = loss.plan(checked, tensor, item.site)
     label, wanted = item.read(1), plan.shape if plan is not None else ()
-    found = draft.tensor(label)
-    if plan is not None and plan.hard and found.dtype.is_float:
-        raise CannotTakeError(f"labels of {found.dtype}", "integers")
-    if prod(found.shape) != prod(wanted):
+    labels = draft.tensor(label)
+    if plan is not None and plan.hard and labels.dtype.is_float:
+        raise CannotTakeError(f"labels of {labels.dtype}", "integers")
+    if prod(labels.shape) != prod(wanted):
         raise CannotTakeError(
-            f"labels of shape {list(found.shape)} for outputs of {list(tensor.shape)}",
+            f"labels of shape {list(labels.shape)} for outputs of {list(tensor.shape)}",
             f"labels of shape {list(wanted)}",
         )
     label = draft.view(label, wanted)
@@ -84,7 +84,7 @@ def _loss(item: TrainingNode, kind: str, options: dict[str, Any], gradient: str)
     draft.alias(gradient, seed)
     draft.add(LOSS, (1,), "loss")
     roles = {"y": y, "label": label, "loss": LOSS, "dy": seed}
-    draft.builder.emit(item.site, kind, loss.step, roles, own)
+    draft.builder.emit(item.site, kind, loss.step, roles, checked)
 
 
 def _loss_grad(item: TrainingNode) -> None:
@@ -208,18 +208,18 @@ def _recurrent_grad(item: TrainingNode) -> None:
 
 def _arriving(item: TrainingNode, index: int, shape: Shape) -> str:
     """The gradient of all states, [batch, length, hidden]: of the output, and of the last state."""
-    draft, (length, batch, hidden), found = item.draft, shape, list[str]()
+    draft, (length, batch, hidden), arrived = item.draft, shape, list[str]()
     if item.has(index):
-        found.append(turned(item, draft.view(item.read(index), shape), (1, 0, 2), "_dy"))
+        arrived.append(turned(item, draft.view(item.read(index), shape), (1, 0, 2), "_dy"))
     if item.has(index + 1):
         options = {"axis": 0, "start": length - 1, "stop": length}
         plan = draft.plan("slice", options, [(batch, length, hidden)])
         last = draft.view(item.read(index + 1), (batch, 1, hidden))
-        found.append(item.made(f"{item.site}.dlast", (batch, length, hidden)))
-        item.apply("slice", "IG", {"dy": last, "dx": found[-1]}, plan)
-    if not found:
+        arrived.append(item.made(f"{item.site}.dlast", (batch, length, hidden)))
+        item.apply("slice", "IG", {"dy": last, "dx": arrived[-1]}, plan)
+    if not arrived:
         raise CannotTakeError("no gradient of its output", "that of all states, or of the last one")
-    return found[0] if len(found) == 1 else item.forward("add", found, suffix="_dy_sum")
+    return arrived[0] if len(arrived) == 1 else item.forward("add", arrived, suffix="_dy_sum")
 
 
 # Accumulation and update
