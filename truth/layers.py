@@ -92,6 +92,14 @@ def _sides(value: Any) -> tuple[int, int, int, int]:
 # Windows
 
 
+def _convolution(
+    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Any:
+    up, down, left, right = _sides(padding)
+    padded = fn.pad(x, (left, right, up, down))
+    return fn.conv2d(padded, weight, bias, _two(stride), 0, _two(dilation), groups)
+
+
 @_entry("conv2d", parameters=_with_bias("weight"), layouts=BOTH)
 def _conv2d(
     x: Inputs,
@@ -107,15 +115,23 @@ def _conv2d(
     im2col: str = "cores",
 ) -> Any:
     weight = _shaped(held, "weight", out_channels, x[0].shape[1] // groups, *_two(kernel))
-    up, down, left, right = _sides(padding)
-    padded = fn.pad(x[0], (left, right, up, down))
-    return fn.conv2d(padded, weight, held.get("bias"), _two(stride), 0, _two(dilation), groups)
+    return _convolution(x[0], weight, held.get("bias"), stride, padding, dilation, groups)
 
 
 @_entry("depthwise", parameters=_with_bias("weight"), layouts=BOTH)
-def _depthwise(x: Inputs, held: Held, **options: Any) -> Any:
+def _depthwise(
+    x: Inputs,
+    held: Held,
+    *,
+    kernel: Any,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    bias: bool = False,
+) -> Any:
     channels = x[0].shape[1]
-    return _conv2d(x, held, out_channels=channels, groups=channels, **options)
+    weight = _shaped(held, "weight", channels, 1, *_two(kernel))
+    return _convolution(x[0], weight, held.get("bias"), stride, padding, dilation, channels)
 
 
 @_entry("pointwise", parameters=_with_bias("weight"), layouts=BOTH)
