@@ -14,7 +14,7 @@ import numpy as np
 from configs.dtypes import DType, dtype_of
 from configs.errors import PulptrainError, UnsupportedLayerError
 from configs.model_file import InputSpec, LayerSpec, LossSpec, ModelSpec, OptimizerSpec
-from importers.graph.views import BATCH, Shape, View, neighbours
+from importers.graph.views import BATCH, Shape, View
 from importers.graph.weights import NOTHING, Constant, Given, WeightNumbers
 from trainlib.ir.graph import Tensor
 from trainlib.ir.parameters import PARAMETER_NAMES
@@ -112,7 +112,8 @@ class Draft:
     problems: list[Problem] = field(default_factory=list)
     log_probabilities: dict[str, int] = field(default_factory=dict)
     """Words of what log-softmaxes make -> elements whose exponentials have a sum of 1."""
-    _made: dict[tuple[Any, ...], View] = field(default_factory=dict)
+    made: dict[tuple[Any, ...], View] = field(default_factory=dict)
+    """Transposes and views that there are, by what they are of, and how."""
     _parameters: set[str] = field(default_factory=set)
     """Those of `values` that are no buffers."""
     _names: set[str] = field(default_factory=lambda: set(RESERVED))
@@ -216,44 +217,6 @@ class Draft:
     def start(self, layer: str, role: str) -> Array | None:
         """Where a parameter or buffer of a layer starts; None where nobody says it."""
         return self.values.get(_tensor(layer, role))
-
-    def stored(self, view: View, order: Sequence[Sequence[int]], name: str, where: str = "") -> str:
-        """The word of a tensor with the batch first and one dimension for each of these groups of pieces.
-
-        `order` has every piece but the batch once. Adds a transpose, and reshapes, where the elements do not
-        lie so yet; each such tensor is made once.
-        """
-        flat = [piece for group in order for piece in group]
-        assert sorted(flat) == list(range(1, len(view.pieces))), (view, order)
-        wanted = (view.batch, *(view.size(group) for group in order)) if order else (view.batch, 1)
-        word = view.word
-        if flat != sorted(flat):
-            word = self._turned(view, flat, name, where)
-        return self.reshaped(word, wanted, name, where)
-
-    def _turned(self, view: View, flat: Sequence[int], name: str, where: str) -> str:
-        key = (view.word, view.pieces, tuple(flat))
-        if key not in self._made:
-            runs = neighbours(flat)
-            placed = sorted(runs)
-            word = self.reshaped(view.word, (view.batch, *(view.size(run) for run in placed)), name, where)
-            axes = [placed.index(run) for run in runs]
-            (self._made[key],) = self.layer(
-                "transpose", f"{name}_transpose", (word,), {"axes": axes}, where=where
-            )
-        return self._made[key].word
-
-    def reshaped(self, word: str, shape: Shape, name: str, where: str = "") -> str:
-        """The word of the same elements in another shape: a view, made once."""
-        if self.tensors[word].shape == shape:
-            return word
-        root = self.root(word)
-        if self.tensors[root].shape == shape:
-            return root
-        if (root, shape) not in self._made:
-            kind, options = ("flatten", {}) if len(shape) == 2 else ("reshape", {"shape": list(shape[1:])})
-            (self._made[root, shape],) = self.layer(kind, f"{name}_{kind}", (root,), options, where=where)
-        return self._made[root, shape].word
 
     def root(self, word: str) -> str:
         """The tensor a view is a view of: views of views are not made."""

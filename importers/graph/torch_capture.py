@@ -26,6 +26,7 @@ from importers.graph.node import Handler, Node, Unknown
 from importers.graph.terms import Terms
 from importers.graph.views import Shape, View
 from importers.graph.weights import Constant, WeightNumbers
+from importers.ops import NEAREST_ATEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +137,13 @@ def capture(
     where: str,
     dtype: str,
     handlers: Mapping[str, Handler],
-    nearest: Mapping[str, str],
     taken_apart: Collection[str] = (),
 ) -> tuple[Draft, View | Terms]:
     """The module as a draft of our layers, whose numbers are of `dtype`, and its output, or its loss.
 
-    For `taken_apart` see `export_module`.
-    `trained` are names of parameters that are trained, `handlers` read an op each, `nearest` says what would
-    do for others. Raises InputError if torch.export fails, and
-    UnsupportedLayerError that lists all ops that have no form here.
+    For `taken_apart` see `export_module`. `trained` are names of parameters that are trained, `handlers` read
+    an op each. Raises InputError if torch.export fails, and UnsupportedLayerError that lists all ops that
+    have no form here.
     """
     program = export_module(torch, module, inputs, where, taken_apart)
     graph = program.graph_module.graph
@@ -155,7 +154,7 @@ def capture(
     first_names = _first_names(module)
     places = WeightNumbers.of({name: tuple(item.shape) for name, item in tensors.items()})
     draft = Draft(where, dtype, places)
-    reader = _Reader(torch, draft, handlers, nearest)
+    reader = _Reader(torch, draft, handlers)
     made = reader.known
     calls = 0
     fed = [item.arg.name for item in signature.input_specs if item.kind.name == "USER_INPUT"]
@@ -251,10 +250,8 @@ def _output(draft: Draft, signature: Any, made: Mapping[str, Any], where: str) -
 class _Reader:
     """Reads the nodes of one capture in order; `known` is what each has made."""
 
-    def __init__(
-        self, torch: Any, draft: Draft, handlers: Mapping[str, Handler], nearest: Mapping[str, str]
-    ) -> None:
-        self.torch, self.draft, self.handlers, self.nearest = torch, draft, handlers, nearest
+    def __init__(self, torch: Any, draft: Draft, handlers: Mapping[str, Handler]) -> None:
+        self.torch, self.draft, self.handlers = torch, draft, handlers
         self.known: dict[str, Any] = {}
         self.moving: set[str] = set()
         """Nodes through which a gradient goes to a trained parameter."""
@@ -293,7 +290,7 @@ class _Reader:
                 return self._folded(op, node)
             handler = self.handlers.get(op)
             if handler is None:
-                raise CannotTakeError("no layer for it", self.nearest.get(op, NO_FORM))
+                raise CannotTakeError("no layer for it", NEAREST_ATEN.get(op, NO_FORM))
             result = handler(self._node(op, node, arguments, place))
             if isinstance(result, View) and result.shape != shape_of(node):
                 raise AssertionError(f"{node.name}: {result.shape} instead of {shape_of(node)}")

@@ -15,6 +15,7 @@ from importers.graph.views import BATCH, View, neighbours
 from importers.graph.weights import Constant
 from importers.ops import ALONE, REDUCTIONS, RELATIONS, SELU, Op, by_onnx
 from importers.place.elements import (
+    above,
     celu,
     compared,
     log_sum_exp,
@@ -95,11 +96,6 @@ def clip_options(node: Attributes) -> dict[str, float]:
         if abs(bound) < 3e38:
             options[option] = bound
     return options
-
-
-def _thresholded(node: Node) -> View:
-    mask = compared(node, node.x, "gt", node.number("alpha", 1.0), suffix="_above")
-    return two_operands(node, "multiply", node.x, mask)
 
 
 def _shrink(node: Node) -> View:
@@ -259,7 +255,7 @@ HANDLERS: Mapping[str, Handler] = {
     "Softsign": lambda node: softsign(node, node.x),
     "Selu": lambda node: selu(node, node.x, node.number("alpha", SELU[0]), node.number("gamma", SELU[1])),
     "Celu": lambda node: celu(node, node.x, node.number("alpha", 1.0)),
-    "ThresholdedRelu": _thresholded,
+    "ThresholdedRelu": lambda node: above(node, node.x, node.number("alpha", 1.0), 0.0),
     "Shrink": _shrink,
     "Sign": lambda node: sign(node, node.x),
     "PRelu": _prelu,

@@ -28,7 +28,7 @@ from importers.graph.weights import Constant, Given, WeightNumbers
 from importers.onnx import elements, layers, moves
 from importers.onnx.losses import LOSSES, handlers
 from importers.ops import NEAREST_ONNX
-from importers.place.losses import losses_of
+from importers.place.losses import default_loss, losses_of
 from trainlib.ir.steps import Array
 
 HANDLERS: Mapping[str, Handler] = {**elements.HANDLERS, **layers.HANDLERS, **moves.HANDLERS}
@@ -214,22 +214,26 @@ class ForwardReader:
     def _losses(self, loss: LossSpec | None) -> list[LossSpec]:
         terms = [name for name in self.graph.outputs if isinstance(self.known[name], Terms)]
         if len(terms) > 1 or (terms and loss is not None):
-            raise InputError(
-                f"ends in {'a loss of its own' if len(terms) == 1 else 'several losses'}: {', '.join(terms)}",
-                where=self.graph.path,
-                cure="no other loss" if len(terms) == 1 else "one output of them: the sum that is trained",
-            )
+            what, cure = "several losses", "one output of them: the sum that is trained"
+            if len(terms) == 1:
+                what, cure = "a loss of its own", "no other loss"
+            raise self._wrong(f"ends in {what}: {', '.join(terms)}", cure)
         if terms:
             (self.loss,) = terms
             losses, labels = losses_of(self.draft, self.known[self.loss], self._end, self._stored)
             self.feeds |= {name: self.feeds[word] for word, name in labels.items()}
             return losses
         if len(self.graph.outputs) == 1:
-            word = self.output()
-            return [loss or self._default(word)]
+            return [self._of_output(self.output(), loss)]
         words = [self._end(self._activation(name)) for name in self.graph.outputs]
         self.draft.without_unused(*words)
-        return [replace(loss or self._default(word), of=word, label=None, target=None) for word in words]
+        return [replace(self._of_output(word, loss), of=word, label=None, target=None) for word in words]
+
+    def _of_output(self, word: str, loss: LossSpec | None) -> LossSpec:
+        return loss or default_loss(self.draft.tensors[word].shape)
+
+    def _wrong(self, reason: str, cure: str = "a network") -> InputError:
+        return InputError(reason, where=self.graph.path, cure=cure)
 
     def output(self) -> str:
         """The word of the output, that of the last layer of a draft that keeps nothing else.
@@ -238,54 +242,42 @@ class ForwardReader:
         """
         word = self._end(self._activation(self.graph.outputs[0]))
         if "." in word:
-            raise InputError("its output is one of several parts", where=self.graph.path, cure="one output")
+            raise self._wrong("its output is one of several parts", "one output")
         self.draft.without_unused(word)
         last = next(layer for layer in self.draft.layers if layer.name == word)
         self.draft.layers.remove(last)
         self.draft.layers.append(last)
         return word
 
-    def _default(self, word: str) -> LossSpec:
-        """The loss of an output of which nobody says one."""
-        logits = len(self.draft.tensors[word].shape) == 2
-        return LossSpec("cross_entropy", {"labels": "hard"}) if logits else LossSpec("mse")
-
     def _activation(self, name: str) -> View:
         output = self.known[name]
         if not isinstance(output, View):
-            raise InputError(
-                f"its output '{name}' does not depend on its input", where=self.graph.path, cure="a network"
-            )
+            raise self._wrong(f"its output '{name}' does not depend on its input")
         return output
 
     def _end(self, output: View) -> str:
         """The word of an output, which a layer makes."""
         word = self._stored(output)
         if word in self.draft.inputs:
-            raise InputError("has no layer", where=self.graph.path, cure="a network")
+            raise self._wrong("has no layer")
         return word
 
     def _stored(self, output: View) -> str:
         """The word of a tensor stored batch first."""
-        path = self.graph.path
+        if not output.batch_leads:
+            raise self._wrong("its output does not have the batch first", "a Transpose that puts it first")
         try:
-            if output.batch_leads:
-                return as_seen(Site(self.draft, "output", path), output)
+            return as_seen(Site(self.draft, "output", self.graph.path), output)
         except CannotTakeError as error:
-            raise InputError(f"its output: {error.reason}", where=path, cure="a network") from None
-        cure = "a Transpose that puts it first"
-        raise InputError("its output does not have the batch first", where=path, cure=cure)
+            raise self._wrong(f"its output: {error.reason}") from None
 
     def _input(self, name: str) -> View:
         tensor = self.graph.tensor(name)
         several = len(self.graph.inputs) > 1
         least = 1 if several and self.handlers is not HANDLERS else 2
         if not tensor.is_static or min(tensor.sizes, default=0) < 1 or len(tensor.sizes) < least:
-            raise InputError(
-                f"its input '{name}' has the shape {tensor.shape_text}",
-                where=self.graph.path,
-                cure="--input SIZES: the batch first, then at least one dimension",
-            )
+            cure = "--input SIZES: the batch first, then at least one dimension"
+            raise self._wrong(f"its input '{name}' has the shape {tensor.shape_text}", cure)
         sizes = tensor.sizes if len(tensor.sizes) > 1 else (*tensor.sizes, 1)
         stored = (
             sizes[self.batch_dim],

@@ -145,7 +145,7 @@ def reduced(
     after = [piece for piece in before if piece > taken[0]] if len(neighbours(taken)) == 1 else []
     before = [piece for piece in before if piece not in after]
     groups = [group for group in (before, taken, after) if group]
-    word = site.draft.stored(view, groups, site.name, site.where)
+    word = site.stored(view, groups)
     said = {"axes": [1 if before else 0], "keep_dims": len(groups) == 1, **options}
     made = site.layer(kind, (word,), said, suffix=suffix)
     return renumbered(replace(view, dims=tuple(seen)), made, [*before, *after])

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -73,6 +73,11 @@ def divided(left: Any, right: Any) -> Terms | None:
 
 def _number(item: Any) -> float | None:
     return None if isinstance(item, Terms) else number_of(item)
+
+
+def default_loss(shape: Sequence[int]) -> LossSpec:
+    """That of an output of which nobody says one: of class numbers for [batch, classes], else mse."""
+    return LossSpec("cross_entropy", {"labels": "hard"}) if len(shape) == 2 else LossSpec("mse")
 
 
 def losses_of(

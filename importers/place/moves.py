@@ -46,7 +46,7 @@ def _whole_piece(site: Site, view: View, dim: int) -> tuple[View, int, str]:
     if len(view.dims[dim]) != 1:
         view = in_order(site, view)
     (piece,) = view.dims[dim]
-    word = site.draft.stored(view, [(item,) for item in range(1, len(view.pieces))], site.name, site.where)
+    word = site.stored(view, [(item,) for item in range(1, len(view.pieces))])
     return view, piece, word
 
 
@@ -173,7 +173,7 @@ def joined(site: Site, items: Sequence[View], dim: int, *, suffix: str = "") -> 
             shape = site.draft.tensors[word].shape
             if batch_dim is not None:
                 shape = (shape[0], *(size for index, size in enumerate(shape[1:]) if index != batch_dim))
-            word = site.draft.reshaped(word, shape, site.name, site.where)
+            word = site.reshaped(word, shape)
         words.append(word)
     axis = places_of(rank, batch_dim).index(dim)
     return under(site.layer("concat", tuple(words), {"axis": axis}, suffix=suffix), batch_dim, rank)
@@ -198,7 +198,7 @@ def _class_token(site: Site, items: Sequence[Any], dim: int) -> View | None:
         return None
     if (token.value != token.value[:1]).any():
         return None
-    word = site.draft.reshaped(in_order(site, rest).word, rest.shape, site.name, site.where)
+    word = site.reshaped(in_order(site, rest).word, rest.shape)
     return site.layer("class_token", (word,), {}, {"w": token.moved(lambda array: array[0, 0])})
 
 
@@ -277,7 +277,7 @@ def where(site: Site, mask: Any, left: Any, right: Any) -> View:
         views = [in_order(site, view) for view in views]
     if len({(view.pieces, view.dims) for view in views}) > 1:
         raise CannotTakeError("operands with the batch in different places", "the batch in front of both")
-    words = [site.draft.reshaped(view.word, views[0].stored, site.name, site.where) for view in views]
+    words = [site.reshaped(view.word, views[0].stored) for view in views]
     made = site.layer("where", words)
     return View(made.word, made.stored, views[0].pieces, views[0].dims)
 

@@ -51,6 +51,6 @@ def row_norm(site: Site, kind: str, view: View, given: Weights, eps: float, coun
         raise CannotTakeError("normalises over samples", "dimensions behind the batch")
     leading = elements(view.shape[:axis]) // view.batch
     shape: Shape = (view.batch, *((leading,) if leading > 1 else ()), *view.shape[axis:])
-    word = site.draft.reshaped(view.word, shape, site.name, site.where)
+    word = site.reshaped(view.word, shape)
     made = site.layer(kind, (word,), row_options(given, eps, count), given)
     return View(made.word, made.stored, view.pieces, view.dims)

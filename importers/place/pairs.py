@@ -57,7 +57,7 @@ def two_operands(site: Site, kind: str, left: View, right: View, *, suffix: str 
     """An elementwise layer of two tensors, repeated to each other's shape where they differ."""
     rank = len(common_shape(left.shape, right.shape))
     if (left.pieces, left.dims) == (right.pieces, right.dims):
-        other = site.draft.reshaped(right.word, left.stored, site.name, site.where)
+        other = site.reshaped(right.word, left.stored)
         made = site.layer(kind, (left.word, other), suffix=suffix)
         return View(made.word, made.stored, left.pieces, left.dims)
     left, right = (in_order(site, wider(view, rank)) for view in (left, right))
@@ -72,10 +72,7 @@ def two_operands(site: Site, kind: str, left: View, right: View, *, suffix: str 
         raise CannotTakeError("operands with the batch in different dimensions", "the batch in front")
     batch_dim = next(iter(places), None)
     shapes = [_sample(view, batch_dim) for view in (left, right)]
-    words = [
-        site.draft.reshaped(view.word, shape, site.name, site.where)
-        for view, shape in zip((left, right), shapes, strict=True)
-    ]
+    words = [site.reshaped(view.word, shape) for view, shape in zip((left, right), shapes, strict=True)]
     return under(_of_words(site, kind, words, shapes, suffix), batch_dim, rank)
 
 
@@ -104,10 +101,10 @@ def with_constant(
     sizes, batch_dim = _per_sample(constant, view)
     sample = _sample(view, batch_dim)
     if kind == "add" and sizes == sample[1:]:
-        word = site.draft.reshaped(view.word, sample, site.name, site.where)
+        word = site.reshaped(view.word, sample)
         weights = constant.moved(lambda array: array.reshape(sizes))
         return under(site.layer("position", (word,), {}, {"w": weights}, suffix=suffix), batch_dim, rank)
-    word = site.draft.reshaped(view.word, sample, site.name, site.where)
+    word = site.reshaped(view.word, sample)
     held = _parameter(site, constant, sizes, suffix=f"{suffix}_{_short_name(site, constant)}")
     words, shapes = [word, held.word], [sample, held.stored]
     if turned and kind in ("subtract", "divide"):

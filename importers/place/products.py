@@ -90,10 +90,10 @@ def product(site: Site, left: View, right: View, *, as_stored: bool = False, suf
     last = (right.dims[-1], right.dims[-2]) if turned else (right.dims[-2], right.dims[-1])
     words = []
     for view, outer, matrix in ((left, pieces[0], left.dims[-2:]), (right, pieces[1], last)):
-        word = site.draft.stored(view, [*([outer] if outer else []), *matrix], site.name, site.where)
+        word = site.stored(view, [*([outer] if outer else []), *matrix])
         leading = ((view.size(outer),) if outer else ()) if same else _lead_sizes(view)
         shape = (view.batch, *leading, *(view.size(dim) for dim in matrix))
-        words.append(site.draft.reshaped(word, shape, site.name, site.where))
+        words.append(site.reshaped(word, shape))
     made = site.layer("matmul", words, {"transpose_b": turned}, suffix=suffix)
     return _seen(made, left, right, same=same)
 

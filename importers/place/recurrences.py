@@ -31,7 +31,7 @@ def sequence(site: Site, view: View, batch_dim: int, nearest: str) -> str:
         raise CannotTakeError(f"its input {list(view.shape)} does not have the batch {place}", nearest)
     ordered = in_order(site, view.swapped(0, batch_dim))
     shape = (view.batch, view.shape[1 - batch_dim], view.shape[2])
-    return site.draft.reshaped(ordered.word, shape, site.name, site.where)
+    return site.reshaped(ordered.word, shape)
 
 
 def initial_state(site: Site, given: Any, hidden: int, batch: int, nearest: str) -> str | None:
@@ -42,7 +42,7 @@ def initial_state(site: Site, given: Any, hidden: int, batch: int, nearest: str)
             raise CannotTakeError(
                 "an initial state without the batch", "a state of shape [layers, batch, hidden], or none"
             )
-        return site.draft.reshaped(state.word, (batch, hidden), site.name, site.where)
+        return site.reshaped(state.word, (batch, hidden))
     if isinstance(given, Constant) and given.value.any():  # zeros are nobody's weight
         raise CannotTakeError("an initial state that is neither zeros nor computed", nearest)
     return None

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from configs.errors import UnsupportedLayerError
 from configs.model_file import LossSpec
+from importers.place.losses import default_loss
 from importers.training_text import parse_loss
 from trainlib.registry import is_over_alignments, loss_primitive
 
@@ -51,10 +53,8 @@ def loss_of(torch: Any, given: Any, shape: Sequence[int]) -> LossSpec:
     The function may be a `functools.partial` that has its options. `shape` is that of the output: None is
     cross_entropy of class numbers for [batch, classes], else mse. Raises UnsupportedLayerError.
     """
-    if given is None and len(shape) == 2:
-        return LossSpec("cross_entropy", {"labels": "hard"}, "loss")
     if given is None:
-        return LossSpec("mse", {}, "loss")
+        return replace(default_loss(shape), where="loss")
     if isinstance(given, LossSpec):
         return given
     if isinstance(given, str):

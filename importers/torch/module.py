@@ -24,7 +24,6 @@ from importers.graph.terms import Term, Terms
 from importers.graph.torch_capture import capture
 from importers.graph.views import View
 from importers.graph.weights import Given
-from importers.ops import NEAREST_ATEN
 from importers.place.losses import losses_of
 from importers.torch import elements as _elements
 from importers.torch import layers, moves, products, script_loss
@@ -110,24 +109,16 @@ def from_torch(
     notes: list[str] = []
     script = None
     if is_ours(torch, loss):
-        draft, output = capture(torch, module, inputs, trained, place, dtype, HANDLERS, NEAREST_ATEN)
+        draft, output = capture(torch, module, inputs, trained, place, dtype, HANDLERS)
         assert isinstance(output, View)
         spec_of_loss = _of_log_probabilities(draft, output, loss_of(torch, loss, output.shape), notes)
         draft.without_unused(_end(draft, output, place))
         losses = [spec_of_loss]
     else:
         script = Script.of(module, loss, inputs, labels)
-        draft, output = capture(
-            torch,
-            script.around(module),
-            script.examples,
-            trained,
-            place,
-            dtype,
-            script_loss.handlers(HANDLERS),
-            NEAREST_ATEN,
-            script_loss.TAKEN_APART,
-        )
+        whole, handlers = script.around(module), script_loss.handlers(HANDLERS)
+        apart = script_loss.TAKEN_APART
+        draft, output = capture(torch, whole, script.examples, trained, place, dtype, handlers, apart)
         losses, label = _losses(draft, output, place)
         script = script.with_label(label)
     shared = {"clip_norm": clip_norm, "clip_value": clip_value, "accumulate": accumulate, "average": average}

@@ -164,15 +164,15 @@ class _Reader:
         others = {*self.data, *self.flags, *self.totals}
         self.given = tuple(name for name in graph.inputs if name not in others)
 
+    def _wrong(self, reason: str, cure: str) -> InputError:
+        return InputError(reason, where=self.graph.path, cure=cure)
+
     def _data(self) -> tuple[str, ...]:
         """Inputs of a sample: those up to the label."""
         labels = [node.input(1) for node in self.graph.nodes if kind_of(node) in _LOSSES]
         if len(labels) != 1 or labels[0] not in self.graph.inputs:
-            raise InputError(
-                "has no loss" if not labels else "has several losses, or a label that is no input",
-                where=self.graph.path,
-                cure=f"a training graph: {' or '.join(_LOSSES)} of one input",
-            )
+            what = "has several losses, or a label that is no input" if labels else "has no loss"
+            raise self._wrong(what, f"a training graph: {' or '.join(_LOSSES)} of one input")
         return self.graph.inputs[: self.graph.inputs.index(labels[0]) + 1]
 
     def read(self) -> None:
@@ -192,11 +192,8 @@ class _Reader:
             return
         tensor = self.graph.tensor(name)
         if not tensor.is_static or 0 in tensor.sizes:
-            raise InputError(
-                f"its input '{name}' has the shape {tensor.shape_text}",
-                where=self.graph.path,
-                cure="sizes that are numbers above 0",
-            )
+            what = f"its input '{name}' has the shape {tensor.shape_text}"
+            raise self._wrong(what, "sizes that are numbers above 0")
         floats = tensor.dtype.startswith(("float", "bfloat"))
         kind, dtype = "weight", "float32"
         if name in self.totals:
@@ -259,17 +256,12 @@ class _Reader:
         for weight, gradient, _ in self.updates:
             gradients[draft.read(weight)] = draft.read(gradient)
         if not gradients:
-            raise InputError(
-                "trains no weight", where=self.graph.path, cure="SGD or InPlaceAccumulatorV2 nodes"
-            )
+            raise self._wrong("trains no weight", "SGD or InPlaceAccumulatorV2 nodes")
         updates = self._updates(optimizer, totals)
         rates = {rate for _, _, rate in updates if rate is not None}
         if len(rates) > 1:
-            raise InputError(
-                f"several learning rates: {', '.join(map(str, sorted(rates)))}",
-                where=self.graph.path,
-                cure="one for all weights",
-            )
+            several = ", ".join(map(str, sorted(rates)))
+            raise self._wrong(f"several learning rates: {several}", "one for all weights")
         said = next(iter(rates), None)
         rate = said if said is not None else (learning_rate or DEFAULT_LEARNING_RATE)
         notes = []
