@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from importers.graph.draft import CannotTakeError, Draft, others
+from importers.graph.draft import CannotTakeError, Draft
 from importers.graph.views import BATCH, Shape, View, neighbours
 from importers.graph.weights import Constant
 
@@ -139,7 +139,7 @@ def under(view: View, batch_dim: int | None, rank: int) -> View:
 
 def rows(site: Site, view: View, dim: int) -> tuple[str, list[int]]:
     """A word stored as [batch, all else, `dim`], and the pieces of all else as they lie there."""
-    rest = others(view, dim)
+    rest = [piece for piece in range(1, len(view.pieces)) if piece not in view.dims[dim]]
     groups: list[Sequence[int]] = [rest] if rest else []
     if BATCH in view.dims[dim]:
         raise CannotTakeError("sums over the batch", "samples are never told apart")

@@ -14,7 +14,7 @@ import numpy as np
 from configs.dtypes import DType, dtype_of
 from configs.errors import PulptrainError, UnsupportedLayerError
 from configs.model_file import InputSpec, LayerSpec, LossSpec, ModelSpec, OptimizerSpec
-from importers.graph.views import BATCH, Shape, View
+from importers.graph.views import Shape, View
 from importers.graph.weights import NOTHING, Constant, Given, WeightNumbers
 from trainlib.ir.graph import Tensor
 from trainlib.ir.parameters import PARAMETER_NAMES
@@ -325,9 +325,3 @@ def _trainable(
 def elements(shape: Sequence[int]) -> int:
     """Elements of a tensor."""
     return prod(shape)
-
-
-def others(view: View, *dims: int) -> list[int]:
-    """The pieces in no dimension of `dims` and not the batch, in the order they are stored."""
-    taken = {piece for dim in dims for piece in view.dims[dim]}
-    return [piece for piece in range(1, len(view.pieces)) if piece not in taken and piece != BATCH]

@@ -78,18 +78,6 @@ class Attributes:
         return axis_of(self.integer(key, default), rank)
 
 
-class FileNode(Attributes):
-    """A node of an ONNX file whose inputs are known by name."""
-
-    node: OnnxNode
-
-    def get(self, key: Key, default: Any = None) -> Any:
-        """An attribute, or the name of an input; `default` where it is left out."""
-        if isinstance(key, int):
-            return self.node.input(key) or default
-        return self.node.attributes.get(key, default)
-
-
 @dataclass(frozen=True)
 class Node(Site, Attributes):
     """One operation. `arguments` are views, constants, numbers, texts and lists of these.

@@ -91,12 +91,10 @@ def of_shape(node: OnnxNode, sizes: tuple[int, ...]) -> dict[str, Array] | None:
 
 def _constant(node: OnnxNode) -> Array | None:
     """The value of a Constant node, None for strings and sparse ones."""
-    for key, kind in (("value_float", np.float32), ("value_int", np.int64)):
-        if isinstance(node.attributes.get(key), (int, float)):
-            return np.array(node.attributes[key], kind)
-    for key, kind in (("value_floats", np.float32), ("value_ints", np.int64)):
-        if isinstance(node.attributes.get(key), tuple):
-            return np.array(node.attributes[key], kind)
+    for ending, types in (("", (int, float)), ("s", (tuple,))):
+        for key, kind in (("value_float", np.float32), ("value_int", np.int64)):
+            if isinstance(node.attributes.get(key + ending), types):
+                return np.array(node.attributes[key + ending], kind)
     value = node.attributes.get("value")
     return value if isinstance(value, np.ndarray) else None
 
@@ -156,12 +154,15 @@ def _evaluate(node: OnnxNode, values: Sequence[Array | None], opset: int) -> lis
 def _by_onnx(
     node: OnnxNode, values: Sequence[Array | None], opset: int, fed: Mapping[str, Array]
 ) -> list[Any]:
-    from onnx import TensorProto, helper
+    from onnx import TensorProto, helper, numpy_helper
     from onnx.reference import ReferenceEvaluator
 
     names = [f"i{number}" if value is not None else "" for number, value in enumerate(values)]
     outputs = [f"o{number}" if name else "" for number, name in enumerate(node.outputs)]
-    attributes = {key: _tensor_attribute(value) for key, value in node.attributes.items()}
+    attributes = {
+        key: numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
+        for key, value in node.attributes.items()
+    }
     proto = helper.make_node(node.op, names, outputs, **attributes)
     graph = helper.make_graph(
         [proto],
@@ -180,9 +181,3 @@ def _by_onnx(
 
 _COMPUTED_SINCE = {"DequantizeLinear": 19}
 """Ops that onnx.reference has from an opset on that means the same as those before."""
-
-
-def _tensor_attribute(value: Any) -> Any:
-    from onnx import numpy_helper
-
-    return numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value

@@ -164,15 +164,13 @@ def _group_norm(fusion: _Fusion, node: OnnxNode, match: _Found) -> OnnxNode | No
     if scale is None or shift is None or (scale != 1).any() or (shift != 0).any():
         return None  # it scales or shifts, or somebody trains what would
     each = (shape[1], *(1,) * (len(shape) - 2))
-    if not _divides(split[1], shape[1]) or any(_shape(graph.constant(name)) != each for name in weights):
+    groups, channels = split[1], shape[1]
+    if not isinstance(groups, int) or not isinstance(channels, int) or channels % groups:
+        return None  # instances may be cut from a sample anywhere, groups are of whole channels
+    if any(_shape(graph.constant(name)) != each for name in weights):
         return None
     attributes = {"num_groups": split[1], "epsilon": norm.attributes.get("epsilon", 1e-5)}
     return replace(node, op="GroupNormalization", inputs=(x.name, *weights), attributes=attributes)
-
-
-def _divides(groups: int | str, channels: int | str) -> bool:
-    """Whether groups are of whole channels: instances may be cut from a sample anywhere."""
-    return isinstance(groups, int) and isinstance(channels, int) and channels % groups == 0
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:

@@ -90,12 +90,8 @@ def export_module(
         try:
             program = torch.export.export(module, inputs)
             table = torch.export.default_decompositions() if taken_apart else {}
-            ops = [
-                op
-                for op in table
-                if hasattr(op, "overloadpacket") and op.overloadpacket.__name__ in taken_apart
-            ]
-            functional = program.run_decompositions({op: table[op] for op in ops})
+            apart = {op: table[op] for op in table if _name_of(op) in taken_apart}
+            functional = program.run_decompositions(apart)
         except Exception as error:  # torch.export raises errors of many kinds, those of the module among them
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             reason = lines[0] if lines else type(error).__name__
@@ -163,12 +159,14 @@ def capture(
         if node.op == "placeholder":
             item = targets.get(node.name)
             if item is not None and item.target is not None:
-                target = first_names.get(item.target, item.target)
-                made[node.name] = _held(torch, tensors, places, target, trained)
-                if target in trained:
-                    reader.moving.add(node.name)
-                continue
-            made[node.name] = _input(draft, node, single=len(fed) == 1)
+                name = first_names.get(item.target, item.target)
+                made[node.name] = Unknown()
+                if name in tensors:
+                    numbers = torch.from_numpy(places.places(name))
+                    made[node.name] = Held(tensors[name].detach(), name, numbers, name in trained)
+                reader.moving |= {node.name} if name in trained else set()
+            else:
+                made[node.name] = _input(draft, node, single=len(fed) == 1)
         elif node.op == "call_function":
             calls += 1
             made[node.name] = reader.read(node)
@@ -177,7 +175,7 @@ def capture(
         elif node.op == "get_attr":
             parameter = getattr(program.graph_module, str(node.target), None)
             made[node.name] = Held(parameter) if isinstance(parameter, torch.Tensor) else Unknown()
-    output = _output(draft, signature, made, where)
+    output = _output(draft, signature, made)
     draft.share_weights("parameter", "the whole of it, as it is, in each place, or requires_grad=False", str)
     _refuse_left_out(
         draft, trained & {first_names.get(name, name) for name in _read_parameters(graph, targets)}
@@ -194,14 +192,6 @@ def _first_names(module: Any) -> dict[str, str]:
         name: first.setdefault(id(item), name)
         for name, item in module.named_parameters(remove_duplicate=False)
     }
-
-
-def _held(
-    torch: Any, tensors: Mapping[str, Any], weights: WeightNumbers, name: str, trained: frozenset[str]
-) -> Any:
-    if name not in tensors:
-        return Unknown()
-    return Held(tensors[name].detach(), name, torch.from_numpy(weights.places(name)), name in trained)
 
 
 def _input(draft: Draft, node: Any, *, single: bool) -> Any:
@@ -227,24 +217,19 @@ def _input(draft: Draft, node: Any, *, single: bool) -> Any:
     return fed if stored == shape else fed.without_dim(1)
 
 
-def _output(draft: Draft, signature: Any, made: Mapping[str, Any], where: str) -> View | Terms | None:
+def _output(draft: Draft, signature: Any, made: Mapping[str, Any]) -> View | Terms | None:
     names = [item.arg.name for item in signature.output_specs if item.kind.name == "USER_OUTPUT"]
     results = [made.get(name) for name in names if name in made]
-    if len(results) != 1 and not draft.problems:
-        raise InputError(
-            f"forward returns {len(names)} tensors",
-            where=where,
-            cure="a loss=function of all of them, or a module that returns the one the loss is of",
-        )
-    if results and isinstance(results[0], View | Terms):
-        return results[0]
-    if not draft.problems:
-        raise InputError(
-            "what forward returns does not depend on its input",
-            where=where,
-            cure="a forward that returns what it computes of its input",
-        )
-    return None
+    what = f"forward returns {len(names)} tensors"
+    cure = "a loss=function of all of them, or a module that returns the one the loss is of"
+    if len(results) == 1 or draft.problems:
+        if results and isinstance(results[0], View | Terms):
+            return results[0]
+        what = "what forward returns does not depend on its input"
+        cure = "a forward that returns what it computes of its input"
+    if draft.problems:
+        return None
+    raise InputError(what, where=draft.where, cure=cure)
 
 
 class _Reader:
@@ -425,10 +410,13 @@ def _is_target(node: Any, user: Any) -> bool:
 
 
 def _op_name(node: Any) -> str:
-    packet = getattr(node.target, "overloadpacket", None)
-    if packet is None:
-        return str(getattr(node.target, "__name__", node.target))
-    return str(packet.__name__)
+    return _name_of(node.target)
+
+
+def _name_of(op: Any) -> str:
+    """Without its overload."""
+    named = getattr(op, "overloadpacket", op)
+    return str(getattr(named, "__name__", named))
 
 
 def map_nodes(arguments: Any, how: Callable[[Any], Any]) -> Any:

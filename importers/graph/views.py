@@ -8,8 +8,9 @@ viewing cost nothing until a layer needs the numbers in another order than they 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from math import prod
 
 Shape = tuple[int, ...]
@@ -35,12 +36,10 @@ class View:
     @classmethod
     def of(cls, word: str, stored: Shape) -> View:
         """All of a stored tensor, as it is."""
-        pieces: list[int] = [stored[0]]
-        dims: list[tuple[int, ...]] = [(BATCH,)]
-        for size in stored[1:]:
-            dims.append((len(pieces),) if size > 1 else ())
-            pieces += [size] if size > 1 else []
-        return cls(word, stored, tuple(pieces), tuple(dims))
+        numbers = count(1)
+        dims = ((next(numbers),) if size > 1 else () for size in stored[1:])
+        pieces = (size for size in stored[1:] if size > 1)
+        return cls(word, stored, (stored[0], *pieces), ((BATCH,), *dims))
 
     @property
     def shape(self) -> Shape:
@@ -102,17 +101,11 @@ class View:
 
     def split_piece(self, piece: int, *sizes: int) -> View:
         """One piece as several, the outermost first."""
-        more = len(sizes) - 1
-
-        def renamed(dim: Sequence[int]) -> Iterator[int]:
-            for item in dim:
-                if item == piece:
-                    yield from range(piece, piece + len(sizes))
-                else:
-                    yield item + (more if item > piece else 0)
-
+        numbers = [[item + (len(sizes) - 1) * (item > piece)] for item in range(len(self.pieces))]
+        numbers[piece] = list(range(piece, piece + len(sizes)))
         pieces = (*self.pieces[:piece], *sizes, *self.pieces[piece + 1 :])
-        return replace(self, pieces=pieces, dims=tuple(tuple(renamed(dim)) for dim in self.dims))
+        dims = (tuple(number for item in dim for number in numbers[item]) for dim in self.dims)
+        return replace(self, pieces=pieces, dims=tuple(dims))
 
     def without_piece(self, piece: int) -> View:
         """Without a piece of size 1, which leaves the dimension it is in."""

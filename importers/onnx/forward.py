@@ -104,18 +104,16 @@ def import_forward(
             where=graph.path,
             cure="as many samples of each, in the first dimension; weights as initializers",
         )
-    problems: UnsupportedLayerError | None = None
+    problems: list[UnsupportedLayerError] = []
     for batch_dim in _batch_dims(graph):
+        reader = ForwardReader(graph, trained, batch_dim)
         try:
-            reader = ForwardReader(graph, trained, batch_dim)
             losses = reader.read(loss)
         except UnsupportedLayerError as error:
-            problems = problems or error
-            continue
-        model = _model(graph, reader, losses, optimizer, classes)
-        return replace(model, batch_dim=batch_dim)
-    assert problems is not None
-    raise problems
+            problems.append(error)
+        else:
+            return reader.model(losses, optimizer, classes)
+    raise problems[0]
 
 
 def _batch_dims(graph: OnnxGraph) -> Sequence[int]:
@@ -123,30 +121,6 @@ def _batch_dims(graph: OnnxGraph) -> Sequence[int]:
     recurrent = any(node.op in ("GRU", "LSTM", "RNN") for node in graph.nodes)
     shape = graph.tensor(graph.inputs[0]).shape or ()
     return (0, 1) if recurrent and len(shape) == 3 and len(graph.inputs) == 1 else (0,)
-
-
-def _model(
-    graph: OnnxGraph,
-    reader: ForwardReader,
-    losses: Sequence[LossSpec],
-    optimizer: OptimizerSpec | None,
-    classes: int,
-) -> ImportedModel:
-    draft = reader.draft
-    spec = draft.model(
-        model_name(graph.name),
-        losses,
-        optimizer or OptimizerSpec("sgd", {"learning_rate": 0.01}, graph.path),
-        lambda word: classes or draft.smallest_table(word) or 2,
-        description=f"imported from {graph.path}",
-        source=graph.path,
-    )
-    nodes = len(graph.nodes) + len(graph.folded)
-    read = {item.name for item in spec.inputs} | {str(item.label) for item in spec.losses if not item.target}
-    feeds = {ours: theirs for ours, theirs in reader.feeds.items() if ours in read}
-    return ImportedModel(
-        spec, dict(draft.values), dict(draft.sources), nodes, reader.places, feeds, reader.loss
-    )
 
 
 class ForwardReader:
@@ -159,6 +133,7 @@ class ForwardReader:
 
     def __init__(self, graph: OnnxGraph, trained: Collection[str] | None = None, batch_dim: int = 0) -> None:
         self.graph = fused(graph)
+        self.nodes = len(graph.nodes) + len(graph.folded)
         self.batch_dim = batch_dim
         weights = {name: graph.initializers[name] for name in graph.trainable}
         self.places = WeightNumbers.of({name: value.shape for name, value in weights.items()})
@@ -194,6 +169,24 @@ class ForwardReader:
         read |= {word for item in losses for word in (item.of, item.target) if word is not None}
         self.draft.inputs = [word for word in self.draft.inputs if word in read]
         return losses
+
+    def model(
+        self, losses: Sequence[LossSpec], optimizer: OptimizerSpec | None, classes: int
+    ) -> ImportedModel:
+        """What has been read, with these losses."""
+        draft, path = self.draft, self.graph.path
+        spec = draft.model(
+            model_name(self.graph.name),
+            losses,
+            optimizer or OptimizerSpec("sgd", {"learning_rate": 0.01}, path),
+            lambda word: classes or draft.smallest_table(word) or 2,
+            description=f"imported from {path}",
+            source=path,
+        )
+        fed = {*draft.inputs, *(str(item.label) for item in losses if not item.target)}
+        feeds = {ours: theirs for ours, theirs in self.feeds.items() if ours in fed}
+        made = dict(draft.values), dict(draft.sources), self.nodes, self.places, feeds, self.loss
+        return ImportedModel(spec, *made, self.batch_dim)
 
     def read_nodes(self) -> None:
         """All nodes; what cannot be read of them is a problem of the draft. Raises InputError."""
@@ -356,7 +349,8 @@ class ForwardReader:
             raise CannotTakeError(
                 "computes with a weight that is trained", "a weight with the values it makes"
             )
-        if not _all_moved(constants):
+        # Others than floats are indices and shapes.
+        if any(not item.trained and np.issubdtype(item.value.dtype, np.floating) for item in constants):
             raise CannotTakeError("puts numbers that are not trained into a weight that is", "a weight alone")
 
         def places(item: Any) -> Array | None:
@@ -368,8 +362,3 @@ class ForwardReader:
         if moved is None:  # in a file whose types are wrong
             raise CannotTakeError("moves a weight as it moves no numbers", CHECKED)
         return [Constant(results[name], moved[name], True) if name else None for name in node.outputs]
-
-
-def _all_moved(constants: Sequence[Constant]) -> bool:
-    """Whether every float is an element of a weight that is trained (others are indices and shapes)."""
-    return all(item.trained or not np.issubdtype(item.value.dtype, np.floating) for item in constants)

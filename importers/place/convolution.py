@@ -105,23 +105,14 @@ class Placed:
 def convolution_of(x: Shape, w: Shape, window: Window, groups: int) -> Placed:
     """The layer for a convolution of [batch, channels, ...] by weights [outputs, inputs of a group, ...]."""
     if len(w) == 3:
-        options = {key: short(value) for key, value in _columns(window).items()}
-        return Placed("conv1d", {**options, "out_channels": w[0], "groups": groups}, w)
+        columns = Window(window.kernel[1:], window.stride[1:], window.dilation[1:], window.pads[2:])
+        return Placed("conv1d", {**columns.options, "out_channels": w[0], "groups": groups}, w)
     is_point = window.kernel == window.stride == (1, 1) and not any(window.pads)
     if is_point and groups == 1:
         return Placed("pointwise", {"out_channels": w[0]}, w[:2])
     if groups == x[1] == w[0] and groups > 1:
         return Placed("depthwise", window.options, w)
     return Placed("conv2d", {**window.options, "out_channels": w[0], "groups": groups}, w)
-
-
-def _columns(window: Window) -> dict[str, Shape]:
-    return {
-        "kernel": window.kernel[1:],
-        "stride": window.stride[1:],
-        "dilation": window.dilation[1:],
-        "padding": window.pads[2:],
-    }
 
 
 def convolution(

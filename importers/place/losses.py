@@ -60,19 +60,15 @@ def added(left: Any, right: Any, factor: float = 1.0) -> Terms | None:
 def multiplied(left: Any, right: Any) -> Terms | None:
     """Such a number times one that is constant; None where it is none."""
     for one, other in ((left, right), (right, left)):
-        if isinstance(one, Terms) and (number := _number(other)) is not None:
+        if isinstance(one, Terms) and (number := number_of(other)) is not None:
             return one.times(number)
     return None
 
 
 def divided(left: Any, right: Any) -> Terms | None:
     """Such a number divided by a constant that is not 0; None where it is none."""
-    number = _number(right)
+    number = number_of(right)
     return left.times(1 / number) if isinstance(left, Terms) and number else None
-
-
-def _number(item: Any) -> float | None:
-    return None if isinstance(item, Terms) else number_of(item)
 
 
 def default_loss(shape: Sequence[int]) -> LossSpec:

@@ -12,6 +12,7 @@ import numpy as np
 from importers.graph.arranging import Site, in_order, under
 from importers.graph.draft import CHECKED, CannotTakeError, elements
 from importers.graph.node import meant
+from importers.graph.terms import Terms
 from importers.graph.views import Shape, View
 from importers.graph.weights import Constant
 from importers.ops import POWERS
@@ -105,7 +106,8 @@ def with_constant(
         weights = constant.moved(lambda array: array.reshape(sizes))
         return under(site.layer("position", (word,), {}, {"w": weights}, suffix=suffix), batch_dim, rank)
     word = site.reshaped(view.word, sample)
-    held = _parameter(site, constant, sizes, suffix=f"{suffix}_{_short_name(site, constant)}")
+    name = site.draft.weights.given(constant).source.rpartition(".")[2] or "constant"
+    held = _parameter(site, constant, sizes, suffix=f"{suffix}_{name}")
     words, shapes = [word, held.word], [sample, held.stored]
     if turned and kind in ("subtract", "divide"):
         words, shapes = words[::-1], shapes[::-1]
@@ -124,10 +126,6 @@ def _per_sample(constant: Constant, like: View) -> tuple[Shape, int | None]:
     if elements(sizes) != constant.value.size:
         raise CannotTakeError("a constant that differs from sample to sample", "one that is the same for all")
     return sizes, batch_dim
-
-
-def _short_name(site: Site, constant: Constant) -> str:
-    return site.draft.weights.given(constant).source.rpartition(".")[2] or "constant"
 
 
 def _parameter(site: Site, constant: Constant, shape: Sequence[int], *, suffix: str) -> View:
@@ -154,7 +152,7 @@ def number_of(item: Any) -> float | None:
     """An operand that is one number, the same throughout."""
     if isinstance(item, Constant):
         return None if item.number is None else meant(item.number)
-    return None if item is None or isinstance(item, View) else float(item)
+    return None if item is None or isinstance(item, (View, Terms)) else float(item)
 
 
 def _number_beside(item: Any, view: Any) -> float | None:

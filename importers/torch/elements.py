@@ -117,10 +117,6 @@ def _glu(node: Node) -> View:
     return two_operands(node, "multiply", value, gate)
 
 
-def _shrink(node: Node) -> View:
-    return shrunk(node, node.x, float(node["lambd"]), hard=node.op == "hardshrink")
-
-
 # Two operands
 
 
@@ -286,7 +282,10 @@ HANDLERS: Mapping[str, Handler] = {
     "celu": lambda node: celu(node, node.x, float(node["alpha"])),
     "glu": _glu,
     "threshold": lambda node: above(node, node.x, float(node["threshold"]), float(node["value"])),
-    **dict.fromkeys(("hardshrink", "softshrink"), _shrink),
+    **dict.fromkeys(
+        ("hardshrink", "softshrink"),
+        lambda node: shrunk(node, node.x, float(node["lambd"]), hard=node.op == "hardshrink"),
+    ),
     "sign": lambda node: sign(node, node.x),
     **dict.fromkeys(("add", "sub", "rsub"), _add),
     "mul": lambda node: times(node, node["self"], node["other"]),

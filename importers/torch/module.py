@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,15 +113,17 @@ def from_torch(
         draft, output = capture(torch, module, inputs, trained, place, dtype, HANDLERS)
         assert isinstance(output, View)
         spec_of_loss = _of_log_probabilities(draft, output, loss_of(torch, loss, output.shape), notes)
-        draft.without_unused(_end(draft, output, place))
+        draft.without_unused(_end(draft, output))
         losses = [spec_of_loss]
     else:
         script = Script.of(module, loss, inputs, labels)
         whole, handlers = script.around(module), script_loss.handlers(HANDLERS)
         apart = script_loss.TAKEN_APART
         draft, output = capture(torch, whole, script.examples, trained, place, dtype, handlers, apart)
-        losses, label = _losses(draft, output, place)
-        script = script.with_label(label)
+        if isinstance(output, View):  # of a single sample
+            output = Terms((Term("output", {}, output),))
+        losses, labels_of = losses_of(draft, output, partial(_end, draft), partial(_stored, draft))
+        script = script.with_label(next(iter(labels_of), None))
     shared = {"clip_norm": clip_norm, "clip_value": clip_value, "accumulate": accumulate, "average": average}
     taken = optimizer_of(torch, optimizer, module, draft.sources, lr_schedule, shared)
     if isinstance(optimizer, torch.optim.Optimizer) and optimizer.state:
@@ -134,8 +137,12 @@ def from_torch(
         source=f"captured from {place} by torch.export",
     )
     check_options(spec)
+    wide = ("running_mean", "running_var")
     values = {
-        tensor: rounded(value, BY_NAME[dtype] if value.dtype.kind == "f" and not _kept_wide(tensor) else FP32)
+        tensor: rounded(
+            value,
+            BY_NAME[dtype] if value.dtype.kind == "f" and not tensor.endswith(wide) else FP32,
+        )
         for tensor, value in draft.values.items()
     }
     of_torch = taken if isinstance(taken, TorchOptimizer) else None
@@ -165,10 +172,6 @@ def _refuse_averages(torch: Any, module: Any, place: str) -> None:
                 where=place,
                 cure="momentum=0.1, or module.eval()",
             )
-
-
-def _kept_wide(tensor: str) -> bool:
-    return tensor.rpartition(".")[2] in ("running_mean", "running_var")
 
 
 def _title(text: str) -> str:
@@ -205,35 +208,21 @@ def _of_log_probabilities(draft: Draft, output: View, loss: LossSpec, notes: lis
     return LossSpec("cross_entropy", {"labels": "hard", **loss.options}, loss.where)
 
 
-def _end(draft: Draft, output: View, place: str) -> str:
+def _end(draft: Draft, output: View) -> str:
     """The layer that gives what forward returns, as it returns it."""
-    word = _stored(draft, output, place)
+    word = _stored(draft, output)
     if "." in word or word in draft.inputs:
-        raise UnsupportedLayerError(
-            "forward returns what it is given, or a part of it", where=place, cure="a forward with a layer"
-        )
+        what = "forward returns what it is given, or a part of it"
+        raise UnsupportedLayerError(what, where=draft.where, cure="a forward with a layer")
     return word
 
 
-def _stored(draft: Draft, output: View, place: str) -> str:
+def _stored(draft: Draft, output: View) -> str:
     """The word of a tensor stored as it is seen, the batch in front."""
     if not output.batch_leads:
-        raise UnsupportedLayerError(
-            f"forward returns {list(output.shape)}, with the samples not in the first dimension",
-            where=place,
-            cure="batch first",
-        )
-    return as_seen(Site(draft, "output", place), output)
-
-
-def _losses(draft: Draft, output: View | Terms, place: str) -> tuple[list[LossSpec], str | None]:
-    """The losses that a script's loss is a sum of, and the input that is their first label."""
-    if isinstance(output, View):  # of a single sample
-        output = Terms((Term("output", {}, output),))
-    losses, labels = losses_of(
-        draft, output, lambda view: _end(draft, view, place), lambda view: _stored(draft, view, place)
-    )
-    return losses, next(iter(labels), None)
+        what = f"forward returns {list(output.shape)}, with the samples not in the first dimension"
+        raise UnsupportedLayerError(what, where=draft.where, cure="batch first")
+    return as_seen(Site(draft, "output", draft.where), output)
 
 
 def _classes(draft: Draft, word: str) -> int:

@@ -70,11 +70,6 @@ def _einsum(node: Node) -> View:
     return seen.permuted([every.index(letter) for letter in result])
 
 
-def _bilinear(node: Node) -> View:
-    left, right = node.view("input1"), node.view("input2")
-    return bilinear(node, left, right, node.needed("weight"), node.constant("bias"))
-
-
 def _attention(node: Node) -> View:
     query, key, value = (node.view(name) for name in ("query", "key", "value"))
     if node["dropout_p"]:
@@ -113,6 +108,8 @@ HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(("matmul", "mm", "mv", "dot", "bmm"), _matmul),
     **dict.fromkeys(("baddbmm", "addcmul"), _in_one),
     "einsum": _einsum,
-    "bilinear": _bilinear,
+    "bilinear": lambda node: bilinear(
+        node, node.x, node.view("input2"), node.needed("weight"), node.constant("bias")
+    ),
     "scaled_dot_product_attention": _attention,
 }

@@ -44,7 +44,7 @@ def handlers(plain: Mapping[str, Handler]) -> dict[str, Handler]:
         "sub": _subtracted,
         "rsub": _subtracted,
         "mul": lambda node: multiplied(node["self"], node["other"]),
-        "div": _divided,
+        "div": lambda node: None if node.get("rounding_mode") else divided(node["self"], node["other"]),
         "neg": lambda node: node["self"].times(-1.0) if isinstance(node["self"], Terms) else None,
     }
     return {
@@ -57,13 +57,8 @@ def handlers(plain: Mapping[str, Handler]) -> dict[str, Handler]:
 
 
 def _reduced(node: Node) -> Terms | None:
-    view, dims = node.x, node.get("dim")
-    over = range(len(view.dims)) if dims is None else [dim % len(view.dims) for dim in _listed(dims)]
-    return met(node, view, over, node.op, keep=node.get("keepdim"))
-
-
-def _listed(dims: Any) -> list[int]:
-    return list(dims) if isinstance(dims, (list, tuple)) else [dims]
+    over = node.dims() if node.has("dim") else range(node.rank)
+    return met(node, node.x, over, node.op, keep=node.get("keepdim"))
 
 
 def _added(node: Node, sign: float = 1.0) -> Terms | None:
@@ -73,10 +68,6 @@ def _added(node: Node, sign: float = 1.0) -> Terms | None:
 def _subtracted(node: Node) -> Terms | None:
     terms = _added(node, -1.0)
     return terms.times(-1.0) if terms is not None and node.op == "rsub" else terms
-
-
-def _divided(node: Node) -> Terms | None:
-    return None if node.get("rounding_mode") else divided(node["self"], node["other"])
 
 
 def _detached(node: Node) -> View | None:

@@ -105,7 +105,7 @@ class TrainingDraft:
                 f"cannot view {list(source.shape)} as {list(wanted)}",
                 f"{prod(wanted)} elements: export the graph for the batch it is to run with",
             )
-        while source.alias_of is not None and self._is_view(source):
+        while source.alias_of is not None and "~" in source.name:
             source = self.tensor(source.alias_of)
             if source.shape == wanted:
                 return source.name
@@ -115,9 +115,6 @@ class TrainingDraft:
         if tensor in self.gradients:
             self.gradients.add(name)
         return name
-
-    def _is_view(self, tensor: Tensor) -> bool:
-        return "~" in tensor.name
 
     def sample(self, tensor: str) -> str:
         """The tensor as the only sample of a batch: [1, ...]."""

@@ -93,12 +93,10 @@ class ImportedTraining:
 
     def sample(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Values of a sample, by the names of the file, for the tensors of ours."""
-        graph = self.phases.mini_batch
+        fed = {name: self.phases.mini_batch.tensors[self.fed[name]] for name in arrays}
         return {
-            self.fed[name]: np.ascontiguousarray(array.astype(graph.tensors[self.fed[name]].dtype)).reshape(
-                graph.tensors[self.fed[name]].shape
-            )
-            for name, array in arrays.items()
+            tensor.name: np.ascontiguousarray(arrays[name].astype(tensor.dtype)).reshape(tensor.shape)
+            for name, tensor in fed.items()
         }
 
     def over(self, mini_batches: int) -> ImportedTraining:
@@ -346,20 +344,9 @@ class _Reader:
             return TrainingPhases(whole)
         updating = [op for op in builder.ops if op.step == "UPD"]
         mini = self._part(whole, forward, gradients.values(), ("input", "label"))
-        states = {name: tensor for name, tensor in tensors.items() if tensor.kind in KEPT_KINDS}
-        kept = {name: tensor for name, tensor in states.items() if tensor.alias_of is None}
-        read = {name for op in updating for name in op.inputs}
-        update = replace(
-            self._part(whole, updating),
-            labels=(),
-            losses=(),
-            outputs=(),
-            gradients={},
-            weights=tuple(name for name in whole.weights if name in read),
-        )
-        used = {name for name in update.tensors if name in kept}
-        mini = replace(mini, tensors={**{name: kept[name] for name in sorted(used)}, **mini.tensors})
-        return TrainingPhases(mini, 1, update)
+        update = replace(self._part(whole, updating), labels=(), losses=(), outputs=(), gradients={})
+        kept = {name: update.tensors[name] for name in sorted(update.of_kind(*KEPT_KINDS))}
+        return TrainingPhases(replace(mini, tensors={**kept, **mini.tensors}), 1, update)
 
     def _part(
         self, graph: TrainingGraph, ops: Sequence[Op], named: Iterable[str] = (), kinds: Sequence[str] = ()

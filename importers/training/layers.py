@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from importers.graph.draft import CHECKED, CannotTakeError
-from importers.graph.node import FileNode
+from importers.graph.node import Attributes, Key
 from importers.graph.onnx_graph import OnnxNode
 from importers.onnx.layers import groups_of, pool_of, window_of
 from importers.place.convolution import Placed, convolution_of
@@ -25,13 +25,21 @@ from trainlib.primitives.norms.norm import BIASED
 
 
 @dataclass
-class TrainingNode(FileNode):
+class TrainingNode(Attributes):
     """One node: its op, what it reads as tensors of ours or constants, and where ops made of it go."""
 
     node: OnnxNode
     draft: TrainingDraft
     site: str
     opset: int
+
+    def get(self, key: Key, default: Any = None) -> Any:
+        """An attribute, or the name of an input; `default` where it is left out."""
+        return (
+            self.node.input(key) or default
+            if isinstance(key, int)
+            else self.node.attributes.get(key, default)
+        )
 
     def values(self, index: int) -> Any:
         """The value of an input that is constant, else None."""
@@ -476,28 +484,17 @@ def _layer_norm_grad(item: TrainingNode) -> None:
 
 
 def _softmax(item: TrainingNode) -> None:
-    draft, x = item.draft, item.read(0)
-    shape = draft.shape(x)
-    stored = _softmax_shape(item, shape)
-    kind = "log_softmax" if item.node.op == "LogSoftmax" else "softmax"
-    item.give(item.forward(kind, (draft.view(x, stored),), {}, item.out()), shape)
-
-
-def _softmax_shape(item: TrainingNode, shape: Shape) -> Shape:
+    """FW, or the gradient: of rows."""
+    step, reads, result = ("IG", ("dy", "y"), "dx") if "Grad" in item.kind else ("FW", ("x",), "y")
+    shape = item.shape(len(reads) - 1)
     axis = item.axis(len(shape), -1 if item.opset >= 13 else 1)
     if prod(shape[axis + 1 :]) != 1 and item.opset >= 13:
         raise CannotTakeError(f"a softmax over dimension {axis} of {list(shape)}", "over the last one")
-    return (1, prod(shape[:axis]), prod(shape[axis:]))
-
-
-def _softmax_grad(item: TrainingNode) -> None:
-    draft, dy, y = item.draft, item.read(0), item.read(1)
-    shape = draft.shape(y)
-    stored = _softmax_shape(item, shape)
+    rows = (1, prod(shape[:axis]), prod(shape[axis:]))
     kind = "log_softmax" if item.kind.startswith("Log") else "softmax"
-    plan = draft.plan(kind, {}, [stored])
-    dx = item.result(shape, stored)
-    item.apply(kind, "IG", {"y": draft.view(y, stored), "dy": draft.view(dy, stored), "dx": dx}, plan)
+    plan = item.draft.plan(kind, {}, [rows])
+    roles = {role: item.draft.view(item.read(index), rows) for index, role in enumerate(reads)}
+    item.apply(kind, step, {**roles, result: item.result(shape, rows)}, plan)
 
 
 HANDLERS: Mapping[str, Handler] = {
@@ -515,6 +512,7 @@ HANDLERS: Mapping[str, Handler] = {
     "BatchNormalizationGrad": _batch_norm_grad,
     "LayerNormalization": _layer_norm,
     "LayerNormalizationGrad": _layer_norm_grad,
-    **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
-    **dict.fromkeys(("SoftmaxGrad", "SoftmaxGrad_13", "LogSoftmaxGrad", "LogSoftmaxGrad_13"), _softmax_grad),
+    **dict.fromkeys(
+        (f"{log}Softmax{grad}" for log in ("", "Log") for grad in ("", "Grad", "Grad_13")), _softmax
+    ),
 }

@@ -148,7 +148,8 @@ _GRADIENTS = ("g", "gh")
 
 def _to_ours(item: TrainingNode, kind: str, name: str, word: str) -> str:
     """Weights or biases of the file in our order of gates, weights transposed."""
-    made = _reordered(item, item.draft.view(name, _rows_of(item, name, word)), GATES[kind], word)
+    rows = item.draft.shape(name)[-2 if word.startswith("w") else -1 :]
+    made = _reordered(item, item.draft.view(name, rows), GATES[kind], word)
     return turned(item, made, (1, 0), f"_{word}_turn") if word.startswith("w") else made
 
 
@@ -156,11 +157,6 @@ def _to_theirs(item: TrainingNode, kind: str, name: str, word: str) -> str:
     """A gradient of ours in the file's order of gates, as rows."""
     rows = turned(item, name, (1, 0), f"_{word}_turn") if word.startswith("w") else name
     return _reordered(item, rows, np.argsort(GATES[kind]).tolist(), word)
-
-
-def _rows_of(item: TrainingNode, name: str, word: str) -> Shape:
-    shape = item.draft.shape(name)
-    return shape[-2:] if word.startswith("w") else shape[-1:]
 
 
 def _reordered(item: TrainingNode, rows: str, order: Sequence[int], word: str) -> str:
