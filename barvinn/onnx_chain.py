@@ -22,6 +22,7 @@ from importers.graph.draft import CHECKED, CannotTakeError
 from importers.graph.onnx_graph import OnnxGraph, OnnxNode
 from importers.graph.weights import Constant
 from importers.onnx.forward import ForwardReader
+from importers.place.convolution import each
 
 
 def read_network(graph: OnnxGraph, input_shape: Sequence[int] | None = None) -> list[RealLayer]:
@@ -149,7 +150,7 @@ class _Chain:
         self._add(layer, "matmul", matrix.reshape(len(matrix), channels, *kernel))
 
     def _pool(self, layer: LayerSpec) -> None:
-        kernel = _several(layer.attributes["kernel"], 2)
+        kernel = tuple(each(layer.attributes["kernel"], 2))
         weights = np.zeros((0, 0, 0, 0))
         self._add(layer, "pool", weights, kernel=kernel, **_window(layer, stride=layer.attributes["kernel"]))
         self._layers[-1] = replace(self._layers[-1], relu=True)
@@ -184,20 +185,23 @@ class _Chain:
         self._affine(gain, b - mean * gain)
 
     def _sum(self, layer: LayerSpec) -> None:
-        held = self._draft.start(layer.name, "w")
-        self._affine(1.0, self._operand(layer)[0] if held is None else np.asarray(held, np.float64))
+        self._affine(1.0, self._constant(layer))
 
     def _product(self, layer: LayerSpec) -> None:
-        self._affine(self._operand(layer)[0], 0.0)
+        self._affine(self._constant(layer), 0.0)
 
     def _difference(self, layer: LayerSpec) -> None:
-        values, first = self._operand(layer)
-        self._affine(-1.0, values) if first else self._affine(1.0, -values)
+        first = layer.inputs is not None and layer.inputs[0] in self._constants
+        sign = -1.0 if first else 1.0
+        self._affine(sign, -sign * self._constant(layer))
 
-    def _operand(self, layer: LayerSpec) -> tuple[Reals, bool]:
-        """The constant of two operands, and whether it is the first."""
+    def _constant(self, layer: LayerSpec) -> Reals:
+        """The constant that a layer holds, or the one that it reads."""
+        held = self._draft.start(layer.name, "w")
+        if held is not None:
+            return np.asarray(held, np.float64)
         (word,) = (word for word in layer.inputs or () if word in self._constants)
-        return self._constants[word], layer.inputs is not None and layer.inputs[0] == word
+        return self._constants[word]
 
     def _affine(self, gain: Reals | float, offset: Reals | float) -> None:
         """y = gain · x + offset, of the last layer's result."""
@@ -240,24 +244,17 @@ class _Chain:
 
     def _hold(self, layer: LayerSpec) -> None:
         """A constant; what repeats it to the shape of an activation says nothing more."""
-        (word,) = layer.inputs or ("",)
-        held = self._draft.start(layer.name, "w")
-        self._constants[layer.name] = self._constants[word] if held is None else np.asarray(held, np.float64)
+        self._constants[layer.name] = self._constant(layer)
 
 
 def _window(layer: LayerSpec, stride: Any) -> dict[str, tuple[int, ...]]:
     """The window of a layer, whose options name what is not as it is left out."""
-    up, down, left, right = _several(layer.attributes.get("padding", 0), 4)
+    sides = each(layer.attributes.get("padding", 0), 4)
     return {
-        "strides": _several(layer.attributes.get("stride", stride), 2),
-        "pads": (up, left, down, right),
-        "dilations": _several(layer.attributes.get("dilation", 1), 2),
+        "strides": tuple(each(layer.attributes.get("stride", stride), 2)),
+        "pads": (*sides[::2], *sides[1::2]),
+        "dilations": tuple(each(layer.attributes.get("dilation", 1), 2)),
     }
-
-
-def _several(value: Any, count: int) -> tuple[int, ...]:
-    """One number for all of them, or each."""
-    return (value,) * count if isinstance(value, int) else tuple(value)
 
 
 STEPS: dict[str, Callable[[_Chain, LayerSpec], None]] = {

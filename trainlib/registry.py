@@ -101,8 +101,8 @@ class _Registry(Mapping[str, Primitive]):
     def _of(self, file: str) -> dict[str, Primitive]:
         if file not in self._known:
             module = import_module(file)
-            found = module.PRIMITIVES if file in _SEVERAL else (module.PRIMITIVE,)
-            self._known[file] = {primitive.name: primitive for primitive in found}
+            listed = module.PRIMITIVES if file in _SEVERAL else (module.PRIMITIVE,)
+            self._known[file] = {primitive.name: primitive for primitive in listed}
         return self._known[file]
 
     def __getitem__(self, name: str) -> Primitive:
@@ -111,8 +111,8 @@ class _Registry(Mapping[str, Primitive]):
         return self._asked[name]
 
     def _found(self, name: str) -> Primitive:
-        own = (file for file in _FILES if file.endswith(f".{name}"))
-        for file in (*own, *_SEVERAL):
+        named = (file for file in _FILES if file.endswith(f".{name}"))
+        for file in (*named, *_SEVERAL):
             if name in self._of(file):
                 return self._known[file][name]
         raise KeyError(name)

@@ -20,7 +20,7 @@ from torch.nn import functional as fn
 from truth.given import DisagreementError
 
 Inputs = Sequence[Any]
-Own = Mapping[str, Any]
+Held = Mapping[str, Any]
 Names = Callable[[Mapping[str, Any]], tuple[str, ...]]
 
 
@@ -68,10 +68,10 @@ def _with_bias(*names: str, default: bool = False, biases: tuple[str, ...] = ("b
     return lambda options: (*names, *(biases if options.get("bias", default) else ()))
 
 
-def _shaped(own: Own, name: str, *shape: int) -> Any:
-    if tuple(own[name].shape) != shape:
-        raise DisagreementError(name, f"has shape {list(own[name].shape)}, the model says {list(shape)}")
-    return own[name]
+def _shaped(held: Held, name: str, *shape: int) -> Any:
+    if tuple(held[name].shape) != shape:
+        raise DisagreementError(name, f"has shape {list(held[name].shape)}, the model says {list(shape)}")
+    return held[name]
 
 
 def _two(value: Any) -> tuple[int, int]:
@@ -103,7 +103,7 @@ def _convolution(
 @_entry("conv2d", parameters=_with_bias("weight"), layouts=BOTH)
 def _conv2d(
     x: Inputs,
-    own: Own,
+    held: Held,
     *,
     kernel: Any,
     out_channels: int,
@@ -114,14 +114,14 @@ def _conv2d(
     groups: int = 1,
     im2col: str = "cores",
 ) -> Any:
-    weight = _shaped(own, "weight", out_channels, x[0].shape[1] // groups, *_two(kernel))
-    return _convolution(x[0], weight, own.get("bias"), stride, padding, dilation, groups)
+    weight = _shaped(held, "weight", out_channels, x[0].shape[1] // groups, *_two(kernel))
+    return _convolution(x[0], weight, held.get("bias"), stride, padding, dilation, groups)
 
 
 @_entry("depthwise", parameters=_with_bias("weight"), layouts=BOTH)
 def _depthwise(
     x: Inputs,
-    own: Own,
+    held: Held,
     *,
     kernel: Any,
     stride: Any = 1,
@@ -130,20 +130,20 @@ def _depthwise(
     bias: bool = False,
 ) -> Any:
     channels = x[0].shape[1]
-    weight = _shaped(own, "weight", channels, 1, *_two(kernel))
-    return _convolution(x[0], weight, own.get("bias"), stride, padding, dilation, channels)
+    weight = _shaped(held, "weight", channels, 1, *_two(kernel))
+    return _convolution(x[0], weight, held.get("bias"), stride, padding, dilation, channels)
 
 
 @_entry("pointwise", parameters=_with_bias("weight"), layouts=BOTH)
-def _pointwise(x: Inputs, own: Own, *, out_channels: int, bias: bool = False) -> Any:
-    weight = _shaped(own, "weight", out_channels, x[0].shape[1])
-    return fn.conv2d(x[0], weight[:, :, None, None], own.get("bias"))
+def _pointwise(x: Inputs, held: Held, *, out_channels: int, bias: bool = False) -> Any:
+    weight = _shaped(held, "weight", out_channels, x[0].shape[1])
+    return fn.conv2d(x[0], weight[:, :, None, None], held.get("bias"))
 
 
 @_entry("conv1d", parameters=_with_bias("weight"))
 def _conv1d(
     x: Inputs,
-    own: Own,
+    held: Held,
     *,
     out_channels: int,
     kernel: int,
@@ -154,15 +154,15 @@ def _conv1d(
     bias: bool = False,
     im2col: str = "cores",
 ) -> Any:
-    weight = _shaped(own, "weight", out_channels, x[0].shape[1] // groups, kernel)
+    weight = _shaped(held, "weight", out_channels, x[0].shape[1] // groups, kernel)
     padded = fn.pad(x[0], _two(padding))
-    return fn.conv1d(padded, weight, own.get("bias"), stride, 0, dilation, groups)
+    return fn.conv1d(padded, weight, held.get("bias"), stride, 0, dilation, groups)
 
 
 @_entry("conv_transpose2d", parameters=_with_bias("weight"), layouts=BOTH)
 def _conv_transpose2d(
     x: Inputs,
-    own: Own,
+    held: Held,
     *,
     kernel: Any,
     out_channels: int,
@@ -173,19 +173,25 @@ def _conv_transpose2d(
     groups: int = 1,
     output_padding: Any = 0,
 ) -> Any:
-    weight = _shaped(own, "weight", x[0].shape[1], out_channels // groups, *_two(kernel))
+    weight = _shaped(held, "weight", x[0].shape[1], out_channels // groups, *_two(kernel))
     up, down, left, right = _sides(padding)
     # PyTorch has the same padding on both sides only: compute all, let it grow at its end, then cut.
     whole = fn.conv_transpose2d(x[0], weight, None, _two(stride), 0, 0, groups, _two(dilation))
     rows, columns = _two(output_padding)
     grown = fn.pad(whole, (0, columns, 0, rows))
     y = grown[:, :, up : grown.shape[2] - down, left : grown.shape[3] - right]
-    return y + own["bias"][:, None, None] if "bias" in own else y
+    return y + held["bias"][:, None, None] if "bias" in held else y
 
 
 @_entry("avg_pool2d")
 def _avg_pool2d(
-    x: Inputs, own: Own, *, kernel: Any, stride: Any = None, padding: Any = 0, count_include_pad: bool = True
+    x: Inputs,
+    held: Held,
+    *,
+    kernel: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    count_include_pad: bool = True,
 ) -> Any:
     def mean(image: Any) -> Any:
         up, down, left, right = _sides(padding)
@@ -196,7 +202,7 @@ def _avg_pool2d(
 
 
 @_entry("max_pool2d")
-def _max_pool2d(x: Inputs, own: Own, *, kernel: Any, stride: Any = None, padding: Any = 0) -> Any:
+def _max_pool2d(x: Inputs, held: Held, *, kernel: Any, stride: Any = None, padding: Any = 0) -> Any:
     step, (up, down, left, right) = _two(kernel if stride is None else stride), _sides(padding)
     padded = fn.pad(x[0], (left, right, up, down), value=float("-inf"))
     y, places = fn.max_pool2d(padded, _two(kernel), step, return_indices=True)
@@ -204,13 +210,13 @@ def _max_pool2d(x: Inputs, own: Own, *, kernel: Any, stride: Any = None, padding
     return {"out": y, "argmax": rows * x[0].shape[3] + columns}
 
 
-@_entry("global_avg_pool")
-def _global_avg_pool(x: Inputs, own: Own) -> Any:
-    return x[0].mean(dim=(2, 3), keepdim=True)
+_entry("global_avg_pool")(lambda x, held: x[0].mean(dim=(2, 3), keepdim=True))
 
 
 @_entry("interpolation")
-def _interpolation(x: Inputs, own: Own, *, mode: str = "nearest", size: Any = None, scale: Any = None) -> Any:
+def _interpolation(
+    x: Inputs, held: Held, *, mode: str = "nearest", size: Any = None, scale: Any = None
+) -> Any:
     rows, columns = x[0].shape[2:]
     wanted = tuple(size) if size is not None else (int(rows * scale), int(columns * scale))
     corners = {"align_corners": False} if mode == "bilinear" else {}
@@ -221,8 +227,8 @@ def _interpolation(x: Inputs, own: Own, *, mode: str = "nearest", size: Any = No
 
 
 @_entry("linear", parameters=_with_bias("weight"))
-def _linear(x: Inputs, own: Own, *, out_features: int, bias: bool = False) -> Any:
-    return fn.linear(x[0], _shaped(own, "weight", out_features, x[0].shape[-1]), own.get("bias"))
+def _linear(x: Inputs, held: Held, *, out_features: int, bias: bool = False) -> Any:
+    return fn.linear(x[0], _shaped(held, "weight", out_features, x[0].shape[-1]), held.get("bias"))
 
 
 def _aligned(x: Any, axes: int) -> Any:
@@ -231,7 +237,7 @@ def _aligned(x: Any, axes: int) -> Any:
 
 
 @_entry("matmul", layouts=None)
-def _matmul(x: Inputs, own: Own, *, transpose_b: bool = False) -> Any:
+def _matmul(x: Inputs, held: Held, *, transpose_b: bool = False) -> Any:
     left = x[0].unsqueeze(1) if x[0].ndim == 2 else x[0]
     vector = x[1].ndim == 2
     right = x[1].unsqueeze(2) if vector else x[1].mT if transpose_b else x[1]
@@ -245,8 +251,10 @@ def _matmul(x: Inputs, own: Own, *, transpose_b: bool = False) -> Any:
 
 
 @_entry("embedding", parameters=lambda options: ("weight",), layouts=None)
-def _embedding(x: Inputs, own: Own, *, vocabulary: int, features: int, padding_id: int | None = None) -> Any:
-    return fn.embedding(x[0].long(), _shaped(own, "weight", vocabulary, features), padding_idx=padding_id)
+def _embedding(
+    x: Inputs, held: Held, *, vocabulary: int, features: int, padding_id: int | None = None
+) -> Any:
+    return fn.embedding(x[0].long(), _shaped(held, "weight", vocabulary, features), padding_idx=padding_id)
 
 
 ATTENTION = tuple("qkvo")
@@ -260,43 +268,43 @@ ATTENTION = tuple("qkvo")
     constants=("bk",),  # the same number added to all scores of a query
     layouts=None,
 )
-def _mhsa(x: Inputs, own: Own, *, heads: int, features: int | None = None, bias: bool = False) -> Any:
+def _mhsa(x: Inputs, held: Held, *, heads: int, features: int | None = None, bias: bool = False) -> Any:
     samples, length, width = x[0].shape
     inner = width if features is None else features
     queries, keys, values = (
-        fn.linear(x[0], _shaped(own, f"w{part}", inner, width), own.get(f"b{part}"))
+        fn.linear(x[0], _shaped(held, f"w{part}", inner, width), held.get(f"b{part}"))
         .reshape(samples, length, heads, inner // heads)
         .transpose(1, 2)
         for part in "qkv"
     )
     mixed = fn.scaled_dot_product_attention(queries, keys, values).transpose(1, 2)
-    return fn.linear(mixed.reshape(samples, length, inner), _shaped(own, "wo", width, inner), own.get("bo"))
+    return fn.linear(mixed.reshape(samples, length, inner), _shaped(held, "wo", width, inner), held.get("bo"))
 
 
-@_entry("position", parameters=lambda options: ("weight",), layouts=None)
-def _position(x: Inputs, own: Own) -> Any:
-    return x[0] + _shaped(own, "weight", *x[0].shape[1:])
+_entry("position", parameters=lambda options: ("weight",), layouts=None)(
+    lambda x, held: x[0] + _shaped(held, "weight", *x[0].shape[1:])
+)
 
 
 @_entry("class_token", parameters=lambda options: ("weight",), layouts=None)
-def _class_token(x: Inputs, own: Own) -> Any:
-    token = _shaped(own, "weight", x[0].shape[-1])
+def _class_token(x: Inputs, held: Held) -> Any:
+    token = _shaped(held, "weight", x[0].shape[-1])
     return torch.cat([token.expand(len(x[0]), 1, -1), x[0]], dim=1)
 
 
-@_entry("parameter", parameters=lambda options: ("weight",), layouts=None)
-def _parameter(x: Inputs, own: Own, *, shape: Sequence[int]) -> Any:
-    return _shaped(own, "weight", *shape).expand(len(x[0]), *shape)
+_entry("parameter", parameters=lambda options: ("weight",), layouts=None)(
+    lambda x, held, *, shape: _shaped(held, "weight", *shape).expand(len(x[0]), *shape)
+)
 
 
 # Recurrent: the weights are stored [inputs, gates].
 
 
 def _recurrent(cell: str, gates: int) -> Callable[..., Any]:
-    def forward(x: Inputs, own: Own, *, hidden: int, bias: bool = True, stepwise: bool = False) -> Any:
+    def forward(x: Inputs, held: Held, *, hidden: int, bias: bool = True, stepwise: bool = False) -> Any:
         rows = gates * hidden
         shapes = {"wx": (x[0].shape[2], rows), "wh": (hidden, rows), "bx": (rows,), "bh": (rows,)}
-        weights = [_shaped(own, name, *shapes[name]) for name in ("wx", "wh", "bx", "bh") if name in own]
+        weights = [_shaped(held, name, *shapes[name]) for name in ("wx", "wh", "bx", "bh") if name in held]
         weights[:2] = [weight.T for weight in weights[:2]]
         states = 2 if cell == "lstm" else 1
         zero = x[0].new_zeros(len(x[0]), hidden)
@@ -325,9 +333,9 @@ def _affine(options: Mapping[str, Any]) -> tuple[str, ...]:
 STATISTICS = ("running_mean", "running_var")
 
 
-def _with_statistics(norm: Callable[..., Any], own: Own) -> Any:
+def _with_statistics(norm: Callable[..., Any], held: Held) -> Any:
     """What `norm` of copies of the running statistics gives, and the statistics after it."""
-    running = [own[name].clone() for name in STATISTICS if name in own]
+    running = [held[name].clone() for name in STATISTICS if name in held]
     y = norm(*(running or (None, None)))
     return {"out": y, **dict(zip((f"{name}_updated" for name in STATISTICS), running, strict=False))}
 
@@ -335,7 +343,7 @@ def _with_statistics(norm: Callable[..., Any], own: Own) -> Any:
 @_entry("batch_norm", parameters=_affine, buffers=lambda options: STATISTICS)
 def _batch_norm(
     x: Inputs,
-    own: Own,
+    held: Held,
     *,
     affine: bool = True,
     eps: float = 1e-5,
@@ -345,10 +353,10 @@ def _batch_norm(
     def norm(mean: Any, variance: Any) -> Any:
         training = not fixed_statistics
         return fn.batch_norm(
-            x[0], mean, variance, own.get("weight"), own.get("bias"), training, momentum, eps
+            x[0], mean, variance, held.get("weight"), held.get("bias"), training, momentum, eps
         )
 
-    return _with_statistics(norm, own)
+    return _with_statistics(norm, held)
 
 
 def _instance_statistics(options: Mapping[str, Any]) -> tuple[str, ...]:
@@ -358,7 +366,7 @@ def _instance_statistics(options: Mapping[str, Any]) -> tuple[str, ...]:
 @_entry("instance_norm", parameters=_affine, buffers=_instance_statistics)
 def _instance_norm(
     x: Inputs,
-    own: Own,
+    held: Held,
     *,
     affine: bool = True,
     eps: float = 1e-5,
@@ -370,23 +378,23 @@ def _instance_norm(
     def norm(mean: Any, variance: Any) -> Any:
         own_batch = not fixed_statistics
         return fn.instance_norm(
-            x[0], mean, variance, own.get("weight"), own.get("bias"), own_batch, momentum, eps
+            x[0], mean, variance, held.get("weight"), held.get("bias"), own_batch, momentum, eps
         )
 
-    return _with_statistics(norm, own)
+    return _with_statistics(norm, held)
 
 
 @_entry("group_norm", parameters=_affine)
 def _group_norm(
-    x: Inputs, own: Own, *, groups: int, affine: bool = True, eps: float = 1e-5, stepwise: bool = False
+    x: Inputs, held: Held, *, groups: int, affine: bool = True, eps: float = 1e-5, stepwise: bool = False
 ) -> Any:
-    return fn.group_norm(x[0], groups, own.get("weight"), own.get("bias"), eps)
+    return fn.group_norm(x[0], groups, held.get("weight"), held.get("bias"), eps)
 
 
 @_entry("layer_norm", parameters=_affine)
 def _layer_norm(
     x: Inputs,
-    own: Own,
+    held: Held,
     *,
     affine: bool = True,
     eps: float = 1e-5,
@@ -394,63 +402,63 @@ def _layer_norm(
     axes: int = 1,
     bias: bool = True,
 ) -> Any:
-    return fn.layer_norm(x[0], x[0].shape[-axes:], own.get("weight"), own.get("bias"), eps)
+    return fn.layer_norm(x[0], x[0].shape[-axes:], held.get("weight"), held.get("bias"), eps)
 
 
 @_entry("rms_norm", parameters=lambda options: _affine({**options, "bias": False}))
 def _rms_norm(
-    x: Inputs, own: Own, *, affine: bool = True, eps: float = 1e-5, stepwise: bool = False, axes: int = 1
+    x: Inputs, held: Held, *, affine: bool = True, eps: float = 1e-5, stepwise: bool = False, axes: int = 1
 ) -> Any:
-    return fn.rms_norm(x[0], x[0].shape[-axes:], own.get("weight"), eps)
+    return fn.rms_norm(x[0], x[0].shape[-axes:], held.get("weight"), eps)
 
 
 # Element by element
 
-_each("relu", lambda x, own: fn.relu(x[0]))
-_each("leaky_relu", lambda x, own, *, slope=0.01: fn.leaky_relu(x[0], slope))
-_each("sigmoid", lambda x, own: torch.sigmoid(x[0]))
-_each("silu", lambda x, own: fn.silu(x[0]))
-_each("swiglu", lambda x, own: fn.silu(x[0]) * x[1])
-_each("scale", lambda x, own, *, factor: x[0] * factor)
-_each("shift", lambda x, own, *, offset: x[0] + offset)
-_each("add", lambda x, own: x[0] + x[1])
-_each("subtract", lambda x, own: x[0] - x[1])
-_each("multiply", lambda x, own: x[0] * x[1])
-_each("divide", lambda x, own: x[0] / x[1])
-_each("maximum", lambda x, own: torch.where(x[0] > x[1], x[0], x[1]))
-_each("minimum", lambda x, own: torch.where(x[0] < x[1], x[0], x[1]))
-_each("where", lambda x, own: torch.where(x[0] != 0, x[1], x[2]))
-_each("clip", lambda x, own, *, low=None, high=None: torch.clamp(x[0], low, high))
-_each("hard_sigmoid", lambda x, own, *, alpha=1 / 6, beta=0.5: torch.clamp(alpha * x[0] + beta, 0, 1))
-_each("hard_swish", lambda x, own: fn.hardswish(x[0]))
-_each("elu", lambda x, own, *, alpha=1.0: fn.elu(x[0], alpha))
-_each("softplus", lambda x, own: fn.softplus(x[0]))
-_each("mish", lambda x, own: fn.mish(x[0]))
-_each("exponential", lambda x, own: torch.exp(x[0]))
-_each("logarithm", lambda x, own: torch.log(x[0]))
-_each("square_root", lambda x, own: torch.sqrt(x[0]))
-_each("reciprocal", lambda x, own: torch.reciprocal(x[0]))
-_each("square", lambda x, own: torch.square(x[0]))
-_each("power", lambda x, own, *, exponent: torch.pow(x[0], exponent))
-_each("error_function", lambda x, own: torch.erf(x[0]))
-_each("absolute", lambda x, own: torch.abs(x[0]))
+_each("relu", lambda x, held: fn.relu(x[0]))
+_each("leaky_relu", lambda x, held, *, slope=0.01: fn.leaky_relu(x[0], slope))
+_each("sigmoid", lambda x, held: torch.sigmoid(x[0]))
+_each("silu", lambda x, held: fn.silu(x[0]))
+_each("swiglu", lambda x, held: fn.silu(x[0]) * x[1])
+_each("scale", lambda x, held, *, factor: x[0] * factor)
+_each("shift", lambda x, held, *, offset: x[0] + offset)
+_each("add", lambda x, held: x[0] + x[1])
+_each("subtract", lambda x, held: x[0] - x[1])
+_each("multiply", lambda x, held: x[0] * x[1])
+_each("divide", lambda x, held: x[0] / x[1])
+_each("maximum", lambda x, held: torch.where(x[0] > x[1], x[0], x[1]))
+_each("minimum", lambda x, held: torch.where(x[0] < x[1], x[0], x[1]))
+_each("where", lambda x, held: torch.where(x[0] != 0, x[1], x[2]))
+_each("clip", lambda x, held, *, low=None, high=None: torch.clamp(x[0], low, high))
+_each("hard_sigmoid", lambda x, held, *, alpha=1 / 6, beta=0.5: torch.clamp(alpha * x[0] + beta, 0, 1))
+_each("hard_swish", lambda x, held: fn.hardswish(x[0]))
+_each("elu", lambda x, held, *, alpha=1.0: fn.elu(x[0], alpha))
+_each("softplus", lambda x, held: fn.softplus(x[0]))
+_each("mish", lambda x, held: fn.mish(x[0]))
+_each("exponential", lambda x, held: torch.exp(x[0]))
+_each("logarithm", lambda x, held: torch.log(x[0]))
+_each("square_root", lambda x, held: torch.sqrt(x[0]))
+_each("reciprocal", lambda x, held: torch.reciprocal(x[0]))
+_each("square", lambda x, held: torch.square(x[0]))
+_each("power", lambda x, held, *, exponent: torch.pow(x[0], exponent))
+_each("error_function", lambda x, held: torch.erf(x[0]))
+_each("absolute", lambda x, held: torch.abs(x[0]))
 
 
 @_entry("compare", layouts=None)
-def _compare(x: Inputs, own: Own, *, form: str, value: float = 0.0) -> Any:
+def _compare(x: Inputs, held: Held, *, form: str, value: float = 0.0) -> Any:
     """Its gradient is 0, and not none."""
     return getattr(torch, form)(x[0], value).to(x[0].dtype) + 0 * x[0]
 
 
 @_entry("dropout", masks=("mask",), layouts=None)
-def _dropout(x: Inputs, own: Own, *, p: float = 0.5) -> Any:
+def _dropout(x: Inputs, held: Held, *, p: float = 0.5) -> Any:
     """The mask is the machine's; `truth.samples` says whether it is one of this share."""
-    return x[0] * _shaped(own, "mask", *x[0].shape) / (1 - p)
+    return x[0] * _shaped(held, "mask", *x[0].shape) / (1 - p)
 
 
 @_entry("prelu", parameters=lambda options: ("weight",))
-def _prelu(x: Inputs, own: Own, *, per_channel: bool = False) -> Any:
-    return torch.prelu(x[0], _shaped(own, "weight", x[0].shape[1] if per_channel else 1))
+def _prelu(x: Inputs, held: Held, *, per_channel: bool = False) -> Any:
+    return torch.prelu(x[0], _shaped(held, "weight", x[0].shape[1] if per_channel else 1))
 
 
 # PULP-TrainLib approximates e^x by the bits of a float, or a polynomial, and GELU's tanh by a quotient. These
@@ -469,7 +477,7 @@ def _float_of_bits(bits: Any) -> Any:
 
 
 @_entry("tanh", layouts=None)
-def _tanh(x: Inputs, own: Own, *, form: str = "exact") -> Any:
+def _tanh(x: Inputs, held: Held, *, form: str = "exact") -> Any:
     if form == "exact":
         return torch.tanh(x[0])
     with torch.no_grad():
@@ -482,7 +490,7 @@ def _tanh(x: Inputs, own: Own, *, form: str = "exact") -> Any:
 
 
 @_entry("gelu", layouts=None)
-def _gelu(x: Inputs, own: Own, *, form: str = "erf") -> Any:
+def _gelu(x: Inputs, held: Held, *, form: str = "erf") -> Any:
     if form != "pulp_rational":
         return fn.gelu(x[0], approximate={"erf": "none", "tanh": "tanh"}[form])
     u = torch.clamp(sqrt(2 / pi) * (x[0] + 0.044715 * x[0] ** 3), -8, 8)
@@ -495,7 +503,7 @@ def _gelu(x: Inputs, own: Own, *, form: str = "erf") -> Any:
 
 
 @_entry("softmax")
-def _softmax(x: Inputs, own: Own, *, exponential: str = "exact") -> Any:
+def _softmax(x: Inputs, held: Held, *, exponential: str = "exact") -> Any:
     if exponential == "exact":
         return torch.softmax(x[0], dim=-1)
     with torch.no_grad():
@@ -515,7 +523,7 @@ def _softmax(x: Inputs, own: Own, *, exponential: str = "exact") -> Any:
     return y + sloped - sloped.detach()
 
 
-_entry("log_softmax")(lambda x, own: torch.log_softmax(x[0], dim=-1))
+_entry("log_softmax")(lambda x, held: torch.log_softmax(x[0], dim=-1))
 
 
 def _axes(axes: Sequence[int]) -> tuple[int, ...]:
@@ -523,19 +531,17 @@ def _axes(axes: Sequence[int]) -> tuple[int, ...]:
     return tuple(1 + axis for axis in sorted(axes))
 
 
-@_entry("reduce_mean")
-def _reduce_mean(x: Inputs, own: Own, *, axes: Sequence[int], keep_dims: bool = False) -> Any:
-    return torch.mean(x[0], dim=_axes(axes), keepdim=keep_dims)
-
-
-@_entry("reduce_sum")
-def _reduce_sum(x: Inputs, own: Own, *, axes: Sequence[int], keep_dims: bool = False) -> Any:
-    return torch.sum(x[0], dim=_axes(axes), keepdim=keep_dims)
+_entry("reduce_mean")(
+    lambda x, held, *, axes, keep_dims=False: torch.mean(x[0], dim=_axes(axes), keepdim=keep_dims)
+)
+_entry("reduce_sum")(
+    lambda x, held, *, axes, keep_dims=False: torch.sum(x[0], dim=_axes(axes), keepdim=keep_dims)
+)
 
 
 def _extremum(word: str) -> Callable[..., Any]:
     def forward(
-        x: Inputs, own: Own, *, axes: Sequence[int], keep_dims: bool = False, ties: str = "shared"
+        x: Inputs, held: Held, *, axes: Sequence[int], keep_dims: bool = False, ties: str = "shared"
     ) -> Any:
         dims = _axes(axes)
         if ties == "shared":
@@ -554,65 +560,29 @@ LAYERS["reduce_min"] = Layer(_extremum("min"))
 # Moving data
 
 
-@_entry("flatten", view=True)
-def _flatten(x: Inputs, own: Own) -> Any:
-    return x[0].flatten(1)
-
-
-@_entry("reshape", view=True)
-def _reshape(x: Inputs, own: Own, *, shape: Sequence[int]) -> Any:
-    return x[0].reshape(len(x[0]), *shape)
-
-
 @_entry("broadcast_add", layouts=None)
-def _broadcast_add(x: Inputs, own: Own) -> Any:
+def _broadcast_add(x: Inputs, held: Held) -> Any:
     axes = max(item.ndim for item in x) - 1
     return _aligned(x[0], axes) + _aligned(x[1], axes)
 
 
-@_entry("expand", layouts=None)
-def _expand(x: Inputs, own: Own, *, shape: Sequence[int]) -> Any:
-    return _aligned(x[0], len(shape)).expand(-1, *shape)
-
-
-@_entry("concat")
-def _concat(x: Inputs, own: Own, *, axis: int = 0) -> Any:
-    return torch.cat(list(x), dim=1 + axis)
-
-
-@_entry("split")
-def _split(x: Inputs, own: Own, *, sizes: Sequence[int], axis: int = 0) -> Any:
-    return torch.split(x[0], list(sizes), dim=1 + axis)
-
-
-@_entry("slice")
-def _slice(x: Inputs, own: Own, *, stop: int, axis: int = 0, start: int = 0) -> Any:
-    return x[0].narrow(1 + axis, start, stop - start)
-
-
-@_entry("flip")
-def _flip(x: Inputs, own: Own, *, axes: Sequence[int]) -> Any:
-    return torch.flip(x[0], _axes(axes))
-
-
-@_entry("transpose")
-def _transpose(x: Inputs, own: Own, *, axes: Sequence[int]) -> Any:
-    return x[0].permute(0, *(1 + axis for axis in axes))
-
-
 @_entry("pad")
-def _pad(x: Inputs, own: Own, *, pads: Sequence[Sequence[int]], value: float = 0.0) -> Any:
+def _pad(x: Inputs, held: Held, *, pads: Sequence[Sequence[int]], value: float = 0.0) -> Any:
     return fn.pad(x[0], [width for before, after in reversed(pads) for width in (before, after)], value=value)
 
 
+_entry("flatten", view=True)(lambda x, held: x[0].flatten(1))
+_entry("reshape", view=True)(lambda x, held, *, shape: x[0].reshape(len(x[0]), *shape))
+_entry("expand", layouts=None)(lambda x, held, *, shape: _aligned(x[0], len(shape)).expand(-1, *shape))
+_entry("concat")(lambda x, held, *, axis=0: torch.cat(list(x), dim=1 + axis))
+_entry("split")(lambda x, held, *, sizes, axis=0: torch.split(x[0], list(sizes), dim=1 + axis))
+_entry("slice")(lambda x, held, *, stop, axis=0, start=0: x[0].narrow(1 + axis, start, stop - start))
+_entry("flip")(lambda x, held, *, axes: torch.flip(x[0], _axes(axes)))
+_entry("transpose")(lambda x, held, *, axes: x[0].permute(0, *(1 + axis for axis in axes)))
+
 # Put in by the machine where a layer wants another format or order
 
-
-@_entry("cast", layouts=None)
-def _cast(x: Inputs, own: Own, *, to: str) -> Any:
-    return x[0]
-
-
-@_entry("layout", layouts=None)
-def _layout(x: Inputs, own: Own, *, to: str) -> Any:
-    return x[0].permute(0, 2, 3, 1) if to == "HWC" else x[0].permute(0, 3, 1, 2)
+_entry("cast", layouts=None)(lambda x, held, *, to: x[0])
+_entry("layout", layouts=None)(
+    lambda x, held, *, to: x[0].permute(0, 2, 3, 1) if to == "HWC" else x[0].permute(0, 3, 1, 2)
+)

@@ -57,8 +57,8 @@ class _Node:
         return [given]
 
     def number(self, name: str, index: int, default: float) -> float:
-        found = self.numbers(name, index)
-        return float(found[0]) if found else default
+        numbers = self.numbers(name, index)
+        return float(numbers[0]) if numbers else default
 
     def cannot(self, what: str) -> CannotComputeError:
         return CannotComputeError(f"{self.op} ({what})")
@@ -88,14 +88,8 @@ _ALONE = {
 _FUNCTIONAL = {"HardSwish": "hardswish", "Softplus": "softplus", "Mish": "mish", "Softsign": "softsign"}
 
 
-@_op(*_ALONE)
-def _alone(n: _Node) -> Any:
-    return getattr(n.torch, _ALONE[n.op])(n.x)
-
-
-@_op(*_FUNCTIONAL)
-def _functional(n: _Node) -> Any:
-    return getattr(n.torch.nn.functional, _FUNCTIONAL[n.op])(n.x)
+_op(*_ALONE)(lambda n: getattr(n.torch, _ALONE[n.op])(n.x))
+_op(*_FUNCTIONAL)(lambda n: getattr(n.torch.nn.functional, _FUNCTIONAL[n.op])(n.x))
 
 
 @_op("Shrink")
@@ -142,10 +136,7 @@ def _gelu(n: _Node) -> Any:
     return 0.5 * x * (1 + t.erf(x / math.sqrt(2)))
 
 
-@_op("Clip")
-def _clip(n: _Node) -> Any:
-    low, high = n.number("min", 1, -math.inf), n.number("max", 2, math.inf)
-    return n.torch.clamp(n.x, low, high)
+_op("Clip")(lambda n: n.torch.clamp(n.x, n.number("min", 1, -math.inf), n.number("max", 2, math.inf)))
 
 
 _PAIRS = {
@@ -163,9 +154,7 @@ _PAIRS = {
 }
 
 
-@_op(*_PAIRS)
-def _pair(n: _Node) -> Any:
-    return reduce(getattr(n.torch, _PAIRS[n.op]), n.inputs)
+_op(*_PAIRS)(lambda n: reduce(getattr(n.torch, _PAIRS[n.op]), n.inputs))
 
 
 @_op("Div", "Mod")
@@ -176,9 +165,7 @@ def _divided(n: _Node) -> Any:
     return n.torch.div(*n.inputs, rounding_mode=rounding)
 
 
-@_op("Where")
-def _where(n: _Node) -> Any:
-    return n.torch.where(*n.inputs)
+_op("Where")(lambda n: n.torch.where(*n.inputs))
 
 
 @_op("Cast", "CastLike")
@@ -265,19 +252,9 @@ def _squeeze(n: _Node) -> Any:
     return x
 
 
-@_op("Transpose")
-def _transpose(n: _Node) -> Any:
-    return n.x.permute(n.get("perm", list(range(n.x.dim()))[::-1]))
-
-
-@_op("Expand")
-def _expand(n: _Node) -> Any:
-    return n.x.expand(n.torch.broadcast_shapes(n.x.shape, tuple(n.at(1).tolist())))
-
-
-@_op("Tile")
-def _tile(n: _Node) -> Any:
-    return n.x.repeat(n.at(1).tolist())
+_op("Transpose")(lambda n: n.x.permute(n.get("perm", list(range(n.x.dim()))[::-1])))
+_op("Expand")(lambda n: n.x.expand(n.torch.broadcast_shapes(n.x.shape, tuple(n.at(1).tolist()))))
+_op("Tile")(lambda n: n.x.repeat(n.at(1).tolist()))
 
 
 @_op("Slice")
@@ -306,8 +283,8 @@ def _gather(n: _Node) -> Any:
     axis, index = n.get("axis", 0) % n.x.dim(), n.at(1)
     size = n.x.shape[axis]
     places = n.torch.where(index < 0, index + size, index)
-    found = n.x.index_select(axis, places.reshape(-1))
-    return found.reshape((*n.x.shape[:axis], *index.shape, *n.x.shape[axis + 1 :]))
+    rows = n.x.index_select(axis, places.reshape(-1))
+    return rows.reshape((*n.x.shape[:axis], *index.shape, *n.x.shape[axis + 1 :]))
 
 
 @_op("Concat", "com.microsoft:ConcatTraining")
@@ -341,11 +318,11 @@ def _pad(n: _Node) -> Any:
     mode = n.get("mode", "constant")
     if mode == "constant":
         return _padded(n, n.x, pairs, n.number("value", 2, 0.0))
-    found = n.x
+    wide = n.x
     for axis, pair in pairs.items():
-        places = np.pad(np.arange(found.shape[axis]), pair, mode)
-        found = n.torch.index_select(found, axis, n.torch.tensor(places))
-    return found
+        places = np.pad(np.arange(wide.shape[axis]), pair, mode)
+        wide = n.torch.index_select(wide, axis, n.torch.tensor(places))
+    return wide
 
 
 def _padded(n: _Node, x: Any, pairs: Mapping[int, tuple[int, int]], value: float) -> Any:
@@ -390,18 +367,15 @@ def _reduce(n: _Node) -> Any:
     if n.op in _MADE:
         return _MADE[n.op](n.x, dims, keep)
     if n.op == "ReduceProd":
-        found = n.x
-        for dim in sorted(dims, reverse=True):
-            found = found.prod(dim, keepdim=keep)
-        return found
+        return reduce(lambda x, dim: x.prod(dim, keepdim=keep), sorted(dims, reverse=True), n.x)
     name = {"ReduceMean": "mean", "ReduceSum": "sum", "ReduceMax": "amax", "ReduceMin": "amin"}[n.op]
     return getattr(n.torch, name)(n.x, dims, keepdim=keep)
 
 
-@_op("LpNormalization")
-def _lp_normalization(n: _Node) -> Any:
-    # Zeros stay zeros.
-    return n.torch.nn.functional.normalize(n.x, n.get("p", 2), n.get("axis", -1), eps=1e-18)
+# Zeros stay zeros.
+_op("LpNormalization")(
+    lambda n: n.torch.nn.functional.normalize(n.x, n.get("p", 2), n.get("axis", -1), eps=1e-18)
+)
 
 
 @_op("LRN")
@@ -454,9 +428,7 @@ def _matmul(n: _Node) -> Any:
     return n.get("alpha", 1.0) * (sides[0] @ sides[1])
 
 
-@_op("Einsum")
-def _einsum(n: _Node) -> Any:
-    return n.torch.einsum(n.get("equation"), *n.inputs)
+_op("Einsum")(lambda n: n.torch.einsum(n.get("equation"), *n.inputs))
 
 
 # Windows
@@ -552,10 +524,10 @@ def _max_pool(n: _Node) -> Any:
     _, window = _pooling(n)
     function = getattr(n.torch.nn.functional, f"max_pool{len(window.kernel)}d")
     x = _padded(n, n.x, _around(window), -math.inf)
-    found = function(x, window.kernel, window.strides, 0, window.dilations)
+    largest = function(x, window.kernel, window.strides, 0, window.dilations)
     if n.outputs > 1:
         raise n.cannot("places")
-    return found
+    return largest
 
 
 @_op("LpPool", "GlobalLpPool")
@@ -593,8 +565,8 @@ def _average_pool(n: _Node) -> Any:
         counted = _padded(n, counted, _around(window), 0.0)
     x = _padded(n, n.x, _around(window), 0.0)
     total = _convolved(n, x.reshape(samples * channels, 1, *x.shape[2:]), ones, window, 1)
-    found = total / _convolved(n, counted, ones, window, 1)
-    return found.reshape(samples, channels, *found.shape[2:])
+    means = total / _convolved(n, counted, ones, window, 1)
+    return means.reshape(samples, channels, *means.shape[2:])
 
 
 @_op("GlobalAveragePool", "GlobalMaxPool")
@@ -681,11 +653,11 @@ def _batch_norm(n: _Node) -> Any:
         bool(n.get("training_mode", 0)) or n.op.endswith("Internal") or (n.opset < 14 and n.outputs > 1)
     )
     if training:
-        found = _normalised(x, [0, *range(2, x.dim())], eps)
+        y = _normalised(x, [0, *range(2, x.dim())], eps)
     else:
-        found = (x - _per_channel(x, mean)) / (_per_channel(x, variance) + eps).sqrt()
-    found = found * _per_channel(x, scale) + _per_channel(x, shift)
-    return [found, *[None] * (n.outputs - 1)]
+        y = (x - _per_channel(x, mean)) / (_per_channel(x, variance) + eps).sqrt()
+    y = y * _per_channel(x, scale) + _per_channel(x, shift)
+    return [y, *[None] * (n.outputs - 1)]
 
 
 @_op("InstanceNormalization", "GroupNormalization")
@@ -693,10 +665,10 @@ def _channel_norm(n: _Node) -> Any:
     x, scale, shift = n.inputs
     channels, eps = x.shape[1], n.get("epsilon", 1e-5)
     groups = channels if n.op == "InstanceNormalization" else n.get("num_groups")
-    found = _normalised(x.reshape(x.shape[0], groups, -1), [2], eps).reshape(x.shape)
+    y = _normalised(x.reshape(x.shape[0], groups, -1), [2], eps).reshape(x.shape)
     if scale.numel() == groups != channels:  # before opset 21 a group norm had a scale per group
         scale, shift = (item.repeat_interleave(channels // groups) for item in (scale, shift))
-    return found * _per_channel(x, scale) + _per_channel(x, shift)
+    return y * _per_channel(x, scale) + _per_channel(x, shift)
 
 
 @_op("LayerNormalization", "RMSNormalization", "com.microsoft:SimplifiedLayerNormalization")
@@ -704,12 +676,12 @@ def _row_norm(n: _Node) -> Any:
     x, eps = n.x, n.get("epsilon", 1e-5)
     dims = range(n.get("axis", -1) % x.dim(), x.dim())
     if n.op == "LayerNormalization":
-        found = _normalised(x, dims, eps)
+        y = _normalised(x, dims, eps)
     else:
-        found = x / ((x**2).mean(list(dims), keepdim=True) + eps).sqrt()
-    found = found if n.at(1) is None else found * n.at(1)
-    found = found if n.at(2) is None else found + n.at(2)
-    return [found, *[None] * (n.outputs - 1)]
+        y = x / ((x**2).mean(list(dims), keepdim=True) + eps).sqrt()
+    y = y if n.at(1) is None else y * n.at(1)
+    y = y if n.at(2) is None else y + n.at(2)
+    return [y, *[None] * (n.outputs - 1)]
 
 
 # Recurrent layers
@@ -741,11 +713,11 @@ def _recurrent(n: _Node) -> Any:
             zeros if given is None else (given.transpose(0, 1) if n.get("layout", 0) else given)[number]
             for given in (n.at(5), n.at(6))
         )
-        found = []
+        states = []
         for index in range(x.shape[0])[::direction]:
             state, cell = step(n, x[index] @ wx.T, wh, bias.chunk(2), state, cell)
-            found.append(state)
-        outputs.append(t.stack(found[::direction]))
+            states.append(state)
+        outputs.append(t.stack(states[::direction]))
         lasts.append(state)
         cells.append(cell)
     made = [t.stack(outputs, 1), t.stack(lasts), t.stack(cells)]
@@ -849,8 +821,8 @@ class Computed:
         )
         if array.dtype == bool:
             return self.torch.tensor(array)
-        found = self.torch.tensor(wide)
-        return found.to(self.kind) if found.is_floating_point() else found
+        tensor = self.torch.tensor(wide)
+        return tensor.to(self.kind) if tensor.is_floating_point() else tensor
 
     def _run(self) -> None:
         opset = max(
@@ -885,12 +857,10 @@ class Computed:
             return item.s.decode()
         if item.type == AttributeProto.STRINGS:
             return [word.decode() for word in item.strings]
-        single = {AttributeProto.FLOAT: "f", AttributeProto.INT: "i"}
-        many = {AttributeProto.FLOATS: "floats", AttributeProto.INTS: "ints"}
-        if item.type in single:
-            return getattr(item, single[item.type])
-        if item.type in many:
-            return list(getattr(item, many[item.type]))
+        if item.type in (AttributeProto.FLOAT, AttributeProto.INT):
+            return item.f if item.type == AttributeProto.FLOAT else item.i
+        if item.type in (AttributeProto.FLOATS, AttributeProto.INTS):
+            return list(item.floats if item.type == AttributeProto.FLOATS else item.ints)
         raise CannotComputeError(f"attribute {item.name}")
 
     def output(self) -> Any:
@@ -900,8 +870,8 @@ class Computed:
     def gradients(self, loss: Any) -> dict[str, Array]:
         """The gradient of `loss` (a number made of tensors of this graph) by initializer, or zeros."""
         names = list(self.leaves)
-        found = self.torch.autograd.grad(loss, [self.leaves[name] for name in names], allow_unused=True)
+        gradients = self.torch.autograd.grad(loss, [self.leaves[name] for name in names], allow_unused=True)
         return {
             name: (self.torch.zeros_like(self.leaves[name]) if gradient is None else gradient).numpy()
-            for name, gradient in zip(names, found, strict=True)
+            for name, gradient in zip(names, gradients, strict=True)
         }

@@ -94,8 +94,8 @@ class Source:
 
 def read_source(file: str, text: str) -> Source:
     """A C file. Raises ConfigError where the struct of a kernel is not declared."""
-    found = _BLOCK.search(text)
-    declared = found[1] if found else ""
+    block = _BLOCK.search(text)
+    declared = block[1] if block else ""
     structs = {name: _fields(body, file) for name, body in _STRUCT.findall(_COMMENT.sub("", declared))}
     kernels = dict(_FUNCTION.findall(text))
     missing = sorted(name for name, struct in kernels.items() if struct not in structs)
@@ -149,13 +149,13 @@ def sources(kernels: Iterable[str]) -> dict[str, str]:
 
 def _only(source: Source, kernels: Collection[str]) -> Source:
     """A file with these kernels and what they call, without its other functions."""
-    bodies = {found[1]: found[0] for found in _BODY.finditer(source.text)}
+    bodies = {body[1]: body[0] for body in _BODY.finditer(source.text)}
     waiting, kept = set(kernels), set[str]()
     while waiting:
         name = waiting.pop()
         kept.add(name)
         waiting |= {word for word in re.findall(r"\w+", bodies[name]) if word in bodies and word not in kept}
-    text = _BODY.sub(lambda found: found[0] if found[1] in kept else "", source.text).rstrip() + "\n"
+    text = _BODY.sub(lambda body: body[0] if body[1] in kept else "", source.text).rstrip() + "\n"
     kernels_kept = {name: struct for name, struct in source.kernels.items() if name in kept}
     return replace(source, text=text, kernels=kernels_kept)
 
@@ -225,9 +225,9 @@ def source_of(kernel: str) -> Source:
 
 def _call(nest: NestCall, addresses: tuple[int, ...], effect: Effect, op: Op) -> CCall:
     source = kernel_sources()[nest.kernel]
-    known = _Known(nest, dict(zip((name for name, *_ in nest.forms), addresses, strict=True)), effect, op)
+    values = _Known(nest, dict(zip((name for name, *_ in nest.forms), addresses, strict=True)), effect, op)
     struct = source.kernels[nest.kernel]
-    fields = tuple((field.name, known.value(field)) for field in source.structs[struct])
+    fields = tuple((field.name, values.value(field)) for field in source.structs[struct])
     return CCall(nest.kernel, struct, fields)
 
 
@@ -242,14 +242,14 @@ class _Known:
 
     def value(self, field: Field) -> Value:
         """The value of a field, of its type."""
-        found = self._found(field)
-        if found is None:
+        number = self._found(field)
+        if number is None:
             raise ConfigError(
                 f"nothing is known of the field '{field.name}'", where=f"{self.nest.kernel}, {self.op.name}"
             )
-        if isinstance(found, bool):
-            return int(found)
-        return tuple(found) if isinstance(found, list) else found
+        if isinstance(number, bool):
+            return int(number)
+        return tuple(number) if isinstance(number, list) else number
 
     def _found(self, field: Field) -> Any:
         name = field.name
@@ -266,8 +266,8 @@ class _Known:
                 return prod(shape) if what == "n" else shape
         for names in (dict(self.nest.sizes), self.effect.details, self.op.attributes):
             if name in names:
-                found = names[name]
-                return found() if callable(found) and not isinstance(found, Varying) else found
+                number = names[name]
+                return number() if callable(number) and not isinstance(number, Varying) else number
         return None
 
     def _pointer(self, field: Field) -> Pointer | Table | None:

@@ -246,10 +246,10 @@ class Trace:
 
     def made(self, op: str, args: tuple[Symbol, ...], **more: Any) -> Symbol:
         """The symbol of an operation; equal ones are one."""
-        known = more.get("known", max((item.known for item in args), default=ELEMENT))
+        when = more.get("known", max((item.known for item in args), default=ELEMENT))
         key = (op, *map(id, args), more.get("kind"), more.get("weak"))
         if key not in self._known:
-            self._known[key] = Symbol(self, op, args, **{**more, "known": known})
+            self._known[key] = Symbol(self, op, args, **{**more, "known": when})
         return self._known[key]
 
     def applied(self, ufunc: np.ufunc, args: list[Symbol]) -> Symbol:
@@ -313,8 +313,8 @@ class Trace:
             if _of_options(condition):
                 self.truths[label(condition)] = bool(condition.now)
             return bool(condition.now)
-        for known, answer in zip(self.asked, self.answers, strict=False):
-            if known is condition:
+        for asked, answer in zip(self.asked, self.answers, strict=False):
+            if asked is condition:
                 return answer
         if len(self.asked) == len(self.answers):
             self.asked.append(condition)
@@ -479,9 +479,9 @@ class Writer:
             "?": lambda: (f"{part(0, _OR, '')} ? {part(1, _OR)} : {part(2, _OR)}", _CHOICE),
             "(uint32_t)": lambda: (f"(uint32_t){part(0, _ATOM)}", _UNARY),
         }
-        known = simple.get(op) or simple.get(op[0])
-        if known is not None:
-            return known()
+        simple_text = simple.get(op) or simple.get(op[0])
+        if simple_text is not None:
+            return simple_text()
         return f"{op}({', '.join(part(index, _CHOICE, 'float') for index in range(len(args)))})", _ATOM
 
     def _infix(self, item: Symbol, like: str, kinds: set[str]) -> tuple[str, int]:

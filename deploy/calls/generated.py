@@ -85,8 +85,8 @@ _KEPT: dict[tuple[int, str, str], tuple[Op, Kernel]] = {}
 
 def _kept(op: Op, nest: str, result: str, make: Callable[[], Kernel]) -> Kernel:
     """What `make` gives, made once for all tiles of an op."""
-    known, kernel = _KEPT.get((id(op), nest, result), (None, None))
-    if known is not op or kernel is None:
+    kept_op, kernel = _KEPT.get((id(op), nest, result), (None, None))
+    if kept_op is not op or kernel is None:
         kernel = make()
         _KEPT[id(op), nest, result] = op, kernel
     return kernel
@@ -145,8 +145,8 @@ def _loop(
 
 def _stem(op: Op, nest: str, result: str) -> str:
     if op.step == "UPD":
-        own = op.primitive.split("_")
-        return "_".join((*own, *(word for word in nest.split("_")[1:] if word not in own)))
+        words = op.primitive.split("_")
+        return "_".join((*words, *(word for word in nest.split("_")[1:] if word not in words)))
     if op.step not in ("FW", "IG"):
         return op.primitive
     return f"{op.primitive}_{result.replace('dx', 'bw') if op.step == 'IG' else 'fw'}"
@@ -181,7 +181,7 @@ def _loss(
     name = names.named(f"{op.primitive}_{'fw' if target == 'loss' else 'bw'}", outcomes)
     fields = _fields(outcomes)
     places = {TEAM: "", CHANNEL: "[i / arg->places % arg->channels]", ELEMENT: "[i]"}
-    writer = Writer(outcomes[0][1], lambda array, known: f"arg->{array}{places[known]}")
+    writer = Writer(outcomes[0][1], lambda array, when: f"arg->{array}{places[when]}")
     result = writer.results[target]
     body = ["for (int i = 0; i < arg->elements; i++) {", *_indented(writer.inside)]
     if target == "loss":
@@ -244,11 +244,11 @@ def _fields(outcomes: Sequence[Outcome]) -> dict[str, Symbol]:
     for trace, results in outcomes:
         used = set[str]()
         waiting = [*results.values(), *trace.asked]
-        known = set(map(id, waiting))
+        seen = set(map(id, waiting))
         for item in waiting:
             used |= {item.op[1:]} if item.op[0] == "." else set()
-            waiting += [part for part in item.args if id(part) not in known]
-            known |= set(map(id, item.args))
+            waiting += [part for part in item.args if id(part) not in seen]
+            seen |= set(map(id, item.args))
         fields |= {name: symbol for name, symbol in trace.fields.items() if name in used}
     return fields
 
@@ -329,8 +329,8 @@ def _indented(lines: Sequence[str]) -> list[str]:
     return [f"    {line}" for line in lines]
 
 
-def _load(array: str, known: int) -> str:
-    return f"arg->{array}[{'0' if known == TEAM else 'i'}]"
+def _load(array: str, when: int) -> str:
+    return f"arg->{array}[{'0' if when == TEAM else 'i'}]"
 
 
 def _branch(outcomes: Sequence[Outcome], depth: int, numbers: Collection[str]) -> list[str]:

@@ -31,10 +31,10 @@ def expression(values: Numbers, indices: Sequence[str], table: Callable[[Numbers
         along = np.moveaxis(rest, axis, 0).reshape(values.shape[axis], -1)[:, 0]
         if not along.any():
             continue
-        found = _along(along, name)
-        if found is None:
+        along_one = _along(along, name)
+        if along_one is None:
             return _looked_up(values, indices, table)
-        terms += found
+        terms += along_one
         shape = [1] * values.ndim
         shape[axis] = -1
         rest = rest - along.reshape(shape)

@@ -52,24 +52,24 @@ class OpText:
         return expression(values, indices, self._table)
 
     def _address(self, level: str, values: Numbers, indices: Sequence[str]) -> str:
-        found = self._buffers.found(level, self._op_number, values)
-        first = min(found, key=lambda buffer: buffer.allocation.address)
+        buffers = self._buffers.found(level, self._op_number, values)
+        first = min(buffers, key=lambda buffer: buffer.allocation.address)
         offset = values - first.allocation.address
-        names = {buffer.name for buffer in found}
+        names = {buffer.name for buffer in buffers}
         if len(names) == 2 and indices:
-            chosen = self._alternating(found, values, indices)
+            chosen = self._alternating(buffers, values, indices)
             if chosen:
                 return _at(level, chosen)
         text = expression(offset, indices, self._table)
         return _at(level, first.name if text == "0" else f"{first.name} + {text}")
 
-    def _alternating(self, found: Sequence[Buffer], values: Numbers, indices: Sequence[str]) -> str:
+    def _alternating(self, buffers: Sequence[Buffer], values: Numbers, indices: Sequence[str]) -> str:
         """A choice between two buffers by the innermost index, where turns alternate; else nothing."""
-        bases = np.array([buffer.allocation.address for buffer in found], np.int64).reshape(values.shape)
+        bases = np.array([buffer.allocation.address for buffer in buffers], np.int64).reshape(values.shape)
         even, odd = bases[..., 0::2], bases[..., 1::2]
         if even.size == 0 or odd.size == 0 or even.min() != even.max() or odd.min() != odd.max():
             return ""
-        names = {buffer.allocation.address: buffer.name for buffer in found}
+        names = {buffer.allocation.address: buffer.name for buffer in buffers}
         choice = f"({indices[-1]} % 2 ? {names[int(odd.flat[0])]} : {names[int(even.flat[0])]})"
         offset = expression(values - bases, indices, self._table)
         return choice if offset == "0" else f"{choice} + {offset}"

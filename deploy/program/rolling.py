@@ -60,12 +60,12 @@ Node = Leaf | Loop
 
 def rolled(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """The same statements with the loops that are in them, inner ones first."""
-    found = list(nodes)
+    shorter = list(nodes)
     while True:
-        best = _roll_once(found)
+        best = _roll_once(shorter)
         if best is None:
-            return tuple(found)
-        found = best
+            return tuple(shorter)
+        shorter = best
 
 
 def _roll_once(nodes: list[Node]) -> list[Node] | None:

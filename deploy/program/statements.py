@@ -204,8 +204,8 @@ class Statements:
         return _leaf(Kernel(call.kernel, call.struct, action.fork, tuple(arguments)), numbers)
 
     def _number_of(self, value: Varying) -> int:
-        for number, known in enumerate(self._varying):
-            if known is value:
+        for number, earlier in enumerate(self._varying):
+            if earlier is value:
                 return number
         self._varying.append(value)
         return len(self._varying) - 1
@@ -232,10 +232,10 @@ def levels_of(form: Hashable) -> Mapping[int, str]:
         case External():
             return {1: "l2", 2: "l3"}
         case Kernel(arguments=arguments):
-            position, found = 0, dict[int, str]()
+            position, levels = 0, dict[int, str]()
             for item in arguments:
                 if item.kind == "address":
-                    found[position] = "l1"
+                    levels[position] = "l1"
                 position += {"address": 1, "int": 1, "ints": item.count}.get(item.kind, 0)
-            return found
+            return levels
     return {}

@@ -88,6 +88,6 @@ class Recorded:
         self.fed += batch
         self.losses += losses
         if len(self.totals) < COMPARED:
-            found = kept()
-            self.results.append({name: found[name] for name in self.kept})
+            tensors = kept()
+            self.results.append({name: tensors[name] for name in self.kept})
         self.totals.append(total)

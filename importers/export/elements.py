@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -96,34 +96,19 @@ def _class_token(layer: Layer) -> None:
 # Moves
 
 
-def _transpose(layer: Layer) -> None:
-    layer.node("Transpose", (layer.x,), perm=[0, *(axis + 1 for axis in layer.options["axes"])])
-
-
-def _broadcast_add(layer: Layer) -> None:
-    rank = len(layer.output)
-    layer.node("Add", (layer.padded(0, rank), layer.padded(1, rank)))
-
-
-def _expand(layer: Layer) -> None:
-    wide = layer.padded(0, len(layer.output))
-    layer.node("Expand", (wide, layer.integers("shape", layer.output)))
-
-
-def _split(layer: Layer) -> None:
-    layer.node("Split", (layer.x, layer.integers("sizes", layer.options["sizes"])), axis=_axis(layer))
+def _sliced(layer: Layer, **numbers: Sequence[int]) -> None:
+    layer.node("Slice", (layer.x, *(layer.integers(name, values) for name, values in numbers.items())))
 
 
 def _slice(layer: Layer) -> None:
-    numbers = {"starts": layer.options["start"], "ends": layer.options["stop"], "axes": _axis(layer)}
-    layer.node("Slice", (layer.x, *(layer.integers(name, [value]) for name, value in numbers.items())))
+    start, stop = layer.options["start"], layer.options["stop"]
+    _sliced(layer, starts=[start], ends=[stop], axes=[_axis(layer)])
 
 
 def _flip(layer: Layer) -> None:
     axes = [1 + axis for axis in layer.options["axes"]]
-    back = [-1] * len(axes)
-    numbers = {"starts": back, "ends": [np.iinfo(np.int64).min] * len(axes), "axes": axes, "steps": back}
-    layer.node("Slice", (layer.x, *(layer.integers(name, values) for name, values in numbers.items())))
+    back, ends = [-1] * len(axes), [int(np.iinfo(np.int64).min)] * len(axes)
+    _sliced(layer, starts=back, ends=ends, axes=axes, steps=back)
 
 
 def _pad(layer: Layer) -> None:
@@ -161,11 +146,15 @@ WRITERS: Mapping[str, Writer] = {
     "class_token": _class_token,
     "flatten": lambda layer: layer.node("Flatten", (layer.x,), axis=1),
     "reshape": lambda layer: layer.reshaped(layer.x, layer.output),
-    "transpose": _transpose,
-    "broadcast_add": _broadcast_add,
-    "expand": _expand,
+    "transpose": lambda layer: layer.node(
+        "Transpose", (layer.x,), perm=[0, *(axis + 1 for axis in layer.options["axes"])]
+    ),
+    "broadcast_add": lambda layer: layer.node("Add", (layer.wide(0), layer.wide(1))),
+    "expand": lambda layer: layer.node("Expand", (layer.wide(0), layer.integers("shape", layer.output))),
     "concat": lambda layer: layer.node("Concat", layer.inputs, axis=_axis(layer)),
-    "split": _split,
+    "split": lambda layer: layer.node(
+        "Split", (layer.x, layer.integers("sizes", layer.options["sizes"])), axis=_axis(layer)
+    ),
     "slice": _slice,
     "flip": _flip,
     "pad": _pad,

@@ -72,21 +72,21 @@ class Layer:
         """An initializer of a parameter, rearranged; "" if the layer does not have it."""
         if role not in self.parameters:
             return ""
-        return self.joined(name, lambda own: how(own[role]))
+        return self.joined(name, lambda arrays: how(arrays[role]))
 
     def joined(self, name: str, how: Callable[[Mapping[str, Array]], Array]) -> str:
         """An initializer of this layer made of parameters, or what another layer has made of the same."""
         tensor, value = f"{self.name}.{name}", how(self.parameters)
         self.written += value.size
         if self.places:
-            places, known = how(self.places), self.draft.elements
-            if (found := known.get((places.shape, places.tobytes()))) is not None:
-                return found
-            if (found := known.get((places.shape[::-1], places.T.tobytes()))) is not None:
-                return self.node("Transpose", (found,), part=f"{name}_turned", perm=[1, 0])
-            if any(np.isin(places, np.frombuffer(taken, places.dtype)).any() for _, taken in known):
+            places, elements = how(self.places), self.draft.elements
+            if (same := elements.get((places.shape, places.tobytes()))) is not None:
+                return same
+            if (same := elements.get((places.shape[::-1], places.T.tobytes()))) is not None:
+                return self.node("Transpose", (same,), part=f"{name}_turned", perm=[1, 0])
+            if any(np.isin(places, np.frombuffer(taken, places.dtype)).any() for _, taken in elements):
                 raise CannotTakeError("weights of another layer in another order", "NAME.yaml")
-            known[places.shape, places.tobytes()] = tensor
+            elements[places.shape, places.tobytes()] = tensor
         self.draft.weights[tensor] = value
         return tensor
 
@@ -128,10 +128,10 @@ class Layer:
         target = self.integers(f"{part or 'result'}_shape", shape)
         return self.node("Reshape", (tensor, target), part=part)
 
-    def padded(self, index: int, rank: int) -> str:
-        """An input with ones behind the batch, up to `rank` dimensions."""
+    def wide(self, index: int) -> str:
+        """An input with ones behind the batch, of as many dimensions as the output or the widest input."""
         batch, *sample = self.shapes[index]
-        missing = rank - 1 - len(sample)
+        missing = max(map(len, (self.output, *self.shapes))) - 1 - len(sample)
         if not missing:
             return self.inputs[index]
         return self.reshaped(self.inputs[index], (batch, *(1,) * missing, *sample), f"wide{index}")

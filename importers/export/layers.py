@@ -10,18 +10,29 @@ import numpy as np
 
 from importers.export.layer import Layer, Writer
 from importers.graph.draft import CannotTakeError
+from importers.place.convolution import each
 from importers.place.recurrences import regated
 from trainlib.ir.parameters import PARAMETER_NAMES
-from trainlib.primitives.contractions.conv_options import padding_of, two_of
+from trainlib.primitives.contractions.conv_options import padding_of
 
 
 def _window(layer: Layer) -> dict[str, Any]:
-    """The attributes of a window over an image, ONNX's order of pads."""
-    up, down, left, right = padding_of(layer.options, layer.name)
-    options = layer.options
-    kernel = two_of(options, "kernel", layer.name)
-    stride = two_of(options, "stride", layer.name) if options["stride"] is not None else kernel
-    return {"kernel_shape": list(kernel), "strides": list(stride), "pads": [up, left, down, right]}
+    """The attributes of a window over an image or a sequence, ONNX's order of pads."""
+    options, rank = layer.options, len(layer.shapes[0]) - 2
+    sides = padding_of(options, layer.name) if rank == 2 else each(options["padding"], 2)
+    given = {**options, "stride": options["kernel"] if options["stride"] is None else options["stride"]}
+    names = {name: option for name, option in _OF_DIRECTIONS.items() if option in options}
+    attributes = {name: each(given[option], rank) for name, option in names.items()}
+    return {**attributes, "pads": [*sides[::2], *sides[1::2]]}
+
+
+_OF_DIRECTIONS = {
+    "kernel_shape": "kernel",
+    "strides": "stride",
+    "dilations": "dilation",
+    "output_padding": "output_padding",
+}
+"""Attribute -> option, a number for each direction."""
 
 
 def _weights(layer: Layer) -> tuple[str, str]:
@@ -29,27 +40,14 @@ def _weights(layer: Layer) -> tuple[str, str]:
 
 
 def _convolution(layer: Layer) -> None:
-    options, attributes = layer.options, _window(layer)
-    attributes["dilations"] = list(two_of(options, "dilation", layer.name))
-    attributes["group"] = options.get("groups", layer.shapes[0][1])
-    if "output_padding" in options:
-        given = options["output_padding"]
-        attributes["output_padding"] = [given, given] if isinstance(given, int) else list(given)
-    op = "ConvTranspose" if "output_padding" in options else "Conv"
-    layer.node(op, (layer.x, *_weights(layer)), **attributes)
+    op = "ConvTranspose" if "output_padding" in layer.options else "Conv"
+    groups = layer.options.get("groups", layer.shapes[0][1])
+    layer.node(op, (layer.x, *_weights(layer)), group=groups, **_window(layer))
 
 
 def _pointwise(layer: Layer) -> None:
     weight = layer.weight("w", "weight", lambda array: array[:, :, None, None])
     layer.node("Conv", (layer.x, weight, layer.weight("b", "bias")), kernel_shape=[1, 1])
-
-
-def _conv1d(layer: Layer) -> None:
-    options, padding = layer.options, layer.options["padding"]
-    names = {"kernel_shape": "kernel", "strides": "stride", "dilations": "dilation"}
-    attributes: dict[str, Any] = {name: [options[option]] for name, option in names.items()}
-    attributes["pads"] = [padding, padding] if isinstance(padding, int) else list(padding)
-    layer.node("Conv", (layer.x, *_weights(layer)), **attributes, group=options["groups"])
 
 
 def _linear(layer: Layer) -> None:
@@ -72,8 +70,7 @@ def _matmul(layer: Layer) -> None:
     ranks = [len(shape) for shape in layer.shapes]
     if min(ranks) < 3:
         raise CannotTakeError("a product with a vector", "a matrix of one row or column")
-    rank = max(ranks)
-    left, right = (layer.padded(index, rank) for index in (0, 1))
+    left, right, rank = layer.wide(0), layer.wide(1), max(ranks)
     if layer.options["transpose_b"]:
         order = [*range(rank - 2), rank - 1, rank - 2]
         right = layer.node("Transpose", (right,), part="turned", perm=order)
@@ -126,17 +123,15 @@ def _batch_norm(layer: Layer) -> None:
     layer.node("BatchNormalization", inputs, **numbers)
 
 
-def _instance_norm(layer: Layer) -> None:
-    if layer.options["running"] or layer.options["fixed_statistics"]:
+def _channel_norm(layer: Layer) -> None:
+    options = layer.options
+    if options.get("running") or options.get("fixed_statistics"):
         raise CannotTakeError("statistics of its own", "running: false")
+    op, groups = "InstanceNormalization", {}
+    if "groups" in options:
+        op, groups = "GroupNormalization", {"num_groups": options["groups"]}
     inputs = (layer.x, *_affine(layer, layer.shapes[0][1]))
-    layer.node("InstanceNormalization", inputs, epsilon=float(layer.options["eps"]))
-
-
-def _group_norm(layer: Layer) -> None:
-    inputs = (layer.x, *_affine(layer, layer.shapes[0][1]))
-    numbers = {"num_groups": layer.options["groups"], "epsilon": float(layer.options["eps"])}
-    layer.node("GroupNormalization", inputs, **numbers)
+    layer.node(op, inputs, epsilon=float(options["eps"]), **groups)
 
 
 def _layer_norm(layer: Layer) -> None:
@@ -192,7 +187,9 @@ def _recurrent(layer: Layer) -> None:
     weights = [layer.weight(role, role, lambda array: gates(array.T)) for role in ("wx", "wh")]
     bias = ""
     if "bx" in layer.parameters:
-        bias = layer.joined("bias", lambda own: np.concatenate([gates(own["bx"]), gates(own["bh"])], axis=1))
+        bias = layer.joined(
+            "bias", lambda arrays: np.concatenate([gates(arrays["bx"]), gates(arrays["bh"])], axis=1)
+        )
     states = [
         layer.reshaped(tensor, (1, batch, hidden), f"state{number}")
         for number, tensor in enumerate(layer.inputs[1:])
@@ -205,16 +202,14 @@ def _recurrent(layer: Layer) -> None:
 
 
 WRITERS: Mapping[str, Writer] = {
-    **dict.fromkeys(("conv2d", "depthwise", "conv_transpose2d"), _convolution),
+    **dict.fromkeys(("conv1d", "conv2d", "depthwise", "conv_transpose2d"), _convolution),
     "pointwise": _pointwise,
-    "conv1d": _conv1d,
     "linear": _linear,
     "matmul": _matmul,
     "embedding": _embedding,
     "mhsa": _attention,
     "batch_norm": _batch_norm,
-    "instance_norm": _instance_norm,
-    "group_norm": _group_norm,
+    **dict.fromkeys(("instance_norm", "group_norm"), _channel_norm),
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     **dict.fromkeys(("max_pool2d", "avg_pool2d"), _pool),

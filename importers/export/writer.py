@@ -28,6 +28,7 @@ from importers.extras import require_extra
 from importers.graph.draft import CannotTakeError, Problem, refuse, results_of
 from importers.graph.onnx_file import initializers_of, parsed
 from importers.graph.onnx_graph import OnnxNode
+from importers.graph.weights import WeightNumbers
 from trainlib.ir.graph import Tensor
 from trainlib.ir.parameters import PARAMETER_NAMES
 from trainlib.ir.steps import Array
@@ -160,14 +161,11 @@ def read_own(path: str) -> OwnModel | None:
         return OwnModel(spec, None)
     if not _is_same(graph, model.graph, given):
         return OwnModel(spec, None)
-    flat = np.empty(sum(map(prod, sizes.values())), np.float32)
-    for name, numbers in graph.draft.weights.items():
-        flat[numbers.ravel()] = given[name].ravel()
-    values, first = {}, 0
-    for tensor, shape in sizes.items():
-        values[tensor] = flat[first : first + prod(shape)].reshape(shape)
-        first += prod(shape)
-    return OwnModel(spec, values)
+    numbers = WeightNumbers.of(sizes)
+    flat = np.empty(numbers.starts[-1], np.float32)
+    for name, places_of_it in graph.draft.weights.items():
+        flat[places_of_it.ravel()] = given[name].ravel()
+    return OwnModel(spec, {tensor: flat[numbers.places(tensor)] for tensor in sizes})
 
 
 def _check_dataset(spec: ModelSpec, path: str) -> None:
@@ -183,22 +181,19 @@ def _check_dataset(spec: ModelSpec, path: str) -> None:
 
 def _is_same(graph: _Graph, proto: onnx.GraphProto, given: Mapping[str, Array]) -> bool:
     """Whether a file has the nodes, constants and shapes that the model has, whatever its weights are."""
-    ours = graph.initializers
-    if given.keys() != ours.keys() or any(given[name].shape != ours[name].shape for name in ours):
-        return False
-    if any(not np.array_equal(given[name], value) for name, value in graph.draft.constants.items()):
-        return False
-    if any(given[name].dtype != np.float32 for name in graph.draft.weights):
-        return False
-    nodes = [_proto(node).SerializeToString(deterministic=True) for node in graph.draft.nodes]
-    if nodes != [node.SerializeToString(deterministic=True) for node in proto.node]:
-        return False
-    if [value.name for value in (*proto.input, *proto.output)] != [
-        tensor.name for tensor in (*graph.inputs, *graph.outputs)
-    ]:
-        return False
+    ours, ends = graph.initializers, (*graph.inputs, *graph.outputs)
     shapes = [tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim) for value in proto.input]
-    return shapes == [tensor.shape for tensor in graph.inputs]
+    nodes = (proto.node, map(_proto, graph.draft.nodes))
+    theirs, mine = ([node.SerializeToString(deterministic=True) for node in each] for each in nodes)
+    return (
+        given.keys() == ours.keys()
+        and all(given[name].shape == ours[name].shape for name in ours)
+        and all(np.array_equal(given[name], value) for name, value in graph.draft.constants.items())
+        and all(given[name].dtype == np.float32 for name in graph.draft.weights)
+        and theirs == mine
+        and [value.name for value in (*proto.input, *proto.output)] == [tensor.name for tensor in ends]
+        and shapes == [tensor.shape for tensor in graph.inputs]
+    )
 
 
 def _proto(node: OnnxNode) -> onnx.NodeProto:
@@ -261,21 +256,19 @@ class _Owners:
 
     def of(self, layer: LayerSpec, plan: LayerPlan) -> dict[str, str]:
         """The tensors of a layer by role; another layer's where it says so."""
-        lent, found = layer.weights_of, {}
-        shapes = {role: item.shape for role, item in plan.parameters.items()}
-        shapes |= {role: item.shape for role, item in plan.buffers.items()}
-        for role, shape in shapes.items():
+        lent, tensors = layer.weights_of, {}
+        for role, item in plan.stored.items():
             name = PARAMETER_NAMES.get(role, role)
             word = lent if isinstance(lent, str) else (lent or {}).get(name, layer.name)
-            own = f"{layer.name}.{name}"
-            tensor = self._tensors.get(word if "." in word else f"{word}.{name}", own)
-            self._tensors[own] = found[role] = tensor
+            named = f"{layer.name}.{name}"
+            tensor = self._tensors.get(word if "." in word else f"{word}.{name}", named)
+            self._tensors[named] = tensors[role] = tensor
             if tensor not in self.values:
-                self.values[tensor] = self.start(tensor, shape)
+                self.values[tensor] = self.start(tensor, item.shape)
                 if self._shares:
                     first = sum(array.size for array in self.places.values())
-                    self.places[tensor] = first + np.arange(prod(shape)).reshape(shape)
-        return found
+                    self.places[tensor] = first + np.arange(prod(item.shape)).reshape(item.shape)
+        return tensors
 
 
 def _word(word: str) -> str:
@@ -307,14 +300,14 @@ def _write(site: Layer) -> None:
     assert site.written == sum(value.size for value in site.parameters.values()), site.name
 
 
-def merged(own: OwnModel, spec: ModelSpec) -> ModelSpec:
+def merged(written: OwnModel, spec: ModelSpec) -> ModelSpec:
     """A graph changed by others, read as any; name, loss, optimizer, and samples of that shape are kept."""
-    same = spec.input_shape == own.spec.input_shape
-    kept = spec if spec.more_losses or own.spec.more_losses else own.spec
+    same = spec.input_shape == written.spec.input_shape
+    kept = spec if spec.more_losses or written.spec.more_losses else written.spec
     return replace(
         spec,
-        name=own.spec.name,
+        name=written.spec.name,
         loss=kept.loss,
-        optimizer=own.spec.optimizer,
-        dataset=own.spec.dataset if same else spec.dataset,
+        optimizer=written.spec.optimizer,
+        dataset=written.spec.dataset if same else spec.dataset,
     )

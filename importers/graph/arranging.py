@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from importers.graph.draft import CannotTakeError, Draft, others
-from importers.graph.views import BATCH, Shape, View
+from importers.graph.draft import CannotTakeError, Draft
+from importers.graph.views import BATCH, Shape, View, neighbours
 from importers.graph.weights import Constant
 
 
@@ -33,6 +33,38 @@ class Site:
         (made,) = self.draft.layer(kind, self.name + suffix, inputs, options, given, where=self.where)
         return made
 
+    def stored(self, view: View, order: Sequence[Sequence[int]]) -> str:
+        """The word of a tensor with the batch first and one dimension for each of these groups of pieces.
+
+        `order` has every piece but the batch once. Adds a transpose, and reshapes, where the elements do not
+        lie so yet; each such tensor is made once.
+        """
+        flat = [piece for group in order for piece in group]
+        assert sorted(flat) == list(range(1, len(view.pieces))), (view, order)
+        wanted = (view.batch, *(view.size(group) for group in order)) if order else (view.batch, 1)
+        word = view.word if flat == sorted(flat) else self._transposed(view, flat)
+        return self.reshaped(word, wanted)
+
+    def _transposed(self, view: View, flat: Sequence[int]) -> str:
+        made, key = self.draft.made, (view.word, view.pieces, tuple(flat))
+        if key not in made:
+            runs = neighbours(flat)
+            placed = sorted(runs)
+            word = self.reshaped(view.word, (view.batch, *map(view.size, placed)))
+            axes = [placed.index(run) for run in runs]
+            made[key] = self.layer("transpose", (word,), {"axes": axes}, suffix="_transpose")
+        return made[key].word
+
+    def reshaped(self, word: str, shape: Shape) -> str:
+        """The word of the same elements in another shape: a view, made once."""
+        made, tensors, root = self.draft.made, self.draft.tensors, self.draft.root(word)
+        if shape in (tensors[word].shape, tensors[root].shape):
+            return word if tensors[word].shape == shape else root
+        if (root, shape) not in made:
+            kind, options = ("flatten", {}) if len(shape) == 2 else ("reshape", {"shape": list(shape[1:])})
+            made[root, shape] = self.layer(kind, (root,), options, suffix=f"_{kind}")
+        return made[root, shape].word
+
 
 def in_order(site: Site, view: View) -> View:
     """Stored with the batch first, then what else there is as the model sees it, one piece per dimension.
@@ -45,13 +77,10 @@ def in_order(site: Site, view: View) -> View:
         parts = [(piece,) for piece in dim] if BATCH in dim else [dim] if dim else []
         numbers = []
         for part in parts:
-            if part == (BATCH,):
-                numbers.append(BATCH)
-            else:
-                groups.append(part)
-                numbers.append(len(groups))
+            groups += [] if part == (BATCH,) else [part]
+            numbers.append(BATCH if part == (BATCH,) else len(groups))
         dims.append(numbers)
-    word = site.draft.stored(view, groups, site.name, site.where)
+    word = site.stored(view, groups)
     pieces = (view.batch, *(view.size(group) for group in groups))
     return View(word, site.draft.tensors[word].shape, pieces, tuple(tuple(dim) for dim in dims))
 
@@ -61,17 +90,17 @@ def viewed(site: Site, view: View, shape: Sequence[int]) -> View:
     sizes = tuple(shape)
     seen = view.viewed(sizes) or in_order(site, view).viewed(sizes)
     if seen is None and view.batch_dim in (0, None):
-        word = site.draft.stored(in_order(site, view), [_all(in_order(site, view))], site.name, site.where)
+        ordered = in_order(site, view)
+        word = site.stored(ordered, [range(1, len(ordered.pieces))])
         seen = View.of(word, site.draft.tensors[word].shape).viewed(sizes)
-    if seen is None:
-        raise CannotTakeError(
-            f"a view of {list(view.shape)} as {list(sizes)} mixes samples", "a view that keeps the batch"
-        )
-    return seen
+    return fresh(view, sizes) if seen is None else seen  # the first refuses
 
 
-def _all(view: View) -> tuple[int, ...]:
-    return tuple(range(1, len(view.pieces)))
+def as_seen(site: Site, view: View) -> str:
+    """The word of a tensor whose batch leads, stored as it is seen."""
+    counted = 0 if view.batch == 1 and view.shape[:1] == (1,) else view.batch_dim
+    sizes = [size for index, size in enumerate(view.shape) if index != counted] or [1]
+    return site.reshaped(in_order(site, view).word, (view.batch, *sizes))
 
 
 def fresh(view: View, shape: Sequence[int]) -> View:
@@ -96,7 +125,7 @@ def sample_word(site: Site, view: View) -> tuple[str, int | None]:
     if batch_dim is not None and not ordered.samples_only(batch_dim):
         raise CannotTakeError("a dimension that counts samples and more", "a batch dimension of its own")
     shape = (ordered.batch, *(ordered.shape[index] for index in places_of(len(view.dims), batch_dim)))
-    return site.draft.reshaped(ordered.word, shape, site.name, site.where), batch_dim
+    return site.reshaped(ordered.word, shape), batch_dim
 
 
 def under(view: View, batch_dim: int | None, rank: int) -> View:
@@ -110,26 +139,25 @@ def under(view: View, batch_dim: int | None, rank: int) -> View:
 
 def rows(site: Site, view: View, dim: int) -> tuple[str, list[int]]:
     """A word stored as [batch, all else, `dim`], and the pieces of all else as they lie there."""
-    rest = others(view, dim)
+    rest = [piece for piece in range(1, len(view.pieces)) if piece not in view.dims[dim]]
     groups: list[Sequence[int]] = [rest] if rest else []
     if BATCH in view.dims[dim]:
         raise CannotTakeError("sums over the batch", "samples are never told apart")
-    return site.draft.stored(view, [*groups, view.dims[dim]], site.name, site.where), rest
+    return site.stored(view, [*groups, view.dims[dim]]), rest
 
 
 def regrouped(view: View, made: View, rest: Sequence[int], size: int, dim: int = -1) -> View:
     """A tensor stored [batch, pieces `rest` in one, `size`] as `view` is seen, with `size` in `dim`."""
-    number = {BATCH: BATCH} | {piece: 1 + index for index, piece in enumerate(rest)}
-    pieces = [view.batch, *(view.pieces[piece] for piece in rest)]
-    last: tuple[int, ...] = ()
-    if size > 1:
-        last = (len(pieces),)
-        pieces.append(size)
-    dims = tuple(
-        last if index == dim % len(view.dims) else tuple(number[piece] for piece in group)
-        for index, group in enumerate(view.dims)
-    )
-    return View(made.word, made.stored, tuple(pieces), dims)
+    dims = list(view.dims)
+    dims[dim] = (len(view.pieces),) if size > 1 else ()
+    return renumbered(replace(view, pieces=(*view.pieces, size), dims=tuple(dims)), made, rest)
+
+
+def renumbered(view: View, made: View, rest: Sequence[int]) -> View:
+    """A tensor that has the pieces `rest` of `view`, in this order, as it is seen."""
+    pieces = list(dict.fromkeys((BATCH, *rest, *(piece for dim in view.dims for piece in dim))))
+    dims = tuple(tuple(map(pieces.index, dim)) for dim in view.dims)
+    return View(made.word, made.stored, tuple(view.pieces[piece] for piece in pieces), dims)
 
 
 def batch_first(site: Site, view: View, rank: int = 0) -> str:
@@ -138,7 +166,7 @@ def batch_first(site: Site, view: View, rank: int = 0) -> str:
     is_first = view.batch == 1 or view.batch_dim == 0
     if len(view.dims) < 2 or rank not in (0, len(view.dims)) or not is_first or shape != view.shape:
         raise CannotTakeError(f"its input {list(view.shape)} has no batch in front", "[batch, channels, ...]")
-    return site.draft.reshaped(in_order(site, view).word, shape, site.name, site.where)
+    return site.reshaped(in_order(site, view).word, shape)
 
 
 def image(site: Site, view: View, rank: int) -> str:
@@ -147,4 +175,4 @@ def image(site: Site, view: View, rank: int) -> str:
         raise CannotTakeError(f"a window of {rank} dimensions", "a window of 1 or 2 dimensions")
     word = batch_first(site, view, rank + 2)
     shape = view.shape if rank == 2 else (*view.shape[:2], 1, view.shape[2])
-    return site.draft.reshaped(word, shape, site.name, site.where)
+    return site.reshaped(word, shape)

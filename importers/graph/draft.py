@@ -13,13 +13,13 @@ import numpy as np
 
 from configs.dtypes import DType, dtype_of
 from configs.errors import PulptrainError, UnsupportedLayerError
-from configs.model_file import LayerSpec
-from importers.graph.views import BATCH, Shape, View
+from configs.model_file import InputSpec, LayerSpec, LossSpec, ModelSpec, OptimizerSpec
+from importers.graph.views import Shape, View
 from importers.graph.weights import NOTHING, Constant, Given, WeightNumbers
 from trainlib.ir.graph import Tensor
 from trainlib.ir.parameters import PARAMETER_NAMES
 from trainlib.ir.steps import Array
-from trainlib.primitives.definition import LayerPlan, LayerPrimitive, Output
+from trainlib.primitives.definition import LayerPlan, LayerPrimitive
 from trainlib.registry import layer_primitive
 from trainlib.training.options import layer_options
 
@@ -31,6 +31,7 @@ CHECKED = "a graph that onnx.checker accepts"
 
 LAYERS = "the nearest forms; `pulptrain list primitives` has all layers"
 """The cure of a graph with nodes that no layer is."""
+
 
 RESERVED = ("input", "label", "loss")
 """Names of tensors that every network has."""
@@ -70,12 +71,20 @@ def refuse(problems: Sequence[Problem], what: str, where: str, cure: str) -> Non
 
 def results_of(name: str, plan: LayerPlan, dtype: DType) -> list[Tensor]:
     """The tensors that a layer makes, by the words that name them."""
-    found = []
-    for number, item in enumerate((plan.output, *plan.outputs.values())):
-        output = item if isinstance(item, Output) else Output(item)
-        word = f"{name}.{number}" if number else name
-        found.append(Tensor(word, tuple(output.shape), "activation", output.dtype or dtype))
-    return found
+    return [
+        Tensor(f"{name}.{number}" if number else name, result.shape, "activation", result.dtype or dtype)
+        for number, result in enumerate(plan.results.values())
+    ]
+
+
+def planned(spec: LayerSpec, inputs: Sequence[Tensor]) -> tuple[LayerPrimitive, LayerPlan]:
+    """The primitive of a layer, and its plan on these inputs. Raises `CannotTakeError` if it refuses."""
+    try:
+        primitive = layer_primitive(spec.type, spec.where)
+        return primitive, primitive.plan(layer_options(spec, primitive), inputs, spec.where)
+    except PulptrainError as error:
+        cure = error.cure or f"`pulptrain show {spec.type}` has its forms"
+        raise CannotTakeError(error.message, cure) from None
 
 
 def model_name(text: str) -> str:
@@ -103,7 +112,8 @@ class Draft:
     problems: list[Problem] = field(default_factory=list)
     log_probabilities: dict[str, int] = field(default_factory=dict)
     """Words of what log-softmaxes make -> elements whose exponentials have a sum of 1."""
-    _made: dict[tuple[Any, ...], View] = field(default_factory=dict)
+    made: dict[tuple[Any, ...], View] = field(default_factory=dict)
+    """Transposes and views that there are, by what they are of, and how."""
     _parameters: set[str] = field(default_factory=set)
     """Those of `values` that are no buffers."""
     _names: set[str] = field(default_factory=lambda: set(RESERVED))
@@ -147,88 +157,73 @@ class Draft:
         """
         starts = {role: item for role, item in (given or {}).items() if item is not None}
         name = self.free_name(name)
-        place = where or self.where
-        try:
-            primitive = layer_primitive(kind, place)
-            spec = LayerSpec(name, kind, _said(primitive, options or {}), place, tuple(inputs))
-            checked = layer_options(spec, primitive)
-            plan = primitive.plan(checked, [self.tensors[word] for word in inputs], place)
-        except PulptrainError as error:
-            raise CannotTakeError(
-                error.message, error.cure or f"`pulptrain show {kind}` has its forms"
-            ) from None
-        shapes = {role: item.shape for role, item in plan.parameters.items()}
-        shapes |= {role: item.shape for role, item in plan.buffers.items()}
+        spec = LayerSpec(name, kind, options or {}, where or self.where, tuple(inputs))
+        primitive, plan = planned(spec, [self.tensors[word] for word in inputs])
         for role, item in starts.items():
-            if item.shape != shapes.get(role):
+            if role not in plan.stored or item.shape != plan.stored[role].shape:
                 raise CannotTakeError("its weights do not have the shape that its op takes", CHECKED)
             tensor = _tensor(name, role)
             if role in plan.parameters:
                 self._parameters.add(tensor)
-            found = self.weights.given(item)
-            self.values[tensor] = np.ascontiguousarray(found.value)
-            if found.source:
-                self.sources[tensor] = found
-        self.layers.append(replace(spec, trainable=_trainable(primitive, plan, starts)))
+            given_start = self.weights.given(item)
+            self.values[tensor] = np.ascontiguousarray(given_start.value)
+            if given_start.source:
+                self.sources[tensor] = given_start
+        said = _said(primitive, spec.attributes)
+        self.layers.append(replace(spec, attributes=said, trainable=_trainable(primitive, plan, starts)))
         made = results_of(name, plan, dtype_of(self.dtype))
         self.tensors |= {tensor.name: tensor for tensor in made}
         return tuple(View.of(tensor.name, tensor.shape) for tensor in made)
+
+    def model(
+        self,
+        name: str,
+        losses: Sequence[LossSpec],
+        optimizer: OptimizerSpec,
+        classes: Callable[[str], int],
+        description: str,
+        source: str,
+    ) -> ModelSpec:
+        """The network so far as a model; `classes` bounds an input of integers."""
+        first, *more = (
+            InputSpec(word, fed.shape[1:], 0 if fed.dtype.is_float else classes(word))
+            for word, fed in ((word, self.tensors[word]) for word in self.inputs)
+        )
+        return ModelSpec(
+            name=name,
+            description=description,
+            source=source,
+            input_shape=first.shape,
+            dataset="random",
+            loss=losses[0],
+            optimizer=optimizer,
+            batch=self.tensors[first.name].shape[0],
+            layers=tuple(self.layers),
+            where=self.where,
+            dtype=dtype_of(self.dtype).word,
+            input_classes=first.classes,
+            input_name=first.name,
+            more_inputs=tuple(more),
+            more_losses=tuple(losses[1:]),
+        )
+
+    def smallest_table(self, word: str) -> int | None:
+        """Rows of the smallest table that an input of integers is looked up in; None if there is no table."""
+        tables = [layer for layer in self.layers if layer.type == "embedding"]
+        read = [layer for layer in tables if layer.inputs and self.root(layer.inputs[0]) == word]
+        used = tables if len(self.inputs) == 1 else read
+        return min((int(layer.attributes["vocabulary"]) for layer in used), default=None)
 
     def start(self, layer: str, role: str) -> Array | None:
         """Where a parameter or buffer of a layer starts; None where nobody says it."""
         return self.values.get(_tensor(layer, role))
 
-    def stored(self, view: View, order: Sequence[Sequence[int]], name: str, where: str = "") -> str:
-        """The word of a tensor with the batch first and one dimension for each of these groups of pieces.
-
-        `order` has every piece but the batch once. Adds a transpose, and reshapes, where the elements do not
-        lie so yet; each such tensor is made once.
-        """
-        flat = [piece for group in order for piece in group]
-        assert sorted(flat) == list(range(1, len(view.pieces))), (view, order)
-        wanted = (view.batch, *(view.size(group) for group in order)) if order else (view.batch, 1)
-        word = view.word
-        if flat != sorted(flat):
-            word = self._turned(view, flat, name, where)
-        return self.reshaped(word, wanted, name, where)
-
-    def _turned(self, view: View, flat: Sequence[int], name: str, where: str) -> str:
-        runs: list[list[int]] = []
-        for piece in flat:
-            if runs and piece == runs[-1][-1] + 1:
-                runs[-1].append(piece)
-            else:
-                runs.append([piece])
-        key = (view.word, view.pieces, tuple(flat))
-        if key not in self._made:
-            placed = sorted(runs)
-            word = self.reshaped(view.word, (view.batch, *(view.size(run) for run in placed)), name, where)
-            axes = [placed.index(run) for run in runs]
-            (self._made[key],) = self.layer(
-                "transpose", f"{name}_transpose", (word,), {"axes": axes}, where=where
-            )
-        return self._made[key].word
-
-    def reshaped(self, word: str, shape: Shape, name: str, where: str = "") -> str:
-        """The word of the same elements in another shape: a view, made once."""
-        if self.tensors[word].shape == shape:
-            return word
-        key = (self.root(word), shape)
-        if key not in self._made:
-            flat = len(shape) == 2
-            options = {} if flat else {"shape": list(shape[1:])}
-            if shape == self.tensors[key[0]].shape:
-                return str(key[0])
-            kind = "flatten" if flat else "reshape"
-            (self._made[key],) = self.layer(kind, f"{name}_{kind}", (key[0],), options, where=where)
-        return self._made[key].word
-
     def root(self, word: str) -> str:
         """The tensor a view is a view of: views of views are not made."""
-        layer = next((layer for layer in self.layers if layer.name == word), None)
-        while layer is not None and layer.type in ("flatten", "reshape") and layer.inputs:
-            word = layer.inputs[0]
-            layer = next((item for item in self.layers if item.name == word), None)
+        views = [layer for layer in self.layers if layer.type in ("flatten", "reshape")]
+        source = {layer.name: layer.inputs[0] for layer in views if layer.inputs}
+        while word in source:
+            word = source[word]
         return word
 
     def refuse_problems(self, nodes: int) -> None:
@@ -277,8 +272,8 @@ class Draft:
         lender, _, theirs = owner.partition(".")
         index = next(index for index, layer in enumerate(self.layers) if layer.name == name)
         layer = self.layers[index]
-        known = layer.weights_of if isinstance(layer.weights_of, Mapping) else {}
-        lent = {**known, parameter: lender if parameter == theirs else owner}
+        before = layer.weights_of if isinstance(layer.weights_of, Mapping) else {}
+        lent = {**before, parameter: lender if parameter == theirs else owner}
         self.layers[index] = replace(layer, weights_of=lent)
         del self.values[tensor], self.sources[tensor]
 
@@ -330,9 +325,3 @@ def _trainable(
 def elements(shape: Sequence[int]) -> int:
     """Elements of a tensor."""
     return prod(shape)
-
-
-def others(view: View, *dims: int) -> list[int]:
-    """The pieces in no dimension of `dims` and not the batch, in the order they are stored."""
-    taken = {piece for dim in dims for piece in view.dims[dim]}
-    return [piece for piece in range(1, len(view.pieces)) if piece not in taken and piece != BATCH]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from importers.graph.arranging import Site
-from importers.graph.draft import CHECKED, CannotTakeError
-from importers.graph.onnx_graph import OnnxNode
+from importers.graph.draft import CHECKED, CannotTakeError, Problem
+from importers.graph.onnx_graph import OnnxGraph, OnnxNode
 from importers.graph.views import Shape, View
 from importers.graph.weights import Constant
 from trainlib.ir.steps import Array
@@ -19,11 +19,16 @@ from trainlib.ir.steps import Array
 Key = str | int
 """Of an argument: its name, or the number of an input that has none."""
 
-NOT_ITS_OP = "its inputs or attributes are not those of its op"
-
 
 class Unknown:
     """What a node makes that could not be read: whatever reads it says nothing more."""
+
+
+def problem_of(graph: OnnxGraph, node: OnnxNode, error: CannotTakeError) -> Problem:
+    """A node of a file that cannot be taken over."""
+    result = graph.tensor(node.output(0))
+    shape = result.sizes if result.is_static else None
+    return Problem(node.name, node.op, shape, error.reason, error.nearest)
 
 
 class Attributes:
@@ -47,43 +52,30 @@ class Attributes:
 
     def real(self, key: str, default: float) -> float:
         """An attribute that is a number."""
-        return float(_checked(key, self.get(key, default), _is_real))
+        return float(_checked(key, self.get(key, default), (*WHOLE, float, np.number)))
 
     def integer(self, key: str, default: int) -> int:
         """An attribute that is an integer."""
-        return int(_checked(key, self.get(key, default), _is_whole))
+        return int(_checked(key, self.get(key, default), WHOLE))
 
     def text(self, key: str, default: str) -> str:
         """An attribute that is a word."""
-        return str(_checked(key, self.get(key, default), lambda found: isinstance(found, str)))
+        return str(_checked(key, self.get(key, default), (str,)))
 
     def sizes(self, key: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
         """An attribute that is a list of integers."""
-        given = self.get(key, default)
-        return tuple(_checked(key, given, lambda items: _is_list(items) and all(map(_is_whole, items))))
+        return tuple(_checked(key, self.get(key, default), (tuple, list), WHOLE))
 
     def integers(self, key: str, index: int) -> tuple[int, ...] | None:
         """Integers that are an attribute in old opsets and an input in new ones; a bare one counts as one."""
         if not self.has(key):
             given = self.values(index)
             return None if given is None else tuple(int(item) for item in given.ravel())
-        return (self.integer(key, 0),) if _is_whole(self.get(key)) else self.sizes(key)
+        return (self.integer(key, 0),) if isinstance(self.get(key), WHOLE) else self.sizes(key)
 
     def axis(self, rank: int, default: int = 0, key: str = "axis") -> int:
         """An attribute that is a dimension, counted from the front."""
         return axis_of(self.integer(key, default), rank)
-
-
-class FileNode(Attributes):
-    """A node of an ONNX file whose inputs are known by name."""
-
-    node: OnnxNode
-
-    def get(self, key: Key, default: Any = None) -> Any:
-        """An attribute, or the name of an input; `default` where it is left out."""
-        if isinstance(key, int):
-            return self.node.input(key) or default
-        return self.node.attributes.get(key, default)
 
 
 @dataclass(frozen=True)
@@ -109,6 +101,8 @@ class Node(Site, Attributes):
     """Arguments through which a gradient goes to a trained parameter."""
     only_compared: bool = False
     """Whether its result is what outputs are compared with by losses, and nothing else."""
+    first: Key = 0
+    """Of what it works on."""
 
     def __getitem__(self, key: Key) -> Any:
         return self.arguments[key]
@@ -128,14 +122,38 @@ class Node(Site, Attributes):
         """Shape of its first result."""
         return self.shapes[0] or ()
 
-    def view(self, key: Key = 0) -> View:
+    @property
+    def inputs(self) -> list[Any]:
+        """Those without a name, in order, that are given."""
+        return [self.arguments[key] for key in sorted(key for key in self.arguments if isinstance(key, int))]
+
+    @property
+    def x(self) -> View:
+        """What it works on, which must be an activation."""
+        return self.view(self.first)
+
+    @property
+    def rank(self) -> int:
+        """Dimensions of what it works on."""
+        return len(self.x.dims)
+
+    def dims(self, key: str = "dim") -> list[int]:
+        """An argument that is a dimension of what it works on, or several; counted from the front."""
+        asked = self.get(key, [])
+        return [dim % self.rank for dim in (asked if isinstance(asked, list) else [asked])]
+
+    def dim(self, key: str = "dim") -> int:
+        """An argument that is one dimension."""
+        return self.dims(key)[0]
+
+    def view(self, key: Key) -> View:
         """An argument that must be an activation."""
         return self.as_view(self.get(key), key)
 
-    def as_view(self, found: Any, key: Key = "") -> View:
+    def as_view(self, argument: Any, key: Key = "") -> View:
         """`found`, which must be an activation."""
-        if isinstance(found, View):
-            return found
+        if isinstance(argument, View):
+            return argument
         if isinstance(key, int):
             raise CannotTakeError(
                 f"its input {key} does not depend on the network's input",
@@ -149,10 +167,10 @@ class Node(Site, Attributes):
         """An argument that must be constant; None if it is left out."""
         return self.as_constant(self.get(key), key)
 
-    def as_constant(self, found: Any, key: Key = "weight") -> Constant | None:
+    def as_constant(self, argument: Any, key: Key = "weight") -> Constant | None:
         """`found`, which must be constant or None."""
-        if found is None or isinstance(found, Constant):
-            return found
+        if argument is None or isinstance(argument, Constant):
+            return argument
         if isinstance(key, int):
             raise CannotTakeError(f"its input {key} is computed from the input", "a constant")
         raise CannotTakeError(f"its {key} is computed from the input", "a parameter of the module")
@@ -165,23 +183,16 @@ class Node(Site, Attributes):
         return constant
 
 
-def _is_whole(found: Any) -> bool:
-    return isinstance(found, (int, np.integer))
+WHOLE = (int, np.integer)
 
 
-def _is_real(found: Any) -> bool:
-    return isinstance(found, (int, float, np.number))
-
-
-def _is_list(found: Any) -> bool:
-    return isinstance(found, (tuple, list))
-
-
-def _checked(key: str, found: Any, fits: Callable[[Any], bool]) -> Any:
-    """An attribute of the type that the op takes."""
-    if not fits(found):
-        raise CannotTakeError(f"{NOT_ITS_OP} ({key} is {found!r})", CHECKED)
-    return found
+def _checked(key: str, said: Any, types: tuple[Any, ...], items: tuple[Any, ...] = ()) -> Any:
+    """An attribute of a type that the op takes; a list has such `items`."""
+    if not isinstance(said, types) or (items and not all(isinstance(item, items) for item in said)):
+        raise CannotTakeError(
+            f"its inputs or attributes are not those of its op ({key} is {said!r})", CHECKED
+        )
+    return said
 
 
 def meant(value: float) -> float:

@@ -9,8 +9,8 @@ constants by its reference implementation (`importers.graph.onnx_folding`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from heapq import heapify, heappop, heappush
+from graphlib import CycleError, TopologicalSorter
+from heapq import heappop, heappush
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,7 +75,7 @@ def load_onnx(
     nodes = _sorted(nodes, {*fed, *initializers}, where)
     _check_names(nodes, fed, initializers, [value.name for value in graph.output], where)
     _set_input_shapes(graph, fed, batch, dict(input_shapes or {}), where)
-    found = OnnxGraph(
+    read = OnnxGraph(
         name=_name(file),
         path=where,
         opset=opset,
@@ -85,7 +85,7 @@ def load_onnx(
         outputs=tuple(value.name for value in graph.output),
         initializers=initializers,
     )
-    return fold_constants(found)
+    return fold_constants(read)
 
 
 def _name(file: Path) -> str:
@@ -164,14 +164,14 @@ def initializers_of(graph: onnx.GraphProto, file: Path) -> dict[str, Array]:
             str(file),
             "save it with dense ones",
         )
-    found: dict[str, Array] = {}
+    values: dict[str, Array] = {}
     for proto in graph.initializer:
         if not proto.name:
             raise _wrong("an initializer has no name", str(file), "a name for each")
-        if proto.name in found:
+        if proto.name in values:
             raise _wrong(f"two initializers are called '{proto.name}'", str(file), "rename one of them")
-        found[proto.name] = _array(proto, file)
-    return found
+        values[proto.name] = _array(proto, file)
+    return values
 
 
 def _array(proto: onnx.TensorProto, file: Path) -> Array:
@@ -182,10 +182,9 @@ def _array(proto: onnx.TensorProto, file: Path) -> Array:
     where = f"{file}: tensor '{proto.name}'"
     if proto.data_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
         raise _wrong("holds no numbers", where, "numbers only")
-    try:
-        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(proto.data_type))
-    except (KeyError, TypeError, ValueError):
-        raise _wrong(f"has the unknown type {proto.data_type}", where, "float32") from None
+    dtype = _dtype(proto.data_type)
+    if dtype is None:
+        raise _wrong(f"has the unknown type {proto.data_type}", where, "float32")
     sizes = _checked_sizes(tuple(proto.dims), where)
     size_bytes = prod(sizes) * dtype.itemsize
     require_host_memory(_COPIES * size_bytes, "the tensor needs", where=where)
@@ -232,10 +231,21 @@ def _external(proto: onnx.TensorProto, size_bytes: int, file: Path, where: str) 
         raise _wrong(f"has external data that cannot be read: {error}", where) from None
 
 
-def _checked_sizes(sizes: tuple[int, ...], where: str) -> tuple[int, ...]:
+def _checked_sizes(sizes: Sequence[int], where: str) -> tuple[int, ...]:
     if any(size < 0 for size in sizes) or prod(sizes) > MOST_ELEMENTS:
         raise _wrong(f"has the shape {list(sizes)}", where, "sizes that a memory can hold")
-    return sizes
+    return tuple(sizes)
+
+
+def _dtype(number: int) -> np.dtype[Any] | None:
+    """NumPy's type for the number of one of ONNX; None for an unknown one."""
+    import onnx
+
+    try:
+        dtype: np.dtype[Any] = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number))
+        return dtype
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _nodes(graph: onnx.GraphProto, where: str) -> tuple[OnnxNode, ...]:
@@ -298,28 +308,20 @@ def _sorted(nodes: Sequence[OnnxNode], given: set[str], where: str) -> tuple[Onn
             writer[name] = node
     place = {node.name: number for number, node in enumerate(nodes)}
     waits = {node.name: {writer[name].name for name in node.inputs if name in writer} for node in nodes}
-    users: dict[str, list[str]] = {}
-    for name, before in waits.items():
-        for other in before:
-            users.setdefault(other, []).append(name)
-    ready = [place[name] for name, before in waits.items() if not before]
-    heapify(ready)
+    sorter = TopologicalSorter(waits)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        cycle = error.args[1][:0:-1]
+        names = f"{', '.join(cycle[:5])}{' ...' if len(cycle) > 5 else ''}"
+        raise _wrong(f"a cycle: {names} wait for each other", where, "a graph without cycles") from None
+    ready: list[int] = []
     order: list[OnnxNode] = []
-    while ready:
-        node = nodes[heappop(ready)]
-        order.append(node)
-        for user in users.get(node.name, ()):
-            waits[user].discard(node.name)
-            if not waits[user]:
-                heappush(ready, place[user])
-    if len(order) < len(nodes):
-        done = {node.name for node in order}
-        left = [node.name for node in nodes if node.name not in done]
-        raise _wrong(
-            f"a cycle: {', '.join(left[:5])}{' ...' if len(left) > 5 else ''} wait for each other",
-            where,
-            "a graph without cycles",
-        )
+    while sorter.is_active():
+        for name in sorter.get_ready():
+            heappush(ready, place[name])
+        order.append(nodes[heappop(ready)])
+        sorter.done(order[-1].name)
     return tuple(order)
 
 
@@ -334,17 +336,17 @@ def _check_names(
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise _wrong(f"two {what} are called '{twice}'", where, "rename one of them")
-    known = {*fed, *initializers, *(name for node in nodes for name in node.outputs)}
+    written = {*fed, *initializers, *(name for node in nodes for name in node.outputs)}
     for node in nodes:
         for name in filter(None, node.inputs):
-            if name not in known:
+            if name not in written:
                 raise _wrong(
                     f"reads '{name}', which nothing writes",
                     f"{where}: node '{node.name}' ({node.op})",
                     "a graph that is whole",
                 )
     for name in outputs:
-        if name not in known:
+        if name not in written:
             raise _wrong(f"nothing writes its output '{name}'", where, "a graph that is whole")
 
 
@@ -362,33 +364,25 @@ def _set_input_shapes(
         if name not in fed:
             raise _wrong(f"has no input '{name}'", where, f"one of {', '.join(fed) or 'none'}")
     for value in graph.input:
-        if value.name not in fed:
-            continue
-        if value.type.WhichOneof("value") != "tensor_type":
+        if value.name not in fed or value.type.WhichOneof("value") != "tensor_type":
             continue  # a list of tensors, as the optimizer graphs of ONNX Runtime have: known without a shape
-        tensor = value.type.tensor_type
-        given = shapes.get(value.name)
-        if given is not None:
-            sizes = tuple(given)
-            if tensor.HasField("shape") and len(tensor.shape.dim) != len(sizes):
-                raise _wrong(
-                    f"its input '{value.name}' has {len(tensor.shape.dim)} dimensions, not {len(sizes)}",
-                    where,
-                    f"--input with {len(tensor.shape.dim)} sizes",
-                )
-        elif tensor.HasField("shape"):
-            sizes = tuple(
-                dim.dim_value if dim.HasField("dim_value") else (batch if number == 0 else -1)
-                for number, dim in enumerate(tensor.shape.dim)
-            )
-        else:
+        tensor, given = value.type.tensor_type, shapes.get(value.name)
+        if given is None and not tensor.HasField("shape"):
             continue
-        if -1 in sizes and given is None:
+        said = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
+        if given is not None and tensor.HasField("shape") and len(said) != len(given):
             raise _wrong(
-                f"dimension {sizes.index(-1)} of its input '{value.name}' has no size",
+                f"its input '{value.name}' has {len(said)} dimensions, not {len(given)}",
+                where,
+                f"--input with {len(said)} sizes",
+            )
+        if given is None and None in said[1:]:
+            raise _wrong(
+                f"dimension {said.index(None, 1)} of its input '{value.name}' has no size",
                 where,
                 "--input SIZES, the batch first",
             )
+        sizes = [batch if size is None else size for size in said] if given is None else given
         _checked_sizes(sizes, f"{where}: input '{value.name}'")
         del tensor.shape.dim[:]
         for size in sizes:
@@ -419,14 +413,14 @@ def _tensors(
         if initializers[proto.name].nbytes > INFERENCE_BYTES:
             for data in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data"):
                 proto.ClearField(data)
-    found = {name: OnnxTensor(name, value.shape, value.dtype.name) for name, value in initializers.items()}
+    tensors = {name: OnnxTensor(name, value.shape, value.dtype.name) for name, value in initializers.items()}
     # Later ones win: what is declared of an output is wrong in some files ([1] for every gradient of a bias).
     for value in (*light.graph.output, *light.graph.value_info, *_inferred(light), *light.graph.input):
         if value.name not in initializers and value.type.WhichOneof("value") == "tensor_type":
             tensor = _tensor(value, where)
-            if tensor.is_static or value.name not in found or not found[value.name].is_static:
-                found[value.name] = tensor
-    return found
+            if tensor.is_static or value.name not in tensors or not tensors[value.name].is_static:
+                tensors[value.name] = tensor
+    return tensors
 
 
 def _inferred(light: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
@@ -460,17 +454,10 @@ def _inferred(light: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 
 
 def _tensor(value: onnx.ValueInfoProto, where: str) -> OnnxTensor:
-    import onnx
-
-    tensor = value.type.tensor_type
-    try:
-        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)).name
-    except (KeyError, TypeError, ValueError):
-        dtype = ""
-    found = OnnxTensor(value.name, None, dtype)
+    tensor, dtype = value.type.tensor_type, _dtype(value.type.tensor_type.elem_type)
+    named = "" if dtype is None else dtype.name
     if not tensor.HasField("shape"):
-        return found
+        return OnnxTensor(value.name, None, named)
     shape = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in tensor.shape.dim)
-    numbers = tuple(size for size in shape if isinstance(size, int))
-    _checked_sizes(numbers, f"{where}: tensor '{value.name}'")
-    return replace(found, shape=shape)
+    _checked_sizes([size for size in shape if isinstance(size, int)], f"{where}: tensor '{value.name}'")
+    return OnnxTensor(value.name, shape, named)

@@ -70,7 +70,7 @@ def _results(
         return None if value is None else {node.output(0): value}
     if node.op in ("Shape", "Size"):
         tensor = shapes.get(node.input(0))
-        return None if tensor is None or not tensor.is_static else _of_shape(node, tensor.sizes)
+        return None if tensor is None or not tensor.is_static else of_shape(node, tensor.sizes)
     if node.op not in _FOLDED or not node.inputs:
         return None
     constants = {**folded, **graph.initializers, "": None}
@@ -79,7 +79,8 @@ def _results(
     return computed(node, [constants[name] for name in node.inputs], graph.opset)
 
 
-def _of_shape(node: OnnxNode, sizes: tuple[int, ...]) -> dict[str, Array] | None:
+def of_shape(node: OnnxNode, sizes: tuple[int, ...]) -> dict[str, Array] | None:
+    """What Shape or Size writes, by name; None if it does not say which dimensions."""
     if node.op == "Size":
         return {node.output(0): np.array(prod(sizes), np.int64)}
     start, end = node.attributes.get("start", 0), node.attributes.get("end", len(sizes))
@@ -90,12 +91,10 @@ def _of_shape(node: OnnxNode, sizes: tuple[int, ...]) -> dict[str, Array] | None
 
 def _constant(node: OnnxNode) -> Array | None:
     """The value of a Constant node, None for strings and sparse ones."""
-    for key, kind in (("value_float", np.float32), ("value_int", np.int64)):
-        if isinstance(node.attributes.get(key), (int, float)):
-            return np.array(node.attributes[key], kind)
-    for key, kind in (("value_floats", np.float32), ("value_ints", np.int64)):
-        if isinstance(node.attributes.get(key), tuple):
-            return np.array(node.attributes[key], kind)
+    for ending, types in (("", (int, float)), ("s", (tuple,))):
+        for key, kind in (("value_float", np.float32), ("value_int", np.int64)):
+            if isinstance(node.attributes.get(key + ending), types):
+                return np.array(node.attributes[key + ending], kind)
     value = node.attributes.get("value")
     return value if isinstance(value, np.ndarray) else None
 
@@ -155,12 +154,15 @@ def _evaluate(node: OnnxNode, values: Sequence[Array | None], opset: int) -> lis
 def _by_onnx(
     node: OnnxNode, values: Sequence[Array | None], opset: int, fed: Mapping[str, Array]
 ) -> list[Any]:
-    from onnx import TensorProto, helper
+    from onnx import TensorProto, helper, numpy_helper
     from onnx.reference import ReferenceEvaluator
 
     names = [f"i{number}" if value is not None else "" for number, value in enumerate(values)]
     outputs = [f"o{number}" if name else "" for number, name in enumerate(node.outputs)]
-    attributes = {key: _tensor_attribute(value) for key, value in node.attributes.items()}
+    attributes = {
+        key: numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
+        for key, value in node.attributes.items()
+    }
     proto = helper.make_node(node.op, names, outputs, **attributes)
     graph = helper.make_graph(
         [proto],
@@ -179,9 +181,3 @@ def _by_onnx(
 
 _COMPUTED_SINCE = {"DequantizeLinear": 19}
 """Ops that onnx.reference has from an opset on that means the same as those before."""
-
-
-def _tensor_attribute(value: Any) -> Any:
-    from onnx import numpy_helper
-
-    return numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value

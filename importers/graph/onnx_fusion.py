@@ -62,36 +62,36 @@ class _Fusion:
                 return match
         return None
 
-    def _of_node(self, node: OnnxNode, pattern: Any, found: _Found) -> Iterator[_Found]:
+    def _of_node(self, node: OnnxNode, pattern: Any, before: _Found) -> Iterator[_Found]:
         op, _, letter = pattern[0].partition(":")
         wanted = [item for item in pattern[1:] if item != "..."]
         count = len(node.inputs)
         if node.op != op or (count != len(wanted) and (count < len(wanted) or pattern[-1] != "...")):
             return
-        tensors = {**found.tensors, letter: node.output(0)} if letter else found.tensors
-        start = _Found(tensors, (*found.nodes, node))
+        tensors = {**before.tensors, letter: node.output(0)} if letter else before.tensors
+        start = _Found(tensors, (*before.nodes, node))
         for order in (node.inputs, node.inputs[::-1])[: 2 if op in _COMMUTES else 1]:
             ways = [start]
             for part, tensor in zip(wanted, order, strict=False):
                 ways = [further for way in ways for further in self._of_tensor(tensor, part, way)]
             yield from ways
 
-    def _of_tensor(self, tensor: str, pattern: Any, found: _Found) -> Iterator[_Found]:
+    def _of_tensor(self, tensor: str, pattern: Any, before: _Found) -> Iterator[_Found]:
         if isinstance(pattern, list):
             for each in pattern:
-                yield from self._of_tensor(tensor, each, found)
+                yield from self._of_tensor(tensor, each, before)
         elif isinstance(pattern, float):
             number, exact = self.number(tensor), pattern % 0.5 == 0
             if number is not None and abs(number - pattern) <= (0 if exact else 1e-4):
-                yield found
+                yield before
         elif isinstance(pattern, tuple):
             node = self.writer.get(tensor)
             if node is not None and node.name not in self.gone:
-                yield from self._of_node(node, pattern, found)
-        elif found.tensors.get(pattern, tensor) == tensor and (
+                yield from self._of_node(node, pattern, before)
+        elif before.tensors.get(pattern, tensor) == tensor and (
             pattern[0] != "=" or self.graph.constant(tensor) is not None
         ):
-            yield _Found({**found.tensors, pattern: tensor}, found.nodes)
+            yield _Found({**before.tensors, pattern: tensor}, before.nodes)
 
     def number(self, name: str) -> float | None:
         """The value of a tensor that is one number."""
@@ -120,16 +120,16 @@ def fused(graph: OnnxGraph) -> OnnxGraph:
     return replace(graph, nodes=tuple(nodes))
 
 
-def _layer_norm(fusion: _Fusion, node: OnnxNode, found: _Found) -> OnnxNode | None:
+def _layer_norm(fusion: _Fusion, node: OnnxNode, match: _Found) -> OnnxNode | None:
     """(x - mean) / sqrt(mean of squares + eps)."""
-    mean, variance = (fusion.writer[found.tensors[letter]] for letter in ("mean", "variance"))
-    axes, eps = _axes(fusion, mean), fusion.number(found.tensors["eps"])
-    rank = len(fusion.graph.tensor(found.tensors["x"]).shape or ())
+    mean, variance = (fusion.writer[match.tensors[letter]] for letter in ("mean", "variance"))
+    axes, eps = _axes(fusion, mean), fusion.number(match.tensors["eps"])
+    rank = len(fusion.graph.tensor(match.tensors["x"]).shape or ())
     last = bool(rank) and sorted(axis % rank for axis in axes) == list(range(rank - len(axes), rank))
     if eps is None or not axes or axes != _axes(fusion, variance) or not last:
         return None
     attributes = {"axis": -len(axes), "epsilon": eps}
-    return replace(node, op="LayerNormalization", inputs=(found.tensors["x"],), attributes=attributes)
+    return replace(node, op="LayerNormalization", inputs=(match.tensors["x"],), attributes=attributes)
 
 
 def _axes(fusion: _Fusion, node: OnnxNode) -> tuple[int, ...]:
@@ -141,16 +141,16 @@ def _axes(fusion: _Fusion, node: OnnxNode) -> tuple[int, ...]:
     return tuple(given) if isinstance(given, tuple) and kept else ()
 
 
-def _affine(fusion: _Fusion, node: OnnxNode, found: _Found) -> OnnxNode | None:
+def _affine(fusion: _Fusion, node: OnnxNode, match: _Found) -> OnnxNode | None:
     """Scale and shift behind a layer norm that was put together above."""
-    norm = fusion.writer[found.tensors["norm"]]
-    inputs = (*norm.inputs, found.tensors["=w"], found.tensors["=b"])
+    norm = fusion.writer[match.tensors["norm"]]
+    inputs = (*norm.inputs, match.tensors["=w"], match.tensors["=b"])
     return replace(norm, name=node.name, inputs=inputs, outputs=node.outputs)
 
 
-def _group_norm(fusion: _Fusion, node: OnnxNode, found: _Found) -> OnnxNode | None:
+def _group_norm(fusion: _Fusion, node: OnnxNode, match: _Found) -> OnnxNode | None:
     """Groups as instances (Reshape, InstanceNormalization, Reshape), then Mul and Add per channel."""
-    tensors, graph = found.tensors, fusion.graph
+    tensors, graph = match.tensors, fusion.graph
     x, split = graph.tensor(tensors["x"]), graph.tensor(tensors["groups"]).shape or ()
     norm, shape, weights = fusion.writer[tensors["norm"]], x.shape or (), (tensors["=w"], tensors["=b"])
     if (
@@ -164,38 +164,36 @@ def _group_norm(fusion: _Fusion, node: OnnxNode, found: _Found) -> OnnxNode | No
     if scale is None or shift is None or (scale != 1).any() or (shift != 0).any():
         return None  # it scales or shifts, or somebody trains what would
     each = (shape[1], *(1,) * (len(shape) - 2))
-    if not _divides(split[1], shape[1]) or any(_shape(graph.constant(name)) != each for name in weights):
+    groups, channels = split[1], shape[1]
+    if not isinstance(groups, int) or not isinstance(channels, int) or channels % groups:
+        return None  # instances may be cut from a sample anywhere, groups are of whole channels
+    if any(_shape(graph.constant(name)) != each for name in weights):
         return None
     attributes = {"num_groups": split[1], "epsilon": norm.attributes.get("epsilon", 1e-5)}
     return replace(node, op="GroupNormalization", inputs=(x.name, *weights), attributes=attributes)
-
-
-def _divides(groups: int | str, channels: int | str) -> bool:
-    """Whether groups are of whole channels: instances may be cut from a sample anywhere."""
-    return isinstance(groups, int) and isinstance(channels, int) and channels % groups == 0
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
     return None if value is None else np.shape(value)
 
 
-def _gated(fusion: _Fusion, node: OnnxNode, found: _Found) -> OnnxNode | None:
+def _gated(fusion: _Fusion, node: OnnxNode, match: _Found) -> OnnxNode | None:
     """x · Sigmoid(x), x · HardSigmoid(x)."""
-    gate = fusion.writer[found.tensors["gate"]]
+    gate = fusion.writer[match.tensors["gate"]]
     alpha, beta = (gate.attributes.get(key, default) for key, default in (("alpha", 0.2), ("beta", 0.5)))
     if gate.op == "Sigmoid":
-        return replace(node, op=f"{OWN}Silu", inputs=(found.tensors["x"],))
+        return replace(node, op=f"{OWN}Silu", inputs=(match.tensors["x"],))
     is_swish = isinstance(alpha, float) and abs(alpha - 1 / 6) < 1e-6 and beta == 0.5
-    return replace(node, op="HardSwish", inputs=(found.tensors["x"],)) if is_swish else None
+    return replace(node, op="HardSwish", inputs=(match.tensors["x"],)) if is_swish else None
 
 
-def _linear(fusion: _Fusion, node: OnnxNode, found: _Found) -> OnnxNode | None:
+def _linear(fusion: _Fusion, node: OnnxNode, match: _Found) -> OnnxNode | None:
     """MatMul with a matrix of weights, then Add of a vector."""
-    weight, bias = (_shape(fusion.graph.constant(found.tensors[letter])) or () for letter in ("=w", "=b"))
+    weight, bias = (_shape(fusion.graph.constant(match.tensors[letter])) or () for letter in ("=w", "=b"))
     if len(weight) != 2 or bias != weight[1:]:
         return None
-    inputs = tuple(found.tensors[letter] for letter in ("x", "=w", "=b"))
-    name = fusion.writer[found.tensors["product"]].name
+    inputs = tuple(match.tensors[letter] for letter in ("x", "=w", "=b"))
+    name = fusion.writer[match.tensors["product"]].name
     return replace(node, op=f"{OWN}Linear", inputs=inputs, name=f"{name}_Linear")
 
 
@@ -205,7 +203,7 @@ _PATTERNS: Sequence[tuple[Sequence[Any], Callable[[_Fusion, OnnxNode, _Found], O
     ([("Add", ("Mul", _GROUPS, "=w"), "=b")], _group_norm),
     (
         [("Mul", ("Mul", "x", _ERF), 0.5), ("Mul", ("Mul", "x", 0.5), _ERF)],
-        lambda fusion, node, found: replace(node, op="Gelu", inputs=(found.tensors["x"],)),
+        lambda fusion, node, match: replace(node, op="Gelu", inputs=(match.tensors["x"],)),
     ),
     ([("Mul", "x", ("Sigmoid:gate", "x")), ("Mul", "x", ("HardSigmoid:gate", "x"))], _gated),
     ([("Add", ("MatMul:product", "x", "=w"), "=b")], _linear),

@@ -32,12 +32,9 @@ class OnnxTensor:
     @property
     def sizes(self) -> tuple[int, ...]:
         """The shape of a tensor whose dimensions are all numbers; ValueError for any other."""
-        if self.shape is None:
-            raise ValueError(f"the shape of {self.name} is not known")
-        sizes = tuple(size for size in self.shape if isinstance(size, int))
-        if len(sizes) != len(self.shape):
-            raise ValueError(f"{self.name} has the shape {list(self.shape)}")
-        return sizes
+        if not self.is_static:
+            raise ValueError(f"{self.name} has the shape {self.shape_text}")
+        return tuple(size for size in self.shape or () if isinstance(size, int))
 
     @property
     def shape_text(self) -> str:
@@ -121,9 +118,9 @@ class OnnxGraph:
     @property
     def readers(self) -> dict[str, list[OnnxNode]]:
         """Tensor -> the nodes that read it, in order; each once."""
-        found: dict[str, list[OnnxNode]] = {}
+        readers: dict[str, list[OnnxNode]] = {}
         for node in self.nodes:
             for name in dict.fromkeys(node.inputs):
                 if name:
-                    found.setdefault(name, []).append(node)
-        return found
+                    readers.setdefault(name, []).append(node)
+        return readers

@@ -26,6 +26,7 @@ from importers.graph.node import Handler, Node, Unknown
 from importers.graph.terms import Terms
 from importers.graph.views import Shape, View
 from importers.graph.weights import Constant, WeightNumbers
+from importers.ops import NEAREST_ATEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +90,8 @@ def export_module(
         try:
             program = torch.export.export(module, inputs)
             table = torch.export.default_decompositions() if taken_apart else {}
-            ops = [
-                op
-                for op in table
-                if hasattr(op, "overloadpacket") and op.overloadpacket.__name__ in taken_apart
-            ]
-            functional = program.run_decompositions({op: table[op] for op in ops})
+            apart = {op: table[op] for op in table if _name_of(op) in taken_apart}
+            functional = program.run_decompositions(apart)
         except Exception as error:  # torch.export raises errors of many kinds, those of the module among them
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             reason = lines[0] if lines else type(error).__name__
@@ -136,15 +133,13 @@ def capture(
     where: str,
     dtype: str,
     handlers: Mapping[str, Handler],
-    nearest: Mapping[str, str],
     taken_apart: Collection[str] = (),
 ) -> tuple[Draft, View | Terms]:
     """The module as a draft of our layers, whose numbers are of `dtype`, and its output, or its loss.
 
-    For `taken_apart` see `export_module`.
-    `trained` are names of parameters that are trained, `handlers` read an op each, `nearest` says what would
-    do for others. Raises InputError if torch.export fails, and
-    UnsupportedLayerError that lists all ops that have no form here.
+    For `taken_apart` see `export_module`. `trained` are names of parameters that are trained, `handlers` read
+    an op each. Raises InputError if torch.export fails, and UnsupportedLayerError that lists all ops that
+    have no form here.
     """
     program = export_module(torch, module, inputs, where, taken_apart)
     graph = program.graph_module.graph
@@ -155,8 +150,8 @@ def capture(
     first_names = _first_names(module)
     places = WeightNumbers.of({name: tuple(item.shape) for name, item in tensors.items()})
     draft = Draft(where, dtype, places)
-    reader = _Reader(torch, draft, handlers, nearest)
-    known = reader.known
+    reader = _Reader(torch, draft, handlers)
+    made = reader.known
     calls = 0
     fed = [item.arg.name for item in signature.input_specs if item.kind.name == "USER_INPUT"]
     fed = [node.name for node in graph.nodes if node.name in fed and shape_of(node) is not None]
@@ -164,21 +159,23 @@ def capture(
         if node.op == "placeholder":
             item = targets.get(node.name)
             if item is not None and item.target is not None:
-                target = first_names.get(item.target, item.target)
-                known[node.name] = _held(torch, tensors, places, target, trained)
-                if target in trained:
-                    reader.moving.add(node.name)
-                continue
-            known[node.name] = _input(draft, node, single=len(fed) == 1)
+                name = first_names.get(item.target, item.target)
+                made[node.name] = Unknown()
+                if name in tensors:
+                    numbers = torch.from_numpy(places.places(name))
+                    made[node.name] = Held(tensors[name].detach(), name, numbers, name in trained)
+                reader.moving |= {node.name} if name in trained else set()
+            else:
+                made[node.name] = _input(draft, node, single=len(fed) == 1)
         elif node.op == "call_function":
             calls += 1
-            known[node.name] = reader.read(node)
-            if isinstance(known[node.name], Unknown):
-                known[node.name] = reader.stand_in(node)
+            made[node.name] = reader.read(node)
+            if isinstance(made[node.name], Unknown):
+                made[node.name] = reader.stand_in(node)
         elif node.op == "get_attr":
             parameter = getattr(program.graph_module, str(node.target), None)
-            known[node.name] = Held(parameter) if isinstance(parameter, torch.Tensor) else Unknown()
-    output = _output(draft, signature, known, where)
+            made[node.name] = Held(parameter) if isinstance(parameter, torch.Tensor) else Unknown()
+    output = _output(draft, signature, made)
     draft.share_weights("parameter", "the whole of it, as it is, in each place, or requires_grad=False", str)
     _refuse_left_out(
         draft, trained & {first_names.get(name, name) for name in _read_parameters(graph, targets)}
@@ -195,17 +192,6 @@ def _first_names(module: Any) -> dict[str, str]:
         name: first.setdefault(id(item), name)
         for name, item in module.named_parameters(remove_duplicate=False)
     }
-
-
-def _held(
-    torch: Any, tensors: Mapping[str, Any], weights: WeightNumbers, name: str, trained: frozenset[str]
-) -> Any:
-    if name not in tensors:
-        return Unknown()
-    tensor = tensors[name].detach()
-    start = int(weights.starts[weights.names.index(name)])
-    places = torch.arange(start, start + tensor.numel(), dtype=torch.int64).reshape(tensor.shape)
-    return Held(tensor, name, places, name in trained)
 
 
 def _input(draft: Draft, node: Any, *, single: bool) -> Any:
@@ -231,43 +217,39 @@ def _input(draft: Draft, node: Any, *, single: bool) -> Any:
     return fed if stored == shape else fed.without_dim(1)
 
 
-def _output(draft: Draft, signature: Any, known: Mapping[str, Any], where: str) -> View | Terms | None:
+def _output(draft: Draft, signature: Any, made: Mapping[str, Any]) -> View | Terms | None:
     names = [item.arg.name for item in signature.output_specs if item.kind.name == "USER_OUTPUT"]
-    results = [known.get(name) for name in names if name in known]
-    if len(results) != 1 and not draft.problems:
-        raise InputError(
-            f"forward returns {len(names)} tensors",
-            where=where,
-            cure="a loss=function of all of them, or a module that returns the one the loss is of",
-        )
-    if results and isinstance(results[0], View | Terms):
-        return results[0]
-    if not draft.problems:
-        raise InputError(
-            "what forward returns does not depend on its input",
-            where=where,
-            cure="a forward that returns what it computes of its input",
-        )
-    return None
+    results = [made.get(name) for name in names if name in made]
+    what = f"forward returns {len(names)} tensors"
+    cure = "a loss=function of all of them, or a module that returns the one the loss is of"
+    if len(results) == 1 or draft.problems:
+        if results and isinstance(results[0], View | Terms):
+            return results[0]
+        what = "what forward returns does not depend on its input"
+        cure = "a forward that returns what it computes of its input"
+    if draft.problems:
+        return None
+    raise InputError(what, where=draft.where, cure=cure)
 
 
 class _Reader:
     """Reads the nodes of one capture in order; `known` is what each has made."""
 
-    def __init__(
-        self, torch: Any, draft: Draft, handlers: Mapping[str, Handler], nearest: Mapping[str, str]
-    ) -> None:
-        self.torch, self.draft, self.handlers, self.nearest = torch, draft, handlers, nearest
+    def __init__(self, torch: Any, draft: Draft, handlers: Mapping[str, Handler]) -> None:
+        self.torch, self.draft, self.handlers = torch, draft, handlers
         self.known: dict[str, Any] = {}
         self.moving: set[str] = set()
         """Nodes through which a gradient goes to a trained parameter."""
+
+    def _arguments(self, node: Any) -> dict[str, Any]:
+        return _bound(node, lambda before: self.known.get(before.name, Unknown()))
 
     def stand_in(self, node: Any) -> Any:
         """In place of what could not be read, so that what lies behind it can be looked at too."""
         shape = shape_of(node)
         if shape is None:
             return Unknown()
-        if not _any(_bound(node, self.known), (View, Unknown)):
+        if not _any(self._arguments(node), (View, Unknown)):
             return Held(self.torch.zeros(shape))
         word = self.draft.free_name(f"{node.name}.unknown")
         return self.draft.feed(word, shape or (1,), self.draft.dtype)
@@ -281,7 +263,7 @@ class _Reader:
         try:
             if node.target is operator.getitem:
                 return self._item(node)
-            arguments = _bound(node, self.known)
+            arguments = self._arguments(node)
             if _any(arguments, Unknown):
                 return Unknown()
             if _any(arguments, Aside):
@@ -293,7 +275,7 @@ class _Reader:
                 return self._folded(op, node)
             handler = self.handlers.get(op)
             if handler is None:
-                raise CannotTakeError("no layer for it", self.nearest.get(op, NO_FORM))
+                raise CannotTakeError("no layer for it", NEAREST_ATEN.get(op, NO_FORM))
             result = handler(self._node(op, node, arguments, place))
             if isinstance(result, View) and result.shape != shape_of(node):
                 raise AssertionError(f"{node.name}: {result.shape} instead of {shape_of(node)}")
@@ -324,9 +306,10 @@ class _Reader:
             into_softmax=_goes_into_softmax(node),
             several=isinstance(made, (tuple, list)),
             only_compared=op in _DETACHED and _only_compared(node),
+            first=next(iter(arguments), 0),
             moving=frozenset(
                 key
-                for key, item in _bound(node, {name: Moving() for name in self.moving}).items()
+                for key, item in _bound(node, lambda before: before.name in self.moving and Moving()).items()
                 if _any(item, Moving)
             ),
         )
@@ -345,22 +328,17 @@ class _Reader:
             raise CannotTakeError("draws random numbers", "Dropout")
         held: list[Held] = []
 
-        def tensor_of(item: Any, how: Callable[[Held], Any]) -> Any:
-            if hasattr(item, "op") and hasattr(item, "meta"):
-                value = self.known[item.name]
-                if isinstance(value, View):
-                    return torch.zeros(shape_of(item), dtype=item.meta["val"].dtype)
-                if isinstance(value, Held):
-                    held.append(value)
-                    return how(value)
-                return value
-            if isinstance(item, (list, tuple)):
-                return type(item)(tensor_of(part, how) for part in item)
-            return item
+        def tensor_of(before: Any, how: Callable[[Held], Any]) -> Any:
+            value = self.known[before.name]
+            if isinstance(value, View):
+                return torch.zeros(shape_of(before), dtype=before.meta["val"].dtype)
+            if isinstance(value, Held):
+                held.append(value)
+                return how(value)
+            return value
 
         def run(how: Callable[[Held], Any]) -> Any:
-            arguments = [tensor_of(item, how) for item in node.args]
-            options = {key: tensor_of(item, how) for key, item in node.kwargs.items()}
+            arguments, options = map_nodes((node.args, node.kwargs), lambda before: tensor_of(before, how))
             with torch.no_grad():
                 return node.target(*arguments, **options)
 
@@ -387,7 +365,7 @@ class _Reader:
 
 def _neutral(item: Any) -> Any:
     """An argument as handlers see it."""
-    if isinstance(item, list):
+    if isinstance(item, (list, tuple)):
         return [_neutral(part) for part in item]
     return item.constant if isinstance(item, Held) else item
 
@@ -421,44 +399,42 @@ def _made_of(node: Any) -> list[Any]:
 def _only_compared(node: Any) -> bool:
     """Whether its result goes into targets of losses, changed or not, and nowhere else."""
     return all(
-        user.op == "call_function" and (_arguments_that_are(node, user) == {"target"} or _only_compared(user))
-        for user in node.users
+        user.op == "call_function" and (_is_target(node, user) or _only_compared(user)) for user in node.users
     )
 
 
-def _arguments_that_are(node: Any, user: Any) -> set[str]:
-    schema = getattr(user.target, "_schema", None)
-    names = [argument.name for argument in schema.arguments] if schema is not None else []
-    given = {**dict(zip(names, user.args, strict=False)), **user.kwargs}
-    return {name for name, item in given.items() if item is node}
+def _is_target(node: Any, user: Any) -> bool:
+    """Whether a loss compares with it."""
+    arguments = _bound(user, lambda before: before).items()
+    return [name for name, item in arguments if item is node] == ["target"]
 
 
 def _op_name(node: Any) -> str:
-    packet = getattr(node.target, "overloadpacket", None)
-    if packet is None:
-        return str(getattr(node.target, "__name__", node.target))
-    return str(packet.__name__)
+    return _name_of(node.target)
 
 
-def _bound(node: Any, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments by the names of the schema, defaults filled in."""
+def _name_of(op: Any) -> str:
+    """Without its overload."""
+    named = getattr(op, "overloadpacket", op)
+    return str(getattr(named, "__name__", named))
 
-    def resolved(item: Any) -> Any:
-        if hasattr(item, "op") and hasattr(item, "meta"):
-            return known.get(item.name, Unknown())
-        if isinstance(item, (list, tuple)):
-            return [resolved(part) for part in item]
-        return item
 
-    given = [resolved(item) for item in node.args]
+def map_nodes(arguments: Any, how: Callable[[Any], Any]) -> Any:
+    """Arguments of a node with other things in place of the nodes in them."""
+    from torch.fx.node import map_arg
+
+    return map_arg(arguments, how)
+
+
+def _bound(node: Any, how: Callable[[Any], Any]) -> dict[str, Any]:
+    """Arguments by the names of the schema, defaults filled in; `how` says what stands for a node."""
+    given, named = map_nodes((node.args, node.kwargs), how)
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return {str(index): item for index, item in enumerate(given)}
     names = [argument.name for argument in schema.arguments]
-    bound = {argument.name: argument.default_value for argument in schema.arguments}
-    bound.update(zip(names, given, strict=False))
-    bound.update({key: resolved(item) for key, item in node.kwargs.items()})
-    return bound
+    defaults = {argument.name: argument.default_value for argument in schema.arguments}
+    return {**defaults, **dict(zip(names, given, strict=False)), **named}
 
 
 def _any(item: Any, kind: type | tuple[type, ...]) -> bool:

@@ -8,8 +8,9 @@ viewing cost nothing until a layer needs the numbers in another order than they 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from math import prod
 
 Shape = tuple[int, ...]
@@ -35,17 +36,20 @@ class View:
     @classmethod
     def of(cls, word: str, stored: Shape) -> View:
         """All of a stored tensor, as it is."""
-        pieces: list[int] = [stored[0]]
-        dims: list[tuple[int, ...]] = [(BATCH,)]
-        for size in stored[1:]:
-            dims.append((len(pieces),) if size > 1 else ())
-            pieces += [size] if size > 1 else []
-        return cls(word, stored, tuple(pieces), tuple(dims))
+        numbers = count(1)
+        dims = ((next(numbers),) if size > 1 else () for size in stored[1:])
+        pieces = (size for size in stored[1:] if size > 1)
+        return cls(word, stored, (stored[0], *pieces), ((BATCH,), *dims))
 
     @property
     def shape(self) -> Shape:
         """What the module sees."""
         return tuple(self.size(dim) for dim in self.dims)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The pieces of all dimensions."""
+        return tuple(piece for dim in self.dims for piece in dim)
 
     @property
     def batch(self) -> int:
@@ -56,6 +60,11 @@ class View:
     def batch_dim(self) -> int | None:
         """The dimension that counts samples, or samples among others; None for a batch of 1 in none."""
         return next((index for index, dim in enumerate(self.dims) if BATCH in dim), None)
+
+    @property
+    def batch_leads(self) -> bool:
+        """Whether the first dimension counts samples and nothing else, or none counts the only one."""
+        return self.batch_dim is None or self.samples_only(0)
 
     def size(self, dim: Sequence[int]) -> int:
         """Elements of a group of pieces."""
@@ -92,17 +101,11 @@ class View:
 
     def split_piece(self, piece: int, *sizes: int) -> View:
         """One piece as several, the outermost first."""
-        more = len(sizes) - 1
-
-        def renamed(dim: Sequence[int]) -> Iterator[int]:
-            for item in dim:
-                if item == piece:
-                    yield from range(piece, piece + len(sizes))
-                else:
-                    yield item + (more if item > piece else 0)
-
+        numbers = [[item + (len(sizes) - 1) * (item > piece)] for item in range(len(self.pieces))]
+        numbers[piece] = list(range(piece, piece + len(sizes)))
         pieces = (*self.pieces[:piece], *sizes, *self.pieces[piece + 1 :])
-        return replace(self, pieces=pieces, dims=tuple(tuple(renamed(dim)) for dim in self.dims))
+        dims = (tuple(number for item in dim for number in numbers[item]) for dim in self.dims)
+        return replace(self, pieces=pieces, dims=tuple(dims))
 
     def without_piece(self, piece: int) -> View:
         """Without a piece of size 1, which leaves the dimension it is in."""
@@ -115,14 +118,30 @@ class View:
 
         Then the elements have to be stored in this order first.
         """
-        view = self
-        while True:
-            try:
-                return replace(view, dims=_grouped(view, shape))
-            except _CutError as cut:
-                if not cut.sizes:
-                    return None
-                view = view.split_piece(cut.piece, *cut.sizes)
+        view, end, bounds = self, 0, list[tuple[int, int]]()
+        for wanted in shape:
+            left, start = wanted, end
+            while end < len(view.order):
+                piece = view.order[end]
+                size = view.pieces[piece]
+                if left < 2 and (end > start or size > 1):
+                    break
+                if left % size:
+                    if size % left or piece == BATCH:
+                        return None
+                    # What is left of the dimension is the outer part of the piece.
+                    view, size = view.split_piece(piece, left, size // left), left
+                left //= size
+                end += 1
+            if left > 1:
+                return None
+            bounds.append((start, end))
+        if view.size(view.order[end:]) > 1:
+            return None
+        groups = [view.order[start:end] for start, end in bounds]
+        # A single sample among other things is not told apart from them.
+        dims = (g if len(g) == 1 else tuple(p for p in g if view.pieces[p] > 1) for g in groups)
+        return replace(view, dims=tuple(dims))
 
 
 def neighbours(dims: Sequence[int]) -> list[list[int]]:
@@ -134,41 +153,3 @@ def neighbours(dims: Sequence[int]) -> list[list[int]]:
         else:
             groups.append([dim])
     return groups
-
-
-class _CutError(Exception):
-    """A piece must be cut into these sizes first; none: it cannot be."""
-
-    def __init__(self, piece: int = 0, sizes: Shape = ()) -> None:
-        super().__init__()
-        self.piece, self.sizes = piece, sizes
-
-
-def _grouped(view: View, shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """The pieces of each dimension of `shape`. Raises `_CutError`."""
-    flat = [piece for dim in view.dims for piece in dim]
-    place = 0
-    dims: list[tuple[int, ...]] = []
-    for wanted in shape:
-        group: list[int] = []
-        left = wanted
-        while place < len(flat) and (left > 1 or (not group and view.pieces[flat[place]] == 1)):
-            piece = flat[place]
-            size = view.pieces[piece]
-            if left % size:
-                # What is left of the dimension is the outer part of the piece, if it divides it.
-                raise (
-                    _CutError(piece, (left, size // left))
-                    if size % left == 0 and piece != BATCH
-                    else _CutError()
-                )
-            left //= size
-            group.append(piece)
-            place += 1
-        if left > 1:
-            raise _CutError()
-        # A single sample among other things is not told apart from them.
-        dims.append(tuple(group if len(group) == 1 else [p for p in group if view.pieces[p] > 1]))
-    if any(view.pieces[piece] > 1 for piece in flat[place:]):
-        raise _CutError()
-    return tuple(dims)

@@ -85,10 +85,10 @@ class WeightNumbers:
         ):
             yield name, shape, int(start), int(end)
 
-    def constant(self, name: str, value: Array) -> Constant:
-        """The weight of this name."""
-        start = self.starts[self.names.index(name)]
-        return Constant(value, start + np.arange(value.size).reshape(value.shape), True)
+    def places(self, name: str) -> Array:
+        """The numbers of the elements of a weight."""
+        index = self.names.index(name)
+        return np.arange(self.starts[index], self.starts[index + 1]).reshape(self.shapes[index])
 
     def given(self, constant: Constant) -> Given:
         """As the start of one of our parameters: of one weight, of several, or of none."""

@@ -15,6 +15,7 @@ from importers.graph.views import BATCH, View, neighbours
 from importers.graph.weights import Constant
 from importers.ops import ALONE, REDUCTIONS, RELATIONS, SELU, Op, by_onnx
 from importers.place.elements import (
+    above,
     celu,
     compared,
     log_sum_exp,
@@ -47,10 +48,8 @@ _REDUCTIONS = by_onnx(REDUCTIONS)
 
 
 def _alone(node: Node) -> View:
-    op, view = _ALONE[node.op], node.view()
-    if node.op in _BIASED and node.has(1):
-        view = total(node, view, node[1])
-    return applied(node, op.ours, view, options_of(node, op))
+    op = _ALONE[node.op]
+    return applied(node, op.ours, _biased(node), options_of(node, op))
 
 
 def options_of(node: Attributes, op: Op) -> dict[str, Any]:
@@ -58,33 +57,32 @@ def options_of(node: Attributes, op: Op) -> dict[str, Any]:
     return {**op.options, **{item.option: node.number(item.onnx, item.default) for item in op.numbers}}
 
 
-_BIASED = ("com.microsoft:FastGelu", "com.microsoft:BiasGelu")
-"""Activations of a sum."""
+def _biased(node: Node) -> View:
+    """What an activation is of, two of which may be of a sum."""
+    is_sum = node.op in ("com.microsoft:FastGelu", "com.microsoft:BiasGelu") and node.has(1)
+    return total(node, node.x, node[1]) if is_sum else node.x
 
 
 def _gelu(node: Node) -> View:
-    view = node.view()
-    if node.op in _BIASED:
-        view = total(node, view, node[1])
     tanh = node.text("approximate", "none") == "tanh"
-    return applied(node, "gelu", view, {"form": "tanh"} if tanh else {})
+    return applied(node, "gelu", _biased(node), {"form": "tanh"} if tanh else {})
 
 
 def _quick_gelu(node: Node) -> View:
     if node.real("alpha", 1.702) != 1:
         raise CannotTakeError("an alpha other than 1", "Gelu")
-    return applied(node, "silu", node.view())
+    return applied(node, "silu", node.x)
 
 
 def _hard_sigmoid(node: Node) -> View:
     alpha = node.number("alpha", 0.2)
     options = {"alpha": 1 / 6 if abs(alpha - 1 / 6) < 1e-6 else alpha, "beta": node.number("beta", 0.5)}
-    return applied(node, "hard_sigmoid", node.view(), options)
+    return applied(node, "hard_sigmoid", node.x, options)
 
 
 def _clip(node: Node) -> View:
     options = clip_options(node)
-    return applied(node, "clip", node.view(), options) if options else node.view()
+    return applied(node, "clip", node.x, options) if options else node.x
 
 
 def clip_options(node: Attributes) -> dict[str, float]:
@@ -100,36 +98,22 @@ def clip_options(node: Attributes) -> dict[str, float]:
     return options
 
 
-def _selu(node: Node) -> View:
-    return selu(node, node.view(), node.number("alpha", SELU[0]), node.number("gamma", SELU[1]))
-
-
-def _celu(node: Node) -> View:
-    return celu(node, node.view(), node.number("alpha", 1.0))
-
-
-def _thresholded(node: Node) -> View:
-    mask = compared(node, node.view(), "gt", node.number("alpha", 1.0), suffix="_above")
-    return two_operands(node, "multiply", node.view(), mask)
-
-
 def _shrink(node: Node) -> View:
     bound, bias = node.number("lambd", 0.5), node.number("bias", 0.0)
     if bias not in (0, bound) or bound < 0:
         raise CannotTakeError(f"a Shrink of lambd {bound:g} and bias {bias:g}", "a bias of 0 or lambd")
-    return shrunk(node, node.view(), bound, hard=not bias)
+    return shrunk(node, node.x, bound, hard=not bias)
 
 
 def _prelu(node: Node) -> View:
-    view, slope = node.view(), node.needed(1, "slope")
-    number = slope.number
-    if number is not None and 0 <= number < 1:
-        return applied(node, "leaky_relu", view, {"slope": meant(number)})
-    return sloped(node, view, slope)
+    slope = node.needed(1, "slope")
+    if slope.number is not None and 0 <= slope.number < 1:
+        return applied(node, "leaky_relu", node.x, {"slope": meant(slope.number)})
+    return sloped(node, node.x, slope)
 
 
 def _softmax(node: Node) -> View:
-    view, kind = node.view(), "softmax" if node.op == "Softmax" else "log_softmax"
+    view, kind = node.x, "softmax" if node.op == "Softmax" else "log_softmax"
     rank = len(view.dims)
     dim = node.axis(rank, -1 if node.opset >= 13 else 1)
     if node.opset >= 13 or dim == rank - 1:
@@ -156,17 +140,11 @@ def _two(how: Callable[[Any, Any, Any], View]) -> Handler:
 
 
 def _operand(node: Node, index: int) -> Any:
-    found = node.get(index)
-    return node.needed(index) if found is None else found
-
-
-def _inputs(node: Node) -> list[Any]:
-    """All inputs, of an op that takes as many as there are."""
-    return [_operand(node, index) for index in sorted(key for key in node.arguments if isinstance(key, int))]
+    return node[index] if node.has(index) else node.needed(index)
 
 
 def _sum(node: Node) -> View:
-    result, *rest = _inputs(node)
+    result, *rest = node.inputs
     for item in rest:
         result = total(node, result, item)
     return node.as_view(result, 0)
@@ -176,12 +154,12 @@ def _power(node: Node) -> View:
     exponent = node.constant(1)
     if exponent is None or exponent.alike is None:
         raise CannotTakeError("an exponent that is no number", "one number")
-    return power(node, node.view(), meant(exponent.alike))
+    return power(node, node.x, meant(exponent.alike))
 
 
 def _extreme(node: Node) -> View:
     kind, option = ("minimum", "high") if node.op == "Min" else ("maximum", "low")
-    items = _inputs(node)
+    items = node.inputs
     result, *views = [item for item in items if isinstance(item, View)]
     for number, item in enumerate(views):
         result = two_operands(node, kind, result, item, suffix=f"_{number}" if number else "")
@@ -209,14 +187,6 @@ def _compare(node: Node) -> View:
     return compared(node, away, form, 0.0)
 
 
-def _not(node: Node) -> View:
-    return compared(node, node.view(), "eq", 0.0)
-
-
-def _and(node: Node) -> View:
-    return pair(node, "multiply", _operand(node, 0), _operand(node, 1))
-
-
 def _where(node: Node) -> View:
     items = [_operand(node, index) for index in range(3)]
     for number, item in enumerate(items):
@@ -227,7 +197,7 @@ def _where(node: Node) -> View:
 
 
 def _reduce(node: Node) -> View:
-    view = node.view()
+    view = node.x
     rank, kind, keep = len(view.dims), _REDUCTIONS[node.op].ours, bool(node.integer("keepdims", 1))
     axes = reduced_axes(node, rank)
     if kind == "reduce_mean" and axes == [2, 3] and rank == 4 and view.batch_dim in (0, None):
@@ -247,7 +217,7 @@ def _reduce(node: Node) -> View:
 
 def _reduce_made(node: Node) -> View:
     """Reductions made of others."""
-    view, keep = node.view(), bool(node.integer("keepdims", 1))
+    view, keep = node.x, bool(node.integer("keepdims", 1))
     dims = reduced_axes(node, len(view.dims))
     if not dims:
         raise CannotTakeError("reduces nothing", "axes")
@@ -264,9 +234,8 @@ _ORDERS = {"ReduceL1": 1.0, "ReduceL2": 2.0}
 
 
 def _normalized(node: Node) -> View:
-    view = node.view()
-    dims = (node.axis(len(view.dims), -1),)
-    return two_operands(node, "divide", view, norm(node, view, dims, node.integer("p", 2), keep=True))
+    dims = (node.axis(node.rank, -1),)
+    return two_operands(node, "divide", node.x, norm(node, node.x, dims, node.integer("p", 2), keep=True))
 
 
 def reduced_axes(node: Attributes, rank: int) -> list[int]:
@@ -283,12 +252,12 @@ HANDLERS: Mapping[str, Handler] = {
     "com.microsoft:QuickGelu": _quick_gelu,
     "HardSigmoid": _hard_sigmoid,
     "Clip": _clip,
-    "Softsign": lambda node: softsign(node, node.view()),
-    "Selu": _selu,
-    "Celu": _celu,
-    "ThresholdedRelu": _thresholded,
+    "Softsign": lambda node: softsign(node, node.x),
+    "Selu": lambda node: selu(node, node.x, node.number("alpha", SELU[0]), node.number("gamma", SELU[1])),
+    "Celu": lambda node: celu(node, node.x, node.number("alpha", 1.0)),
+    "ThresholdedRelu": lambda node: above(node, node.x, node.number("alpha", 1.0), 0.0),
     "Shrink": _shrink,
-    "Sign": lambda node: sign(node, node.view()),
+    "Sign": lambda node: sign(node, node.x),
     "PRelu": _prelu,
     **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
     **dict.fromkeys(("Add", "Sum"), _sum),
@@ -298,8 +267,8 @@ HANDLERS: Mapping[str, Handler] = {
     "Pow": _power,
     **dict.fromkeys(("Min", "Max"), _extreme),
     **dict.fromkeys(_RELATIONS, _compare),
-    "And": _and,
-    "Not": _not,
+    "And": lambda node: pair(node, "multiply", _operand(node, 0), _operand(node, 1)),
+    "Not": lambda node: compared(node, node.x, "eq", 0.0),
     "Where": _where,
     **dict.fromkeys(_REDUCTIONS, _reduce),
     **dict.fromkeys((*_ORDERS, "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"), _reduce_made),

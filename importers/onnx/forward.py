@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from configs.errors import InputError, UnsupportedLayerError
-from configs.model_file import InputSpec, LossSpec, ModelSpec, OptimizerSpec
-from importers.graph.arranging import Site, in_order
-from importers.graph.draft import CHECKED, NO_FORM, CannotTakeError, Draft, Problem, model_name
-from importers.graph.node import Handler, Node, Unknown
+from configs.model_file import LossSpec, ModelSpec, OptimizerSpec
+from importers.graph.arranging import Site, as_seen
+from importers.graph.draft import CHECKED, NO_FORM, CannotTakeError, Draft, model_name
+from importers.graph.node import Handler, Node, Unknown, problem_of
 from importers.graph.onnx_folding import computed
 from importers.graph.onnx_fusion import fused
 from importers.graph.onnx_graph import OnnxGraph, OnnxNode
@@ -28,7 +28,7 @@ from importers.graph.weights import Constant, Given, WeightNumbers
 from importers.onnx import elements, layers, moves
 from importers.onnx.losses import LOSSES, handlers
 from importers.ops import NEAREST_ONNX
-from importers.place.losses import losses_of
+from importers.place.losses import default_loss, losses_of
 from trainlib.ir.steps import Array
 
 HANDLERS: Mapping[str, Handler] = {**elements.HANDLERS, **layers.HANDLERS, **moves.HANDLERS}
@@ -66,12 +66,12 @@ class ImportedModel:
 
     def theirs(self, values: Mapping[str, Array], start: Mapping[str, Array]) -> dict[str, Array]:
         """Weights of ours under their names and in their shapes; `start` are theirs before training."""
-        found = {name: array.copy() for name, array in start.items()}
+        weights = {name: array.copy() for name, array in start.items()}
         for tensor, given in self.sources.items():
-            if tensor in values and given.source in found and given.places is not None:
-                flat = found[given.source].reshape(-1)
+            if tensor in values and given.source in weights and given.places is not None:
+                flat = weights[given.source].reshape(-1)
                 flat[given.places.reshape(-1)] = values[tensor].reshape(-1)
-        return found
+        return weights
 
 
 def import_forward(
@@ -104,18 +104,16 @@ def import_forward(
             where=graph.path,
             cure="as many samples of each, in the first dimension; weights as initializers",
         )
-    problems: UnsupportedLayerError | None = None
+    problems: list[UnsupportedLayerError] = []
     for batch_dim in _batch_dims(graph):
+        reader = ForwardReader(graph, trained, batch_dim)
         try:
-            reader = ForwardReader(graph, trained, batch_dim)
             losses = reader.read(loss)
         except UnsupportedLayerError as error:
-            problems = problems or error
-            continue
-        model = _model(graph, reader, losses, optimizer, classes)
-        return replace(model, batch_dim=batch_dim)
-    assert problems is not None
-    raise problems
+            problems.append(error)
+        else:
+            return reader.model(losses, optimizer, classes)
+    raise problems[0]
 
 
 def _batch_dims(graph: OnnxGraph) -> Sequence[int]:
@@ -123,47 +121,6 @@ def _batch_dims(graph: OnnxGraph) -> Sequence[int]:
     recurrent = any(node.op in ("GRU", "LSTM", "RNN") for node in graph.nodes)
     shape = graph.tensor(graph.inputs[0]).shape or ()
     return (0, 1) if recurrent and len(shape) == 3 and len(graph.inputs) == 1 else (0,)
-
-
-def _model(
-    graph: OnnxGraph,
-    reader: ForwardReader,
-    losses: Sequence[LossSpec],
-    optimizer: OptimizerSpec | None,
-    classes: int,
-) -> ImportedModel:
-    draft = reader.draft
-    words = [int(layer.attributes["vocabulary"]) for layer in draft.layers if layer.type == "embedding"]
-    first, *more = (
-        InputSpec(
-            name,
-            draft.tensors[name].shape[1:],
-            0 if draft.tensors[name].dtype.is_float else classes or min(words, default=2),
-        )
-        for name in draft.inputs
-    )
-    spec = ModelSpec(
-        name=model_name(graph.name),
-        description=f"imported from {graph.path}",
-        source=graph.path,
-        input_shape=first.shape,
-        dataset="random",
-        loss=losses[0],
-        optimizer=optimizer or OptimizerSpec("sgd", {"learning_rate": 0.01}, graph.path),
-        batch=draft.tensors[first.name].shape[0],
-        layers=tuple(draft.layers),
-        where=graph.path,
-        input_classes=first.classes,
-        input_name=first.name,
-        more_inputs=tuple(more),
-        more_losses=tuple(losses[1:]),
-    )
-    nodes = len(graph.nodes) + len(graph.folded)
-    read = {item.name for item in spec.inputs} | {str(item.label) for item in spec.losses if not item.target}
-    feeds = {ours: theirs for ours, theirs in reader.feeds.items() if ours in read}
-    return ImportedModel(
-        spec, dict(draft.values), dict(draft.sources), nodes, reader.places, feeds, reader.loss
-    )
 
 
 class ForwardReader:
@@ -176,6 +133,7 @@ class ForwardReader:
 
     def __init__(self, graph: OnnxGraph, trained: Collection[str] | None = None, batch_dim: int = 0) -> None:
         self.graph = fused(graph)
+        self.nodes = len(graph.nodes) + len(graph.folded)
         self.batch_dim = batch_dim
         weights = {name: graph.initializers[name] for name in graph.trainable}
         self.places = WeightNumbers.of({name: value.shape for name, value in weights.items()})
@@ -193,10 +151,9 @@ class ForwardReader:
             name: Constant(value) for name, value in (*graph.initializers.items(), *graph.folded.items())
         }
         for name, value in weights.items():
-            constant = self.places.constant(name, value)
             # A number alone is a constant that an exporter has put there, unless somebody says otherwise.
             asked = value.ndim > 0 if trained is None else name in trained
-            self.known[name] = replace(constant, trained=asked)
+            self.known[name] = Constant(value, self.places.places(name), asked)
 
     def read(self, loss: LossSpec | None) -> list[LossSpec]:
         """The losses of what the draft ends in. Raises UnsupportedLayerError, InputError."""
@@ -213,6 +170,24 @@ class ForwardReader:
         self.draft.inputs = [word for word in self.draft.inputs if word in read]
         return losses
 
+    def model(
+        self, losses: Sequence[LossSpec], optimizer: OptimizerSpec | None, classes: int
+    ) -> ImportedModel:
+        """What has been read, with these losses."""
+        draft, path = self.draft, self.graph.path
+        spec = draft.model(
+            model_name(self.graph.name),
+            losses,
+            optimizer or OptimizerSpec("sgd", {"learning_rate": 0.01}, path),
+            lambda word: classes or draft.smallest_table(word) or 2,
+            description=f"imported from {path}",
+            source=path,
+        )
+        fed = {*draft.inputs, *(str(item.label) for item in losses if not item.target)}
+        feeds = {ours: theirs for ours, theirs in self.feeds.items() if ours in fed}
+        made = dict(draft.values), dict(draft.sources), self.nodes, self.places, feeds, self.loss
+        return ImportedModel(spec, *made, self.batch_dim)
+
     def read_nodes(self) -> None:
         """All nodes; what cannot be read of them is a problem of the draft. Raises InputError."""
         for name in sorted(self.graph.inputs, key=self._is_label):
@@ -221,7 +196,7 @@ class ForwardReader:
             before = len(self.draft.layers)
             results = self._node(node)
             self.origin |= {layer.name: node for layer in self.draft.layers[before:]}
-            results = results if isinstance(results, list) else [results] * 1
+            results = results if isinstance(results, list) else [results]
             for index, name in enumerate(node.outputs):
                 self.known[name] = results[index] if index < len(results) else Unknown()
 
@@ -232,22 +207,26 @@ class ForwardReader:
     def _losses(self, loss: LossSpec | None) -> list[LossSpec]:
         terms = [name for name in self.graph.outputs if isinstance(self.known[name], Terms)]
         if len(terms) > 1 or (terms and loss is not None):
-            raise InputError(
-                f"ends in {'a loss of its own' if len(terms) == 1 else 'several losses'}: {', '.join(terms)}",
-                where=self.graph.path,
-                cure="no other loss" if len(terms) == 1 else "one output of them: the sum that is trained",
-            )
+            what, cure = "several losses", "one output of them: the sum that is trained"
+            if len(terms) == 1:
+                what, cure = "a loss of its own", "no other loss"
+            raise self._wrong(f"ends in {what}: {', '.join(terms)}", cure)
         if terms:
             (self.loss,) = terms
             losses, labels = losses_of(self.draft, self.known[self.loss], self._end, self._stored)
             self.feeds |= {name: self.feeds[word] for word, name in labels.items()}
             return losses
         if len(self.graph.outputs) == 1:
-            word = self.output()
-            return [loss or self._default(word)]
+            return [self._of_output(self.output(), loss)]
         words = [self._end(self._activation(name)) for name in self.graph.outputs]
         self.draft.without_unused(*words)
-        return [replace(loss or self._default(word), of=word, label=None, target=None) for word in words]
+        return [replace(self._of_output(word, loss), of=word, label=None, target=None) for word in words]
+
+    def _of_output(self, word: str, loss: LossSpec | None) -> LossSpec:
+        return loss or default_loss(self.draft.tensors[word].shape)
+
+    def _wrong(self, reason: str, cure: str = "a network") -> InputError:
+        return InputError(reason, where=self.graph.path, cure=cure)
 
     def output(self) -> str:
         """The word of the output, that of the last layer of a draft that keeps nothing else.
@@ -256,59 +235,42 @@ class ForwardReader:
         """
         word = self._end(self._activation(self.graph.outputs[0]))
         if "." in word:
-            raise InputError("its output is one of several parts", where=self.graph.path, cure="one output")
+            raise self._wrong("its output is one of several parts", "one output")
         self.draft.without_unused(word)
         last = next(layer for layer in self.draft.layers if layer.name == word)
         self.draft.layers.remove(last)
         self.draft.layers.append(last)
         return word
 
-    def _default(self, word: str) -> LossSpec:
-        """The loss of an output of which nobody says one."""
-        logits = len(self.draft.tensors[word].shape) == 2
-        return LossSpec("cross_entropy", {"labels": "hard"}) if logits else LossSpec("mse")
-
     def _activation(self, name: str) -> View:
-        found = self.known[name]
-        if not isinstance(found, View):
-            raise InputError(
-                f"its output '{name}' does not depend on its input", where=self.graph.path, cure="a network"
-            )
-        return found
+        output = self.known[name]
+        if not isinstance(output, View):
+            raise self._wrong(f"its output '{name}' does not depend on its input")
+        return output
 
     def _end(self, output: View) -> str:
         """The word of an output, which a layer makes."""
         word = self._stored(output)
         if word in self.draft.inputs:
-            raise InputError("has no layer", where=self.graph.path, cure="a network")
+            raise self._wrong("has no layer")
         return word
 
     def _stored(self, output: View) -> str:
         """The word of a tensor stored batch first."""
-        path = self.graph.path
+        if not output.batch_leads:
+            raise self._wrong("its output does not have the batch first", "a Transpose that puts it first")
         try:
-            ordered = in_order(Site(self.draft, "output", path), output)
-            if ordered.batch_dim not in (0, None):
-                raise InputError(
-                    "its output does not have the batch first",
-                    where=path,
-                    cure="a Transpose that puts it first",
-                )
-            shape = ordered.shape if ordered.batch_dim == 0 else ordered.stored
-            return self.draft.reshaped(ordered.word, shape if len(shape) > 1 else (*shape, 1), "output", path)
+            return as_seen(Site(self.draft, "output", self.graph.path), output)
         except CannotTakeError as error:
-            raise InputError(f"its output: {error.reason}", where=path, cure="a network") from None
+            raise self._wrong(f"its output: {error.reason}") from None
 
     def _input(self, name: str) -> View:
         tensor = self.graph.tensor(name)
         several = len(self.graph.inputs) > 1
         least = 1 if several and self.handlers is not HANDLERS else 2
         if not tensor.is_static or min(tensor.sizes, default=0) < 1 or len(tensor.sizes) < least:
-            raise InputError(
-                f"its input '{name}' has the shape {tensor.shape_text}",
-                where=self.graph.path,
-                cure="--input SIZES: the batch first, then at least one dimension",
-            )
+            cure = "--input SIZES: the batch first, then at least one dimension"
+            raise self._wrong(f"its input '{name}' has the shape {tensor.shape_text}", cure)
         sizes = tensor.sizes if len(tensor.sizes) > 1 else (*tensor.sizes, 1)
         stored = (
             sizes[self.batch_dim],
@@ -338,7 +300,7 @@ class ForwardReader:
             self._check(node, results)
             return results
         except CannotTakeError as error:
-            self._refuse(node, error.reason, error.nearest)
+            self.draft.problems.append(problem_of(self.graph, node, error))
         return Unknown()
 
     def _read(self, node: OnnxNode, arguments: Sequence[Any]) -> Node:
@@ -371,11 +333,6 @@ class ForwardReader:
                 "the declared shape left out: onnx.shape_inference finds it",
             )
 
-    def _refuse(self, node: OnnxNode, reason: str, nearest: str = CHECKED) -> None:
-        tensor = self.graph.tensor(node.output(0))
-        shape = tensor.sizes if tensor.is_static else None
-        self.draft.problems.append(Problem(node.name, node.op, shape, reason, nearest))
-
     def _layer_name(self, node: OnnxNode) -> str:
         """That of the node; of a long path the end, which says most."""
         return node.name.strip("/").replace("/", "_").replace(".", "_") or node.op.rpartition(":")[2]
@@ -392,7 +349,8 @@ class ForwardReader:
             raise CannotTakeError(
                 "computes with a weight that is trained", "a weight with the values it makes"
             )
-        if not _all_moved(constants):
+        # Others than floats are indices and shapes.
+        if any(not item.trained and np.issubdtype(item.value.dtype, np.floating) for item in constants):
             raise CannotTakeError("puts numbers that are not trained into a weight that is", "a weight alone")
 
         def places(item: Any) -> Array | None:
@@ -404,8 +362,3 @@ class ForwardReader:
         if moved is None:  # in a file whose types are wrong
             raise CannotTakeError("moves a weight as it moves no numbers", CHECKED)
         return [Constant(results[name], moved[name], True) if name else None for name in node.outputs]
-
-
-def _all_moved(constants: Sequence[Constant]) -> bool:
-    """Whether every float is an element of a weight that is trained (others are indices and shapes)."""
-    return all(item.trained or not np.issubdtype(item.value.dtype, np.floating) for item in constants)

@@ -13,6 +13,7 @@ from importers.graph.draft import CHECKED, CannotTakeError, elements
 from importers.graph.node import Attributes, Handler, Node
 from importers.graph.views import BATCH, Shape, View
 from importers.graph.weights import Constant
+from importers.onnx.moves import images
 from importers.place.convolution import (
     Window,
     convolution,
@@ -22,9 +23,8 @@ from importers.place.convolution import (
     transposed_convolution,
     window,
 )
-from importers.place.cutting import sliced
 from importers.place.elements import norm
-from importers.place.moves import joined
+from importers.place.moves import joined, sliced
 from importers.place.norms import channel_norm, neighbour_norm, row_norm
 from importers.place.pairs import as_view, scaled, times, total
 from importers.place.pooling import averaged_image, interpolated, pool_options, pooled, power_pooled
@@ -48,63 +48,42 @@ def groups_of(node: Attributes) -> int:
     return groups
 
 
-def _weight(node: Node, view: View, what: str) -> Constant:
+def _weight(node: Node, what: str) -> Constant:
     weight = node.needed(1)
     rank = len(weight.shape) - 2
     if node.sizes("kernel_shape", weight.shape[2:]) != weight.shape[2:]:
         raise CannotTakeError(f"kernel_shape is not that of the weights, {list(weight.shape[2:])}", CHECKED)
     if rank not in (1, 2):
         raise CannotTakeError(f"{what} of {rank} dimensions", "one of 2 dimensions")
-    if len(view.dims) != rank + 2:
-        raise CannotTakeError(f"its input {list(view.shape)} has no batch in front", "[batch, channels, ...]")
+    if node.rank != rank + 2:
+        shape = list(node.x.shape)
+        raise CannotTakeError(f"its input {shape} has no batch in front", "[batch, channels, ...]")
     return weight
 
 
 def _conv(node: Node) -> View:
-    view = node.view()
-    weight = _weight(node, view, "a convolution")
-    found = window_of(node, view.shape[2:], weight.shape[2:])
-    return convolution(node, view, weight, node.constant(2), found, groups_of(node))
+    weight = _weight(node, "a convolution")
+    over = window_of(node, node.x.shape[2:], weight.shape[2:])
+    return convolution(node, node.x, weight, node.constant(2), over, groups_of(node))
 
 
 def _conv_transpose(node: Node) -> View:
-    view = node.view()
-    weight = _weight(node, view, "a transposed convolution")
+    weight = _weight(node, "a transposed convolution")
     if node.text("auto_pad", "NOTSET") != "NOTSET" or node.get("output_shape"):
         raise CannotTakeError("padding that follows from the size of the result", "pads and output_padding")
-    found = window_of(node, view.shape[2:], weight.shape[2:])
+    over = window_of(node, node.x.shape[2:], weight.shape[2:])
     rank = len(weight.shape) - 2
     padding = node.sizes("output_padding", (0,) * rank)
     if len(padding) != rank:
         raise CannotTakeError(f"output_padding {list(padding)} for {rank} directions", CHECKED)
-    return transposed_convolution(node, view, weight, node.constant(2), found, groups_of(node), padding)
+    return transposed_convolution(node, node.x, weight, node.constant(2), over, groups_of(node), padding)
 
 
 # Products
 
 
-def _gemm(node: Node) -> View:
-    view, constant = node.view(), node.get(1)
-    if len(view.dims) != 2 or len(getattr(constant, "shape", ())) != 2:
-        raise CannotTakeError("a product of something else than matrices", CHECKED)
-    if node.integer("transA", 0):
-        view = view.permuted((1, 0))
-    alpha, beta = node.real("alpha", 1.0), node.real("beta", 1.0)
-    turned, third = bool(node.integer("transB", 0)), node.get(2)
-    if isinstance(constant, View):
-        made = multiplied(node, view, constant.permuted((1, 0)) if turned else constant, as_stored=True)
-        return _plus(node, scaled(node, made, alpha, suffix="_alpha"), third, beta)
-    weight = node.needed(1) if turned else node.needed(1).moved(np.transpose)
-    columns = weight.shape[0]
-    is_row = isinstance(third, Constant) and third.shape[-1:] == (columns,) == (third.value.size,)
-    if alpha == beta == 1 and is_row:
-        return linear(node, view, weight, third.moved(lambda array: array.reshape(-1)))
-    made = scaled(node, linear(node, view, weight, None), alpha, suffix="_alpha")
-    return _plus(node, made, third, beta)
-
-
 def _plus(node: Node, view: View, third: Any, beta: float) -> View:
-    """The third input of a Gemm, added."""
+    """The third input of a product, added."""
     if third is None or beta == 0:
         return view
     if beta != 1:
@@ -117,34 +96,34 @@ def _plus(node: Node, view: View, third: Any, beta: float) -> View:
     return total(node, view, third)
 
 
-def _matmul(node: Node) -> View:
+def _product(node: Node) -> View:
     operands = [node.get(0), node.get(1)]
     if node.integer("transBatchA", 0) or node.integer("transBatchB", 0):
         raise CannotTakeError("transBatchA or transBatchB", "Transpose, then MatMul")
-    like = next(item for item in operands if isinstance(item, View))
+    like = next((item for item in operands if isinstance(item, View)), None) or node.x
     for index, name in enumerate(("transA", "transB")):
         item = operands[index]
         if item is None or not item.shape:
             raise CannotTakeError(f"its input {index} is missing, or a number", CHECKED)
+        if node.op == "Gemm" and len(item.shape) != 2:
+            raise CannotTakeError("a product of something else than matrices", CHECKED)
         if isinstance(item, Constant) and len(item.shape) > 2:
             operands[index] = item = as_view(node, item, like)
         if node.integer(name, 0) and len(item.shape) > 1:
-            operands[index] = item.moved(np.transpose) if isinstance(item, Constant) else _turned(item)
-    bias = node.constant(2) if node.op == "importer:Linear" else None
-    if bias is not None:
-        return linear(node, operands[0], operands[1].moved(np.transpose), bias)
-    return scaled(node, multiplied(node, *operands, as_stored=True), node.real("alpha", 1.0), suffix="_alpha")
-
-
-def _turned(view: View) -> View:
-    return view.swapped(len(view.dims) - 2, len(view.dims) - 1)
+            operands[index] = item.moved(np.transpose) if isinstance(item, Constant) else item.swapped(-2, -1)
+    (left, right), third = operands, node.get(2)
+    alpha, beta = node.real("alpha", 1.0), node.real("beta", 1.0)
+    is_row = isinstance(third, Constant) and third.shape[-1:] == right.shape[-1:] == (third.value.size,)
+    if isinstance(right, Constant) and is_row and alpha == beta == 1:
+        return linear(node, left, right.moved(np.transpose), third.moved(lambda array: array.reshape(-1)))
+    made = scaled(node, multiplied(node, left, right, as_stored=True), alpha, suffix="_alpha")
+    return _plus(node, made, third, beta)
 
 
 # Norms
 
 
 def _batch_norm(node: Node) -> View:
-    view, given = node.view(), {"w": node.constant(1), "b": node.constant(2)}
     running = {"running_mean": node.constant(3), "running_var": node.constant(4)}
     training = node.op.endswith("Internal") or bool(node.integer("training_mode", 0))
     if node.used - {0, 1, 2} or (node.used - {0} and not training):
@@ -156,41 +135,41 @@ def _batch_norm(node: Node) -> View:
     variance = running["running_var"]
     if variance is not None and (variance.value < 0).any():
         raise CannotTakeError("a variance below 0", "variances of 0 and more")
-    return channel_norm(node, "batch_norm", view, {**given, **running}, _eps(node), options)
+    return _channel_norm(node, "batch_norm", options, running)
 
 
 def _eps(node: Node) -> float:
     return node.number("epsilon", 1e-5)
 
 
-def _instance_norm(node: Node) -> View:
-    given = {"w": node.constant(1), "b": node.constant(2)}
-    return channel_norm(node, "instance_norm", node.view(), given, _eps(node), {})
+def _channel_norm(
+    node: Node, kind: str, options: Mapping[str, Any], running: Mapping[str, Constant | None]
+) -> View:
+    given = {"w": node.constant(1), "b": node.constant(2), **running}
+    return channel_norm(node, kind, node.x, given, _eps(node), options)
 
 
 def _group_norm(node: Node) -> View:
-    view = node.view()
     scale, shift = (node.needed(index).moved(lambda array: array.reshape(-1)) for index in (1, 2))
-    if scale.shape != view.shape[1:2]:
+    if scale.shape != node.x.shape[1:2]:
         raise CannotTakeError("a scale per group", "opset 21, with a scale per channel")
     groups = {"groups": node.integer("num_groups", 1)}
-    return channel_norm(node, "group_norm", view, {"w": scale, "b": shift}, _eps(node), groups)
+    return channel_norm(node, "group_norm", node.x, {"w": scale, "b": shift}, _eps(node), groups)
 
 
 def _row_norm(node: Node) -> View:
-    view = node.view()
     kind = "layer_norm" if node.op == "LayerNormalization" else "rms_norm"
-    axis = node.axis(len(view.dims), -1)
+    axis = node.axis(node.rank, -1)
     if node.used - {0}:
         raise CannotTakeError("its statistics are used", "one output")
-    row = view.shape[axis:]
+    row = node.x.shape[axis:]
     roles = {"w": 1, "b": 2} if kind == "layer_norm" else {"w": 1}
     affine = {role: node.constant(index) for role, index in roles.items()}
     # A weight that repeats over the row is one weight: it is multiplied, or added, by a layer of its own.
     whole = elements(row)
     apart = any(item and item.trained and item.value.size != whole for item in affine.values())
     given = {role: None if apart or item is None else _repeated(item, row) for role, item in affine.items()}
-    made = row_norm(node, kind, view, given, _eps(node), len(row))
+    made = row_norm(node, kind, node.x, given, _eps(node), len(row))
     if apart and affine["w"] is not None:
         made = times(node, made, as_view(node, affine["w"], made, "_scale"))
     if apart and affine.get("b") is not None:
@@ -211,57 +190,55 @@ def _repeated(constant: Constant, row: Shape) -> Constant:
 
 
 def _lrn(node: Node) -> View:
-    view, size = node.view(), node.integer("size", 0)
-    if size < 1 or len(view.dims) < 3:
-        raise CannotTakeError(f"size {size} of {len(view.dims)} dimensions", CHECKED)
+    size = node.integer("size", 0)
+    if size < 1 or node.rank < 3:
+        raise CannotTakeError(f"size {size} of {node.rank} dimensions", CHECKED)
     alpha, beta, bias = (
         node.number(name, default) for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
     )
-    return neighbour_norm(node, view, size, alpha, beta, bias)
+    return neighbour_norm(node, node.x, size, alpha, beta, bias)
 
 
 def _col2im(node: Node) -> View:
-    view, sizes, kernel = node.view(), node.integers("image_shape", 1), node.integers("block_shape", 2)
-    if sizes is None or kernel is None or not len(sizes) == len(kernel) == 2 or len(view.dims) != 3:
+    sizes, kernel = node.integers("image_shape", 1), node.integers("block_shape", 2)
+    if sizes is None or kernel is None or not len(sizes) == len(kernel) == 2 or node.rank != 3:
         raise CannotTakeError("no image of two dimensions", "image_shape and block_shape of 2 numbers")
-    return folded(node, view, tuple(sizes), window_of(node, sizes, kernel))
-
-
-def _global_lp_pool(node: Node) -> View:
-    view = node.view()
-    return norm(node, view, range(2, len(view.dims)), node.integer("p", 2), keep=True)
+    return folded(node, node.x, sizes, window_of(node, sizes, kernel))
 
 
 def _pool(node: Node) -> View:
     kind = "max_pool2d" if node.op == "MaxPool" else "avg_pool2d"
     if kind == "max_pool2d" and 1 in node.used:
         raise CannotTakeError("its indices are used", "one output")
-    view, kernel = node.view(), node.sizes("kernel_shape")
-    rank = len(kernel)
-    if rank not in (1, 2) or len(view.dims) != rank + 2:
-        raise CannotTakeError(f"a window of {rank} dimensions", "a window of 1 or 2 dimensions")
-    sizes = view.shape[2:]
-    counted = None if kind == "max_pool2d" else bool(node.integer("count_include_pad", 0))
-    found, ceil = window_of(node, sizes, kernel), bool(node.integer("ceil_mode", 0))
+    over, options = pool_of(node, node.x.shape, counts=node.op == "AveragePool")
     if node.op == "LpPool":
-        return power_pooled(node, view, found, sizes, node.integer("p", 2), ceil=ceil)
-    return pooled(node, kind, view, pool_options(found, sizes, ceil=ceil, counted=counted), rank)
+        return power_pooled(node, node.x, over, options, node.integer("p", 2))
+    return pooled(node, kind, node.x, options, node.rank - 2)
+
+
+def pool_of(node: Attributes, shape: Shape, *, counts: bool) -> tuple[Window, dict[str, Any]]:
+    """The window of a pool over images or sequences of this shape, and its options.
+
+    `counts`: whether it says if a mean counts the padding.
+    """
+    kernel, sizes = node.sizes("kernel_shape"), shape[2:]
+    if len(kernel) not in (1, 2) or len(shape) != len(kernel) + 2:
+        raise CannotTakeError(f"a window of {len(kernel)} dimensions", "a window of 1 or 2 dimensions")
+    counted = bool(node.integer("count_include_pad", 0)) if counts else None
+    over, ceil = window_of(node, sizes, kernel), bool(node.integer("ceil_mode", 0))
+    return over, pool_options(over, sizes, ceil=ceil, counted=counted)
 
 
 def _global_pool(node: Node) -> View:
-    view = node.view()
-    rank = len(view.dims) - 2
+    rank = node.rank - 2
     if node.op == "GlobalAveragePool" or rank not in (1, 2):
-        return averaged_image(node, view, rank)
-    kernel = short(rows_and_columns(view.shape[2:], 1))
-    return pooled(node, "max_pool2d", view, {"kernel": kernel}, rank)
+        return averaged_image(node, node.x, rank)
+    kernel = short(rows_and_columns(node.x.shape[2:], 1))
+    return pooled(node, "max_pool2d", node.x, {"kernel": kernel}, rank)
 
 
 def _resize(node: Node) -> View:
-    view = node.view()
-    if len(view.dims) != 4:
-        raise CannotTakeError("an input that is no image", "[batch, channels, rows, columns]")
-    mode, old = node.text("mode", "nearest"), node.op == "Upsample"
+    view, mode, old = images(node), node.text("mode", "nearest"), node.op == "Upsample"
     coordinates = "asymmetric" if old else node.text("coordinate_transformation_mode", "half_pixel")
     wanted = {"nearest": "asymmetric", "linear": "half_pixel"}.get(mode, "")
     rounding = "floor" if old else node.text("nearest_mode", "round_prefer_floor")
@@ -297,10 +274,10 @@ def _resized(node: Node, view: View, *, old: bool) -> Shape:
 
 # Recurrent layers
 
-_ACTIVATIONS = {"GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh"), "RNN": ("Tanh",)}
+_ACTIVATIONS = {"gru": ("Sigmoid", "Tanh"), "lstm": ("Sigmoid", "Tanh", "Tanh"), "rnn": ("Tanh",)}
 
 
-def _ways(node: Node) -> tuple[bool, ...]:
+def _ways(node: Attributes) -> tuple[bool, ...]:
     """Of each direction, whether it goes back in time."""
     word = node.text("direction", "forward")
     ways = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
@@ -309,25 +286,25 @@ def _ways(node: Node) -> tuple[bool, ...]:
     return ways[word]
 
 
-def _check_recurrent(node: Node, length: int) -> None:
+def check_recurrent(node: Attributes, kind: str, length: int) -> None:
     """Raise `CannotTakeError` for what our recurrent layers do not do."""
-    usual = _ACTIVATIONS[node.op] * len(_ways(node))
-    if node.op == "GRU" and not node.integer("linear_before_reset", 0):
+    usual = _ACTIVATIONS[kind] * len(_ways(node))
+    if kind == "gru" and not node.integer("linear_before_reset", 0):
         raise CannotTakeError("a reset gate before the product", "linear_before_reset=1, as PyTorch has it")
     extra = node.get("clip") or node.integer("input_forget", 0) or node.has(7)
     if tuple(node.get("activations", usual)) != usual or extra:
         raise CannotTakeError("activations, clips or peepholes of its own", f"activations {', '.join(usual)}")
-    lengths = node.constant(4)
-    if lengths is not None and (lengths.value != length).any():
+    lengths = node.values(4)
+    if lengths is not None and (lengths != length).any():
         raise CannotTakeError("sequences of unequal length", "one length")
-    if 2 in node.used:
-        raise CannotTakeError("its last cell is used", "its output or its last state")
 
 
 def _recurrent(node: Node) -> list[View]:
     kind, batch_first = node.op.lower(), bool(node.integer("layout", 0))
-    view = node.view().swapped(0, 1) if batch_first else node.view()
-    _check_recurrent(node, view.shape[0])
+    view = node.x.swapped(0, 1) if batch_first else node.x
+    check_recurrent(node, kind, view.shape[0])
+    if 2 in node.used:
+        raise CannotTakeError("its last cell is used", "its output or its last state")
     word = sequence(node, view, 1, "a Transpose before it: [time, batch, features]")
     ways = _ways(node)
     outputs, lasts = list[View](), list[View]()
@@ -372,29 +349,32 @@ def _cell_weights(node: Node, kind: str, ways: int, features: int, number: int) 
 
 def _state(node: Node, index: int, number: int, ways: int) -> Any:
     """An initial state [1, batch, hidden] of one of several directions."""
-    found = node.get(index)
-    if isinstance(found, View) and node.integer("layout", 0):
-        found = found.swapped(0, 1)
-    if isinstance(found, View) and ways > 1:
-        return sliced(node, found, 0, number, number + 1, suffix=f"_state{index}_{number}")
-    return found
+    state = node.get(index)
+    if isinstance(state, View) and node.integer("layout", 0):
+        state = state.swapped(0, 1)
+    if isinstance(state, View) and ways > 1:
+        return sliced(node, state, 0, number, number + 1, suffix=f"_state{index}_{number}")
+    return state
 
 
 HANDLERS: Mapping[str, Handler] = {
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
-    "Gemm": _gemm,
     **dict.fromkeys(
-        ("MatMul", "com.microsoft:FusedMatMul", "com.microsoft:TransposeMatMul", "importer:Linear"), _matmul
+        (
+            *("Gemm", "MatMul", "importer:Linear"),
+            *("com.microsoft:FusedMatMul", "com.microsoft:TransposeMatMul"),
+        ),
+        _product,
     ),
     **dict.fromkeys(("BatchNormalization", "com.microsoft:BatchNormInternal"), _batch_norm),
-    "InstanceNormalization": _instance_norm,
+    "InstanceNormalization": lambda node: _channel_norm(node, "instance_norm", {}, {}),
     "GroupNormalization": _group_norm,
     **dict.fromkeys(
         ("LayerNormalization", "RMSNormalization", "com.microsoft:SimplifiedLayerNormalization"), _row_norm
     ),
     **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _pool),
-    "GlobalLpPool": _global_lp_pool,
+    "GlobalLpPool": lambda node: norm(node, node.x, range(2, node.rank), node.integer("p", 2), keep=True),
     "LRN": _lrn,
     "Col2Im": _col2im,
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), _global_pool),

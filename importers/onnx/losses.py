@@ -22,33 +22,31 @@ _OF_DIFFERENCE = {"square": "mse", "absolute": "l1"}
 
 def class_options(node: Attributes) -> dict[str, Any]:
     """Options of a loss of classes."""
-    found: dict[str, Any] = {"reduction": node.text("reduction", "mean")}
-    if found["reduction"] not in ("mean", "sum"):
+    options: dict[str, Any] = {"reduction": node.text("reduction", "mean")}
+    if options["reduction"] not in ("mean", "sum"):
         raise CannotTakeError("a loss for each sample", "reduction mean or sum")
     if node.has("ignore_index"):
-        found["ignore_index"] = node.integer("ignore_index", 0)
+        options["ignore_index"] = node.integer("ignore_index", 0)
     if node.has(2):
         weights = node.values(2)
         if weights is None:
             raise CannotTakeError("its weight of the classes is not constant", "a constant")
-        found["class_weights"] = weights.ravel().tolist()
-    return found
+        options["class_weights"] = weights.ravel().tolist()
+    return options
 
 
 def _of_classes(node: Node) -> Any:
-    scores, kind, rank = node.view(), LOSSES[node.op], len(node.view().dims)
+    scores, kind, last = node.x, LOSSES[node.op], node.rank - 1
     hard = {"labels": "hard"} if kind == "cross_entropy" else {}
     terms = Terms((Term(kind, {**hard, **class_options(node)}, scores, node.view(1)),))
     if 1 not in node.used:
         return terms
-    classes_last = scores.swapped(1, rank - 1)
-    return [terms, row_softmax(node, classes_last, "log_softmax").swapped(1, rank - 1)]
+    return [terms, row_softmax(node, scores.swapped(1, last), "log_softmax").swapped(1, last)]
 
 
 def _reduced(node: Node) -> Terms | None:
-    view, kind = node.view(), node.op.removeprefix("Reduce").lower()
-    dims = reduced_axes(node, len(view.dims))
-    terms = met(node, view, dims, kind, keep=node.integer("keepdims", 1) and node.shape)
+    kind, dims = node.op.removeprefix("Reduce").lower(), reduced_axes(node, node.rank)
+    terms = met(node, node.x, dims, kind, keep=node.integer("keepdims", 1) and node.shape)
     return None if terms is None else _of_difference(node, terms)
 
 
@@ -67,16 +65,10 @@ def _of_difference(node: Node, terms: Terms) -> Terms:
 
 
 def _summed(node: Node) -> Terms | None:
-    total: Any = node.get(0)
-    for index in range(1, sum(isinstance(key, int) for key in node.arguments)):
-        total = None if total is None else added(total, node.get(index))
+    total, *others = node.inputs
+    for item in others:
+        total = None if total is None else added(total, item)
     return total if isinstance(total, Terms) else None
-
-
-def _alike(node: Node) -> Terms | None:
-    """The one number as it is."""
-    found = node.get(0)
-    return found if isinstance(found, Terms) else None
 
 
 _EITHER: Mapping[str, Callable[[Node], Terms | None]] = {
@@ -87,12 +79,12 @@ _EITHER: Mapping[str, Callable[[Node], Terms | None]] = {
     "Sub": lambda node: added(node.get(0), node.get(1), -1.0),
     "Mul": lambda node: multiplied(node.get(0), node.get(1)),
     "Div": lambda node: divided(node.get(0), node.get(1)),
-    **dict.fromkeys(("Identity", "Cast", "Squeeze", "Reshape"), _alike),
+    **dict.fromkeys(("Identity", "Cast", "Squeeze", "Reshape"), lambda node: multiplied(node.get(0), 1.0)),
     "Neg": lambda node: multiplied(node.get(0), -1.0),
 }
 
 
 def handlers(plain: Mapping[str, Handler]) -> dict[str, Handler]:
     """`plain` and those of losses, for a graph that ends in one."""
-    own = dict.fromkeys(LOSSES, _of_classes)
-    return {**plain, **own, **{op: either(special, plain[op]) for op, special in _EITHER.items()}}
+    of_classes = dict.fromkeys(LOSSES, _of_classes)
+    return {**plain, **of_classes, **{op: either(special, plain[op]) for op, special in _EITHER.items()}}

@@ -43,18 +43,17 @@ def _cast(node: Node) -> Any:
         return replace(given, value=given.value.astype(np.float32))
     if node.op == "Cast" and node.integer("to", 1) not in FLOATS:
         raise CannotTakeError("makes integers of activations", "floating-point types throughout")
-    return node.view()
+    return node.x
 
 
 def _dropout(node: Node) -> View:
-    view = node.view()
     if 1 in node.used:
         raise CannotTakeError("its mask is used", "one output")
     ratio, training = node.constant(1), node.constant(2)
     share = node.real("ratio", 0.5) if ratio is None else _only(ratio, "ratio")
     if training is None or not training.value.any() or share == 0:
-        return view
-    return applied(node, "dropout", view, {"p": round(share, 6)})
+        return node.x
+    return applied(node, "dropout", node.x, {"p": round(share, 6)})
 
 
 def _only(constant: Constant, what: str) -> float:
@@ -62,11 +61,6 @@ def _only(constant: Constant, what: str) -> float:
     if constant.value.size != 1:
         raise CannotTakeError(f"its {what} is no number", CHECKED)
     return float(constant.value.ravel()[0])
-
-
-def _reshape(node: Node) -> View:
-    view = node.view()
-    return viewed(node, view, new_shape(node, view.shape, node.op))
 
 
 def new_shape(node: Attributes, shape: Shape, op: str) -> Shape:
@@ -82,8 +76,8 @@ def new_shape(node: Attributes, shape: Shape, op: str) -> Shape:
 
 
 def _unsqueeze(node: Node) -> View:
-    view = node.view()
-    for axis in new_axes(node, len(view.dims)):
+    view = node.x
+    for axis in new_axes(node, node.rank):
         view = view.with_dim(axis)
     return view
 
@@ -92,11 +86,6 @@ def new_axes(node: Attributes, rank: int) -> list[int]:
     """The dimensions that an Unsqueeze adds, as they are numbered in its result."""
     axes = node.integers("axes", 1) or ()
     return sorted(axis_of(axis, rank + len(axes)) for axis in axes)
-
-
-def _squeeze(node: Node) -> View:
-    view = node.view()
-    return squeezed(view, gone_axes(node, view.shape))
 
 
 def gone_axes(node: Attributes, shape: Shape) -> list[int]:
@@ -109,11 +98,6 @@ def gone_axes(node: Attributes, shape: Shape) -> list[int]:
         if shape[axis] != 1:
             raise CannotTakeError(f"squeezes dimension {axis} of {shape[axis]} elements", "Reshape")
     return axes
-
-
-def _transpose(node: Node) -> View:
-    view = node.view()
-    return view.permuted(order_of(node, len(view.dims)))
 
 
 def order_of(node: Attributes, rank: int) -> Shape:
@@ -133,17 +117,17 @@ def slices(node: Attributes, shape: Shape) -> list[tuple[int, range]]:
     steps = node.integers("steps", 4) or (1,) * len(starts)
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise CannotTakeError("starts, ends, axes and steps of unequal number", CHECKED)
-    found = []
+    cuts = []
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         dim = axis_of(axis, len(shape))
         every = range(shape[dim] if shape else 0)
         until = None if end < -len(every) else end
-        found.append((dim, every[slice(start, until, step)] if step else every[:0]))
-    return found
+        cuts.append((dim, every[slice(start, until, step)] if step else every[:0]))
+    return cuts
 
 
 def _slice(node: Node) -> View:
-    view = node.view()
+    view = node.x
     for number, (dim, taken) in enumerate(slices(node, view.shape)):
         view = chosen(node, view, dim, taken, f"_{number}" if number else "")
     return view
@@ -157,15 +141,15 @@ def _gather(node: Node) -> View:
                 "looks up something else than rows of a matrix", "a table [words, features], axis 0"
             )
         return looked_up(node, index, table)
-    view, places = node.view(), node.needed(1, "indices")
+    view, places = node.x, node.needed(1, "indices")
     dim = node.axis(len(view.dims))
     numbers = [indexed(int(number), view.shape[dim]) for number in places.value.ravel()]
     if not places.shape:
         return selected(node, view, dim, numbers[0])
-    found = chosen(node, view, dim, numbers)
+    taken = chosen(node, view, dim, numbers)
     if len(places.shape) == 1:
-        return found
-    return viewed(node, found, (*view.shape[:dim], *places.shape, *view.shape[dim + 1 :]))
+        return taken
+    return viewed(node, taken, (*view.shape[:dim], *places.shape, *view.shape[dim + 1 :]))
 
 
 def indexed(number: int, size: int) -> int:
@@ -185,20 +169,17 @@ def part_sizes(node: Attributes, size: int, count: int) -> Shape:
 
 
 def _split(node: Node) -> Any:
-    view = node.view()
-    dim = node.axis(len(view.dims))
-    return parts_of(node, view, dim, part_sizes(node, view.shape[dim], len(node.shapes)), node.used)
+    dim = node.axis(node.rank)
+    return parts_of(node, node.x, dim, part_sizes(node, node.x.shape[dim], len(node.shapes)), node.used)
 
 
 def _concat(node: Node) -> View:
-    items = [node[index] for index in sorted(key for key in node.arguments if isinstance(key, int))]
-    like = next(item for item in items if isinstance(item, View))
-    return concatenated(node, items, node.axis(len(like.dims)))
+    like = next(item for item in node.inputs if isinstance(item, View))
+    return concatenated(node, node.inputs, node.axis(len(like.dims)))
 
 
 def _pad(node: Node) -> View:
-    view = node.view()
-    widths, rank, value = node.integers("pads", 1), len(view.dims), node.constant(2)
+    widths, rank, value = node.integers("pads", 1), node.rank, node.constant(2)
     if widths is None:
         raise CannotTakeError("its pads are missing", CHECKED)
     axes = [axis_of(axis, rank) for axis in node.integers("axes", 3) or range(rank)]
@@ -209,42 +190,49 @@ def _pad(node: Node) -> View:
     given = dict(zip(axes, zip(widths, widths[len(axes) :], strict=False), strict=True))
     pairs, mode = [given.get(dim, (0, 0)) for dim in range(rank)], node.text("mode", "constant")
     if mode == "constant":
-        return padded(node, view, pairs, number)
+        return padded(node, node.x, pairs, number)
     if mode not in ("reflect", "edge", "wrap"):
         raise CannotTakeError(f"pads by {mode}", CHECKED)
-    return surrounded(node, view, pairs, mode)
+    return surrounded(node, node.x, pairs, mode)
 
 
 def _expand(node: Node) -> View:
-    view, wanted = node.view(), node.integers("shape", 1)
+    wanted = node.integers("shape", 1)
     if wanted is None:
         raise CannotTakeError("its shape is missing", CHECKED)
-    return expanded(node, view, common_shape(view.shape, wanted))
+    return expanded(node, node.x, common_shape(node.x.shape, wanted))
 
 
 def _tile(node: Node) -> View:
     counts = node.integers("repeats", 1)
-    if counts is None or len(counts) != len(node.view().dims):
+    if counts is None or len(counts) != node.rank:
         raise CannotTakeError("its repeats are missing", CHECKED)
-    return repeated(node, node.view(), counts)
+    return repeated(node, node.x, counts)
 
 
 def _blocks(node: Node) -> View:
-    view = node.view()
-    if len(view.dims) != 4:
-        raise CannotTakeError("an input that is no image", "[batch, channels, rows, columns]")
     how = to_depth if node.op == "SpaceToDepth" else to_space
-    return how(node, view, node.integer("blocksize", 1), depth_first=node.text("mode", "DCR") == "DCR")
+    mode = node.text("mode", "DCR")
+    return how(node, images(node), node.integer("blocksize", 1), depth_first=mode == "DCR")
+
+
+def images(node: Node) -> View:
+    """What it works on, which must be a batch of images."""
+    if node.rank != 4:
+        raise CannotTakeError("an input that is no image", "[batch, channels, rows, columns]")
+    return node.x
 
 
 HANDLERS: Mapping[str, Handler] = {
-    "Identity": lambda node: node.view(),
+    "Identity": lambda node: node.x,
     **dict.fromkeys(("Cast", "CastLike"), _cast),
     "Dropout": _dropout,
-    **dict.fromkeys(("Reshape", "Flatten"), _reshape),
+    **dict.fromkeys(
+        ("Reshape", "Flatten"), lambda node: viewed(node, node.x, new_shape(node, node.x.shape, node.op))
+    ),
     "Unsqueeze": _unsqueeze,
-    "Squeeze": _squeeze,
-    "Transpose": _transpose,
+    "Squeeze": lambda node: squeezed(node.x, gone_axes(node, node.x.shape)),
+    "Transpose": lambda node: node.x.permuted(order_of(node, node.rank)),
     "Slice": _slice,
     "Gather": _gather,
     "Split": _split,

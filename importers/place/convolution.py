@@ -43,6 +43,12 @@ def short(values: Sequence[int]) -> int | list[int]:
     return int(values[0]) if len(set(values)) == 1 else [int(value) for value in values]
 
 
+def each(given: Any, count: int) -> list[int]:
+    """A number for each of so many, where all may be said as one."""
+    values = list(given) if isinstance(given, (list, tuple)) else [given]
+    return values * count if len(values) == 1 else values
+
+
 def rows_and_columns(values: Sequence[int], filler: int) -> Shape:
     """A number for each direction as (rows, columns); a sequence has one row."""
     return (filler, *values) if len(values) == 1 else tuple(values)
@@ -99,23 +105,14 @@ class Placed:
 def convolution_of(x: Shape, w: Shape, window: Window, groups: int) -> Placed:
     """The layer for a convolution of [batch, channels, ...] by weights [outputs, inputs of a group, ...]."""
     if len(w) == 3:
-        options = {key: short(value) for key, value in _columns(window).items()}
-        return Placed("conv1d", {**options, "out_channels": w[0], "groups": groups}, w)
+        columns = Window(window.kernel[1:], window.stride[1:], window.dilation[1:], window.pads[2:])
+        return Placed("conv1d", {**columns.options, "out_channels": w[0], "groups": groups}, w)
     is_point = window.kernel == window.stride == (1, 1) and not any(window.pads)
     if is_point and groups == 1:
         return Placed("pointwise", {"out_channels": w[0]}, w[:2])
     if groups == x[1] == w[0] and groups > 1:
         return Placed("depthwise", window.options, w)
     return Placed("conv2d", {**window.options, "out_channels": w[0], "groups": groups}, w)
-
-
-def _columns(window: Window) -> dict[str, Shape]:
-    return {
-        "kernel": window.kernel[1:],
-        "stride": window.stride[1:],
-        "dilation": window.dilation[1:],
-        "padding": window.pads[2:],
-    }
 
 
 def convolution(
@@ -194,9 +191,9 @@ def biased(
         return site.layer(kind, (word,), whole, {"w": weight, "b": bias}, suffix=suffix)
     made = site.layer(kind, (word,), options, {"w": weight}, suffix=suffix)
     space = (1,) * (len(made.stored) - 2) if kind != "linear" else ()
-    own = bias.moved(lambda array: array.reshape(-1, *space))
-    if own.shape == made.stored[1:]:
-        return site.layer("position", (made.word,), {}, {"w": own}, suffix=f"{suffix}_bias")
-    shape = {"shape": list(own.shape)}
-    held = site.layer("parameter", (site.draft.first_input,), shape, {"w": own}, suffix=f"{suffix}_bias")
+    column = bias.moved(lambda array: array.reshape(-1, *space))
+    if column.shape == made.stored[1:]:
+        return site.layer("position", (made.word,), {}, {"w": column}, suffix=f"{suffix}_bias")
+    shape = {"shape": list(column.shape)}
+    held = site.layer("parameter", (site.draft.first_input,), shape, {"w": column}, suffix=f"{suffix}_bias")
     return site.layer("broadcast_add", (made.word, held.word), suffix=f"{suffix}_biased")

@@ -9,9 +9,9 @@ from math import inf
 from types import MappingProxyType
 from typing import Any
 
-from importers.graph.arranging import Site, regrouped, rows, sample_word, under
+from importers.graph.arranging import Site, regrouped, renumbered, rows, sample_word, under
 from importers.graph.draft import CannotTakeError
-from importers.graph.views import BATCH, View
+from importers.graph.views import BATCH, View, neighbours
 from importers.graph.weights import Constant
 from importers.place.pairs import applied, as_view, power, root, scaled, shifted, two_operands
 from importers.place.pooling import averaged_image
@@ -68,11 +68,11 @@ def above(site: Site, view: View, bound: float, value: float) -> View:
 def sloped(site: Site, view: View, slope: Constant) -> View:
     """PReLU: a trained slope below 0, one for all or one for each channel; of other shapes by products."""
     rank = len(view.dims)
-    own = (1,) * (rank - len(slope.shape)) + slope.shape
+    aligned = (1,) * (rank - len(slope.shape)) + slope.shape
     weights = {"w": slope.moved(lambda array: array.reshape(-1))}
     if slope.value.size == 1:
         return replace(view, word=site.layer("prelu", (view.word,), {}, weights).word)
-    if view.batch_dim == 0 and own == (1, view.shape[1], *(1,) * (rank - 2)):
+    if view.batch_dim == 0 and aligned == (1, view.shape[1], *(1,) * (rank - 2)):
         word, _ = sample_word(site, view)
         return under(site.layer("prelu", (word,), {"per_channel": True}, weights), 0, rank)
     left = applied(site, "clip", view, {"high": 0.0}, suffix="_left")
@@ -140,17 +140,12 @@ def reduced(
         return averaged_image(site, view, 2, keep=keep)
     seen = [() if index in dims else dim for index, dim in enumerate(view.dims) if keep or index not in dims]
     if not taken:
-        return View(view.word, view.stored, view.pieces, tuple(seen))
-    pieces = range(1, len(view.pieces))
-    if taken == list(range(taken[0], taken[-1] + 1)):
-        before, after = list(range(1, taken[0])), list(range(taken[-1] + 1, len(view.pieces)))
-    else:
-        before, after = [piece for piece in pieces if piece not in taken], []
+        return replace(view, dims=tuple(seen))
+    before = [piece for piece in range(1, len(view.pieces)) if piece not in taken]
+    after = [piece for piece in before if piece > taken[0]] if len(neighbours(taken)) == 1 else []
+    before = [piece for piece in before if piece not in after]
     groups = [group for group in (before, taken, after) if group]
-    word = site.draft.stored(view, groups, site.name, site.where)
-    own = {"axes": [1 if before else 0], "keep_dims": len(groups) == 1, **options}
-    made = site.layer(kind, (word,), own, suffix=suffix)
-    rest = [*before, *after]
-    number = {BATCH: BATCH} | {piece: 1 + index for index, piece in enumerate(rest)}
-    sizes = (view.batch, *(view.pieces[piece] for piece in rest))
-    return View(made.word, made.stored, sizes, tuple(tuple(number[piece] for piece in dim) for dim in seen))
+    word = site.stored(view, groups)
+    said = {"axes": [1 if before else 0], "keep_dims": len(groups) == 1, **options}
+    made = site.layer(kind, (word,), said, suffix=suffix)
+    return renumbered(replace(view, dims=tuple(seen)), made, [*before, *after])

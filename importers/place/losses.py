@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,9 +21,9 @@ def either(special: Callable[[Node], Any], plain: Handler | None) -> Handler:
     """What `special` makes of a node, or `plain` where that is None and no operand is a loss."""
 
     def read(node: Node) -> Any:
-        found = special(node)
-        if found is not None:
-            return found
+        terms = special(node)
+        if terms is not None:
+            return terms
         if plain is None or any(isinstance(item, Terms) for item in node.arguments.values()):
             raise CannotTakeError(
                 "is a loss of all samples, which the network cannot read",
@@ -60,19 +60,20 @@ def added(left: Any, right: Any, factor: float = 1.0) -> Terms | None:
 def multiplied(left: Any, right: Any) -> Terms | None:
     """Such a number times one that is constant; None where it is none."""
     for one, other in ((left, right), (right, left)):
-        if isinstance(one, Terms) and (number := _number(other)) is not None:
+        if isinstance(one, Terms) and (number := number_of(other)) is not None:
             return one.times(number)
     return None
 
 
 def divided(left: Any, right: Any) -> Terms | None:
     """Such a number divided by a constant that is not 0; None where it is none."""
-    number = _number(right)
+    number = number_of(right)
     return left.times(1 / number) if isinstance(left, Terms) and number else None
 
 
-def _number(item: Any) -> float | None:
-    return None if isinstance(item, Terms) else number_of(item)
+def default_loss(shape: Sequence[int]) -> LossSpec:
+    """That of an output of which nobody says one: of class numbers for [batch, classes], else mse."""
+    return LossSpec("cross_entropy", {"labels": "hard"}) if len(shape) == 2 else LossSpec("mse")
 
 
 def losses_of(
@@ -83,9 +84,9 @@ def losses_of(
     What is not needed for them leaves the draft. `end` gives the layer of an output, `stored` the word of a
     target. Raises as `_specs`.
     """
-    found = _specs(draft, terms)
-    words = [end(view) for _, view, _ in found]
-    targets = [None if target is None else stored(target) for _, _, target in found]
+    specs = _specs(draft, terms)
+    words = [end(view) for _, view, _ in specs]
+    targets = [None if target is None else stored(target) for _, _, target in specs]
     draft.without_unused(*words, *(word for word in targets if word is not None))
     read = {word for layer in draft.layers for word in layer.inputs or ()}
     labels = [word for word in dict.fromkeys(targets) if word in draft.inputs and word not in read]
@@ -99,7 +100,7 @@ def losses_of(
             target=None if target in names else target,
             label=names.get(target) if target is not None else None,
         )
-        for (spec, _, _), word, target in zip(found, words, targets, strict=True)
+        for (spec, _, _), word, target in zip(specs, words, targets, strict=True)
     ]
     return losses, {str(word): name for word, name in names.items()}
 

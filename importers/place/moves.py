@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -13,11 +14,47 @@ from importers.graph.arranging import Site, in_order, places_of, sample_word, un
 from importers.graph.draft import CannotTakeError, elements
 from importers.graph.views import BATCH, View
 from importers.graph.weights import Constant
-from importers.place.cutting import sliced, split
 from importers.place.pairs import as_view, common_shape, wider
 
 MOST_PIECES = 64
 """Slices that one gather, or one slice with a step, may become."""
+
+
+def sliced(site: Site, view: View, dim: int, start: int, stop: int, *, suffix: str = "") -> View:
+    """Elements [start, stop) of a dimension: a slice layer on the tensor as it is stored."""
+    if (start, stop) == (0, view.shape[dim]):
+        return view
+    if BATCH in view.dims[dim]:
+        raise CannotTakeError("cuts the batch", "samples are never told apart")
+    if not start < stop:
+        raise CannotTakeError("takes nothing", "a slice of one element or more")
+    view, piece, word = _whole_piece(site, view, dim)
+    made = site.layer("slice", (word,), {"axis": piece - 1, "start": start, "stop": stop}, suffix=suffix)
+    return _part(view, made, piece, stop - start)
+
+
+def split(site: Site, view: View, dim: int, sizes: Sequence[int]) -> list[View]:
+    """All parts of a dimension, of these sizes, by one layer."""
+    view, piece, word = _whole_piece(site, view, dim)
+    options = {"axis": piece - 1, "sizes": list(sizes)}
+    made = site.draft.layer("split", site.name, (word,), options, where=site.where)
+    return [_part(view, part, piece, size) for part, size in zip(made, sizes, strict=True)]
+
+
+def _whole_piece(site: Site, view: View, dim: int) -> tuple[View, int, str]:
+    """The view with one piece as this dimension, the piece, and a word stored piece by piece."""
+    if len(view.dims[dim]) != 1:
+        view = in_order(site, view)
+    (piece,) = view.dims[dim]
+    word = site.stored(view, [(item,) for item in range(1, len(view.pieces))])
+    return view, piece, word
+
+
+def _part(view: View, made: View, piece: int, size: int) -> View:
+    """A tensor just made that has `size` elements of a piece."""
+    pieces = (*view.pieces[:piece], size, *view.pieces[piece + 1 :])
+    kept = replace(view, word=made.word, stored=made.stored, pieces=pieces)
+    return kept.without_piece(piece) if size == 1 else kept
 
 
 def target_shape(shape: Sequence[int], wanted: Sequence[int], *, zero_is_zero: bool) -> tuple[int, ...]:
@@ -29,8 +66,8 @@ def target_shape(shape: Sequence[int], wanted: Sequence[int], *, zero_is_zero: b
                 raise CannotTakeError(f"cannot reshape {list(shape)} to {list(wanted)}", "as many elements")
             sizes[index] = shape[index]
     if sizes.count(-1) == 1:
-        known = prod(size for size in sizes if size != -1)
-        sizes[sizes.index(-1)] = prod(shape) // known if known else 0
+        rest = prod(size for size in sizes if size != -1)
+        sizes[sizes.index(-1)] = prod(shape) // rest if rest else 0
     if prod(sizes) != prod(shape) or min(sizes, default=1) < 1:
         raise CannotTakeError(f"cannot reshape {list(shape)} to {list(wanted)}", "as many elements")
     return tuple(sizes)
@@ -83,9 +120,9 @@ def chosen(site: Site, view: View, dim: int, taken: Sequence[int], suffix: str =
         raise CannotTakeError(f"takes {len(runs)} separate pieces", f"at most {MOST_PIECES}")
     parts = []
     for number, run in enumerate(runs):
-        own = f"{suffix}_{number}" if number else suffix
-        part = sliced(site, view, dim, min(run), max(run) + 1, suffix=own)
-        parts.append(turned(site, part, (dim,), suffix=f"{own}_turned") if run[0] > run[-1] else part)
+        ending = f"{suffix}_{number}" if number else suffix
+        part = sliced(site, view, dim, min(run), max(run) + 1, suffix=ending)
+        parts.append(turned(site, part, (dim,), suffix=f"{ending}_turned") if run[0] > run[-1] else part)
     return parts[0] if len(parts) == 1 else joined(site, parts, dim)
 
 
@@ -131,12 +168,12 @@ def joined(site: Site, items: Sequence[View], dim: int, *, suffix: str = "") -> 
     for item in items:
         if len(item.dims) != rank:
             raise CannotTakeError("joins tensors of different rank", "Unsqueeze before it")
-        word, own = sample_word(site, item)
-        if own != batch_dim:
+        word, batch_place = sample_word(site, item)
+        if batch_place != batch_dim:
             shape = site.draft.tensors[word].shape
             if batch_dim is not None:
                 shape = (shape[0], *(size for index, size in enumerate(shape[1:]) if index != batch_dim))
-            word = site.draft.reshaped(word, shape, site.name, site.where)
+            word = site.reshaped(word, shape)
         words.append(word)
     axis = places_of(rank, batch_dim).index(dim)
     return under(site.layer("concat", tuple(words), {"axis": axis}, suffix=suffix), batch_dim, rank)
@@ -161,7 +198,7 @@ def _class_token(site: Site, items: Sequence[Any], dim: int) -> View | None:
         return None
     if (token.value != token.value[:1]).any():
         return None
-    word = site.draft.reshaped(in_order(site, rest).word, rest.shape, site.name, site.where)
+    word = site.reshaped(in_order(site, rest).word, rest.shape)
     return site.layer("class_token", (word,), {}, {"w": token.moved(lambda array: array[0, 0])})
 
 
@@ -240,7 +277,7 @@ def where(site: Site, mask: Any, left: Any, right: Any) -> View:
         views = [in_order(site, view) for view in views]
     if len({(view.pieces, view.dims) for view in views}) > 1:
         raise CannotTakeError("operands with the batch in different places", "the batch in front of both")
-    words = [site.draft.reshaped(view.word, views[0].stored, site.name, site.where) for view in views]
+    words = [site.reshaped(view.word, views[0].stored) for view in views]
     made = site.layer("where", words)
     return View(made.word, made.stored, views[0].pieces, views[0].dims)
 

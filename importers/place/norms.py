@@ -17,14 +17,6 @@ Weights = Mapping[str, Constant | None]
 """By role; None where the norm has none."""
 
 
-def row_options(given: Mapping[str, object], eps: float, count: int) -> dict[str, Any]:
-    """Options of a norm of the last `count` dimensions, of these weights and biases."""
-    options: dict[str, Any] = {"eps": eps, "affine": given.get("w") is not None, "axes": count}
-    if options["affine"] and given.get("b", given) is None:
-        options["bias"] = False
-    return options
-
-
 def channel_norm(
     site: Site, kind: str, view: View, given: Weights, eps: float, options: Mapping[str, Any]
 ) -> View:
@@ -51,6 +43,9 @@ def row_norm(site: Site, kind: str, view: View, given: Weights, eps: float, coun
         raise CannotTakeError("normalises over samples", "dimensions behind the batch")
     leading = elements(view.shape[:axis]) // view.batch
     shape: Shape = (view.batch, *((leading,) if leading > 1 else ()), *view.shape[axis:])
-    word = site.draft.reshaped(view.word, shape, site.name, site.where)
-    made = site.layer(kind, (word,), row_options(given, eps, count), given)
+    word = site.reshaped(view.word, shape)
+    options: dict[str, Any] = {"eps": eps, "affine": given.get("w") is not None, "axes": count}
+    if options["affine"] and given.get("b", given) is None:
+        options["bias"] = False
+    made = site.layer(kind, (word,), options, given)
     return View(made.word, made.stored, view.pieces, view.dims)

@@ -12,6 +12,7 @@ import numpy as np
 from importers.graph.arranging import Site, in_order, under
 from importers.graph.draft import CHECKED, CannotTakeError, elements
 from importers.graph.node import meant
+from importers.graph.terms import Terms
 from importers.graph.views import Shape, View
 from importers.graph.weights import Constant
 from importers.ops import POWERS
@@ -57,7 +58,7 @@ def two_operands(site: Site, kind: str, left: View, right: View, *, suffix: str 
     """An elementwise layer of two tensors, repeated to each other's shape where they differ."""
     rank = len(common_shape(left.shape, right.shape))
     if (left.pieces, left.dims) == (right.pieces, right.dims):
-        other = site.draft.reshaped(right.word, left.stored, site.name, site.where)
+        other = site.reshaped(right.word, left.stored)
         made = site.layer(kind, (left.word, other), suffix=suffix)
         return View(made.word, made.stored, left.pieces, left.dims)
     left, right = (in_order(site, wider(view, rank)) for view in (left, right))
@@ -72,10 +73,7 @@ def two_operands(site: Site, kind: str, left: View, right: View, *, suffix: str 
         raise CannotTakeError("operands with the batch in different dimensions", "the batch in front")
     batch_dim = next(iter(places), None)
     shapes = [_sample(view, batch_dim) for view in (left, right)]
-    words = [
-        site.draft.reshaped(view.word, own, site.name, site.where)
-        for view, own in zip((left, right), shapes, strict=True)
-    ]
+    words = [site.reshaped(view.word, shape) for view, shape in zip((left, right), shapes, strict=True)]
     return under(_of_words(site, kind, words, shapes, suffix), batch_dim, rank)
 
 
@@ -88,9 +86,9 @@ def _of_words(site: Site, kind: str, words: Sequence[str], shapes: Sequence[Shap
     whole = np.broadcast_shapes(*shapes)
     wide = [
         word
-        if own == whole
+        if shape == whole
         else site.layer("expand", (word,), {"shape": list(whole[1:])}, suffix=f"{suffix}_expand").word
-        for word, own in zip(words, shapes, strict=True)
+        for word, shape in zip(words, shapes, strict=True)
     ]
     return site.layer(kind, wide, suffix=suffix)
 
@@ -101,14 +99,15 @@ def with_constant(
     """A tensor and a constant or parameter, which becomes a layer; `turned`: the constant first."""
     rank = len(common_shape(view.shape, constant.shape))
     view = in_order(site, wider(view, rank))
-    own, batch_dim = _per_sample(constant, view)
+    sizes, batch_dim = _per_sample(constant, view)
     sample = _sample(view, batch_dim)
-    if kind == "add" and own == sample[1:]:
-        word = site.draft.reshaped(view.word, sample, site.name, site.where)
-        weights = constant.moved(lambda array: array.reshape(own))
+    if kind == "add" and sizes == sample[1:]:
+        word = site.reshaped(view.word, sample)
+        weights = constant.moved(lambda array: array.reshape(sizes))
         return under(site.layer("position", (word,), {}, {"w": weights}, suffix=suffix), batch_dim, rank)
-    word = site.draft.reshaped(view.word, sample, site.name, site.where)
-    held = _parameter(site, constant, own, suffix=f"{suffix}_{_short_name(site, constant)}")
+    word = site.reshaped(view.word, sample)
+    name = site.draft.weights.given(constant).source.rpartition(".")[2] or "constant"
+    held = _parameter(site, constant, sizes, suffix=f"{suffix}_{name}")
     words, shapes = [word, held.word], [sample, held.stored]
     if turned and kind in ("subtract", "divide"):
         words, shapes = words[::-1], shapes[::-1]
@@ -123,14 +122,10 @@ def _per_sample(constant: Constant, like: View) -> tuple[Shape, int | None]:
     shape = (1,) * (len(like.dims) - len(constant.shape)) + constant.shape
     if like.batch == 1 and batch_dim is not None and shape[batch_dim] != 1:
         batch_dim = None  # a single sample: dimensions of size 1 are all alike
-    own = tuple(size for index, size in enumerate(shape) if index != batch_dim)
-    if elements(own) != constant.value.size:
+    sizes = tuple(size for index, size in enumerate(shape) if index != batch_dim)
+    if elements(sizes) != constant.value.size:
         raise CannotTakeError("a constant that differs from sample to sample", "one that is the same for all")
-    return own, batch_dim
-
-
-def _short_name(site: Site, constant: Constant) -> str:
-    return site.draft.weights.given(constant).source.rpartition(".")[2] or "constant"
+    return sizes, batch_dim
 
 
 def _parameter(site: Site, constant: Constant, shape: Sequence[int], *, suffix: str) -> View:
@@ -140,14 +135,14 @@ def _parameter(site: Site, constant: Constant, shape: Sequence[int], *, suffix: 
     return site.layer("parameter", (site.draft.first_input,), {"shape": sizes}, {"w": weights}, suffix=suffix)
 
 
-def as_view(site: Site, found: Any, like: View, suffix: str = "_constant") -> View:
+def as_view(site: Site, operand: Any, like: View, suffix: str = "_constant") -> View:
     """An operand as an activation; a constant is the same for every sample of `like`."""
-    if isinstance(found, View):
-        return found
-    like = wider(like, len(found.shape))
-    own, batch_dim = _per_sample(found, like)
-    made = _parameter(site, found, own, suffix=suffix)
-    return under(made, batch_dim, len(like.dims)) if own else replace(made, dims=made.dims[:1])
+    if isinstance(operand, View):
+        return operand
+    like = wider(like, len(operand.shape))
+    sizes, batch_dim = _per_sample(operand, like)
+    made = _parameter(site, operand, sizes, suffix=suffix)
+    return under(made, batch_dim, len(like.dims)) if sizes else replace(made, dims=made.dims[:1])
 
 
 # By the rules of arithmetic. An operand is a view, a constant or a number.
@@ -157,7 +152,7 @@ def number_of(item: Any) -> float | None:
     """An operand that is one number, the same throughout."""
     if isinstance(item, Constant):
         return None if item.number is None else meant(item.number)
-    return None if item is None or isinstance(item, View) else float(item)
+    return None if item is None or isinstance(item, (View, Terms)) else float(item)
 
 
 def _number_beside(item: Any, view: Any) -> float | None:
@@ -237,13 +232,15 @@ def quotient(site: Site, left: Any, right: Any) -> View:
     return pair(site, "multiply", left, Constant(np.asarray(1 / value, np.float32)))
 
 
+def power_of(exponent: float) -> tuple[str, dict[str, float]]:
+    """The layer for a power, and its options."""
+    return (POWERS[exponent], {}) if exponent in POWERS else ("power", {"exponent": float(exponent)})
+
+
 def power(site: Site, view: View, exponent: float) -> View:
     """Elements to the power of a number."""
-    if exponent == 1:
-        return view
-    if exponent in POWERS:
-        return applied(site, POWERS[exponent], view)
-    return applied(site, "power", view, {"exponent": float(exponent)})
+    kind, options = power_of(exponent)
+    return view if exponent == 1 else applied(site, kind, view, options)
 
 
 LEAST = float(np.finfo(np.float32).tiny)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 from importers.graph.arranging import Site, fresh, image
@@ -53,13 +54,11 @@ def pooled(site: Site, kind: str, view: View, options: Mapping[str, Any], rank: 
     return fresh(made, (*made.stored[:2], *made.stored[-rank:]))
 
 
-def power_pooled(
-    site: Site, view: View, found: Window, sizes: Sequence[int], order: float, *, ceil: bool
-) -> View:
+def power_pooled(site: Site, view: View, window: Window, options: Mapping[str, Any], order: float) -> View:
     """(sum of abs(x)^order)^(1 / order) over windows: their mean, times the elements of a window."""
     powers = power(site, applied(site, "absolute", view, suffix="_size"), order)
-    mean = pooled(site, "avg_pool2d", powers, pool_options(found, sizes, ceil=ceil), len(sizes))
-    return root(site, scaled(site, mean, found.kernel[0] * found.kernel[1], suffix="_sum"), order)
+    mean = pooled(site, "avg_pool2d", powers, options, len(view.dims) - 2)
+    return root(site, scaled(site, mean, prod(window.kernel), suffix="_sum"), order)
 
 
 def averaged_image(site: Site, view: View, rank: int, *, keep: bool = True) -> View:

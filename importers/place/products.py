@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from importers.graph.draft import CannotTakeError
 from importers.graph.views import BATCH, Shape, View
 from importers.graph.weights import Constant
 from importers.place.convolution import biased
-from importers.place.pairs import total
+from importers.place.pairs import total, wider
 
 
 def linear(site: Site, view: View, weight: Constant, bias: Constant | None, *, suffix: str = "") -> View:
@@ -75,7 +74,7 @@ def product(site: Site, left: View, right: View, *, as_stored: bool = False, suf
     wherever its columns lie before its rows.
     """
     lead = max(len(left.dims), len(right.dims)) - 2
-    left, right = _wide(left, lead + 2), _wide(right, lead + 2)
+    left, right = wider(left, lead + 2), wider(right, lead + 2)
     for view in (left, right):
         if any(BATCH in dim for dim in view.dims[-2:]) and view.batch > 1:
             raise CannotTakeError("a product that mixes samples", "the batch among the leading dimensions")
@@ -84,26 +83,19 @@ def product(site: Site, left: View, right: View, *, as_stored: bool = False, suf
         left, right = _aligned(site, left, right)
     # Leading dimensions without those that count samples, which both have in the same place.
     pieces = [[piece for dim in view.dims[:-2] for piece in dim if piece != BATCH] for view in (left, right)]
-    turned = _lies(right, pieces[1], right.dims[-2], right.dims[-1]) > _lies(
-        right, pieces[1], right.dims[-1], right.dims[-2]
-    )
+    straight, across = ([*pieces[1], *first, *then] for first, then in (right.dims[-2:], right.dims[:-3:-1]))
+    turned = straight != sorted(straight) and across == sorted(across)
     if as_stored:
         turned = len(right.dims[-1]) == len(right.dims[-2]) == 1 and right.dims[-1] < right.dims[-2]
     last = (right.dims[-1], right.dims[-2]) if turned else (right.dims[-2], right.dims[-1])
     words = []
-    for view, own, matrix in ((left, pieces[0], left.dims[-2:]), (right, pieces[1], last)):
-        word = site.draft.stored(view, [*([own] if own else []), *matrix], site.name, site.where)
-        leading = ((view.size(own),) if own else ()) if same else _lead_sizes(view)
+    for view, outer, matrix in ((left, pieces[0], left.dims[-2:]), (right, pieces[1], last)):
+        word = site.stored(view, [*([outer] if outer else []), *matrix])
+        leading = ((view.size(outer),) if outer else ()) if same else _lead_sizes(view)
         shape = (view.batch, *leading, *(view.size(dim) for dim in matrix))
-        words.append(site.draft.reshaped(word, shape, site.name, site.where))
+        words.append(site.reshaped(word, shape))
     made = site.layer("matmul", words, {"transpose_b": turned}, suffix=suffix)
     return _seen(made, left, right, same=same)
-
-
-def _wide(view: View, rank: int) -> View:
-    while len(view.dims) < rank:
-        view = view.with_dim(0)
-    return view
 
 
 def _leading(view: View) -> list[tuple[int, ...]]:
@@ -126,20 +118,14 @@ def _lead_sizes(view: View) -> Shape:
 
 def _aligned(site: Site, left: View, right: View) -> tuple[View, View]:
     """Both in the order they are seen; the batch, if any, must be a dimension of its own and the same."""
-    found = []
+    aligned = []
     for view in (left, right):
         if view.batch > 1 and (view.batch_dim is None or not view.samples_only(view.batch_dim)):
             raise CannotTakeError("leading dimensions with samples merged into them", "the batch in front")
-        found.append(in_order(site, view) if any(len(dim) > 1 for dim in view.dims[:-2]) else view)
-    if _batch_place(found[0]) != _batch_place(found[1]):
+        aligned.append(in_order(site, view) if any(len(dim) > 1 for dim in view.dims[:-2]) else view)
+    if _batch_place(aligned[0]) != _batch_place(aligned[1]):
         raise CannotTakeError("operands with the batch in different dimensions", "the batch in front")
-    return found[0], found[1]
-
-
-def _lies(view: View, lead: Sequence[int], first: Sequence[int], second: Sequence[int]) -> int:
-    """How many transposes this order of the pieces needs: 0 or 1."""
-    flat = [*lead, *first, *second]
-    return int(flat != sorted(flat))
+    return aligned[0], aligned[1]
 
 
 def _seen(made: View, left: View, right: View, *, same: bool) -> View:

@@ -13,7 +13,7 @@ from importers.graph.draft import CannotTakeError
 from importers.graph.views import View
 from importers.graph.weights import Constant
 from importers.ops import GATES
-from importers.place.cutting import sliced
+from importers.place.moves import sliced
 
 
 def regated(kind: str, array: Any, *, back: bool = False) -> Any:
@@ -31,19 +31,19 @@ def sequence(site: Site, view: View, batch_dim: int, nearest: str) -> str:
         raise CannotTakeError(f"its input {list(view.shape)} does not have the batch {place}", nearest)
     ordered = in_order(site, view.swapped(0, batch_dim))
     shape = (view.batch, view.shape[1 - batch_dim], view.shape[2])
-    return site.draft.reshaped(ordered.word, shape, site.name, site.where)
+    return site.reshaped(ordered.word, shape)
 
 
-def initial_state(site: Site, found: Any, hidden: int, batch: int, nearest: str) -> str | None:
+def initial_state(site: Site, given: Any, hidden: int, batch: int, nearest: str) -> str | None:
     """The word of an initial state [1, batch, hidden]; None for zeros, and where none is given."""
-    if isinstance(found, View):
-        state = in_order(site, found.without_dim(0))
+    if isinstance(given, View):
+        state = in_order(site, given.without_dim(0))
         if batch > 1 and (state.batch_dim != 0 or state.batch != batch):
             raise CannotTakeError(
                 "an initial state without the batch", "a state of shape [layers, batch, hidden], or none"
             )
-        return site.draft.reshaped(state.word, (batch, hidden), site.name, site.where)
-    if isinstance(found, Constant) and found.value.any():  # zeros are nobody's weight
+        return site.reshaped(state.word, (batch, hidden))
+    if isinstance(given, Constant) and given.value.any():  # zeros are nobody's weight
         raise CannotTakeError("an initial state that is neither zeros nor computed", nearest)
     return None
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from importers.graph.torch_capture import Aside
 from importers.graph.views import View
 from importers.graph.weights import Constant
 from importers.ops import ALONE, REDUCTIONS, RELATIONS, SELU, by_aten
-from importers.place.cutting import sliced
 from importers.place.elements import (
     above,
     celu,
@@ -29,7 +28,7 @@ from importers.place.elements import (
     sloped,
     softmax,
 )
-from importers.place.moves import where
+from importers.place.moves import sliced, where
 from importers.place.pairs import (
     applied,
     difference,
@@ -58,12 +57,7 @@ _REDUCTIONS = by_aten(REDUCTIONS)
 def _alone(node: Node) -> View:
     op = _ALONE[node.op]
     numbers = {item.option: node[item.aten] for item in op.numbers}
-    return applied(node, op.ours, node.view("self"), {**op.options, **numbers})
-
-
-def _gelu(node: Node) -> View:
-    form = {"none": "erf", "tanh": "tanh"}[node["approximate"]]
-    return applied(node, "gelu", node.view("self"), {"form": form})
+    return applied(node, op.ours, node.x, {**op.options, **numbers})
 
 
 def _elu(node: Node) -> View:
@@ -78,11 +72,7 @@ def _clamp(node: Node) -> View:
     if None in options.values():
         raise CannotTakeError("bounds that are tensors", "numbers as bounds, or maximum and minimum")
     kind = "relu" if options == {"low": 0.0} else "clip"
-    return applied(node, kind, node.view("self"), options if kind == "clip" else {})
-
-
-def _rsqrt(node: Node) -> View:
-    return applied(node, "reciprocal", applied(node, "square_root", node.view("self")), suffix="_inverse")
+    return applied(node, kind, node.x, options if kind == "clip" else {})
 
 
 def _pow(node: Node) -> View:
@@ -93,15 +83,14 @@ def _pow(node: Node) -> View:
 
 
 def _dropout(node: Node) -> Any:
-    view = node.view("input")
-    made = applied(node, "dropout", view, {"p": node["p"]}) if node.get("train", True) and node["p"] else view
+    drops = node.get("train", True) and node["p"]
+    made = applied(node, "dropout", node.x, {"p": node["p"]}) if drops else node.x
     return [made, Aside()] if node.several else made
 
 
 def _prelu(node: Node) -> View:
-    view, slope = node.view("self"), node.needed("weight")
-    ones = (1,) * (len(view.dims) - 2)
-    return sloped(node, view, slope.moved(lambda array: array.reshape(-1, *ones)))
+    ones = (1,) * (node.rank - 2)
+    return sloped(node, node.x, node.needed("weight").moved(lambda array: array.reshape(-1, *ones)))
 
 
 def _softplus(node: Node) -> View:
@@ -110,31 +99,22 @@ def _softplus(node: Node) -> View:
     beta = float(node["beta"])
     if beta == 0:
         raise CannotTakeError("a softplus of beta 0, which is infinite", "beta=1")
-    inner = scaled(node, node.view("self"), beta, suffix="_inner")
+    inner = scaled(node, node.x, beta, suffix="_inner")
     return scaled(node, applied(node, "softplus", inner), 1 / beta, suffix="_outer")
 
 
 def _log_sigmoid(node: Node) -> Any:
-    turned = scaled(node, node.view("self"), -1.0, suffix="_turned")
+    turned = scaled(node, node.x, -1.0, suffix="_turned")
     made = scaled(node, applied(node, "softplus", turned), -1.0, suffix="_log")
     return [made, Aside()] if node.several else made
 
 
 def _glu(node: Node) -> View:
-    view = node.view("self")
-    dim = node.axis(len(view.dims), key="dim")
-    half = view.shape[dim] // 2
-    value = sliced(node, view, dim, 0, half, suffix="_value")
-    gate = applied(node, "sigmoid", sliced(node, view, dim, half, 2 * half, suffix="_half"), suffix="_gate")
+    dim = node.dim()
+    half = node.x.shape[dim] // 2
+    value = sliced(node, node.x, dim, 0, half, suffix="_value")
+    gate = applied(node, "sigmoid", sliced(node, node.x, dim, half, 2 * half, suffix="_half"), suffix="_gate")
     return two_operands(node, "multiply", value, gate)
-
-
-def _threshold(node: Node) -> View:
-    return above(node, node.view("self"), float(node["threshold"]), float(node["value"]))
-
-
-def _shrink(node: Node) -> View:
-    return shrunk(node, node.view("self"), float(node["lambd"]), hard=node.op == "hardshrink")
 
 
 # Two operands
@@ -182,23 +162,16 @@ def _div(node: Node) -> View:
     return quotient(node, node["self"], node["other"])
 
 
-def _two(how: Callable[[Any, Any, Any], View]) -> Handler:
-    """A handler of two operands."""
-    return lambda node: how(node, node["self"], node["other"])
-
-
 def _largest(node: Node) -> Any:
     """Of two tensors; or over one dimension, with the places of the first ones, or over all."""
     kind = "maximum" if node.op.startswith("max") else "minimum"
     if "other" in node.arguments:
         return pair(node, kind, node["self"], node["other"])
-    view, kind = node.view("self"), f"reduce_{kind[:3]}"
-    if "dim" not in node.arguments:
-        return reduced(node, view, range(len(view.dims)), kind, keep=False)
     if 1 in node.used:
-        raise CannotTakeError(f"uses the places of the {kind.removeprefix('reduce_')}", "their values only")
-    keep = bool(node.get("keepdim"))
-    return [reduced(node, view, _dims(node, view), kind, keep=keep, options={"ties": "first"}), None]
+        raise CannotTakeError(f"uses the places of the {kind[:3]}", "their values only")
+    ties = {"ties": "first"} if "dim" in node.arguments else {}
+    made = _reduced(node, f"reduce_{kind[:3]}", options=ties)
+    return [made, None] if ties else made
 
 
 # Masks
@@ -232,7 +205,7 @@ def _masked_fill(node: Node) -> View:
     number = number_of(value)
     if not isinstance(mask, Constant) or number is None:
         raise CannotTakeError("a mask that is computed", "a mask that is a buffer or made of sizes")
-    return _masked(node, node.view("self"), mask.value, number)
+    return _masked(node, node.x, mask.value, number)
 
 
 def _masked(node: Node, view: View, mask: Any, value: float) -> View:
@@ -253,83 +226,78 @@ def _masked(node: Node, view: View, mask: Any, value: float) -> View:
 # Reductions
 
 
-def _dims(node: Node, view: View) -> list[int]:
-    asked = node.get("dim", [])
-    dims = asked if isinstance(asked, list) else [asked]
-    return sorted(dim % len(view.dims) for dim in dims) or list(range(len(view.dims)))
+def _dims(node: Node) -> list[int]:
+    return sorted(node.dims()) or list(range(node.rank))
 
 
-def _reduce(node: Node) -> View:
-    view = node.view("self")
-    keep = bool(node.get("keepdim"))
-    return reduced(node, view, _dims(node, view), _REDUCTIONS[node.op].ours, keep=keep)
+def _keep(node: Node) -> bool:
+    return bool(node.get("keepdim"))
+
+
+def _reduced(node: Node, kind: str, **more: Any) -> View:
+    return reduced(node, node.x, _dims(node), kind, keep=_keep(node), **more)
 
 
 def _norm(node: Node) -> View:
-    view, order = node.view("self"), node.get("ord", node.get("p", 2))
-    return norm(node, view, _dims(node, view), float(order), keep=bool(node.get("keepdim")))
-
-
-def _log_sum_exp(node: Node) -> View:
-    view = node.view("self")
-    return log_sum_exp(node, view, _dims(node, view), keep=bool(node["keepdim"]))
-
-
-def _cosine(node: Node) -> View:
-    left, right = node.view("x1"), node.view("x2")
-    return cosine(node, left, right, node.axis(len(left.dims), key="dim"), float(node["eps"]))
+    order = float(node.get("ord", node.get("p", 2)))
+    return norm(node, node.x, _dims(node), order, keep=_keep(node))
 
 
 def _variance(node: Node) -> View:
-    view = node.view("self")
-    dims = _dims(node, view)
-    count = elements([view.shape[dim] for dim in dims])
+    dims = _dims(node)
+    count = elements([node.x.shape[dim] for dim in dims])
     correction = node.get("correction", 1 if node.get("unbiased", True) else 0)
-    mean = reduced(node, view, dims, "reduce_mean", keep=True, suffix="_mean")
-    away = two_operands(node, "subtract", view, mean, suffix="_centred")
+    mean = reduced(node, node.x, dims, "reduce_mean", keep=True, suffix="_mean")
+    away = two_operands(node, "subtract", node.x, mean, suffix="_centred")
     square = applied(node, "square", away, suffix="_square")
-    biased = reduced(node, square, dims, "reduce_mean", keep=bool(node.get("keepdim")), suffix="_biased")
+    biased = reduced(node, square, dims, "reduce_mean", keep=_keep(node), suffix="_biased")
     biased = scaled(node, biased, count / (count - correction), suffix="_variance")
     return applied(node, "square_root", biased) if node.op == "std" else biased
 
 
 def _softmax(node: Node) -> View:
-    view, kind = node.view("self"), node.op.removeprefix("_")
-    dim = node.axis(len(view.dims), key="dim")
-    made = softmax(node, view, dim, kind=kind)
+    kind = node.op.removeprefix("_")
+    made = softmax(node, node.x, node.dim(), kind=kind)
     if kind == "log_softmax":
-        node.draft.log_probabilities[made.word] = view.shape[dim]
+        node.draft.log_probabilities[made.word] = node.x.shape[node.dim()]
     return made
 
 
 HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(_ALONE, _alone),
-    "gelu": _gelu,
+    "gelu": lambda node: applied(
+        node, "gelu", node.x, {"form": "tanh" if node["approximate"] == "tanh" else "erf"}
+    ),
     "elu": _elu,
     **dict.fromkeys(("hardtanh", "clamp", "clip", "clamp_min", "clamp_max"), _clamp),
-    "rsqrt": _rsqrt,
+    "rsqrt": lambda node: applied(
+        node, "reciprocal", applied(node, "square_root", node.x), suffix="_inverse"
+    ),
     "pow": _pow,
     **dict.fromkeys(("native_dropout", "dropout"), _dropout),
     "prelu": _prelu,
     "softplus": _softplus,
     **dict.fromkeys(("log_sigmoid", "log_sigmoid_forward"), _log_sigmoid),
-    "selu": lambda node: selu(node, node.view("self"), *SELU),
-    "celu": lambda node: celu(node, node.view("self"), float(node["alpha"])),
+    "selu": lambda node: selu(node, node.x, *SELU),
+    "celu": lambda node: celu(node, node.x, float(node["alpha"])),
     "glu": _glu,
-    "threshold": _threshold,
-    **dict.fromkeys(("hardshrink", "softshrink"), _shrink),
-    "sign": lambda node: sign(node, node.view("self")),
+    "threshold": lambda node: above(node, node.x, float(node["threshold"]), float(node["value"])),
+    **dict.fromkeys(
+        ("hardshrink", "softshrink"),
+        lambda node: shrunk(node, node.x, float(node["lambd"]), hard=node.op == "hardshrink"),
+    ),
+    "sign": lambda node: sign(node, node.x),
     **dict.fromkeys(("add", "sub", "rsub"), _add),
-    "mul": _two(times),
+    "mul": lambda node: times(node, node["self"], node["other"]),
     **dict.fromkeys(("div", "true_divide"), _div),
     **dict.fromkeys(("maximum", "max", "minimum", "min"), _largest),
     **dict.fromkeys(_RELATIONS, _compare),
     "where": _where,
     "masked_fill": _masked_fill,
-    **dict.fromkeys(_REDUCTIONS, _reduce),
+    **dict.fromkeys(_REDUCTIONS, lambda node: _reduced(node, _REDUCTIONS[node.op].ours)),
     **dict.fromkeys(("norm", "linalg_vector_norm"), _norm),
-    "logsumexp": _log_sum_exp,
-    "cosine_similarity": _cosine,
+    "logsumexp": lambda node: log_sum_exp(node, node.x, _dims(node), keep=_keep(node)),
+    "cosine_similarity": lambda node: cosine(node, node.x, node.view("x2"), node.dim(), float(node["eps"])),
     **dict.fromkeys(("var", "std"), _variance),
     **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax"), _softmax),
 }

@@ -14,9 +14,16 @@ from importers.graph.node import Handler, Node
 from importers.graph.torch_capture import Aside
 from importers.graph.views import View
 from importers.graph.weights import Constant
-from importers.place.convolution import convolution, folded, transposed_convolution, unfolded, window
-from importers.place.cutting import sliced
-from importers.place.moves import joined
+from importers.place.convolution import (
+    Window,
+    convolution,
+    each,
+    folded,
+    transposed_convolution,
+    unfolded,
+    window,
+)
+from importers.place.moves import joined, sliced
 from importers.place.norms import channel_norm, row_norm
 from importers.place.pairs import applied
 from importers.place.pooling import averaged_image, interpolated, pool_options, pooled
@@ -24,39 +31,29 @@ from importers.place.products import linear, looked_up
 from importers.place.recurrences import initial_state, last_state, recurrent, sequence
 
 
-def _each(given: Any, rank: int) -> list[int]:
-    """A number for each direction."""
-    values = list(given) if isinstance(given, (list, tuple)) else [given]
-    return values * rank if len(values) == 1 else values
-
-
-def _window(node: Node, sizes: Sequence[int], kernel: Sequence[int], stride: Any) -> Any:
+def _window(node: Node, kernel: Sequence[int], stride: Any) -> Window:
     rank, padding = len(kernel), node.get("padding", 0)
     automatic = {"same": "SAME_UPPER", "valid": "VALID"}.get(padding, "") if isinstance(padding, str) else ""
-    pads = _each(0 if automatic else padding, rank)
-    dilation = _each(node.get("dilation", 1), rank)
-    return window(kernel, _each(stride, rank), dilation, [*pads, *pads], automatic, sizes)
+    pads = each(0 if automatic else padding, rank)
+    dilation = each(node.get("dilation", 1), rank)
+    return window(kernel, each(stride, rank), dilation, [*pads, *pads], automatic, node.x.shape[2:])
 
 
 def _convolution(node: Node) -> View:
-    view, weight, bias = node.view("input"), node.needed("weight"), node.constant("bias")
+    weight, bias = node.needed("weight"), node.constant("bias")
     kernel = weight.shape[2:]
     if len(kernel) not in (1, 2) or node.get("transposed"):
         raise CannotTakeError(f"a convolution of {len(kernel)} dimensions", "conv2d")
-    over = _window(node, view.shape[2:], kernel, node["stride"])
-    return convolution(node, view, weight, bias, over, node["groups"])
+    over = _window(node, kernel, node["stride"])
+    return convolution(node, node.x, weight, bias, over, node["groups"])
 
 
 def _conv_transpose(node: Node) -> View:
-    view, weight, bias = node.view("input"), node.needed("weight"), node.constant("bias")
+    weight, bias = node.needed("weight"), node.constant("bias")
     kernel = weight.shape[2:]
-    over = _window(node, view.shape[2:], kernel, node["stride"])
-    padding = _each(node["output_padding"], len(kernel))
-    return transposed_convolution(node, view, weight, bias, over, node["groups"], padding)
-
-
-def _linear(node: Node) -> View:
-    return linear(node, node.view("input"), node.needed("weight"), node.constant("bias"))
+    over = _window(node, kernel, node["stride"])
+    padding = each(node["output_padding"], len(kernel))
+    return transposed_convolution(node, node.x, weight, bias, over, node["groups"], padding)
 
 
 def _addmm(node: Node) -> View:
@@ -90,7 +87,7 @@ def _batch_norm(node: Node) -> list[Any]:
             "no statistics to normalise with", "track_running_stats=True, or module.train()"
         )
     options = {"momentum": node["momentum"]} if training else {"fixed_statistics": True}
-    made = channel_norm(node, "batch_norm", node.view("input"), given, node["eps"], options)
+    made = channel_norm(node, "batch_norm", node.x, given, node["eps"], options)
     return [made, *[Aside()] * (len(node.shapes) - 1)]
 
 
@@ -100,17 +97,17 @@ def _instance_norm(node: Node) -> View:
         options["fixed_statistics"] = True
     elif given["running_mean"] is not None:
         options |= {"running": True, "momentum": node["momentum"]}
-    return channel_norm(node, "instance_norm", node.view("input"), given, node["eps"], options)
+    return channel_norm(node, "instance_norm", node.x, given, node["eps"], options)
 
 
 def _group_norm(node: Node) -> View:
     options = {"groups": node["num_groups"]}
-    return channel_norm(node, "group_norm", node.view("input"), _roles(node), node["eps"], options)
+    return channel_norm(node, "group_norm", node.x, _roles(node), node["eps"], options)
 
 
 def _row_norm(node: Node) -> View:
     eps, count = node.get("eps", 2.0**-23), len(node["normalized_shape"])
-    return row_norm(node, node.op, node.view("input"), _roles(node), eps, count)
+    return row_norm(node, node.op, node.x, _roles(node), eps, count)
 
 
 # Pooling
@@ -121,35 +118,32 @@ def _pool(node: Node) -> Any:
     kind = "max_pool2d" if node.op.startswith("max") else "avg_pool2d"
     if node.get("divisor_override"):
         raise CannotTakeError("a divisor of its own", "divisor_override=None")
+    kernel = each(node["kernel_size"], len(node.shape) - 2)
+    over = _window(node, kernel, node.get("stride") or kernel)
+    return _pooled(node, kind, over, ceil=bool(node.get("ceil_mode")), counted=node.get("count_include_pad"))
+
+
+def _pooled(node: Node, kind: str, over: Window, *, ceil: bool = False, counted: bool | None = None) -> Any:
     if 1 in node.used:
         raise CannotTakeError("its places are used", "return_indices=False")
-    view = node.view("self")
-    rank = len(node.shape) - 2
-    kernel = _each(node["kernel_size"], rank)
-    over = _window(node, view.shape[2:], kernel, node.get("stride") or kernel)
-    ceil, counted = bool(node.get("ceil_mode")), node.get("count_include_pad")
-    made = pooled(node, kind, view, pool_options(over, view.shape[2:], ceil=ceil, counted=counted), rank)
+    options = pool_options(over, node.x.shape[2:], ceil=ceil, counted=counted)
+    made = pooled(node, kind, node.x, options, len(node.shape) - 2)
     return [made, None] if node.several else made
 
 
 def _adaptive(node: Node) -> Any:
-    view, kind = node.view("self"), "max_pool2d" if "max" in node.op else "avg_pool2d"
-    rank = len(view.dims) - 2
-    outputs, sizes = node.shape[2:], view.shape[2:]
-    if 1 in node.used:
-        raise CannotTakeError("its places are used", "return_indices=False")
+    kind, rank = "max_pool2d" if "max" in node.op else "avg_pool2d", node.rank - 2
+    outputs, sizes = node.shape[2:], node.x.shape[2:]
     if kind == "avg_pool2d" and outputs == sizes:
-        return view
+        return node.x
     if kind == "avg_pool2d" and set(outputs) == {1}:
-        return averaged_image(node, view, rank)
+        return averaged_image(node, node.x, rank)
     if any(size % output for size, output in zip(sizes, outputs, strict=True)):
         raise CannotTakeError(
             f"windows of unequal size: {list(sizes)} to {list(outputs)}", f"sizes that {list(outputs)} divide"
         )
     kernel = [size // output for size, output in zip(sizes, outputs, strict=True)]
-    over = window(kernel, kernel, [1] * rank, [0] * (2 * rank))
-    made = pooled(node, kind, view, pool_options(over, sizes, ceil=False), rank)
-    return [made, None] if node.several else made
+    return _pooled(node, kind, window(kernel, kernel, [1] * rank, [0] * (2 * rank)))
 
 
 def _upsample(node: Node) -> View:
@@ -157,27 +151,25 @@ def _upsample(node: Node) -> View:
         raise CannotTakeError("align_corners", "align_corners=False")
     if "exact" in node.op:
         raise CannotTakeError("nearest-exact", "mode='nearest'")
-    view = node.view("input" if "input" in node.arguments else "self")
     scales = node.get("scale_factors")
-    if scales and any(size * scale % 1 for size, scale in zip(view.shape[2:], scales, strict=True)):
+    if scales and any(size * scale % 1 for size, scale in zip(node.x.shape[2:], scales, strict=True)):
         raise CannotTakeError(f"scales {scales} that do not give whole sizes", "size=")
-    return interpolated(node, view, node.shape[2:], "bilinear" if "bilinear" in node.op else "nearest")
+    return interpolated(node, node.x, node.shape[2:], "bilinear" if "bilinear" in node.op else "nearest")
 
 
 def _windows(node: Node) -> View:
     """im2col and col2im, with the same padding on both sides."""
-    view, kernel = node.view("self"), node["kernel_size"]
-    over = window(kernel, node["stride"], node["dilation"], [*node["padding"], *node["padding"]])
+    over = _window(node, node["kernel_size"], node["stride"])
     if node.op == "im2col":
-        return unfolded(node, view, over)
-    return folded(node, view, tuple(node["output_size"]), over)
+        return unfolded(node, node.x, over)
+    return folded(node, node.x, tuple(node["output_size"]), over)
 
 
 # Recurrent layers
 
 
 def _recurrent(node: Node) -> list[Any]:
-    kind, view = node.op.removesuffix("_tanh"), node.view("input")
+    kind, view = node.op.removesuffix("_tanh"), node.x
     states = node["hx"] if kind == "lstm" else [node["hx"]]
     weights = [node.as_constant(item) for item in node["params"]]
     layers, each, ways = node["num_layers"], 4 if node["has_biases"] else 2, 1 + node["bidirectional"]
@@ -230,7 +222,7 @@ def _last(node: Node, made: Sequence[View], ways: int) -> View:
 HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(("conv1d", "conv2d", "convolution"), _convolution),
     **dict.fromkeys(("conv_transpose1d", "conv_transpose2d"), _conv_transpose),
-    "linear": _linear,
+    "linear": lambda node: linear(node, node.x, node.needed("weight"), node.constant("bias")),
     "addmm": _addmm,
     "embedding": _embedding,
     **dict.fromkeys(

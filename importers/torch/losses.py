@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from configs.errors import UnsupportedLayerError
 from configs.model_file import LossSpec
+from importers.place.losses import default_loss
 from importers.training_text import parse_loss
 from trainlib.registry import is_over_alignments, loss_primitive
 
@@ -19,21 +21,21 @@ _NAMES = {
     "bce": "BCELoss binary_cross_entropy",
     "bce_with_logits": "BCEWithLogitsLoss binary_cross_entropy_with_logits "
     "MultiLabelSoftMarginLoss multilabel_soft_margin_loss",
-    "cross_entropy": "CrossEntropyLoss cross_entropy",
+    "cross_entropy": "CrossEntropyLoss cross_entropy cross_entropy_loss",
     "hinge_embedding": "HingeEmbeddingLoss hinge_embedding_loss",
     "huber": "HuberLoss huber_loss",
     "kl_div": "KLDivLoss kl_div",
     "l1": "L1Loss l1_loss",
     "mse": "MSELoss mse_loss",
     "multi_margin": "MultiMarginLoss multi_margin_loss",
-    NEGATIVE_LOG: "NLLLoss nll_loss",
+    NEGATIVE_LOG: "NLLLoss nll_loss nll_loss_nd",
     "poisson_nll": "PoissonNLLLoss poisson_nll_loss",
     "smooth_l1": "SmoothL1Loss smooth_l1_loss",
     "soft_margin": "SoftMarginLoss soft_margin_loss",
 }
-"""Our loss -> its classes in torch.nn and functions in torch.nn.functional."""
+"""Our loss -> its classes in torch.nn, functions in torch.nn.functional, and ops of ATen."""
 
-_LOSSES = {name: ours for ours, names in _NAMES.items() for name in names.split()}
+LOSSES = {name: ours for ours, names in _NAMES.items() for name in names.split()}
 
 _THEIRS = {"class_weights": "weight", "element_weights": "weight"}
 """Our option -> theirs, where it has another name."""
@@ -51,10 +53,8 @@ def loss_of(torch: Any, given: Any, shape: Sequence[int]) -> LossSpec:
     The function may be a `functools.partial` that has its options. `shape` is that of the output: None is
     cross_entropy of class numbers for [batch, classes], else mse. Raises UnsupportedLayerError.
     """
-    if given is None and len(shape) == 2:
-        return LossSpec("cross_entropy", {"labels": "hard"}, "loss")
     if given is None:
-        return LossSpec("mse", {}, "loss")
+        return replace(default_loss(shape), where="loss")
     if isinstance(given, LossSpec):
         return given
     if isinstance(given, str):
@@ -67,16 +67,16 @@ def is_ours(torch: Any, given: Any) -> bool:
     if not callable(given):
         return True
     name, _ = _said(torch, given)
-    return name in _LOSSES or is_over_alignments(name)
+    return name in LOSSES or is_over_alignments(name)
 
 
 def spec_of(torch: Any, name: str, said: Mapping[str, Any], shape: Sequence[int]) -> LossSpec:
     """Our loss for the name of one of PyTorch and its options, of an output of this `shape`."""
     if is_over_alignments(name):
         loss_primitive(name, "loss")
-    if name not in _LOSSES:
+    if name not in LOSSES:
         raise _unknown(name)
-    kind = _LOSSES[name]
+    kind = LOSSES[name]
     schema = loss_primitive(kind).schema.model_fields
     options: dict[str, Any] = {"labels": "hard"} if kind == "cross_entropy" else {}
     for key, item in schema.items():
@@ -106,7 +106,7 @@ def _unknown(name: str) -> UnsupportedLayerError:
     return UnsupportedLayerError(
         f"there is no loss like {name}",
         where="loss",
-        cure=f"{', '.join(sorted(item for item in _LOSSES if item[0] < 'a'))}, or the name of one of ours",
+        cure=f"{', '.join(sorted(item for item in LOSSES if item[0] < 'a'))}, or the name of one of ours",
     )
 
 

@@ -9,28 +9,28 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from configs.dtypes import BY_NAME, FP32
 from configs.errors import InputError, UnsupportedLayerError
-from configs.model_file import InputSpec, LossSpec, ModelSpec
+from configs.model_file import LossSpec, ModelSpec
 from configs.suggest import suggestion
 from importers.extras import require_extra
+from importers.graph.arranging import Site, as_seen
 from importers.graph.draft import Draft, elements
 from importers.graph.node import Handler
 from importers.graph.terms import Term, Terms
 from importers.graph.torch_capture import capture
-from importers.graph.views import BATCH, View
+from importers.graph.views import View
 from importers.graph.weights import Given
-from importers.ops import NEAREST_ATEN
 from importers.place.losses import losses_of
 from importers.torch import elements as _elements
 from importers.torch import layers, moves, products, script_loss
 from importers.torch.losses import NEGATIVE_LOG, is_ours, loss_of
 from importers.torch.optimizers import TorchOptimizer, optimizer_of
 from importers.torch.script import Script
-from importers.torch.training import trained_names
 from trainlib.ir.numerics import rounded
 from trainlib.ir.steps import Array
 from trainlib.training.options import check_options
@@ -106,59 +106,60 @@ def from_torch(
         raise InputError(f"inputs of different batches: {text}", where=place, cure="as many samples of each")
     _refuse_averages(torch, module, place)
     dtype = _dtype(torch, module, inputs, place)
-    trained = trained_names(torch, module, optimizer)
+    trained = _trained(torch, module, optimizer)
     notes: list[str] = []
     script = None
     if is_ours(torch, loss):
-        draft, output = capture(torch, module, inputs, trained, place, dtype, HANDLERS, NEAREST_ATEN)
+        draft, output = capture(torch, module, inputs, trained, place, dtype, HANDLERS)
         assert isinstance(output, View)
         spec_of_loss = _of_log_probabilities(draft, output, loss_of(torch, loss, output.shape), notes)
-        draft.without_unused(_end(draft, output, place))
+        draft.without_unused(_end(draft, output))
         losses = [spec_of_loss]
     else:
         script = Script.of(module, loss, inputs, labels)
-        draft, output = capture(
-            torch,
-            script.around(module),
-            script.examples,
-            trained,
-            place,
-            dtype,
-            script_loss.handlers(HANDLERS),
-            NEAREST_ATEN,
-            script_loss.TAKEN_APART,
-        )
-        losses, label = _losses(draft, output, place)
-        script = script.with_label(label)
+        whole, handlers = script.around(module), script_loss.handlers(HANDLERS)
+        apart = script_loss.TAKEN_APART
+        draft, output = capture(torch, whole, script.examples, trained, place, dtype, handlers, apart)
+        if isinstance(output, View):  # of a single sample
+            output = Terms((Term("output", {}, output),))
+        losses, labels_of = losses_of(draft, output, partial(_end, draft), partial(_stored, draft))
+        script = script.with_label(next(iter(labels_of), None))
     shared = {"clip_norm": clip_norm, "clip_value": clip_value, "accumulate": accumulate, "average": average}
     taken = optimizer_of(torch, optimizer, module, draft.sources, lr_schedule, shared)
     if isinstance(optimizer, torch.optim.Optimizer) and optimizer.state:
         notes.append("the optimizer's moments are not taken over: they start at 0")
-    first, *more = _inputs(draft, place)
-    spec = ModelSpec(
-        name=title,
+    spec = draft.model(
+        title,
+        losses,
+        taken.spec(1) if isinstance(taken, TorchOptimizer) else taken,
+        lambda word: _classes(draft, word),
         description=f"{type(module).__name__}, {'training' if module.training else 'evaluation'} mode",
         source=f"captured from {place} by torch.export",
-        input_shape=first.shape,
-        dataset="random",
-        loss=losses[0],
-        optimizer=taken.spec(1) if isinstance(taken, TorchOptimizer) else taken,
-        batch=draft.tensors[first.name].shape[0],
-        layers=tuple(draft.layers),
-        where=place,
-        dtype=BY_NAME[dtype].word,
-        input_classes=first.classes,
-        input_name=first.name,
-        more_inputs=tuple(more),
-        more_losses=tuple(losses[1:]),
     )
     check_options(spec)
+    wide = ("running_mean", "running_var")
     values = {
-        tensor: rounded(value, BY_NAME[dtype] if value.dtype.kind == "f" and not _kept_wide(tensor) else FP32)
+        tensor: rounded(
+            value,
+            BY_NAME[dtype] if value.dtype.kind == "f" and not tensor.endswith(wide) else FP32,
+        )
         for tensor, value in draft.values.items()
     }
-    known = taken if isinstance(taken, TorchOptimizer) else None
-    return ImportedModel(spec, values, dict(draft.sources), tuple(notes), known, script)
+    of_torch = taken if isinstance(taken, TorchOptimizer) else None
+    return ImportedModel(spec, values, dict(draft.sources), tuple(notes), of_torch, script)
+
+
+def _trained(torch: Any, module: Any, optimizer: Any) -> frozenset[str]:
+    """Names of the parameters that are trained: those that require a gradient and that the optimizer has."""
+    named = {
+        name: parameter
+        for name, parameter in module.named_parameters(remove_duplicate=False)
+        if parameter.requires_grad
+    }
+    if isinstance(optimizer, torch.optim.Optimizer):
+        has = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        named = {name: parameter for name, parameter in named.items() if id(parameter) in has}
+    return frozenset(named)
 
 
 def _refuse_averages(torch: Any, module: Any, place: str) -> None:
@@ -171,10 +172,6 @@ def _refuse_averages(torch: Any, module: Any, place: str) -> None:
                 where=place,
                 cure="momentum=0.1, or module.eval()",
             )
-
-
-def _kept_wide(tensor: str) -> bool:
-    return tensor.rpartition(".")[2] in ("running_mean", "running_var")
 
 
 def _title(text: str) -> str:
@@ -211,63 +208,33 @@ def _of_log_probabilities(draft: Draft, output: View, loss: LossSpec, notes: lis
     return LossSpec("cross_entropy", {"labels": "hard", **loss.options}, loss.where)
 
 
-def _end(draft: Draft, output: View, place: str) -> str:
+def _end(draft: Draft, output: View) -> str:
     """The layer that gives what forward returns, as it returns it."""
-    word = _stored(draft, output, place)
+    word = _stored(draft, output)
     if "." in word or word in draft.inputs:
-        raise UnsupportedLayerError(
-            "forward returns what it is given, or a part of it", where=place, cure="a forward with a layer"
-        )
+        what = "forward returns what it is given, or a part of it"
+        raise UnsupportedLayerError(what, where=draft.where, cure="a forward with a layer")
     return word
 
 
-def _stored(draft: Draft, output: View, place: str) -> str:
+def _stored(draft: Draft, output: View) -> str:
     """The word of a tensor stored as it is seen, the batch in front."""
-    if output.batch_dim not in (0, None) or (output.batch_dim == 0 and output.dims[0] != (BATCH,)):
-        raise UnsupportedLayerError(
-            f"forward returns {list(output.shape)}, with the samples not in the first dimension",
-            where=place,
-            cure="batch first",
-        )
-    groups = [dim for dim in output.dims if dim and BATCH not in dim]
-    word = draft.stored(output, groups, "output")
-    shape = tuple(size for index, size in enumerate(output.shape) if index != output.batch_dim)
-    return draft.reshaped(word, (output.batch, *(shape or (1,))), "output")
+    if not output.batch_leads:
+        what = f"forward returns {list(output.shape)}, with the samples not in the first dimension"
+        raise UnsupportedLayerError(what, where=draft.where, cure="batch first")
+    return as_seen(Site(draft, "output", draft.where), output)
 
 
-def _losses(draft: Draft, output: View | Terms, place: str) -> tuple[list[LossSpec], str | None]:
-    """The losses that a script's loss is a sum of, and the input that is their first label."""
-    if isinstance(output, View):  # of a single sample
-        output = Terms((Term("output", {}, output),))
-    losses, labels = losses_of(
-        draft, output, lambda view: _end(draft, view, place), lambda view: _stored(draft, view, place)
-    )
-    return losses, next(iter(labels), None)
-
-
-def _inputs(draft: Draft, place: str) -> list[InputSpec]:
-    return [
-        InputSpec(word, draft.tensors[word].shape[1:], _classes(draft, word, place)) for word in draft.inputs
-    ]
-
-
-def _classes(draft: Draft, word: str, place: str) -> int:
-    """Of an integer input: the smallest table that is read by it; 0 for floats."""
-    if draft.tensors[word].dtype != "int32":
-        return 0
-    tables = [
-        int(layer.attributes["vocabulary"])
-        for layer in draft.layers
-        if layer.type == "embedding"
-        and (len(draft.inputs) == 1 or draft.root((layer.inputs or ("",))[0]) == word)
-    ]
-    if not tables:
+def _classes(draft: Draft, word: str) -> int:
+    """Of an input of integers, which a table has to read."""
+    rows = draft.smallest_table(word)
+    if rows is None:
         raise UnsupportedLayerError(
             "an input of integers that no embedding reads",
-            where=place,
+            where=draft.where,
             cure="torch.nn.Embedding first, or an input of floats",
         )
-    return min(tables)
+    return rows
 
 
 # A module in a file

@@ -10,7 +10,6 @@ from importers.graph.arranging import viewed
 from importers.graph.draft import CannotTakeError, elements
 from importers.graph.node import Handler, Node
 from importers.graph.views import View
-from importers.place.cutting import sliced
 from importers.place.moves import (
     chosen,
     concatenated,
@@ -21,6 +20,7 @@ from importers.place.moves import (
     parts_of,
     repeated,
     selected,
+    sliced,
     squeezed,
     surrounded,
     target_shape,
@@ -30,64 +30,35 @@ from importers.place.moves import (
 )
 
 
-def _dim(node: Node, key: str, more: int = 0) -> int:
-    """An argument that is a dimension of the input, or of one that has `more`."""
-    return int(node[key]) % (len(node.view("self").dims) + more)
-
-
 def _view(node: Node) -> View:
-    view = node.view("self")
-    sizes = target_shape(view.shape, node.get("size", node.get("shape")), zero_is_zero=True)
-    return viewed(node, view, sizes)
+    sizes = target_shape(node.x.shape, node.get("size", node.get("shape")), zero_is_zero=True)
+    return viewed(node, node.x, sizes)
 
 
 def _flatten(node: Node) -> View:
-    view = node.view("self")
-    shape, first, last = view.shape, _dim(node, "start_dim"), _dim(node, "end_dim")
-    return viewed(node, view, (*shape[:first], elements(shape[first : last + 1]), *shape[last + 1 :]))
+    shape, first, last = node.x.shape, node.dim("start_dim"), node.dim("end_dim")
+    return viewed(node, node.x, (*shape[:first], elements(shape[first : last + 1]), *shape[last + 1 :]))
 
 
 def _unflatten(node: Node) -> View:
-    view, dim = node.view("self"), _dim(node, "dim")
-    sizes = target_shape(view.shape[dim : dim + 1], node["sizes"], zero_is_zero=True)
-    return viewed(node, view, (*view.shape[:dim], *sizes, *view.shape[dim + 1 :]))
-
-
-def _permute(node: Node) -> View:
-    view = node.view("self")
-    return view.permuted([dim % len(view.dims) for dim in node["dims"]])
-
-
-def _transpose(node: Node) -> View:
-    return node.view("self").swapped(_dim(node, "dim0"), _dim(node, "dim1"))
-
-
-def _turned(node: Node) -> View:
-    view = node.view("self")
-    return view.swapped(-2 % len(view.dims), -1 % len(view.dims)) if len(view.dims) > 1 else view
+    shape, dim = node.x.shape, node.dim()
+    sizes = target_shape(shape[dim : dim + 1], node["sizes"], zero_is_zero=True)
+    return viewed(node, node.x, (*shape[:dim], *sizes, *shape[dim + 1 :]))
 
 
 def _movedim(node: Node) -> View:
-    view = node.view("self")
-    rank = len(view.dims)
-    sources, targets = ([dim % rank for dim in node[name]] for name in ("source", "destination"))
-    order = [dim for dim in range(rank) if dim not in sources]
+    sources, targets = node.dims("source"), node.dims("destination")
+    order = [dim for dim in range(node.rank) if dim not in sources]
     for target, source in sorted(zip(targets, sources, strict=True)):
         order.insert(target, source)
-    return view.permuted(order)
-
-
-def _squeeze(node: Node) -> View:
-    view = node.view("self")
-    asked = node.get("dim", list(range(len(view.dims))))
-    return squeezed(view, [dim % len(view.dims) for dim in (asked if isinstance(asked, list) else [asked])])
+    return node.x.permuted(order)
 
 
 def _same(node: Node) -> View:
     before, after = node.dtypes
     if before != after:
         raise CannotTakeError(f"changes {before} to {after}", "one floating-point type throughout (--dtype)")
-    return node.view("self")
+    return node.x
 
 
 def _detach(node: Node) -> Any:
@@ -95,24 +66,19 @@ def _detach(node: Node) -> Any:
 
 
 def _slice(node: Node) -> View:
-    view, dim = node.view("self"), _dim(node, "dim")
-    start, stop = node.get("start"), node.get("end")
+    dim = node.dim()
+    size, start, stop = node.x.shape[dim], node.get("start"), node.get("end")
     if "length" in node.arguments:
-        stop = start % view.shape[dim] + node["length"]
-    return chosen(node, view, dim, range(view.shape[dim])[slice(start, stop, node.get("step", 1))])
-
-
-def _select(node: Node) -> View:
-    view, dim = node.view("self"), _dim(node, "dim")
-    return selected(node, view, dim, node["index"] % view.shape[dim])
+        stop = start % size + node["length"]
+    return chosen(node, node.x, dim, range(size)[slice(start, stop, node.get("step", 1))])
 
 
 def _parts(node: Node, sizes: Sequence[int]) -> list[Any]:
-    return parts_of(node, node.view("self"), _dim(node, "dim"), sizes, node.used)
+    return parts_of(node, node.x, node.dim(), sizes, node.used)
 
 
 def _split(node: Node) -> list[Any]:
-    size = node.view("self").shape[_dim(node, "dim")]
+    size = node.x.shape[node.dim()]
     if "chunks" in node.arguments:
         return _parts(node, equal_parts(size, -(-size // node["chunks"])))
     asked = node.get("split_size", node.get("split_sizes"))
@@ -120,13 +86,8 @@ def _split(node: Node) -> list[Any]:
 
 
 def _unbind(node: Node) -> list[Any]:
-    dim = _dim(node, "dim")
-    parts = _parts(node, [1] * node.view("self").shape[dim])
-    return [part and part.without_dim(dim) for part in parts]
-
-
-def _cat(node: Node) -> View:
-    return concatenated(node, node["tensors"], node["dim"] % len(node.shape))
+    dim = node.dim()
+    return [part and part.without_dim(dim) for part in _parts(node, [1] * node.x.shape[dim])]
 
 
 def _stack(node: Node) -> View:
@@ -135,11 +96,10 @@ def _stack(node: Node) -> View:
 
 
 def _roll(node: Node) -> View:
-    view = node.view("self")
+    view = node.x
     if not node["dims"]:
         raise CannotTakeError("rolls over the batch", "the dimension to roll")
-    for shift, asked in zip(node["shifts"], node["dims"], strict=True):
-        dim = asked % len(view.dims)
+    for shift, dim in zip(node["shifts"], node.dims("dims"), strict=True):
         size = view.shape[dim]
         start = -shift % size
         if start:
@@ -151,17 +111,7 @@ def _roll(node: Node) -> View:
 def _counts(node: Node) -> list[int]:
     """How often each dimension is repeated; of those that are not named, once."""
     asked = list(node.get("repeats", node.get("dims")))
-    return [1] * (len(node.view("self").dims) - len(asked)) + asked
-
-
-def _flip(node: Node) -> View:
-    view = node.view("self")
-    return turned(node, view, [dim % len(view.dims) for dim in node["dims"]])
-
-
-def _index(node: Node) -> View:
-    numbers = node.needed("index").value.ravel()
-    return chosen(node, node.view("self"), _dim(node, "dim"), [int(number) for number in numbers])
+    return [1] * (node.rank - len(asked)) + asked
 
 
 _AROUND = {"reflect": "reflect", "reflection": "reflect", "replicate": "edge", "replication": "edge"}
@@ -170,19 +120,18 @@ _AROUND |= {"circular": "wrap"}
 
 
 def _pad(node: Node) -> View:
-    view, widths = node.view("self"), node.get("pad", node.get("padding"))
-    pairs = [(0, 0)] * (len(view.dims) - len(widths) // 2)
+    widths = node.get("pad", node.get("padding"))
+    pairs = [(0, 0)] * (node.rank - len(widths) // 2)
     pairs += list(zip(widths[::2], widths[1::2], strict=True))[::-1]
     mode = node.get("mode", node.op.partition("_pad")[0])
     if mode in _AROUND:
-        return surrounded(node, view, pairs, _AROUND[mode])
-    return padded(node, view, pairs, float(node.get("value", 0.0)))
+        return surrounded(node, node.x, pairs, _AROUND[mode])
+    return padded(node, node.x, pairs, float(node.get("value", 0.0)))
 
 
 def _channel_shuffle(node: Node) -> View:
-    view, groups = node.view("self"), node["groups"]
-    samples, channels, *space = view.shape
-    cut = viewed(node, view, (samples, groups, channels // groups, *space))
+    samples, channels, *space = node.x.shape
+    cut = viewed(node, node.x, (samples, node["groups"], channels // node["groups"], *space))
     return viewed(node, cut.swapped(1, 2), node.shape)
 
 
@@ -190,31 +139,37 @@ HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(("view", "reshape", "_unsafe_view"), _view),
     "flatten": _flatten,
     "unflatten": _unflatten,
-    "permute": _permute,
-    **dict.fromkeys(("transpose", "swapaxes", "swapdims"), _transpose),
-    **dict.fromkeys(("t", "mT", "adjoint"), _turned),
+    "permute": lambda node: node.x.permuted(node.dims("dims")),
+    **dict.fromkeys(
+        ("transpose", "swapaxes", "swapdims"),
+        lambda node: node.x.swapped(node.dim("dim0"), node.dim("dim1")),
+    ),
+    **dict.fromkeys(("t", "mT", "adjoint"), lambda node: node.x.swapped(-2, -1) if node.rank > 1 else node.x),
     "movedim": _movedim,
-    "unsqueeze": lambda node: node.view("self").with_dim(_dim(node, "dim", 1)),
-    "squeeze": _squeeze,
+    "unsqueeze": lambda node: node.x.with_dim(node["dim"] % (node.rank + 1)),
+    "squeeze": lambda node: squeezed(node.x, node.dims() if node.has("dim") else range(node.rank)),
     **dict.fromkeys(("clone", "contiguous", "alias", "lift_fresh_copy", "to", "_to_copy", "type_as"), _same),
     **dict.fromkeys(("detach", "detach_"), _detach),
-    **dict.fromkeys(
-        ("expand", "expand_as", "broadcast_to"), lambda node: expanded(node, node.view("self"), node.shape)
-    ),
+    **dict.fromkeys(("expand", "expand_as", "broadcast_to"), lambda node: expanded(node, node.x, node.shape)),
     **dict.fromkeys(("slice", "narrow"), _slice),
-    "select": _select,
+    "select": lambda node: selected(node, node.x, node.dim(), node["index"] % node.x.shape[node.dim()]),
     **dict.fromkeys(("chunk", "split", "split_with_sizes"), _split),
     "unbind": _unbind,
-    **dict.fromkeys(("cat", "concat", "concatenate"), _cat),
+    **dict.fromkeys(
+        ("cat", "concat", "concatenate"),
+        lambda node: concatenated(node, node["tensors"], node["dim"] % len(node.shape)),
+    ),
     "stack": _stack,
     "roll": _roll,
-    "flip": _flip,
-    "index_select": _index,
-    **dict.fromkeys(("repeat", "tile"), lambda node: repeated(node, node.view("self"), _counts(node))),
+    "flip": lambda node: turned(node, node.x, node.dims("dims")),
+    "index_select": lambda node: chosen(
+        node, node.x, node.dim(), node.needed("index").value.ravel().tolist()
+    ),
+    **dict.fromkeys(("repeat", "tile"), lambda node: repeated(node, node.x, _counts(node))),
     **dict.fromkeys(("pad", "constant_pad_nd", "_pad_circular"), _pad),
     **dict.fromkeys(("reflection_pad1d", "reflection_pad2d"), _pad),
     **dict.fromkeys(("replication_pad1d", "replication_pad2d"), _pad),
-    "pixel_shuffle": lambda node: to_space(node, node.view("self"), node["upscale_factor"]),
-    "pixel_unshuffle": lambda node: to_depth(node, node.view("self"), node["downscale_factor"]),
+    "pixel_shuffle": lambda node: to_space(node, node.x, node["upscale_factor"]),
+    "pixel_unshuffle": lambda node: to_depth(node, node.x, node["downscale_factor"]),
     **dict.fromkeys(("channel_shuffle", "native_channel_shuffle"), _channel_shuffle),
 }

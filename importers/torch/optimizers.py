@@ -112,7 +112,10 @@ def optimizer_of(
         raise UnsupportedLayerError(
             f"there is no optimizer like {name}{why}", where=WHERE, cure=f"of torch.optim {', '.join(TAKEN)}"
         )
-    kinds = {_kind(name, group) for group in given.param_groups}
+    kinds = {
+        "adamw" if name == "Adam" and group.get("decoupled_weight_decay") else name.lower()
+        for group in given.param_groups
+    }
     if len(kinds) > 1:
         raise UnsupportedLayerError(
             "groups of Adam and of AdamW", where=WHERE, cure="the same decoupled_weight_decay for all"
@@ -123,11 +126,6 @@ def optimizer_of(
     return TorchOptimizer(kind, tuple(zip(options, weights, strict=True)), beside, schedule)
 
 
-def _kind(name: str, group: Mapping[str, Any]) -> str:
-    decoupled = name == "Adam" and group.get("decoupled_weight_decay")
-    return "adamw" if decoupled else name.lower()
-
-
 def _options(kind: str, group: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a group by our names; how PyTorch computes (fused, foreach) is none of them."""
     fields = optimizer_primitive(kind, WHERE).schema.model_fields.keys() - {"name", "state_dtype"}
@@ -135,14 +133,14 @@ def _options(kind: str, group: Mapping[str, Any]) -> dict[str, Any]:
     for key, item in group.items():
         values = item if key in _PAIRS and isinstance(item, (tuple, list)) else (item,)
         names = zip(_PAIRS.get(key, (key,)), values, strict=True)
-        options |= {name: _number(value) for name, value in names if name in fields}
+        options |= {
+            name: value if isinstance(value, bool) else float(value)
+            for name, value in names
+            if name in fields
+        }
     if not options.get("momentum", 1):
         options.pop("dampening", None)  # PyTorch does not look at it then
     return options
-
-
-def _number(value: Any) -> Any:
-    return value if isinstance(value, bool) else float(value)
 
 
 def _weights(given: Any, module: Any, sources: Mapping[str, Given]) -> Iterator[tuple[str, ...]]:

@@ -49,11 +49,11 @@ def _einsum(node: Node) -> View:
     view = node.as_view(operands[0])
     sizes = dict(zip(first, view.shape, strict=True)) | dict(zip(second, operands[1].shape, strict=True))
 
-    def joined(found: View, word: str, *groups: Sequence[str]) -> View:
+    def joined(operand: View, word: str, *groups: Sequence[str]) -> View:
         order = [word.index(letter) for group in groups for letter in group]
         shape = [sizes[letter] for letter in groups[0]]
         shape += [elements([sizes[letter] for letter in group]) for group in groups[1:]]
-        return viewed(node, found.permuted(order), shape)
+        return viewed(node, operand.permuted(order), shape)
 
     if isinstance(operands[1], Constant):
         if shared:
@@ -66,13 +66,8 @@ def _einsum(node: Node) -> View:
         left = joined(view, first, shared, rows, inner)
         made = product(node, left, joined(node.as_view(operands[1]), second, shared, inner, columns))
     every = (*shared, *rows, *columns)
-    found = viewed(node, made, [sizes[letter] for letter in every])
-    return found.permuted([every.index(letter) for letter in result])
-
-
-def _bilinear(node: Node) -> View:
-    left, right = node.view("input1"), node.view("input2")
-    return bilinear(node, left, right, node.needed("weight"), node.constant("bias"))
+    seen = viewed(node, made, [sizes[letter] for letter in every])
+    return seen.permuted([every.index(letter) for letter in result])
 
 
 def _attention(node: Node) -> View:
@@ -113,6 +108,8 @@ HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(("matmul", "mm", "mv", "dot", "bmm"), _matmul),
     **dict.fromkeys(("baddbmm", "addcmul"), _in_one),
     "einsum": _einsum,
-    "bilinear": _bilinear,
+    "bilinear": lambda node: bilinear(
+        node, node.x, node.view("input2"), node.needed("weight"), node.constant("bias")
+    ),
     "scaled_dot_product_attention": _attention,
 }

@@ -18,24 +18,7 @@ from importers.graph.terms import Term, Terms
 from importers.graph.views import View
 from importers.place.losses import added, divided, either, met, multiplied
 from importers.place.pairs import applied, difference, power
-from importers.torch.losses import spec_of
-
-_LOSSES: Mapping[str, str] = {
-    "binary_cross_entropy": "binary_cross_entropy",
-    "binary_cross_entropy_with_logits": "binary_cross_entropy_with_logits",
-    "cross_entropy_loss": "cross_entropy",
-    "hinge_embedding_loss": "hinge_embedding_loss",
-    "huber_loss": "huber_loss",
-    "kl_div": "kl_div",
-    "l1_loss": "l1_loss",
-    "mse_loss": "mse_loss",
-    "nll_loss": "nll_loss",
-    "nll_loss_nd": "nll_loss",
-    "poisson_nll_loss": "poisson_nll_loss",
-    "smooth_l1_loss": "smooth_l1_loss",
-    "soft_margin_loss": "soft_margin_loss",
-}
-"""ATen op -> function of torch.nn.functional, which `losses` knows."""
+from importers.torch.losses import LOSSES, spec_of
 
 TAKEN_APART = (
     "cosine_embedding_loss",
@@ -61,26 +44,21 @@ def handlers(plain: Mapping[str, Handler]) -> dict[str, Handler]:
         "sub": _subtracted,
         "rsub": _subtracted,
         "mul": lambda node: multiplied(node["self"], node["other"]),
-        "div": _divided,
+        "div": lambda node: None if node.get("rounding_mode") else divided(node["self"], node["other"]),
         "neg": lambda node: node["self"].times(-1.0) if isinstance(node["self"], Terms) else None,
     }
     return {
         **plain,
         **{op: either(special, plain.get(op)) for op, special in ways.items()},
-        **dict.fromkeys(_LOSSES, _loss),
+        **dict.fromkeys(LOSSES, _loss),
         "broadcast_tensors": _alike,
         **{op: either(_detached, plain[op]) for op in ("detach", "detach_")},
     }
 
 
 def _reduced(node: Node) -> Terms | None:
-    view, dims = node.view("self"), node.get("dim")
-    over = range(len(view.dims)) if dims is None else [dim % len(view.dims) for dim in _listed(dims)]
-    return met(node, view, over, node.op, keep=node.get("keepdim"))
-
-
-def _listed(dims: Any) -> list[int]:
-    return list(dims) if isinstance(dims, (list, tuple)) else [dims]
+    over = node.dims() if node.has("dim") else range(node.rank)
+    return met(node, node.x, over, node.op, keep=node.get("keepdim"))
 
 
 def _added(node: Node, sign: float = 1.0) -> Terms | None:
@@ -88,17 +66,13 @@ def _added(node: Node, sign: float = 1.0) -> Terms | None:
 
 
 def _subtracted(node: Node) -> Terms | None:
-    found = _added(node, -1.0)
-    return found.times(-1.0) if found is not None and node.op == "rsub" else found
-
-
-def _divided(node: Node) -> Terms | None:
-    return None if node.get("rounding_mode") else divided(node["self"], node["other"])
+    terms = _added(node, -1.0)
+    return terms.times(-1.0) if terms is not None and node.op == "rsub" else terms
 
 
 def _detached(node: Node) -> View | None:
     """An output that a loss compares with, or that no parameter before it is trained by."""
-    return node.view("self") if node.only_compared or "self" not in node.moving else None
+    return node.x if node.only_compared or "self" not in node.moving else None
 
 
 def _alike(node: Node) -> Any:
@@ -127,7 +101,7 @@ def _loss(node: Node) -> Terms:
         if said.get(key) is not None:
             said[key] = torch.from_numpy(node.needed(key).value)
     try:
-        spec = spec_of(torch, _LOSSES[node.op], said, view.shape)
+        spec = spec_of(torch, node.op, said, view.shape)
     except UnsupportedLayerError as error:
         raise CannotTakeError(error.message, error.cure or "") from None
     options = dict(spec.options)

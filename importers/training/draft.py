@@ -15,17 +15,15 @@ from typing import Any
 import numpy as np
 
 from configs.dtypes import dtype_of
-from configs.errors import PulptrainError
 from configs.model_file import LayerSpec
-from importers.graph.draft import CannotTakeError
+from importers.graph.draft import CannotTakeError, planned
 from importers.graph.onnx_graph import OnnxGraph, OnnxNode
-from trainlib.ir.graph import Tensor
+from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array
-from trainlib.primitives.definition import LayerPlan, Shape, Step
+from trainlib.primitives.definition import LayerPlan, Shape
 from trainlib.primitives.optimizers import accumulate
-from trainlib.registry import PRIMITIVES, layer_primitive
+from trainlib.registry import PRIMITIVES
 from trainlib.training.builder import GraphBuilder
-from trainlib.training.options import layer_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +105,7 @@ class TrainingDraft:
                 f"cannot view {list(source.shape)} as {list(wanted)}",
                 f"{prod(wanted)} elements: export the graph for the batch it is to run with",
             )
-        while source.alias_of is not None and self._is_view(source):
+        while source.alias_of is not None and "~" in source.name:
             source = self.tensor(source.alias_of)
             if source.shape == wanted:
                 return source.name
@@ -118,9 +116,6 @@ class TrainingDraft:
             self.gradients.add(name)
         return name
 
-    def _is_view(self, tensor: Tensor) -> bool:
-        return "~" in tensor.name
-
     def sample(self, tensor: str) -> str:
         """The tensor as the only sample of a batch: [1, ...]."""
         return self.view(tensor, (1, *self.shape(tensor)))
@@ -130,49 +125,31 @@ class TrainingDraft:
         if name:
             self.names[name] = tensor
 
-    def made(self, name: str, node: OnnxNode, shape: Sequence[int], dtype: str = "float32") -> str:
-        """A tensor of ours for an output of a node; `name` is its name in the file, or one of our own."""
-        reads = {self.names[item] for item in node.inputs if item in self.names}
-        backward = bool(reads & self.gradients)
-        tensor = self.add(name, tuple(shape), "gradient" if backward else "activation", dtype)
-        if backward:
-            self.gradients.add(tensor)
-        return tensor
-
     def plan(
         self, kind: str, options: Mapping[str, Any], inputs: Sequence[Shape], dtype: str = "float32"
     ) -> LayerPlan:
         """The plan of a layer on inputs of these shapes. Raises `CannotTakeError` if the layer refuses."""
-        try:
-            primitive = layer_primitive(kind)
-            checked = layer_options(LayerSpec("node", kind, dict(options), self.graph.path), primitive)
-            tensors = [
-                Tensor(f"x{index}", tuple(shape), "activation", dtype_of(dtype))
-                for index, shape in enumerate(inputs)
-            ]
-            return primitive.plan(checked, tensors, self.graph.path)
-        except PulptrainError as error:
-            raise CannotTakeError(
-                error.message, error.cure or f"`pulptrain show {kind}` has its forms"
-            ) from None
+        tensors = [
+            Tensor(f"x{index}", tuple(shape), "activation", dtype_of(dtype))
+            for index, shape in enumerate(inputs)
+        ]
+        return planned(LayerSpec("node", kind, options, self.graph.path), tensors)[1]
 
-    def check(self, kind: str, plan: LayerPlan, roles: Mapping[str, str]) -> None:
+    def _check(self, kind: str, plan: LayerPlan, roles: Mapping[str, str]) -> None:
         """Raise `CannotTakeError` for a tensor of another shape than its role has in the plan."""
-        output = plan.output if isinstance(plan.output, tuple) else plan.output.shape
-        shapes = {"y": output, **{role: item.shape for role, item in plan.parameters.items()}}
+        shapes = {"y": plan.results["y"].shape} | {role: item.shape for role, item in plan.parameters.items()}
         for role, name in roles.items():
             wanted = shapes.get(role, shapes.get(role.removeprefix("d")))
-            if wanted is not None and self.shape(name) != tuple(wanted):
+            if wanted is not None and self.shape(name) != wanted:
                 raise CannotTakeError(
                     f"{role} of {kind} has shape {list(self.shape(name))}, not {list(wanted)}",
                     "that shape: export the training graph again",
                 )
 
-    def step(
-        self, site: str, kind: str, step: str, roles: Mapping[str, str], attributes: Mapping[str, Any]
-    ) -> None:
+    def step(self, site: str, kind: str, step: str, roles: Mapping[str, str], plan: LayerPlan) -> None:
         """Append one step of a primitive: the op reads and writes those of its roles that are given."""
-        found = next(item for item in PRIMITIVES[kind].steps if item.name == step)
+        self._check(kind, plan, roles)
+        declared_step = next(item for item in PRIMITIVES[kind].steps if item.name == step)
 
         def present(declared: Sequence[str]) -> tuple[str, ...]:
             names: list[str] = []
@@ -188,41 +165,20 @@ class TrainingDraft:
                     )
             return tuple(names)
 
-        own: Step = found
-        reads, writes = present(own.reads), present(own.writes)
+        reads, writes = present(declared_step.reads), present(declared_step.writes)
         if any(roles[role] in self.gradients for role in reads):
             self.gradients |= {roles[role] for role in writes}
-        self.builder.emit(site, kind, own, roles, attributes, reads=reads, writes=writes)
-
-    def forward(
-        self,
-        site: str,
-        node: OnnxNode,
-        kind: str,
-        inputs: Sequence[str],
-        options: Mapping[str, Any] | None = None,
-        output: str = "",
-        parameters: Mapping[str, str] | None = None,
-    ) -> str:
-        """FW of a layer of one step and one output, on tensors with the batch first; returns y."""
-        plan = self.plan(
-            kind, options or {}, [self.shape(name) for name in inputs], self.tensor(inputs[0]).dtype
-        )
-        shape = plan.output if isinstance(plan.output, tuple) else plan.output.shape
-        y = self.made(output or f"{site}.y", node, shape)
-        roles = {f"x{index or ''}": name for index, name in enumerate(inputs)} | dict(parameters or {})
-        self.check(kind, plan, roles)
-        self.step(site, kind, "FW", {**roles, "y": y}, plan.attributes)
-        return y
+        self.builder.emit(site, kind, declared_step, roles, plan.attributes, reads=reads, writes=writes)
 
     def has_other_names(self, name: str) -> bool:
         """Whether another tensor of the file lies where this one does."""
-        places = [self._storage(tensor) for tensor in self.names.values()]
-        return places.count(self._storage(self.names[name])) > 1
+        places = [self.lies_in(tensor)[-1] for tensor in self.names.values()]
+        return places.count(self.lies_in(self.names[name])[-1]) > 1
 
-    def _storage(self, name: str) -> str:
+    def lies_in(self, name: str) -> list[str]:
+        """A tensor, and those whose storage it is a view of."""
         source = self.tensor(name).alias_of
-        return name if source is None else self._storage(source)
+        return [name, *(self.lies_in(source) if source is not None else ())]
 
     def add_to(self, total: str, gradient: str, site: str, name: str) -> str:
         """Add a gradient of a weight to that of its other uses, which the sum, `name`, overwrites."""
@@ -244,16 +200,12 @@ class TrainingDraft:
 
     def without_unused(self, named: Iterable[str]) -> None:
         """Drop tensors that no op touches, nothing is a view of, and that are not `named`."""
-        used = {name for op in self.builder.ops for name in (*op.inputs, *op.outputs)} | set(named)
-        for name in tuple(used):
-            source = self.tensor(name).alias_of
-            while source is not None:
-                used.add(source)
-                source = self.tensor(source).alias_of
-        given = {"input", "label"}
-        self.builder.tensors = {
-            name: tensor
-            for name, tensor in self.builder.tensors.items()
-            if name in used or tensor.kind in given
-        }
+        self.builder.tensors = self.touched(self.builder.ops, named, ("input", "label"))
         self.values = {name: value for name, value in self.values.items() if name in self.builder.tensors}
+
+    def touched(self, ops: Iterable[Op], named: Iterable[str], kinds: Sequence[str]) -> dict[str, Tensor]:
+        """The tensors of some ops, those that are `named` or of these kinds, and the storage behind them."""
+        names = {*named, *(name for op in ops for name in (*op.inputs, *op.outputs))}
+        used = {source for name in names for source in self.lies_in(name)}
+        tensors = self.builder.tensors.items()
+        return {name: tensor for name, tensor in tensors if name in used or tensor.kind in kinds}

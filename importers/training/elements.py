@@ -13,8 +13,8 @@ from importers.graph.draft import CannotTakeError
 from importers.graph.views import neighbours
 from importers.onnx.elements import clip_options, options_of, reduced_axes
 from importers.onnx.moves import gone_axes, indexed, new_axes, new_shape, order_of, part_sizes, slices
-from importers.ops import ALONE, PAIRS, POWERS, REDUCTIONS, RELATIONS, by_onnx
-from importers.place.pairs import common_shape
+from importers.ops import ALONE, PAIRS, REDUCTIONS, RELATIONS, by_onnx
+from importers.place.pairs import common_shape, power_of
 from importers.training.layers import ACCUMULATORS, MICROSOFT, SGD, Handler, TrainingNode, kind_of
 from trainlib.primitives.definition import LayerPlan, Shape
 
@@ -99,12 +99,12 @@ def _is_gradient_of_a_weight(item: TrainingNode) -> bool:
     readers = item.draft.graph.readers
 
     def is_updating(name: str) -> bool:
-        found = readers.get(name, [])
-        return bool(found) and all(
+        users = readers.get(name, [])
+        return bool(users) and all(
             is_updating(node.output(0))
             if node.op in ("Add", "Sum")
             else kind_of(node) in (*ACCUMULATORS, *SGD) and name == node.input(1)
-            for node in found
+            for node in users
         )
 
     return is_updating(item.out()) and is_read_once(item, 0)
@@ -130,12 +130,10 @@ def _sum(item: TrainingNode, left: str, right: str, name: str, suffix: str) -> s
         operands = draft.view(left, shape), draft.view(right, shape)
         return item.forward("add", operands, {}, name, suffix=suffix)
     for large, small in ((left, right), (right, left)):
-        own = draft.shape(small)
-        if draft.shape(large) == shape and prod(own) == shape[-1] == own[-1]:
+        row = draft.shape(small)
+        if draft.shape(large) == shape and prod(row) == shape[-1] == row[-1]:
             return draft.view(_plus_row(item, large, small, f"{name}.rows", suffix), shape)
-    operands = draft.sample(left), draft.sample(right)
-    made = item.forward("broadcast_add", operands, {}, f"{name}.sum", suffix=suffix)
-    return draft.view(made, shape)
+    return item.of_one("broadcast_add", (left, right), {}, f"{name}.sum", suffix=suffix)
 
 
 def _scale(item: TrainingNode) -> None:
@@ -154,7 +152,9 @@ def _scaled(item: TrainingNode, x: str, factor: float) -> None:
 
 def _pair(item: TrainingNode) -> None:
     """Two operands, of which one may be a number."""
-    op = item.kind
+    op, count = item.kind, len(item.node.inputs)
+    if count != 2:
+        raise CannotTakeError(f"{count} inputs", "two inputs, one after the other")
     second = item.only(1)
     number, other = (item.only(0), 1) if second is None else (second, 0)
     if op == "Mul" and number is not None:
@@ -174,20 +174,14 @@ def _together(item: TrainingNode, count: int) -> list[str]:
     return [_expanded(item, name, shape, f"_expand{index}") for index, name in enumerate(names)]
 
 
-def _extreme(item: TrainingNode) -> None:
-    if len(item.node.inputs) != 2:
-        raise CannotTakeError(f"{len(item.node.inputs)} inputs", "two inputs, one after the other")
-    _written(item, _PAIRS[item.kind].ours, _together(item, 2), {})
-
-
 def _prelu(item: TrainingNode) -> None:
     draft, shape, slope = item.draft, item.shape(0), item.read(1)
-    own = tuple(size for size in draft.shape(slope) if size > 1)
+    sizes = tuple(size for size in draft.shape(slope) if size > 1)
     behind = draft.shape(slope)[-len(shape[2:]) :] if shape[2:] else ()
-    if prod(own) != 1 and (own != shape[1:2] or prod(behind) != 1):
+    if prod(sizes) != 1 and (sizes != shape[1:2] or prod(behind) != 1):
         raise CannotTakeError(f"slopes {list(draft.shape(slope))}", "one for all, or one for each channel")
-    parameters = {"w": draft.view(slope, own or (1,))}
-    options = {"per_channel": bool(own)}
+    parameters = {"w": draft.view(slope, sizes or (1,))}
+    options = {"per_channel": bool(sizes)}
     item.give(item.forward("prelu", (item.read(0),), options, item.out(), parameters))
 
 
@@ -203,17 +197,15 @@ def _expanded(item: TrainingNode, name: str, shape: Shape, suffix: str) -> str:
     draft = item.draft
     if prod(draft.shape(name)) == prod(shape):
         return draft.view(name, shape)
-    options = {"shape": list(shape)}
-    made = item.forward("expand", (draft.sample(name),), options, suffix=suffix)
-    return draft.view(made, shape)
+    return item.of_one("expand", (name,), {"shape": list(shape)}, suffix=suffix)
 
 
 def _power(item: TrainingNode) -> None:
     exponent = item.only(1)
     if exponent is None:
         raise CannotTakeError("an exponent that is no number", "one number")
-    options = {} if exponent in POWERS else {"exponent": exponent}
-    _written(item, POWERS.get(exponent, "power"), (item.read(0),), options)
+    kind, options = power_of(exponent)
+    _written(item, kind, (item.read(0),), options)
 
 
 def _compare(item: TrainingNode) -> None:
@@ -242,9 +234,7 @@ def _reduce(item: TrainingNode) -> None:
     for number, group in enumerate(groups):
         last = number == len(groups) - 1
         suffix, name = ("", f"{item.out()}.kept") if last else (f"_{number}", "")
-        options = {"axes": group, "keep_dims": True}
-        made = item.forward(kind, (draft.sample(result),), options, name, suffix=suffix)
-        result = draft.view(made, draft.shape(made)[1:])
+        result = item.of_one(kind, (result,), {"axes": group, "keep_dims": True}, name, suffix=suffix)
     item.give(result, final or (1,))
 
 
@@ -298,9 +288,7 @@ def _concat(item: TrainingNode) -> None:
 
 def joined(item: TrainingNode, inputs: Sequence[str], axis: int, suffix: str = "") -> str:
     """Tensors side by side along a dimension."""
-    draft, name = item.draft, f"{item.site}{suffix}.joined"
-    made = item.forward("concat", [*map(draft.sample, inputs)], {"axis": axis}, name, suffix=suffix)
-    return draft.view(made, draft.shape(made)[1:])
+    return item.of_one("concat", inputs, {"axis": axis}, f"{item.site}{suffix}.joined", suffix=suffix)
 
 
 def _split(item: TrainingNode) -> None:
@@ -325,9 +313,9 @@ def parts(item: TrainingNode, name: str, axis: int, sizes: Sequence[int], suffix
     shape, parts = draft.shape(name), list[str]()
     for index, size in enumerate(sizes):
         stored = (1, *shape[:axis], size, *shape[axis + 1 :])
-        parts.append(draft.made(f"{item.site}{suffix}.part{index}", item.node, stored))
+        parts.append(item.made(f"{item.site}{suffix}.part{index}", stored))
     roles = {f"y{index or ''}": part for index, part in enumerate(parts)}
-    draft.step(item.site + suffix, "split", "FW", {"x": source, **roles}, plan.attributes)
+    item.apply("split", "FW", {"x": source, **roles}, plan, suffix=suffix)
     return [draft.view(part, draft.shape(part)[1:]) for part in parts]
 
 
@@ -342,12 +330,10 @@ def _slice(item: TrainingNode) -> None:
 
 def cut(item: TrainingNode, name: str, axis: int, start: int, stop: int, suffix: str = "") -> str:
     """Elements [start, stop) of a dimension."""
-    draft = item.draft
-    if (start, stop) == (0, draft.shape(name)[axis]):
+    if (start, stop) == (0, item.draft.shape(name)[axis]):
         return name
     options = {"axis": axis, "start": start, "stop": stop}
-    made = item.forward("slice", (draft.sample(name),), options, suffix=suffix)
-    return draft.view(made, draft.shape(made)[1:])
+    return item.of_one("slice", (name,), options, suffix=suffix)
 
 
 def _only_index(item: TrainingNode, size: int) -> int:
@@ -402,8 +388,7 @@ HANDLERS: Mapping[str, Handler] = {
     "Clip": _clip,
     **dict.fromkeys(("Add", "Sum"), _add),
     "Scale": _scale,
-    **dict.fromkeys(("Mul", "Div", "Sub", "And"), _pair),
-    **dict.fromkeys(("Max", "Min"), _extreme),
+    **dict.fromkeys(("Mul", "Div", "Sub", "And", "Max", "Min"), _pair),
     "Pow": _power,
     "PRelu": _prelu,
     "Sign": _sign,

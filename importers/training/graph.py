@@ -8,9 +8,8 @@ first of them overwrites what was there (lazy reset).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +17,14 @@ import numpy as np
 from configs.errors import InputError, PulptrainError, UnsupportedLayerError
 from configs.model_file import OptimizerSpec
 from importers.graph.draft import LAYERS, NO_FORM, CannotTakeError, Problem, model_name, refuse
-from importers.graph.onnx_folding import computed
+from importers.graph.node import problem_of
+from importers.graph.onnx_folding import computed, of_shape
 from importers.graph.onnx_graph import OnnxGraph, OnnxNode
 from importers.ops import NEAREST_ONNX
 from importers.training import elements, layers, others
 from importers.training.draft import TrainingDraft
 from importers.training.layers import ACCUMULATORS, MICROSOFT, ONE_UPDATE, SGD, Handler, TrainingNode, kind_of
-from trainlib.ir.graph import KEPT_KINDS, Initial, Op, Tensor, TrainingGraph
+from trainlib.ir.graph import KEPT_KINDS, Initial, Op, TrainingGraph
 from trainlib.ir.steps import Array
 from trainlib.primitives.definition import he_uniform
 from trainlib.registry import optimizer_primitive
@@ -48,9 +48,9 @@ _LOSSES = ("SoftmaxCrossEntropyLoss", "MSELoss", "NegativeLogLikelihoodLoss")
 
 def optimizer_beside(folder: Path) -> Path | None:
     """The optimizer graph of a folder: one of its own, or that of `X_optimizer` beside `X_train`."""
-    own = folder / OPTIMIZER_FILE
-    if own.is_file():
-        return own
+    inside = folder / OPTIMIZER_FILE
+    if inside.is_file():
+        return inside
     if not folder.name.endswith("_train"):
         return None
     beside = folder.with_name(folder.name.removesuffix("_train") + "_optimizer") / "network.onnx"
@@ -93,12 +93,10 @@ class ImportedTraining:
 
     def sample(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Values of a sample, by the names of the file, for the tensors of ours."""
-        graph = self.phases.mini_batch
+        fed = {name: self.phases.mini_batch.tensors[self.fed[name]] for name in arrays}
         return {
-            self.fed[name]: np.ascontiguousarray(array.astype(graph.tensors[self.fed[name]].dtype)).reshape(
-                graph.tensors[self.fed[name]].shape
-            )
-            for name, array in arrays.items()
+            tensor.name: np.ascontiguousarray(arrays[name].astype(tensor.dtype)).reshape(tensor.shape)
+            for name, tensor in fed.items()
         }
 
     def over(self, mini_batches: int) -> ImportedTraining:
@@ -142,6 +140,10 @@ def import_training(
         ) from None
 
 
+Update = tuple[str, str, float | None]
+"""A weight, its gradient or the total of it, and the learning rate if the node says one."""
+
+
 class _Reader:
     """Reads the nodes of one training graph in order."""
 
@@ -150,58 +152,46 @@ class _Reader:
         self.draft = TrainingDraft(graph)
         self.draft.constants = {**graph.initializers, **graph.folded}
         self.problems: list[Problem] = []
-        self.updates: list[tuple[str, str, float | None]] = []
-        """Weight, gradient (names of the file), learning rate of the node."""
+        self.updates: list[Update] = []
+        """By names of the file."""
         self.unread: set[str] = set()
-        self.flags = tuple(
-            dict.fromkeys(
-                node.input(2) for node in graph.nodes if kind_of(node) in ACCUMULATORS and node.input(2)
-            )
-        )
-        self.totals = {node.input(0) for node in graph.nodes if kind_of(node) in ACCUMULATORS}
+        accumulators = [node for node in graph.nodes if kind_of(node) in ACCUMULATORS]
+        self.flags = tuple(dict.fromkeys(node.input(2) for node in accumulators if node.input(2)))
+        self.totals = {node.input(0) for node in accumulators}
         self.data = self._data()
-        self.given = tuple(
-            name
-            for name in graph.inputs
-            if name not in self.data and name not in self.flags and name not in self.totals
-        )
+        others = {*self.data, *self.flags, *self.totals}
+        self.given = tuple(name for name in graph.inputs if name not in others)
+
+    def _wrong(self, reason: str, cure: str) -> InputError:
+        return InputError(reason, where=self.graph.path, cure=cure)
 
     def _data(self) -> tuple[str, ...]:
         """Inputs of a sample: those up to the label."""
         labels = [node.input(1) for node in self.graph.nodes if kind_of(node) in _LOSSES]
         if len(labels) != 1 or labels[0] not in self.graph.inputs:
-            raise InputError(
-                "has no loss" if not labels else "has several losses, or a label that is no input",
-                where=self.graph.path,
-                cure=f"a training graph: {' or '.join(_LOSSES)} of one input",
-            )
+            what = "has several losses, or a label that is no input" if labels else "has no loss"
+            raise self._wrong(what, f"a training graph: {' or '.join(_LOSSES)} of one input")
         return self.graph.inputs[: self.graph.inputs.index(labels[0]) + 1]
 
     def read(self) -> None:
         """All nodes. Raises UnsupportedLayerError."""
         for name in self.graph.inputs:
             self._input(name)
-        for name in self._trained_initializers():
-            self.draft.read(name)
+        for node in self.graph.nodes:
+            if kind_of(node) in SGD and node.input(0) in self.graph.initializers:
+                self.draft.read(node.input(0))
         for node in self.graph.nodes:
             self._node(node)
         what = f"of {len(self.graph.nodes)} operations cannot be trained here"
         refuse(self.problems, what, self.graph.path, LAYERS)
-
-    def _trained_initializers(self) -> list[str]:
-        found = [node.input(0) for node in self.graph.nodes if kind_of(node) in SGD]
-        return [name for name in found if name in self.graph.initializers]
 
     def _input(self, name: str) -> None:
         if name in self.flags:
             return
         tensor = self.graph.tensor(name)
         if not tensor.is_static or 0 in tensor.sizes:
-            raise InputError(
-                f"its input '{name}' has the shape {tensor.shape_text}",
-                where=self.graph.path,
-                cure="sizes that are numbers above 0",
-            )
+            what = f"its input '{name}' has the shape {tensor.shape_text}"
+            raise self._wrong(what, "sizes that are numbers above 0")
         floats = tensor.dtype.startswith(("float", "bfloat"))
         kind, dtype = "weight", "float32"
         if name in self.totals:
@@ -227,9 +217,7 @@ class _Reader:
                 self._update(item)
                 return
             if node.op in ("Shape", "Size") and node.input(0) in self.draft.names:
-                sizes = self.draft.shape(self.draft.names[node.input(0)])
-                part = sizes[item.integer("start", 0) : item.integer("end", len(sizes))]
-                constants[node.output(0)] = np.array(part if node.op == "Shape" else prod(sizes), np.int64)
+                constants |= of_shape(node, self.draft.shape(self.draft.names[node.input(0)])) or {}
                 return
             if node.inputs and all(not name or name in constants for name in node.inputs):
                 values = [constants[name] if name else None for name in node.inputs]
@@ -242,21 +230,19 @@ class _Reader:
                 raise CannotTakeError("no step for it", NEAREST_ONNX.get(node.op, NO_FORM))
             handler(item)
         except CannotTakeError as error:
-            self._refuse(node, error.reason, error.nearest)
+            self._refuse(node, error)
         except PulptrainError as error:
-            self._refuse(node, error.message, error.cure or NO_FORM)
+            self._refuse(node, CannotTakeError(error.message, error.cure or NO_FORM))
 
     def _update(self, item: TrainingNode) -> None:
         weight = item.node.input(0)
-        if weight in [name for known, _, _ in self.updates for name in (known, f"{known}_updated")]:
+        if weight in [name for updated, _, _ in self.updates for name in (updated, f"{updated}_updated")]:
             raise CannotTakeError(f"a second update of '{weight}'", ONE_UPDATE)
         self.updates.append((weight, item.node.input(1), _rate(item)))
 
-    def _refuse(self, node: OnnxNode, reason: str, nearest: str) -> None:
+    def _refuse(self, node: OnnxNode, error: CannotTakeError) -> None:
         self.unread.update(filter(None, node.outputs))
-        tensor = self.graph.tensor(node.output(0))
-        shape = tensor.sizes if tensor.is_static else None
-        self.problems.append(Problem(node.name, node.op, shape, reason, nearest))
+        self.problems.append(problem_of(self.graph, node, error))
 
     def finish(self, optimizer: OnnxGraph | None, learning_rate: float | None) -> ImportedTraining:
         """The programs: with accumulation two, else the updates behind the gradients in one."""
@@ -268,17 +254,12 @@ class _Reader:
         for weight, gradient, _ in self.updates:
             gradients[draft.read(weight)] = draft.read(gradient)
         if not gradients:
-            raise InputError(
-                "trains no weight", where=self.graph.path, cure="SGD or InPlaceAccumulatorV2 nodes"
-            )
+            raise self._wrong("trains no weight", "SGD or InPlaceAccumulatorV2 nodes")
         updates = self._updates(optimizer, totals)
         rates = {rate for _, _, rate in updates if rate is not None}
         if len(rates) > 1:
-            raise InputError(
-                f"several learning rates: {', '.join(map(str, sorted(rates)))}",
-                where=self.graph.path,
-                cure="one for all weights",
-            )
+            several = ", ".join(map(str, sorted(rates)))
+            raise self._wrong(f"several learning rates: {several}", "one for all weights")
         said = next(iter(rates), None)
         rate = said if said is not None else (learning_rate or DEFAULT_LEARNING_RATE)
         notes = []
@@ -302,18 +283,12 @@ class _Reader:
             notes=tuple(notes),
         )
 
-    def _updates(
-        self, optimizer: OnnxGraph | None, totals: Mapping[str, str]
-    ) -> list[tuple[str, str, float | None]]:
-        """Weight, gradient or total (tensors of ours), and learning rate of every update."""
-        draft = self.draft
+    def _updates(self, optimizer: OnnxGraph | None, totals: Mapping[str, str]) -> list[Update]:
+        """Every update by tensors of ours."""
+        read = self.draft.read
         if not totals:
-            return [
-                (draft.read(weight), draft.read(gradient), rate) for weight, gradient, rate in self.updates
-            ]
-        plain: list[tuple[str, str, float | None]] = [
-            (weight, total, None) for weight, total in totals.items()
-        ]
+            return [(read(weight), read(gradient), rate) for weight, gradient, rate in self.updates]
+        plain: list[Update] = [(weight, total, None) for weight, total in totals.items()]
         if optimizer is None:
             return plain
         if not is_optimizer_graph(optimizer):
@@ -324,7 +299,7 @@ class _Reader:
             )
         if any(kind_of(node) != "SGD" for node in optimizer.nodes):
             return plain  # one node for all weights, its learning rate an input
-        found: list[tuple[str, str, float | None]] = []
+        updates: list[Update] = []
         for node in optimizer.nodes:
             weight = node.input(0)
             if weight not in totals:
@@ -333,13 +308,14 @@ class _Reader:
                     where=optimizer.path,
                     cure="the optimizer graph of this training graph",
                 )
-            found.append((weight, totals[weight], _rate(TrainingNode(node, draft, "", optimizer.opset))))
-        return found
+            rate = _rate(TrainingNode(node, self.draft, "", optimizer.opset))
+            updates.append((weight, totals[weight], rate))
+        return updates
 
     def _phases(
         self,
         gradients: Mapping[str, str],
-        updates: list[tuple[str, str, float | None]],
+        updates: Sequence[Update],
         rate: float,
         *,
         separate: bool,
@@ -359,7 +335,7 @@ class _Reader:
             ops=tuple(builder.ops),
             inputs=tuple(draft.names[name] for name in self.data[:-1]),
             labels=(draft.names[self.data[-1]],),
-            outputs=(self._output(),),
+            outputs=tuple(op["y"] for op in builder.ops if op.step == "LOSS"),
             losses=("loss",),
             weights=builder.of_weights(),
             gradients=dict(gradients),
@@ -367,51 +343,18 @@ class _Reader:
         if not separate:
             return TrainingPhases(whole)
         updating = [op for op in builder.ops if op.step == "UPD"]
-        mini = _part(whole, forward)
-        states = {name: tensor for name, tensor in tensors.items() if tensor.kind in KEPT_KINDS}
-        kept = {name: tensor for name, tensor in states.items() if tensor.alias_of is None}
-        update = replace(
-            _part(whole, updating),
-            labels=(),
-            losses=(),
-            outputs=(),
-            gradients={},
-            weights=_weights(whole, updating),
-        )
-        used = {name for name in update.tensors if name in kept}
-        mini = replace(mini, tensors={**{name: kept[name] for name in sorted(used)}, **mini.tensors})
-        return TrainingPhases(mini, 1, update)
+        mini = self._part(whole, forward, gradients.values(), ("input", "label"))
+        update = replace(self._part(whole, updating), labels=(), losses=(), outputs=(), gradients={})
+        kept = {name: update.tensors[name] for name in sorted(update.of_kind(*KEPT_KINDS))}
+        return TrainingPhases(replace(mini, tensors={**kept, **mini.tensors}), 1, update)
 
-    def _output(self) -> str:
-        """What the loss reads first."""
-        return next(op["y"] for op in self.draft.builder.ops if op.step == "LOSS")
-
-
-def _weights(graph: TrainingGraph, ops: list[Op]) -> tuple[str, ...]:
-    read = {name for op in ops for name in op.inputs}
-    return tuple(name for name in graph.weights if name in read)
-
-
-def _part(graph: TrainingGraph, ops: list[Op]) -> TrainingGraph:
-    """Some ops of a graph, with the tensors they touch and the storage behind these, and what is fed."""
-    has_loss = any(op.step == "LOSS" for op in ops)
-    used = {name for op in ops for name in (*op.inputs, *op.outputs)}
-    used |= set(graph.gradients.values()) if has_loss else set()
-    for name in tuple(used):
-        source = graph.tensors[name].alias_of
-        while source is not None:
-            used.add(source)
-            source = graph.tensors[source].alias_of
-    fed: tuple[str, ...] = ("input", "label") if has_loss else ()
-    tensors: dict[str, Tensor] = {
-        name: tensor for name, tensor in graph.tensors.items() if name in used or tensor.kind in fed
-    }
-    return replace(
-        graph,
-        tensors=tensors,
-        ops=tuple(ops),
-        weights=tuple(name for name in graph.weights if name in tensors),
-    )
+    def _part(
+        self, graph: TrainingGraph, ops: Sequence[Op], named: Iterable[str] = (), kinds: Sequence[str] = ()
+    ) -> TrainingGraph:
+        """Some ops of a graph with the tensors they touch, and what else `TrainingDraft.touched` keeps."""
+        tensors = self.draft.touched(ops, named, kinds)
+        weights = tuple(name for name in graph.weights if name in tensors)
+        return replace(graph, tensors=tensors, ops=tuple(ops), weights=weights)
 
 
 def _weight_of(total: str) -> str:

@@ -14,25 +14,32 @@ from types import MappingProxyType
 from typing import Any
 
 from importers.graph.draft import CHECKED, CannotTakeError
-from importers.graph.node import FileNode
+from importers.graph.node import Attributes, Key
 from importers.graph.onnx_graph import OnnxNode
-from importers.onnx.layers import groups_of, window_of
+from importers.onnx.layers import groups_of, pool_of, window_of
 from importers.place.convolution import Placed, convolution_of
 from importers.place.pairs import common_shape
-from importers.place.pooling import pool_options
 from importers.training.draft import Kept, TrainingDraft
-from trainlib.primitives.definition import LayerPlan, Output, Shape
+from trainlib.primitives.definition import LayerPlan, Shape
 from trainlib.primitives.norms.norm import BIASED
 
 
 @dataclass
-class TrainingNode(FileNode):
+class TrainingNode(Attributes):
     """One node: its op, what it reads as tensors of ours or constants, and where ops made of it go."""
 
     node: OnnxNode
     draft: TrainingDraft
     site: str
     opset: int
+
+    def get(self, key: Key, default: Any = None) -> Any:
+        """An attribute, or the name of an input; `default` where it is left out."""
+        return (
+            self.node.input(key) or default
+            if isinstance(key, int)
+            else self.node.attributes.get(key, default)
+        )
 
     def values(self, index: int) -> Any:
         """The value of an input that is constant, else None."""
@@ -73,7 +80,7 @@ class TrainingNode(FileNode):
     def result(self, shape: Sequence[int], stored: Sequence[int] | None = None, index: int = 0) -> str:
         """A new tensor for an output: of `stored` shape for the op that writes it, of `shape` for readers."""
         name = self.out(index) or f"{self.site}.out{index}"
-        tensor = self.draft.made(name, self.node, stored if stored is not None else shape)
+        tensor = self.made(name, stored if stored is not None else shape)
         self.draft.alias(name, self.draft.view(tensor, shape))
         return tensor
 
@@ -88,10 +95,19 @@ class TrainingNode(FileNode):
             raise CannotTakeError(f"the file does not say the shape of '{tensor.name}'", "value_info of it")
         return tensor.sizes
 
-    def apply(self, kind: str, step: str, roles: Mapping[str, str], plan: LayerPlan) -> None:
+    def made(self, name: str, shape: Sequence[int]) -> str:
+        """A new tensor of ours; `name` is its name in the file, or one of our own."""
+        draft = self.draft
+        backward = any(draft.names.get(read) in draft.gradients for read in self.node.inputs)
+        tensor = draft.add(name, tuple(shape), "gradient" if backward else "activation")
+        draft.gradients |= {tensor} if backward else set()
+        return tensor
+
+    def apply(
+        self, kind: str, step: str, roles: Mapping[str, str], plan: LayerPlan, *, suffix: str = ""
+    ) -> None:
         """One step of a primitive."""
-        self.draft.check(kind, plan, roles)
-        self.draft.step(self.site, kind, step, roles, plan.attributes)
+        self.draft.step(self.site + suffix, kind, step, roles, plan)
 
     def forward(
         self,
@@ -103,15 +119,36 @@ class TrainingNode(FileNode):
         *,
         suffix: str = "",
     ) -> str:
-        """FW of a layer on tensors with the batch first; its output, called `name` in the file."""
-        return self.draft.forward(self.site + suffix, self.node, kind, inputs, options, name, parameters)
+        """FW of a layer of one output on tensors with the batch first; its output, called `name` in the file.
+
+        Raises `CannotTakeError`.
+        """
+        draft, site = self.draft, self.site + suffix
+        plan = draft.plan(kind, options, [*map(draft.shape, inputs)], draft.tensor(inputs[0]).dtype)
+        y = self.made(name or f"{site}.y", plan.results["y"].shape)
+        roles = {f"x{index or ''}": tensor for index, tensor in enumerate(inputs)} | dict(parameters)
+        self.apply(kind, "FW", {**roles, "y": y}, plan, suffix=suffix)
+        return y
+
+    def of_one(
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        options: Mapping[str, Any],
+        name: str = "",
+        *,
+        suffix: str = "",
+    ) -> str:
+        """FW of a layer on tensors as the only sample; what it makes of this."""
+        made = self.forward(kind, [*map(self.draft.sample, inputs)], options, name, suffix=suffix)
+        return self.draft.view(made, self.draft.shape(made)[1:])
 
     def saved(self, plan: LayerPlan, *roles: str) -> dict[str, str]:
         """New tensors for what a step of this plan leaves for others, by role."""
-        found = {role: plan.saved.get(role, plan.saved.get("mean")) for role in roles}
+        plans = {role: plan.saved.get(role, plan.saved.get("mean")) for role in roles}
         return {
             role: self.draft.add(f"{self.site}.{role}", item.shape, "saved", item.dtype or "float32")
-            for role, item in found.items()
+            for role, item in plans.items()
             if item is not None
         }
 
@@ -180,8 +217,8 @@ def _linear_step(
         for operand, shape in zip(operands, shapes, strict=True)
     )
     if turns == (True, True):
-        turned = item.forward("transpose", (draft.sample(left),), {"axes": [1, 0]}, suffix="_turn")
-        left, turns = draft.view(turned, draft.shape(left)[::-1]), (False, True)
+        left = item.of_one("transpose", (left,), {"axes": [1, 0]}, suffix="_turn")
+        turns = (False, True)
     a, b = draft.shape(left), draft.shape(right)
     if turns == (False, True):
         step, made, x, roles = "FW", (a[0], b[0]), a, ("x", "w", "y")
@@ -191,7 +228,7 @@ def _linear_step(
         step, made, x, roles = "WG", (a[1], b[1]), b, ("dy", "x", "dw")
     outputs = a[1] if step == "WG" else b[0]
     plan = draft.plan("linear", {"out_features": outputs, "bias": bool(bias)}, [x])
-    given = dict(zip(roles, (left, right, draft.made(name, item.node, made)), strict=True))
+    given = dict(zip(roles, (left, right, item.made(name, made)), strict=True))
     if bias:
         given["b"] = draft.view(bias, (b[0],))
     item.apply("linear", step, given, plan)
@@ -210,21 +247,21 @@ def _stacked(
         raise CannotTakeError("both stacks transposed", "one of them")
     a, b = draft.shape(left), draft.shape(right)
     plan = draft.plan("matmul", {}, [a, (*a[:-2], a[-1], b[-1])])
-    made = draft.made(name, item.node, (1, *output))
+    made = item.made(name, (1, *output))
     item.apply("matmul", "IG1", {"x": left, "dy": right, "dx1": made}, plan)
     return made
 
 
 def _biased(item: TrainingNode, made: str, bias: str, columns: int) -> str:
     draft = item.draft
-    shape, own = draft.shape(made), draft.shape(bias)
-    if prod(own) == columns:
+    shape, sizes = draft.shape(made), draft.shape(bias)
+    if prod(sizes) == columns:
         rows = draft.view(made, (prod(shape) // columns, columns))
         weights = {"w": draft.view(bias, (columns,))}
         return item.forward("position", (rows,), {}, item.out(), weights, suffix="_bias")
-    if prod(own) == prod(shape):
+    if prod(sizes) == prod(shape):
         return item.forward("add", (made, draft.view(bias, shape)), {}, item.out(), suffix="_bias")
-    raise CannotTakeError(f"a bias of shape {list(own)}", f"[{columns}]")
+    raise CannotTakeError(f"a bias of shape {list(sizes)}", f"[{columns}]")
 
 
 # Convolutions and pooling
@@ -297,15 +334,14 @@ def _pool_plan(item: TrainingNode, kind: str, shape: Shape) -> LayerPlan:
     kernel = item.sizes("kernel_shape")
     if len(kernel) != 2 or len(shape) != 4:
         raise CannotTakeError(f"a window of {len(kernel)} dimensions", "a window of 2 dimensions")
-    found, ceil = window_of(item, shape[2:], kernel), bool(item.integer("ceil_mode", 0))
-    counted = None if kind == "max_pool2d" else bool(item.integer("count_include_pad", 0))
-    return item.draft.plan(kind, pool_options(found, shape[2:], ceil=ceil, counted=counted), [shape])
+    _, options = pool_of(item, shape, counts=kind == "avg_pool2d")
+    return item.draft.plan(kind, options, [shape])
 
 
 def _max_pool(item: TrainingNode) -> None:
     draft, x = item.draft, item.read(0)
     plan = _pool_plan(item, "max_pool2d", draft.shape(x))
-    roles = {"x": x, "y": item.result(_shape_of(plan)), **item.saved(plan, "argmax")}
+    roles = {"x": x, "y": item.result(plan.results["y"].shape), **item.saved(plan, "argmax")}
     item.apply("max_pool2d", "FW", roles, plan)
     for key in (item.node.input(0), item.out(1)):
         draft.keep(item.node, key, Kept("max_pool2d", plan, roles))
@@ -323,7 +359,7 @@ def _max_pool_grad(item: TrainingNode) -> None:
 def _average_pool(item: TrainingNode) -> None:
     x = item.read(0)
     plan = _pool_plan(item, "avg_pool2d", item.draft.shape(x))
-    item.apply("avg_pool2d", "FW", {"x": x, "y": item.result(_shape_of(plan))}, plan)
+    item.apply("avg_pool2d", "FW", {"x": x, "y": item.result(plan.results["y"].shape)}, plan)
 
 
 def _average_pool_grad(item: TrainingNode) -> None:
@@ -342,12 +378,8 @@ def _global_average_grad(item: TrainingNode) -> None:
     kernel = item.sizes("kernel_shape")
     shape = (*draft.shape(dy)[:2], *kernel) if kernel else item.said()
     plan = draft.plan("global_avg_pool", {}, [shape])
-    gradient = draft.view(dy, _shape_of(plan))
+    gradient = draft.view(dy, plan.results["y"].shape)
     item.apply("global_avg_pool", "IG", {"dy": gradient, "dx": item.result(shape)}, plan)
-
-
-def _shape_of(plan: LayerPlan) -> Shape:
-    return plan.output.shape if isinstance(plan.output, Output) else plan.output
 
 
 # Norms
@@ -400,7 +432,7 @@ def _batch_norm_grad(item: TrainingNode) -> None:
     roles |= {"dw": item.result(channels, index=1), "db": item.result(channels, index=2)}
     if item.out(0):
         for role in ("mean_g", "mean_gx"):
-            roles[role] = draft.made(f"{item.site}.{role}", item.node, channels)
+            roles[role] = item.made(f"{item.site}.{role}", channels)
     item.apply("batch_norm", "WG", roles, plan)
     if item.out(0):
         roles["dx"] = item.result(draft.shape(x))
@@ -452,28 +484,17 @@ def _layer_norm_grad(item: TrainingNode) -> None:
 
 
 def _softmax(item: TrainingNode) -> None:
-    draft, x = item.draft, item.read(0)
-    shape = draft.shape(x)
-    stored = _softmax_shape(item, shape)
-    kind = "log_softmax" if item.node.op == "LogSoftmax" else "softmax"
-    item.give(item.forward(kind, (draft.view(x, stored),), {}, item.out()), shape)
-
-
-def _softmax_shape(item: TrainingNode, shape: Shape) -> Shape:
+    """FW, or the gradient: of rows."""
+    step, reads, result = ("IG", ("dy", "y"), "dx") if "Grad" in item.kind else ("FW", ("x",), "y")
+    shape = item.shape(len(reads) - 1)
     axis = item.axis(len(shape), -1 if item.opset >= 13 else 1)
     if prod(shape[axis + 1 :]) != 1 and item.opset >= 13:
         raise CannotTakeError(f"a softmax over dimension {axis} of {list(shape)}", "over the last one")
-    return (1, prod(shape[:axis]), prod(shape[axis:]))
-
-
-def _softmax_grad(item: TrainingNode) -> None:
-    draft, dy, y = item.draft, item.read(0), item.read(1)
-    shape = draft.shape(y)
-    stored = _softmax_shape(item, shape)
+    rows = (1, prod(shape[:axis]), prod(shape[axis:]))
     kind = "log_softmax" if item.kind.startswith("Log") else "softmax"
-    plan = draft.plan(kind, {}, [stored])
-    dx = item.result(shape, stored)
-    item.apply(kind, "IG", {"y": draft.view(y, stored), "dy": draft.view(dy, stored), "dx": dx}, plan)
+    plan = item.draft.plan(kind, {}, [rows])
+    roles = {role: item.draft.view(item.read(index), rows) for index, role in enumerate(reads)}
+    item.apply(kind, step, {**roles, result: item.result(shape, rows)}, plan)
 
 
 HANDLERS: Mapping[str, Handler] = {
@@ -491,6 +512,7 @@ HANDLERS: Mapping[str, Handler] = {
     "BatchNormalizationGrad": _batch_norm_grad,
     "LayerNormalization": _layer_norm,
     "LayerNormalizationGrad": _layer_norm_grad,
-    **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
-    **dict.fromkeys(("SoftmaxGrad", "SoftmaxGrad_13", "LogSoftmaxGrad", "LogSoftmaxGrad_13"), _softmax_grad),
+    **dict.fromkeys(
+        (f"{log}Softmax{grad}" for log in ("", "Log") for grad in ("", "Grad", "Grad_13")), _softmax
+    ),
 }

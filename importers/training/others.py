@@ -12,6 +12,7 @@ import numpy as np
 from configs.model_file import LossSpec
 from importers.graph.draft import CannotTakeError
 from importers.graph.onnx_graph import OnnxNode
+from importers.onnx.layers import check_recurrent
 from importers.onnx.losses import class_options
 from importers.ops import GATES
 from importers.training.draft import Kept
@@ -57,7 +58,7 @@ def _two_inputs(item: TrainingNode) -> None:
 
 def _check_same(item: TrainingNode, gradient: OnnxNode) -> None:
     said = (node.attributes for node in (item.node, gradient))
-    if len({(own.get("reduction", "mean"), own.get("ignore_index")) for own in said}) > 1:
+    if len({(each.get("reduction", "mean"), each.get("ignore_index")) for each in said}) > 1:
         raise CannotTakeError("its gradient is that of another loss", "the same options for both")
 
 
@@ -66,15 +67,15 @@ def _loss(item: TrainingNode, kind: str, options: dict[str, Any], gradient: str)
     if LOSS in draft.builder.tensors:
         raise CannotTakeError("a second loss", "one loss")
     loss, tensor = loss_primitive(kind), draft.tensor(y)
-    own = loss_options(LossSpec(kind, options, item.site), loss)
-    plan = loss.plan(own, tensor, item.site)
+    checked = loss_options(LossSpec(kind, options, item.site), loss)
+    plan = loss.plan(checked, tensor, item.site)
     label, wanted = item.read(1), plan.shape if plan is not None else ()
-    found = draft.tensor(label)
-    if plan is not None and plan.hard and found.dtype.is_float:
-        raise CannotTakeError(f"labels of {found.dtype}", "integers")
-    if prod(found.shape) != prod(wanted):
+    labels = draft.tensor(label)
+    if plan is not None and plan.hard and labels.dtype.is_float:
+        raise CannotTakeError(f"labels of {labels.dtype}", "integers")
+    if prod(labels.shape) != prod(wanted):
         raise CannotTakeError(
-            f"labels of shape {list(found.shape)} for outputs of {list(tensor.shape)}",
+            f"labels of shape {list(labels.shape)} for outputs of {list(tensor.shape)}",
             f"labels of shape {list(wanted)}",
         )
     label = draft.view(label, wanted)
@@ -83,7 +84,7 @@ def _loss(item: TrainingNode, kind: str, options: dict[str, Any], gradient: str)
     draft.alias(gradient, seed)
     draft.add(LOSS, (1,), "loss")
     roles = {"y": y, "label": label, "loss": LOSS, "dy": seed}
-    draft.builder.emit(item.site, kind, loss.step, roles, own)
+    draft.builder.emit(item.site, kind, loss.step, roles, checked)
 
 
 def _loss_grad(item: TrainingNode) -> None:
@@ -113,14 +114,12 @@ def _recurrent(item: TrainingNode) -> None:
     draft, x, kind = item.draft, item.read(0), _kind(item)
     length, batch, features = draft.shape(x)
     hidden = item.integer("hidden_size", item.shape(2)[2])
-    before = kind == "gru" and not item.integer("linear_before_reset", 0)
-    if item.text("direction", "forward") != "forward" or before:
-        raise CannotTakeError("another recurrence than PyTorch's", "direction forward, linear_before_reset=1")
+    check_recurrent(item, kind, length)
+    if item.text("direction", "forward") != "forward":
+        raise CannotTakeError("another direction", "direction forward")
     states = [item.node.input(index) for index in ((5, 6) if kind == "lstm" else (5,))]
     if any(name and (name not in draft.constants or draft.constants[name].any()) for name in states):
         raise CannotTakeError("an initial state that is not zeros", "zeros")
-    if item.has(7):
-        raise CannotTakeError("peepholes", "no input P")
     roles = {"x": turned(item, x, (1, 0, 2), "_x")}
     roles["wx"], roles["wh"] = (
         _to_ours(item, kind, item.read(at), word) for at, word in ((1, "wx"), (2, "wh"))
@@ -131,7 +130,7 @@ def _recurrent(item: TrainingNode) -> None:
         for role, half in zip(("bx", "bh"), halves, strict=True):
             roles[role] = _to_ours(item, kind, half, role)
     plan = draft.plan(kind, {"hidden": hidden, "bias": item.has(3)}, [(batch, length, features)])
-    roles["y"] = draft.made(f"{item.site}.y", item.node, (batch, length, hidden))
+    roles["y"] = item.made(f"{item.site}.y", (batch, length, hidden))
     roles |= item.saved(plan, *(role for role in plan.saved if role not in _GRADIENTS))
     item.apply(kind, "FW", roles, plan)
     whole = turned(item, roles["y"], (1, 0, 2), "_y")
@@ -149,7 +148,8 @@ _GRADIENTS = ("g", "gh")
 
 def _to_ours(item: TrainingNode, kind: str, name: str, word: str) -> str:
     """Weights or biases of the file in our order of gates, weights transposed."""
-    made = _reordered(item, item.draft.view(name, _rows_of(item, name, word)), GATES[kind], word)
+    rows = item.draft.shape(name)[-2 if word.startswith("w") else -1 :]
+    made = _reordered(item, item.draft.view(name, rows), GATES[kind], word)
     return turned(item, made, (1, 0), f"_{word}_turn") if word.startswith("w") else made
 
 
@@ -157,11 +157,6 @@ def _to_theirs(item: TrainingNode, kind: str, name: str, word: str) -> str:
     """A gradient of ours in the file's order of gates, as rows."""
     rows = turned(item, name, (1, 0), f"_{word}_turn") if word.startswith("w") else name
     return _reordered(item, rows, np.argsort(GATES[kind]).tolist(), word)
-
-
-def _rows_of(item: TrainingNode, name: str, word: str) -> Shape:
-    shape = item.draft.shape(name)
-    return shape[-2:] if word.startswith("w") else shape[-1:]
 
 
 def _reordered(item: TrainingNode, rows: str, order: Sequence[int], word: str) -> str:
@@ -185,16 +180,16 @@ def _recurrent_grad(item: TrainingNode) -> None:
     batch, length, hidden = draft.shape(roles["y"])
     roles["dy"] = _arriving(item, arriving, (length, batch, hidden))
     for role in filter(plan.saved.__contains__, _GRADIENTS):
-        roles[role] = draft.made(f"{item.site}.{role}", item.node, plan.saved[role].shape)
+        roles[role] = item.made(f"{item.site}.{role}", plan.saved[role].shape)
     item.apply(kind, "BPTT", roles, plan)
     for role in ("wx", "wh", "bx", "bh"):
         if role in roles:
-            roles[f"d{role}"] = draft.made(f"{item.site}.d{role}", item.node, draft.shape(roles[role]))
+            roles[f"d{role}"] = item.made(f"{item.site}.d{role}", draft.shape(roles[role]))
     item.apply(kind, "WG_X", roles, plan)
     item.apply(kind, "WG", roles, plan)
     if item.out(0):
         features = plan.attributes["features"]
-        dx = draft.made(f"{item.site}.dx", item.node, (batch, length, features))
+        dx = item.made(f"{item.site}.dx", (batch, length, features))
         item.apply(kind, "IG", {**roles, "dx": dx}, plan)
         item.give(turned(item, dx, (1, 0, 2), "_dx"))
     for index, role in ((1, "wx"), (2, "wh")):
@@ -209,18 +204,18 @@ def _recurrent_grad(item: TrainingNode) -> None:
 
 def _arriving(item: TrainingNode, index: int, shape: Shape) -> str:
     """The gradient of all states, [batch, length, hidden]: of the output, and of the last state."""
-    draft, (length, batch, hidden), found = item.draft, shape, list[str]()
+    draft, (length, batch, hidden), arrived = item.draft, shape, list[str]()
     if item.has(index):
-        found.append(turned(item, draft.view(item.read(index), shape), (1, 0, 2), "_dy"))
+        arrived.append(turned(item, draft.view(item.read(index), shape), (1, 0, 2), "_dy"))
     if item.has(index + 1):
         options = {"axis": 0, "start": length - 1, "stop": length}
         plan = draft.plan("slice", options, [(batch, length, hidden)])
         last = draft.view(item.read(index + 1), (batch, 1, hidden))
-        found.append(draft.made(f"{item.site}.dlast", item.node, (batch, length, hidden)))
-        item.apply("slice", "IG", {"dy": last, "dx": found[-1]}, plan)
-    if not found:
+        arrived.append(item.made(f"{item.site}.dlast", (batch, length, hidden)))
+        item.apply("slice", "IG", {"dy": last, "dx": arrived[-1]}, plan)
+    if not arrived:
         raise CannotTakeError("no gradient of its output", "that of all states, or of the last one")
-    return found[0] if len(found) == 1 else item.forward("add", found, suffix="_dy_sum")
+    return arrived[0] if len(arrived) == 1 else item.forward("add", arrived, suffix="_dy_sum")
 
 
 # Accumulation and update

@@ -614,6 +614,25 @@ def test_what_a_training_graph_cannot_be_is_refused(tmp_path: Path) -> None:
         import_training(graph, load_onnx(saved(tmp_path, other, "optimizer.onnx")))
 
 
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"clip": 1.0}, "activations, clips or peepholes of its own"),
+        ({"activations": ["Sigmoid", "Relu"]}, "activations Sigmoid, Tanh"),
+        ({"direction": "reverse"}, "another direction"),
+    ],
+    ids=("clip", "activations", "direction"),
+)
+def test_a_recurrence_that_is_not_pytorchs_is_refused(
+    tmp_path: Path, attributes: Mapping[str, Any], message: str
+) -> None:
+    network = recurrent("GRU", 3, ["h0"], linear_before_reset=1, **attributes)
+    start = {name: np.ones(shape, np.float32) for name, shape in network.weights.items()}
+    made = with_accumulation(network.nodes, network.shape, start, network.constants or {})
+    with pytest.raises(UnsupportedLayerError, match=message):
+        import_training(load_onnx(saved(tmp_path, made)))
+
+
 def test_a_transposition_is_cut_along_dimensions_that_are_not_1(tmp_path: Path) -> None:
     network = next(item for item in NETWORKS if item.name == "a transposition of stacks")
     start = {name: np.ones(shape, np.float32) for name, shape in network.weights.items()}

@@ -75,10 +75,10 @@ class Operand:
 
     def taken(self, array: Array) -> Array:
         """The elements of a whole tensor that the boxes hold, as they lie in L1."""
-        found = [array[tuple(slice(*extent) for extent in box)] for box in self.boxes]
+        parts = [array[tuple(slice(*extent) for extent in box)] for box in self.boxes]
         if self.pieces:
-            return np.concatenate([item.reshape(-1) for item in found])
-        return np.ascontiguousarray(found[0])
+            return np.concatenate([item.reshape(-1) for item in parts])
+        return np.ascontiguousarray(parts[0])
 
 
 def gathered(tensor: str, pieces: Sequence[Sequence[Extent]], buffer: str) -> Operand:

@@ -316,11 +316,11 @@ class Expander:
     def _check(self, access: Access, arrays: Mapping[str, Array]) -> None:
         array = arrays.get(access.array)
         if array is None or len(array.strides) != len(access.base):
-            known = ", ".join(f"{name}({len(item.strides)})" for name, item in arrays.items())
+            declared = ", ".join(f"{name}({len(item.strides)})" for name, item in arrays.items())
             raise ConfigError(
                 f"array {access.array} with {len(access.base)} indices is not known",
                 where=self.where,
-                cure=f"the arrays of this kernel (number of indices) are {known}",
+                cure=f"the arrays of this kernel (number of indices) are {declared}",
             )
 
     def _offset(self, use: _Use, layout: _Layout, arrays: Mapping[str, Array]) -> int:

@@ -67,9 +67,9 @@ class Section:
                 raise ConfigError(f"the key '{key}' is missing", where=self.file)
 
 
-def suggestion(wanted: str, known: Iterable[str]) -> str:
+def suggestion(wanted: str, names: Iterable[str]) -> str:
     """A cure line for an unknown name: the nearest known one, and all if they are few or none is near."""
-    choices = sorted(known)
+    choices = sorted(names)
     near = closest(wanted, choices)
     guess = f"did you mean '{near}'?" if near else ""
     listing = f"known are {', '.join(choices)}" if not near or len(choices) <= FEW else ""

@@ -84,14 +84,14 @@ class _Lowering:
         sizes, shared = self._sizes, self._shared
         if self._per_core:
             sizes, shared = {**sizes, **dict(self._per_core[core])}, {}
-        found: list[_Lowered] = []
+        executed: list[_Lowered] = []
         kernel = self._kernel
         while True:
             names, fallback = _evaluated(kernel, sizes, core, shared)
             if fallback is None:
-                found.append((kernel, kernel.expander, names))
-                return found
-            found.append((kernel, fallback.cost, names))
+                executed.append((kernel, kernel.expander, names))
+                return executed
+            executed.append((kernel, fallback.cost, names))
             use = self._library.named(kernel.codegen, fallback.use, kernel.element_bytes)
             kernel = self._library.kernel(kernel.codegen, use, kernel.accumulates)
 
@@ -134,8 +134,8 @@ class _Team(TeamWork):
     def issued(self) -> tuple[int, ...]:
         """Instructions of every core."""
         counts = [self._lowering.issued(member) for member in self.members]
-        known = tuple([count for count in counts if count is not None])
-        return known if len(known) == len(counts) else super().issued
+        certain = tuple([count for count in counts if count is not None])
+        return certain if len(certain) == len(counts) else super().issued
 
     def core(self, member: int) -> CoreWork:
         """The work of one core."""

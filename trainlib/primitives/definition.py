@@ -212,6 +212,17 @@ class LayerPlan:
     steps: tuple[str, ...] = ()
     """Names of the steps of this layer, if they are not simply those of the primitive."""
 
+    @property
+    def results(self) -> dict[str, Output]:
+        """All outputs by role."""
+        given = {"y": self.output, **self.outputs}
+        return {role: item if isinstance(item, Output) else Output(item) for role, item in given.items()}
+
+    @property
+    def stored(self) -> dict[str, Parameter | Buffer]:
+        """Parameters and buffers by role."""
+        return {**self.parameters, **self.buffers}
+
 
 @dataclass(frozen=True, slots=True)
 class DrawnInput:

@@ -23,7 +23,7 @@ Formula = Callable[..., Any]
 WHERE = "where"
 """A parameter of this name gets the name of the op, for errors."""
 
-OWN = "own"
+OPTIONS = "options"
 """A parameter of this name gets all attributes of the op."""
 
 
@@ -33,11 +33,11 @@ def parameters(formula: Formula) -> tuple[str, ...]:
 
 
 def roles_of(formula: Formula, options: Collection[str]) -> tuple[str, ...]:
-    """The parameters that are tensors: neither options nor `WHERE` nor `OWN`, and without a default."""
+    """The parameters that are tensors: neither options nor `WHERE` nor `OPTIONS`, and without a default."""
     return tuple(
         name
         for name, parameter in signature(formula).parameters.items()
-        if name not in (*options, WHERE, OWN) and parameter.default is parameter.empty
+        if name not in (*options, WHERE, OPTIONS) and parameter.default is parameter.empty
     )
 
 
@@ -57,7 +57,7 @@ def arguments(names: Collection[str], op: Op, values: Values) -> dict[str, Any]:
             given[name] = present(op.attributes[name])
         elif name == WHERE:
             given[name] = op.name
-        elif name == OWN:
+        elif name == OPTIONS:
             given[name] = op.attributes
     return given
 

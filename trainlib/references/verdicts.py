@@ -162,11 +162,11 @@ class Judgement:
         """The largest element of the truth; of a tensor that is zero but for rounding, the largest gain."""
         return self._largest if self._largest > self._largest_room else self._largest_gain
 
-    def _look(self, found: Array, truth: Array, wrong: Array, first: int) -> None:
+    def _look(self, result: Array, truth: Array, wrong: Array, first: int) -> None:
         count = int(wrong.sum())
         if count and self._first is None:
             place = int(np.argmax(wrong))
-            self._first = first + place, float(found[place]), float(truth[place])
+            self._first = first + place, float(result[place]), float(truth[place])
         self._wrong += count
 
 

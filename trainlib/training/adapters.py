@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
 
 from configs.errors import ConfigError, UnsupportedLayerError
 from configs.model_file import LayerSpec
 from trainlib.ir.graph import Initial
 from trainlib.primitives.definition import ZEROS
 from trainlib.training.builder import GraphBuilder
-from trainlib.training.built_layer import where_of
+from trainlib.training.built_layer import inserted, where_of
 
 _OUTPUTS = {"linear": "out_features", "pointwise": "out_channels", "conv2d": "out_channels"}
 """Layer types that can have an adapter, and the option that says how many channels they make."""
@@ -36,20 +35,20 @@ def add_adapted(builder: GraphBuilder, spec: LayerSpec, inputs: Sequence[str]) -
     frozen = replace(spec, adapter=None, trainable=False)
     (straight,) = builder.add_layer(frozen, inputs)
     down = {**spec.attributes, option: rank} | ({"bias": False} if spec.attributes.get("bias") else {})
-    (inner,) = builder.add_layer(_part(spec, "down", spec.type, down), inputs)
+    (inner,) = builder.add_layer(inserted(spec, "down", spec.type, down), inputs)
     weight = builder.tensors[f"{spec.name}.down.weight"]
     fan_in = prod(weight.shape) // rank
     builder.tensors[weight.name] = replace(weight, initial=Initial("uniform", fan_in**-0.5))
     if spec.adapter.alpha != rank:
         factor = {"factor": spec.adapter.alpha / rank}
-        (inner,) = builder.add_layer(_part(spec, "scale", "scale", factor), [inner])
+        (inner,) = builder.add_layer(inserted(spec, "scale", "scale", factor), [inner])
     kind = "linear" if spec.type == "linear" else "pointwise"
     (low_rank,) = builder.add_layer(
-        _part(spec, "up", kind, {_OUTPUTS[kind]: spec.attributes[option]}), [inner]
+        inserted(spec, "up", kind, {_OUTPUTS[kind]: spec.attributes[option]}), [inner]
     )
     weight = builder.tensors[f"{spec.name}.up.weight"]
     builder.tensors[weight.name] = replace(weight, initial=ZEROS)
-    return builder.add_layer(_part(spec, "sum", "add", {}), [straight, low_rank])
+    return builder.add_layer(inserted(spec, "sum", "add", {}), [straight, low_rank])
 
 
 def _check(spec: LayerSpec, where: str) -> None:
@@ -72,16 +71,3 @@ def _check(spec: LayerSpec, where: str) -> None:
             where=where,
             cure=f"leave out '{key}' or the adapter",
         )
-
-
-def _part(spec: LayerSpec, name: str, kind: str, attributes: dict[str, Any]) -> LayerSpec:
-    return replace(
-        spec,
-        name=f"{spec.name}.{name}",
-        type=kind,
-        attributes=attributes,
-        inputs=None,
-        node=None,
-        adapter=None,
-        variant=None,
-    )

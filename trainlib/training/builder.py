@@ -24,13 +24,18 @@ from trainlib.primitives.definition import (
     VARIANT,
     LayerPrimitive,
     OptimizerPrimitive,
-    Output,
     Random,
-    Shape,
     Step,
 )
 from trainlib.registry import layer_primitive
-from trainlib.training.built_layer import BuiltLayer, expanded, gradient_name, shared_parameters, where_of
+from trainlib.training.built_layer import (
+    BuiltLayer,
+    expanded,
+    gradient_name,
+    inserted,
+    shared_parameters,
+    where_of,
+)
 from trainlib.training.options import layer_options
 
 OP_BYTES = 100_000
@@ -122,7 +127,7 @@ class GraphBuilder:
         dtype = dtype_named(spec.dtype or self.dtype, where)
         if not primitive.internal:
             layout = self._wanted_layout(spec, primitive, where) or self._common_layout(inputs)
-            inputs = [self._in_layout(spec, self._in_dtype(spec, name, dtype), layout) for name in inputs]
+            inputs = [self._in_layout(spec, self.cast(spec, name, dtype), layout) for name in inputs]
         plan = primitive.plan(options, [self.tensors[name] for name in inputs], where)
         if variant != DEFAULT and primitive.in_variant(variant, plan.attributes):
             plan = replace(plan, attributes={**plan.attributes, VARIANT: variant})
@@ -177,7 +182,8 @@ class GraphBuilder:
         images = [self.tensors[name].layout for name in inputs if len(self.tensors[name].shape) == 4]
         return images[0] if images else None
 
-    def _in_dtype(self, spec: LayerSpec, name: str, dtype: DType) -> str:
+    def cast(self, spec: LayerSpec, name: str, dtype: DType) -> str:
+        """The tensor in another float format, by a cast op if it is not in it already."""
         if not self.tensors[name].dtype.is_float or self.tensors[name].dtype == dtype:
             return name
         return self._convert(spec, name, "cast", dtype)
@@ -192,34 +198,15 @@ class GraphBuilder:
         """A conversion layer before `spec`; a tensor is converted to one format only once."""
         if (name, to) not in self._converted:
             number = sum(layer.spec.name.startswith(f"{spec.name}.{kind}") for layer in self.layers)
-            new = replace(
-                spec,
-                name=f"{spec.name}.{kind}{number or ''}",
-                type=kind,
-                attributes={"to": to},
-                inputs=None,
-                node=None,
-                layout=None,
-                variant=None,
-                trainable=True,
-                update_channels=None,
-                adapter=None,
-                weights_of=None,
-            )
+            new = inserted(spec, f"{kind}{number or ''}", kind, {"to": to})
             (self._converted[name, to],) = self.add_layer(new, [name])
         return self._converted[name, to]
-
-    def cast(self, spec: LayerSpec, name: str, dtype: DType) -> str:
-        """The tensor in another float format, by a cast op if it is not in it already."""
-        return self._in_dtype(spec, name, dtype)
 
     def _add_tensors(self, layer: BuiltLayer) -> None:
         spec, plan, roles = layer.spec, layer.plan, layer.roles
         source = self.tensors[roles["x"]]
-        outputs: dict[str, Shape | Output] = {"y": plan.output, **plan.outputs}
-        layer.outputs = tuple(outputs)
-        for number, (role, output) in enumerate(outputs.items()):
-            given = output if isinstance(output, Output) else Output(output)
+        layer.outputs = tuple(plan.results)
+        for number, (role, given) in enumerate(plan.results.items()):
             dtype = given.dtype or layer.dtype
             name = f"{spec.name}.out{number or ''}"
             layout = given.layout or source.layout

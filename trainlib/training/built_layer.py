@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from configs.dtypes import DType
 from configs.errors import ConfigError, ShapeError
@@ -23,6 +24,19 @@ def gradient_name(tensor: str) -> str:
 def where_of(spec: LayerSpec) -> str:
     """Where a layer stands, for messages."""
     return f"{spec.where}: layer {spec.name}"
+
+
+def inserted(spec: LayerSpec, name: str, kind: str, attributes: Mapping[str, Any]) -> LayerSpec:
+    """A layer that the builder puts in for another: a part of it, or a conversion before it."""
+    return LayerSpec(
+        f"{spec.name}.{name}",
+        kind,
+        attributes,
+        spec.where,
+        dtype=spec.dtype,
+        layout=spec.layout,
+        recompute=spec.recompute,
+    )
 
 
 @dataclass(slots=True)

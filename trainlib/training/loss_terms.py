@@ -62,11 +62,11 @@ def add_losses(builder: GraphBuilder, spec: ModelSpec, made: Made) -> Terms:
     return terms
 
 
-def emit_loss(builder: GraphBuilder, terms: Terms, term: Term, layer: str, name: str, own: str = "") -> None:
-    """The op of a loss into tensor `name`; its gradient has `own` behind its name if there are others."""
+def emit_loss(builder: GraphBuilder, terms: Terms, term: Term, layer: str, name: str, end: str = "") -> None:
+    """The op of a loss into tensor `name`; its gradient has `end` behind its name if there are others."""
     builder.add(Tensor(name, (1,), "loss"))
     shape = builder.tensors[term.output].shape
-    seed = builder.add(Tensor(gradient_name(term.output) + own, shape, "gradient"))
+    seed = builder.add(Tensor(gradient_name(term.output) + end, shape, "gradient"))
     roles = {"y": term.output, "dy": seed, "loss": name} | ({"label": term.label} if term.label else {})
     step = term.primitive.step
     reads = [role for role in step.reads if role in roles]

@@ -90,15 +90,15 @@ class LoopTile:
     @property
     def shape(self) -> object:
         """All that kernels can see of where a tile lies; None in groups, which may end within a tile."""
-        found: list[object] = [(stop - start, start == 0) for start, stop in self.ranges.values()]
+        marks: list[object] = [(stop - start, start == 0) for start, stop in self.ranges.values()]
         for access in self.space.accesses.values():
             for index in access:
                 if index.loop is None:
                     if any(term.block or term.period for term in index.terms):
                         return None
                     span = index.span(self.ranges)
-                    found.append((span.count, span.before, span.after))
-        return tuple(found)
+                    marks.append((span.count, span.before, span.after))
+        return tuple(marks)
 
     def operand(self, buffer: str) -> Operand:
         """The box in a buffer: of a tensor of the contraction, or of the bias or its gradient."""

@@ -54,12 +54,12 @@ def of_groups(
     Channel c is of group (own_first + c) // own_group of the tile, which meets the channels from met_first +
     group * met_group on.
     """
-    own, met = geometry.co_of_group, geometry.ci_of_group
+    walked, met = geometry.co_of_group, geometry.ci_of_group
     if gathers:
-        own, met = met, own
+        walked, met = met, walked
     return {
-        "own_first": parts[0].start % own,
-        "own_group": own,
+        "own_first": parts[0].start % walked,
+        "own_group": walked,
         "met_first": within[0][0],
         "met_group": met,
         "fetched": fetched,

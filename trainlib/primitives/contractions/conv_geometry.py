@@ -50,13 +50,13 @@ class ConvGeometry:
     def of(cls, attributes: Mapping[str, Any]) -> ConvGeometry:
         """From the attributes of an op."""
         # Tilers ask thousands of times for the same op. Attributes are not changed, and kept alive here.
-        known = _GEOMETRIES.get(id(attributes))
-        if known is None:
+        kept = _GEOMETRIES.get(id(attributes))
+        if kept is None:
             if len(_GEOMETRIES) >= MOST_GEOMETRIES:
                 _GEOMETRIES.clear()
-            found = cls(**{name: attributes[name] for name in cls.__slots__ if name in attributes})
-            known = _GEOMETRIES[id(attributes)] = attributes, found
-        return known[1]
+            geometry = cls(**{name: attributes[name] for name in cls.__slots__ if name in attributes})
+            kept = _GEOMETRIES[id(attributes)] = attributes, geometry
+        return kept[1]
 
     @property
     def window(self) -> int:
@@ -134,12 +134,12 @@ class Segment:
 
 def segments(channels: Extent, of_group: int, others_of_group: int) -> list[Segment]:
     """The parts of `channels` (`of_group` per group) in each group, with all channels on the other side."""
-    found = []
+    cuts = []
     for group in range(channels[0] // of_group, (channels[1] - 1) // of_group + 1):
         start, stop = max(channels[0], group * of_group), min(channels[1], (group + 1) * of_group)
         others = (group * others_of_group, (group + 1) * others_of_group)
-        found.append(Segment(group, start, stop, others))
-    return found
+        cuts.append(Segment(group, start, stop, others))
+    return cuts
 
 
 def met(taps: Taps) -> int:

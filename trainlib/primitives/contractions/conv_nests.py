@@ -230,8 +230,8 @@ def _published(site: Site, nest: str, loop: Direct) -> TeamWork:
     channels, window = {"ci": loop.own}, (geometry.window, geometry.wk, 1)
     strides: dict[str, tuple[int, ...]] = {"X": (hi * wi, wi, 1), "W": window, "Y": (ho * wo, wo, 1)}
     if nest.startswith("naive"):
-        own, others = ("ci", "co") if nest.endswith("_ig") else ("co", "ci")
-        channels = {own: loop.own, others: loop.others}
+        gathered, others = ("ci", "co") if nest.endswith("_ig") else ("co", "ci")
+        channels = {gathered: loop.own, others: loop.others}
         strides["W"] = (channels["ci"] * geometry.window, *window)
     sizes = {**loop.published_sizes(), **channels, "hi": hi, "wi": wi, "ho": ho, "wo": wo}
     return site.team(nest, sizes, strides, macs=loop.macs)

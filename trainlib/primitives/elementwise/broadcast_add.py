@@ -30,10 +30,7 @@ from trainlib.primitives.lowering.boxes import (
 from trainlib.primitives.lowering.calls import VECTOR_ADD, NoMatmul, batch_extent, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.lowering.pieces import TileBuilder
-from trainlib.primitives.shapes.box_copies import check_rank, fill_call
-
-_LOOPS = ("a", "b", "c", "d", "e", "m")
-"""Extents of the loops of add_nd: the one over the cores, four outer ones, the inner one."""
+from trainlib.primitives.shapes.box_copies import LOOPS, check_rank, fill_call, in_loops
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
@@ -87,16 +84,8 @@ def _add_call(
     """
     strides = [repeating_strides(shape, whole) for shape in shapes]
     kept = [size if stride else 0 for size, stride in zip(whole, strides[2], strict=True)]
-    split = int(np.argmax(kept))
-    others = [axis for axis in range(len(whole)) if axis != split]
-    order = [split, *others]
-
-    def ordered(values: Sequence[int], filler: int) -> Shape:
-        missing = (filler,) * (len(_LOOPS) - len(order))
-        placed = [values[axis] for axis in order]
-        return (*placed[:-1], *missing, placed[-1]) if others else (*placed, *missing)
-
-    sizes = dict(zip(_LOOPS, ordered(whole, 1), strict=True))
+    ordered = in_loops(len(whole), int(np.argmax(kept)))
+    sizes = dict(zip(LOOPS, ordered(whole, 1), strict=True))
     arrays = {
         name: Piece(role, strides=ordered(stride, 0))
         for name, role, stride in zip("XGY", roles, strides, strict=True)
@@ -128,7 +117,7 @@ class _Forward(LeadingBoxes):
         return TileTask((box(op, "x", *left), box(op, "x1", *right)), (box(op, "y", *region),), (), (call,))
 
 
-class BroadcastGradient(NoMatmul):
+class _Gradient(NoMatmul):
     """IG or IG1: boxes of a gradient; the sums over dimensions it was repeated in may be cut."""
 
     def _dimensions(self, op: Op, tensors: Tensors, *, repeated: bool) -> dict[str, int]:
@@ -142,7 +131,6 @@ class BroadcastGradient(NoMatmul):
         return dict(list(dimensions.items())[:CUT_DIMENSIONS])
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """``n`` and the first two dimensions that were not repeated."""
         return {**batch_extent(op.attributes["shape"][0]), **self._dimensions(op, tensors, repeated=False)}
 
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
@@ -172,12 +160,19 @@ def _forward(op: Op, values: Values) -> Values:
     return {"y": np.add(left, right)}
 
 
-def reduced(op: Op, dy: Array, shape: Shape) -> Array:
-    """dy summed to a shape that lacks leading dimensions, or has ones, where it was repeated."""
-    aligned = _aligned((len(dy), *shape), dy.shape)
-    axes = tuple(axis for axis, size in enumerate(aligned) if axis and size == 1)
-    result: Array = np.add.reduce(dy, axis=axes, keepdims=True).reshape(len(dy), *shape)
-    return result
+def gradient_step(name: str, result: str, shape: str) -> Step:
+    """The gradient of an input, whose shape of a sample is the attribute `shape`.
+
+    It lacks leading dimensions, or has ones, where the input was repeated: dy is summed over these.
+    """
+
+    def reduced(op: Op, values: Values) -> Values:
+        dy, sample = values["dy"], op.attributes[shape]
+        aligned = _aligned((len(dy), *sample), dy.shape)
+        axes = tuple(axis for axis, size in enumerate(aligned) if axis and size == 1)
+        return {result: np.add.reduce(dy, axis=axes, keepdims=True).reshape(len(dy), *sample)}
+
+    return Step.of(name, f"dy -> {result}", reduced, _Gradient())
 
 
 PRIMITIVE = LayerPrimitive(
@@ -186,18 +181,8 @@ PRIMITIVE = LayerPrimitive(
     plan=_plan,
     steps=(
         Step.of("FW", "x x1 -> y", _forward, _Forward()),
-        Step.of(
-            "IG",
-            "dy -> dx",
-            lambda op, values: {"dx": reduced(op, values["dy"], op.attributes["left"])},
-            BroadcastGradient(),
-        ),
-        Step.of(
-            "IG1",
-            "dy -> dx1",
-            lambda op, values: {"dx1": reduced(op, values["dy"], op.attributes["right"])},
-            BroadcastGradient(),
-        ),
+        gradient_step("IG", "dx", "left"),
+        gradient_step("IG1", "dx1", "right"),
     ),
     examples=(
         Example(inputs=((3, 1, 4), (5, 1))),

@@ -17,12 +17,7 @@ from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, KernelChoice, Ranges, Tensors, TileTask
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Positive, Step, Values
-from trainlib.primitives.elementwise.broadcast_add import (
-    BroadcastGradient,
-    reduced,
-    repeated_region,
-    repeating_strides,
-)
+from trainlib.primitives.elementwise.broadcast_add import gradient_step, repeated_region, repeating_strides
 from trainlib.primitives.lowering.boxes import LeadingBoxes, leading_region, row_major, sizes_of
 from trainlib.primitives.lowering.calls import box
 from trainlib.primitives.lowering.kernel_call import Piece
@@ -83,12 +78,7 @@ PRIMITIVE = LayerPrimitive(
     plan=_plan,
     steps=(
         Step.of("FW", "x -> y", _forward, _Forward()),
-        Step.of(
-            "IG",
-            "dy -> dx",
-            lambda op, values: {"dx": reduced(op, values["dy"], op.attributes["left"])},
-            BroadcastGradient(),
-        ),
+        gradient_step("IG", "dx", "left"),
     ),
     examples=(
         Example({"shape": [3, 4, 5]}, ((3, 1, 1),)),

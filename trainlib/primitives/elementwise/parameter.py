@@ -17,7 +17,6 @@ from pydantic import Field
 from configs.dtypes import INT32
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import KernelChoice, Ranges, Tensors, TileTask, part
 from trainlib.primitives.definition import (
     DrawnInput,
     Example,
@@ -28,10 +27,7 @@ from trainlib.primitives.definition import (
     Step,
     Values,
 )
-from trainlib.primitives.elementwise.position import START, PositionGradient
-from trainlib.primitives.lowering.boxes import LeadingBoxes, leading_region, sizes_of
-from trainlib.primitives.lowering.calls import box
-from trainlib.primitives.lowering.pieces import Piece, TileBuilder
+from trainlib.primitives.elementwise.position import START, PositionForward, PositionGradient
 
 COUNTED = DrawnInput((1,), INT32, low=0, high=9)
 """An input that has no gradient."""
@@ -47,18 +43,6 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan((batch, *shape), {"w": Parameter(shape, START)}, attributes={"batch": batch})
 
 
-class _Forward(LeadingBoxes):
-    """FW: any box of y; w is read once for all samples of a tile."""
-
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        region = leading_region(tensors[op["y"]].shape, ranges)
-        samples, *inner = sizes_of(region)
-        build, w = TileBuilder(choice, tensors[op["y"]].dtype), Piece("w", tuple(inner))
-        for sample in range(samples):
-            build.copy(w, Piece(part("y", sample), w.shape))
-        return build.task((box(op, "w", *region[1:]),), (box(op, "y", *region),))
-
-
 def _reference(op: Op, values: Values) -> Values:
     w = values["w"]
     return {"y": np.broadcast_to(w, (op.attributes["batch"], *w.shape))}
@@ -69,7 +53,7 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step.of("FW", "w -> y", _reference, _Forward()),
+        Step.of("FW", "w -> y", _reference, PositionForward()),
         Step.of("WG", "dy -> dw", lambda op, values: {"dw": values["dy"].sum(axis=0)}, PositionGradient()),
     ),
     examples=(

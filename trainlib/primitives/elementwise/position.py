@@ -32,18 +32,23 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan(shape, {"w": Parameter(shape[1:], START)})
 
 
-class _Forward(LeadingBoxes):
-    """FW: any box of y; w is read once for all samples of a tile."""
+class PositionForward(LeadingBoxes):
+    """FW: any box of y; w is read once for all samples of a tile, and added to x if there is one."""
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+        """A fork for each sample."""
         region = leading_region(tensors[op["y"]].shape, ranges)
         samples, *inner = sizes_of(region)
         build, w = TileBuilder(choice, tensors[op["y"]].dtype), Piece("w", tuple(inner))
         for sample in range(samples):
             x, y = (Piece(part(role, sample), w.shape) for role in "xy")
-            arrays = {"X": x, "G": w, "Y": y}
-            build.run(VECTOR_ADD, arrays, (x, w), (y,), np.add, elements=prod(inner))
-        return build.task((box(op, "x", *region), box(op, "w", *region[1:])), (box(op, "y", *region),))
+            if "x" in op:
+                arrays = {"X": x, "G": w, "Y": y}
+                build.run(VECTOR_ADD, arrays, (x, w), (y,), np.add, elements=prod(inner))
+            else:
+                build.copy(w, y)
+        boxes = {role: box(op, role, *(region[1:] if role == "w" else region)) for role in op.roles}
+        return build.task([boxes[role] for role in op.reads], (boxes["y"],))
 
 
 class PositionGradient(NoMatmul):
@@ -76,7 +81,7 @@ PRIMITIVE = LayerPrimitive(
     schema=LayerSchema,
     plan=_plan,
     steps=(
-        Step.of("FW", "x w -> y", _reference, _Forward()),
+        Step.of("FW", "x w -> y", _reference, PositionForward()),
         Step.of("WG", "dy -> dw", lambda op, values: {"dw": values["dy"].sum(axis=0)}, PositionGradient()),
     ),
     examples=(

@@ -72,24 +72,24 @@ def _check_shares(label: Array, where: str) -> None:
         )
 
 
-def _targets(y: Array, label: Array, where: str, own: Mapping[str, Any]) -> Array:
+def _targets(y: Array, label: Array, where: str, options: Mapping[str, Any]) -> Array:
     """t, a row for each sample and place."""
-    classes, smoothing = y.shape[1], own["label_smoothing"]
+    classes, smoothing = y.shape[1], options["label_smoothing"]
     if label.ndim == y.ndim:
         _check_shares(label, where)
         target, counts = rows(label), np.full(len(y) * prod(y.shape[2:]), True)
     else:
         flat = label.reshape(-1)
-        counts = counted(flat, classes, where, own["ignore_index"])
+        counts = counted(flat, classes, where, options["ignore_index"])
         target = np.eye(classes)[np.where(counts, flat, 0)] * counts[:, None]
     if smoothing:
         target = target * (1 - smoothing) + counts[:, None] * (smoothing / classes)
-    weighted: Array = target * np.array(own["class_weights"] or 1.0)
+    weighted: Array = target * np.array(options["class_weights"] or 1.0)
     return weighted
 
 
-def _terms(y: Array, label: Array, where: str, own: Mapping[str, Any]) -> Array:
-    target = _targets(y, label, where, own)
+def _terms(y: Array, label: Array, where: str, options: Mapping[str, Any]) -> Array:
+    target = _targets(y, label, where, options)
     logits = rows(y)
     shifted = logits - logits.max(axis=1, keepdims=True)
     sums = np.log(np.exp(shifted).sum(axis=1)) * target.sum(axis=1)
@@ -97,20 +97,20 @@ def _terms(y: Array, label: Array, where: str, own: Mapping[str, Any]) -> Array:
     return losses
 
 
-def _slopes(y: Array, label: Array, where: str, own: Mapping[str, Any]) -> Array:
-    target = _targets(y, label, where, own)
+def _slopes(y: Array, label: Array, where: str, options: Mapping[str, Any]) -> Array:
+    target = _targets(y, label, where, options)
     logits = rows(y)
     exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
     softmax = exponentials / exponentials.sum(axis=1, keepdims=True)
     return unrowed(softmax * target.sum(axis=1, keepdims=True) - target, y.shape)
 
 
-def class_count(y: Array, label: Array, where: str, own: Mapping[str, Any]) -> float:
+def class_count(y: Array, label: Array, where: str, options: Mapping[str, Any]) -> float:
     """What a mean divides by: samples and places, or the weights of the labels that count."""
-    weights = own["class_weights"]
+    weights = options["class_weights"]
     if label.ndim == y.ndim:
         return float(len(y) * prod(y.shape[2:]))
-    counts = counted(label, y.shape[1], where, own["ignore_index"])
+    counts = counted(label, y.shape[1], where, options["ignore_index"])
     return float(counts.sum() if weights is None else np.array(weights)[label[counts]].sum())
 
 

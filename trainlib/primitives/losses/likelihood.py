@@ -202,27 +202,29 @@ def _poisson_reference(y: Any, label: Array, log_input: bool, full: bool, eps: f
     return rate - log_rate * label + np.where(label > 1, stirling if full else 0.0, 0.0)
 
 
-def _own_sizes(name: str, *options: str) -> Any:
-    return lambda own, shape: LossNests(f"{name}_fw", f"{name}_bw", {key: int(own[key]) for key in options})
+def _own_sizes(name: str, *names: str) -> Any:
+    return lambda options, shape: LossNests(
+        f"{name}_fw", f"{name}_bw", {key: int(options[key]) for key in names}
+    )
 
 
-def _at_labels(y: Array, label: Array, where: str, own: Mapping[str, Any]) -> tuple[Array, Array]:
+def _at_labels(y: Array, label: Array, where: str, options: Mapping[str, Any]) -> tuple[Array, Array]:
     """Numbers of the classes, those that do not count as 0, and what each counts."""
-    counts = counted(label, y.shape[1], where, own["ignore_index"])
+    counts = counted(label, y.shape[1], where, options["ignore_index"])
     numbers = np.where(counts, label, 0)
-    weights = own["class_weights"]
+    weights = options["class_weights"]
     return numbers[:, None], counts * (1.0 if weights is None else np.array(weights)[numbers])
 
 
-def nll_terms(y: Array, label: Array, where: str, own: Mapping[str, Any]) -> Any:
+def nll_terms(y: Array, label: Array, where: str, options: Mapping[str, Any]) -> Any:
     """-w · y at the label."""
-    numbers, shares = _at_labels(y, label, where, own)
+    numbers, shares = _at_labels(y, label, where, options)
     return -shares * np.take_along_axis(y, numbers, 1)[:, 0]
 
 
-def nll_slopes(y: Array, label: Array, where: str, own: Mapping[str, Any]) -> Array:
+def nll_slopes(y: Array, label: Array, where: str, options: Mapping[str, Any]) -> Array:
     """-w at the label, 0 elsewhere."""
-    numbers, shares = _at_labels(y, label, where, own)
+    numbers, shares = _at_labels(y, label, where, options)
     slopes = np.zeros(y.shape)
     np.put_along_axis(slopes, numbers, -shares[:, None], 1)
     return slopes
@@ -275,7 +277,7 @@ LIKELIHOODS = (
         reference=derived(_kl_reference),
         nests=_own_sizes("kl_div", "log_target"),
         options=KlSchema,
-        values=lambda own: LOGARITHMS if own["log_target"] else DISTRIBUTION,
+        values=lambda options: LOGARITHMS if options["log_target"] else DISTRIBUTION,
         examples=(
             Example(inputs=(DrawnInput((6,), low=-4, high=0),)),
             Example({"reduction": "batchmean"}, (_LOGS,)),
@@ -302,8 +304,8 @@ LIKELIHOODS = (
         slopes=nll_slopes,
         count=class_count,
         reference=_nll_truth,
-        nests=lambda own, shape: LossNests(
-            "nll_fw", "nll_bw", class_sizes(own, shape), cut=may_cut(own, shape)
+        nests=lambda options, shape: LossNests(
+            "nll_fw", "nll_bw", class_sizes(options, shape), cut=may_cut(options, shape)
         ),
         options=ClassLossSchema,
         labels=class_numbers,

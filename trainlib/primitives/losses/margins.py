@@ -185,14 +185,14 @@ MARGINS = (
         slopes=multi_margin_slopes,
         count=_samples,
         reference=_multi_margin_truth,
-        nests=lambda own, shape: LossNests(
+        nests=lambda options, shape: LossNests(
             "multi_margin_fw",
             "multi_margin_bw",
             {
                 "samples": shape[0],
                 "classes": shape[1],
-                "squared": int(own["p"] == 2),
-                "weighted": int(own["class_weights"] is not None),
+                "squared": int(options["p"] == 2),
+                "weighted": int(options["class_weights"] is not None),
             },
         ),
         options=MultiMarginSchema,
@@ -208,7 +208,7 @@ MARGINS = (
         slopes=cosine_slopes,
         count=_samples,
         reference=_cosine_truth,
-        nests=lambda own, shape: LossNests(
+        nests=lambda options, shape: LossNests(
             "cosine_fw", "cosine_bw", {"samples": shape[0], "features": shape[1]}
         ),
         labels=_cosine_plan,

@@ -245,7 +245,7 @@ class LossLowering(NoMatmul):
             kinds = [dtypes[role] for role in (*op.reads, target)]
             vectors = list(zip((*inputs, result), kinds, strict=True))
             reads = (*inputs, *before)
-            details = {"formula": self.each[target], "target": target, "first": int(not before), **known}
+            details = {"formula": self.each[target], "target": target, "first": int(not before), **constants}
             return vector_call(
                 choice,
                 nest,
@@ -271,7 +271,7 @@ class LossLowering(NoMatmul):
             one = {role: array[: len(array) // samples] for role, array in given.items()}
             return float(share) * (options["weight"] if counting else self.scale(op, one))
 
-        known = {**ungiven, "soft": int(soft), "counting": int(counting), "scale": scale}
+        constants = {**ungiven, "soft": int(soft), "counting": int(counting), "scale": scale}
 
         def value(arrays: Sequence[Array]) -> tuple[Array, ...]:
             given, before = dict(zip(op.reads, arrays, strict=False)), arrays[len(op.reads) :]

@@ -111,8 +111,8 @@ def kernel_call(
             element_bytes=_data_bytes(dtypes),
         )
 
-    known = {**details, "arrays": arrays}
-    return piece_call(nest, reads, writes, work, function, macs=macs, fork=fork, details=known)
+    described = {**details, "arrays": arrays}
+    return piece_call(nest, reads, writes, work, function, macs=macs, fork=fork, details=described)
 
 
 def _data_bytes(dtypes: Sequence[DType]) -> int:

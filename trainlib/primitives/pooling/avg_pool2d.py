@@ -6,11 +6,7 @@ Gradients of overlapping windows add up. See `trainlib.primitives.pooling.poolin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from trainlib.ir.graph import Tensor
-from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Step
+from trainlib.primitives.definition import Example, LayerPrimitive, Step
 from trainlib.primitives.pooling.pooling import (
     PoolingSchema,
     average_backward,
@@ -26,14 +22,10 @@ class _Schema(PoolingSchema):
     """Whether padding counts as elements of the mean."""
 
 
-def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    return pooling_plan(attributes, inputs, where, save_positions=False)
-
-
 PRIMITIVE = LayerPrimitive(
     name="avg_pool2d",
     schema=_Schema,
-    plan=_plan,
+    plan=pooling_plan,
     steps=(
         Step.of("FW", "x -> y", average_reference, average_forward()),
         Step.of("IG", "dy -> dx", average_gradient_reference, average_backward()),

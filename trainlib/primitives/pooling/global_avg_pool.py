@@ -3,12 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from configs.model_file import LayerSchema
-from trainlib.ir.graph import Tensor
-from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Step
+from trainlib.primitives.definition import Example, LayerPrimitive, Step
 from trainlib.primitives.pooling.pooling import (
     GlobalAverageForward,
     average_backward,
@@ -17,15 +13,10 @@ from trainlib.primitives.pooling.pooling import (
     pooling_plan,
 )
 
-
-def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    return pooling_plan(attributes, inputs, where, save_positions=False)
-
-
 PRIMITIVE = LayerPrimitive(
     name="global_avg_pool",
     schema=LayerSchema,
-    plan=_plan,
+    plan=pooling_plan,
     steps=(
         Step.of("FW", "x -> y", average_reference, GlobalAverageForward()),
         Step.of("IG", "dy -> dx", average_gradient_reference, average_backward()),

@@ -108,6 +108,18 @@ class _Interpolation(NoMatmul):
         batch, channels, rows, columns = tensors[op.outputs[0]].shape
         return {**batch_extent(batch), "c": channels, "h": rows, "w": columns}
 
+    def taps(self, op: Op, tensors: Tensors, ranges: Ranges) -> tuple[_AxisTaps, _AxisTaps, list[Region]]:
+        """Of the rows and the columns of a tile, and the boxes of the small side (x, dx) and of the large."""
+        backward, mode = op.step == "IG", op.attributes["mode"]
+        along = _for_inputs if backward else _for_outputs
+        rows, columns = (
+            along(mode, sizes, ranges.get(axis, (0, sizes[0 if backward else 1])))
+            for axis, sizes in zip("hw", _axes(op), strict=True)
+        )
+        outer = batch_range(ranges, tensors[op.outputs[0]].shape[0]), ranges["c"]
+        sides = (rows.inputs, columns.inputs), (rows.outputs, columns.outputs)
+        return rows, columns, [(*outer, *inner) for inner in sides]
+
     def run(self, op: Op, build: TileBuilder, boxes: Sequence[Region], compute: Callable[..., Array]) -> None:
         """Loops over the outputs' rows and columns of all channels of a tile.
 
@@ -133,12 +145,7 @@ class _Forward(_Interpolation):
     """FW: a box of y, with the box of x it lies between."""
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        y = tensors[op["y"]]
-        samples, channels = batch_range(ranges, y.shape[0]), ranges["c"]
-        mode, (high, wide) = op.attributes["mode"], _axes(op)
-        rows = _for_outputs(mode, high, ranges.get("h", (0, high[1])))
-        columns = _for_outputs(mode, wide, ranges.get("w", (0, wide[1])))
-        boxes = [(samples, channels, *inner) for inner in _boxes(rows, columns)]
+        rows, columns, boxes = self.taps(op, tensors, ranges)
 
         def between(image: Array) -> Array:
             upper, lower = image[:, :, rows.lower], image[:, :, rows.upper]
@@ -149,7 +156,7 @@ class _Forward(_Interpolation):
             )
             return np.asarray(upper + (lower - upper) * rows.share[:, None])
 
-        build = TileBuilder(choice, y.dtype)
+        build = TileBuilder(choice, tensors[op["y"]].dtype)
         self.run(op, build, boxes, between)
         return build.task((box(op, "x", *boxes[0]),), (box(op, "y", *boxes[1]),))
 
@@ -159,13 +166,8 @@ class _InputGradient(_Interpolation):
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Two forks; channels over the cores, so that no two cores add to one element."""
-        tensor = tensors[op["dx"]]
-        samples, channels = batch_range(ranges, tensor.shape[0]), ranges["c"]
-        mode, (high, wide) = op.attributes["mode"], _axes(op)
-        rows = _for_inputs(mode, high, ranges.get("h", (0, high[0])))
-        columns = _for_inputs(mode, wide, ranges.get("w", (0, wide[0])))
-        boxes = [(samples, channels, *inner) for inner in _boxes(rows, columns)]
-        small = sizes_of(boxes[0])
+        rows, columns, boxes = self.taps(op, tensors, ranges)
+        small, dtype = sizes_of(boxes[0]), tensors[op["dx"]].dtype
 
         def added(gradient: Array, dx: Array) -> Array:
             total = dx.copy()
@@ -180,15 +182,10 @@ class _InputGradient(_Interpolation):
                 np.add.at(total, where, values[..., mine])
             return total
 
-        build = TileBuilder(choice, tensor.dtype)
-        build.call(lambda: fill_call(choice, "dx", small, 0.0, tensor.dtype))
+        build = TileBuilder(choice, dtype)
+        build.call(lambda: fill_call(choice, "dx", small, 0.0, dtype))
         self.run(op, build, boxes, added)
         return build.task((box(op, "dy", *boxes[1]),), (box(op, "dx", *boxes[0]),))
-
-
-def _boxes(rows: _AxisTaps, columns: _AxisTaps) -> tuple[Region, Region]:
-    """Rows and columns of the small side (x, dx) and of the large one (y, dy)."""
-    return (rows.inputs, columns.inputs), (rows.outputs, columns.outputs)
 
 
 def _matrix(mode: str, inputs: int, outputs: int) -> Array:

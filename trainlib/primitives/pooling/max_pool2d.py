@@ -10,17 +10,17 @@ padding.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.graph import Op
 from trainlib.ir.steps import Array, Function
 from trainlib.primitives.definition import (
     AsPublished,
     DrawnInput,
     Example,
-    LayerPlan,
     LayerPrimitive,
     Step,
     Values,
@@ -36,10 +36,6 @@ from trainlib.primitives.pooling.pooling import (
     read_by,
     windows,
 )
-
-
-def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    return pooling_plan(attributes, inputs, where, save_positions=True)
 
 
 def _reference_forward(op: Op, values: Values) -> Values:
@@ -128,7 +124,7 @@ def _published(attributes: Mapping[str, Any]) -> bool:
 PRIMITIVE = LayerPrimitive(
     name="max_pool2d",
     schema=PoolingSchema,
-    plan=_plan,
+    plan=partial(pooling_plan, save_positions=True),
     steps=(
         Step.of(
             "FW", "x -> y argmax", _reference_forward, PoolingForward("maxpool_fw_argmax", _tile_forward)

@@ -88,7 +88,7 @@ def axes_of(attributes: Mapping[str, Any]) -> tuple[Axis, Axis]:
 
 
 def pooling_plan(
-    attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str, *, save_positions: bool
+    attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str, *, save_positions: bool = False
 ) -> LayerPlan:
     """Shapes of a pooling layer. Raises ShapeError for no image, a kernel too large, a window of padding."""
     batch, channels, *sizes = image_of(inputs[0], "pooling", where)

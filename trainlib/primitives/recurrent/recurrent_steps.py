@@ -194,7 +194,7 @@ class StepBackward(_OneStep):
         return build.task(inputs, outputs)
 
     def _sample(
-        self, build: TileBuilder, sample: int, count: int, known: set[str], made: Sequence[str]
+        self, build: TileBuilder, sample: int, count: int, loaded: set[str], made: Sequence[str]
     ) -> None:
         gates = self.cell.gates
 
@@ -202,7 +202,7 @@ class StepBackward(_OneStep):
             return Piece(part(name, sample), (width,), 0)
 
         def or_zero(name: str) -> Piece:
-            return of(name) if name in known else Piece("zero", (count,), 0)
+            return of(name) if name in loaded else Piece("zero", (count,), 0)
 
         pieces = {name: of(name) for name in ("hn", "y", "c", "dy", "direct", "cell_carry")}
         pieces |= {name: or_zero(name) for name in ("before", "cell_before", "carry")}

@@ -25,8 +25,19 @@ from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 LARGEST_RANK = 5
 """Dimensions of a sample the loops of a strided copy can have."""
 
-_LOOPS = ("a", "b", "c", "d", "e", "m")
-"""Extents of the loops of copy_nd and permute_nd: the one over the cores, four outer ones, the inner one."""
+LOOPS = ("a", "b", "c", "d", "e", "m")
+"""Extents of the loops of copy_nd, permute_nd, add_nd: one over the cores, four outer ones, the inner one."""
+
+
+def in_loops(rank: int, split: int) -> Callable[[Sequence[int], int], Shape]:
+    """Orders values of dimensions as `LOOPS`, `split` over the cores; a filler for what is missing."""
+    order = [split, *(axis for axis in range(rank) if axis != split)]
+
+    def ordered(values: Sequence[int], filler: int) -> Shape:
+        placed, missing = [values[axis] for axis in order], (filler,) * (len(LOOPS) - rank)
+        return (*placed[:-1], *missing, placed[-1]) if rank > 1 else (*placed, *missing)
+
+    return ordered
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +107,8 @@ def _loops(plain: Walk, dimensions: int, matrix: str) -> tuple[str, dict[str, in
     if dimensions and plain.is_matrix:
         sizes = {"N": plain.sizes[0], "M": plain.sizes[1]}
         return matrix, sizes, plain.source, (plain.target[1], plain.target[0])
-    split = int(np.argmax(plain.sizes))
-    others = [axis for axis in range(count) if axis != split]
-    order = [split, *others[:-1]]
-    free = len(_LOOPS) - 1 - len(order)
-
-    def ordered(values: Sequence[int], filler: int) -> Shape:
-        return (*(values[axis] for axis in order), *(filler,) * free, values[others[-1]])
-
-    sizes = dict(zip(_LOOPS, ordered(plain.sizes, 1), strict=True))
+    ordered = in_loops(count, int(np.argmax(plain.sizes)))
+    sizes = dict(zip(LOOPS, ordered(plain.sizes, 1), strict=True))
     if dimensions:
         sizes["dims"] = dimensions
     nest = "permute_nd" if dimensions else "copy_nd"
