@@ -42,6 +42,10 @@ class Node:
         """Place of the node as ``file:line``."""
         return f"{self.file}:{self.line}"
 
+    def error(self, message: str, cure: str | None = None) -> ConfigError:
+        """What is wrong with it, at its place."""
+        return ConfigError(message, where=self.where, cure=cure)
+
     @property
     def is_mapping(self) -> bool:
         """Whether the node is a mapping."""
@@ -56,17 +60,13 @@ class Node:
         """Return the children by key; raises `ConfigError` saying that `what` must be a mapping."""
         if isinstance(self.value, Mapping):
             return self.value
-        raise ConfigError(
-            f"{what} must be a mapping, not {self.kind}", where=self.where, cure="write 'key: value' lines"
-        )
+        raise self.error(f"{what} must be a mapping, not {self.kind}", "write 'key: value' lines")
 
     def sequence(self, what: str) -> Sequence[Node]:
         """Return the children in order; raises `ConfigError` saying that `what` must be a list."""
         if isinstance(self.value, Sequence) and not isinstance(self.value, str):
             return self.value
-        raise ConfigError(
-            f"{what} must be a list, not {self.kind}", where=self.where, cure="write '- item' lines"
-        )
+        raise self.error(f"{what} must be a list, not {self.kind}", "write '- item' lines")
 
     @property
     def kind(self) -> str:

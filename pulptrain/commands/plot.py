@@ -57,12 +57,11 @@ def command(
     """Draw Gantt charts, breakdown, memory map, roofline and others of the run in RUN."""
     table: list[str] = []
     with telling(f"drawing {' '.join(folders)}", show=not (quiet or as_json)):
-        from configs.suggest import suggestion
+        from configs.suggest import check_known
         from pulptrain.running.pictures import PICTURES
 
         known = ("all", *PICTURES, SPEED_UP)
-        if what not in known:
-            raise InputError(f"no picture {what!r}", where="--what", cure=suggestion(what, known))
+        check_known(what, known, f"no picture {what!r}", "--what")
         paper = parse_paper(width, font)
         if what == SPEED_UP:
             drawn, result, table = _speed_up(folders, out, window, paper)

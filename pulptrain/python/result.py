@@ -12,8 +12,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from configs.errors import InputError
-from configs.suggest import suggestion
+from configs.suggest import check_known
 from pulptrain.python.op_result import OpResult, Peak, Totals, data_frame, op_of, text_width, unknown
 from traces.files.json_text import json_text
 from traces.report import Detail, headline, report_lines, report_tables
@@ -249,8 +248,7 @@ class Result:
         from pulptrain.running.pictures import PICTURES, RunPictures, Window
         from traces.pictures.drawing import Paper, picture_file
 
-        if what not in PICTURES:
-            raise InputError(f"no picture {what!r}", where="plot", cure=suggestion(what, PICTURES))
+        check_known(what, PICTURES, f"no picture {what!r}", "plot")
         target = picture_file(fspath(path), "plot")
         given = zip(("width_inches", "font_points"), size, strict=True)
         known = {name: value for name, value in given if value is not None}

@@ -15,7 +15,7 @@ from configs.library import is_path, list_names, open_config
 from configs.meanings import Key, keys_of
 from configs.model_file import LAYER_KEYS, TERM_KEYS, LayerSchema, LossSpec, load_model
 from configs.parameters import load_parameters
-from configs.suggest import suggestion
+from configs.suggest import check_known, suggestion
 from configs.yaml_file import read_text
 from traces.stall_words import BUSY, MEANINGS
 from trainlib.about import ABOUT
@@ -46,8 +46,8 @@ def describe(name: str, kind: str | None = None, *, codegen: str | None = None) 
 
     Raises `InputError` with the nearest names if there is none.
     """
-    if kind is not None and kind not in KINDS:
-        raise InputError(f"there is no kind {kind!r}", where="--kind", cure=suggestion(kind, KINDS))
+    if kind is not None:
+        check_known(kind, KINDS, f"there is no kind {kind!r}", "--kind")
     if is_path(name):
         return [_file(name, kind)]
     described = [

@@ -13,11 +13,10 @@ from rich.table import Table
 
 from arch.spec.soc_config import soc_from_parameters
 from configs.dtypes import DTYPES
-from configs.errors import InputError
 from configs.library import list_names
 from configs.model_file import load_model
 from configs.parameters import load_parameters
-from configs.suggest import suggestion
+from configs.suggest import check_known
 from trainlib.about import ABOUT
 from trainlib.kernels.catalogue import codegen_names, kind_of
 from trainlib.kernels.evidence import nest_evidence
@@ -61,8 +60,7 @@ def listing_of(kind: str, timing: str = "rtl") -> Listing:
         "kernels": _kernels,
         "primitives": _primitives,
     }
-    if kind not in listings:
-        raise InputError(f"nothing called {kind!r} to list", where="list", cure=suggestion(kind, listings))
+    check_known(kind, listings, f"nothing called {kind!r} to list", "list")
     return listings[kind]()
 
 

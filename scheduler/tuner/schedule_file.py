@@ -19,7 +19,7 @@ from configs.files import start_of, write_text
 from configs.model_file import ModelSpec
 from configs.problems import Problems
 from configs.schema import Schema, check_keys, required_and_optional, validate
-from configs.suggest import suggestion
+from configs.suggest import check_known, suggestion
 from configs.yaml_file import Node, load_yaml, parse_yaml
 from scheduler.options import ScheduleOptions, of_programs
 from scheduler.tiles.resident_tensors import tensor_and_ops
@@ -263,16 +263,15 @@ def _read(node: Node) -> ScheduleFile:
     top = node.mapping(what)
     number = top["format"].value
     if type(number) is not int or number != FORMAT:
-        raise ConfigError(
+        raise top["format"].error(
             f"format {top['format'].plain()!r} is not known; this pulptrain reads format {FORMAT}",
-            where=top["format"].where,
-            cure="the pulptrain that wrote it, or tune again (`pulptrain tune`)",
+            "the pulptrain that wrote it, or tune again (`pulptrain tune`)",
         )
     model = validate(NamedSchema, top["model"], "'model'")
     soc = validate(TunedSocSchema, top["soc"], "'soc'")
     codegen = top["codegen"].value
     if not isinstance(codegen, str):
-        raise ConfigError(f"'codegen' is {top['codegen'].kind}", where=top["codegen"].where, cure="a name")
+        raise top["codegen"].error(f"'codegen' is {top['codegen'].kind}", "a name")
     problems = Problems()
     read = (problems.of(_choice, item) for item in top["choices"].sequence("'choices'"))
     choices = tuple(choice for choice in read if choice is not None)
@@ -302,10 +301,8 @@ def _layouts(node: Node) -> dict[str, str]:
     layouts = {}
     for layer, item in node.mapping("'layout'").items():
         if item.value not in LAYOUTS:
-            raise ConfigError(
-                f"there is no layout called {item.plain()!r}",
-                where=item.where,
-                cure=suggestion(str(item.value), LAYOUTS),
+            raise item.error(
+                f"there is no layout called {item.plain()!r}", suggestion(str(item.value), LAYOUTS)
             )
         layouts[layer] = str(item.value)
     return layouts
@@ -329,9 +326,7 @@ def _choice(node: Node) -> FileChoice:
     keys = node.mapping("a choice")
     cut = Cut(tuple(read.tile.items()), tuple(read.loop_order), read.buffering, read.tiles, read.l1_bytes)
     if read.variant and read.im2col:
-        raise ConfigError(
-            "'im2col' is another word for 'variant'", where=keys["im2col"].where, cure="remove it"
-        )
+        raise keys["im2col"].error("'im2col' is another word for 'variant'", "remove it")
     variant_key = "im2col" if read.im2col else "variant"
     kernel_where, variant_where = (
         keys[key].where if key in keys else node.where for key in ("kernel", variant_key)
@@ -441,12 +436,9 @@ def _options(
                 f"{choice.op} has no matmul{without}", where=choice.kernel_where, cure="remove 'kernel'"
             )
         kernels = matmuls_of(op, graph.tensors, base.codegen)
-        if has_kernel and candidate.kernel not in kernels:
-            raise ConfigError(
-                f"unknown kernel {candidate.kernel!r} of {choice.op}",
-                where=choice.kernel_where,
-                cure=suggestion(candidate.kernel, kernels),
-            )
+        if has_kernel:
+            unknown = f"unknown kernel {candidate.kernel!r} of {choice.op}"
+            check_known(candidate.kernel, kernels, unknown, choice.kernel_where, error=ConfigError)
         tiler = tiler_for(graph, op, timing, base.codegen, candidate)
         try:
             tiler.fixed(dict(candidate.cut.sizes), timing.l1_usable_bytes, candidate.cut.order)

@@ -23,7 +23,7 @@ from arch.spec.isa import CoreWork, Node, TeamWork
 from arch.spec.program import Action, Compute, DmaStart, DmaWait
 from arch.spec.timing import SocTiming
 from configs.errors import ConfigError
-from configs.suggest import suggestion
+from configs.suggest import check_known
 from scheduler.validation.rows.measured_code import (
     BARE_PUSH_CYCLES,
     BARE_PUSH_NEXT_CYCLES,
@@ -99,12 +99,7 @@ def code(*names: str) -> CoreWork:
     """Parts one after the other. Raises ConfigError for a part the listing does not have."""
     by_name = parts()
     for name in names:
-        if name not in by_name:
-            raise ConfigError(
-                f"no part '{name}'",
-                where=f"configs/listings/{LISTING}",
-                cure=suggestion(name, tuple(by_name)),
-            )
+        check_known(name, by_name, f"no part '{name}'", f"configs/listings/{LISTING}", error=ConfigError)
     return CoreWork(tuple(node for name in names for node in by_name[name].body))
 
 
