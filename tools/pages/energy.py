@@ -30,7 +30,7 @@ from tools.energy_models import (
     training,
 )
 from tools.pages.page import ROOT, Page, golden, table
-from traces.pictures.drawing import RC, empty_figure, save_figure
+from traces.pictures.drawing import drawn
 from traces.text_table import amount
 
 SOC = "gap9"
@@ -332,10 +332,7 @@ def _draw_points() -> None:
 
 def _draw_ways() -> None:
     """Four panels: time and energy of `SMALL`, over those of the first way."""
-    import matplotlib
-
-    with matplotlib.rc_context(RC):
-        figure = empty_figure(9.0, 2.4)
+    with drawn(9.0, 2.4, [ROOT / "docs" / "energy-ways.png"]) as figure:
         for number, (what, ways) in enumerate(WAYS.items()):
             plot = figure.add_axes((0.05 + 0.24 * number, 0.17, 0.2, 0.68))
             found = [_run(SMALL, *options.items()) for _, options in ways]
@@ -353,7 +350,6 @@ def _draw_ways() -> None:
         figure.legend(
             *plot.get_legend_handles_labels(), loc="upper right", ncols=2, frameon=False, fontsize=7
         )
-        save_figure(figure, ROOT / "docs" / "energy-ways.png")
 
 
 PAGE = EnergyPage(

@@ -16,7 +16,7 @@ from configs.errors import InputError
 from traces.events import COMPUTE, STALLS, TRANSFER, Slice
 from traces.metrics import OpMetrics, measure, slice_parts
 from traces.pictures.bars import Bar, Segments, overlay, to_columns
-from traces.pictures.drawing import DPI, POINTS_PER_INCH, Legend, Paper, boxes_path, text_points
+from traces.pictures.drawing import DPI, POINTS_PER_INCH, Legend, Paper, boxes_path, name_rows, text_points
 from traces.pictures.op_strip import op_spans
 from traces.pictures.overview import overview_panels
 from traces.pictures.palette import (
@@ -252,9 +252,7 @@ def _draw_rows(
         )
     if mixed:
         chart.add_collection(PolyCollection(mixed, facecolors=mixed_colours, edgecolor="none", **plain))
-    chart.set_ylim(max(len(rows), 2) - 0.5, -0.5)
-    chart.set_yticks(range(len(rows)), list(rows))
-    chart.tick_params(axis="y", length=0)
+    name_rows(chart, list(rows), 2)
     chart.spines["left"].set_visible(False)
     dma_rows = sum(map(_moves_bytes, rows))
     if 0 < dma_rows < len(rows):

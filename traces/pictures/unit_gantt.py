@@ -11,7 +11,7 @@ from configs.errors import InputError
 from traces.causes import BUSY
 from traces.events import COMPUTE, STALLS, Slice
 from traces.pictures.bars import Bar, to_columns
-from traces.pictures.drawing import Legend, Paper
+from traces.pictures.drawing import Legend, Paper, name_rows
 from traces.pictures.palette import BLUE, GREEN, ORANGE, PURPLE, Style, mixed_colour, style
 from traces.pictures.timeline import Panel, TimeAxis, draw_timeline
 from traces.recorder import sorted_slices
@@ -87,9 +87,7 @@ def _draw_rows(chart: Any, rows: Mapping[str, Sequence[Bar]]) -> None:
     chart.add_collection(
         PolyCollection(boxes, facecolors=colours, edgecolor="none", linewidth=0.0, antialiased=False)
     )
-    chart.set_ylim(max(len(rows), 2) - 0.5, -0.5)
-    chart.set_yticks(range(len(rows)), list(rows))
-    chart.tick_params(axis="y", length=0)
+    name_rows(chart, list(rows), 2)
     chart.spines["left"].set_visible(False)
 
 
