@@ -113,13 +113,15 @@ def _row(number: int, item: SpecPoint, outcome: Outcome) -> dict[str, Any]:
 
 def write_exploration(summary: Mapping[str, Any], folder: Path) -> list[Path]:
     """Write points.json, points.csv, pictures of the grid and, for two objectives or more, of the front."""
-    points, table, png, svg, grid_png, grid_svg = (folder / name for name in EXPLORATION_FILES)
-    paths = [write_summary(points, summary), table]
+    objects, table, png, svg, grid_png, grid_svg = (folder / name for name in EXPLORATION_FILES)
+    paths = [write_summary(objects, summary), table]
     axes = summary["axes"]
     figures = list(dict.fromkeys(key for row in summary["points"] for key in row if key != "values"))
     figures = [key for key in figures if key not in axes]  # the cores of the SoC are those that were asked
-    cells = [{**row, **as_numbers(row["values"])} for row in summary["points"]]
-    write_rows(table, [*axes, *figures], ([row.get(key, "") for key in (*axes, *figures)] for row in cells))
+    points = (
+        [*map(as_numbers(row["values"]).get, axes), *map(row.get, figures)] for row in summary["points"]
+    )
+    write_rows(table, [*axes, *figures], points)
     fitting = [row for row in summary["points"] if row["why"] is None]
     if len(summary["objectives"]) > 1 and fitting:
         down, along = summary["objectives"][:2]
