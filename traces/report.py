@@ -81,14 +81,13 @@ def report_tables(summary: Mapping[str, Any], detail: Detail) -> list[Table]:
     tables = []
     by = (detail.by,) if detail.by is not None else ("step", "layer")
     for word in by:
-        rows, rest = totals(summary["ops"], word), None
-        if word != "step":
-            rows, rest = largest(rows, detail.top)
-        rows = [*rows, *([rest] if rest is not None else [])]
+        rows = totals(summary["ops"], word)
+        rows = rows if word == "step" else largest(rows, detail.top)
         tables.append(_table(word, rows, summary, whole=word == by[0]))
-    shown, rest = largest(collapsed(summary["ops"]), detail.top)
-    rows = [*shown, *([rest] if rest is not None else [])]
-    return [*tables, _table("largest ops", rows, summary, whole=False)]
+    return [
+        *tables,
+        _table("largest ops", largest(collapsed(summary["ops"]), detail.top), summary, whole=False),
+    ]
 
 
 def totals_table(summary: Mapping[str, Any], by: str) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 BY = ("layer", "step", "kernel")
@@ -66,28 +66,12 @@ def collapsed_names(names: Iterable[str]) -> dict[str, list[str]]:
     }
 
 
-def largest(rows: Iterable[Total], most: int) -> tuple[list[Total], Total | None]:
-    """The `most` rows with most cycles, and the others added up, if there are any."""
+def largest(rows: Iterable[Total], most: int) -> list[Total]:
+    """The `most` rows with most cycles, and behind them the others added up, if there are any."""
     ordered = sorted(rows, key=lambda row: -row.cycles)
-    first, rest = ordered[:most], ordered[most:]
-    if not rest:
-        return first, None
-    return first, _added(f"{len(rest)} other{'s' if len(rest) > 1 else ''}", [vars_of(row) for row in rest])
-
-
-def vars_of(row: Total) -> dict[str, Any]:
-    """A total as an op of a summary."""
-    return {
-        "name": row.name,
-        "cycles": row.cycles,
-        "macs": row.macs,
-        "tiles": row.tiles,
-        "bytes_in": row.bytes_in,
-        "bytes_out": row.bytes_out,
-        "stalls": row.stalls,
-        "causes": row.causes,
-        "joules": row.joules,
-    }
+    first, rest = ordered[:most], [asdict(row) | {"tile": {}, "kernel": ""} for row in ordered[most:]]
+    others = f"{len(rest)} other{'s' if len(rest) > 1 else ''}"
+    return [*first, *([_added(others, rest)] if rest else [])]
 
 
 def layer_of(op: Mapping[str, Any]) -> str:

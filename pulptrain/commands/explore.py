@@ -44,7 +44,7 @@ def command(
         from pulptrain.exploring.exploration_report import exploration_lines
         from pulptrain.exploring.explore_spec import load_spec
         from pulptrain.running.result_cache import open_cache
-        from scheduler.search.workers import cpu_count, open_workers
+        from scheduler.search.workers import open_workers
         from traces.files.result_folder import EXPLORATION_FILES, prepare_folder
 
         read = load_spec(spec, options)
@@ -52,7 +52,7 @@ def command(
         teller.alone()
         with (
             # The first of all: workers are copies of this process as it is here.
-            open_workers(workers if workers is not None else cpu_count(), executor) as pool,
+            open_workers(workers, executor) as pool,
             open_cache(cache, no_cache) as kept,
         ):
             teller.stage(f"exploring {read.model}")

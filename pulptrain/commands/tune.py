@@ -123,8 +123,8 @@ def command(
         from pulptrain.tuning.model_tuning import tune_model
         from pulptrain.tuning.tuning_files import prepare_tuning, write_tuning
         from pulptrain.tuning.tuning_report import tuning_lines
-        from scheduler.search.workers import cpu_count, open_workers
-        from scheduler.tuner.search_space import CUTS_PER_DEPTH, SpaceRules, parse_variants
+        from scheduler.search.workers import open_workers
+        from scheduler.tuner.search_space import space_rules
         from scheduler.tuner.strategies import StrategyOptions
 
         if variant is not None and "=" in variant:
@@ -139,7 +139,7 @@ def command(
         teller.alone()
         with (
             # The first of all: workers are copies of this process as it is here.
-            open_workers(workers if workers is not None else cpu_count(), executor) as pool,
+            open_workers(workers, executor) as pool,
             open_cache(cache, no_cache) as kept,
         ):
             teller.stage(f"tuning {model}")
@@ -148,9 +148,7 @@ def command(
                 pool,
                 settings,
                 strategy=StrategyOptions(strategy, largest_tiles, budget, seed),
-                rules=SpaceRules(
-                    cuts=CUTS_PER_DEPTH if cuts is None else cuts, variants=parse_variants(lowerings)
-                ),
+                rules=space_rules(cuts, lowerings),
                 start=start,
                 cache=kept,
                 meter=StageMeter(teller, "candidates"),

@@ -83,12 +83,11 @@ def _remove_stale(folder: Path, written: Sequence[Path]) -> None:
 def blocks_of(outcome: RunOutcome, ops: Sequence[OpMetrics]) -> list[MemoryBlock]:
     """The memory map of the traced programs, one after the other; `ops` as measured in the whole trace."""
     cycles = int(outcome.summary.get("trace_cycles", outcome.summary["cycles"]))
-    schedules = [outcome.schedule, *([outcome.update_schedule] if outcome.update_schedule else [])]
     blocks: list[MemoryBlock] = []
     start_cycles = 0
-    for number, schedule in enumerate(schedules):
+    for number, schedule in enumerate(outcome.schedules):
         names = {op.op.name for op in schedule.ops}
-        last = number == len(schedules) - 1
+        last = number == len(outcome.schedules) - 1
         end_cycles = cycles if last else max((op.end_cycles for op in ops if op.name in names), default=0)
         blocks += memory_blocks(
             schedule.plan, ops, outcome.timing, start_cycles=start_cycles, end_cycles=end_cycles

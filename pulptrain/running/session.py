@@ -78,6 +78,11 @@ class RunOutcome:
     """Weights, states, gradients, output and losses, by the names of
     `pulptrain.running.training.Training.values`."""
 
+    @property
+    def schedules(self) -> list[Schedule]:
+        """Those of all programs, in order."""
+        return [self.schedule, *([self.update_schedule] if self.update_schedule is not None else [])]
+
     def refuse_wrong_numbers(self) -> None:
         """Raise `WrongNumbersError` if a tensor of the run is not what it should be."""
         refuse_wrong_numbers(self.summary["functional"], self.summary["model"], self)

@@ -44,7 +44,7 @@ def update_summary(
     for key in _SUMMED:
         result[key] = mini_batches * mini_batch[key] + update[key]
     result["mac_per_cycle"] = result["macs"] / result["cycles"]
-    for key in _BY_WORD:
+    for key in ("staged_bytes", *_BY_WORD):
         result[key] = {
             word: mini_batches * mini_batch[key].get(word, 0) + update[key].get(word, 0)
             for word in {**mini_batch[key], **update[key]}
@@ -57,18 +57,8 @@ def update_summary(
         / result["cycles"]
         for name, share in mini_batch["utilisation"].items()
     }
-    result["peak_bytes"] = {
-        level: max(size, update["peak_bytes"].get(level, 0))
-        for level, size in mini_batch["peak_bytes"].items()
-    }
-    result["lower_bound_bytes"] = {
-        level: max(size, update["lower_bound_bytes"].get(level, 0))
-        for level, size in mini_batch["lower_bound_bytes"].items()
-    }
-    result["staged_bytes"] = {
-        way: mini_batches * size + update["staged_bytes"].get(way, 0)
-        for way, size in mini_batch["staged_bytes"].items()
-    }
+    for key in ("peak_bytes", "lower_bound_bytes"):
+        result[key] = {level: max(size, update[key].get(level, 0)) for level, size in mini_batch[key].items()}
     result["ops"] = [
         *(_times(op, mini_batches) for op in mini_batch["ops"]),
         *(_times(op, 1) for op in update["ops"]),

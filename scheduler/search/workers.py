@@ -77,23 +77,20 @@ class LazyProcesses(Executor):
             self._pool.shutdown(wait, cancel_futures=cancel_futures)
 
 
-def cpu_count() -> int:
-    """CPUs of this machine: how many workers there are if nobody says."""
-    return os.cpu_count() or 1
-
-
 @contextmanager
-def open_workers(count: int, executor: str | None = None) -> Iterator[Workers]:
+def open_workers(count: int | None = None, executor: str | None = None) -> Iterator[Workers]:
     """Workers for the length of a ``with``; calls not begun at its end are dropped.
 
-    `count` processes of this machine, none but this one for 1; or, with `executor` ``dask://HOST:PORT``, the
-    workers of that cluster. Raises `InputError` for a count below 1, an executor that cannot be understood,
-    a scheduler that cannot be reached, and cluster workers with another version of the simulator.
+    `count` processes of this machine, as many as it has CPUs if not given, none but this one for 1; or,
+    with `executor` ``dask://HOST:PORT``, the workers of that cluster. Raises `InputError` for a count below
+    1, an executor that cannot be understood, a scheduler that cannot be reached, and cluster workers with
+    another version of the simulator.
     """
     if executor is not None:
         with _dask(executor) as workers:
             yield workers
         return
+    count = os.cpu_count() or 1 if count is None else count
     if count < 1:
         raise InputError(f"{count} workers", where="--workers", cure="1 or more")
     pool: Executor

@@ -127,10 +127,9 @@ def layer_rows(ops: Sequence[OpMetrics], most: int = MOST_ROWS) -> list[BarRow]:
 def cause_rows(ops: Sequence[OpMetrics], most: int = MOST_ROWS) -> list[BarRow]:
     """Cycles of the ops by `traces.causes.GROUPS`, the largest first; beyond `most` in one row."""
     added = [{**asdict(op), "stalls": dict(op.stalls), "macs": 0, "kernel": ""} for op in ops]
-    shown, rest = largest(collapsed(added), most)
     whole = sum(op.cycles for op in ops)
     rows = []
-    for total in [*shown, *([rest] if rest is not None else [])]:
+    for total in largest(collapsed(added), most):
         groups = bound_by(total.causes)
         scale = total.cycles / max(sum(groups.values()), 1)
         rows.append(_row(total.name, {name: cycles * scale for name, cycles in groups.items()}, whole))
