@@ -24,6 +24,7 @@ from arch.spec.program import Action, Compute, DmaStart, DmaWait
 from arch.spec.timing import SocTiming
 from configs.errors import ConfigError
 from configs.suggest import check_known
+from scheduler.validation.rows.machines import with_part
 from scheduler.validation.rows.measured_code import (
     BARE_PUSH_CYCLES,
     BARE_PUSH_NEXT_CYCLES,
@@ -137,8 +138,9 @@ def bare_driver(timing: SocTiming) -> SocTiming:
     unit = timing.event_unit
     command_cycles = code_cycles(timing, "command")
     woken_cycles = code_cycles(timing, "woken") + int(parts()["woken"].jumps_cycles)
-    dma = dataclasses.replace(
-        timing.dma,
+    return with_part(
+        timing,
+        "dma",
         program_1d_cycles=command_cycles,
         program_next_cycles=command_cycles,
         transfer_code_1d_cycles=0,
@@ -148,7 +150,6 @@ def bare_driver(timing: SocTiming) -> SocTiming:
         wait_sleep_min_cycles=code_cycles(timing, "look", "sleep") + unit.event_load_cycles + woken_cycles,
         wait_wake_cycles=unit.event_wake_cycles + woken_cycles,
     )
-    return dataclasses.replace(timing, dma=dma)
 
 
 def bare_loop(

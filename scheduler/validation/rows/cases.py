@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TextIO, cast
 
 from arch.spec.soc_config import MAX_CORES
+from configs.dtypes import DTYPES
 from configs.errors import ConfigError, InputError
 from configs.limits import CSV_BYTES_PER_BYTE, check_file_size, check_text_size
 from configs.suggest import check_known
@@ -49,6 +50,14 @@ MACHINE_COLUMNS = (
     Column("fpus"),
 )
 """Columns that say which machine a case was measured on."""
+
+KERNEL_COLUMNS = (
+    *MACHINE_COLUMNS,
+    Column("codegen"),
+    Column("kernel"),
+    Column("dtype", choices=tuple(dtype.word for dtype in DTYPES)),
+)
+"""Those and the columns that say which matmul was measured."""
 
 CORES = Column("cores", 1, most=MAX_CORES)
 

@@ -132,25 +132,18 @@ KINDS = {
             (MEASURE, "dir", "traffic"),
             ("dir", "bytes", "traffic", "n_traffic_cores", "bank_conflicts"),
         ),
-        Kind(
-            "icache",
-            icache.COLUMNS,
-            (
-                Measure(icache.predict_cold, "cold_iter0_max", "cold"),
-                Measure(icache.predict_warm, "iter3_max", "warm"),
-            ),
-            (MEASURE, "cores"),
-            ("cores", "n_nops"),
-        ),
-        Kind(
-            "icache-rtl",
-            icache.COLUMNS,
-            (
-                Measure(partial(icache.predict_cold, rtl=True), "cold_iter0_max", "cold"),
-                Measure(partial(icache.predict_warm, rtl=True), "iter3_max", "warm"),
-            ),
-            (MEASURE, "cores"),
-            ("cores", "n_nops"),
+        *(
+            Kind(
+                name,
+                icache.COLUMNS,
+                (
+                    Measure(partial(icache.predict_cold, rtl=rtl), "cold_iter0_max", "cold"),
+                    Measure(partial(icache.predict_warm, rtl=rtl), "iter3_max", "warm"),
+                ),
+                (MEASURE, "cores"),
+                ("cores", "n_nops"),
+            )
+            for name, rtl in (("icache", False), ("icache-rtl", True))
         ),
         Kind(
             "micro",
