@@ -19,6 +19,7 @@ from traces.causes import BUSY, CAUSES, Waits, causes_of
 from traces.errors import TraceError
 from traces.events import COMPUTE, STALLS, TRANSFER, Slice
 from traces.recorder import tracks_of, transfer_direction
+from traces.totals import summed
 from traces.tracks import CORE, DMA, INWARD, OUTWARD, UDMA, op_label, track_name
 
 _STALLS = frozenset(STALLS)
@@ -158,7 +159,7 @@ def measure(slices: Iterable[Slice], makespan_cycles: int | None = None) -> Metr
         total=CoreMetrics(
             "total",
             sum(core.busy_cycles for core in cores),
-            _in_order(_added(core.stalls for core in cores)),
+            _in_order(summed(stall for core in cores for stall in core.stalls)),
             sum(core.instructions for core in cores),
             {cause: sum(core.causes[cause] for core in cores) for cause in CAUSES},
         ),
@@ -476,14 +477,6 @@ def _covered_cycles(transfers: Iterable[Slice], makespan_cycles: int) -> int:
         covered += max(min(end, makespan_cycles) - max(start, end_cycles), 0)
         end_cycles = max(end_cycles, end)
     return covered
-
-
-def _added(groups: Iterable[Iterable[tuple[str, int]]]) -> dict[str, int]:
-    sums: dict[str, int] = {}
-    for group in groups:
-        for word, cycles in group:
-            sums[word] = sums.get(word, 0) + cycles
-    return sums
 
 
 def _in_order(cycles: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

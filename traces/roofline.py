@@ -15,6 +15,7 @@ from typing import Any
 from configs.errors import InputError
 from traces.events import COMPUTE, TRANSFER, Slice
 from traces.recorder import transfer_direction
+from traces.totals import summed
 from traces.tracks import CORE, DMA, OUTWARD, UDMA, op_label, track_name
 from traces.why import check_causes
 
@@ -82,12 +83,11 @@ def op_points(summary: Mapping[str, Any]) -> list[RoofPoint]:
 
 def off_chip_bytes(slices: Iterable[Slice]) -> dict[str, int]:
     """Bytes between L2 and L3 by op."""
-    moved: dict[str, int] = {}
-    for event in slices:
-        if event.kind == TRANSFER and track_name(event.track).family == UDMA:
-            name = op_label(event.work.op, event.work.step)
-            moved[name] = moved.get(name, 0) + event.bytes
-    return moved
+    return summed(
+        (op_label(event.work.op, event.work.step), event.bytes)
+        for event in slices
+        if event.kind == TRANSFER and track_name(event.track).family == UDMA
+    )
 
 
 def tile_points(slices: Iterable[Slice], ops: Sequence[RoofPoint]) -> list[RoofPoint]:
@@ -108,9 +108,7 @@ def tile_points(slices: Iterable[Slice], ops: Sequence[RoofPoint]) -> list[RoofP
             counts[1] += event.instructions if event.kind == COMPUTE else 0
         elif track.family == DMA and event.kind == TRANSFER:
             counts[3 if transfer_direction(event) == OUTWARD else 2] += event.bytes
-    issued: dict[str, int] = {}
-    for (name, _), counts in found.items():
-        issued[name] = issued.get(name, 0) + counts[1]
+    issued = summed((name, counts[1]) for (name, _), counts in found.items())
     points = []
     for (name, tile), (cycles, instructions, inward, outward) in sorted(found.items()):
         op, share = known[name], instructions / max(issued[name], 1)

@@ -6,7 +6,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+_Key = TypeVar("_Key")
 
 BY = ("layer", "step", "kernel")
 """What ops may be added up by."""
@@ -138,17 +140,17 @@ def _added(name: str, members: Sequence[Mapping[str, Any]]) -> Total:
         tiles=sum(op["tiles"] for op in members),
         bytes_in=sum(op["bytes_in"] for op in members),
         bytes_out=sum(op["bytes_out"] for op in members),
-        stalls=_by_word(op["stalls"] for op in members),
-        causes=_by_word(op.get("causes", {}) for op in members),
+        stalls=summed(item for op in members for item in op["stalls"].items()),
+        causes=summed(item for op in members for item in op.get("causes", {}).items()),
         joules=sum(op.get("joules") or 0.0 for op in members),
         tile=tiles.pop() if len(tiles) == 1 else "",
         kernel=kernels.pop() if len(kernels) == 1 else "",
     )
 
 
-def _by_word(counted: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    sums: dict[str, int] = {}
-    for cycles_by_word in counted:
-        for word, cycles in cycles_by_word.items():
-            sums[word] = sums.get(word, 0) + cycles
+def summed(amounts: Iterable[tuple[_Key, int]]) -> dict[_Key, int]:
+    """The sum of the amounts of each key, in the order in which keys come first."""
+    sums: dict[_Key, int] = {}
+    for key, amount in amounts:
+        sums[key] = sums.get(key, 0) + amount
     return sums

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from traces.totals import summed
+
 _SUMMED = (
     "cycles",
     "seconds",
@@ -97,9 +99,6 @@ def _times(op: Mapping[str, Any], times: int) -> dict[str, Any]:
 
 def _breakdown(summary: Mapping[str, Any]) -> dict[str, Any]:
     """Cycles per step of one program run once."""
-    steps: dict[str, int] = {}
-    for op in summary["ops"]:
-        steps[op["step"]] = steps.get(op["step"], 0) + op["cycles"]
     return {
         "cycles": summary["cycles"],
         "macs": summary["macs"],
@@ -107,6 +106,6 @@ def _breakdown(summary: Mapping[str, Any]) -> dict[str, Any]:
         "bytes_in": summary["bytes_in"],
         "bytes_out": summary["bytes_out"],
         "peak_bytes": dict(summary["peak_bytes"]),
-        "steps_cycles": steps,
+        "steps_cycles": summed((op["step"], op["cycles"]) for op in summary["ops"]),
         "offload_cycles": summary["offload_cycles"],
     }

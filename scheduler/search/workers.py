@@ -19,11 +19,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from multiprocessing.connection import wait
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from configs.errors import InputError
 from scheduler.search.fingerprint import model_version
+
+_Key = TypeVar("_Key")
+_Made = TypeVar("_Made")
 
 DASK_TIMEOUT_SECONDS = 10
 """How long to wait for a Dask scheduler to answer, and for its first worker."""
@@ -145,6 +149,13 @@ def begin_worker() -> None:
     gc.set_threshold(GARBAGE_THRESHOLD)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+class PerThread(threading.local, Generic[_Key, _Made]):
+    """What `make` makes of the last `kept` arguments, for each thread by itself: no two use one at a time."""
+
+    def __init__(self, make: Callable[[_Key], _Made], kept: int) -> None:
+        self.of: Callable[[_Key], _Made] = lru_cache(kept)(make)
 
 
 def _end_with_parent() -> None:

@@ -27,7 +27,6 @@ from scheduler.tuner.search_space import Candidate, Cut
 from scheduler.tuner.tuned_residents import PROGRAMS
 from scheduler.tuner.tuned_schedule import (
     OpChoice,
-    Timed,
     TunedSchedule,
     soc_content,
     tiler_for,
@@ -178,25 +177,25 @@ class ScheduleSchema(Schema):
 
 def schedule_text(schedule: TunedSchedule) -> str:
     """The file as text: keys in a fixed order, no dates, so that equal schedules are equal files."""
-    top = CommentedMap()
+    resident = {name: list(texts) for name, texts in schedule.resident.items() if texts}
+    top = CommentedMap(
+        {
+            "format": FORMAT,
+            "pulptrain": schedule.version,
+            "simulator": schedule.simulator,
+            "model": _flow({"name": schedule.model, "content": schedule.model_content}),
+            "soc": _flow({"name": schedule.soc, "timing": schedule.timing, "content": schedule.soc_content}),
+            "codegen": schedule.codegen,
+            "strategy": schedule.strategy,
+            "candidates": schedule.candidates,
+            "evaluated": schedule.evaluated,
+            "cycles": schedule.cycles,
+            **({"layout": _flow(dict(schedule.layouts))} if schedule.layouts else {}),
+            **({"resident": resident} if schedule.resident else {}),
+            "choices": [_choice_map(choice) for choice in schedule.choices],
+        }
+    )
     top.yaml_set_start_comment(_HEADER)
-    top["format"] = FORMAT
-    top["pulptrain"] = schedule.version
-    top["simulator"] = schedule.simulator
-    top["model"] = _flow({"name": schedule.model, "content": schedule.model_content})
-    top["soc"] = _flow({"name": schedule.soc, "timing": schedule.timing, "content": schedule.soc_content})
-    top["codegen"] = schedule.codegen
-    top["strategy"] = schedule.strategy
-    top["candidates"] = schedule.candidates
-    top["evaluated"] = schedule.evaluated
-    top["cycles"] = schedule.cycles
-    if schedule.layouts:
-        top["layout"] = _flow(dict(schedule.layouts))
-    if schedule.resident:
-        top["resident"] = CommentedMap(
-            {name: CommentedSeq(texts) for name, texts in schedule.resident.items() if texts}
-        )
-    top["choices"] = CommentedSeq([_choice_map(choice) for choice in schedule.choices])
     yaml = YAML()
     yaml.width = _WIDTH
     yaml.indent(mapping=2, sequence=4, offset=2)
@@ -216,20 +215,15 @@ def is_schedule(path: Path) -> bool:
     return all(any(line.startswith(key) for line in lines) for key in (b"format:", b"model:", b"soc:"))
 
 
-def _choice_map(choice: OpChoice) -> CommentedMap:
-    result = CommentedMap({"op": choice.op})
-    cut = choice.best.candidate.cut
-    result.update(_candidate_map(choice.best.candidate))
-    result.update({"tiles": cut.tiles, "l1_bytes": cut.l1_bytes, "cycles": choice.best.cycles})
-    result.update({"candidates": choice.candidates, "evaluated": choice.evaluated})
-    result["runner_up"] = None
-    if choice.runner_up is not None:
-        result["runner_up"] = _flow(_timed_map(choice.runner_up))
-    return result
-
-
-def _timed_map(timed: Timed) -> dict[str, Any]:
-    return {**_candidate_map(timed.candidate), "cycles": timed.cycles}
+def _choice_map(choice: OpChoice) -> dict[str, Any]:
+    candidate, second = choice.best.candidate, choice.runner_up
+    return {
+        "op": choice.op,
+        **_candidate_map(candidate),
+        **{"tiles": candidate.cut.tiles, "l1_bytes": candidate.cut.l1_bytes, "cycles": choice.best.cycles},
+        **{"candidates": choice.candidates, "evaluated": choice.evaluated},
+        "runner_up": second and _flow({**_candidate_map(second.candidate), "cycles": second.cycles}),
+    }
 
 
 def _candidate_map(candidate: Candidate) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from traces.pictures.palette import (
 )
 from traces.pictures.timeline import Panel, TimeAxis, draw_timeline
 from traces.recorder import sorted_slices, transfer_direction
+from traces.totals import summed
 from traces.tracks import CORE, DMA, UDMA, track_name
 
 ColourBy = Literal["step", "stall", "kernel"]
@@ -143,10 +144,7 @@ def _looks(shown: Iterable[Slice], colour_by: ColourBy) -> dict[str, Style]:
     """Looks of all categories there may be, in the order of stacks and legend."""
     if colour_by != "kernel":
         return {name: style(name) for name in (STEP_ORDER if colour_by == "step" else STALL_ORDER)}
-    cycles: dict[str, int] = {}
-    for event in shown:
-        if event.kind == COMPUTE:
-            cycles[event.work.what] = cycles.get(event.work.what, 0) + event.duration_cycles
+    cycles = summed((event.work.what, event.duration_cycles) for event in shown if event.kind == COMPUTE)
     largest = sorted(cycles, key=lambda name: (-cycles[name], name))[: len(KERNEL_LOOKS)]
     kernels = {
         f"kernel {name}": Style(colour, name or "other work")
