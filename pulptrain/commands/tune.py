@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
-
-import typer
 
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
 from pulptrain.given.option import SEARCH, TuneOptions
 from pulptrain.process.progress import StageMeter, telling
-from traces.files.json_text import json_text
 
 Strategy = Annotated[
     str,
@@ -117,7 +113,7 @@ def command(
     with telling(f"preparing {model}", show=not (quiet or as_json)) as teller:
         from configs.errors import InputError
         from configs.limits import check_seed
-        from pulptrain.commands.printing import print_paths, table_width
+        from pulptrain.commands.printing import end_interrupted, print_result
         from pulptrain.given.settings import Settings
         from pulptrain.running.result_cache import open_cache
         from pulptrain.tuning.model_tuning import tune_model
@@ -159,11 +155,12 @@ def command(
         written = write_tuning(outcome, files, teller)
         summary = {**outcome.summary, "schedule": str(files.schedule)}
         teller.end()
-        if as_json:
-            typer.echo(json_text(summary))
-        elif not quiet:
-            typer.echo("\n".join(tuning_lines(summary, table_width(), top=top, full=full, evidence=evidence)))
-            print_paths(written)
+        print_result(
+            summary,
+            lambda width: tuning_lines(summary, width, top=top, full=full, evidence=evidence),
+            as_json=as_json,
+            quiet=quiet,
+            written=written,
+        )
     if outcome.interrupted:
-        print(f"pulptrain: interrupted; the best so far is in {files.schedule}", file=sys.stderr)
-        raise typer.Exit(130)
+        end_interrupted(f"; the best so far is in {files.schedule}")
