@@ -125,9 +125,9 @@ def installed_yaml(text: str, file: str) -> Node:
     key = sha256("\0".join((text, file, source)).encode()).hexdigest()
     kept = Path(cache_from_source(__file__)).parent / f"{file.replace('/', '-')}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
-        found = json.loads(kept.read_text(encoding="utf-8"))
-        if found["key"] == key:
-            return _from_plain(found["tree"], file)
+        entry = json.loads(kept.read_text(encoding="utf-8"))
+        if entry["key"] == key:
+            return _from_plain(entry["tree"], file)
     node = parse_yaml(text, file)
     if not sys.dont_write_bytecode:
         with suppress(InputError, OSError):

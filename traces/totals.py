@@ -60,8 +60,8 @@ def collapsed_names(names: Iterable[str]) -> dict[str, list[str]]:
     groups: dict[str, list[str]] = {}
     for name in names:
         layer, _, step = name.rpartition(".")
-        found = _REPEATED.match(step)
-        groups.setdefault(f"{layer}.{found[1]}" if layer and found else name, []).append(name)
+        repeated = _REPEATED.match(step)
+        groups.setdefault(f"{layer}.{repeated[1]}" if layer and repeated else name, []).append(name)
     return {
         f"{whole} x{len(members)}" if len(members) > 1 else members[0]: members
         for whole, members in groups.items()
@@ -101,8 +101,8 @@ def tile_text(op: Mapping[str, Any]) -> str:
 
 
 def _repeated(op: Mapping[str, Any]) -> str:
-    found = _REPEATED.match(str(op["step"]))
-    return f"{_without_step(op)}.{found[1]}" if found else op_name(op)
+    repeated = _REPEATED.match(str(op["step"]))
+    return f"{_without_step(op)}.{repeated[1]}" if repeated else op_name(op)
 
 
 def op_name(op: Mapping[str, Any]) -> str:

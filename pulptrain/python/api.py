@@ -314,10 +314,10 @@ def speed_up(
     if path is not None:
         picture_file(fspath(path), "path")
     summaries = [run.summary if isinstance(run, Result) else read_summary(Path(fspath(run))) for run in runs]
-    found = speed_up_of(summaries, [f"run {number}" for number in range(1, len(runs) + 1)])
+    speed = speed_up_of(summaries, [f"run {number}" for number in range(1, len(runs) + 1)])
     if path is not None:
-        draw_speed_up(found, Path(fspath(path)), paper=Paper(width_inches, font_points))
-    return found
+        draw_speed_up(speed, Path(fspath(path)), paper=Paper(width_inches, font_points))
+    return speed
 
 
 def what_if(

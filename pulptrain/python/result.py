@@ -258,8 +258,8 @@ class Result(Summarised):
         check_known(what, PICTURES, f"no picture {what!r}", "plot")
         target = picture_file(fspath(path), "plot")
         given = zip(("width_inches", "font_points"), size, strict=True)
-        known = {name: value for name, value in given if value is not None}
-        paper = Paper(**known) if known else None
+        said = {name: value for name, value in given if value is not None}
+        paper = Paper(**said) if said else None
         run = RunPictures(self.slices, self.summary, self._blocks, paper=paper)
         if isinstance(window, str):
             name = self[window].name

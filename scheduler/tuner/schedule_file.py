@@ -381,11 +381,11 @@ def check_resident(file: ScheduleFile, program: str, graph: TrainingGraph) -> No
         unknown = [(tensor, list(graph.tensors))] if tensor not in graph.tensors else []
         unknown += [(name, ops) for name in named if name not in ops]
         if unknown:
-            name, known = unknown[0]
+            name, names = unknown[0]
             raise ConfigError(
                 f"{graph.name} has no {name!r}, which {text!r} names",
                 where=file.where("resident"),
-                cure=suggestion(name, known),
+                cure=suggestion(name, names),
             )
 
 

@@ -102,13 +102,13 @@ def _draw_ops(chart: Any, strips: Sequence[Strip], longest: int) -> None:
             if across or (text_points(name, FONT) < high_points and points > FONT + 2):
                 look = {"fontsize": FONT, "rotation": 0 if across else 90, "color": ink_on(parts[0][1])}
                 chart.text((start + end) / 2, row, name, ha="center", va="center", **look)
-        for (step, edge), found in spans.items():
+        for (step, edge), rectangles in spans.items():
             look = {
                 "facecolor": style(step).colour,
                 "edgecolor": "white" if edge else "none",
                 "linewidth": edge,
             }
-            chart.broken_barh(found, (row - OF_STRIP / 2, OF_STRIP), **look)
+            chart.broken_barh(rectangles, (row - OF_STRIP / 2, OF_STRIP), **look)
         chart.text(end, row, f" {end:,}", va="center", fontsize=FONT)
     name_rows(chart, [strip.label for strip in strips])
 

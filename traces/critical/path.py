@@ -49,11 +49,11 @@ class CriticalPath:
 
     def ops(self) -> dict[str, dict[str, int]]:
         """Cycles on the path by op and column, ops in the order of the run; those of no op under ""."""
-        found: dict[str, dict[str, int]] = {}
+        by_op: dict[str, dict[str, int]] = {}
         for activity in self.activities:
-            op = found.setdefault(_op_of(activity), dict.fromkeys(COLUMNS, 0))
+            op = by_op.setdefault(_op_of(activity), dict.fromkeys(COLUMNS, 0))
             op[column_of(activity)] += activity.cycles
-        return found
+        return by_op
 
 
 def critical_path(graph: Graph) -> CriticalPath:

@@ -20,12 +20,12 @@ def draw_before_after(
     panels: Sequence[tuple[str, Iterable[MemoryBlock]]], budget_bytes: int, title: str, *paths: Path
 ) -> None:
     """Live bytes of L2 over time, by kind, a panel below the other on the same axes; dashed: the budget."""
-    found = [(name, live_bytes(block for block in blocks if block.level == "l2")) for name, blocks in panels]
-    top = max(float(sum(kinds.values()).max()) for _, (_, kinds) in found) / 1024
-    end = max(int(edges[-1]) for _, (edges, _) in found)
+    live = [(name, live_bytes(block for block in blocks if block.level == "l2")) for name, blocks in panels]
+    top = max(float(sum(kinds.values()).max()) for _, (_, kinds) in live) / 1024
+    end = max(int(edges[-1]) for _, (edges, _) in live)
     with drawn(7.2, 4.8, paths) as figure:
-        present = {kind for _, (_, kinds) in found for kind in kinds}
-        for number, (name, (edges, kinds)) in enumerate(found):
+        present = {kind for _, (_, kinds) in live for kind in kinds}
+        for number, (name, (edges, kinds)) in enumerate(live):
             axes = figure.add_axes((0.09, 0.56 - 0.42 * number, 0.89, 0.33))
             draw_stacks(axes, edges, {kind: count / 1024 for kind, count in kinds.items()}, KIND_STYLES)
             axes.axhline(budget_bytes / 1024, color="black", linewidth=0.8, linestyle="--")

@@ -122,8 +122,8 @@ def _rows_panel(
         )
         for label, row in chart_rows(shown, colour_by, looks).items()
     }
-    found = {name for bars in rows.values() for bar in bars for name, _ in bar.parts}
-    used = {name: look for name, look in looks.items() if name in found}
+    shown_names = {name for bars in rows.values() for bar in bars for name, _ in bar.parts}
+    used = {name: look for name, look in looks.items() if name in shown_names}
 
     def draw(axes: Any) -> None:
         _draw_rows(axes, rows, used, stacked=colour_by == "stall")
@@ -239,7 +239,7 @@ def _draw_rows(
                 height = BAR_HEIGHT * cycles / bar.width_cycles
                 boxes[name].append(_box(bar, base, base - height))
                 base -= height
-    rasterise = len(mixed) + sum(len(found) for found in boxes.values()) > MAX_VECTOR_BARS
+    rasterise = len(mixed) + sum(len(rectangles) for rectangles in boxes.values()) > MAX_VECTOR_BARS
     plain: dict[str, Any] = {"linewidth": 0.0, "antialiased": False, "rasterized": rasterise}
     for name, look in used.items():
         edge = HATCH_COLOUR if look.hatch else "none"

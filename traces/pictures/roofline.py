@@ -163,7 +163,7 @@ def _draw_points(
 ) -> None:
     """Ops of a step with lines down to what is useful of them, and their tiles as dots."""
     look, marker, size = STEP_STYLES[step], MARKERS[step], 0.7 * paper.font_points
-    own = [point for point in points if family(point.step) == step]
+    of_step = [point for point in points if family(point.step) == step]
     dots = [tile for tile in tiles if family(tile.step) == step]
     plain: dict[str, Any] = {"linestyle": "none", "color": look.colour}
     axes.plot(
@@ -175,7 +175,7 @@ def _draw_points(
         rasterized=len(dots) > 1000,
         **plain,
     )
-    wasted = [point for point in own if point.useful_macs < point.macs]
+    wasted = [point for point in of_step if point.useful_macs < point.macs]
     for point in wasted:
         axes.plot(2 * [point.intensity], [point.rate, point.useful_rate], color=look.colour, linewidth=0.7)
     axes.plot(
@@ -187,8 +187,8 @@ def _draw_points(
         **plain,
     )
     axes.plot(
-        [point.intensity for point in own],
-        [point.rate for point in own],
+        [point.intensity for point in of_step],
+        [point.rate for point in of_step],
         marker=marker,
         markersize=size,
         markeredgecolor="black",

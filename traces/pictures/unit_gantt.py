@@ -46,9 +46,9 @@ def draw_unit_gantt(
     """
     if makespan_cycles < 1:
         raise InputError("a chart needs a cycle at least")
-    found = unit_rows(slices)
-    time = TimeAxis.beside(found, (0, makespan_cycles), clock_hz, paper or Paper())
-    rows = {label: to_columns(bars, 0, makespan_cycles, time.columns) for label, bars in found.items()}
+    bars_of = unit_rows(slices)
+    time = TimeAxis.beside(bars_of, (0, makespan_cycles), clock_hz, paper or Paper())
+    rows = {label: to_columns(bars, 0, makespan_cycles, time.columns) for label, bars in bars_of.items()}
     names = {name for row in rows.values() for bar in row for name, _ in bar.parts}
     legend = Legend([LOOKS[word] for word in LOOKS if word in names], "(what meets within a pixel is mixed)")
     begins = [0, *(end for _, end in layers)]

@@ -142,10 +142,10 @@ _WATCH: ContextVar[list[Watched] | None] = ContextVar("watch", default=None)
 @contextmanager
 def watched() -> Iterator[list[Watched]]:
     """Collects every program whose cycles are asked for meanwhile."""
-    found: list[Watched] = []
-    token = _WATCH.set(found)
+    programs: list[Watched] = []
+    token = _WATCH.set(programs)
     try:
-        yield found
+        yield programs
     finally:
         _WATCH.reset(token)
 
