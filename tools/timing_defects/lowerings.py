@@ -173,8 +173,8 @@ def _last_element() -> Sequence[Replacement]:
 
 @_defect("trainlib/primitives/pooling/pooling.py", "pooling leaves one channel out")
 def _one_channel_less() -> Sequence[Replacement]:
-    def wrong(right: Any, choice: Any, nest: str, sizes: Any, *args: Any) -> Any:
-        return right(choice, nest, {**sizes, "ci": max(1, sizes["ci"] - 1)}, *args)
+    def wrong(right: Any, choice: Any, nest: str, sizes: Any, *args: Any, **more: Any) -> Any:
+        return right(choice, nest, {**sizes, "ci": max(1, sizes["ci"] - 1)}, *args, **more)
 
     return around(pooling, "kernel_call", wrong)
 
