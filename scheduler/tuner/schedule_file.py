@@ -437,14 +437,8 @@ def _options(
         try:
             tiler.fixed(dict(candidate.cut.sizes), timing.l1_usable_bytes, candidate.cut.order)
         except DoesNotFitError as error:
-            raise DoesNotFitError(
-                error.level,
-                error.required_bytes,
-                error.available_bytes,
-                where=f"{choice.tile_where}: {choice.op}",
-                contributors=error.contributors,
-                cure="a smaller tile, or buffering 1",
-            ) from None
+            where = f"{choice.tile_where}: {choice.op}"
+            raise error.but(where=where, cure="a smaller tile, or buffering 1", levers=()) from None
         except InputError as error:
             raise ConfigError(
                 f"{choice.op}: {error.message}", where=choice.tile_where, cure=error.cure
