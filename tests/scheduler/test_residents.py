@@ -15,7 +15,6 @@ from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.program import Compute, DmaStart, UdmaStart
 from configs.errors import DoesNotFitError, InputError
 from configs.model_file import load_model
-from pulptrain.__main__ import run
 from pulptrain.given.settings import Settings, with_options
 from scheduler.addresses.allocation import PlanError
 from scheduler.executor import Executor
@@ -28,6 +27,7 @@ from scheduler.tiles.resident_tensors import box_bytes, missing, names_known, re
 from shared.agreement import compare
 from shared.initial_values import initial_values
 from shared.kept_plans import run_model
+from shared.printed import refused
 from shared.random_schedules import STACK_BYTES, TIMING, Fixed, check_report, schedules
 from shared.tiers import examples
 from trainlib.ir.graph import Tensor
@@ -189,8 +189,9 @@ def test_what_does_not_fit_is_reported_with_the_tensors_in_the_way(capsys) -> No
         schedule_of("digits-cnn", ["fc.weight@fc.FW..fc.IG"], timing)
     check_report(raised.value, timing)
     assert any(item.name == "resident:fc.weight@fc.FW..fc.IG" for item in raised.value.contributors)
-    assert run(["run", "digits-cnn", "--l1", "32KiB", "--resident", "fc.weight,fc.weight.grad"]) == 3
-    assert "L1 is too small" in capsys.readouterr().err
+    assert "L1 is too small" in refused(
+        capsys, "run", "digits-cnn", "--l1", "32KiB", "--resident", "fc.weight,fc.weight.grad", code=3
+    )
 
 
 @pytest.mark.parametrize(
