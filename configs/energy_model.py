@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from configs.errors import ConfigError, InputError
+from configs.errors import InputError
 from configs.library import list_names, open_config
 from configs.problems import Problems
 from configs.schema import Schema, check_keys, required_and_optional, validate
@@ -230,17 +230,16 @@ def _points(node: Node) -> tuple[tuple[float, int, str], ...]:
         vdd = parse_si(given.vdd, "V", where=item.where)
         points.append((vdd, parse_hz(given.frequency, where=item.where), given.source))
     if not points or points[0][0] <= 0 or points[0][1] <= 0:
-        raise ConfigError("no operating point above 0 V and 0 Hz", where=node.where, cure="at least one")
+        raise node.error("no operating point above 0 V and 0 Hz", "at least one")
     if any(low[0] >= high[0] or low[1] >= high[1] for low, high in pairwise(points)):
         message = "voltage and clock do not both rise from point to point"
-        raise ConfigError(message, where=node.where, cure="the lowest voltage first")
+        raise node.error(message, "the lowest voltage first")
     return tuple(points)
 
 
 def _coefficient(name: str, node: Node) -> Coefficient:
     if name not in COEFFICIENTS:
-        cure = suggestion(name, COEFFICIENTS)
-        raise ConfigError(f"unknown coefficient '{name}'", where=node.where, cure=cure)
+        raise node.error(f"unknown coefficient '{name}'", suggestion(name, COEFFICIENTS))
     given = validate(CoefficientSchema, node, f"'{name}'")
     children = node.mapping("")
     unit = COEFFICIENTS[name].unit
@@ -250,15 +249,11 @@ def _coefficient(name: str, node: Node) -> Coefficient:
     vdd = parse_si(given.vdd, "V", where=children["vdd"].where)
     if not low <= nominal <= high:
         message = f"'{name}' is not low <= nominal <= high"
-        raise ConfigError(message, where=node.where, cure=f"sort {given.low}, {given.nominal}, {given.high}")
+        raise node.error(message, f"sort {given.low}, {given.nominal}, {given.high}")
     if vdd <= 0:
-        raise ConfigError("a supply of 0 V", where=children["vdd"].where, cure="the voltage of the cores")
+        raise children["vdd"].error("a supply of 0 V", "the voltage of the cores")
     if given.grade not in GRADES:
-        raise ConfigError(
-            f"unknown grade '{given.grade}'",
-            where=children["grade"].where,
-            cure=suggestion(given.grade, GRADES),
-        )
+        raise children["grade"].error(f"unknown grade '{given.grade}'", suggestion(given.grade, GRADES))
     return Coefficient(low, nominal, high, vdd, given.condition, given.source, given.grade, given.fitted)
 
 

@@ -171,17 +171,10 @@ class DoesNotFitError(PulptrainError):
         """The largest contributors, largest first."""
         return tuple(sorted(self.contributors, key=lambda item: -item.size_bytes)[:MAX_CONTRIBUTORS])
 
-    def with_levers(self, levers: tuple[Lever, ...]) -> DoesNotFitError:
-        """The same report with the levers that were tried."""
-        return DoesNotFitError(
-            self.level,
-            self.required_bytes,
-            self.available_bytes,
-            where=self.where,
-            contributors=self.contributors,
-            levers=levers,
-            cure=self.cure,
-        )
+    def but(self, **other: Any) -> DoesNotFitError:
+        """The same report with another `where` or `cure`, or with the `levers` that were tried."""
+        said = {key: getattr(self, key) for key in ("where", "contributors", "levers", "cure")}
+        return DoesNotFitError(self.level, self.required_bytes, self.available_bytes, **said | other)
 
     def as_dict(self) -> dict[str, object]:
         """The report as a plain object, for ``--json``; sizes in bytes."""

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from configs.errors import ConfigError
-from configs.suggest import suggestion
+from configs.suggest import check_known, suggestion
 from configs.yaml_file import Node, installed_yaml, load_yaml
 
 KINDS: Mapping[str, str] = {"soc": "SoC", "models": "model", "energy": "energy model"}
@@ -50,8 +50,7 @@ def _machine_of(soc: str) -> str:
 
 
 def _all_names(kind: str) -> tuple[str, ...]:
-    if kind not in KINDS:
-        raise ConfigError(f"unknown kind of configuration '{kind}'", cure=suggestion(kind, KINDS))
+    check_known(kind, KINDS, f"unknown kind of configuration '{kind}'", error=ConfigError)
     folder = files("configs").joinpath(kind)
     if not folder.is_dir():
         return ()

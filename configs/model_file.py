@@ -391,11 +391,7 @@ def _layer_names(node: Node, layers: Sequence[LayerSpec]) -> tuple[str, ...]:
     names = [layer.name for layer in layers]
     for item in node.sequence("the list of layers"):
         if item.value not in names:
-            raise ConfigError(
-                f"there is no layer '{item.value}'",
-                where=item.where,
-                cure=suggestion(str(item.value), names),
-            )
+            raise item.error(f"there is no layer '{item.value}'", suggestion(str(item.value), names))
     return tuple(node.plain())
 
 
@@ -417,9 +413,7 @@ def _train(node: Node, layers: Sequence[LayerSpec]) -> str | tuple[str, ...] | N
 
 def _check_word(node: Node, what: str, known: tuple[str, ...]) -> None:
     if node.value not in known:
-        raise ConfigError(
-            f"unknown {what} '{node.value}'", where=node.where, cure=suggestion(str(node.value), known)
-        )
+        raise node.error(f"unknown {what} '{node.value}'", suggestion(str(node.value), known))
 
 
 def _inputs(top: Mapping[str, Node], dataset: str) -> tuple[InputSpec, ...]:
@@ -428,11 +422,9 @@ def _inputs(top: Mapping[str, Node], dataset: str) -> tuple[InputSpec, ...]:
     given = top["inputs"].mapping("'inputs'")
     for name, node in given.items():
         if not re.fullmatch(NAME, name):
-            raise ConfigError(f"'{name}' is no name", where=node.where, cure="letters, digits and _")
+            raise node.error(f"'{name}' is no name", "letters, digits and _")
     if not given:
-        raise ConfigError(
-            "'inputs' names none", where=top["inputs"].where, cure="inputs: {image: {shape: [3, 32, 32]}}"
-        )
+        raise top["inputs"].error("'inputs' names none", "inputs: {image: {shape: [3, 32, 32]}}")
     return tuple(_input(name, node, f"input '{name}'", dataset) for name, node in given.items())
 
 
@@ -455,7 +447,7 @@ def _losses(top: Mapping[str, Node]) -> tuple[LossSpec, ...]:
         return (_loss(top["loss"], "'loss'"),) if "loss" in top else (_NO_LOSS,)
     given = top["losses"].sequence("'losses'")
     if not given:
-        raise ConfigError("'losses' lists none", where=top["losses"].where, cure="losses: [mse]")
+        raise top["losses"].error("'losses' lists none", "losses: [mse]")
     return tuple(_loss(node, f"loss {number}") for number, node in enumerate(given, start=1))
 
 
@@ -467,10 +459,8 @@ def _loss(node: Node, what: str) -> LossSpec:
     said = {key: child for key, child in children.items() if key in TERM_KEYS}
     term = validate(TermSchema, Node(said, node.file, node.line), what)
     if term.target is not None and term.label is not None:
-        raise ConfigError(
-            f"{what} has a 'target', which stands for its labels, and a 'label'",
-            where=said["label"].where,
-            cure="one of the two",
+        raise said["label"].error(
+            f"{what} has a 'target', which stands for its labels, and a 'label'", "one of the two"
         )
     of_loss = Node({key: child for key, child in children.items() if key not in said}, node.file, node.line)
     name, options = _name_and_options(of_loss, what)
@@ -480,7 +470,7 @@ def _loss(node: Node, what: str) -> LossSpec:
 def _optimizer(node: Node) -> OptimizerSpec:
     if isinstance(node.value, str):
         cure = f"{{name: {shortened(node.value)}, learning_rate: 0.01}}"
-        raise ConfigError("'optimizer' has no 'learning_rate'", where=node.where, cure=cure)
+        raise node.error("'optimizer' has no 'learning_rate'", cure)
     name, options = _name_and_options(node, "'optimizer'")
     return OptimizerSpec(name, options, node.where, node)
 
@@ -493,10 +483,10 @@ def _name_and_options(node: Node, what: str) -> tuple[str, dict[str, Any]]:
 
 def _text(children: Mapping[str, Node], key: str, what: str, parent: Node) -> str:
     if key not in children:
-        raise ConfigError(f"{what} has no '{key}'", where=parent.where, cure=f"add '{key}: ...'")
+        raise parent.error(f"{what} has no '{key}'", f"add '{key}: ...'")
     child = children[key]
     if not isinstance(child.value, str):
-        raise ConfigError(f"'{key}' of {what} must be a word, not {child.kind}", where=child.where)
+        raise child.error(f"'{key}' of {what} must be a word, not {child.kind}")
     return child.value
 
 
@@ -551,10 +541,9 @@ def _channels(children: Mapping[str, Node], given: int | list[int] | None) -> tu
         return None
     first, last = (0, given) if isinstance(given, int) else given
     if first >= last:
-        raise ConfigError(
+        raise children["update_channels"].error(
             f"channels [{first}, {last}) are none",
-            where=children["update_channels"].where,
-            cure="[first, last] with first < last, or the number of first channels",
+            "[first, last] with first < last, or the number of first channels",
         )
     return first, last
 

@@ -27,7 +27,7 @@ from configs.errors import ConfigError
 from configs.library import PULP, is_path, open_config
 from configs.problems import Problems
 from configs.schema import Schema, check_keys, validate
-from configs.suggest import suggestion
+from configs.suggest import check_known, suggestion
 from configs.units import parse_bytes, parse_hz
 from configs.yaml_file import Node, shortened
 
@@ -185,10 +185,7 @@ def load_parameters(
     ``"on"``). All profiles of the file are checked, whichever is asked for. Raises `ConfigError` with
     ``file:line`` for a wrong file, and naming the override for a wrong path or value.
     """
-    if profile not in PROFILES:
-        raise ConfigError(
-            f"unknown timing profile '{profile}'", where="--timing", cure=suggestion(profile, PROFILES)
-        )
+    check_known(profile, PROFILES, f"unknown timing profile '{profile}'", "--timing", error=ConfigError)
     tree = _trees(name_or_path)[profile]
     if tree.machine != machine:
         raise ConfigError(
@@ -233,7 +230,7 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
     node = open_config("soc", name_or_path, folder=folder)
     if node.file in opened:
         chain = " -> ".join((*opened, node.file))
-        raise ConfigError(f"the bases form a circle: {chain}", where=node.where, cure="remove one 'base:'")
+        raise node.error(f"the bases form a circle: {chain}", "remove one 'base:'")
     problems = Problems()
     header = _header(node, problems)
     top = node.mapping("the SoC file")
@@ -243,9 +240,7 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
         whole = any("unit" in leaf.mapping("") for leaf in leaves.values() if leaf.is_mapping)
         if header.base is None and leaves and not whole:
             cure = "add 'base: pulp-open', or another SoC whose values hold where this file gives none"
-            raise ConfigError(
-                "the SoC file has values but no 'base' they differ from", where=node.where, cure=cure
-            )
+            raise node.error("the SoC file has values but no 'base' they differ from", cure)
     base: dict[str, ParameterTree] = {}
     if header.base is not None:
         here = Path(node.file).parent if is_path(name_or_path) else None
@@ -254,7 +249,7 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
         except ConfigError as error:
             if error.where is not None:
                 raise
-            raise ConfigError(error.message, where=top["base"].where, cure=error.cure) from None
+            raise top["base"].error(error.message, error.cure) from None
     codegen = header.codegen or (base[PROFILES[0]].codegen if base else DEFAULT_CODEGEN)
     machine = _machine(top, base)
     trees: dict[str, ParameterTree] = {}
@@ -268,7 +263,7 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
             else:
                 cure = _path_cure(path, items)
                 message = f"unknown parameter '{path}': '{header.base}' has none to change"
-                problems.note(ConfigError(message, where=leaf.where, cure=cure))
+                problems.note(leaf.error(message, cure))
                 continue
             if changed is not None:
                 items[path] = changed
@@ -301,7 +296,7 @@ def _leaves(node: Node, path: str, leaves: dict[str, Node], problems: Problems) 
     if children is None:
         return
     if not children:
-        problems.note(ConfigError(f"{what} is empty", where=node.where, cure="fill it or remove it"))
+        problems.note(node.error(f"{what} is empty", "fill it or remove it"))
     is_leaf = any(key in LEAF_KEYS for key in children) or not any(c.is_mapping for c in children.values())
     if path and children and is_leaf:
         leaves[path] = node
@@ -315,10 +310,8 @@ def _parameter(path: str, leaf: Node, profile: str) -> Parameter:
     checked = validate(ParameterSchema, _picked(leaf, what, profile), what)
     children = leaf.mapping(what)
     if checked.unit not in UNITS:
-        raise ConfigError(
-            f"unknown unit '{checked.unit}' of {what}",
-            where=children["unit"].where,
-            cure=suggestion(checked.unit, UNITS),
+        raise children["unit"].error(
+            f"unknown unit '{checked.unit}' of {what}", suggestion(checked.unit, UNITS)
         )
     where = _pick(children["value"], what, profile).where
     value = _value(checked.value, checked.unit, path, where)
@@ -331,10 +324,9 @@ def _override(old: Parameter, leaf: Node, profile: str) -> Parameter:
     children = leaf.mapping(what)
     for key, child in children.items():
         if key in LEAF_KEYS and key not in OVERRIDE_KEYS:
-            raise ConfigError(
+            raise child.error(
                 f"'{key}' of '{old.path}' comes from the base file and cannot be changed",
-                where=child.where,
-                cure=f"keep only {', '.join(OVERRIDE_KEYS)}",
+                f"keep only {', '.join(OVERRIDE_KEYS)}",
             )
     check_keys(leaf, what, (), OVERRIDE_KEYS)
     kept = {} if "value" in children else {"source": Node(old.source, leaf.file, leaf.line)}
@@ -424,9 +416,7 @@ def _machine(top: Mapping[str, Node], base: Mapping[str, ParameterTree]) -> str:
     machines = [base[PROFILES[0]].machine] if base else list(COMMANDS)
     given = str(top["machine"].value) if "machine" in top else machines[0]
     if given not in machines:
-        raise ConfigError(
-            f"'{given}' is no kind of machine to describe here",
-            where=top["machine"].where,
-            cure=suggestion(given, machines),
+        raise top["machine"].error(
+            f"'{given}' is no kind of machine to describe here", suggestion(given, machines)
         )
     return given

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from configs.errors import ConfigError
 from configs.problems import Problems
-from configs.suggest import suggestion
+from configs.suggest import check_known, suggestion
 from configs.yaml_file import Node
 
 
@@ -52,12 +52,12 @@ def _note_keys(
         if key not in keys:
             cure = suggestion(key, keys)
             misspelt.append(cure)
-            problems.note(ConfigError(f"unknown key '{key}' in {what}", where=child.where, cure=cure))
+            problems.note(child.error(f"unknown key '{key}' in {what}", cure))
     for key, example in required.items():
         # One that is only misspelt is not missed as well.
         if key not in children and not any(cure.startswith(f"'{key}'") for cure in misspelt):
             cure = f"add '{key}: {example}'"
-            problems.note(ConfigError(f"{what} has no '{key}'", where=node.where, cure=cure))
+            problems.note(node.error(f"{what} has no '{key}'", cure))
 
 
 def validate(schema: type[SchemaT], node: Node, what: str) -> SchemaT:
@@ -101,8 +101,7 @@ def validate_values(schema: type[SchemaT], values: Mapping[str, Any], what: str,
     """As `validate`, for values that come from an option or from Python and not from a file."""
     fields = tuple(schema.model_fields)
     for key in values:
-        if key not in fields:
-            raise ConfigError(f"unknown key '{key}' in {what}", where=where, cure=suggestion(key, fields))
+        check_known(key, fields, f"unknown key '{key}' in {what}", where, error=ConfigError)
     for name, field in schema.model_fields.items():
         if field.is_required() and name not in values:
             raise ConfigError(f"{what} has no '{name}'", where=where, cure=f"add '{name}'")

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
+
+from configs.errors import InputError
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
@@ -22,3 +24,16 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     listing = "known: " + ", ".join(entries) if entries else "none is known"
     match = closest(word, entries)
     return f"'{match}' ({listing})" if match else listing
+
+
+def check_known(
+    word: str,
+    known: Collection[str],
+    message: str,
+    where: str | None = None,
+    *,
+    error: type[InputError] = InputError,
+) -> None:
+    """Raise an error with this message, its cure the closest of the `known` words, unless `word` is one."""
+    if word not in known:
+        raise error(message, where=where, cure=suggestion(word, known))

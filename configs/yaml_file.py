@@ -42,6 +42,10 @@ class Node:
         """Place of the node as ``file:line``."""
         return f"{self.file}:{self.line}"
 
+    def error(self, message: str, cure: str | None = None) -> ConfigError:
+        """What is wrong with it, at its place."""
+        return ConfigError(message, where=self.where, cure=cure)
+
     @property
     def is_mapping(self) -> bool:
         """Whether the node is a mapping."""
@@ -56,17 +60,13 @@ class Node:
         """Return the children by key; raises `ConfigError` saying that `what` must be a mapping."""
         if isinstance(self.value, Mapping):
             return self.value
-        raise ConfigError(
-            f"{what} must be a mapping, not {self.kind}", where=self.where, cure="write 'key: value' lines"
-        )
+        raise self.error(f"{what} must be a mapping, not {self.kind}", "write 'key: value' lines")
 
     def sequence(self, what: str) -> Sequence[Node]:
         """Return the children in order; raises `ConfigError` saying that `what` must be a list."""
         if isinstance(self.value, Sequence) and not isinstance(self.value, str):
             return self.value
-        raise ConfigError(
-            f"{what} must be a list, not {self.kind}", where=self.where, cure="write '- item' lines"
-        )
+        raise self.error(f"{what} must be a list, not {self.kind}", "write '- item' lines")
 
     @property
     def kind(self) -> str:
@@ -125,9 +125,9 @@ def installed_yaml(text: str, file: str) -> Node:
     key = sha256("\0".join((text, file, source)).encode()).hexdigest()
     kept = Path(cache_from_source(__file__)).parent / f"{file.replace('/', '-')}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
-        found = json.loads(kept.read_text(encoding="utf-8"))
-        if found["key"] == key:
-            return _from_plain(found["tree"], file)
+        entry = json.loads(kept.read_text(encoding="utf-8"))
+        if entry["key"] == key:
+            return _from_plain(entry["tree"], file)
     node = parse_yaml(text, file)
     if not sys.dont_write_bytecode:
         with suppress(InputError, OSError):

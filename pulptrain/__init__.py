@@ -38,41 +38,26 @@ __version__ = VERSION
 LAYERS_MODULE = "pulptrain.given.layers"
 """Where layers, losses and optimizers are: every name of it is one of ours too."""
 
-NAMES = {
-    "soc": "pulptrain.given.chip",
-    "Soc": "pulptrain.given.chip",
-    "model": "pulptrain.python.network",
-    "Model": "pulptrain.python.network",
-    "Sequential": "pulptrain.python.network",
-    "from_torch": "pulptrain.python.network",
-    "run": "pulptrain.python.api",
-    "tune": "pulptrain.python.api",
-    "fit": "pulptrain.python.api",
-    "explore": "pulptrain.python.api",
-    "validate": "pulptrain.python.api",
-    "load": "pulptrain.python.api",
-    "compare": "pulptrain.python.api",
-    "Comparison": "traces.compared.comparison",
-    "Residuals": "traces.compared.residuals",
-    "speed_up": "pulptrain.python.api",
-    "SpeedUp": "traces.speed_up",
-    "what_if": "pulptrain.python.api",
-    "deploy": "pulptrain.python.api",
-    "Deployed": "pulptrain.deploying.deployed",
-    "Gains": "pulptrain.predicting.gains",
-    "barvinn": "barvinn.run",
-    "Result": "pulptrain.python.result",
-    "OpResult": "pulptrain.python.op_result",
-    "Stalls": "pulptrain.python.op_result",
-    "Tuned": "pulptrain.python.tuned",
-    "Fitted": "pulptrain.python.fitted",
-    "Explored": "pulptrain.python.explored",
-    "Validated": "pulptrain.python.validated",
-    "PulptrainError": "configs.errors",
-    "InputError": "configs.errors",
-    "DoesNotFitError": "configs.errors",
-    "WrongNumbersError": "configs.errors",
+_BY_MODULE = {
+    "pulptrain.given.chip": "soc Soc",
+    "pulptrain.python.network": "model Model Sequential from_torch",
+    "pulptrain.python.api": "run tune fit explore validate load compare speed_up what_if deploy",
+    "pulptrain.python.result": "Result",
+    "pulptrain.python.op_result": "OpResult Stalls",
+    "pulptrain.python.tuned": "Tuned",
+    "pulptrain.python.fitted": "Fitted",
+    "pulptrain.python.explored": "Explored",
+    "pulptrain.python.validated": "Validated",
+    "pulptrain.deploying.deployed": "Deployed",
+    "pulptrain.predicting.gains": "Gains",
+    "traces.compared.comparison": "Comparison",
+    "traces.compared.residuals": "Residuals",
+    "traces.speed_up": "SpeedUp",
+    "barvinn.run": "barvinn",
+    "configs.errors": "PulptrainError InputError DoesNotFitError WrongNumbersError",
 }
+
+NAMES = {name: module for module, names in _BY_MODULE.items() for name in names.split()}
 """What a user may call: name -> module it is in. A name here is also imported below, for type checkers."""
 
 if TYPE_CHECKING:

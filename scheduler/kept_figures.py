@@ -53,33 +53,19 @@ def _stalls(value: object) -> tuple[tuple[str, int], ...]:
     return tuple((rows.text_in(word), rows.whole(cycles)) for word, cycles in rows.items(value))
 
 
-def _line(value: object) -> TimeLine:
-    entries = [rows.items(entry, 3) for entry in rows.items(value)]
-    return tuple(
-        (bool(is_kernel), rows.text_in(name), rows.whole(cycles)) for is_kernel, name, cycles in entries
-    )
-
-
-def _counts(value: object) -> dict[str, dict[str, int]]:
-    if not isinstance(value, Mapping):
-        raise ValueError("not an object")
-    return {key: {name: rows.whole(count) for name, count in each.items()} for key, each in value.items()}
-
-
 _VALUES: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("name", "step", "kind", "what"), rows.text_in),
     "stalls": _stalls,
-    "causes": lambda causes: {name: rows.whole(cycles) for name, cycles in causes.items()},
-    "utilisation": lambda shares: {name: rows.number(share) for name, share in shares.items()},
+    "causes": rows.by_name,
+    "utilisation": partial(rows.by_name, read=rows.number),
     "master": partial(_all, MasterTime),
     "cores": partial(_all, CoreMetrics),
     "ops": partial(_all, OpMetrics),
     "total": partial(_made, CoreMetrics),
     "metrics": partial(_made, Metrics),
-    "line": _line,
+    "line": rows.line,
     "kernels": rows.words,
     "activity": partial(_made, Activity),
-    "by_op": _counts,
-    "by_core": _counts,
+    **dict.fromkeys(("by_op", "by_core"), partial(rows.by_name, read=rows.by_name)),
 }
 """By field what reads it; all others are whole numbers."""

@@ -62,7 +62,7 @@ def with_levers(
             fits = all(need[1] for need in needs)
             levers.append(Lever(attempt.name, attempt.how, required_bytes, saved_bytes, fits))
     levers.sort(key=lambda lever: (-lever.saved_bytes, lever.name))
-    return error.with_levers(tuple(levers[:MAX_LEVERS]))
+    return error.but(levers=tuple(levers[:MAX_LEVERS]))
 
 
 def _requirement(error: DoesNotFitError, graph: TrainingGraph, attempt: Attempt) -> tuple[int, bool]:

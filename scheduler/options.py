@@ -5,13 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any
 
 from configs.errors import InputError
 from scheduler.addresses.plan_options import PlanOptions
 from trainlib.ir.graph import TrainingGraph
-
-_T = TypeVar("_T")
 
 WHOLE_OPS = 0
 """Buffer depth that stands for: no tiles, everything an op needs lies in L1 while it runs."""
@@ -123,14 +121,8 @@ def of_programs(options: ScheduleOptions, graphs: Sequence[TrainingGraph]) -> li
 
 
 def _without(options: ScheduleOptions, names: set[str]) -> ScheduleOptions:
-    def rest(choices: Mapping[str, _T]) -> dict[str, _T]:
-        return {name: choice for name, choice in choices.items() if name not in names}
-
-    return replace(
-        options,
-        kernels=rest(options.kernels),
-        variants=rest(options.variants),
-        tile_sizes=rest(options.tile_sizes),
-        loop_orders=rest(options.loop_orders),
-        buffers=rest(options.buffers),
-    )
+    by_op: dict[str, Any] = {
+        field: {name: choice for name, choice in getattr(options, field).items() if name not in names}
+        for field in ("kernels", "variants", "tile_sizes", "loop_orders", "buffers")
+    }
+    return replace(options, **by_op)

@@ -170,9 +170,9 @@ class _Search:
 
     def start(self) -> int:
         """Simulate the iteration with nothing resident; its cycles."""
-        found = self._simulate(())
-        assert found is not None, "without resident tensors nothing is refused"
-        self.cycles, watch = found
+        first = self._simulate(())
+        assert first is not None, "without resident tensors nothing is refused"
+        self.cycles, watch = first
         self.waits, self._ops = watch.waits, watch.op_cycles(self.base)
         return self.cycles
 
@@ -256,7 +256,7 @@ class _Search:
         ops = watch.op_cycles(self.base)
         if cycles < self.cycles:
             self.taken, self.cycles, self._ops = candidates, cycles, ops
-        return [after - own for after, own in zip(ops, before, strict=True)]
+        return [after - earlier for after, earlier in zip(ops, before, strict=True)]
 
     def _helping(self, some: Sequence[ResidentSpan], slower: Sequence[int] | None) -> list[ResidentSpan]:
         """Those whose ops, with the ones beside them and with those of spans that meet them, got faster."""
@@ -302,13 +302,13 @@ class _Watch:
 
     def op_cycles(self, schedule: Schedule) -> list[int]:
         """Cycles from the end of the op before to the end of each op."""
-        found: list[int] = []
+        cycles_of_ops: list[int] = []
         now = 0
         for op in schedule.ops:
             end_cycles = max(now, self._ends.get(op.op.name, 0))
-            found.append(end_cycles - now)
+            cycles_of_ops.append(end_cycles - now)
             now = end_cycles
-        return found
+        return cycles_of_ops
 
 
 def _clash(one: ResidentSpan, other: ResidentSpan) -> bool:

@@ -350,11 +350,11 @@ def check_names(graph: TrainingGraph, options: ScheduleOptions) -> None:
     multiply = {name for op in multiplying(graph, options.variants) for name in (op.name, op.step)}
     for name, kernel in options.kernels.items():
         if name not in multiply:
-            known = any(name in (op.name, op.step) for op in graph.ops)
+            is_known = any(name in (op.name, op.step) for op in graph.ops)
             swapped = kernel in multiply
             others = f"one of {', '.join(sorted(multiply))}" if multiply else "leave --kernel out"
             raise InputError(
-                f"{name} has no matmul" if known else f"no op or step {name!r} to choose a kernel for",
+                f"{name} has no matmul" if is_known else f"no op or step {name!r} to choose a kernel for",
                 where=graph.name,
                 cure=f"--kernel {kernel}={name}: the op comes first" if swapped else others,
             )

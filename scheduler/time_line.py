@@ -15,6 +15,7 @@ from arch.spec.program import Compute, Program, UdmaStart
 from arch.spec.timing import SocTiming
 from traces.events import COMPUTE
 from traces.metrics import MasterTime
+from traces.totals import summed
 
 DMA, L3, TEAM, OFFLOAD = "DMA", "DMA and L3", "fork and join", "offload"
 
@@ -82,21 +83,17 @@ def calls_of(master: Iterable[MasterTime]) -> Mapping[str, int]:
 
 def whole_line(lines: Iterable[tuple[TimeLine, int]]) -> TimeLine:
     """The time line of several programs, each run so many times."""
-    found: dict[tuple[bool, str], int] = {}
-    for line, times in lines:
-        for is_kernel, name, cycles in line:
-            found[is_kernel, name] = found.get((is_kernel, name), 0) + times * cycles
-    return _in_order(found)
+    return _in_order(
+        summed(
+            ((is_kernel, name), times * cycles) for line, times in lines for is_kernel, name, cycles in line
+        )
+    )
 
 
 def whole_calls(calls: Iterable[tuple[Mapping[str, int], int]]) -> Mapping[str, int]:
     """The calls of several programs, each run so many times."""
-    found: dict[str, int] = {}
-    for one, times in calls:
-        for name, count in one.items():
-            found[name] = found.get(name, 0) + times * count
-    return found
+    return summed((name, times * count) for one, times in calls for name, count in one.items())
 
 
-def _in_order(found: Mapping[tuple[bool, str], int]) -> TimeLine:
-    return tuple((*key, cycles) for key, cycles in sorted(found.items()) if cycles)
+def _in_order(cycles_of: Mapping[tuple[bool, str], int]) -> TimeLine:
+    return tuple((*key, cycles) for key, cycles in sorted(cycles_of.items()) if cycles)

@@ -19,6 +19,7 @@ from typing import Any
 from configs.library import list_names
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import run_model
+from traces.totals import summed
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden-metrics.json"
 _OF_DEFAULT_L2 = partial(Settings, l1="64KiB", buffering="double", dtype="fp32")
@@ -33,12 +34,9 @@ def golden_metrics(model: str, settings: Settings = SETTINGS) -> dict[str, Any]:
     """Cycles, bytes moved, peaks and events of one iteration, timing only."""
     outcome = run_model(model, settings, functional=False)
     summary = outcome.summary
-    steps: dict[str, int] = {}
-    for op in summary["ops"]:
-        steps[op["step"]] = steps.get(op["step"], 0) + op["cycles"]
     return {
         "cycles": summary["cycles"],
-        "cycles_by_step": steps,
+        "cycles_by_step": summed((op["step"], op["cycles"]) for op in summary["ops"]),
         "bytes_in": summary["bytes_in"],
         "bytes_out": summary["bytes_out"],
         "peak_bytes": dict(summary["peak_bytes"]),

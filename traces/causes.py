@@ -76,9 +76,9 @@ class Waits:
         for event in run:
             if event.kind not in SPLIT:
                 continue
-            own = self._of_transfer(event) if event.kind == "dma_wait" else ""
+            transfer = self._of_transfer(event) if event.kind == "dma_wait" else ""
             for number, cycles in self._meanwhile(event.start_cycles, event.end_cycles):
-                cause = own or self._for_workers[number]
+                cause = transfer or self._for_workers[number]
                 core[cause] = core.get(cause, 0) + cycles
                 if op := self._owners[number]:
                     of_op = self.by_op.setdefault(op, {})
@@ -87,16 +87,16 @@ class Waits:
 
     def _meanwhile(self, start_cycles: int, end_cycles: int) -> list[tuple[int, int]]:
         """(slice of the master, cycles in it) of an interval; mostly all workers ask for the same."""
-        found = self._idle.get((start_cycles, end_cycles))
-        if found is None:
-            found = self._idle[start_cycles, end_cycles] = []
+        counted = self._idle.get((start_cycles, end_cycles))
+        if counted is None:
+            counted = self._idle[start_cycles, end_cycles] = []
             number = bisect_right(self._ends, start_cycles)
             while number < len(self._ends) and start_cycles < end_cycles:
                 until_cycles = min(self._ends[number], end_cycles)
-                found.append((number, until_cycles - start_cycles))
+                counted.append((number, until_cycles - start_cycles))
                 start_cycles = until_cycles
                 number += 1
-        return found
+        return counted
 
     def _cause_for_workers(self, number: int) -> str:
         """What a worker without work waits for during a slice of the master."""

@@ -1,19 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a table of a run from CSV, strictly: every complaint names ``file:line``."""
+"""Tables of a run as CSV: written, and read strictly: every complaint names ``file:line``."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from configs.errors import InputError
+from configs.files import replacing
 from configs.limits import CSV_BYTES_PER_BYTE, check_file_size
 
 AGAIN = "run the simulation again"
 
 LARGEST = 2**53
 """Of every number in a table: cycles and bytes that can be drawn exactly."""
+
+
+def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Path:
+    """Write a table, whole or not at all, and return its path. Raises InputError if that is not possible."""
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream, lineterminator="\n").writerows([columns, *rows])
+    return path
 
 
 def rows_of(path: Path, columns: Sequence[str], what: str) -> Iterator[tuple[str, Mapping[str, str]]]:

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from configs.errors import InputError
-from configs.files import replacing
-from traces.csv_file import AGAIN, rows_of, whole_number
+from traces.csv_file import AGAIN, rows_of, whole_number, write_rows
 
 CSV_NAME = "memory.csv"
 
@@ -47,15 +46,8 @@ COLUMNS = tuple(field.name for field in fields(MemoryBlock))
 
 def write_blocks(blocks: Iterable[MemoryBlock], folder: Path) -> Path:
     """Write ``memory.csv`` into `folder` and return its path. Raises InputError if that is not possible."""
-    path = folder / CSV_NAME
-    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for block in blocks:
-            writer.writerow(
-                [int(block.staged) if name == "staged" else getattr(block, name) for name in COLUMNS]
-            )
-    return path
+    rows = ([getattr(block, name) for name in COLUMNS[:-1]] + [int(block.staged)] for block in blocks)
+    return write_rows(folder / CSV_NAME, COLUMNS, rows)
 
 
 def read_blocks(folder: Path) -> list[MemoryBlock]:
@@ -68,16 +60,5 @@ def _block(row: Mapping[str, str], where: str) -> MemoryBlock:
     number = {name: whole_number(row[name], name, where) for name in _NUMBERS}
     if number["address"] < 0 or number["size_bytes"] < 0 or number["end_cycle"] < number["start_cycle"]:
         raise InputError("a block of no bytes or no time", where=where, cure=AGAIN)
-    text = {name: row[name] for name in ("name", "level", "first_op", "last_op", "kind")}
-    return MemoryBlock(
-        name=text["name"],
-        level=text["level"],
-        address=number["address"],
-        size_bytes=number["size_bytes"],
-        first_op=text["first_op"],
-        last_op=text["last_op"],
-        start_cycle=number["start_cycle"],
-        end_cycle=number["end_cycle"],
-        kind=text["kind"],
-        staged=bool(number["staged"]),
-    )
+    cells: dict[str, Any] = {**{name: row[name] for name in COLUMNS}, **number}
+    return MemoryBlock(**{**cells, "staged": bool(number["staged"])})

@@ -19,6 +19,7 @@ from traces.causes import BUSY, CAUSES, Waits, causes_of
 from traces.errors import TraceError
 from traces.events import COMPUTE, STALLS, TRANSFER, Slice
 from traces.recorder import tracks_of, transfer_direction
+from traces.totals import summed
 from traces.tracks import CORE, DMA, INWARD, OUTWARD, UDMA, op_label, track_name
 
 _STALLS = frozenset(STALLS)
@@ -139,13 +140,13 @@ def measure(slices: Iterable[Slice], makespan_cycles: int | None = None) -> Metr
     owned = _owners(master)
     waits = Waits(master, _owner_names(master, owned), (*transfers, *off_chip))
     accounts = _Accounts(owned)
-    found = []
+    of_cores = []
     for name in on_cores:
         # One core after the other, so that only its slices are there at a time.
         run = tracks[name.path]
-        found.append(_core_metrics(f"core{name.index}", run, waits.count(run)))
+        of_cores.append(_core_metrics(f"core{name.index}", run, waits.count(run)))
         accounts.add_core(run)
-    cores = tuple(found)
+    cores = tuple(of_cores)
     ops = accounts.metrics(transfers, len(cores), waits)
     span_cycles = max(makespan_cycles, 1)
     utilisation = {core.name: core.busy_cycles / span_cycles for core in cores}
@@ -158,7 +159,7 @@ def measure(slices: Iterable[Slice], makespan_cycles: int | None = None) -> Metr
         total=CoreMetrics(
             "total",
             sum(core.busy_cycles for core in cores),
-            _in_order(_added(core.stalls for core in cores)),
+            _in_order(summed(stall for core in cores for stall in core.stalls)),
             sum(core.instructions for core in cores),
             {cause: sum(core.causes[cause] for core in cores) for cause in CAUSES},
         ),
@@ -172,11 +173,11 @@ def measure(slices: Iterable[Slice], makespan_cycles: int | None = None) -> Metr
 def check_tracks(slices: Iterable[Slice], makespan_cycles: int) -> None:
     """Raise TraceError unless no track has overlapping slices and busy + stalls = makespan on every core."""
     accounted: dict[str, int] = {}
-    known: dict[tuple[str, Stalls], int] = {}
+    cycles_of: dict[tuple[str, Stalls], int] = {}
     for name, run in tracks_of(slices).items():
         check_overlap(run)
         if track_name(name).family == CORE:
-            accounted[name] = _accounted(run, makespan_cycles, known)
+            accounted[name] = _accounted(run, makespan_cycles, cycles_of)
     for track, cycles in accounted.items():
         if cycles != makespan_cycles:
             raise TraceError(
@@ -294,12 +295,12 @@ def _core_metrics(name: str, run: Iterable[Slice], waits: Mapping[str, int]) -> 
 
 def _master_times(master: Iterable[Slice]) -> tuple[MasterTime, ...]:
     """In order of kind and name."""
-    found: dict[tuple[str, str], list[int]] = {}
+    times: dict[tuple[str, str], list[int]] = {}
     for _, start_cycles, end_cycles, kind, work, *_ in master:
-        account = found.setdefault((kind, work.what), [0, 0])
+        account = times.setdefault((kind, work.what), [0, 0])
         account[0] += end_cycles - start_cycles
         account[1] += 1
-    return tuple(MasterTime(*key, *account) for key, account in sorted(found.items()))
+    return tuple(MasterTime(*key, *account) for key, account in sorted(times.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,15 +479,10 @@ def _covered_cycles(transfers: Iterable[Slice], makespan_cycles: int) -> int:
     return covered
 
 
-def _added(groups: Iterable[Iterable[tuple[str, int]]]) -> dict[str, int]:
-    sums: dict[str, int] = {}
-    for group in groups:
-        for word, cycles in group:
-            sums[word] = sums.get(word, 0) + cycles
-    return sums
-
-
 def _in_order(cycles: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     """Stall words in the order of `STALLS`, zeros left out, unknown words last."""
-    known = [(word, cycles[word]) for word in STALLS if cycles.get(word)]
-    return (*known, *sorted((word, count) for word, count in cycles.items() if word not in _STALLS and count))
+    in_order = [(word, cycles[word]) for word in STALLS if cycles.get(word)]
+    return (
+        *in_order,
+        *sorted((word, count) for word, count in cycles.items() if word not in _STALLS and count),
+    )

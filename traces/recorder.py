@@ -130,17 +130,17 @@ class _Tracks(Mapping[str, Sequence[Slice]]):
     """
 
     def __init__(self, slices: Iterable[Slice], teams: Sequence[TeamKernel] = ()) -> None:
-        found: dict[str, list[Slice]] = {}
+        by_track: dict[str, list[Slice]] = {}
         for event in slices:
-            track = found.get(event[0])
+            track = by_track.get(event[0])
             if track is None:
-                track = found[event[0]] = []
+                track = by_track[event[0]] = []
             track.append(event)
         for kernel in teams:
             for worker in kernel.workers:
-                found.setdefault(worker[0], [])
+                by_track.setdefault(worker[0], [])
         self._found = {
-            track: found[track] for track in sorted(found, key=lambda path: track_name(path).order)
+            track: by_track[track] for track in sorted(by_track, key=lambda path: track_name(path).order)
         }
         self._teams = teams
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from configs.errors import InputError
 from configs.grades import LABELS
-from configs.suggest import suggestion
+from configs.suggest import check_known
 from traces.text_table import Table, amount, labelled, percent, wrapped
 from traces.totals import BY, Total, collapsed, largest, totals
 from traces.why import advice_line, bound_line, why_table
@@ -51,10 +51,8 @@ class Detail:
     def __post_init__(self) -> None:
         if self.top < 1:
             raise InputError(f"{self.top} rows", where="--top", cure="1 or more")
-        if self.by is not None and self.by not in BY:
-            raise InputError(
-                f"nothing is added up by {self.by!r}", where="--by", cure=suggestion(self.by, BY)
-            )
+        if self.by is not None:
+            check_known(self.by, BY, f"nothing is added up by {self.by!r}", "--by")
 
 
 def report_lines(summary: Mapping[str, Any], width: int, detail: Detail | None = None) -> list[str]:
@@ -83,14 +81,13 @@ def report_tables(summary: Mapping[str, Any], detail: Detail) -> list[Table]:
     tables = []
     by = (detail.by,) if detail.by is not None else ("step", "layer")
     for word in by:
-        rows, rest = totals(summary["ops"], word), None
-        if word != "step":
-            rows, rest = largest(rows, detail.top)
-        rows = [*rows, *([rest] if rest is not None else [])]
+        rows = totals(summary["ops"], word)
+        rows = rows if word == "step" else largest(rows, detail.top)
         tables.append(_table(word, rows, summary, whole=word == by[0]))
-    shown, rest = largest(collapsed(summary["ops"]), detail.top)
-    rows = [*shown, *([rest] if rest is not None else [])]
-    return [*tables, _table("largest ops", rows, summary, whole=False)]
+    return [
+        *tables,
+        _table("largest ops", largest(collapsed(summary["ops"]), detail.top), summary, whole=False),
+    ]
 
 
 def totals_table(summary: Mapping[str, Any], by: str) -> Table:

@@ -15,6 +15,7 @@ from typing import Any
 from configs.errors import InputError
 from traces.events import COMPUTE, TRANSFER, Slice
 from traces.recorder import transfer_direction
+from traces.totals import summed
 from traces.tracks import CORE, DMA, OUTWARD, UDMA, op_label, track_name
 from traces.why import check_causes
 
@@ -52,10 +53,10 @@ class RoofPoint:
 def roofs_of(summary: Mapping[str, Any]) -> dict[str, float]:
     """The roofs a summary says. Raises `InputError` if it does not, as one of a former version."""
     roofs = summary.get("roofs")
-    known = isinstance(roofs, dict) and all(
+    is_known = isinstance(roofs, dict) and all(
         type(roofs.get(name)) in (int, float) and 0 < roofs[name] < 1e9 for name in ROOFS
     )
-    if not known:
+    if not is_known:
         raise InputError("it does not say the roofs of its SoC", where="summary.json", cure=_AGAIN)
     return {name: float(summary["roofs"][name]) for name in ROOFS}
 
@@ -82,12 +83,11 @@ def op_points(summary: Mapping[str, Any]) -> list[RoofPoint]:
 
 def off_chip_bytes(slices: Iterable[Slice]) -> dict[str, int]:
     """Bytes between L2 and L3 by op."""
-    moved: dict[str, int] = {}
-    for event in slices:
-        if event.kind == TRANSFER and track_name(event.track).family == UDMA:
-            name = op_label(event.work.op, event.work.step)
-            moved[name] = moved.get(name, 0) + event.bytes
-    return moved
+    return summed(
+        (op_label(event.work.op, event.work.step), event.bytes)
+        for event in slices
+        if event.kind == TRANSFER and track_name(event.track).family == UDMA
+    )
 
 
 def tile_points(slices: Iterable[Slice], ops: Sequence[RoofPoint]) -> list[RoofPoint]:
@@ -96,24 +96,22 @@ def tile_points(slices: Iterable[Slice], ops: Sequence[RoofPoint]) -> list[RoofP
     Its cycles are those that core 0 spends on it, waits for its transfers included; all tiles of an op have
     at most the cycles of the op.
     """
-    known = {op.name: op for op in ops}
-    found: dict[tuple[str, int], list[int]] = {}
+    op_points = {op.name: op for op in ops}
+    counts_of_tile: dict[tuple[str, int], list[int]] = {}
     for event in slices:
         name, track = op_label(event.work.op, event.work.step), track_name(event.track)
-        if name not in known or event.work.tile < 0:
+        if name not in op_points or event.work.tile < 0:
             continue
-        counts = found.setdefault((name, event.work.tile), [0, 0, 0, 0])
+        counts = counts_of_tile.setdefault((name, event.work.tile), [0, 0, 0, 0])
         if track.family == CORE:
             counts[0] += event.duration_cycles if track.index == 0 else 0
             counts[1] += event.instructions if event.kind == COMPUTE else 0
         elif track.family == DMA and event.kind == TRANSFER:
             counts[3 if transfer_direction(event) == OUTWARD else 2] += event.bytes
-    issued: dict[str, int] = {}
-    for (name, _), counts in found.items():
-        issued[name] = issued.get(name, 0) + counts[1]
+    issued = summed((name, counts[1]) for (name, _), counts in counts_of_tile.items())
     points = []
-    for (name, tile), (cycles, instructions, inward, outward) in sorted(found.items()):
-        op, share = known[name], instructions / max(issued[name], 1)
+    for (name, tile), (cycles, instructions, inward, outward) in sorted(counts_of_tile.items()):
+        op, share = op_points[name], instructions / max(issued[name], 1)
         if cycles and share and (inward or outward):
             moved = max(inward, outward)
             points.append(

@@ -9,7 +9,7 @@ from typing import Any
 
 from configs.errors import InputError
 from traces.text_table import Table, wrapped
-from traces.totals import base_step, op_name
+from traces.totals import base_step, op_name, summed
 from traces.why import check_causes
 
 
@@ -115,10 +115,5 @@ def speed_up_of(summaries: Sequence[Mapping[str, Any]], names: Sequence[str]) ->
 def _side_by_side(runs: Sequence[Sequence[tuple[str, int]]]) -> dict[str, tuple[int, ...]]:
     """Sums by name, one of each run."""
     names = dict.fromkeys(name for run in runs for name, _ in run)
-    sums: list[dict[str, int]] = []
-    for run in runs:
-        added: dict[str, int] = {}
-        for name, cycles in run:
-            added[name] = added.get(name, 0) + cycles
-        sums.append(added)
-    return {name: tuple(added.get(name, 0) for added in sums) for name in names}
+    sums = [summed(run) for run in runs]
+    return {name: tuple(each.get(name, 0) for each in sums) for name in names}

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+_Key = TypeVar("_Key")
 
 BY = ("layer", "step", "kernel")
 """What ops may be added up by."""
@@ -58,36 +60,20 @@ def collapsed_names(names: Iterable[str]) -> dict[str, list[str]]:
     groups: dict[str, list[str]] = {}
     for name in names:
         layer, _, step = name.rpartition(".")
-        found = _REPEATED.match(step)
-        groups.setdefault(f"{layer}.{found[1]}" if layer and found else name, []).append(name)
+        repeated = _REPEATED.match(step)
+        groups.setdefault(f"{layer}.{repeated[1]}" if layer and repeated else name, []).append(name)
     return {
         f"{whole} x{len(members)}" if len(members) > 1 else members[0]: members
         for whole, members in groups.items()
     }
 
 
-def largest(rows: Iterable[Total], most: int) -> tuple[list[Total], Total | None]:
-    """The `most` rows with most cycles, and the others added up, if there are any."""
+def largest(rows: Iterable[Total], most: int) -> list[Total]:
+    """The `most` rows with most cycles, and behind them the others added up, if there are any."""
     ordered = sorted(rows, key=lambda row: -row.cycles)
-    first, rest = ordered[:most], ordered[most:]
-    if not rest:
-        return first, None
-    return first, _added(f"{len(rest)} other{'s' if len(rest) > 1 else ''}", [vars_of(row) for row in rest])
-
-
-def vars_of(row: Total) -> dict[str, Any]:
-    """A total as an op of a summary."""
-    return {
-        "name": row.name,
-        "cycles": row.cycles,
-        "macs": row.macs,
-        "tiles": row.tiles,
-        "bytes_in": row.bytes_in,
-        "bytes_out": row.bytes_out,
-        "stalls": row.stalls,
-        "causes": row.causes,
-        "joules": row.joules,
-    }
+    first, rest = ordered[:most], [asdict(row) | {"tile": {}, "kernel": ""} for row in ordered[most:]]
+    others = f"{len(rest)} other{'s' if len(rest) > 1 else ''}"
+    return [*first, *([_added(others, rest)] if rest else [])]
 
 
 def layer_of(op: Mapping[str, Any]) -> str:
@@ -115,8 +101,8 @@ def tile_text(op: Mapping[str, Any]) -> str:
 
 
 def _repeated(op: Mapping[str, Any]) -> str:
-    found = _REPEATED.match(str(op["step"]))
-    return f"{_without_step(op)}.{found[1]}" if found else op_name(op)
+    repeated = _REPEATED.match(str(op["step"]))
+    return f"{_without_step(op)}.{repeated[1]}" if repeated else op_name(op)
 
 
 def op_name(op: Mapping[str, Any]) -> str:
@@ -154,17 +140,17 @@ def _added(name: str, members: Sequence[Mapping[str, Any]]) -> Total:
         tiles=sum(op["tiles"] for op in members),
         bytes_in=sum(op["bytes_in"] for op in members),
         bytes_out=sum(op["bytes_out"] for op in members),
-        stalls=_by_word(op["stalls"] for op in members),
-        causes=_by_word(op.get("causes", {}) for op in members),
+        stalls=summed(item for op in members for item in op["stalls"].items()),
+        causes=summed(item for op in members for item in op.get("causes", {}).items()),
         joules=sum(op.get("joules") or 0.0 for op in members),
         tile=tiles.pop() if len(tiles) == 1 else "",
         kernel=kernels.pop() if len(kernels) == 1 else "",
     )
 
 
-def _by_word(counted: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    sums: dict[str, int] = {}
-    for cycles_by_word in counted:
-        for word, cycles in cycles_by_word.items():
-            sums[word] = sums.get(word, 0) + cycles
+def summed(amounts: Iterable[tuple[_Key, int]]) -> dict[_Key, int]:
+    """The sum of the amounts of each key, in the order in which keys come first."""
+    sums: dict[_Key, int] = {}
+    for key, amount in amounts:
+        sums[key] = sums.get(key, 0) + amount
     return sums

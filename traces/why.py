@@ -90,8 +90,7 @@ def why_table(summary: Summary, top: int) -> Table:
     """
     check_causes(summary)
     groups = tuple(bound_by(summary["causes"]))
-    shown, rest = largest(collapsed(summary["ops"]), top)
-    rows = [*shown, *([rest] if rest is not None else [])]
+    rows = largest(collapsed(summary["ops"]), top)
     cells = [_row(row.name, row.cycles, summary["cycles"], row.causes, groups) for row in rows]
     cells.append(_row("total", summary["cycles"], summary["cycles"], summary["causes"], groups))
     return Table(("largest ops", "cycles", "share", "bound by", *groups), cells, ("bound by",))

@@ -14,7 +14,6 @@ import typer
 from configs.errors import InputError
 from pulptrain.commands import options as common
 from pulptrain.process.progress import telling
-from traces.files.json_text import json_text
 
 WORSE = 5
 """Exit code where the last run takes more cycles than `--fail-above` allows."""
@@ -53,7 +52,7 @@ def command(
 ) -> None:
     """Compare the first with the last of several runs of a model, or a run with measured cycles."""
     with telling("reading runs", show=not (quiet or as_json)):
-        from pulptrain.commands.printing import table_width
+        from pulptrain.commands.printing import print_result
         from pulptrain.running.compared_runs import compare_runs
         from traces.compared.strips import draw_strips
         from traces.pictures.drawing import picture_file
@@ -62,16 +61,16 @@ def command(
         most_percent = None if fail_above is None else parse_percent(fail_above)
         detail = Detail(top)
         picture = None if out is None else picture_file(out, "--out")
-        found = compare_runs([Path(run) for run in runs], _names(runs), in_l1=in_l1)
+        comparison = compare_runs([Path(run) for run in runs], _names(runs), in_l1=in_l1)
         if picture is not None:
-            draw_strips(found.strips(), found.model, picture)
-    if as_json:
-        typer.echo(json_text(found.as_dict()))
-    elif not quiet:
-        typer.echo("\n".join(found.lines(table_width(), detail.top)))
-        if picture is not None:
-            typer.echo(picture)
-    if most_percent is not None and found.is_above(most_percent):
+            draw_strips(comparison.strips(), comparison.model, picture)
+    print_result(
+        comparison.as_dict(),
+        lambda width: [*comparison.lines(width, detail.top), *([str(picture)] if picture else [])],
+        as_json=as_json,
+        quiet=quiet,
+    )
+    if most_percent is not None and comparison.is_above(most_percent):
         raise typer.Exit(WORSE)
 
 

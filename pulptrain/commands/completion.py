@@ -6,16 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 
-def _models() -> Iterable[str]:
+def _shipped(kind: str) -> Iterable[str]:
     from configs.library import list_names
 
-    return list_names("models")
-
-
-def _socs() -> Iterable[str]:
-    from configs.library import list_names
-
-    return list_names("soc")
+    return list_names(kind)
 
 
 def _kernels() -> Iterable[str]:
@@ -44,14 +38,14 @@ def _dtypes() -> Iterable[str]:
 
 
 NAMES: Mapping[str, Callable[[], Iterable[str]]] = {
-    "models": _models,
-    "soc": _socs,
+    "models": lambda: _shipped("models"),
+    "soc": lambda: _shipped("soc"),
     "kernels": _kernels,
     "primitives": _primitives,
     "codegens": _codegens,
     "dtypes": _dtypes,
     "timings": lambda: ("rtl", "gvsoc"),
-    "everything": lambda: [*_models(), *_socs(), *_kernels(), *_primitives()],
+    "everything": lambda: [*_shipped("models"), *_shipped("soc"), *_kernels(), *_primitives()],
     "lists": lambda: ("socs", "models", "kernels", "primitives"),
 }
 """By kind of name: what there is. Files are completed by the shell."""

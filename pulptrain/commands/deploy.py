@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
 from pulptrain.given.option import RunOptions
@@ -57,13 +55,13 @@ def command(
     with telling(f"preparing {model}", show=not (quiet or as_json)) as teller:
         from configs.units import parse_bytes
         from deploy.calls.trainlib import trainlib_of
+        from pulptrain.commands.printing import print_result
         from pulptrain.deploying.deployed import deploy, deploy_folder
         from pulptrain.foreign.model_source import open_source
         from pulptrain.given.npz_file import read_values
         from pulptrain.given.settings import Settings
         from pulptrain.running.result_cache import open_cache
         from pulptrain.running.session import check_iterations
-        from traces.files.json_text import json_text
 
         settings = Settings(**options, seed=seed, accumulation=accumulation)
         check_iterations(iterations)
@@ -93,7 +91,4 @@ def command(
                 arena_bytes,
                 trainlib,
             )
-    if as_json:
-        typer.echo(json_text(deployed.as_dict()))
-    elif not quiet:
-        typer.echo("\n".join(deployed.lines()))
+    print_result(deployed.as_dict(), lambda _: deployed.lines(), as_json=as_json, quiet=quiet)

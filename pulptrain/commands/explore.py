@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +11,6 @@ from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
 from pulptrain.given.option import ExploreOptions
 from pulptrain.process.progress import StageMeter, telling
-from traces.files.json_text import json_text
 
 
 @takes(ExploreOptions, only_given=True)
@@ -39,12 +37,12 @@ def command(
     Options of machine, model and schedule hold for all points; they go before the settings of the file.
     """
     with telling(f"reading {spec}", show=not (quiet or as_json)) as teller:
-        from pulptrain.commands.printing import print_paths, table_width
+        from pulptrain.commands.printing import end_interrupted, print_result
         from pulptrain.exploring.exploration import explore, write_exploration
         from pulptrain.exploring.exploration_report import exploration_lines
         from pulptrain.exploring.explore_spec import load_spec
         from pulptrain.running.result_cache import open_cache
-        from scheduler.search.workers import cpu_count, open_workers
+        from scheduler.search.workers import open_workers
         from traces.files.result_folder import EXPLORATION_FILES, prepare_folder
 
         read = load_spec(spec, options)
@@ -52,7 +50,7 @@ def command(
         teller.alone()
         with (
             # The first of all: workers are copies of this process as it is here.
-            open_workers(workers if workers is not None else cpu_count(), executor) as pool,
+            open_workers(workers, executor) as pool,
             open_cache(cache, no_cache) as kept,
         ):
             teller.stage(f"exploring {read.model}")
@@ -60,12 +58,13 @@ def command(
         teller.stage("writing points and pictures")
         written = write_exploration(result.summary, folder) if folder is not None else []
         teller.end()
-        if as_json:
-            typer.echo(json_text(result.summary))
-        elif not quiet:
-            typer.echo("\n".join(exploration_lines(result.summary, table_width(), top=top, full=full)))
-            print_paths(written)
+        print_result(
+            result.summary,
+            lambda width: exploration_lines(result.summary, width, top=top, full=full),
+            as_json=as_json,
+            quiet=quiet,
+            written=written,
+        )
     if result.interrupted:
         done, asked = len(result.summary["points"]), result.summary["asked"]
-        print(f"pulptrain: interrupted after {done} of {asked} points; they are kept", file=sys.stderr)
-        raise typer.Exit(130)
+        end_interrupted(f" after {done} of {asked} points; they are kept")

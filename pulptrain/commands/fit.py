@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
-
-import typer
 
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
@@ -98,7 +95,7 @@ def command(
 ) -> None:
     """Decide what of MODEL is kept, computed again or paged to L3 so that it trains in the memories given."""
     with telling(f"preparing {model}", show=not (quiet or as_json)) as teller:
-        from pulptrain.commands.printing import print_paths, table_width
+        from pulptrain.commands.printing import end_interrupted, print_result
         from pulptrain.fitting.fit_files import prepare_fit, write_fit, write_ladder
         from pulptrain.fitting.fit_model import check_objective, check_solver, deadline_cycles, fit_model
         from pulptrain.fitting.fit_summary import fit_lines
@@ -106,7 +103,6 @@ def command(
         from pulptrain.fitting.ways import parse_changes
         from pulptrain.given.settings import Settings
         from pulptrain.running.result_cache import open_cache
-        from traces.files.json_text import json_text
 
         check_objective(objective)
         allowed = parse_changes(allow)
@@ -133,11 +129,12 @@ def command(
                 written = write_fit(outcome, files, settings)
                 summary, interrupted = outcome.summary, outcome.interrupted
         teller.end()
-        if as_json:
-            typer.echo(json_text(summary))
-        elif not quiet:
-            typer.echo("\n".join(fit_lines(summary, table_width(), top=top, full=full)))
-            print_paths(written)
+        print_result(
+            summary,
+            lambda width: fit_lines(summary, width, top=top, full=full),
+            as_json=as_json,
+            quiet=quiet,
+            written=written,
+        )
     if interrupted:
-        print("pulptrain: interrupted; this is the best so far", file=sys.stderr)
-        raise typer.Exit(130)
+        end_interrupted("; this is the best so far")

@@ -12,7 +12,6 @@ from pulptrain.commands.completion import completes
 from pulptrain.commands.parameters import takes
 from pulptrain.given.option import KernelOptions
 from pulptrain.process.progress import telling
-from traces.files.json_text import json_text
 
 
 @takes(KernelOptions)
@@ -48,14 +47,11 @@ def command(
 ) -> None:
     """Cycles of C[N,M] = A[N,K] · B[K,M] on all cores, operands in L1, without fork and join."""
     with telling(f"pricing {name}", show=not (quiet or as_json)):
-        from pulptrain.commands.printing import table_width
+        from pulptrain.commands.printing import print_result
         from pulptrain.given.settings import Settings
         from pulptrain.running.kernel_cost import kernel_cost, kernel_lines
 
         result = kernel_cost(
             name, n, k, m, trans_b=trans_b, dtype=dtype, accumulate=accumulate, settings=Settings(**options)
         )
-    if as_json:
-        typer.echo(json_text(result))
-    elif not quiet:
-        typer.echo("\n".join(kernel_lines(result, table_width())))
+    print_result(result, lambda width: kernel_lines(result, width), as_json=as_json, quiet=quiet)

@@ -30,10 +30,11 @@ def command(
     The timing profile matters to SoCs only: it chooses the values, and so which of them no source gives.
     """
     with telling(f"reading {kind}", show=not as_json):
-        from pulptrain.show.listings import listing_of, print_rows
+        from pulptrain.commands.printing import table_width
+        from pulptrain.show.listings import PIPED_WIDTH, listing_of, rows_lines
 
         listing = listing_of(kind, timing)
     if as_json:
         typer.echo(json_text({kind: list(listing.rows)}))
         return
-    print_rows([listing.cells(row) for row in listing.rows])
+    typer.echo("\n".join(rows_lines([listing.cells(row) for row in listing.rows], table_width(PIPED_WIDTH))))

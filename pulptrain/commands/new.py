@@ -12,7 +12,7 @@ import typer
 
 from configs.errors import InputError
 from configs.files import check_file, write_text
-from configs.suggest import suggestion
+from configs.suggest import check_known
 from pulptrain.commands import options as common
 
 KINDS = ("model", "soc", "explore", "energy")
@@ -57,8 +57,7 @@ def command(
     is_table = file.endswith(".csv")
     if of is not None and not is_table:
         raise InputError("ops of a run are rows of a table", where="--of", cure="measured.csv as the file")
-    if kind not in KINDS:
-        raise InputError(f"there is no template {kind!r}", where="--kind", cure=suggestion(kind, KINDS))
+    check_known(kind, KINDS, f"there is no template {kind!r}", "--kind")
     if not file.endswith((*SUFFIXES, ".csv")):
         raise InputError(f"{file!r} would not be read as a file", where="new", cure=f"{file}.yaml")
     if (of_run is None) != (measured is None) or (of_run is not None and kind != "energy"):

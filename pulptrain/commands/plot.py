@@ -57,12 +57,11 @@ def command(
     """Draw Gantt charts, breakdown, memory map, roofline and others of the run in RUN."""
     table: list[str] = []
     with telling(f"drawing {' '.join(folders)}", show=not (quiet or as_json)):
-        from configs.suggest import suggestion
+        from configs.suggest import check_known
         from pulptrain.running.pictures import PICTURES
 
-        known = ("all", *PICTURES, SPEED_UP)
-        if what not in known:
-            raise InputError(f"no picture {what!r}", where="--what", cure=suggestion(what, known))
+        choices = ("all", *PICTURES, SPEED_UP)
+        check_known(what, choices, f"no picture {what!r}", "--what")
         paper = parse_paper(width, font)
         if what == SPEED_UP:
             drawn, result, table = _speed_up(folders, out, window, paper)
@@ -133,8 +132,11 @@ def _targets(out: str, names: Sequence[str], files: Sequence[Sequence[str]]) -> 
     from traces.pictures.drawing import ENDINGS, is_our_picture
 
     if Path(out).suffix.lower()[1:] not in ENDINGS or Path(out).is_dir():
-        folder = prepare_folder(out, [file for own in files for file in own])
-        return {name: [folder / file for file in own] for name, own in zip(names, files, strict=True)}
+        folder = prepare_folder(out, [file for of_picture in files for file in of_picture])
+        return {
+            name: [folder / file for file in of_picture]
+            for name, of_picture in zip(names, files, strict=True)
+        }
     if len(names) > 1:
         raise InputError(f"{len(names)} pictures in one file", where="--out", cure="one picture by --what")
     return {names[0]: [check_file(out, "--out", is_our_picture)]}
@@ -158,7 +160,7 @@ def parse_paper(width: str | None, font: str | None) -> Paper | None:
 
 def _inches(text: str, option: str, cure: str) -> float:
     """A length with its unit."""
-    found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(in|cm|mm|pt)\s*", text)
-    if found is None:
+    length = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(in|cm|mm|pt)\s*", text)
+    if length is None:
         raise InputError(f"cannot take {text!r}", where=option, cure=cure)
-    return float(found[1]) * _INCHES[found[2]]
+    return float(length[1]) * _INCHES[length[2]]

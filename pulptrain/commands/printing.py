@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from shutil import get_terminal_size
+from typing import Any, NoReturn
 
 import typer
 
@@ -43,6 +44,28 @@ def print_paths(paths: Iterable[Path | str]) -> None:
     """Name files that were written, one a line and never broken."""
     for path in paths:
         typer.echo(f"  {path}")
+
+
+def print_result(
+    result: Any,
+    lines: Callable[[int], Iterable[str]],
+    *,
+    as_json: bool,
+    quiet: bool,
+    written: Iterable[Path] = (),
+) -> None:
+    """Print what came out: its JSON object; or its lines, which are given a width, and the files written."""
+    if as_json:
+        typer.echo(json_text(result))
+    elif not quiet:
+        typer.echo("\n".join(lines(table_width())))
+        print_paths(written)
+
+
+def end_interrupted(what: str) -> NoReturn:
+    """Say on standard error what Ctrl-C has left, and end with exit code 130."""
+    print(f"pulptrain: interrupted{what}", file=sys.stderr)
+    raise typer.Exit(130)
 
 
 def run_folder(out: str | None) -> Path | None:
@@ -84,15 +107,14 @@ def finish_run(
         teller.stage(f"writing files and pictures to {folder}")
         written = write_outputs(outcome, folder)
     teller.end()
-    if as_json:
-        typer.echo(json_text(outcome.summary))
-    elif not quiet:
-        width = table_width()
-        lines = report_lines(outcome.summary, width, detail)
+
+    def lines(width: int) -> list[str]:
+        told = report_lines(outcome.summary, width, detail)
         if "update" in outcome.summary:
-            lines += ["", *labelled("update", update_line(outcome.summary["update"]), width)]
-        typer.echo("\n".join(lines))
-        print_paths(written)
+            told += ["", *labelled("update", update_line(outcome.summary["update"]), width)]
+        return told
+
+    print_result(outcome.summary, lines, as_json=as_json, quiet=quiet, written=written)
     functional = outcome.summary["functional"]
     if functional is not None and functional["passed"] is None:
         for verdict, what in UNDECIDED.items():

@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
-
-import typer
 
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
@@ -62,7 +59,7 @@ def command(
     """Simulate one training iteration of MODEL in time and compute N of them."""
     with telling(f"preparing {model}", show=not (quiet or as_json or dump_program)) as teller:
         from configs.errors import InputError
-        from pulptrain.commands.printing import finish_run, run_folder, told
+        from pulptrain.commands.printing import end_interrupted, finish_run, run_folder, told
         from pulptrain.foreign.model_source import open_source
         from pulptrain.given.npz_file import prepare_file, read_values, write_values
         from pulptrain.given.settings import Settings
@@ -107,5 +104,4 @@ def command(
         finish_run(outcome, folder, as_json=as_json, quiet=quiet, detail=detail, teller=teller)
         source.refuse_other_gradients(outcome)
     if outcome.interrupted:
-        print("pulptrain: interrupted; the figures count the iterations completed", file=sys.stderr)
-        raise typer.Exit(130)
+        end_interrupted("; the figures count the iterations completed")

@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
-
-import typer
 
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
 from pulptrain.given.option import SEARCH, TuneOptions
 from pulptrain.process.progress import StageMeter, telling
-from traces.files.json_text import json_text
 
 Strategy = Annotated[
     str,
@@ -117,14 +113,14 @@ def command(
     with telling(f"preparing {model}", show=not (quiet or as_json)) as teller:
         from configs.errors import InputError
         from configs.limits import check_seed
-        from pulptrain.commands.printing import print_paths, table_width
+        from pulptrain.commands.printing import end_interrupted, print_result
         from pulptrain.given.settings import Settings
         from pulptrain.running.result_cache import open_cache
         from pulptrain.tuning.model_tuning import tune_model
         from pulptrain.tuning.tuning_files import prepare_tuning, write_tuning
         from pulptrain.tuning.tuning_report import tuning_lines
-        from scheduler.search.workers import cpu_count, open_workers
-        from scheduler.tuner.search_space import CUTS_PER_DEPTH, SpaceRules, parse_variants
+        from scheduler.search.workers import open_workers
+        from scheduler.tuner.search_space import space_rules
         from scheduler.tuner.strategies import StrategyOptions
 
         if variant is not None and "=" in variant:
@@ -139,7 +135,7 @@ def command(
         teller.alone()
         with (
             # The first of all: workers are copies of this process as it is here.
-            open_workers(workers if workers is not None else cpu_count(), executor) as pool,
+            open_workers(workers, executor) as pool,
             open_cache(cache, no_cache) as kept,
         ):
             teller.stage(f"tuning {model}")
@@ -148,9 +144,7 @@ def command(
                 pool,
                 settings,
                 strategy=StrategyOptions(strategy, largest_tiles, budget, seed),
-                rules=SpaceRules(
-                    cuts=CUTS_PER_DEPTH if cuts is None else cuts, variants=parse_variants(lowerings)
-                ),
+                rules=space_rules(cuts, lowerings),
                 start=start,
                 cache=kept,
                 meter=StageMeter(teller, "candidates"),
@@ -161,11 +155,12 @@ def command(
         written = write_tuning(outcome, files, teller)
         summary = {**outcome.summary, "schedule": str(files.schedule)}
         teller.end()
-        if as_json:
-            typer.echo(json_text(summary))
-        elif not quiet:
-            typer.echo("\n".join(tuning_lines(summary, table_width(), top=top, full=full, evidence=evidence)))
-            print_paths(written)
+        print_result(
+            summary,
+            lambda width: tuning_lines(summary, width, top=top, full=full, evidence=evidence),
+            as_json=as_json,
+            quiet=quiet,
+            written=written,
+        )
     if outcome.interrupted:
-        print(f"pulptrain: interrupted; the best so far is in {files.schedule}", file=sys.stderr)
-        raise typer.Exit(130)
+        end_interrupted(f"; the best so far is in {files.schedule}")

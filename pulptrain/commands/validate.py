@@ -67,7 +67,7 @@ def command(
     figures of the rows done so far.
     """
     with telling(f"reading {cases}", show=not (quiet or as_json)) as teller:
-        from pulptrain.commands.printing import table_width
+        from pulptrain.commands.printing import end_interrupted, table_width
         from pulptrain.show.validation_report import list_refused, print_tables
         from pulptrain.show.validation_summary import validation_summary
         from scheduler.validation.rows.cases import parse_selection
@@ -92,11 +92,7 @@ def command(
         elif not quiet:
             print_tables(table_width(160), done, columns or done.kind.groups)
     if done.interrupted:
-        print(
-            f"pulptrain: interrupted; the figures count {len(done.results)} of {done.asked} rows",
-            file=sys.stderr,
-        )
-        raise typer.Exit(130)
+        end_interrupted(f"; the figures count {len(done.results)} of {done.asked} rows")
     if done.refused:
         list_refused(done.refused)
         missed = f"{len(done.refused)} of {done.asked} rows are not predicted"

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
 from pulptrain.given.option import RunOptions
@@ -33,16 +31,12 @@ def command(
 ) -> None:
     """Predict from one run of MODEL what a wider DMA, no bank conflicts, balanced rows ... would gain."""
     with telling(f"preparing {model}", show=not (quiet or as_json)) as teller:
-        from pulptrain.commands.printing import table_width
+        from pulptrain.commands.printing import print_result
         from pulptrain.foreign.model_source import open_source
         from pulptrain.given.settings import Settings
         from pulptrain.predicting.gains import gains_of
-        from traces.files.json_text import json_text
 
         settings = Settings(**options)
         source = open_source(model, settings, model_input, loss, optimizer, learning_rate)
         gains = gains_of(source.prepared, settings, more_l1=more_l1, verify=verify, teller=teller)
-    if as_json:
-        typer.echo(json_text(gains.as_dict()))
-    elif not quiet:
-        typer.echo("\n".join(gains.lines(table_width())))
+    print_result(gains.as_dict(), gains.lines, as_json=as_json, quiet=quiet)

@@ -35,9 +35,9 @@ def command(
             from traces.files.tables import read_table
 
             path = path_of(read_table(Path(folder)), summary, folder)
-            found = path_json(path, summary) if as_json else path_lines(path, detail.top, table_width())
+            reasons = path_json(path, summary) if as_json else path_lines(path, detail.top, table_width())
         else:
             from traces.why import why_json, why_lines
 
-            found = why_json(summary) if as_json else why_lines(summary, detail.top, table_width())
-    typer.echo(json_text(found) if isinstance(found, dict) else "\n".join(found))
+            reasons = why_json(summary) if as_json else why_lines(summary, detail.top, table_width())
+    typer.echo(json_text(reasons) if isinstance(reasons, dict) else "\n".join(reasons))

@@ -76,10 +76,6 @@ def deploy(run: Run, folder: Path, arena_bytes: int | None = None, trainlib: str
     """
     recorded = Recorded()
     outcome = run(recorded)
-    schedules = [
-        outcome.schedule,
-        *([outcome.update_schedule] if outcome.update_schedule is not None else []),
-    ]
     done = len(recorded.totals)
     batches = len(recorded.fed) // done if done else 1
     summary = outcome.summary
@@ -87,7 +83,9 @@ def deploy(run: Run, folder: Path, arena_bytes: int | None = None, trainlib: str
         f"One training iteration of {summary['model']} on {summary['soc']}, as pulptrain "
         f"{summary['version']} has scheduled it: {summary['cycles']:,} cycles simulated."
     )
-    project = project_of(summary["model"], schedules, outcome.timing, recorded, batches, about, trainlib)
+    project = project_of(
+        summary["model"], outcome.schedules, outcome.timing, recorded, batches, about, trainlib
+    )
     needed = project.peak_bytes["l1"]
     if arena_bytes is not None and needed > arena_bytes:
         raise DoesNotFitError(

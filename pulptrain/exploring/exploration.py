@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import csv
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from typing import Any
 
 from arch.energy.accounting import energy_of
 from arch.energy.activity import NO_OP, Activity
-from configs.files import replacing
 from configs.units import parse_bytes
 from configs.version import VERSION
 from pulptrain.exploring.explore_spec import DELAY, ENERGY, OBJECTIVES, Spec, SpecPoint
@@ -24,7 +22,8 @@ from scheduler.explore.sweep import simulate_points
 from scheduler.search.cache import ResultCache
 from scheduler.search.progress import Meter
 from scheduler.search.workers import Workers
-from traces.files.result_folder import EXPLORATION_FILES, write_json
+from traces.csv_file import write_rows
+from traces.files.result_folder import EXPLORATION_FILES, write_summary
 
 SIZES = ("l1", "l2", "l3")
 """Axes whose values are sizes, as parameters are whose names end in ``_bytes``."""
@@ -114,20 +113,15 @@ def _row(number: int, item: SpecPoint, outcome: Outcome) -> dict[str, Any]:
 
 def write_exploration(summary: Mapping[str, Any], folder: Path) -> list[Path]:
     """Write points.json, points.csv, pictures of the grid and, for two objectives or more, of the front."""
-    plain = {key: value for key, value in summary.items() if key != "simulator"}
-    points, table, png, svg, grid_png, grid_svg = (folder / name for name in EXPLORATION_FILES)
-    paths = [write_json(points, plain), table]
+    objects, table, png, svg, grid_png, grid_svg = (folder / name for name in EXPLORATION_FILES)
+    paths = [write_summary(objects, summary), table]
     axes = summary["axes"]
     figures = list(dict.fromkeys(key for row in summary["points"] for key in row if key != "values"))
     figures = [key for key in figures if key not in axes]  # the cores of the SoC are those that were asked
-    with replacing(table) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow([*axes, *figures])
-        for row in summary["points"]:
-            values = as_numbers(row["values"])
-            writer.writerow(
-                [*(values.get(axis, "") for axis in axes), *(row.get(key, "") for key in figures)]
-            )
+    points = (
+        [*map(as_numbers(row["values"]).get, axes), *map(row.get, figures)] for row in summary["points"]
+    )
+    write_rows(table, [*axes, *figures], points)
     fitting = [row for row in summary["points"] if row["why"] is None]
     if len(summary["objectives"]) > 1 and fitting:
         down, along = summary["objectives"][:2]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.edit import with_value
-from configs.errors import ConfigError, DoesNotFitError, InputError, PulptrainError
+from configs.errors import DoesNotFitError, InputError, PulptrainError
 from configs.library import open_config
 from configs.model_file import ModelSpec, read_model
 from configs.parameters import load_parameters
@@ -159,7 +159,7 @@ def _spec(node: Node, folder: Path, given: Mapping[str, Any], schedules: Mapping
     top = node.mapping(what)
     name = _text(top["name"], "name")
     if "sweep" not in top and "points" not in top:
-        raise ConfigError("nothing is varied", where=node.where, cure="add 'sweep: ...' or 'points: ...'")
+        raise node.error("nothing is varied", "add 'sweep: ...' or 'points: ...'")
     settings = top.get("settings")
     base, base_model = _base(settings, given)
     codegen_given = "codegen" in given or (
@@ -209,10 +209,8 @@ SETTINGS_OF_ENERGY = (
 def _refuse_costs(top: Mapping[str, Node]) -> None:
     """Raise `ConfigError` for the costs that files carried before there were energy models."""
     if "energy" in top:
-        raise ConfigError(
-            "costs of instructions and bytes are now coefficients of a chip, in joules",
-            where=top["energy"].where,
-            cure=SETTINGS_OF_ENERGY,
+        raise top["energy"].error(
+            "costs of instructions and bytes are now coefficients of a chip, in joules", SETTINGS_OF_ENERGY
         )
 
 
@@ -225,7 +223,7 @@ def _baseline(node: Node | None, combinations: Sequence[Mapping[str, Node]]) -> 
     for number, combination in enumerate(combinations):
         if all(key in combination and combination[key].plain() == value for key, value in wanted.items()):
             return number
-    raise ConfigError("no point has these values", where=node.where, cure="values of one of the points")
+    raise node.error("no point has these values", "values of one of the points")
 
 
 class _Builder:
@@ -261,17 +259,16 @@ class _Builder:
         if not (_is_setting(key) or key.startswith(MODEL_PREFIX) or key in (*self._paths, "model")):
             names = (*SETTINGS, *SHORT_PATHS, *self._paths)
             cure = suggestion(key, names).split(" (")[0]
-            raise ConfigError(
+            raise value.error(
                 f"unknown parameter '{key}'",
-                where=value.where,
-                cure=cure if cure.startswith("'") else "a setting, a path of the SoC file, or model.PATH",
+                cure if cure.startswith("'") else "a setting, a path of the SoC file, or model.PATH",
             )
         if (
             value.is_mapping
             or (value.is_sequence and not key.startswith(MODEL_PREFIX))
             or value.value is None
         ):
-            raise ConfigError(f"'{key}' is {value.kind}", where=value.where, cure="one value")
+            raise value.error(f"'{key}' is {value.kind}", "one value")
 
         def try_it() -> None:
             settings = self._settings({key: value})
@@ -385,7 +382,7 @@ class _Builder:
             message = error.message if not error.where else f"{error.where}: {error.message}"
             if error.where is not None and error.where.startswith(f"{value.file}:"):
                 raise
-            raise ConfigError(message, where=value.where, cure=error.cure) from None
+            raise value.error(message, error.cure) from None
 
 
 def _is_setting(key: str) -> bool:
@@ -411,7 +408,7 @@ def _base(node: Node | None, given: Mapping[str, Any]) -> tuple[Settings, dict[s
 def _setting(key: str, value: Node) -> Any:
     if ALL[key].kind is int:
         if isinstance(value.value, bool) or not isinstance(value.value, int):
-            raise ConfigError(f"'{key}' is {value.kind}", where=value.where, cure="a whole number")
+            raise value.error(f"'{key}' is {value.kind}", "a whole number")
         return value.value
     return _word(value)
 
@@ -430,9 +427,9 @@ def _sweep(node: Node | None) -> Iterator[dict[str, Node]]:
     for key, values in axes.items():
         count *= len(values)
         if not values:
-            raise ConfigError(f"'{key}' has no values", where=children[key].where, cure="list some")
+            raise children[key].error(f"'{key}' has no values", "list some")
     if count > MAX_POINTS:
-        raise ConfigError(f"{count} points", where=node.where, cure=f"at most {MAX_POINTS}")
+        raise node.error(f"{count} points", f"at most {MAX_POINTS}")
     for values in product(*axes.values()):
         yield dict(zip(axes, values, strict=True))
 
@@ -449,19 +446,17 @@ def _objectives(node: Node | None, has_energy: bool) -> tuple[str, ...]:
     names = []
     for item in node.sequence("'objectives'"):
         if item.value == "energy_nj":
-            raise ConfigError(
-                "energy is in joules", where=item.where, cure=f"'{ENERGY}' ({SETTINGS_OF_ENERGY})"
-            )
+            raise item.error("energy is in joules", f"'{ENERGY}' ({SETTINGS_OF_ENERGY})")
         if item.value not in tuple(OBJECTIVES):  # a mapping or a list may stand there
             cure = suggestion(str(item.value), OBJECTIVES)
-            raise ConfigError(f"unknown objective {item.value!r}", where=item.where, cure=cure)
+            raise item.error(f"unknown objective {item.value!r}", cure)
         names.append(str(item.value))
     if not names:
-        raise ConfigError("no objective", where=node.where, cure="leave 'objectives' out, or name some")
+        raise node.error("no objective", "leave 'objectives' out, or name some")
     return tuple(dict.fromkeys(names))
 
 
 def _text(node: Node, key: str) -> str:
     if not isinstance(node.value, str) or not node.value:
-        raise ConfigError(f"'{key}' is {node.kind}", where=node.where, cure="a text")
+        raise node.error(f"'{key}' is {node.kind}", "a text")
     return node.value

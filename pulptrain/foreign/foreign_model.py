@@ -273,11 +273,11 @@ def _compared(foreign: ForeignModel, outcome: RunOutcome, settings: Settings) ->
 
 def refuse_other_gradients(foreign: ForeignModel, outcome: RunOutcome) -> None:
     """Raise `WrongNumbersError` if `compare_with_origin` found another gradient than module or file have."""
-    found = (outcome.summary["functional"] or {}).get(foreign.origin)
-    if found is not None and not found["passed"]:
+    verdict = (outcome.summary["functional"] or {}).get(foreign.origin)
+    if verdict is not None and not verdict["passed"]:
         raise WrongNumbersError(
-            f"{found['worst_tensor']} is not what torch.autograd makes of the {foreign.origin}: "
-            f"{found['worst_error_of_tolerance']:.3g} times the tolerance",
+            f"{verdict['worst_tensor']} is not what torch.autograd makes of the {foreign.origin}: "
+            f"{verdict['worst_error_of_tolerance']:.3g} times the tolerance",
             where=foreign.spec.where,
             outcome=outcome,
         )

@@ -184,8 +184,8 @@ def _line(error: PulptrainError) -> str:
 
 def exit_code(rows: Sequence[ReplayRow]) -> int:
     """0 if all are right or open; 1 if any failed, 5 if any is wrong, 2 if any could not be taken."""
-    found = {row.status for row in rows}
-    return next((code for status, code in ((FAILED, 1), (WRONG, 5), (REFUSED, 2)) if status in found), 0)
+    statuses = {row.status for row in rows}
+    return next((code for status, code in ((FAILED, 1), (WRONG, 5), (REFUSED, 2)) if status in statuses), 0)
 
 
 def _training(
@@ -282,10 +282,10 @@ def _fed(mini: TrainingGraph, model: ImportedModel, sample: Array, label: Array 
 
 def _zeros(phases: TrainingPhases) -> dict[str, Array]:
     graph = phases.mini_batch
-    found: dict[str, Array] = {}
+    zeros: dict[str, Array] = {}
     for name in graph.of_kind(*KEPT_KINDS):
-        found[name] = np.zeros(graph.tensors[name].shape, graph.tensors[name].dtype)
-    return found
+        zeros[name] = np.zeros(graph.tensors[name].shape, graph.tensors[name].dtype)
+    return zeros
 
 
 class _Run:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from configs.errors import InputError
-from configs.suggest import suggestion
+from configs.suggest import check_known
 from pulptrain.given.npz_file import WHERE
 from trainlib.ir.graph import FED_KINDS, TrainingGraph
 from trainlib.ir.numerics import rounded, widened
@@ -52,8 +52,7 @@ def replaced(
     """
     result = dict(values)
     for name, array in given.items():
-        if name not in values:
-            raise InputError(f"no given tensor '{name}'", where=WHERE, cure=suggestion(name, values))
+        check_known(name, values, f"no given tensor '{name}'", WHERE)
         tensor = graph.tensors[name]
         if array.shape != tensor.shape:
             raise InputError(

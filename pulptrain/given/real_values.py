@@ -11,7 +11,7 @@ from os import PathLike, fspath
 from typing import Any
 
 from configs.errors import InputError
-from configs.suggest import suggestion
+from configs.suggest import check_known
 from pulptrain.given.option import ALL
 
 
@@ -22,8 +22,7 @@ def as_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     fields = {}
     for key, value in options.items():
-        if key not in ALL:
-            raise InputError(f"there is no option '{key}'", cure=suggestion(key, ALL))
+        check_known(key, ALL, f"there is no option '{key}'")
         if value is not None:
             fields[key] = _field(key, value)
     return fields

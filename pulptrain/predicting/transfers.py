@@ -86,9 +86,9 @@ def _busy_share(graph: Graph, kernels: Sequence[int]) -> dict[tuple[str, str], f
 
 def _commands(program: Program) -> dict[str, list[Command]]:
     """The commands of each channel, in order."""
-    found: dict[str, list[Command]] = {f"DMA {INWARD}": [], f"DMA {OUTWARD}": []}
+    by_channel: dict[str, list[Command]] = {f"DMA {INWARD}": [], f"DMA {OUTWARD}": []}
     for action in program.actions:
         if isinstance(action, DmaStart):
             for command in action.commands:
-                found[f"DMA {INWARD if command.to_l1 else OUTWARD}"].append(command)
-    return found
+                by_channel[f"DMA {INWARD if command.to_l1 else OUTWARD}"].append(command)
+    return by_channel

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 DEBUG_VARIABLE = "PULPTRAIN_DEBUG"
 """Set to 1 it shows the traceback instead."""
 
-_PACKAGES = ("pulptrain", "numpy", "numba", "simpy", "typer", "rich", "matplotlib", "torch", "pyarrow")
+_PACKAGES = ("pulptrain", "numpy", "numba", "simpy", "typer", "matplotlib", "torch", "pyarrow")
 
 
 def tell_defect(error: BaseException) -> int:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -133,21 +132,19 @@ def tune(
     Arguments are the options of ``pulptrain tune``. Raises the errors of `configs.errors`.
     """
     from pulptrain.tuning.model_tuning import tune_model
-    from scheduler.search.workers import cpu_count, open_workers
-    from scheduler.tuner.search_space import CUTS_PER_DEPTH, SpaceRules, parse_variants
+    from scheduler.search.workers import open_workers
+    from scheduler.tuner.search_space import space_rules
     from scheduler.tuner.strategies import StrategyOptions
 
     network = as_model(model)
     settings = settings_of(soc, {"resident": "auto", **options}, seed=seed)
-    rules = SpaceRules(cuts=CUTS_PER_DEPTH if cuts is None else cuts, variants=parse_variants(lowerings))
-    plan = replace(StrategyOptions(), name=strategy, budget=budget, seed=seed)
-    with open_workers(cpu_count() if workers is None else workers, executor) as pool, cache_of(cache) as kept:
+    with open_workers(workers, executor) as pool, cache_of(cache) as kept:
         outcome = tune_model(
             network.spec,
             pool,
             settings,
-            strategy=plan,
-            rules=rules,
+            strategy=StrategyOptions(strategy, budget=budget, seed=seed),
+            rules=space_rules(cuts, lowerings),
             start=fspath(start) if start is not None else None,
             cache=kept,
             layout=layout,
@@ -228,7 +225,7 @@ def explore(
     """
     from pulptrain.exploring.exploration import explore as simulate
     from pulptrain.exploring.explore_spec import load_spec, spec_of
-    from scheduler.search.workers import cpu_count, open_workers
+    from scheduler.search.workers import open_workers
 
     if spec is not None:
         if model is not None or sweep is not None:
@@ -244,7 +241,7 @@ def explore(
         plan |= {"objectives": list(objectives)} if objectives is not None else {}
         plan |= {"baseline": dict(baseline)} if baseline is not None else {}
         read = spec_of(plan, {**chip.fields, **as_fields(options)})
-    with open_workers(cpu_count() if workers is None else workers, executor) as pool, cache_of(cache) as kept:
+    with open_workers(workers, executor) as pool, cache_of(cache) as kept:
         return Explored(simulate(read, pool, kept).summary)
 
 
@@ -274,7 +271,7 @@ def validate(
         group_by=tuple(group_by),
         keep_going=keep_going,
     )
-    return Validated(done, validation_summary(done, tuple(group_by)))
+    return Validated(validation_summary(done, tuple(group_by)))
 
 
 def _values(value: object) -> str:
@@ -317,10 +314,10 @@ def speed_up(
     if path is not None:
         picture_file(fspath(path), "path")
     summaries = [run.summary if isinstance(run, Result) else read_summary(Path(fspath(run))) for run in runs]
-    found = speed_up_of(summaries, [f"run {number}" for number in range(1, len(runs) + 1)])
+    speed = speed_up_of(summaries, [f"run {number}" for number in range(1, len(runs) + 1)])
     if path is not None:
-        draw_speed_up(found, Path(fspath(path)), paper=Paper(width_inches, font_points))
-    return found
+        draw_speed_up(speed, Path(fspath(path)), paper=Paper(width_inches, font_points))
+    return speed
 
 
 def what_if(

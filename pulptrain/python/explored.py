@@ -10,16 +10,12 @@ from typing import Any
 
 from pulptrain.exploring.exploration import as_numbers
 from pulptrain.exploring.exploration_report import exploration_lines
-from pulptrain.python.op_result import data_frame, text_width
-from traces.files.json_text import json_text
+from pulptrain.python.op_result import Summarised, data_frame, text_width
 from traces.text_table import Table
 
 
-class Explored(Sequence[Mapping[str, Any]]):
+class Explored(Summarised, Sequence[Mapping[str, Any]]):
     """The points of an exploration in order, as in ``points.json``; `summary` is what ``--json`` prints."""
-
-    def __init__(self, summary: Mapping[str, Any]) -> None:
-        self.summary = summary
 
     @property
     def points(self) -> Sequence[Mapping[str, Any]]:
@@ -66,10 +62,6 @@ class Explored(Sequence[Mapping[str, Any]]):
         from traces.files.result_folder import EXPLORATION_FILES, prepare_folder
 
         return write_exploration(self.summary, prepare_folder(fspath(folder), EXPLORATION_FILES, "save"))
-
-    def to_json(self) -> str:
-        """What ``pulptrain explore --json`` prints."""
-        return json_text(self.summary)
 
     def __str__(self) -> str:
         return "\n".join(exploration_lines(self.summary, text_width()))

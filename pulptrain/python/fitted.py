@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from configs.files import write_text
 from configs.model_text import model_text
-from pulptrain.python.op_result import text_width
+from pulptrain.python.op_result import Summarised, text_width
 
 if TYPE_CHECKING:
     from configs.model_file import ModelSpec
 
 
-class Fitted:
+class Fitted(Summarised):
     """An answer of `fit`, or a ladder. `summary` is what ``fit --json`` prints."""
 
     def __init__(self, summary: Mapping[str, Any], spec: ModelSpec | None = None) -> None:
-        self.summary = summary
+        super().__init__(summary)
         self._spec = spec
 
     @property

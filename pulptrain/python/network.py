@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import html
+import sys
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from configs.model_file import OWN_DATA, ModelSpec, read_model
 from configs.model_text import model_tree
 from configs.yaml_file import Node
 from pulptrain.given.layers import Layer, Loss, Optimizer, caller_of, node_of
+from traces.text_table import table_lines
 from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.steps import Array
 from trainlib.training.options import check_options
@@ -75,29 +77,28 @@ class Model:
         tree = Node({**self.tree.mapping("the model"), **keys}, self.tree.file, self.tree.line)
         return replace(_checked(tree), values=self.values, foreign=self.foreign)
 
-    def _rows(self) -> list[tuple[str, str, str, str]]:
-        """Name, type, shape of the output and parameters of every layer."""
-        rows = []
-        tensors = self.graph.tensors
-        for layer in self.spec.layers:
-            weights = [name for name in self.graph.weights if name.startswith(f"{layer.name}.")]
-            output = tensors.get(f"{layer.name}.out")
-            shape = "x".join(map(str, output.shape[1:])) if output is not None else ""
-            count = sum(prod(tensors[name].shape) for name in weights)
-            rows.append((layer.name, layer.type, shape, f"{count:,}" if count else ""))
-        return rows
-
     def __str__(self) -> str:
-        rows = [("layer", "type", "output", "parameters"), *self._rows()]
-        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        from pulptrain.show.descriptions import described_layers
+
+        heads = ("layer", "type", "output", "parameters")
+        cells = [
+            (
+                layer["name"],
+                layer["type"],
+                "x".join(map(str, layer["output_shape"][1:])),
+                f"{layer['parameters']:,}" if layer["parameters"] else "",
+            )
+            for layer in described_layers(self.spec, self.graph)
+        ]
         inputs = ", ".join(f"{item.name} {'x'.join(map(str, item.shape))}" for item in self.spec.inputs)
-        lines = [f"{self.name}: {inputs}, batch {self.spec.batch}, {self.parameters:,} parameters"]
-        for row in rows:
-            text = "  ".join(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=False))
-            lines.append(f"{text}  {row[3]:>{widths[3]}}".rstrip())
         losses = " + ".join(loss.name for loss in self.spec.losses)
-        lines.append(f"loss {losses}, optimizer {self.spec.optimizer.name}")
-        return "\n".join(lines)
+        return "\n".join(
+            [
+                f"{self.name}: {inputs}, batch {self.spec.batch}, {self.parameters:,} parameters",
+                *table_lines(heads, cells, sys.maxsize, left=heads[:3]),
+                f"loss {losses}, optimizer {self.spec.optimizer.name}",
+            ]
+        )
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"

@@ -3,14 +3,32 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from shutil import get_terminal_size
 from typing import Any
 
 from configs.errors import InputError
+from traces.files.json_text import json_text
 from traces.report import totals_table
 from traces.totals import Total, layer_of, op_name, totals
+
+
+class Summarised:
+    """What a command came to; `summary` is what it prints with ``--json``."""
+
+    def __init__(self, summary: Mapping[str, Any]) -> None:
+        self.summary: Mapping[str, Any] = summary
+        """All figures, with the keys of ``--json``."""
+
+    def to_json(self) -> str:
+        """The summary as ``--json`` prints it."""
+        return json_text(self.summary)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
 
 WIDTH = 100
 """Columns of what is printed where there is no terminal."""

@@ -12,10 +12,17 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from configs.errors import InputError
-from configs.suggest import suggestion
-from pulptrain.python.op_result import OpResult, Peak, Totals, data_frame, op_of, text_width, unknown
-from traces.files.json_text import json_text
+from configs.suggest import check_known
+from pulptrain.python.op_result import (
+    OpResult,
+    Peak,
+    Summarised,
+    Totals,
+    data_frame,
+    op_of,
+    text_width,
+    unknown,
+)
 from traces.report import Detail, headline, report_lines, report_tables
 
 if TYPE_CHECKING:
@@ -34,7 +41,7 @@ _DIMENSIONS = re.compile(r"\dd(?=\d+\b)")
 """In a name given automatically: ``2d`` of ``conv2d1``."""
 
 
-class Result:
+class Result(Summarised):
     """One run. Figures are those of one training iteration (one update); units end the names.
 
     ``result["conv1.FW"]`` is an op; a layer named automatically is found with and without its dimensions
@@ -44,8 +51,7 @@ class Result:
     def __init__(
         self, summary: Mapping[str, Any], *, outcome: RunOutcome | None = None, folder: Path | None = None
     ) -> None:
-        self.summary: Mapping[str, Any] = summary
-        """All figures, with the keys of ``pulptrain run --json``."""
+        super().__init__(summary)
         self._outcome = outcome
         self._folder = folder
 
@@ -249,12 +255,11 @@ class Result:
         from pulptrain.running.pictures import PICTURES, RunPictures, Window
         from traces.pictures.drawing import Paper, picture_file
 
-        if what not in PICTURES:
-            raise InputError(f"no picture {what!r}", where="plot", cure=suggestion(what, PICTURES))
+        check_known(what, PICTURES, f"no picture {what!r}", "plot")
         target = picture_file(fspath(path), "plot")
         given = zip(("width_inches", "font_points"), size, strict=True)
-        known = {name: value for name, value in given if value is not None}
-        paper = Paper(**known) if known else None
+        said = {name: value for name, value in given if value is not None}
+        paper = Paper(**said) if said else None
         run = RunPictures(self.slices, self.summary, self._blocks, paper=paper)
         if isinstance(window, str):
             name = self[window].name
@@ -303,7 +308,3 @@ class Result:
             for name in there:
                 shutil.copyfile(self._folder / name, target / name)
         return [target / name for name in there]
-
-    def to_json(self) -> str:
-        """What ``pulptrain run --json`` prints."""
-        return json_text(self.summary)

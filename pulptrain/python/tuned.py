@@ -3,25 +3,23 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pulptrain.python.op_result import data_frame, text_width
-from traces.files.json_text import json_text
+from pulptrain.python.op_result import Summarised, data_frame, text_width
 
 if TYPE_CHECKING:
     from scheduler.tuner.tuned_schedule import TunedSchedule
 
 
-class Tuned:
+class Tuned(Summarised):
     """A tuned schedule. `schedule` is what a schedule file holds, `summary` what ``tune --json`` prints."""
 
     def __init__(self, schedule: TunedSchedule, summary: Mapping[str, Any]) -> None:
+        super().__init__(summary)
         self.schedule = schedule
-        self.summary = summary
 
     @property
     def model(self) -> str:
@@ -73,10 +71,6 @@ class Tuned:
         write_schedule(self.schedule, target)
         return target
 
-    def to_json(self) -> str:
-        """What ``pulptrain tune --json`` prints, but for the path."""
-        return json_text(self.summary)
-
     def __str__(self) -> str:
         from pulptrain.tuning.tuning_report import tuning_lines
 
@@ -85,6 +79,3 @@ class Tuned:
     def __repr__(self) -> str:
         gain = f", {self.speedup:.2f} times as fast" if self.speedup else ""
         return f"Tuned({self.model} on {self.schedule.soc}: {self.cycles} cycles{gain})"
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"

@@ -4,21 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pulptrain.python.op_result import data_frame
-from traces.files.json_text import json_text
-
-if TYPE_CHECKING:
-    from scheduler.validation.runner import Validation
+from pulptrain.python.op_result import Summarised, data_frame
 
 
-class Validated:
+class Validated(Summarised):
     """Predictions of measured rows; `summary` is what ``pulptrain validate --json`` prints."""
-
-    def __init__(self, done: Validation, summary: Mapping[str, Any]) -> None:
-        self._done = done
-        self.summary = summary
 
     @property
     def mape_percent(self) -> float | None:
@@ -35,10 +27,6 @@ class Validated:
     def to_pandas(self) -> Any:
         """A pandas data frame with a row each. Raises `InputError` without pandas."""
         return data_frame(self.rows)
-
-    def to_json(self) -> str:
-        """What ``pulptrain validate --json`` prints."""
-        return json_text(self.summary)
 
     def __str__(self) -> str:
         numbers = [

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,10 @@ from arch.energy.activity import Activity, Counts
 from arch.spec.timing import SocTiming
 from configs.energy_model import EnergyModel, load_energy, model_for
 from configs.errors import InputError
-from configs.files import replacing
 from configs.library import list_names
 from configs.units import parse_si
 from pulptrain.given.settings import Settings
+from traces.csv_file import write_rows
 
 ACTIVITY_NAME = "activity.csv"
 
@@ -107,12 +106,8 @@ def write_activity(activity: Mapping[str, Any], path: Path) -> Path:
     """Write `activity` of a summary as a table: a row per op and core, a column per counter."""
     rows = [("op", item) for item in activity["by_op"]] + [("core", item) for item in activity["by_core"]]
     names = list(activity["counters"])
-    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["of", "name", *names])
-        for of, item in rows:
-            writer.writerow([of, item["name"], *(item["counters"].get(name, 0) for name in names)])
-    return path
+    cells = ([of, item["name"], *(item["counters"].get(name, 0) for name in names)] for of, item in rows)
+    return write_rows(path, ["of", "name", *names], cells)
 
 
 def activity_from(summary: Mapping[str, Any], where: str) -> Activity:

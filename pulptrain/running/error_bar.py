@@ -95,11 +95,11 @@ def _sorted_out(
     left: dict[str, float] = defaultdict(float)
     for name, cycles, keys in parts:
         nearest = [(cause, table.nearest(key)) for cause, key in keys.items()]
-        found = [(cause, item[0]) for cause, item in nearest if item is not None]
-        if none or not found or len(found) < len(nearest):
+        classes = [(cause, item[0]) for cause, item in nearest if item is not None]
+        if none or not classes or len(classes) < len(nearest):
             left[name] += cycles
             continue
-        for cause_and_class in found:
+        for cause_and_class in classes:
             compared[cause_and_class] += cycles
     return compared, left
 

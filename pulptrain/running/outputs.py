@@ -18,7 +18,13 @@ from pulptrain.running.training_curve import PICTURE as CURVE_PICTURE
 from pulptrain.running.training_curve import draw_curve, write_curve
 from scheduler.memory.memory_blocks import memory_blocks
 from traces.files.perfetto_trace import write_perfetto
-from traces.files.result_folder import INFORMATION_NAME, PERFETTO_NAME, SUMMARY_NAME, write_json
+from traces.files.result_folder import (
+    INFORMATION_NAME,
+    PERFETTO_NAME,
+    SUMMARY_NAME,
+    write_json,
+    write_summary,
+)
 from traces.files.tables import CSV_NAME, PARQUET_NAME, write_table
 from traces.memory_table import CSV_NAME as MEMORY_NAME
 from traces.memory_table import MemoryBlock, write_blocks
@@ -35,8 +41,7 @@ RUN_FILES = (
 
 def write_outputs(outcome: RunOutcome, folder: Path) -> list[Path]:
     """Write all files of a run and return their paths; for equal runs all but run-info.json are equal."""
-    summary = {key: value for key, value in outcome.summary.items() if key != "simulator"}
-    paths = [write_json(folder / SUMMARY_NAME, summary)]
+    paths = [write_summary(folder / SUMMARY_NAME, outcome.summary)]
     information = {
         "simulator": outcome.summary["simulator"],
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -78,12 +83,11 @@ def _remove_stale(folder: Path, written: Sequence[Path]) -> None:
 def blocks_of(outcome: RunOutcome, ops: Sequence[OpMetrics]) -> list[MemoryBlock]:
     """The memory map of the traced programs, one after the other; `ops` as measured in the whole trace."""
     cycles = int(outcome.summary.get("trace_cycles", outcome.summary["cycles"]))
-    schedules = [outcome.schedule, *([outcome.update_schedule] if outcome.update_schedule else [])]
     blocks: list[MemoryBlock] = []
     start_cycles = 0
-    for number, schedule in enumerate(schedules):
+    for number, schedule in enumerate(outcome.schedules):
         names = {op.op.name for op in schedule.ops}
-        last = number == len(schedules) - 1
+        last = number == len(outcome.schedules) - 1
         end_cycles = cycles if last else max((op.end_cycles for op in ops if op.name in names), default=0)
         blocks += memory_blocks(
             schedule.plan, ops, outcome.timing, start_cycles=start_cycles, end_cycles=end_cycles

@@ -78,6 +78,11 @@ class RunOutcome:
     """Weights, states, gradients, output and losses, by the names of
     `pulptrain.running.training.Training.values`."""
 
+    @property
+    def schedules(self) -> list[Schedule]:
+        """Those of all programs, in order."""
+        return [self.schedule, *([self.update_schedule] if self.update_schedule is not None else [])]
+
     def refuse_wrong_numbers(self) -> None:
         """Raise `WrongNumbersError` if a tensor of the run is not what it should be."""
         refuse_wrong_numbers(self.summary["functional"], self.summary["model"], self)
@@ -325,8 +330,8 @@ def run_prepared(
     if prepared.run_cache is not None:
         prepared.run_cache.write()
         if not (prepared.traced or prepared.figures):
-            found = [phase.figures for phase in machine.phases if phase.figures is not None]
-            prepared.run_cache.keep_figures(code_start(settings), found)
+            figures = [phase.figures for phase in machine.phases if phase.figures is not None]
+            prepared.run_cache.keep_figures(code_start(settings), figures)
     summary = _summary(machine, prepared, settings)
     has_loss = functional and bool(graph.losses)
     summary["steps"] = list(prepared.spec.steps or STEPS)
@@ -392,13 +397,13 @@ class _Tested:
 
 def _tested(prepared: Prepared, own: Samples | Iterable[tuple[Any, Any]] | None) -> _Tested | None:
     """The samples accuracy is asked of; None where there are none, or not one loss that has classes."""
-    known = samples_of(prepared.spec, own if isinstance(own, Samples) else None)
-    if known is None or (own is not None and known is not own) or not len(known.test_inputs):
+    samples = samples_of(prepared.spec, own if isinstance(own, Samples) else None)
+    if samples is None or (own is not None and samples is not own) or not len(samples.test_inputs):
         return None
     graph, spec = prepared.schedule.graph, prepared.spec
-    labels = by_name(known.test_labels, [*label_plans(graph, spec)], known.name)
+    labels = by_name(samples.test_labels, [*label_plans(graph, spec)], samples.name)
     classified = [
-        _Tested(by_name(known.test_inputs, graph.inputs, known.name), labels[loss.label], output)
+        _Tested(by_name(samples.test_inputs, graph.inputs, samples.name), labels[loss.label], output)
         for loss, output in zip(spec.losses, graph.outputs, strict=True)
         if loss.label in labels and are_classes(labels[loss.label]) and len(graph.tensors[output].shape) == 2
     ]

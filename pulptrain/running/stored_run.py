@@ -3,36 +3,23 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from configs.errors import InputError
-from configs.limits import JSON_BYTES_PER_BYTE, check_file_size
 from traces.csv_file import LARGEST
-from traces.files.result_folder import check_format
+from traces.files.result_folder import SUMMARY_NAME, read_json
 
 _NEEDED = ("model", "soc", "cycles", "cluster_hz")
 _NUMBERS = ("cycles", "cluster_hz", "trace_cycles")
-_AGAIN = "run `pulptrain run MODEL --out DIR` again"
+_COMMAND = "pulptrain run MODEL --out DIR"
+_AGAIN = f"run `{_COMMAND}` again"
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
     """`summary.json` of a run. Raises `InputError` if it is missing, not JSON or lacks what pictures need."""
-    path = folder / "summary.json"
-    check_file_size(path, JSON_BYTES_PER_BYTE)
-    try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(
-            f"cannot read {path}: {error.strerror}",
-            cure="a folder written by `pulptrain run MODEL --out DIR`",
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"not JSON: {error}", where=str(path), cure=_AGAIN) from error
-    if not isinstance(summary, dict):
-        raise InputError("not an object", where=str(path), cure=_AGAIN)
-    check_format(summary, path)
+    path = folder / SUMMARY_NAME
+    summary = read_json(path, _COMMAND)
     missing = [key for key in _NEEDED if key not in summary]
     if missing:
         raise InputError(f"no {', '.join(missing)} in it", where=str(path), cure=_AGAIN)

@@ -108,6 +108,10 @@ def roofs(timing: SocTiming, tensors: Iterable[Tensor]) -> dict[str, float]:
     }
 
 
+_COUNTED = ("instructions", "bytes_in", "bytes_out", "busy_cycles", "core_cycles")
+"""Figures of an op that are 0 where nothing of it was measured."""
+
+
 def _op_summary(op: OpSchedule, measured: OpMetrics | None) -> dict[str, Any]:
     cycles = measured.cycles if measured else 0
     return {
@@ -123,11 +127,7 @@ def _op_summary(op: OpSchedule, measured: OpMetrics | None) -> dict[str, Any]:
         "macs": op.macs,
         "useful_macs": op.useful_macs,
         "mac_per_cycle": op.macs / cycles if cycles else None,
-        "instructions": measured.instructions if measured else 0,
-        "bytes_in": measured.bytes_in if measured else 0,
-        "bytes_out": measured.bytes_out if measured else 0,
-        "busy_cycles": measured.busy_cycles if measured else 0,
-        "core_cycles": measured.core_cycles if measured else 0,
+        **{key: getattr(measured, key, 0) for key in _COUNTED},
         "stalls": every_stall(measured.stalls if measured else ()),
         "causes": dict(measured.causes) if measured else causes_of({}, {}),
         "l1_bytes": op.tiling.l1_bytes,

@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from configs.errors import InputError
-from configs.files import replacing
-from traces.csv_file import rows_of
-from traces.pictures.drawing import RC, empty_figure, save_figure
+from traces.csv_file import rows_of, write_rows
+from traces.pictures.drawing import drawn
 
 CSV_NAME = "training.csv"
 PICTURE = "training"
@@ -30,13 +28,7 @@ class CurvePoint(NamedTuple):
 
 def write_curve(curve: Sequence[CurvePoint], path: Path) -> Path:
     """Write one row per iteration and return the path; an accuracy that was not asked is an empty cell."""
-    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(CurvePoint._fields)
-        for point in curve:
-            accuracy = "" if point.accuracy is None else point.accuracy
-            writer.writerow([point.iteration, point.seconds, point.loss, accuracy])
-    return path
+    return write_rows(path, CurvePoint._fields, curve)
 
 
 def read_curve(path: Path) -> list[CurvePoint]:
@@ -55,12 +47,9 @@ def read_curve(path: Path) -> list[CurvePoint]:
     return points
 
 
-def draw_curve(curve: Sequence[CurvePoint], title: str, png: Path, svg: Path) -> None:
+def draw_curve(curve: Sequence[CurvePoint], title: str, *paths: Path) -> None:
     """Draw loss and accuracy over iterations, and over simulated time along the top."""
-    import matplotlib
-
-    with matplotlib.rc_context(RC):
-        figure = empty_figure(6.4, 3.6)
+    with drawn(6.4, 3.6, paths) as figure:
         plot = figure.add_axes((0.1, 0.14, 0.78, 0.68))
         numbers = [point.iteration for point in curve]
         losses = [point.loss for point in curve]
@@ -96,4 +85,3 @@ def draw_curve(curve: Sequence[CurvePoint], title: str, png: Path, svg: Path) ->
             right.spines["right"].set_visible(True)
         plot.legend(frameon=False, fontsize=7)
         figure.text(0.1, 0.985, title, va="top", fontsize=9, fontweight="bold")
-        save_figure(figure, png, svg)

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from traces.totals import summed
+
 _SUMMED = (
     "cycles",
     "seconds",
@@ -44,7 +46,7 @@ def update_summary(
     for key in _SUMMED:
         result[key] = mini_batches * mini_batch[key] + update[key]
     result["mac_per_cycle"] = result["macs"] / result["cycles"]
-    for key in _BY_WORD:
+    for key in ("staged_bytes", *_BY_WORD):
         result[key] = {
             word: mini_batches * mini_batch[key].get(word, 0) + update[key].get(word, 0)
             for word in {**mini_batch[key], **update[key]}
@@ -57,18 +59,8 @@ def update_summary(
         / result["cycles"]
         for name, share in mini_batch["utilisation"].items()
     }
-    result["peak_bytes"] = {
-        level: max(size, update["peak_bytes"].get(level, 0))
-        for level, size in mini_batch["peak_bytes"].items()
-    }
-    result["lower_bound_bytes"] = {
-        level: max(size, update["lower_bound_bytes"].get(level, 0))
-        for level, size in mini_batch["lower_bound_bytes"].items()
-    }
-    result["staged_bytes"] = {
-        way: mini_batches * size + update["staged_bytes"].get(way, 0)
-        for way, size in mini_batch["staged_bytes"].items()
-    }
+    for key in ("peak_bytes", "lower_bound_bytes"):
+        result[key] = {level: max(size, update[key].get(level, 0)) for level, size in mini_batch[key].items()}
     result["ops"] = [
         *(_times(op, mini_batches) for op in mini_batch["ops"]),
         *(_times(op, 1) for op in update["ops"]),
@@ -107,9 +99,6 @@ def _times(op: Mapping[str, Any], times: int) -> dict[str, Any]:
 
 def _breakdown(summary: Mapping[str, Any]) -> dict[str, Any]:
     """Cycles per step of one program run once."""
-    steps: dict[str, int] = {}
-    for op in summary["ops"]:
-        steps[op["step"]] = steps.get(op["step"], 0) + op["cycles"]
     return {
         "cycles": summary["cycles"],
         "macs": summary["macs"],
@@ -117,6 +106,6 @@ def _breakdown(summary: Mapping[str, Any]) -> dict[str, Any]:
         "bytes_in": summary["bytes_in"],
         "bytes_out": summary["bytes_out"],
         "peak_bytes": dict(summary["peak_bytes"]),
-        "steps_cycles": steps,
+        "steps_cycles": summed((op["step"], op["cycles"]) for op in summary["ops"]),
         "offload_cycles": summary["offload_cycles"],
     }

@@ -13,12 +13,13 @@ from typing import Any
 from configs.errors import InputError
 from configs.library import is_path, list_names, open_config
 from configs.meanings import Key, keys_of
-from configs.model_file import LAYER_KEYS, TERM_KEYS, LayerSchema, LossSpec, load_model
+from configs.model_file import LAYER_KEYS, TERM_KEYS, LayerSchema, LossSpec, ModelSpec, load_model
 from configs.parameters import load_parameters
-from configs.suggest import suggestion
+from configs.suggest import check_known, suggestion
 from configs.yaml_file import read_text
 from traces.stall_words import BUSY, MEANINGS
 from trainlib.about import ABOUT
+from trainlib.ir.graph import TrainingGraph
 from trainlib.kernels.catalogue import codegen_names, kind_of
 from trainlib.kernels.evidence import nest_evidence
 from trainlib.kernels.library import LIBRARY
@@ -46,8 +47,8 @@ def describe(name: str, kind: str | None = None, *, codegen: str | None = None) 
 
     Raises `InputError` with the nearest names if there is none.
     """
-    if kind is not None and kind not in KINDS:
-        raise InputError(f"there is no kind {kind!r}", where="--kind", cure=suggestion(kind, KINDS))
+    if kind is not None:
+        check_known(kind, KINDS, f"there is no kind {kind!r}", "--kind")
     if is_path(name):
         return [_file(name, kind)]
     described = [
@@ -110,21 +111,7 @@ def _text(kind: str, name: str) -> str:
 
 def _model(name: str) -> Description:
     spec = load_model(name, check_options)
-    graph = build_training_phases(spec).mini_batch
-    tensors = graph.tensors
-    layers = []
-    for layer in spec.layers:
-        output = tensors.get(f"{layer.name}.out")
-        weights = [tensors[name] for name in graph.weights if name.startswith(f"{layer.name}.")]
-        layers.append(
-            {
-                "name": layer.name,
-                "type": layer.type,
-                "options": dict(layer.attributes),
-                "output_shape": list(output.shape) if output is not None else [],
-                "parameters": sum(prod(tensor.shape) for tensor in weights),
-            }
-        )
+    layers = described_layers(spec, build_training_phases(spec).mini_batch)
     return {
         "kind": "model",
         "name": spec.name,
@@ -143,6 +130,24 @@ def _model(name: str) -> Description:
         "layers": layers,
         "file": _text("models", name),
     }
+
+
+def described_layers(spec: ModelSpec, graph: TrainingGraph) -> list[Description]:
+    """The layers of a model, with their shapes and sizes."""
+    layers = []
+    for layer in spec.layers:
+        output = graph.tensors.get(f"{layer.name}.out")
+        weights = [graph.tensors[name] for name in graph.weights if name.startswith(f"{layer.name}.")]
+        layers.append(
+            {
+                "name": layer.name,
+                "type": layer.type,
+                "options": dict(layer.attributes),
+                "output_shape": list(output.shape) if output is not None else [],
+                "parameters": sum(prod(tensor.shape) for tensor in weights),
+            }
+        )
+    return layers
 
 
 def _loss(loss: LossSpec) -> Description:

@@ -3,21 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
 from arch.spec.soc_config import soc_from_parameters
 from configs.dtypes import DTYPES
-from configs.errors import InputError
 from configs.library import list_names
 from configs.model_file import load_model
 from configs.parameters import load_parameters
-from configs.suggest import suggestion
+from configs.suggest import check_known
+from traces.text_table import table_lines
 from trainlib.about import ABOUT
 from trainlib.kernels.catalogue import codegen_names, kind_of
 from trainlib.kernels.evidence import nest_evidence
@@ -35,7 +32,7 @@ PIPED_WIDTH = 240
 """Columns of a table that goes to a file or a pipe: wide enough that no cell is folded."""
 
 DESCRIPTION = "description"
-"""Title of the column of sentences."""
+"""Title of the column of sentences, the last."""
 
 DESCRIPTION_WIDTH = 40
 """A description is not squeezed into a narrower column than this."""
@@ -61,37 +58,32 @@ def listing_of(kind: str, timing: str = "rtl") -> Listing:
         "kernels": _kernels,
         "primitives": _primitives,
     }
-    if kind not in listings:
-        raise InputError(f"nothing called {kind!r} to list", where="list", cure=suggestion(kind, listings))
+    check_known(kind, listings, f"nothing called {kind!r} to list", "list")
     return listings[kind]()
 
 
-def print_rows(rows: Sequence[Row]) -> None:
-    """Print a table; on a terminal too narrow for the descriptions these follow in a table of their own."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PIPED_WIDTH)
+def rows_lines(rows: Sequence[Row], width: int) -> list[str]:
+    """A table as lines; where it has no room for the descriptions, these follow in a table of their own."""
     titles = list(rows[0]) if rows else []
     figures = [title for title in titles if title != DESCRIPTION]
-
-    def has_room() -> bool:
-        return console.measure(_table(rows, figures)).maximum + DESCRIPTION_WIDTH <= console.width
-
-    if figures == titles or has_room():
-        console.print(_table(rows, titles))
-        return
-    console.print(_table(rows, figures))
-    console.print()
-    console.print(_table(rows, [figures[0], DESCRIPTION]))
+    cells = [[str(row[title]) for title in titles] for row in rows]
+    lines = table_lines(figures, [each[: len(figures)] for each in cells], width, left=figures)
+    if figures == titles:
+        return lines
+    if max(map(len, lines)) + DESCRIPTION_WIDTH <= width:
+        return [*columns([titles, *cells], width)]
+    return [*lines, "", *columns([(each[0], each[-1]) for each in (titles, *cells)], width)]
 
 
-def _table(rows: Sequence[Row], titles: Sequence[str]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for title in titles:
-        table.add_column(title, overflow="fold")
+def columns(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    """A table; what is too wide for its last column goes on below."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    start = sum(widths) + 2 * len(widths)
     for row in rows:
-        table.add_row(*(escape(str(row[title])) for title in titles))
-    return table
+        cells = "".join(f"{cell:<{size}}  " for cell, size in zip(row, widths, strict=False))
+        first, *more = textwrap.wrap(row[-1], max(width - start, 20)) or [""]
+        yield f"{cells}{first}".rstrip()
+        yield from (" " * start + rest for rest in more)
 
 
 def _socs(timing: str) -> Listing:

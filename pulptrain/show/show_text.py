@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from configs.errors import InputError
 from pulptrain.show.descriptions import Description, flow
-from pulptrain.show.listings import size_text
+from pulptrain.show.listings import columns, size_text
 
 
 def file_of(found: list[Description], name: str) -> str:
@@ -64,7 +64,7 @@ def _model(item: Description, width: int) -> Iterator[str]:
                 flow(options)[1:-1] if options else "",
             )
         )
-    yield from _columns(rows, width)
+    yield from columns(rows, width)
     yield ""
     yield f"The file itself: pulptrain show {item['name']} --kind model --file"
 
@@ -185,15 +185,3 @@ def _pairs(values: Mapping[str, Any]) -> Iterator[str]:
     longest = max(map(len, values))
     for name, value in values.items():
         yield f"{name:<{longest}}  {value}"
-
-
-def _columns(rows: Iterable[tuple[str, ...]], width: int) -> Iterator[str]:
-    """A table; what is too wide for its last column goes on below."""
-    rows = list(rows)
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
-    start = sum(widths) + 2 * len(widths)
-    for row in rows:
-        cells = "  ".join(f"{cell:<{size}}" for cell, size in zip(row, widths, strict=False))
-        wrapped = textwrap.wrap(row[-1], max(width - start, 20)) or [""]
-        yield f"{cells}  {wrapped[0]}".rstrip()
-        yield from (" " * start + rest for rest in wrapped[1:])

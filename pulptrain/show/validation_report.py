@@ -47,7 +47,7 @@ def print_tables(width: int, done: Validation, columns: Sequence[str]) -> None:
     shown = [name for name in FIGURES if name in figures((), kind)]
     heads = [*(HEADS.get(column, column) for column in columns), *(FIGURES[name] for name in shown)]
     rows = []
-    for key in sorted(groups, key=_natural):
+    for key in sorted(groups, key=in_number_order):
         numbers = figures(groups[key], kind)
         rows.append([*(text or "-" for text in key), *(_cell(numbers[name]) for name in shown)])
     total = figures(done.results, kind)
@@ -71,8 +71,8 @@ def print_tables(width: int, done: Validation, columns: Sequence[str]) -> None:
     print("\n".join(table_lines(["row", "measured", "predicted", "error %"], worst, width)))
 
 
-def _natural(key: Sequence[str]) -> tuple[tuple[int, str], ...]:
-    """Numbers in numeric order, before texts."""
+def in_number_order(key: Sequence[str]) -> tuple[tuple[int, str], ...]:
+    """Texts, then numbers in numeric order."""
     return tuple((int(text), "") if text.isdigit() else (-1, text) for text in key)
 
 

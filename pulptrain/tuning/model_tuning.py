@@ -10,9 +10,8 @@ from typing import Any
 
 from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
-from configs.errors import InputError
 from configs.model_file import ModelSpec
-from configs.suggest import suggestion
+from configs.suggest import check_known
 from configs.version import VERSION
 from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
@@ -188,14 +187,9 @@ def _in_runs(
 
 def _asked(spec: ModelSpec, layout: str) -> dict[str, str]:
     """Layer -> layout where ``--layout`` asks for another than the model says."""
+    check_known(layout, (KEEP, SEARCH, *LAYOUTS), f"unknown layout {layout!r}", "--layout")
     if layout in (KEEP, SEARCH):
         return {}
-    if layout not in LAYOUTS:
-        raise InputError(
-            f"unknown layout {layout!r}",
-            where="--layout",
-            cure=suggestion(layout, (KEEP, SEARCH, *LAYOUTS)),
-        )
     return {name: layout for name, written in layers_with_choice(spec).items() if written != layout}
 
 
@@ -203,10 +197,7 @@ def _objective(
     name: str, spec: ModelSpec, settings: Settings, timing: SocTiming, cache: ResultCache | None
 ) -> Objective:
     """What is made small. Raises `InputError` for another word, and for a chip without coefficients."""
-    if name not in OBJECTIVES:
-        raise InputError(
-            f"unknown objective {name!r}", where="--objective", cure=suggestion(name, OBJECTIVES)
-        )
+    check_known(name, OBJECTIVES, f"unknown objective {name!r}", "--objective")
     if name == CYCLES:
         return Objective()
     chip = chip_of(settings, timing)

@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
-import csv
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from configs.files import check_file, replacing
+from configs.files import check_file
 from pulptrain.process.progress import Teller
 from pulptrain.running.outputs import RUN_FILES, write_outputs
 from pulptrain.tuning.model_tuning import TuneOutcome
 from scheduler.tuner.schedule_file import is_schedule, write_schedule
-from traces.files.result_folder import prepare_folder, write_json
+from traces.csv_file import write_rows
+from traces.files.result_folder import prepare_folder, write_summary
 from traces.pictures.gains import draw_gains
 
 SCHEDULE_NAME, JSON_NAME, CSV_NAME, PICTURE_NAME = "schedule.yaml", "tune.json", "tune.csv", "tune"
@@ -59,27 +60,21 @@ def write_tuning(outcome: TuneOutcome, files: TuningFiles, teller: Teller) -> li
     teller.stage(f"writing files and pictures to {files.folder}")
     if outcome.tuned is not None:
         written += write_outputs(outcome.tuned, files.folder)
-    plain = {key: value for key, value in outcome.summary.items() if key != "simulator"}
-    written.append(write_json(files.folder / JSON_NAME, {**plain, "schedule": str(files.schedule)}))
-    written.append(_write_csv(outcome.summary, files.folder / CSV_NAME))
+    written.append(write_summary(files.folder / JSON_NAME, outcome.summary, schedule=str(files.schedule)))
+    rows = map(_csv_row, outcome.summary["choices"])
+    written.append(write_rows(files.folder / CSV_NAME, [*_FLAT, "tile", "loop_order"], rows))
     if outcome.tuned is not None:
         png, svg = (files.folder / f"{PICTURE_NAME}.{ending}" for ending in ("png", "svg"))
-        rows = [
+        gains = [
             (choice["op"], choice["untuned_run_cycles"], choice["run_cycles"])
             for choice in outcome.summary["choices"]
         ]
         title = f"{outcome.summary['model']} on {outcome.summary['soc']}"
-        draw_gains(rows, png, svg, title)
+        draw_gains(gains, title, png, svg)
         written += [png, svg]
     return written
 
 
-def _write_csv(summary: dict[str, Any], path: Path) -> Path:
-    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow([*_FLAT, "tile", "loop_order"])
-        for choice in summary["choices"]:
-            tile = " ".join(f"{name}:{size}" for name, size in choice["tile"].items())
-            flat = [choice.get(key, "") for key in _FLAT]
-            writer.writerow([*flat, tile, " ".join(choice["loop_order"])])
-    return path
+def _csv_row(choice: Mapping[str, Any]) -> list[Any]:
+    tile = " ".join(f"{name}:{size}" for name, size in choice["tile"].items())
+    return [*(choice.get(key, "") for key in _FLAT), tile, " ".join(choice["loop_order"])]

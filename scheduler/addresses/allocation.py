@@ -52,17 +52,8 @@ class Request:
 
     def at(self, level: str, address: int) -> Allocation:
         """The allocation of this request at an address."""
-        return Allocation(
-            self.name,
-            level,
-            address,
-            self.size_bytes,
-            self.first_op,
-            self.last_op,
-            self.kind,
-            self.tensor,
-            self.staged,
-        )
+        wanted = {name: getattr(self, name) for name in self.__slots__}
+        return Allocation(level=level, address=address, **wanted)
 
 
 class PlanError(InputError):

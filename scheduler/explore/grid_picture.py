@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from traces.pictures.drawing import RC, empty_figure, number_text, save_figure
+from traces.pictures.drawing import drawn, grid_below, number_text
 
 MOST_LINES = 10
 """Combinations of the other parameters that get a line each."""
@@ -20,8 +20,7 @@ def draw_grid(
     axes: Sequence[str],
     what: str,
     title: str,
-    png: Path,
-    svg: Path,
+    *paths: Path,
 ) -> bool:
     """Draw the figure `what` of all points; False, and no file, if nothing takes two values or more.
 
@@ -32,16 +31,12 @@ def draw_grid(
     varied = [axis for axis in axes if len(taken[axis]) > 1]
     if not varied or all(number is None for _, number in points):
         return False
-    import matplotlib
-
-    with matplotlib.rc_context(RC):
-        figure = empty_figure(6.4, 4.0)
+    with drawn(6.4, 4.0, paths) as figure:
         if len(varied) == 2:
             _heat_map(figure, points, varied, taken, what)
         else:
             _lines(figure, points, varied, taken, what)
         figure.text(0.02, 0.985, title, va="top", fontsize=9, fontweight="bold")
-        save_figure(figure, png, svg)
     return True
 
 
@@ -120,7 +115,6 @@ def _lines(
     plot.set_ylabel(what)
     plot.set_ylim(bottom=0)
     plot.yaxis.set_major_formatter(lambda value, _: number_text(value))
-    plot.grid(linewidth=0.3, color="#DDDDDD")
-    plot.set_axisbelow(True)
+    grid_below(plot)
     if others:
         plot.legend(frameon=False, fontsize=7)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from traces.pictures.drawing import RC, empty_figure, number_text, save_figure
+from traces.pictures.drawing import drawn, grid_below, number_text
 from traces.pictures.labels import draw_labels
 
 _POINT, _FRONT = "#9A9A9A", "#0072B2"
@@ -19,8 +19,7 @@ def draw_front(
     labels: Sequence[str],
     axes: tuple[str, str],
     title: str,
-    png: Path,
-    svg: Path,
+    *paths: Path,
 ) -> None:
     """Points (x, y), those at the positions `front` joined by a line and labelled; both axes from 0.
 
@@ -29,10 +28,7 @@ def draw_front(
     With more than two objectives a point of the front may lie behind others of it: then no line joins them.
     Raises `InputError` if a file cannot be written.
     """
-    import matplotlib
-
-    with matplotlib.rc_context(RC):
-        figure = empty_figure(6.4, 4.0)
+    with drawn(6.4, 4.0, paths) as figure:
         plot = figure.add_axes((0.12, 0.13, 0.84, 0.77))
         chosen = set(front)
         rest = [row for position, row in enumerate(rows) if position not in chosen]
@@ -56,8 +52,6 @@ def draw_front(
         for axis in (plot.xaxis, plot.yaxis):
             axis.set_major_formatter(lambda value, _: number_text(value))
         draw_labels(figure, plot, rows, steps)
-        plot.grid(linewidth=0.3, color="#DDDDDD")
-        plot.set_axisbelow(True)
+        grid_below(plot)
         plot.set_title(title, fontsize=8, loc="left")
         figure.legend(loc="lower right", ncols=2, frameon=False, fontsize=7)
-        save_figure(figure, png, svg)

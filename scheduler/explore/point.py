@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from functools import lru_cache
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
 
 from arch.energy.activity import Counts, activity_of, sum_of
 from arch.pricing.code_caches import WARM
@@ -18,6 +15,7 @@ from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
 from scheduler.resident_search import schedule_for
 from scheduler.search.fingerprint import fingerprint, model_version
+from scheduler.search.workers import PerThread
 from scheduler.time_line import TimeLine, time_line, whole_line
 from traces.metrics import measure
 from traces.recorder import Recorder
@@ -67,10 +65,6 @@ class Outcome:
     """Whose the cycles are; sums to `cycles`."""
     activity: Counts = field(default_factory=dict)
     """What every block did, in all."""
-
-    def figures(self) -> dict[str, Any]:
-        """All fields by name."""
-        return asdict(self)
 
 
 def point_of(
@@ -139,16 +133,9 @@ def refusal(error: PulptrainError) -> Outcome:
     return Outcome(why=str(error).splitlines()[0], short_bytes=short_bytes)
 
 
-class _OfThread(threading.local):
-    """Remembered for each thread by itself: a cost model is not made for two at a time."""
-
-    def __init__(self) -> None:
-        self.cost_model_of = lru_cache(COST_MODELS_CACHED)(TeamCostModel)
-
-
-_of_thread = _OfThread()
+_cost_models = PerThread(TeamCostModel, COST_MODELS_CACHED)
 
 
 def cost_model_of(timing: SocTiming) -> TeamCostModel:
     """The cost model of this thread for a machine, with what it has priced before."""
-    return _of_thread.cost_model_of(timing)
+    return _cost_models.of(timing)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from scheduler.explore.point import Outcome, Point, simulate_point
@@ -15,7 +15,6 @@ from scheduler.search.driver import Job, drive
 from scheduler.search.fingerprint import model_version
 from scheduler.search.progress import Meter, NoMeter
 from scheduler.search.workers import Workers
-from scheduler.time_line import TimeLine
 
 
 def simulate_points(
@@ -39,7 +38,7 @@ def simulate_points(
     def arrive(content: str, outcome: Outcome) -> None:
         outcomes[content] = outcome
         if cache is not None:
-            cache.write(context, {content: json.dumps(outcome.figures())})
+            cache.write(context, {content: json.dumps(asdict(outcome))})
         meter.done(1)
 
     def one(content: str) -> Generator[Sequence[Job], Sequence[Any], None]:
@@ -55,26 +54,13 @@ def simulate_points(
     return dict(sorted(by_position.items())), cached, interrupted
 
 
-def _line(value: object) -> TimeLine:
-    entries = [rows.items(item, 3) for item in rows.items(value)]
-    if any(type(is_kernel) is not bool for is_kernel, _, _ in entries):
-        raise ValueError("not a truth value")
-    return tuple((is_kernel, rows.text_in(name), rows.whole(cycles)) for is_kernel, name, cycles in entries)
-
-
-def _counts(value: object) -> dict[str, int]:
-    if not isinstance(value, dict):
-        raise ValueError("not counters")
-    return {name: rows.whole(count) for name, count in value.items()}
-
-
 def _outcome(_: str, text: str) -> Outcome:
     """The outcome that was kept. Raises `ValueError` for any other text."""
     checks: dict[str, Callable[[object], Any]] = {
         "why": rows.text_in,
         "seconds": rows.number,
-        "line": _line,
-        "activity": _counts,
+        "line": rows.line,
+        "activity": rows.by_name,
     }
     names = [field.name for field in fields(Outcome)]
     kept = rows.fields(text, names)

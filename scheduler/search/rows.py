@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
 
 LARGEST = 1 << 52
 """No cycle or byte count is larger; floats are exact up to here."""
@@ -48,6 +50,21 @@ def text_in(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError("not a text")
     return value
+
+
+def by_name(value: object, read: Callable[[object], _T] = whole) -> dict[str, _T]:  # type: ignore[assignment]
+    """What stands under each name, as `read` takes it."""
+    if not isinstance(value, Mapping):
+        raise ValueError("not an object")
+    return {name: read(item) for name, item in value.items()}
+
+
+def line(value: object) -> tuple[tuple[bool, str, int], ...]:
+    """A time line (`scheduler.time_line.TimeLine`)."""
+    entries = [items(entry, 3) for entry in items(value)]
+    if any(type(is_kernel) is not bool for is_kernel, _, _ in entries):
+        raise ValueError("not a truth value")
+    return tuple((is_kernel, text_in(name), whole(cycles)) for is_kernel, name, cycles in entries)
 
 
 def items(value: object, count: int | None = None) -> Sequence[Any]:

@@ -19,11 +19,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from multiprocessing.connection import wait
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from configs.errors import InputError
 from scheduler.search.fingerprint import model_version
+
+_Key = TypeVar("_Key")
+_Made = TypeVar("_Made")
 
 DASK_TIMEOUT_SECONDS = 10
 """How long to wait for a Dask scheduler to answer, and for its first worker."""
@@ -77,23 +81,20 @@ class LazyProcesses(Executor):
             self._pool.shutdown(wait, cancel_futures=cancel_futures)
 
 
-def cpu_count() -> int:
-    """CPUs of this machine: how many workers there are if nobody says."""
-    return os.cpu_count() or 1
-
-
 @contextmanager
-def open_workers(count: int, executor: str | None = None) -> Iterator[Workers]:
+def open_workers(count: int | None = None, executor: str | None = None) -> Iterator[Workers]:
     """Workers for the length of a ``with``; calls not begun at its end are dropped.
 
-    `count` processes of this machine, none but this one for 1; or, with `executor` ``dask://HOST:PORT``, the
-    workers of that cluster. Raises `InputError` for a count below 1, an executor that cannot be understood,
-    a scheduler that cannot be reached, and cluster workers with another version of the simulator.
+    `count` processes of this machine, as many as it has CPUs if not given, none but this one for 1; or,
+    with `executor` ``dask://HOST:PORT``, the workers of that cluster. Raises `InputError` for a count below
+    1, an executor that cannot be understood, a scheduler that cannot be reached, and cluster workers with
+    another version of the simulator.
     """
     if executor is not None:
         with _dask(executor) as workers:
             yield workers
         return
+    count = os.cpu_count() or 1 if count is None else count
     if count < 1:
         raise InputError(f"{count} workers", where="--workers", cure="1 or more")
     forks = count > 1 and _may_fork()
@@ -147,6 +148,13 @@ def begin_worker() -> None:
     gc.set_threshold(GARBAGE_THRESHOLD)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+class PerThread(threading.local, Generic[_Key, _Made]):
+    """What `make` makes of the last `kept` arguments, for each thread by itself: no two use one at a time."""
+
+    def __init__(self, make: Callable[[_Key], _Made], kept: int) -> None:
+        self.of: Callable[[_Key], _Made] = lru_cache(kept)(make)
 
 
 def _end_with_parent() -> None:

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from arch.blocks.soc import Soc
 from arch.energy.activity import activity_of, counts_of
@@ -17,6 +16,7 @@ from arch.spec.program import Program
 from arch.spec.timing import SocTiming
 from configs.errors import PulptrainError
 from scheduler.search.rows import whole_of
+from scheduler.search.workers import PerThread
 from scheduler.tuner.cut_programs import CutPrograms
 from scheduler.tuner.lower_bound import LowerBound, Timeline
 from scheduler.tuner.search_space import Candidate, Cut, Question, list_cuts
@@ -152,13 +152,13 @@ class CandidateSimulator:
 
 def evaluate_candidates(question: Question, candidates: Sequence[Candidate]) -> list[Evaluation]:
     """Evaluations in the order of the candidates; runs in a worker."""
-    machine = _of_thread.machine_of(question.timing)
+    machine = _machines.of(question.timing)
     return [machine.evaluate(question, candidate) for candidate in candidates]
 
 
 def bound_candidates(question: Question, candidates: Sequence[Candidate]) -> list[int]:
     """Lower bounds in the order of the candidates; runs in a worker."""
-    return _of_thread.machine_of(question.timing).bounds(question, candidates)
+    return _machines.of(question.timing).bounds(question, candidates)
 
 
 def cuts_of(question: Question) -> list[Cut]:
@@ -166,14 +166,7 @@ def cuts_of(question: Question) -> list[Cut]:
     return list_cuts(question)
 
 
-class _OfThread(threading.local):
-    """Remembered for each thread by itself: a machine is not made for two at a time."""
-
-    def __init__(self) -> None:
-        self.machine_of = lru_cache(MACHINES_KEPT)(CandidateSimulator)
-
-
-_of_thread = _OfThread()
+_machines = PerThread(CandidateSimulator, MACHINES_KEPT)
 
 
 def as_text(evaluation: Evaluation) -> str:

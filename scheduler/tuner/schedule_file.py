@@ -19,7 +19,7 @@ from configs.files import start_of, write_text
 from configs.model_file import ModelSpec
 from configs.problems import Problems
 from configs.schema import Schema, check_keys, required_and_optional, validate
-from configs.suggest import suggestion
+from configs.suggest import check_known, suggestion
 from configs.yaml_file import Node, load_yaml, parse_yaml
 from scheduler.options import ScheduleOptions, of_programs
 from scheduler.tiles.resident_tensors import tensor_and_ops
@@ -27,7 +27,6 @@ from scheduler.tuner.search_space import Candidate, Cut
 from scheduler.tuner.tuned_residents import PROGRAMS
 from scheduler.tuner.tuned_schedule import (
     OpChoice,
-    Timed,
     TunedSchedule,
     soc_content,
     tiler_for,
@@ -178,25 +177,25 @@ class ScheduleSchema(Schema):
 
 def schedule_text(schedule: TunedSchedule) -> str:
     """The file as text: keys in a fixed order, no dates, so that equal schedules are equal files."""
-    top = CommentedMap()
+    resident = {name: list(texts) for name, texts in schedule.resident.items() if texts}
+    top = CommentedMap(
+        {
+            "format": FORMAT,
+            "pulptrain": schedule.version,
+            "simulator": schedule.simulator,
+            "model": _flow({"name": schedule.model, "content": schedule.model_content}),
+            "soc": _flow({"name": schedule.soc, "timing": schedule.timing, "content": schedule.soc_content}),
+            "codegen": schedule.codegen,
+            "strategy": schedule.strategy,
+            "candidates": schedule.candidates,
+            "evaluated": schedule.evaluated,
+            "cycles": schedule.cycles,
+            **({"layout": _flow(dict(schedule.layouts))} if schedule.layouts else {}),
+            **({"resident": resident} if schedule.resident else {}),
+            "choices": [_choice_map(choice) for choice in schedule.choices],
+        }
+    )
     top.yaml_set_start_comment(_HEADER)
-    top["format"] = FORMAT
-    top["pulptrain"] = schedule.version
-    top["simulator"] = schedule.simulator
-    top["model"] = _flow({"name": schedule.model, "content": schedule.model_content})
-    top["soc"] = _flow({"name": schedule.soc, "timing": schedule.timing, "content": schedule.soc_content})
-    top["codegen"] = schedule.codegen
-    top["strategy"] = schedule.strategy
-    top["candidates"] = schedule.candidates
-    top["evaluated"] = schedule.evaluated
-    top["cycles"] = schedule.cycles
-    if schedule.layouts:
-        top["layout"] = _flow(dict(schedule.layouts))
-    if schedule.resident:
-        top["resident"] = CommentedMap(
-            {name: CommentedSeq(texts) for name, texts in schedule.resident.items() if texts}
-        )
-    top["choices"] = CommentedSeq([_choice_map(choice) for choice in schedule.choices])
     yaml = YAML()
     yaml.width = _WIDTH
     yaml.indent(mapping=2, sequence=4, offset=2)
@@ -216,20 +215,15 @@ def is_schedule(path: Path) -> bool:
     return all(any(line.startswith(key) for line in lines) for key in (b"format:", b"model:", b"soc:"))
 
 
-def _choice_map(choice: OpChoice) -> CommentedMap:
-    result = CommentedMap({"op": choice.op})
-    cut = choice.best.candidate.cut
-    result.update(_candidate_map(choice.best.candidate))
-    result.update({"tiles": cut.tiles, "l1_bytes": cut.l1_bytes, "cycles": choice.best.cycles})
-    result.update({"candidates": choice.candidates, "evaluated": choice.evaluated})
-    result["runner_up"] = None
-    if choice.runner_up is not None:
-        result["runner_up"] = _flow(_timed_map(choice.runner_up))
-    return result
-
-
-def _timed_map(timed: Timed) -> dict[str, Any]:
-    return {**_candidate_map(timed.candidate), "cycles": timed.cycles}
+def _choice_map(choice: OpChoice) -> dict[str, Any]:
+    candidate, second = choice.best.candidate, choice.runner_up
+    return {
+        "op": choice.op,
+        **_candidate_map(candidate),
+        **{"tiles": candidate.cut.tiles, "l1_bytes": candidate.cut.l1_bytes, "cycles": choice.best.cycles},
+        **{"candidates": choice.candidates, "evaluated": choice.evaluated},
+        "runner_up": second and _flow({**_candidate_map(second.candidate), "cycles": second.cycles}),
+    }
 
 
 def _candidate_map(candidate: Candidate) -> dict[str, Any]:
@@ -263,16 +257,15 @@ def _read(node: Node) -> ScheduleFile:
     top = node.mapping(what)
     number = top["format"].value
     if type(number) is not int or number != FORMAT:
-        raise ConfigError(
+        raise top["format"].error(
             f"format {top['format'].plain()!r} is not known; this pulptrain reads format {FORMAT}",
-            where=top["format"].where,
-            cure="the pulptrain that wrote it, or tune again (`pulptrain tune`)",
+            "the pulptrain that wrote it, or tune again (`pulptrain tune`)",
         )
     model = validate(NamedSchema, top["model"], "'model'")
     soc = validate(TunedSocSchema, top["soc"], "'soc'")
     codegen = top["codegen"].value
     if not isinstance(codegen, str):
-        raise ConfigError(f"'codegen' is {top['codegen'].kind}", where=top["codegen"].where, cure="a name")
+        raise top["codegen"].error(f"'codegen' is {top['codegen'].kind}", "a name")
     problems = Problems()
     read = (problems.of(_choice, item) for item in top["choices"].sequence("'choices'"))
     choices = tuple(choice for choice in read if choice is not None)
@@ -302,10 +295,8 @@ def _layouts(node: Node) -> dict[str, str]:
     layouts = {}
     for layer, item in node.mapping("'layout'").items():
         if item.value not in LAYOUTS:
-            raise ConfigError(
-                f"there is no layout called {item.plain()!r}",
-                where=item.where,
-                cure=suggestion(str(item.value), LAYOUTS),
+            raise item.error(
+                f"there is no layout called {item.plain()!r}", suggestion(str(item.value), LAYOUTS)
             )
         layouts[layer] = str(item.value)
     return layouts
@@ -329,9 +320,7 @@ def _choice(node: Node) -> FileChoice:
     keys = node.mapping("a choice")
     cut = Cut(tuple(read.tile.items()), tuple(read.loop_order), read.buffering, read.tiles, read.l1_bytes)
     if read.variant and read.im2col:
-        raise ConfigError(
-            "'im2col' is another word for 'variant'", where=keys["im2col"].where, cure="remove it"
-        )
+        raise keys["im2col"].error("'im2col' is another word for 'variant'", "remove it")
     variant_key = "im2col" if read.im2col else "variant"
     kernel_where, variant_where = (
         keys[key].where if key in keys else node.where for key in ("kernel", variant_key)
@@ -392,11 +381,11 @@ def check_resident(file: ScheduleFile, program: str, graph: TrainingGraph) -> No
         unknown = [(tensor, list(graph.tensors))] if tensor not in graph.tensors else []
         unknown += [(name, ops) for name in named if name not in ops]
         if unknown:
-            name, known = unknown[0]
+            name, names = unknown[0]
             raise ConfigError(
                 f"{graph.name} has no {name!r}, which {text!r} names",
                 where=file.where("resident"),
-                cure=suggestion(name, known),
+                cure=suggestion(name, names),
             )
 
 
@@ -441,24 +430,15 @@ def _options(
                 f"{choice.op} has no matmul{without}", where=choice.kernel_where, cure="remove 'kernel'"
             )
         kernels = matmuls_of(op, graph.tensors, base.codegen)
-        if has_kernel and candidate.kernel not in kernels:
-            raise ConfigError(
-                f"unknown kernel {candidate.kernel!r} of {choice.op}",
-                where=choice.kernel_where,
-                cure=suggestion(candidate.kernel, kernels),
-            )
+        if has_kernel:
+            unknown = f"unknown kernel {candidate.kernel!r} of {choice.op}"
+            check_known(candidate.kernel, kernels, unknown, choice.kernel_where, error=ConfigError)
         tiler = tiler_for(graph, op, timing, base.codegen, candidate)
         try:
             tiler.fixed(dict(candidate.cut.sizes), timing.l1_usable_bytes, candidate.cut.order)
         except DoesNotFitError as error:
-            raise DoesNotFitError(
-                error.level,
-                error.required_bytes,
-                error.available_bytes,
-                where=f"{choice.tile_where}: {choice.op}",
-                contributors=error.contributors,
-                cure="a smaller tile, or buffering 1",
-            ) from None
+            where = f"{choice.tile_where}: {choice.op}"
+            raise error.but(where=where, cure="a smaller tile, or buffering 1", levers=()) from None
         except InputError as error:
             raise ConfigError(
                 f"{choice.op}: {error.message}", where=choice.tile_where, cure=error.cure

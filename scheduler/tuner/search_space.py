@@ -61,6 +61,11 @@ def parse_variants(text: str) -> tuple[str, ...]:
     return names
 
 
+def space_rules(cuts: int | None, lowerings: str) -> SpaceRules:
+    """The rules of ``--cuts`` and ``--lowerings``. Raises `InputError`."""
+    return SpaceRules(cuts=CUTS_PER_DEPTH if cuts is None else cuts, variants=parse_variants(lowerings))
+
+
 @dataclass(frozen=True, slots=True)
 class Cut:
     """One way of cutting an op: tile size of every dimension, all of them in loop order, buffer depth."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from configs.errors import InputError
-from configs.suggest import suggestion
+from configs.suggest import check_known
 from scheduler.search.cache import ResultCache
 from scheduler.search.driver import Job, Search
 from scheduler.search.fingerprint import fingerprint
@@ -318,12 +318,7 @@ STRATEGIES: Mapping[str, Callable[[OpSearch], Search]] = {
 
 def check_strategy(options: StrategyOptions) -> None:
     """Raise `InputError` for an unknown strategy and for numbers below 1."""
-    if options.name not in STRATEGIES:
-        raise InputError(
-            f"unknown strategy {options.name!r}",
-            where="--strategy",
-            cure=suggestion(options.name, STRATEGIES),
-        )
+    check_known(options.name, STRATEGIES, f"unknown strategy {options.name!r}", "--strategy")
     for option, number in (("--largest-tiles", options.largest_tiles), ("--budget", options.budget)):
         if number < 1:
             raise InputError(f"{number} is too few", where=option, cure="1 or more")

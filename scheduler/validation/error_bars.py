@@ -142,12 +142,13 @@ def combined(*causes: Iterable[tuple[float, str, ErrorClass]]) -> Bar:
     for parts in causes:
         shares: dict[str, float] = defaultdict(float)
         classes = {}
-        for share, name, found in parts:
+        for share, name, error_class in parts:
             shares[name] += share
-            classes[name] = found
-        bias += sum(shares[name] * found.bias for name, found in classes.items())
+            classes[name] = error_class
+        bias += sum(shares[name] * error_class.bias for name, error_class in classes.items())
         spreads = {
-            name: shares[name] * found.spread * sqrt(1 + 1 / found.count) for name, found in classes.items()
+            name: shares[name] * error_class.spread * sqrt(1 + 1 / error_class.count)
+            for name, error_class in classes.items()
         }
         spread = sum(spreads.values())
         square += spread**2

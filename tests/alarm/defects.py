@@ -221,16 +221,6 @@ _later("replay skips an update from iteration 2", ("UPD",), "w_updated", lambda 
 _later("replay uses the first label for ever", ("LOSS",), "dy", lambda new, arrays, old: old)
 
 
-@defect("rounding towards 0")
-def _towards_zero(prepared: Prepared) -> Prepared | None:
-    return _rounded(prepared, lambda value, nearest: np.where(np.abs(nearest) > np.abs(value), -1, 0))
-
-
-@defect("rounding away from 0")
-def _away_from_zero(prepared: Prepared) -> Prepared | None:
-    return _rounded(prepared, lambda value, nearest: np.where(np.abs(nearest) < np.abs(value), 1, 0))
-
-
 def _rounded(prepared: Prepared, step) -> Prepared | None:
     """The FPU rounds another way: in every sum of products of the forward pass."""
     found: Prepared | None = None
@@ -249,6 +239,18 @@ def _rounded(prepared: Prepared, step) -> Prepared | None:
     return found
 
 
+defect("rounding towards 0")(
+    lambda prepared: _rounded(
+        prepared, lambda value, nearest: np.where(np.abs(nearest) > np.abs(value), -1, 0)
+    )
+)
+defect("rounding away from 0")(
+    lambda prepared: _rounded(
+        prepared, lambda value, nearest: np.where(np.abs(nearest) < np.abs(value), 1, 0)
+    )
+)
+
+
 @defect("fp32 computed as if it were fp16")
 def _half(prepared: Prepared) -> Prepared | None:
     item = op_of_step(prepared, *FORWARD)
@@ -264,88 +266,55 @@ def _item_bytes(prepared: Prepared) -> int:
     return BY_WORD[prepared.spec.dtype].bytes
 
 
-@defect("stride of a load off by one element")
-def _stride(prepared: Prepared) -> Prepared | None:
-    by = _item_bytes(prepared)
-    return with_commands(
-        prepared,
-        lambda c: c.to_l1 and c.lines > 2 and c.stride_bytes > by,
-        lambda c: replace(c, stride_bytes=c.stride_bytes - by),
-    )
+def _command(
+    name: str, wanted: Callable[[Command, int], bool], change: Callable[[Command, int], Command | None]
+) -> None:
+    """A defect of one DMA command; both functions get it and the bytes of an element."""
+
+    def apply(prepared: Prepared) -> Prepared | None:
+        by = _item_bytes(prepared)
+        return with_commands(prepared, lambda c: wanted(c, by), lambda c: change(c, by))
+
+    defect(name)(apply)
 
 
-@defect("stride of a store off by one element")
-def _store_stride(prepared: Prepared) -> Prepared | None:
-    by = _item_bytes(prepared)
-    return with_commands(
-        prepared,
-        lambda c: not c.to_l1 and c.lines > 2 and c.stride_bytes > by,
-        lambda c: replace(c, stride_bytes=c.stride_bytes - by),
-    )
-
-
-@defect("halo off by one: a load begins a line early")
-def _halo(prepared: Prepared) -> Prepared | None:
-    return with_commands(
-        prepared,
-        lambda c: c.to_l1 and c.external_address >= _line(c),
-        lambda c: replace(c, external_address=c.external_address - _line(c)),
-    )
+def _of_both(names: tuple[str, str], wanted: Callable[[Command, int], bool], change) -> None:
+    """The same defect of a load and of a store."""
+    load, store = names
+    _command(load, lambda c, by: c.to_l1 and wanted(c, by), change)
+    _command(store, lambda c, by: not c.to_l1 and wanted(c, by), change)
 
 
 def _line(command: Command) -> int:
     return command.stride_bytes if command.lines > 1 else command.line_bytes
 
 
-@defect("a load begins an element late")
-def _late(prepared: Prepared) -> Prepared | None:
-    by = _item_bytes(prepared)
-    return with_commands(
-        prepared, lambda c: c.to_l1, lambda c: replace(c, external_address=c.external_address + by)
-    )
-
-
-@defect("a store begins an element late")
-def _late_store(prepared: Prepared) -> Prepared | None:
-    by = _item_bytes(prepared)
-    return with_commands(
-        prepared, lambda c: not c.to_l1, lambda c: replace(c, external_address=c.external_address + by)
-    )
-
-
-@defect("last line of a load missing")
-def _short_load(prepared: Prepared) -> Prepared | None:
-    return with_commands(prepared, lambda c: c.to_l1 and c.lines > 1, lambda c: replace(c, lines=c.lines - 1))
-
-
-@defect("last line of a store missing")
-def _short_store(prepared: Prepared) -> Prepared | None:
-    return with_commands(
-        prepared, lambda c: not c.to_l1 and c.lines > 1, lambda c: replace(c, lines=c.lines - 1)
-    )
-
-
-@defect("half of a load missing")
-def _half_load(prepared: Prepared) -> Prepared | None:
-    return with_commands(
-        prepared,
-        lambda c: c.to_l1 and c.lines == 1 and c.line_bytes >= 16,
-        lambda c: replace(c, line_bytes=c.line_bytes // 8 * 4),
-    )
-
-
-@defect("half of a store missing")
-def _half_store(prepared: Prepared) -> Prepared | None:
-    return with_commands(
-        prepared,
-        lambda c: not c.to_l1 and c.lines == 1 and c.line_bytes >= 16,
-        lambda c: replace(c, line_bytes=c.line_bytes // 8 * 4),
-    )
-
-
-@defect("a command of a transfer left out")
-def _no_command(prepared: Prepared) -> Prepared | None:
-    return with_commands(prepared, lambda c: True, lambda c: None)
+_of_both(
+    ("stride of a load off by one element", "stride of a store off by one element"),
+    lambda c, by: c.lines > 2 and c.stride_bytes > by,
+    lambda c, by: replace(c, stride_bytes=c.stride_bytes - by),
+)
+_command(
+    "halo off by one: a load begins a line early",
+    lambda c, by: c.to_l1 and c.external_address >= _line(c),
+    lambda c, by: replace(c, external_address=c.external_address - _line(c)),
+)
+_of_both(
+    ("a load begins an element late", "a store begins an element late"),
+    lambda c, by: True,
+    lambda c, by: replace(c, external_address=c.external_address + by),
+)
+_of_both(
+    ("last line of a load missing", "last line of a store missing"),
+    lambda c, by: c.lines > 1,
+    lambda c, by: replace(c, lines=c.lines - 1),
+)
+_of_both(
+    ("half of a load missing", "half of a store missing"),
+    lambda c, by: c.lines == 1 and c.line_bytes >= 16,
+    lambda c, by: replace(c, line_bytes=c.line_bytes // 8 * 4),
+)
+_command("a command of a transfer left out", lambda c, by: True, lambda c, by: None)
 
 
 # Buffers.
@@ -378,26 +347,25 @@ def _stale(prepared: Prepared) -> Prepared | None:
     return with_kernels(prepared, item.op.name, wrap)
 
 
-@defect("a kernel reads an element too far")
-def _reads_far(prepared: Prepared) -> Prepared | None:
-    return _shifted(
-        prepared, lambda effect, by: replace(effect, reads=(moved(effect.reads[0], by), *effect.reads[1:]))
-    )
+def _shifted(name: str, shift: Callable[[Effect, int], Effect]) -> None:
+    def apply(prepared: Prepared) -> Prepared | None:
+        item = op_of_step(prepared, "FW")
+        if item is None:
+            return None
+        by = _item_bytes(prepared)
+        return with_places(prepared, item, lambda effect: shift(effect, by) if effect.reads else None)
+
+    defect(name)(apply)
 
 
-@defect("a kernel writes an element too far")
-def _writes_far(prepared: Prepared) -> Prepared | None:
-    return _shifted(
-        prepared, lambda effect, by: replace(effect, writes=(moved(effect.writes[0], by), *effect.writes[1:]))
-    )
-
-
-def _shifted(prepared: Prepared, shift: Callable[[Effect, int], Effect]) -> Prepared | None:
-    item = op_of_step(prepared, "FW")
-    if item is None:
-        return None
-    by = _item_bytes(prepared)
-    return with_places(prepared, item, lambda effect: shift(effect, by) if effect.reads else None)
+_shifted(
+    "a kernel reads an element too far",
+    lambda effect, by: replace(effect, reads=(moved(effect.reads[0], by), *effect.reads[1:])),
+)
+_shifted(
+    "a kernel writes an element too far",
+    lambda effect, by: replace(effect, writes=(moved(effect.writes[0], by), *effect.writes[1:])),
+)
 
 
 @defect("two operands of a kernel exchanged")

@@ -92,38 +92,38 @@ def _updates(prepared: Prepared) -> list[OpSchedule]:
     return ops_of(prepared, lambda item: item.op.step == "UPD")
 
 
-@defect("every update left out from iteration 2 on")
-def _no_updates(prepared: Prepared) -> Wrong | None:
-    return _on_machine(prepared, _updates(prepared), lambda names: _repeating(names, _left_out))
+def _middle(step: str) -> Callable[[Prepared], list[OpSchedule]]:
+    def items(prepared: Prepared) -> list[OpSchedule]:
+        item = op_of_step(prepared, step)
+        return [item] if item else []
+
+    return items
 
 
-@defect("one weight's update left out from iteration 2 on")
-def _one_update(prepared: Prepared) -> Wrong | None:
-    return _on_machine(prepared, _updates(prepared)[:1], lambda names: _repeating(names, _left_out))
+def _on_repeat(
+    name: str,
+    items: Callable[[Prepared], list[OpSchedule]],
+    change: Change = _left_out,
+    after: int = FIRST_TWO,
+) -> None:
+    """A defect of the machine that shows when a program with these ops has run so often."""
+
+    def apply(prepared: Prepared) -> Wrong | None:
+        return _on_machine(prepared, items(prepared), lambda names: _repeating(names, change, after))
+
+    defect(name)(apply)
 
 
-@defect("one weight's update left out in the third iteration")
-def _last_update(prepared: Prepared) -> Wrong | None:
-    return _on_machine(
-        prepared, _updates(prepared)[-1:], lambda names: _repeating(names, _left_out, FIRST_TWO + 1)
-    )
-
-
-@defect("an op of the forward pass left out when it is done again")
-def _no_forward(prepared: Prepared) -> Wrong | None:
-    item = op_of_step(prepared, "FW")
-    return _on_machine(prepared, [item] if item else [], lambda names: _repeating(names, _left_out, 1))
-
-
-@defect("an op of the backward pass left out when it is done again")
-def _no_backward(prepared: Prepared) -> Wrong | None:
-    item = op_of_step(prepared, "WG")
-    return _on_machine(prepared, [item] if item else [], lambda names: _repeating(names, _left_out, 1))
-
-
-@defect("an op ends twice")
-def _twice(prepared: Prepared) -> Wrong | None:
-    return _on_machine(prepared, _updates(prepared)[:1], lambda names: _repeating(names, _ended_twice))
+_on_repeat("every update left out from iteration 2 on", _updates)
+_on_repeat("one weight's update left out from iteration 2 on", lambda prepared: _updates(prepared)[:1])
+_on_repeat(
+    "one weight's update left out in the third iteration",
+    lambda prepared: _updates(prepared)[-1:],
+    after=FIRST_TWO + 1,
+)
+_on_repeat("an op of the forward pass left out when it is done again", _middle("FW"), after=1)
+_on_repeat("an op of the backward pass left out when it is done again", _middle("WG"), after=1)
+_on_repeat("an op ends twice", lambda prepared: _updates(prepared)[:1], _ended_twice)
 
 
 @defect("a state of the optimizer not stored from iteration 2 on")
@@ -196,32 +196,24 @@ def _instead(prepared: Prepared, action: Action, new: Action) -> Prepared:
     return with_actions(prepared, name_of(action), change)
 
 
-@defect("a store left out of the program")
-def _no_store(prepared: Prepared) -> Prepared | None:
-    stores = _stores_of(prepared, "FW", "IG")
-    return _instead(prepared, stores[0], replace(stores[0], commands=())) if stores else None
+def _store(
+    name: str, steps: tuple[str, ...], at: int, commands: Callable[[list[DmaStart]], tuple[Command, ...]]
+) -> None:
+    """A defect of the store at a place among those of an op: other `commands`, made of all of them."""
+
+    def apply(prepared: Prepared) -> Prepared | None:
+        stores = _stores_of(prepared, *steps)
+        if len(stores) <= at or not stores:
+            return None
+        return _instead(prepared, stores[at], replace(stores[at], commands=commands(stores)))
+
+    defect(name)(apply)
 
 
-@defect("a store twice in the program")
-def _double_store(prepared: Prepared) -> Prepared | None:
-    stores = _stores_of(prepared, "WG")
-    if not stores:
-        return None
-    return _instead(prepared, stores[-1], replace(stores[-1], commands=stores[-1].commands * 2))
-
-
-@defect("a store of another tile in the place of one")
-def _other_store(prepared: Prepared) -> Prepared | None:
-    stores = _stores_of(prepared, "FW", "IG")
-    if len(stores) < 2:
-        return None
-    return _instead(prepared, stores[1], replace(stores[1], commands=stores[0].commands))
-
-
-@defect("the store of an update left out of the program")
-def _no_weight(prepared: Prepared) -> Prepared | None:
-    stores = _stores_of(prepared, "UPD")
-    return _instead(prepared, stores[-1], replace(stores[-1], commands=())) if stores else None
+_store("a store left out of the program", ("FW", "IG"), 0, lambda stores: ())
+_store("a store twice in the program", ("WG",), -1, lambda stores: stores[-1].commands * 2)
+_store("a store of another tile in the place of one", ("FW", "IG"), 1, lambda stores: stores[0].commands)
+_store("the store of an update left out of the program", ("UPD",), -1, lambda stores: ())
 
 
 @defect("a kernel left out of the program")

@@ -16,6 +16,7 @@ import pytest
 from configs.errors import InputError
 from configs.files import check_file, check_folder, replacing, write_text
 from pulptrain.__main__ import run
+from shared.printed import refused
 from shared.tuner_case import SMALL_MODEL
 
 
@@ -142,8 +143,7 @@ def test_a_full_disk_leaves_nothing_half_written(
 ) -> None:
     out, schedule, model = full_disk / "out", full_disk / "s.yaml", tmp_path / "small.yaml"
     model.write_text(SMALL_MODEL)
-    assert run(["run", str(model), "--no-functional", "--quiet", "--no-cache", "--out", str(out)]) == 2
-    error = capsys.readouterr().err
+    error = refused(capsys, "run", str(model), "--no-functional", "--quiet", "--no-cache", "--out", str(out))
     assert "No space left on device" in error
     assert error.count("\n") == 2, "the error and its cure"
     for path in out.iterdir():
@@ -151,8 +151,7 @@ def test_a_full_disk_leaves_nothing_half_written(
         assert not path.name.endswith(".part")
     fill(full_disk)
     tune = ["tune", str(model), "--cuts", "1", "--strategy", "paper", "--workers", "1", "--quiet"]
-    assert run([*tune, "--no-cache", "--schedule", str(schedule)]) == 2
-    assert "No space left on device" in capsys.readouterr().err
+    assert "No space left on device" in refused(capsys, *tune, "--no-cache", "--schedule", str(schedule))
     assert not schedule.exists()
     cached = ["run", str(model), "--no-functional", "--quiet", "--cache", str(full_disk / "c")]
     assert run(cached) in (0, 2), "results are not kept, or the cache cannot be begun"

@@ -15,9 +15,6 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from arch.pricing.cost_model import CoreCost, CostModel, TeamCost, Traffic
-from arch.spec.isa import TeamWork
-from arch.spec.soc_config import load_soc
 from configs.errors import DoesNotFitError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from scheduler.executor import Executor
@@ -26,25 +23,12 @@ from scheduler.schedule import build_schedule
 from shared.agreement import ROUNDING_MARGIN
 from shared.initial_values import initial_values
 from shared.oracle_torch import evaluate_torch
+from shared.random_schedules import STACK_BYTES, TIMING, Fixed
 from shared.tiers import examples
 from trainlib.ir.numerics import FP32_TOLERANCE
 from trainlib.training.phases import build_training_graph
 
 pytestmark = pytest.mark.needs_torch
-
-TIMING = load_soc("pulp-open", "rtl")
-STACK_BYTES = TIMING.l1.size_bytes - TIMING.l1_usable_bytes
-
-
-class Fixed(CostModel):
-    """Every kernel takes equally long, so that transfers end before, during and after kernels."""
-
-    def __init__(self, cycles: int) -> None:
-        self._cycles = cycles
-
-    def price(self, work: TeamWork, traffic: Traffic = Traffic.NONE) -> TeamCost:
-        idle, busy = CoreCost(0, 0), CoreCost(self._cycles, self._cycles)
-        return TeamCost(tuple(idle if core is None else busy for core in work.cores))
 
 
 class Network:

@@ -5,14 +5,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+from hypothesis import event
 from hypothesis import strategies as st
 
 from arch.pricing.cost_model import CoreCost, CostModel, TeamCost, Traffic
 from arch.spec.isa import TeamWork
 from arch.spec.soc_config import load_soc
+from configs.errors import DoesNotFitError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
+from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
-from scheduler.schedule import tiler_of
+from scheduler.schedule import Schedule, build_schedule, tiler_of
+from shared.agreement import compare
+from shared.initial_values import initial_values
+from trainlib.references.reference import evaluate
 from trainlib.training.phases import build_training_graph
 
 TIMING = load_soc("pulp-open", "rtl")
@@ -81,3 +88,30 @@ def check_report(error, timing) -> None:
     assert error.level == "l1"
     assert error.required_bytes > error.available_bytes == timing.l1_usable_bytes
     assert sum(item.size_bytes for item in error.contributors) == error.required_bytes
+
+
+def planned(case, cost_model: CostModel) -> Schedule | None:
+    """The schedule of a case of `schedules`; None, and the report adds up, where L1 is too small."""
+    spec, timing, options = case
+    try:
+        return build_schedule(build_training_graph(spec), timing, cost_model, options)
+    except DoesNotFitError as error:
+        event("does not fit")
+        check_report(error, timing)
+        return None
+
+
+def check_numbers(schedule, spec, timing, cost_model, seed: int) -> int:
+    """Run an iteration, compare all that is left of it with the untiled evaluation; returns its cycles."""
+    graph = schedule.graph
+    values = initial_values(graph, spec, seed)
+    truth = evaluate(graph, values)
+    executor = Executor(schedule, timing, cost_model)
+    executor.load(values)
+    cycles = executor.simulate().cycles
+    kept = [*graph.results, *graph.updates.values()]
+    found = {name: executor.fetch(name) for name in kept}
+    for name, difference in compare(found, truth, kept).items():
+        scale = max(1.0, float(np.abs(truth[name]).max()))
+        assert difference.max_abs_error <= 1e-5 * scale, (name, difference)
+    return cycles

@@ -220,6 +220,14 @@ def elementwise(source: Place, destination: Place, function: Callable[[np.ndarra
     return Effect((source,), (destination,), apply)
 
 
+def transfer_cycles(command: Command, timing: SocTiming | None = None) -> int:
+    """From the first command word to the end of the wait, on the master alone."""
+    script = Script()
+    script.wait(script.start(command))
+    _, tracer, _ = run(script.program(), timing=timing)
+    return max(end for _, end, kind in tracer.track("soc.cluster.core0") if kind == "dma_wait") - OFFLOAD
+
+
 def run(
     program: Program,
     cost_model: FixedCostModel | None = None,

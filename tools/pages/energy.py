@@ -30,7 +30,7 @@ from tools.energy_models import (
     training,
 )
 from tools.pages.page import ROOT, Page, golden, table
-from traces.pictures.drawing import RC, empty_figure, save_figure
+from traces.pictures.drawing import drawn
 from traces.text_table import amount
 
 SOC = "gap9"
@@ -116,7 +116,10 @@ def checks() -> list[Check]:
     head, eeg, eog = (training(name, SOC) for name in ("frontnet-head", "eeg", "eog"))
     fast = _range(head, gap9, vdd, hz, 1e3 * FRONTNET_SECONDS * hz / head.cycles)
     slow = _range(head, gap9, low_vdd, low_hz, 1e3 * low_hz / head.cycles)
-    times = hz / eeg.cycles, hz / eog.cycles
+    networks = (
+        ("EEG", eeg, "8 filters, full backpropagation", 17, 2.94),
+        ("EOG", eog, "layers put together to its 4.1 k parameters", 85, 0.59),
+    )
     frontnet = (
         "arXiv 2408.03168: fp32 training of the last layer (1920 to 4) on stored features, which are the 1 MB"
     )
@@ -130,37 +133,27 @@ def checks() -> list[Check]:
         ),
         Check("PULP-Frontnet, 512 images", f"{frontnet}; its 510 ms, our power at 0.8 V", "mJ", fast, 19.4),
         Check("PULP-Frontnet, slow point", f"{frontnet}; 0.65 V and 240 MHz", "mW", slow, 19.0),
-        Check(
-            "EEG network, a sample",
-            "arXiv 2604.13359: 8 filters, full backpropagation, our time; 50 mW and 17 samples/s",
-            "mJ",
-            _range(eeg, gap9, vdd, hz, 1e3),
-            2.94,
-            bound=True,
+        *(
+            Check(
+                f"{name} network, a sample",
+                f"arXiv 2604.13359: {layers}, our time; 50 mW and {rate} samples/s",
+                "mJ",
+                _range(work, gap9, vdd, hz, 1e3),
+                published,
+                bound=True,
+            )
+            for name, work, layers, rate, published in networks
         ),
-        Check(
-            "EOG network, a sample",
-            "arXiv 2604.13359: layers put together to its 4.1 k parameters, our time; 50 mW and 85 samples/s",
-            "mJ",
-            _range(eog, gap9, vdd, hz, 1e3),
-            0.59,
-            bound=True,
-        ),
-        Check(
-            "EEG network, power",
-            f"the same; {times[0]:.0f} samples/s, not 17",
-            "mW",
-            _range(eeg, gap9, vdd, hz, 1e3 * times[0]),
-            50,
-            bound=True,
-        ),
-        Check(
-            "EOG network, power",
-            f"the same; {times[1]:.0f} samples/s, not 85",
-            "mW",
-            _range(eog, gap9, vdd, hz, 1e3 * times[1]),
-            50,
-            bound=True,
+        *(
+            Check(
+                f"{name} network, power",
+                f"the same; {hz / work.cycles:.0f} samples/s, not {rate}",
+                "mW",
+                _range(work, gap9, vdd, hz, 1e3 * hz / work.cycles),
+                50,
+                bound=True,
+            )
+            for name, work, layers, rate, published in networks
         ),
     ]
 
@@ -332,10 +325,7 @@ def _draw_points() -> None:
 
 def _draw_ways() -> None:
     """Four panels: time and energy of `SMALL`, over those of the first way."""
-    import matplotlib
-
-    with matplotlib.rc_context(RC):
-        figure = empty_figure(9.0, 2.4)
+    with drawn(9.0, 2.4, [ROOT / "docs" / "energy-ways.png"]) as figure:
         for number, (what, ways) in enumerate(WAYS.items()):
             plot = figure.add_axes((0.05 + 0.24 * number, 0.17, 0.2, 0.68))
             found = [_run(SMALL, *options.items()) for _, options in ways]
@@ -353,7 +343,6 @@ def _draw_ways() -> None:
         figure.legend(
             *plot.get_legend_handles_labels(), loc="upper right", ncols=2, frameon=False, fontsize=7
         )
-        save_figure(figure, ROOT / "docs" / "energy-ways.png")
 
 
 PAGE = EnergyPage(

@@ -11,6 +11,12 @@ Replacement = tuple[Any, str, Any]
 """(module or class, name of what is replaced in it, what takes its place)."""
 
 
+def around(target: Any, name: str, wrong: Callable[..., Any]) -> list[Replacement]:
+    """What is called `name` in `target`, in whose place ``wrong(right, *arguments)`` is called."""
+    right = getattr(target, name)
+    return [(target, name, lambda *args, **more: wrong(right, *args, **more))]
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """What is wrong (its name), in which part of the product, in which file, and how to make it so."""
@@ -22,7 +28,7 @@ class Change:
 
 
 def registrar(register: dict[str, Change], part: str) -> Callable[[str, str], Callable[..., Any]]:
-    """A decorator that puts changes of one part of the product into `register`."""
+    """A decorator, also for a lambda, that puts changes of one part of the product into `register`."""
 
     def change(file: str, name: str) -> Callable[..., Any]:
         def keep(make: Callable[[], Sequence[Replacement]]) -> Callable[[], Sequence[Replacement]]:

@@ -12,7 +12,7 @@ from arch.pricing.cost_model import CoreCost
 from arch.pricing.window_plan import START_OFFSETS_CYCLES, PricingWindow
 from scheduler.programs.op_loop import OpLoop
 from scheduler.tiles.l1_layout import L1Layout
-from tools.timing_defects.change import Change, Replacement, registrar
+from tools.timing_defects.change import Change, Replacement, around, registrar
 
 HARMLESS: dict[str, Change] = {}
 _harmless = registrar(HARMLESS, "harmless")
@@ -43,19 +43,13 @@ def _rounded_down() -> Sequence[Replacement]:
 
 @_harmless("scheduler/tiles/l1_layout.py", "buffers of an op lie 1 KiB higher in L1")
 def _moved() -> Sequence[Replacement]:
-    right = L1Layout.address
-
-    def other(self: L1Layout, *args: Any) -> int:
-        return right(self, *args) + 1024  # whole turns of the banks
-
-    return [(L1Layout, "address", other)]
+    # Whole turns of the banks.
+    return around(L1Layout, "address", lambda right, *args: right(*args) + 1024)
 
 
 @_harmless("scheduler/programs/op_loop.py", "the outputs of a tile are pushed in the opposite order")
 def _reversed_stores() -> Sequence[Replacement]:
-    right = OpLoop._store
-
-    def other(self: OpLoop, tile: int, task: Any) -> None:
+    def other(right: Any, self: OpLoop, tile: int, task: Any) -> None:
         right(self, tile, replace(task, outputs=task.outputs[::-1]))
 
-    return [(OpLoop, "_store", other)]
+    return around(OpLoop, "_store", other)

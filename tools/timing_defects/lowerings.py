@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from scheduler.tiles import tiling
-from tools.timing_defects.change import Change, Replacement, registrar
+from tools.timing_defects.change import Change, Replacement, around, registrar
 from trainlib.ir.steps import KernelCall, Scratch, TileTask
 from trainlib.kernels import catalogue, expressions
 from trainlib.primitives.attention import softmax
@@ -28,13 +28,12 @@ Calls = tuple[KernelCall, ...]
 
 def _convolutions(result: str, other: Callable[[Calls], Calls]) -> list[Replacement]:
     """The tiles of convolutions by im2col that write `result`, with `other` kernel calls."""
-    task = Im2col.task
 
-    def wrong(self: Im2col, cut: Any) -> TileTask:
-        right = task(self, cut)
-        return replace(right, calls=other(right.calls)) if cut.space.result == result else right
+    def wrong(right: Any, self: Im2col, cut: Any) -> Any:
+        task = right(self, cut)
+        return replace(task, calls=other(task.calls)) if cut.space.result == result else task
 
-    return [(Im2col, "task", wrong)]
+    return around(Im2col, "task", wrong)
 
 
 def _twice(found: Sequence[KernelCall], kernel: str) -> Calls:
@@ -47,23 +46,19 @@ def _without(found: Sequence[KernelCall], kernel: str) -> Calls:
 
 @_defect("trainlib/kernels/catalogue.py", "a matmul is priced with half its K")
 def _half_of_k() -> Sequence[Replacement]:
-    right: Any = catalogue.matmul_work
-
-    def wrong(*args: Any, k: int, **sizes: Any) -> Any:
+    def wrong(right: Any, *args: Any, k: int, **sizes: Any) -> Any:
         return right(*args, k=max(1, k // 2), **sizes)
 
-    return [(catalogue, "matmul_work", wrong)]
+    return around(catalogue, "matmul_work", wrong)
 
 
 @_defect("trainlib/primitives/lowering/calls.py", "B is priced as stored transposed where it is not")
 def _always_transposed() -> Sequence[Replacement]:
-    right = catalogue.matmul_work
-
-    def wrong(kernel: str, codegen: str, *, trans_b: bool, **sizes: Any) -> Any:
+    def wrong(right: Any, kernel: str, codegen: str, *, trans_b: bool, **sizes: Any) -> Any:
         header = catalogue.LIBRARY.header(codegen, kernel)
         return right(kernel, codegen, trans_b=trans_b if header.trans_b is not None else not trans_b, **sizes)
 
-    return [(calls.catalogue, "matmul_work", wrong)]
+    return around(calls.catalogue, "matmul_work", wrong)
 
 
 @_defect("trainlib/kernels/expressions.py", "the part of a core is n // cores + 1, not n / cores rounded up")
@@ -72,160 +67,134 @@ def _one_more_per_core() -> Sequence[Replacement]:
     return [(expressions, "_FUNCTIONS", functions)]
 
 
-@_defect("trainlib/primitives/contractions/conv_im2col.py", "a convolution unrolls its input twice")
-def _im2row_twice() -> Sequence[Replacement]:
-    return _convolutions("y", lambda found: _twice(found, "im2row"))
-
-
-@_defect("trainlib/primitives/contractions/conv_im2col.py", "IG of a convolution without its block transpose")
-def _no_block_transpose() -> Sequence[Replacement]:
-    return _convolutions("dx", lambda found: _without(found, "blocktransp"))
+_defect("trainlib/primitives/contractions/conv_im2col.py", "a convolution unrolls its input twice")(
+    lambda: _convolutions("y", lambda found: _twice(found, "im2row"))
+)
+_defect("trainlib/primitives/contractions/conv_im2col.py", "IG of a convolution without its block transpose")(
+    lambda: _convolutions("dx", lambda found: _without(found, "blocktransp"))
+)
 
 
 @_defect("trainlib/primitives/contractions/conv_im2col.py", "WG of a convolution transposes dy needlessly")
 def _needless_transpose() -> Sequence[Replacement]:
-    task = Im2col.task
-
-    def wrong(self: Im2col, cut: Any) -> TileTask:
-        right = task(self, cut)
+    def wrong(right: Any, self: Im2col, cut: Any) -> Any:
+        task = right(self, cut)
         if cut.space.result != "dw" or cut.op.attributes["layout"] == "HWC":
-            return right
+            return task
         co, positions = cut.count("co"), cut.count("ho", "wo")
         turn = transpose_call(cut.choice, Piece("dy[0]", (co, positions)), Piece("turned", (positions, co)))
-        scratch = (*right.scratch, Scratch("turned", (positions, co)))
-        return replace(right, scratch=scratch, calls=(turn, *right.calls))
+        scratch = (*task.scratch, Scratch("turned", (positions, co)))
+        return replace(task, scratch=scratch, calls=(turn, *task.calls))
 
-    return [(Im2col, "task", wrong)]
+    return around(Im2col, "task", wrong)
 
 
-@_defect("trainlib/primitives/contractions/conv_calls.py", "the bias of a convolution is added in two forks")
-def _bias_twice() -> Sequence[Replacement]:
-    return _convolutions("y", lambda found: _twice(found, "conv_bias_fw"))
+_defect("trainlib/primitives/contractions/conv_calls.py", "the bias of a convolution is added in two forks")(
+    lambda: _convolutions("y", lambda found: _twice(found, "conv_bias_fw"))
+)
 
 
 @_defect("trainlib/kernels/catalogue.py", "im2row skips the positions in the padding")
 def _no_padding() -> Sequence[Replacement]:
-    right = catalogue.team_work
-
-    def wrong(codegen: str, kernel: str, sizes: Any, *args: Any, **more: Any) -> Any:
+    def wrong(right: Any, codegen: str, kernel: str, sizes: Any, *args: Any, **more: Any) -> Any:
         inside = {"rows_out": 0, "cols_out": 0} if kernel == "im2row_fw" else {}
         return right(codegen, kernel, {**sizes, **inside}, *args, **more)
 
-    return [(catalogue, "team_work", wrong)]
+    return around(catalogue, "team_work", wrong)
 
 
-@_defect("trainlib/primitives/contractions/conv_nests.py", "the block transpose moves one window per channel")
-def _one_window() -> Sequence[Replacement]:
-    right = conv_nests.blocktransp
-
-    def wrong(site: Any, geometry: Any, co: int, *args: Any) -> Any:
-        return right(site, geometry, 1, *args)
-
-    return [(conv_nests, "blocktransp", wrong)]
+_defect("trainlib/primitives/contractions/conv_nests.py", "the block transpose moves one window per channel")(
+    lambda: around(
+        conv_nests, "blocktransp", lambda right, site, geometry, co, *args: right(site, geometry, 1, *args)
+    )
+)
 
 
 @_defect("trainlib/primitives/contractions/matrix_products.py", "a vector is transposed like a matrix")
 def _vectors_transposed() -> Sequence[Replacement]:
-    right = matrix_products.arranged
-
-    def wrong(*args: Any, vectors: bool = False, **more: Any) -> Any:
+    def wrong(right: Any, *args: Any, vectors: bool = False, **more: Any) -> Any:
         return right(*args, **more)
 
-    return [(matrix_products, "arranged", wrong)]
+    return around(matrix_products, "arranged", wrong)
 
 
-@_defect("trainlib/primitives/contractions/matrix_products.py", "what a matmul wants transposed is not")
-def _no_transposes() -> Sequence[Replacement]:
-    right = matrix_products.transposes
-    return [(matrix_products, "transposes", lambda cut, found: ([], right(cut, found)[1]))]
+_defect("trainlib/primitives/contractions/matrix_products.py", "what a matmul wants transposed is not")(
+    lambda: around(matrix_products, "transposes", lambda right, *args: ([], right(*args)[1]))
+)
 
 
-@_defect("trainlib/primitives/attention/softmax.py", "softmax without its division")
-def _no_division() -> Sequence[Replacement]:
-    right = softmax.softmax_passes
+def _passes(name: str, other: Callable[[Calls], Calls]) -> list[Replacement]:
+    """The passes over rows of a softmax, with `other` kernel calls."""
 
-    def wrong(rows: softmax.RowPasses, *args: Any) -> None:
+    def wrong(right: Any, rows: softmax.RowPasses, *args: Any) -> None:
         right(rows, *args)
         made = rows.build.calls
-        vars(rows.build)["calls"] = lambda: _without(made(), "row_div")
+        vars(rows.build)["calls"] = lambda: other(tuple(made()))
 
-    return [(softmax, "softmax_passes", wrong)]
+    return around(softmax, name, wrong)
 
 
-@_defect("trainlib/primitives/attention/softmax.py", "IG of softmax sums every row twice")
-def _sums_twice() -> Sequence[Replacement]:
-    right = softmax.softmax_gradient_passes
-
-    def wrong(rows: softmax.RowPasses, *args: Any) -> None:
-        right(rows, *args)
-        made = rows.build.calls
-        vars(rows.build)["calls"] = lambda: _twice(made(), "softmax_bw_sum")
-
-    return [(softmax, "softmax_gradient_passes", wrong)]
+_defect("trainlib/primitives/attention/softmax.py", "softmax without its division")(
+    lambda: _passes("softmax_passes", lambda made: _without(made, "row_div"))
+)
+_defect("trainlib/primitives/attention/softmax.py", "IG of softmax sums every row twice")(
+    lambda: _passes("softmax_gradient_passes", lambda made: _twice(made, "softmax_bw_sum"))
+)
 
 
 def _other_loop(nest: str, instead: str, arrays: int) -> list[Replacement]:
     """Where the loop `nest` over vectors belongs, `instead`, which has so many arrays, is priced."""
-    right = elementwise.vector_call
 
-    def wrong(choice: Any, name: str, elements: int, vectors: Any, *args: Any, **more: Any) -> Any:
+    def wrong(
+        right: Any, choice: Any, name: str, elements: int, vectors: Any, *args: Any, **more: Any
+    ) -> Any:
         if name != nest:
             return right(choice, name, elements, vectors, *args, **more)
         return right(choice, instead, elements, vectors[:arrays], *args, **more)
 
-    return [(elementwise, "vector_call", wrong)]
+    return around(elementwise, "vector_call", wrong)
 
 
-@_defect("trainlib/primitives/optimizers/table.py", "SGD is priced as a copy")
-def _sgd_as_copy() -> Sequence[Replacement]:
-    return _other_loop("sgd", "copy", 2)
-
-
-@_defect("trainlib/primitives/elementwise/table.py", "the gradient of ReLU is priced as its forward pass")
-def _relu_gradient_as_forward() -> Sequence[Replacement]:
-    return _other_loop("relu_bw", "relu_fw", 2)
+_defect("trainlib/primitives/optimizers/table.py", "SGD is priced as a copy")(
+    lambda: _other_loop("sgd", "copy", 2)
+)
+_defect("trainlib/primitives/elementwise/table.py", "the gradient of ReLU is priced as its forward pass")(
+    lambda: _other_loop("relu_bw", "relu_fw", 2)
+)
 
 
 @_defect("trainlib/primitives/lowering/elementwise.py", "a loop over vectors leaves its last element out")
 def _last_element() -> Sequence[Replacement]:
-    right = elementwise.vector_call
-
-    def wrong(choice: Any, name: str, elements: int, *args: Any, **more: Any) -> Any:
+    def wrong(right: Any, choice: Any, name: str, elements: int, *args: Any, **more: Any) -> Any:
         return right(choice, name, max(1, elements - 1), *args, **more)
 
-    return [(elementwise, "vector_call", wrong)]
+    return around(elementwise, "vector_call", wrong)
 
 
 @_defect("trainlib/primitives/pooling/pooling.py", "pooling leaves one channel out")
 def _one_channel_less() -> Sequence[Replacement]:
-    right: Any = pooling.kernel_call
+    def wrong(right: Any, choice: Any, nest: str, sizes: Any, *args: Any, **more: Any) -> Any:
+        return right(choice, nest, {**sizes, "ci": max(1, sizes["ci"] - 1)}, *args, **more)
 
-    def wrong(choice: Any, nest: str, sizes: Any, *args: Any) -> Any:
-        return right(choice, nest, {**sizes, "ci": max(1, sizes["ci"] - 1)}, *args)
-
-    return [(pooling, "kernel_call", wrong)]
+    return around(pooling, "kernel_call", wrong)
 
 
 @_defect("trainlib/primitives/norms/norm_lowering.py", "WG of a norm runs the loop of FW")
 def _norm_as_forward() -> Sequence[Replacement]:
-    right = norm_lowering.kernel_call
-
-    def wrong(choice: Any, nest: str, sizes: Any, arrays: Any, *args: Any, **more: Any) -> Any:
+    def wrong(right: Any, choice: Any, nest: str, sizes: Any, arrays: Any, *args: Any, **more: Any) -> Any:
         if nest != "instnorm_bw_param":
             return right(choice, nest, sizes, arrays, *args, **more)
         forward = {"X": arrays["X"], "Y": arrays["G"], "W": arrays["W"]}
         return right(choice, "instnorm_fw", sizes, forward, *args, **more)
 
-    return [(norm_lowering, "kernel_call", wrong)]
+    return around(norm_lowering, "kernel_call", wrong)
 
 
 @_defect("scheduler/tiles/partial_sums.py", "partial sums of a cut K are added without a kernel")
 def _sums_for_nothing() -> Sequence[Replacement]:
-    right = tiling.accumulated
-
-    def wrong(tasks: Sequence[TileTask], *args: Any) -> Any:
+    def wrong(right: Any, tasks: Sequence[TileTask], *args: Any) -> Any:
         return tuple(
             replace(new, calls=old.calls) for new, old in zip(right(tasks, *args), tasks, strict=True)
         )
 
-    return [(tiling, "accumulated", wrong)]
+    return around(tiling, "accumulated", wrong)

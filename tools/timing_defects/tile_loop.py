@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,8 @@ from arch.spec.program import Command, DmaStart
 from scheduler.programs import program
 from scheduler.programs.op_loop import OpLoop
 from scheduler.programs.program import ProgramBuilder
-from tools.timing_defects.change import Change, Replacement, registrar
+from tools.timing_defects.change import Change, Replacement, around, registrar
+from tools.timing_defects.transfers import as_run
 
 DEFECTS: dict[str, Change] = {}
 _defect = registrar(DEFECTS, "tile loop")
@@ -21,25 +22,31 @@ _LOOP = "scheduler/programs/op_loop.py"
 
 def _built(change: Any) -> list[Replacement]:
     """Every tile loop, changed after it was made."""
-    right = OpLoop.__init__
 
-    def wrong(self: OpLoop, *args: Any) -> None:
+    def wrong(right: Any, self: OpLoop, *args: Any) -> None:
         right(self, *args)
         change(self)
 
-    return [(OpLoop, "__init__", wrong)]
+    return around(OpLoop, "__init__", wrong)
 
 
-@_defect(_LOOP, "every output is waited for at once")
-def _wait_at_once() -> Sequence[Replacement]:
-    right = OpLoop._wait_for_stores
-    return [(OpLoop, "_wait_for_stores", lambda self, name, left: right(self, name, 0))]
+def _commands(instead: Callable[[Command], tuple[Command, ...]]) -> list[Replacement]:
+    """Every command of a box, with others in its place."""
+
+    def wrong(right: Any, *args: Any, **more: Any) -> tuple[Command, ...]:
+        return tuple(each for command in right(*args, **more) for each in instead(command))
+
+    return around(program, "commands_for", wrong)
 
 
-@_defect(_LOOP, "an output is waited for one tile later than it must be")
-def _wait_late() -> Sequence[Replacement]:
-    right = OpLoop._wait_for_stores
-    return [(OpLoop, "_wait_for_stores", lambda self, name, left: right(self, name, left and left + 1))]
+_defect(_LOOP, "every output is waited for at once")(
+    lambda: around(OpLoop, "_wait_for_stores", lambda right, self, name, left: right(self, name, 0))
+)
+_defect(_LOOP, "an output is waited for one tile later than it must be")(
+    lambda: around(
+        OpLoop, "_wait_for_stores", lambda right, self, name, left: right(self, name, left and left + 1)
+    )
+)
 
 
 @_defect(_LOOP, "inputs are never loaded ahead")
@@ -63,9 +70,7 @@ def _pushed_late() -> Sequence[Replacement]:
 
 @_defect(_LOOP, "an input that lies in L1 already is loaded again for every tile")
 def _loaded_again() -> Sequence[Replacement]:
-    right = OpLoop._input_slots
-
-    def wrong(self: OpLoop) -> Any:
+    def wrong(right: Any, self: OpLoop) -> Any:
         slots = right(self)
         uses: dict[str, int] = {}
         for tile, inputs in enumerate(slots):
@@ -75,15 +80,12 @@ def _loaded_again() -> Sequence[Replacement]:
                 inputs[name] = replace(item, loaded_by=tile, address=address)
         return slots
 
-    return [(OpLoop, "_input_slots", wrong)]
+    return around(OpLoop, "_input_slots", wrong)
 
 
-@_defect(_LOOP, "all inputs of a tile are one transfer")
-def _one_transfer() -> Sequence[Replacement]:
-    def change(loop: OpLoop) -> None:
-        loop._loads_at_once = 1
-
-    return _built(change)
+_defect(_LOOP, "all inputs of a tile are one transfer")(
+    lambda: _built(lambda loop: setattr(loop, "_loads_at_once", 1))
+)
 
 
 @_defect(_LOOP, "the wait for an input costs the master nothing")
@@ -100,23 +102,14 @@ def _no_wait() -> Sequence[Replacement]:
 
 @_defect(_LOOP, "inputs are waited for in the opposite order of their pushes")
 def _opposite_waits() -> Sequence[Replacement]:
-    right = OpLoop._wait_for_inputs
-
-    def wrong(self: OpLoop, tile: int) -> None:
+    def wrong(right: Any, self: OpLoop, tile: int) -> None:
         self._inputs[tile] = dict(reversed(self._inputs[tile].items()))
         right(self, tile)
 
-    return [(OpLoop, "_wait_for_inputs", wrong)]
+    return around(OpLoop, "_wait_for_inputs", wrong)
 
 
-@_defect("scheduler/tiles/transfers.py", "every box is pushed as two commands")
-def _two_commands() -> Sequence[Replacement]:
-    right = program.commands_for
-
-    def wrong(*args: Any, **more: Any) -> tuple[Command, ...]:
-        return tuple(half for command in right(*args, **more) for half in _halves(command))
-
-    return [(program, "commands_for", wrong)]
+_defect("scheduler/tiles/transfers.py", "every box is pushed as two commands")(lambda: _commands(_halves))
 
 
 def _halves(command: Command) -> tuple[Command, ...]:
@@ -135,17 +128,9 @@ def _halves(command: Command) -> tuple[Command, ...]:
     return one, replace(two, l1_address=l1, external_address=external)
 
 
-@_defect("scheduler/tiles/transfers.py", "a box of a matrix is moved as one run of bytes")
-def _box_as_run() -> Sequence[Replacement]:
-    right = program.commands_for
-
-    def wrong(*args: Any, **more: Any) -> tuple[Command, ...]:
-        return tuple(
-            replace(command, line_bytes=command.size_bytes, lines=1, stride_bytes=0)
-            for command in right(*args, **more)
-        )
-
-    return [(program, "commands_for", wrong)]
+_defect("scheduler/tiles/transfers.py", "a box of a matrix is moved as one run of bytes")(
+    lambda: _commands(lambda command: (as_run(command),))
+)
 
 
 @_defect("scheduler/programs/program.py", "the code around a transfer is not charged")
@@ -158,11 +143,9 @@ def _no_code() -> Sequence[Replacement]:
 
 @_defect("scheduler/programs/program.py", "a transfer is pushed and waited for at once")
 def _blocking() -> Sequence[Replacement]:
-    right = ProgramBuilder.start
-
-    def wrong(self: ProgramBuilder, *args: Any, **more: Any) -> int:
+    def wrong(right: Any, self: ProgramBuilder, *args: Any, **more: Any) -> Any:
         start = right(self, *args, **more)
         self.wait(start)
         return start
 
-    return [(ProgramBuilder, "start", wrong)]
+    return around(ProgramBuilder, "start", wrong)

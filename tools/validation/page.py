@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from configs.files import check_folder, write_text
+from pulptrain.show.validation_report import in_number_order
 from scheduler.validation.rows.statistics import (
     Result,
     farthest_off,
@@ -247,7 +248,7 @@ def _set(item: MeasuredSet, validation: Validation) -> list[str]:
     for columns in (item.groups, *item.also):
         lines += _head((*columns, *heads, *(["regret"] if regret else [])))
         groups = grouped(results, columns)
-        for key in sorted(groups, key=_natural):
+        for key in sorted(groups, key=in_number_order):
             lines.append(_row((*key, *_cells(groups[key], kind, shown, regret))))
         lines += [_row(("all", *[""] * (len(columns) - 1), *_cells(results, kind, shown, regret))), ""]
     lines.pop()
@@ -328,10 +329,6 @@ def _refused(done: Mapping[str, Validation]) -> list[str]:
         for reason, count in sorted(reasons.items()):
             lines.append(_row((name, str(count), reason)))
     return ["", "Rows without a model:", "", *_head(("set", "rows", "why")), *lines] if lines else []
-
-
-def _natural(key: Sequence[str]) -> tuple[tuple[int, str], ...]:
-    return tuple((int(text), "") if text.isdigit() else (-1, text) for text in key)
 
 
 def _number(value: Any) -> str:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from scheduler.validation.rows.cases import Case, Selection
@@ -37,6 +37,19 @@ class MeasuredSet:
         return f"validation-{self.name.replace(', ', '-').replace(' ', '-')}.png"
 
 
+def _measures(
+    kind: str,
+    file: str,
+    groups: tuple[str, ...],
+    measures: tuple[str, str],
+    also: tuple[tuple[str, ...], ...] = (),
+) -> Iterator[MeasuredSet]:
+    """A set for each measure of a file, named after it; a set of the RTL begins so."""
+    name = f"rtl {kind.removesuffix('-rtl')}" if file.startswith("rtl-") else kind
+    for measure in measures:
+        yield MeasuredSet(f"{name}, {measure}", kind, file, groups, measure, also)
+
+
 SETS = {
     item.name: item
     for item in (
@@ -57,30 +70,17 @@ SETS = {
             ("kernel", "buffering", "cores", "build"),
             also=(("n", "k", "m"),),
         ),
-        *(
-            MeasuredSet(
-                f"rtl overlap, {measure}",
-                "overlap",
-                "rtl-overlap.csv.gz",
-                ("cores", "direction"),
-                measure,
-                (("kernel",),),
-            )
-            for measure in ("kernel", "transfers")
+        *_measures(
+            "overlap", "rtl-overlap.csv.gz", ("cores", "direction"), ("kernel", "transfers"), (("kernel",),)
         ),
         MeasuredSet("rtl dma", "dma", "rtl-dma.csv.gz", ("test", "direction")),
-        *(
-            MeasuredSet(
-                f"rtl dma-contention, {measure}",
-                "dma-contention-rtl",
-                "rtl-dma-contention.csv.gz",
-                ("traffic", "n_traffic_cores"),
-                measure,
-            )
-            for measure in ("transfer", "core")
+        *_measures(
+            "dma-contention-rtl",
+            "rtl-dma-contention.csv.gz",
+            ("traffic", "n_traffic_cores"),
+            ("transfer", "core"),
         ),
-        MeasuredSet("rtl icache, cold", "icache-rtl", "rtl-icache.csv.gz", ("cores",), "cold"),
-        MeasuredSet("rtl icache, warm", "icache-rtl", "rtl-icache.csv.gz", ("cores",), "warm"),
+        *_measures("icache-rtl", "rtl-icache.csv.gz", ("cores",), ("cold", "warm")),
         MeasuredSet("rtl micro", "micro", "rtl-micro.csv.gz", ("group", "cores", "build")),
         MeasuredSet("mm", "mm", "mm.csv.gz", ("codegen", "cores", "fpus", "bank_conflicts")),
         MeasuredSet("loop", "loop", "loops.csv.gz", ("kernel", "cores", "bank_conflicts")),
@@ -89,21 +89,11 @@ SETS = {
         MeasuredSet("tiled", "tiled", "tiled.csv.gz", ("kernel", "buffering", "fpus", "bank_conflicts")),
         MeasuredSet("tiled-layers", "tiled-layers", "tiled-layers.csv.gz", ("workload", "buffering")),
         MeasuredSet("dma", "dma", "dma.csv.gz", ("test", "direction", "bank_conflicts")),
-        *(
-            MeasuredSet(
-                f"overlap, {measure}",
-                "overlap",
-                "overlap.csv.gz",
-                ("cores", "fpus", "bank_conflicts"),
-                measure,
-            )
-            for measure in ("kernel", "transfers")
-        ),
+        *_measures("overlap", "overlap.csv.gz", ("cores", "fpus", "bank_conflicts"), ("kernel", "transfers")),
         MeasuredSet(
             "dma-contention", "dma-contention", "dma-contention.csv.gz", ("dir", "traffic", "bank_conflicts")
         ),
-        MeasuredSet("icache, cold", "icache", "icache.csv.gz", ("cores",), "cold"),
-        MeasuredSet("icache, warm", "icache", "icache.csv.gz", ("cores",), "warm"),
+        *_measures("icache", "icache.csv.gz", ("cores",), ("cold", "warm")),
         MeasuredSet("micro", "micro", "micro.csv.gz", ("group", "cores")),
     )
 }

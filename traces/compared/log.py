@@ -103,11 +103,11 @@ def read_log(path: Path) -> tuple[Measured, ...]:
     named: dict[str, tuple[str, list[float]]] = {}
     for name, where, cycles in _of_table(path, lines, columns) if columns else _of_text(path, lines, nodes):
         named.setdefault(name, (where, []))[1].append(cycles)
-    found = [Measured(name, where, tuple(samples)) for name, (where, samples) in named.items()]
-    found += [Measured(name, tiles.where, (tiles.cycles(),), node=True) for name, tiles in nodes.items()]
-    if not found:
+    measured = [Measured(name, where, tuple(samples)) for name, (where, samples) in named.items()]
+    measured += [Measured(name, tiles.where, (tiles.cycles(),), node=True) for name, tiles in nodes.items()]
+    if not measured:
         raise InputError("no measured cycles in it", where=str(path), cure=_CURE)
-    return tuple(found)
+    return tuple(measured)
 
 
 _Row = tuple[str, str, float]
@@ -161,22 +161,24 @@ def _of_text(path: Path, lines: Sequence[str], nodes: dict[str, _Tiles]) -> Iter
     step, layer, train_steps = "", "", 1
     for number, line in enumerate(map(str.strip, lines), 1):
         where = f"{path}:{number}"
-        if found := _HEADING.match(line):
-            step, layer = {"f": "FW", "b": "BW"}[found[1][0].lower()], ""
-        elif found := _LAYER.match(line):
-            layer = f"layer {found[1]}"
-        elif found := _COUNTER.search(line):
-            if not found[1].strip("0"):
-                yield ".".join(filter(None, (layer, step))) or ITERATION, where, _number(found[2], where)
-        elif found := _TILE.search(line):
-            cycles = _number(found[5], where, zero=True)
-            nodes.setdefault(found[1], _Tiles(where)).add(found[2] or "2", (found[3], found[4]), cycles)
-        elif found := _STEPS.search(line):
-            train_steps = int(found[1])
+        if heading := _HEADING.match(line):
+            step, layer = {"f": "FW", "b": "BW"}[heading[1][0].lower()], ""
+        elif heading := _LAYER.match(line):
+            layer = f"layer {heading[1]}"
+        elif heading := _COUNTER.search(line):
+            if not heading[1].strip("0"):
+                yield ".".join(filter(None, (layer, step))) or ITERATION, where, _number(heading[2], where)
+        elif heading := _TILE.search(line):
+            cycles = _number(heading[5], where, zero=True)
+            nodes.setdefault(heading[1], _Tiles(where)).add(
+                heading[2] or "2", (heading[3], heading[4]), cycles
+            )
+        elif heading := _STEPS.search(line):
+            train_steps = int(heading[1])
         elif line.startswith("BENCH "):
             yield from _of_bench(line, where, train_steps)
-        elif found := _NAMED.match(line):
-            yield found[1] or found[2], where, _number(found[3], where)
+        elif heading := _NAMED.match(line):
+            yield heading[1] or heading[2], where, _number(heading[3], where)
 
 
 def _of_bench(line: str, where: str, train_steps: int) -> Iterator[_Row]:

@@ -106,8 +106,8 @@ class Residuals:
             "measured": [row.measured_cycles for row in self.counted],
         }
         return [
-            Strip(label, [(*step, each) for step, each in zip(steps, found, strict=True)], {})
-            for label, found in cycles.items()
+            Strip(label, [(*step, each) for step, each in zip(steps, samples, strict=True)], {})
+            for label, samples in cycles.items()
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -215,12 +215,12 @@ def residuals(
     Raises InputError for a run that does not say its ops, and if no name of the log is one of the run.
     """
     check_causes(summary, run)
-    known = _names(summary, in_l1)
+    by_name = _names(summary, in_l1)
     rows: list[tuple[_Held, Measured]] = []
     unmatched = []
     for item in measured:
-        held = known.get(_plain(f"{item.name}.FW")) if item.node else None
-        held = held or known.get(_plain(item.name))
+        held = by_name.get(_plain(f"{item.name}.FW")) if item.node else None
+        held = held or by_name.get(_plain(item.name))
         if held is None:
             unmatched.append(item)
         else:
@@ -293,10 +293,10 @@ def _names(summary: Summary, in_l1: bool) -> dict[str, _Held]:
     held = {_plain(ITERATION): whole}
     groups: dict[str, tuple[str, dict[int, int]]] = {}
     for number, op in enumerate(ops):
-        own = _cycles(op, summary, in_l1)
-        held[_plain(op_name(op))] = _Held(op_name(op), (number,), own)
+        of_op = _cycles(op, summary, in_l1)
+        held[_plain(op_name(op))] = _Held(op_name(op), (number,), of_op)
         for name, label in _groups_of(op, numbers):
-            groups.setdefault(_plain(name), (label, {}))[1][number] = own
+            groups.setdefault(_plain(name), (label, {}))[1][number] = of_op
     for name, (label, cycles) in groups.items():
         held.setdefault(name, _Held(label, tuple(cycles), sum(cycles.values())))
     return held

@@ -11,11 +11,10 @@ from typing import Any
 
 from traces.pictures.drawing import (
     POINTS_PER_INCH,
-    RC,
     Legend,
     Paper,
-    empty_figure,
-    save_figure,
+    drawn,
+    name_rows,
     text_points,
 )
 from traces.pictures.palette import STEP_STYLES, family, ink_on, style
@@ -53,8 +52,6 @@ def draw_strips(strips: Sequence[Strip], title: str, path: Path) -> None:
 
     Raises InputError if the file cannot be written.
     """
-    import matplotlib as mpl  # slow to import
-
     longest = max(strip.cycles for strip in strips)
     causes = list(dict.fromkeys(name for strip in strips for name in strip.causes))
     shown = [
@@ -68,8 +65,7 @@ def draw_strips(strips: Sequence[Strip], title: str, path: Path) -> None:
     bottom_inches, top_inches = 0.85, 0.3
     height = bottom_inches + bars_inches + strips_inches + top_inches
     left, width = LEFT_INCHES / WIDTH_INCHES, 1 - (LEFT_INCHES + RIGHT_INCHES) / WIDTH_INCHES
-    with mpl.rc_context(RC):
-        figure = empty_figure(WIDTH_INCHES, height)
+    with drawn(WIDTH_INCHES, height, [path]) as figure:
         strip_bottom = (bottom_inches + bars_inches) / height
         chart = figure.add_axes((left, strip_bottom, width, strips_inches / height))
         _draw_ops(chart, strips, longest)
@@ -85,7 +81,6 @@ def draw_strips(strips: Sequence[Strip], title: str, path: Path) -> None:
         axes.set_xlabel("cluster cycles", labelpad=1)
         Legend([style(name) for name in used]).draw(figure, Paper(WIDTH_INCHES, LEGEND_FONT))
         figure.text(left, 1 - 0.07 / height, title, va="top", ha="left", fontsize=9, fontweight="bold")
-        save_figure(figure, path)
 
 
 def _draw_ops(chart: Any, strips: Sequence[Strip], longest: int) -> None:
@@ -107,17 +102,15 @@ def _draw_ops(chart: Any, strips: Sequence[Strip], longest: int) -> None:
             if across or (text_points(name, FONT) < high_points and points > FONT + 2):
                 look = {"fontsize": FONT, "rotation": 0 if across else 90, "color": ink_on(parts[0][1])}
                 chart.text((start + end) / 2, row, name, ha="center", va="center", **look)
-        for (step, edge), found in spans.items():
+        for (step, edge), rectangles in spans.items():
             look = {
                 "facecolor": style(step).colour,
                 "edgecolor": "white" if edge else "none",
                 "linewidth": edge,
             }
-            chart.broken_barh(found, (row - OF_STRIP / 2, OF_STRIP), **look)
+            chart.broken_barh(rectangles, (row - OF_STRIP / 2, OF_STRIP), **look)
         chart.text(end, row, f" {end:,}", va="center", fontsize=FONT)
-    chart.set_yticks(range(len(strips)), [strip.label for strip in strips])
-    chart.set_ylim(len(strips) - 0.5, -0.5)
-    chart.tick_params(axis="y", length=0)
+    name_rows(chart, [strip.label for strip in strips])
 
 
 def _whole_step(op: tuple[str, str, int]) -> str:
@@ -132,7 +125,5 @@ def _draw_causes(axes: Any, strips: Sequence[Strip], causes: Sequence[str]) -> N
         places = [at + (number - (len(strips) - 1) / 2) * room for at in range(len(causes))]
         lengths = [strip.causes.get(name, 0) for name in causes]
         axes.barh(places, lengths, room * 0.9, color=_GREYS[number % len(_GREYS)], label=strip.label)
-    axes.set_yticks(range(len(causes)), causes)
-    axes.set_ylim(len(causes) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
+    name_rows(axes, causes)
     axes.legend(frameon=False, fontsize=FONT, loc="lower right", title="cycles a core", title_fontsize=FONT)

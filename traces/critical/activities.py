@@ -191,7 +191,7 @@ class _Builder:
                 if not of_channel or of_channel[-1][0] != event.work:
                     of_channel.append((event.work, []))
                 of_channel[-1][1].append(number)
-        found: dict[int, list[_Moved]] = {}
+        by_cycle: dict[int, list[_Moved]] = {}
         for channel in self._channels:
             runs = iter(programs.get(id(channel), ()))
             for work, group in groupby(channel, key=lambda item: item.event.work):
@@ -200,8 +200,8 @@ class _Builder:
                 for place, item in enumerate(items):
                     if numbers:
                         at = numbers[place * len(numbers) // len(items)]
-                        found.setdefault(at, []).append(item)
-        return found
+                        by_cycle.setdefault(at, []).append(item)
+        return by_cycle
 
     def _blocked(self) -> Iterator[tuple[int, tuple[_Moved, int]]]:
         """Of slices of core 0 that wait for room in a queue: the transfer in the way, which is cut there.
@@ -209,11 +209,11 @@ class _Builder:
         In the way of a command is the one before it, in whatever direction, until its channel takes it.
         """
         pushed: list[_Moved] = []
-        for at, own in sorted(self._programs.items()):
-            pushed += own
+        for at, programs in sorted(self._programs.items()):
+            pushed += programs
             event = self._master[min(at + 1, len(self._master) - 1)]
-            is_wait = event.kind == "dma_wait" and event.work == own[-1].event.work
-            if is_wait and own[-1].event.start_cycles >= event.end_cycles:
+            is_wait = event.kind == "dma_wait" and event.work == programs[-1].event.work
+            if is_wait and programs[-1].event.start_cycles >= event.end_cycles:
                 for item in (*pushed[-2:-1], pushed[-1]):
                     before = bisect_left(item.channel, event.end_cycles, key=_start_of) - 1
                     if before >= 0 and _end_of(item.channel[before]) >= event.end_cycles:

@@ -14,6 +14,7 @@ from typing import Any
 from traces.critical.activities import FABRIC, START_UP, Activity, Graph
 from traces.events import COMPUTE, TRANSFER
 from traces.text_table import Table
+from traces.totals import summed
 from traces.tracks import UDMA, op_label, track_name
 
 COLUMNS = ("compute", "fork and join", "DMA code", "wake-up", "DMA in", "DMA out", "L3", "offload")
@@ -43,19 +44,16 @@ class CriticalPath:
 
     def resources(self) -> dict[tuple[str, str], int]:
         """Cycles on the path by resource and column, the most first."""
-        found: dict[tuple[str, str], int] = {}
-        for activity in self.activities:
-            key = activity.resource, column_of(activity)
-            found[key] = found.get(key, 0) + activity.cycles
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+        cycles = summed(((item.resource, column_of(item)), item.cycles) for item in self.activities)
+        return dict(sorted(cycles.items(), key=lambda item: -item[1]))
 
     def ops(self) -> dict[str, dict[str, int]]:
         """Cycles on the path by op and column, ops in the order of the run; those of no op under ""."""
-        found: dict[str, dict[str, int]] = {}
+        by_op: dict[str, dict[str, int]] = {}
         for activity in self.activities:
-            op = found.setdefault(_op_of(activity), dict.fromkeys(COLUMNS, 0))
+            op = by_op.setdefault(_op_of(activity), dict.fromkeys(COLUMNS, 0))
             op[column_of(activity)] += activity.cycles
-        return found
+        return by_op
 
 
 def critical_path(graph: Graph) -> CriticalPath:

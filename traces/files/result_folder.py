@@ -10,6 +10,7 @@ from typing import Any
 
 from configs.errors import InputError
 from configs.files import check_folder, refuse_foreign, write_text
+from configs.limits import JSON_BYTES_PER_BYTE, check_file_size
 from traces.files.json_text import FORMAT, json_text
 from traces.pictures.drawing import is_our_picture
 
@@ -69,3 +70,28 @@ def write_json(path: Path, content: Mapping[str, Any]) -> Path:
     """Write a JSON file of a result folder, with its format number and units."""
     write_text(path, json_text(content) + "\n")
     return path
+
+
+def write_summary(path: Path, summary: Mapping[str, Any], **more: Any) -> Path:
+    """Write a summary, and `more`, without what may differ from run to run."""
+    return write_json(path, {**{key: item for key, item in summary.items() if key != "simulator"}, **more})
+
+
+def read_json(path: Path, again: str) -> dict[str, Any]:
+    """The object of a JSON file of a result folder, with care: anybody may have changed it.
+
+    Raises `InputError` for a file that is not there, too large, no object or of a newer format; `again` is
+    what writes it.
+    """
+    check_file_size(path, JSON_BYTES_PER_BYTE)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        cure = f"a folder written by `{again}`"
+        raise InputError(f"cannot read {path}: {error.strerror}", cure=cure) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not JSON: {error}", where=str(path), cure=f"run `{again}` again") from error
+    if not isinstance(content, dict):
+        raise InputError("not an object", where=str(path), cure=f"run `{again}` again")
+    check_format(content, path)
+    return content

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,30 @@ def empty_figure(width_inches: float, height_inches: float) -> Any:
     return figure
 
 
+@contextmanager
+def drawn(
+    width_inches: float, height_inches: float, paths: Iterable[Path | None], settings: Any = RC
+) -> Iterator[Any]:
+    """An empty figure, which `save_figure` writes at the end of the ``with``."""
+    import matplotlib as mpl  # slow to import
+
+    with mpl.rc_context(settings):
+        figure = empty_figure(width_inches, height_inches)
+        yield figure
+        save_figure(figure, *paths)
+
+
+@contextmanager
+def framed(
+    paper: Paper, height_inches: float, paths: Iterable[Path | None], title: str, legend: Legend
+) -> Iterator[Any]:
+    """The same on a paper, with a title and a legend around what is drawn."""
+    with drawn(paper.width_inches, height_inches, paths, paper.rc) as figure:
+        yield figure
+        legend.draw(figure, paper)
+        draw_title(figure, title, paper)
+
+
 @dataclass(frozen=True, slots=True)
 class Legend:
     """What the colours of a picture mean, along its bottom, and a note on how to read it."""
@@ -169,6 +194,19 @@ class Legend:
             labelspacing=0.25,
         )
         legend.get_title().set_multialignment("center")
+
+
+def grid_below(axes: Any, axis: str = "both") -> None:
+    """Draw lines behind everything at the marks of axes."""
+    axes.grid(axis=axis, linewidth=0.3, color="#DDDDDD")
+    axes.set_axisbelow(True)
+
+
+def name_rows(axes: Any, names: Sequence[str], least: int = 1) -> None:
+    """A row per name, the first on top, with room for so many at least."""
+    axes.set_ylim(max(len(names), least) - 0.5, -0.5)
+    axes.set_yticks(range(len(names)), names)
+    axes.tick_params(axis="y", length=0)
 
 
 def boxes_path(boxes: Sequence[Sequence[tuple[float, float]]]) -> Any:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from traces.pictures.drawing import RC, empty_figure, save_figure
+from traces.pictures.drawing import drawn, grid_below
 
 MOST_ROWS = 20
 """Ops that get bars; the others are added up in the last row."""
@@ -15,10 +15,8 @@ ROW_INCHES = 0.3
 _BEFORE, _AFTER = "#9A9A9A", "#0072B2"
 
 
-def draw_gains(rows: Sequence[tuple[str, int, int]], png: Path, svg: Path, title: str) -> None:
+def draw_gains(rows: Sequence[tuple[str, int, int]], title: str, *paths: Path) -> None:
     """Draw (op, cycles before, cycles after) as pairs of bars, those with most cycles before first."""
-    import matplotlib
-
     ordered = sorted(rows, key=lambda row: -max(row[1], row[2]))
     shown, rest = list(ordered[:MOST_ROWS]), ordered[MOST_ROWS:]
     if rest:
@@ -26,8 +24,7 @@ def draw_gains(rows: Sequence[tuple[str, int, int]], png: Path, svg: Path, title
         shown.append(others)
     before, after = sum(row[1] for row in rows), sum(row[2] for row in rows)
     height = 1.0 + ROW_INCHES * len(shown)
-    with matplotlib.rc_context(RC):
-        figure = empty_figure(7.2, height)
+    with drawn(7.2, height, paths) as figure:
         left = 0.06 + 0.0105 * max(len(row[0]) for row in shown)
         plot = figure.add_axes((left, 0.5 / height, 0.93 - left, 1 - 1.0 / height))
         places = range(len(shown))
@@ -45,7 +42,5 @@ def draw_gains(rows: Sequence[tuple[str, int, int]], png: Path, svg: Path, title
         plot.set_xlabel("cycles in an iteration")
         plot.set_title(f"{title}: {before:,} cycles become {after:,}", fontsize=9, loc="left")
         plot.margins(x=0.1)
-        plot.grid(axis="x", linewidth=0.3, color="#DDDDDD")
-        plot.set_axisbelow(True)
+        grid_below(plot, "x")
         plot.legend(frameon=False, fontsize=7, loc="lower right")
-        save_figure(figure, png, svg)

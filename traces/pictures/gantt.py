@@ -16,7 +16,7 @@ from configs.errors import InputError
 from traces.events import COMPUTE, STALLS, TRANSFER, Slice
 from traces.metrics import OpMetrics, measure, slice_parts
 from traces.pictures.bars import Bar, Segments, overlay, to_columns
-from traces.pictures.drawing import DPI, POINTS_PER_INCH, Legend, Paper, boxes_path, text_points
+from traces.pictures.drawing import DPI, POINTS_PER_INCH, Legend, Paper, boxes_path, name_rows, text_points
 from traces.pictures.op_strip import op_spans
 from traces.pictures.overview import overview_panels
 from traces.pictures.palette import (
@@ -35,6 +35,7 @@ from traces.pictures.palette import (
 )
 from traces.pictures.timeline import Panel, TimeAxis, draw_timeline
 from traces.recorder import sorted_slices, transfer_direction
+from traces.totals import summed
 from traces.tracks import CORE, DMA, UDMA, track_name
 
 ColourBy = Literal["step", "stall", "kernel"]
@@ -121,8 +122,8 @@ def _rows_panel(
         )
         for label, row in chart_rows(shown, colour_by, looks).items()
     }
-    found = {name for bars in rows.values() for bar in bars for name, _ in bar.parts}
-    used = {name: look for name, look in looks.items() if name in found}
+    shown_names = {name for bars in rows.values() for bar in bars for name, _ in bar.parts}
+    used = {name: look for name, look in looks.items() if name in shown_names}
 
     def draw(axes: Any) -> None:
         _draw_rows(axes, rows, used, stacked=colour_by == "stall")
@@ -143,10 +144,7 @@ def _looks(shown: Iterable[Slice], colour_by: ColourBy) -> dict[str, Style]:
     """Looks of all categories there may be, in the order of stacks and legend."""
     if colour_by != "kernel":
         return {name: style(name) for name in (STEP_ORDER if colour_by == "step" else STALL_ORDER)}
-    cycles: dict[str, int] = {}
-    for event in shown:
-        if event.kind == COMPUTE:
-            cycles[event.work.what] = cycles.get(event.work.what, 0) + event.duration_cycles
+    cycles = summed((event.work.what, event.duration_cycles) for event in shown if event.kind == COMPUTE)
     largest = sorted(cycles, key=lambda name: (-cycles[name], name))[: len(KERNEL_LOOKS)]
     kernels = {
         f"kernel {name}": Style(colour, name or "other work")
@@ -241,7 +239,7 @@ def _draw_rows(
                 height = BAR_HEIGHT * cycles / bar.width_cycles
                 boxes[name].append(_box(bar, base, base - height))
                 base -= height
-    rasterise = len(mixed) + sum(len(found) for found in boxes.values()) > MAX_VECTOR_BARS
+    rasterise = len(mixed) + sum(len(rectangles) for rectangles in boxes.values()) > MAX_VECTOR_BARS
     plain: dict[str, Any] = {"linewidth": 0.0, "antialiased": False, "rasterized": rasterise}
     for name, look in used.items():
         edge = HATCH_COLOUR if look.hatch else "none"
@@ -252,9 +250,7 @@ def _draw_rows(
         )
     if mixed:
         chart.add_collection(PolyCollection(mixed, facecolors=mixed_colours, edgecolor="none", **plain))
-    chart.set_ylim(max(len(rows), 2) - 0.5, -0.5)
-    chart.set_yticks(range(len(rows)), list(rows))
-    chart.tick_params(axis="y", length=0)
+    name_rows(chart, list(rows), 2)
     chart.spines["left"].set_visible(False)
     dma_rows = sum(map(_moves_bytes, rows))
     if 0 < dma_rows < len(rows):

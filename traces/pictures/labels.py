@@ -70,7 +70,7 @@ def free_corners(
     """
     half = _GAP_POINTS / 2
     taken: list[Box] = [(x - half, y - half, x + half, y + half) for x, y in points]
-    found: list[Corner | None] = []
+    chosen: list[Corner | None] = []
     for x, y, label in labelled:
         boxes = {corner: label_box(x, y, label, corner, font_points) for corner in corners}
         free = [
@@ -79,9 +79,9 @@ def free_corners(
             if area[0] <= box[0] and area[1] <= box[1] and box[2] <= area[2] and box[3] <= area[3]
             if not any(meet(box, other) for other in taken)
         ]
-        found.append(free[0] if free else None)
+        chosen.append(free[0] if free else None)
         taken += [boxes[corner] for corner in free[:1]]
-    return found
+    return chosen
 
 
 def label_box(x: float, y: float, label: str, corner: Corner, font_points: float = _LABEL_POINTS) -> Box:

@@ -106,12 +106,12 @@ def draw_bytes(
     """
     blocks = [block for block in blocks if block.kind != "stack"]
     peaks = _peaks(blocks)
-    found = {level: live_bytes(block for block in blocks if block.level == level) for level in peaks}
-    tops = {level: int(sum(kinds.values()).max()) or 1 for level, (_, kinds) in found.items()}
+    live = {level: live_bytes(block for block in blocks if block.level == level) for level in peaks}
+    tops = {level: int(sum(kinds.values()).max()) or 1 for level, (_, kinds) in live.items()}
     time = _time(peaks, tops, window or (0, makespan_cycles), clock_hz, paper)
 
     def drawer(level: str) -> Any:
-        edges, kinds = found[level]
+        edges, kinds = live[level]
 
         def draw(axes: Any) -> None:
             draw_stacks(axes, edges, {kind: count / 1024 for kind, count in kinds.items()}, KIND_STYLES)
@@ -125,7 +125,7 @@ def draw_bytes(
     for level in peaks:
         head = _head(level, tops[level], capacity_bytes, time, "live, at most")
         panels.append(Panel(BYTES_LINES * time.paper.line_inches, drawer(level), head))
-    present = {kind for _, kinds in found.values() for kind in kinds}
+    present = {kind for _, kinds in live.values() for kind in kinds}
     legend = Legend([look for kind, look in KIND_STYLES.items() if kind in present])
     draw_timeline(time, panels, op_spans(ops, joined=True), paths, title=title, legend=legend)
 
@@ -137,11 +137,11 @@ def live_bytes(blocks: Iterable[MemoryBlock]) -> tuple[Any, dict[str, Any]]:
     kinds = {}
     for kind in KIND_STYLES:
         changes = np.zeros(len(edges))
-        own = [block for block in blocks if _kind(block) == kind]
+        of_kind = [block for block in blocks if _kind(block) == kind]
         for at, sign in (("start_cycle", 1), ("end_cycle", -1)):
-            places = np.searchsorted(edges, [getattr(block, at) for block in own])
-            np.add.at(changes, places, [sign * block.size_bytes for block in own])
-        if own:
+            places = np.searchsorted(edges, [getattr(block, at) for block in of_kind])
+            np.add.at(changes, places, [sign * block.size_bytes for block in of_kind])
+        if of_kind:
             kinds[kind] = np.cumsum(changes)[:-1]
     return edges, kinds
 

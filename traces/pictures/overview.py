@@ -76,7 +76,7 @@ def bandwidth_panels(
         if event.kind == TRANSFER and name in (DMA, UDMA):
             direction = OUTWARD if name == DMA and transfer_direction(event) == OUTWARD else ""
             moved.setdefault(name + direction, []).append((event.start_cycles, event.end_cycles, event.bytes))
-    rates = {name: profile(found, edges) / np.diff(edges) for name, found in moved.items()}
+    rates = {name: profile(transfers, edges) / np.diff(edges) for name, transfers in moved.items()}
     panels, used = [], []
     for name, label, inward in ((UDMA, "L3", OFF_CHIP_STYLE), (DMA, "DMA", INWARD_STYLE)):
         outward = rates.get(name + OUTWARD)

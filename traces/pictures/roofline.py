@@ -14,10 +14,9 @@ from traces.pictures.drawing import (
     DPI,
     Legend,
     Paper,
-    draw_title,
-    empty_figure,
+    framed,
+    grid_below,
     number_text,
-    save_figure,
     title_inches,
 )
 from traces.pictures.labels import FAR, NEAR, draw_labels
@@ -48,7 +47,6 @@ def draw_roofline(
     Filled is what is executed, hollow below it what of that is useful. Raises InputError for a summary
     without roofs, and where no op multiplies.
     """
-    import matplotlib as mpl  # slow to import
     from matplotlib.ticker import LogLocator, NullLocator
 
     paper = paper or Paper(WIDTH_INCHES)
@@ -74,8 +72,7 @@ def draw_roofline(
     height = bottom_inches + chart_inches + title_inches(title, paper)
     left = (paper.inches("0.001") + paper.line_inches + 0.14) / paper.width_inches
     paper.check_room(left * paper.width_inches)
-    with mpl.rc_context(paper.rc):
-        figure = empty_figure(paper.width_inches, height)
+    with framed(paper, height, paths, title, legend) as figure:
         axes = figure.add_axes(
             (left, bottom_inches / height, 0.97 - left, chart_inches / height), xscale="log", yscale="log"
         )
@@ -96,8 +93,7 @@ def draw_roofline(
             axis.set_minor_locator(NullLocator())
         axes.set_xlabel("\n".join(axis_lines), labelpad=1)
         axes.set_ylabel("MAC per cycle", labelpad=1)
-        axes.grid(linewidth=0.3, color="#DDDDDD")
-        axes.set_axisbelow(True)
+        grid_below(axes)
         figure.set_dpi(DPI)
         places = [(p.intensity, rate) for p in points for rate in {p.rate, p.useful_rate} if rate]
         places += _roof_places(axes, roofs)
@@ -109,9 +105,6 @@ def draw_roofline(
             paper.font_points,
             (*NEAR, *FAR),
         )
-        legend.draw(figure, paper)
-        draw_title(figure, title, paper)
-        save_figure(figure, *paths)
 
 
 def _set_limits(
@@ -170,7 +163,7 @@ def _draw_points(
 ) -> None:
     """Ops of a step with lines down to what is useful of them, and their tiles as dots."""
     look, marker, size = STEP_STYLES[step], MARKERS[step], 0.7 * paper.font_points
-    own = [point for point in points if family(point.step) == step]
+    of_step = [point for point in points if family(point.step) == step]
     dots = [tile for tile in tiles if family(tile.step) == step]
     plain: dict[str, Any] = {"linestyle": "none", "color": look.colour}
     axes.plot(
@@ -182,7 +175,7 @@ def _draw_points(
         rasterized=len(dots) > 1000,
         **plain,
     )
-    wasted = [point for point in own if point.useful_macs < point.macs]
+    wasted = [point for point in of_step if point.useful_macs < point.macs]
     for point in wasted:
         axes.plot(2 * [point.intensity], [point.rate, point.useful_rate], color=look.colour, linewidth=0.7)
     axes.plot(
@@ -194,8 +187,8 @@ def _draw_points(
         **plain,
     )
     axes.plot(
-        [point.intensity for point in own],
-        [point.rate for point in own],
+        [point.intensity for point in of_step],
+        [point.rate for point in of_step],
         marker=marker,
         markersize=size,
         markeredgecolor="black",

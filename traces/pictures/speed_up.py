@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from traces.pictures.drawing import Legend, Paper, draw_title, empty_figure, save_figure, title_inches
+from traces.pictures.drawing import Legend, Paper, framed, grid_below, title_inches
 from traces.pictures.palette import BLACK, STEP_STYLES, Style, family
 from traces.pictures.roofline import MARKERS
 from traces.speed_up import SpeedUp, speed_up
@@ -17,8 +17,6 @@ _WHOLE = Style(BLACK, "whole run")
 
 def draw_speed_up(speed: SpeedUp, *paths: Path | None, title: str = "", paper: Paper | None = None) -> None:
     """Draw it to files of `drawing.ENDINGS`. Raises InputError if one cannot be written."""
-    import matplotlib as mpl  # slow to import
-
     paper = paper or Paper(WIDTH_INCHES)
     steps: dict[str, tuple[int, ...]] = {}
     for name, cycles in speed.steps.items():
@@ -35,8 +33,7 @@ def draw_speed_up(speed: SpeedUp, *paths: Path | None, title: str = "", paper: P
     left = (paper.inches("888") + paper.line_inches + 0.14) / paper.width_inches
     ideal = [count / speed.cores[0] for count in speed.cores]
     paper.check_room(left * paper.width_inches)
-    with mpl.rc_context(paper.rc):
-        figure = empty_figure(paper.width_inches, height)
+    with framed(paper, height, paths, title, legend) as figure:
         axes = figure.add_axes((left, bottom_inches / height, 0.96 - left, chart_inches / height))
         axes.plot(speed.cores, ideal, color="black", linewidth=0.8, linestyle=":")
         lines = [(STEP_STYLES[step], MARKERS[step], 1.0, steps[step]) for step in used]
@@ -57,8 +54,4 @@ def draw_speed_up(speed: SpeedUp, *paths: Path | None, title: str = "", paper: P
         axes.set_ylim(bottom=0)
         axes.set_xlabel("cores", labelpad=1)
         axes.set_ylabel("speed-up", labelpad=1)
-        axes.grid(linewidth=0.3, color="#DDDDDD")
-        axes.set_axisbelow(True)
-        legend.draw(figure, paper)
-        draw_title(figure, title, paper)
-        save_figure(figure, *paths)
+        grid_below(axes)

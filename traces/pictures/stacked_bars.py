@@ -13,9 +13,8 @@ from traces.metrics import OpMetrics
 from traces.pictures.drawing import (
     Legend,
     Paper,
-    draw_title,
-    empty_figure,
-    save_figure,
+    framed,
+    name_rows,
     title_inches,
 )
 from traces.pictures.palette import (
@@ -128,10 +127,9 @@ def layer_rows(ops: Sequence[OpMetrics], most: int = MOST_ROWS) -> list[BarRow]:
 def cause_rows(ops: Sequence[OpMetrics], most: int = MOST_ROWS) -> list[BarRow]:
     """Cycles of the ops by `traces.causes.GROUPS`, the largest first; beyond `most` in one row."""
     added = [{**asdict(op), "stalls": dict(op.stalls), "macs": 0, "kernel": ""} for op in ops]
-    shown, rest = largest(collapsed(added), most)
     whole = sum(op.cycles for op in ops)
     rows = []
-    for total in [*shown, *([rest] if rest is not None else [])]:
+    for total in largest(collapsed(added), most):
         groups = bound_by(total.causes)
         scale = total.cycles / max(sum(groups.values()), 1)
         rows.append(_row(total.name, {name: cycles * scale for name, cycles in groups.items()}, whole))
@@ -151,8 +149,6 @@ def _draw(
     title: str,
     paper: Paper | None,
 ) -> None:
-    import matplotlib as mpl  # slow to import
-
     paper = paper or Paper(WIDTH_INCHES)
     used = [name for name in looks if any(row.parts.get(name) for row in rows)]
     legend = Legend([looks[name] for name in used])
@@ -165,8 +161,7 @@ def _draw(
     text_inches = max((paper.inches(row.text) for row in rows), default=0.0) + 0.06
     paper.check_room(left + text_inches)
     longest = max((sum(row.parts.values()) for row in rows), default=1.0) or 1.0
-    with mpl.rc_context(paper.rc):
-        figure = empty_figure(paper.width_inches, height)
+    with framed(paper, height, paths, title, legend) as figure:
         axes = figure.add_axes(
             (
                 left / paper.width_inches,
@@ -192,14 +187,9 @@ def _draw(
         for number, (end, row) in enumerate(zip(lefts, rows, strict=True)):
             axes.annotate(row.text, (end, number), (3, 0), textcoords="offset points", va="center_baseline")
         axes.set_xlim(0, longest / max(1 - text_inches / width, 0.3))
-        axes.set_yticks(range(len(rows)), [row.name for row in rows])
-        axes.set_ylim(max(len(rows), 3) - 0.5, -0.5)
-        axes.tick_params(axis="y", length=0)
+        name_rows(axes, [row.name for row in rows], 3)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.locator_params(axis="x", nbins=max(int(width / paper.inches(f"{longest:,.0f}") / 1.6), 2))
         axes.set_xlabel("\n".join(axis_lines), labelpad=1)
         axes.grid(axis="x", linewidth=0.4, color="#DDDDDD")
         axes.set_axisbelow(True)
-        legend.draw(figure, paper)
-        draw_title(figure, title, paper)
-        save_figure(figure, *paths)

@@ -15,9 +15,7 @@ from traces.pictures.drawing import (
     POINTS_PER_INCH,
     Legend,
     Paper,
-    draw_title,
-    empty_figure,
-    save_figure,
+    framed,
     title_inches,
 )
 from traces.pictures.op_strip import Span, draw_op_strip, names_inches, op_bands, strip_inches
@@ -115,8 +113,6 @@ def draw_timeline(
 
     The strip has the colours of the steps with `by_step`, else none. `counted` is the unit of time.
     """
-    import matplotlib as mpl  # slow to import
-
     paper = time.paper
     bands = op_bands(spans, time.start_cycles, time.end_cycles, time.points_per_cycle, paper)
     bottom = legend.inches(paper) + 1.85 * _axis_inches(paper)
@@ -126,8 +122,7 @@ def draw_timeline(
     strip_bottom = height
     height += strip_inches(paper) + names_inches(bands, paper) + title_inches(title, paper)
     left, width = time.left_inches / paper.width_inches, time.inches / paper.width_inches
-    with mpl.rc_context(paper.rc):
-        figure = empty_figure(paper.width_inches, height)
+    with framed(paper, height, paths, title, legend) as figure:
         at = bottom
         for number, (panel, head) in enumerate(reversed(list(zip(panels, heads, strict=True)))):
             axes = figure.add_axes((left, at / height, width, panel.inches / height))
@@ -144,9 +139,6 @@ def draw_timeline(
         strip = figure.add_axes((left, strip_bottom / height, width, strip_inches(paper) / height))
         strip.set_xlim(time.start_cycles, time.end_cycles)
         draw_op_strip(strip, bands, paper, by_step=by_step)
-        legend.draw(figure, paper)
-        draw_title(figure, title, paper)
-        save_figure(figure, *paths)
 
 
 def _axis_inches(paper: Paper) -> float:

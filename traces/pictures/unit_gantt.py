@@ -11,7 +11,7 @@ from configs.errors import InputError
 from traces.causes import BUSY
 from traces.events import COMPUTE, STALLS, Slice
 from traces.pictures.bars import Bar, to_columns
-from traces.pictures.drawing import Legend, Paper
+from traces.pictures.drawing import Legend, Paper, name_rows
 from traces.pictures.palette import BLUE, GREEN, ORANGE, PURPLE, Style, mixed_colour, style
 from traces.pictures.timeline import Panel, TimeAxis, draw_timeline
 from traces.recorder import sorted_slices
@@ -46,9 +46,9 @@ def draw_unit_gantt(
     """
     if makespan_cycles < 1:
         raise InputError("a chart needs a cycle at least")
-    found = unit_rows(slices)
-    time = TimeAxis.beside(found, (0, makespan_cycles), clock_hz, paper or Paper())
-    rows = {label: to_columns(bars, 0, makespan_cycles, time.columns) for label, bars in found.items()}
+    bars_of = unit_rows(slices)
+    time = TimeAxis.beside(bars_of, (0, makespan_cycles), clock_hz, paper or Paper())
+    rows = {label: to_columns(bars, 0, makespan_cycles, time.columns) for label, bars in bars_of.items()}
     names = {name for row in rows.values() for bar in row for name, _ in bar.parts}
     legend = Legend([LOOKS[word] for word in LOOKS if word in names], "(what meets within a pixel is mixed)")
     begins = [0, *(end for _, end in layers)]
@@ -87,9 +87,7 @@ def _draw_rows(chart: Any, rows: Mapping[str, Sequence[Bar]]) -> None:
     chart.add_collection(
         PolyCollection(boxes, facecolors=colours, edgecolor="none", linewidth=0.0, antialiased=False)
     )
-    chart.set_ylim(max(len(rows), 2) - 0.5, -0.5)
-    chart.set_yticks(range(len(rows)), list(rows))
-    chart.tick_params(axis="y", length=0)
+    name_rows(chart, list(rows), 2)
     chart.spines["left"].set_visible(False)
 
 

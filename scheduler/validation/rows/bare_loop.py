@@ -23,7 +23,8 @@ from arch.spec.isa import CoreWork, Node, TeamWork
 from arch.spec.program import Action, Compute, DmaStart, DmaWait
 from arch.spec.timing import SocTiming
 from configs.errors import ConfigError
-from configs.suggest import suggestion
+from configs.suggest import check_known
+from scheduler.validation.rows.machines import with_part
 from scheduler.validation.rows.measured_code import (
     BARE_PUSH_CYCLES,
     BARE_PUSH_NEXT_CYCLES,
@@ -99,12 +100,7 @@ def code(*names: str) -> CoreWork:
     """Parts one after the other. Raises ConfigError for a part the listing does not have."""
     by_name = parts()
     for name in names:
-        if name not in by_name:
-            raise ConfigError(
-                f"no part '{name}'",
-                where=f"configs/listings/{LISTING}",
-                cure=suggestion(name, tuple(by_name)),
-            )
+        check_known(name, by_name, f"no part '{name}'", f"configs/listings/{LISTING}", error=ConfigError)
     return CoreWork(tuple(node for name in names for node in by_name[name].body))
 
 
@@ -142,8 +138,9 @@ def bare_driver(timing: SocTiming) -> SocTiming:
     unit = timing.event_unit
     command_cycles = code_cycles(timing, "command")
     woken_cycles = code_cycles(timing, "woken") + int(parts()["woken"].jumps_cycles)
-    dma = dataclasses.replace(
-        timing.dma,
+    return with_part(
+        timing,
+        "dma",
         program_1d_cycles=command_cycles,
         program_next_cycles=command_cycles,
         transfer_code_1d_cycles=0,
@@ -153,7 +150,6 @@ def bare_driver(timing: SocTiming) -> SocTiming:
         wait_sleep_min_cycles=code_cycles(timing, "look", "sleep") + unit.event_load_cycles + woken_cycles,
         wait_wake_cycles=unit.event_wake_cycles + woken_cycles,
     )
-    return dataclasses.replace(timing, dma=dma)
 
 
 def bare_loop(

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TextIO, cast
 
 from arch.spec.soc_config import MAX_CORES
+from configs.dtypes import DTYPES
 from configs.errors import ConfigError, InputError
 from configs.limits import CSV_BYTES_PER_BYTE, check_file_size, check_text_size
-from configs.suggest import suggestion
+from configs.suggest import check_known
 
 LONGEST_LINE = 1 << 20
 """Characters of a row."""
@@ -49,6 +50,14 @@ MACHINE_COLUMNS = (
     Column("fpus"),
 )
 """Columns that say which machine a case was measured on."""
+
+KERNEL_COLUMNS = (
+    *MACHINE_COLUMNS,
+    Column("codegen"),
+    Column("kernel"),
+    Column("dtype", choices=tuple(dtype.word for dtype in DTYPES)),
+)
+"""Those and the columns that say which matmul was measured."""
 
 CORES = Column("cores", 1, most=MAX_CORES)
 
@@ -225,12 +234,9 @@ def _check_header(
                 f"column '{name}' is missing", where=where, cure=f"the file has {', '.join(header) or 'none'}"
             )
     for item in selections:
-        if item.column not in header:
-            raise InputError(
-                f"no column '{item.column}' in {where.rpartition(':')[0]}",
-                where="--where",
-                cure=suggestion(item.column, tuple(header)),
-            )
+        check_known(
+            item.column, header, f"no column '{item.column}' in {where.rpartition(':')[0]}", "--where"
+        )
 
 
 def _value(cells: Mapping[str, str], column: Column, where: str, name: str) -> str | int | None:

@@ -15,7 +15,7 @@ from scheduler.validation.rows.machines import (
     machine_of,
     program_cycles,
     transfer_cycles,
-    with_dma,
+    with_part,
 )
 from scheduler.validation.rows.measured_code import BARE_LEAVE_CYCLES, measured_on_rtl, registers_only
 from scheduler.validation.rows.prediction import Prediction
@@ -100,7 +100,7 @@ def predict(case: Case) -> Prediction:
     if measured_on_rtl(case):
         total_cycles = program_cycles(registers_only(timing), case.id, alone) + BARE_LEAVE_CYCLES
     else:
-        bare = with_dma(timing, program_1d_cycles=timing.dma.program_next_cycles)
+        bare = with_part(timing, "dma", program_1d_cycles=timing.dma.program_next_cycles)
         total_cycles = program_cycles(bare, case.id, alone)
     if cores:
         loads, window = _loads_of(case), SCATTERED if measured_on_rtl(case) else None

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from arch.blocks.master import programming_cycles
@@ -13,7 +11,7 @@ from arch.spec.isa import CoreWork, Instruction, Op, TeamWork
 from arch.spec.program import Action, Command, DmaStart, DmaWait, Place, Program, TeamTransfer
 from arch.spec.timing import SocTiming
 from scheduler.validation.rows.cases import CORES, CYCLES, MACHINE_COLUMNS, MOST_REPEATED, Case, Column
-from scheduler.validation.rows.machines import cost_model_of, machine_of, program_cycles, with_dma
+from scheduler.validation.rows.machines import cost_model_of, machine_of, program_cycles, with_part
 from scheduler.validation.rows.measured_code import (
     BARE_LEAVE_CYCLES,
     bare_calls,
@@ -116,11 +114,11 @@ def _transfers(case: Case, test: str) -> int:  # noqa: PLR0911 - one return a ki
     if measured_on_rtl(case):
         return _bare(case, timing, commands)
     if test in ("bidir_simultaneous", "sdk_pi_cl_dma_cmd"):
-        timing = with_dma(timing, program_1d_cycles=timing.dma.program_next_cycles)
+        timing = with_part(timing, "dma", program_1d_cycles=timing.dma.program_next_cycles)
         return program_cycles(timing, case.id, _series([], commands, waits=1))
     if case.number("line_bytes"):
         # A 2D command of one line is still pushed as a 2D command.
-        timing = with_dma(timing, program_1d_cycles=timing.dma.program_2d_cycles)
+        timing = with_part(timing, "dma", program_1d_cycles=timing.dma.program_2d_cycles)
     if len(commands) == 1:
         return program_cycles(timing, case.id, _series([], commands))
     push_cycles, wait_cycles = lone_call(timing)
@@ -134,10 +132,10 @@ def _bare(case: Case, timing: SocTiming, commands: list[Command]) -> int:
     timing = registers_only(timing)
     around_cycles = BARE_LEAVE_CYCLES
     if case.number("line_bytes"):
-        timing = with_dma(timing, program_1d_cycles=timing.dma.program_2d_cycles)
+        timing = with_part(timing, "dma", program_1d_cycles=timing.dma.program_2d_cycles)
     elif len(commands) > 1:
         around_cycles -= timing.dma.program_next_cycles - timing.dma.program_1d_cycles
-        timing = with_dma(timing, program_1d_cycles=timing.dma.program_next_cycles)
+        timing = with_part(timing, "dma", program_1d_cycles=timing.dma.program_next_cycles)
     return program_cycles(timing, case.id, _series([], commands)) + around_cycles
 
 
@@ -156,17 +154,16 @@ def _by_the_team(timing: SocTiming, name: str, commands: list[Command]) -> int:
 
     The cores of the measured program begin together behind a barrier, without a fork.
     """
-    unit = timing.event_unit
-    together = dataclasses.replace(
-        unit,
+    together = with_part(
+        timing,
+        "event_unit",
         fork_push_cycles=0,
         fork_master_cycles=0,
         fork_worker_cycles=0,
         barrier_wake_cycles=0,
         join_cycles=0,
     )
-    timing = dataclasses.replace(timing, event_unit=together)
-    return program_cycles(timing, name, [TeamTransfer(0, commands=tuple((item,) for item in commands))])
+    return program_cycles(together, name, [TeamTransfer(0, commands=tuple((item,) for item in commands))])
 
 
 def _arrives(timing: SocTiming, name: str, commands: list[Command]) -> bool:
@@ -207,8 +204,8 @@ transfers end when those of 1d do. Those rows are no test of it.
 
 def _polled(timing: SocTiming, name: str, commands: list[Command], *, bare: bool) -> int:
     """The end of the transfer as a core notices that looks at the status again and again."""
-    at_once = with_dma(
-        timing, wait_check_cycles=0, wait_done_cycles=0, wait_sleep_min_cycles=0, wait_wake_cycles=0
+    at_once = with_part(
+        timing, "dma", wait_check_cycles=0, wait_done_cycles=0, wait_sleep_min_cycles=0, wait_wake_cycles=0
     )
     exit_cycles = BARE_POLL_EXIT_CYCLES if bare else POLL_PERIOD_CYCLES
     over_cycles = program_cycles(at_once, name, _series([], commands))

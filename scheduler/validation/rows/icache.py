@@ -40,7 +40,7 @@ def _machine(rtl: bool) -> SocTiming:
     return load_soc(RTL_MACHINE, "rtl") if rtl else load_soc("pulp-open", "gvsoc")
 
 
-def predict_cold(case: Case, *, rtl: bool = False) -> Prediction:
+def predict_cold(case: Case, *, rtl: bool) -> Prediction:
     """The first call of a program from empty caches, but for fork and join, which the row has not.
 
     `rtl`: the row was measured on RTL.
@@ -53,7 +53,7 @@ def predict_cold(case: Case, *, rtl: bool = False) -> Prediction:
     return Prediction(cost_model.price(team).cycles + max(waits.values(), default=0))
 
 
-def predict_warm(case: Case, *, rtl: bool = False) -> Prediction:
+def predict_warm(case: Case, *, rtl: bool) -> Prediction:
     """The fourth pass, line by line through both caches, their replacement register in any state."""
     lines = _bounded(case, "code_bytes") // _machine(rtl).icache.line_bytes
     return Prediction(_bounded(case, "n_nops") + _fourth_pass_stall_cycles(lines, rtl))

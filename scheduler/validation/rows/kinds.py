@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from configs.errors import ConfigError, InputError
-from configs.suggest import suggestion
+from configs.errors import ConfigError
+from configs.suggest import check_known
 from scheduler.validation.rows import (
     contention,
     dma,
@@ -84,12 +84,7 @@ class Kind:
             )
         names = tuple(measure.name for measure in self.measures)
         for value in (value for item in measures for value in item.values):
-            if value not in names:
-                raise InputError(
-                    f"KIND {self.name} has no measure '{value}'",
-                    where="--where",
-                    cure=suggestion(value, names),
-                )
+            check_known(value, names, f"KIND {self.name} has no measure '{value}'", "--where")
         chosen = [name for name in names if all(name in item.values for item in measures)]
         return tuple(
             dataclasses.replace(row, id=f"{row.id}:{name}", cells={**row.cells, MEASURE: name})
@@ -137,25 +132,18 @@ KINDS = {
             (MEASURE, "dir", "traffic"),
             ("dir", "bytes", "traffic", "n_traffic_cores", "bank_conflicts"),
         ),
-        Kind(
-            "icache",
-            icache.COLUMNS,
-            (
-                Measure(icache.predict_cold, "cold_iter0_max", "cold"),
-                Measure(icache.predict_warm, "iter3_max", "warm"),
-            ),
-            (MEASURE, "cores"),
-            ("cores", "n_nops"),
-        ),
-        Kind(
-            "icache-rtl",
-            icache.COLUMNS,
-            (
-                Measure(partial(icache.predict_cold, rtl=True), "cold_iter0_max", "cold"),
-                Measure(partial(icache.predict_warm, rtl=True), "iter3_max", "warm"),
-            ),
-            (MEASURE, "cores"),
-            ("cores", "n_nops"),
+        *(
+            Kind(
+                name,
+                icache.COLUMNS,
+                (
+                    Measure(partial(icache.predict_cold, rtl=rtl), "cold_iter0_max", "cold"),
+                    Measure(partial(icache.predict_warm, rtl=rtl), "iter3_max", "warm"),
+                ),
+                (MEASURE, "cores"),
+                ("cores", "n_nops"),
+            )
+            for name, rtl in (("icache", False), ("icache-rtl", True))
         ),
         Kind(
             "micro",
@@ -171,8 +159,5 @@ KINDS = {
 
 def kind_named(name: str) -> Kind:
     """The KIND of that name. Raises InputError."""
-    if name not in KINDS:
-        raise InputError(
-            f"unknown kind of cases '{name}'", where="validate", cure=suggestion(name, tuple(KINDS))
-        )
+    check_known(name, KINDS, f"unknown kind of cases '{name}'", "validate")
     return KINDS[name]

@@ -81,17 +81,14 @@ def _machine(
     timing = with_values(timing, {"fpu": mapping or fpus})
     if latency_cycles:
         divsqrts = timing.fpu.divsqrt_count if mapping == "private" else 1
-        fpu = dataclasses.replace(timing.fpu, latency_cycles=latency_cycles, divsqrt_count=divsqrts)
-        timing = dataclasses.replace(timing, fpu=fpu)
-    l1, l2 = timing.l1, timing.l2
-    l1 = dataclasses.replace(l1, size_bytes=max(l1.size_bytes, l1_bytes))
-    l2 = dataclasses.replace(l2, size_bytes=max(l2.size_bytes, l2_bytes))
-    return dataclasses.replace(timing, l1=l1, l2=l2)
+        timing = with_part(timing, "fpu", latency_cycles=latency_cycles, divsqrt_count=divsqrts)
+    timing = with_part(timing, "l1", size_bytes=max(timing.l1.size_bytes, l1_bytes))
+    return with_part(timing, "l2", size_bytes=max(timing.l2.size_bytes, l2_bytes))
 
 
-def with_dma(timing: SocTiming, **changes: Any) -> SocTiming:
-    """The machine with some parameters of its DMA changed."""
-    return dataclasses.replace(timing, dma=dataclasses.replace(timing.dma, **changes))
+def with_part(timing: SocTiming, part: str, **changes: Any) -> SocTiming:
+    """The machine with some parameters of a part changed, e.g. of its ``dma``."""
+    return dataclasses.replace(timing, **{part: dataclasses.replace(getattr(timing, part), **changes)})
 
 
 @cache
@@ -145,10 +142,10 @@ _WATCH: ContextVar[list[Watched] | None] = ContextVar("watch", default=None)
 @contextmanager
 def watched() -> Iterator[list[Watched]]:
     """Collects every program whose cycles are asked for meanwhile."""
-    found: list[Watched] = []
-    token = _WATCH.set(found)
+    programs: list[Watched] = []
+    token = _WATCH.set(programs)
     try:
-        yield found
+        yield programs
     finally:
         _WATCH.reset(token)
 

@@ -14,6 +14,7 @@ from arch.spec.isa import CoreWork, Instruction, Loop, Op, TeamWork
 from arch.spec.program import Action, Compute
 from arch.spec.timing import SocTiming
 from scheduler.validation.rows.cases import Case
+from scheduler.validation.rows.machines import with_part
 from trainlib.kernels.team import team_work
 
 FORK_WRAPPER_CYCLES = 14
@@ -43,15 +44,13 @@ def gap_bytes(codegen: str) -> int:
 
 def without_wrapper(timing: SocTiming) -> SocTiming:
     """The machine where a fork is not called through a wrapper."""
-    unit = timing.event_unit
-    join_cycles = max(0, unit.join_cycles - FORK_WRAPPER_CYCLES)
-    return dataclasses.replace(timing, event_unit=dataclasses.replace(unit, join_cycles=join_cycles))
+    join_cycles = max(0, timing.event_unit.join_cycles - FORK_WRAPPER_CYCLES)
+    return with_part(timing, "event_unit", join_cycles=join_cycles)
 
 
 def code_at_hand(timing: SocTiming) -> SocTiming:
     """The machine whose private caches hold all code: nothing between two calls puts any of it out."""
-    icache = dataclasses.replace(timing.icache, private_bytes=1 << 16, between_calls_lines=0, call_lines=0)
-    return dataclasses.replace(timing, icache=icache)
+    return with_part(timing, "icache", private_bytes=1 << 16, between_calls_lines=0, call_lines=0)
 
 
 def with_layer_calls(kernels: Sequence[Compute], codegen: str) -> list[Compute]:
@@ -85,8 +84,9 @@ def bare_calls(timing: SocTiming) -> SocTiming:
     are shorter by the part of them that a lone wait pays once, see `lone_call`.
     """
     once_cycles = timing.dma.wait_done_cycles - FURTHER_WAIT_CYCLES
-    dma = dataclasses.replace(
-        timing.dma,
+    return with_part(
+        timing,
+        "dma",
         program_1d_cycles=timing.dma.program_next_cycles,
         transfer_code_1d_cycles=0,
         transfer_code_2d_cycles=0,
@@ -94,7 +94,6 @@ def bare_calls(timing: SocTiming) -> SocTiming:
         wait_sleep_min_cycles=max(0, timing.dma.wait_sleep_min_cycles - once_cycles),
         wait_wake_cycles=max(0, timing.dma.wait_wake_cycles - once_cycles),
     )
-    return dataclasses.replace(timing, dma=dma)
 
 
 BARE_PUSH_CYCLES = 4
@@ -118,8 +117,9 @@ def registers_only(timing: SocTiming) -> SocTiming:
 
     A core that slept comes back as far as the status read; what follows is `BARE_LEAVE_CYCLES`, once.
     """
-    dma = dataclasses.replace(
-        timing.dma,
+    return with_part(
+        timing,
+        "dma",
         program_1d_cycles=BARE_PUSH_CYCLES,
         program_2d_cycles=BARE_PUSH_2D_CYCLES,
         program_next_cycles=BARE_PUSH_NEXT_CYCLES,
@@ -130,7 +130,6 @@ def registers_only(timing: SocTiming) -> SocTiming:
         wait_sleep_min_cycles=0,
         wait_wake_cycles=max(0, timing.dma.wait_wake_cycles - BARE_LEAVE_CYCLES),
     )
-    return dataclasses.replace(timing, dma=dma)
 
 
 def measured_on_rtl(case: Case) -> bool:
@@ -169,11 +168,9 @@ def dma_patch_cycles(timing: SocTiming, active_cores: int) -> int:
 def all_as_boxes(timing: SocTiming) -> SocTiming:
     """The machine for a program that moves every operand as a box, also one whose rows touch."""
     dma = timing.dma
-    return dataclasses.replace(
+    return with_part(
         timing,
-        dma=dataclasses.replace(
-            dma,
-            program_1d_cycles=dma.program_2d_cycles,
-            transfer_code_1d_cycles=dma.transfer_code_2d_cycles,
-        ),
+        "dma",
+        program_1d_cycles=dma.program_2d_cycles,
+        transfer_code_1d_cycles=dma.transfer_code_2d_cycles,
     )

@@ -22,7 +22,7 @@ from arch.spec.timing import IcacheTiming, SocTiming
 from scheduler.validation.rows import micro_sync
 from scheduler.validation.rows.cases import CORES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.rows.icache import SEEDS
-from scheduler.validation.rows.machines import machine_of
+from scheduler.validation.rows.machines import machine_of, with_part
 from scheduler.validation.rows.measured_code import code_at_hand
 from scheduler.validation.rows.prediction import Prediction
 
@@ -314,10 +314,8 @@ def _refill_cycles(icache: IcacheTiming, lines: int, calls: int) -> int:
 @cache
 def _cost_model(timing: SocTiming) -> TeamCostModel:
     """All cores start together, and code is warm; what a call waits for code is added after."""
-    unit = dataclasses.replace(
-        timing.event_unit, fork_master_cycles=0, fork_push_cycles=0, fork_worker_cycles=0
-    )
-    return TeamCostModel(dataclasses.replace(code_at_hand(timing), event_unit=unit))
+    forked = {"fork_master_cycles": 0, "fork_push_cycles": 0, "fork_worker_cycles": 0}
+    return TeamCostModel(with_part(code_at_hand(timing), "event_unit", **forked))
 
 
 @cache

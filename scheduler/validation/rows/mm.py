@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from arch.spec.isa import TeamWork
-from configs.dtypes import DTYPES
-from scheduler.validation.rows.cases import CORES, CYCLES, MACHINE_COLUMNS, Case, Column
+from scheduler.validation.rows.cases import CORES, CYCLES, KERNEL_COLUMNS, Case, Column
 from scheduler.validation.rows.layer_steps import layer_graph
 from scheduler.validation.rows.measured_code import measured_on_rtl, without_wrapper
 from scheduler.validation.rows.prediction import Prediction
@@ -13,10 +12,7 @@ from scheduler.validation.rows.programs import as_it_is, kernels_of, options_of,
 from trainlib.ir.graph import TrainingGraph
 
 COLUMNS = (
-    *MACHINE_COLUMNS,
-    Column("codegen"),
-    Column("kernel"),
-    Column("dtype", choices=tuple(dtype.word for dtype in DTYPES)),
+    *KERNEL_COLUMNS,
     Column("n", 1),
     Column("k", 1),
     Column("m", 1),

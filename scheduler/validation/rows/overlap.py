@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from arch.spec.program import Action, Command, Compute, DmaStart, DmaWait
 from arch.spec.timing import SocTiming
-from configs.dtypes import DTYPES
-from scheduler.validation.rows.cases import CORES, CYCLES, MACHINE_COLUMNS, Case, Column
+from scheduler.validation.rows.cases import CORES, CYCLES, KERNEL_COLUMNS, Case, Column
 from scheduler.validation.rows.machines import machine_of, program_cycles
 from scheduler.validation.rows.measured_code import (
     BARE_LEAVE_CYCLES,
@@ -19,10 +18,7 @@ from scheduler.validation.rows.mm import matmul_team
 from scheduler.validation.rows.prediction import Prediction
 
 COLUMNS = (
-    *MACHINE_COLUMNS,
-    Column("codegen"),
-    Column("kernel"),
-    Column("dtype", choices=tuple(dtype.word for dtype in DTYPES)),
+    *KERNEL_COLUMNS,
     Column("n", 1),
     Column("k", 1),
     Column("m", 1),

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from arch.spec.program import Program
 from arch.spec.timing import SocTiming
-from configs.dtypes import DTYPES
 from scheduler.options import parse_buffering
 from scheduler.validation.rows.bare_loop import NONE, bare_driver, bare_loop
-from scheduler.validation.rows.cases import BUILD, CORES, CYCLES, MACHINE_COLUMNS, MOST_REPEATED, Case, Column
+from scheduler.validation.rows.cases import BUILD, CORES, CYCLES, KERNEL_COLUMNS, MOST_REPEATED, Case, Column
 from scheduler.validation.rows.layer_steps import update_graph
 from scheduler.validation.rows.machines import program_cycles
 from scheduler.validation.rows.measured_code import bare_calls
@@ -17,10 +16,7 @@ from scheduler.validation.rows.prediction import Prediction
 from scheduler.validation.rows.programs import options_of, program_of
 
 COLUMNS = (
-    *MACHINE_COLUMNS,
-    Column("codegen"),
-    Column("kernel"),
-    Column("dtype", choices=tuple(dtype.word for dtype in DTYPES)),
+    *KERNEL_COLUMNS,
     Column("n", 1),
     Column("k", 0),
     Column("m", 0),

@@ -29,6 +29,7 @@ from shared.soc_fixture import (
     read,
     run,
     soc_timing,
+    transfer_cycles,
     write,
 )
 from traces.events import TRANSFER
@@ -90,13 +91,6 @@ MEASURED_2D = [
     (False, 324, 36, 74),
     (False, 2916, 108, 425),
 ]
-
-
-def transfer_cycles(command: Command, timing=None) -> int:
-    script = Script()
-    script.wait(script.start(command))
-    _, tracer, _ = run(script.program(), timing=timing)
-    return max(end for _, end, kind in tracer.track("soc.cluster.core0") if kind == "dma_wait") - OFFLOAD
 
 
 @pytest.mark.smoke

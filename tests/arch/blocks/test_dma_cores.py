@@ -23,22 +23,13 @@ from shared.soc_fixture import (
     WAKE,
     WORKER,
     FixedCostModel,
-    Script,
     read,
     run,
     soc_timing,
+    transfer_cycles,
     write,
 )
 from shared.tiers import examples
-
-
-def transfer_cycles(command: Command, timing=None) -> int:  # type: ignore[no-untyped-def]
-    """From the first command word to the end of the wait, on the master alone."""
-    script = Script()
-    script.wait(script.start(command))
-    _, tracer, _ = run(script.program(), timing=timing)
-    return max(end for _, end, kind in tracer.track("soc.cluster.core0") if kind == "dma_wait") - OFFLOAD
-
 
 # Rows of dma.csv, test multi_core_1_each, no bank conflicts: every core programs a transfer and waits for it.
 # (to L1?, bytes, cores, cycles)

@@ -10,7 +10,7 @@ from arch.blocks.soc import Soc
 from arch.spec.program import Action, Command, DmaStart, DmaWait, Program
 from arch.spec.soc_config import load_soc
 from arch.spec.timing import SocTiming
-from scheduler.validation.rows.machines import cost_model_of, with_dma
+from scheduler.validation.rows.machines import cost_model_of, with_part
 from scheduler.validation.rows.measured_code import BARE_PUSH_CYCLES, BARE_PUSH_NEXT_CYCLES, registers_only
 from traces.events import Work
 from traces.recorder import Recorder
@@ -84,7 +84,7 @@ def test_a_push_waits_while_one_command_is_cut_and_another_waits(
     first: bool, second: bool, size: int, count: int, cycles: int
 ) -> None:
     commands = [Command((first, second)[n % 2], n * size, "l2", n * size, size) for n in range(count)]
-    in_a_loop = with_dma(RTL, program_1d_cycles=BARE_PUSH_NEXT_CYCLES)
+    in_a_loop = with_part(RTL, "dma", program_1d_cycles=BARE_PUSH_NEXT_CYCLES)
     pushed, _ = pushed_and_ended(in_a_loop, commands)
     saved = BARE_PUSH_NEXT_CYCLES - BARE_PUSH_CYCLES
     assert pushed - saved == pytest.approx(cycles, abs=8)

@@ -14,7 +14,7 @@ import pulptrain as pt
 from pulptrain.__main__ import run
 from pulptrain.commands.plot import parse_paper
 from pulptrain.running import pictures
-from shared.printed import printed
+from shared.printed import printed, refused
 from shared.tuner_case import SMALL_MODEL
 from traces.files.result_folder import SUMMARY_NAME, write_json
 from traces.metrics import measure
@@ -149,9 +149,7 @@ def test_what_cannot_be_drawn_is_refused_with_a_cure(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(runs)
-    assert run(["plot", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert "Traceback" not in error
+    error = refused(capsys, "plot", *arguments)
     assert re.search(message, error, re.DOTALL), error
 
 
@@ -161,11 +159,9 @@ def test_a_run_without_a_trace_or_with_an_empty_one_is_no_defect(
     trace = copy / "trace.csv"
     trace.write_text(trace.read_text().splitlines()[0] + "\n")
     for what in ("gantt", "breakdown", "causes", "bandwidth"):
-        assert run(["plot", str(copy), "--what", what, "-q"]) == 2
-        assert "no slice" in capsys.readouterr().err
+        assert "no slice" in refused(capsys, "plot", str(copy), "--what", what, "-q")
     trace.unlink()
-    assert run(["plot", str(copy), "-q"]) == 2
-    assert "no trace table" in capsys.readouterr().err
+    assert "no trace table" in refused(capsys, "plot", str(copy), "-q")
 
 
 @pytest.mark.parametrize("roofs", [None, {}, {"mac_per_cycle": -1}, "high"])
@@ -176,8 +172,9 @@ def test_a_summary_without_roofs_has_no_roofline(
     summary = json.loads(path.read_text())
     summary["roofs"] = roofs
     path.write_text(json.dumps({key: value for key, value in summary.items() if value is not None}))
-    assert run(["plot", str(copy), "--what", "roofline", "-q"]) == 2
-    assert "run `pulptrain run MODEL --out DIR` again" in capsys.readouterr().err
+    assert "run `pulptrain run MODEL --out DIR` again" in refused(
+        capsys, "plot", str(copy), "--what", "roofline", "-q"
+    )
 
 
 def test_the_help_names_every_picture(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from pulptrain.__main__ import run
 from pulptrain.given.settings import Settings
 from pulptrain.running.primitive_run import run_primitive
 from shared.kept_plans import run_model
-from shared.printed import printed
+from shared.printed import printed, refused
 from trainlib.primitives.definition import DrawnInput
 
 CONV = {"out_channels": 16, "kernel": 3}
@@ -79,8 +78,7 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_bad_requests_say_what_to_change(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["primitive", *arguments]) == 2
-    assert message in capsys.readouterr().err
+    assert message in refused(capsys, "primitive", *arguments)
 
 
 def test_a_step_made_of_several_is_run_as_a_whole_or_one_of_them_alone() -> None:

@@ -14,7 +14,7 @@ from pulptrain.given.settings import Settings
 from pulptrain.predicting.evidence import Evidence
 from pulptrain.predicting.transfers import Engine, transfer_cycles
 from shared.kept_plans import prepare
-from shared.printed import printed
+from shared.printed import printed, refused
 from traces.critical.retiming import durations
 from traces.files.result_folder import SUMMARY_NAME, write_json
 from traces.files.tables import write_table
@@ -57,12 +57,9 @@ def test_a_folder_without_its_trace_and_one_whose_trace_was_cut_are_refused(
             table.write_text("".join(lines[: len(lines) // 2]))
         else:
             table.unlink()
-    capsys.readouterr()
-    assert run(["why", str(copy), "--critical"]) == 2
-    assert "try: " in capsys.readouterr().err
+    assert "try: " in refused(capsys, "why", str(copy), "--critical")
     (copy / "trace.csv").unlink(missing_ok=True)
-    assert run(["why", str(copy), "--critical"]) == 2
-    assert "no trace table here" in capsys.readouterr().err
+    assert "no trace table here" in refused(capsys, "why", str(copy), "--critical")
 
 
 def test_predictions_are_near_what_is_simulated(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,8 +101,7 @@ def test_more_l1_is_the_run_with_so_much_more() -> None:
 
 @pytest.mark.parametrize("size", ["0", "-4KiB", "much"])
 def test_l1_grows_by_a_size(size: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["what-if", MODEL, "--more-l1", size]) == 2
-    assert "--more-l1" in capsys.readouterr().err
+    assert "--more-l1" in refused(capsys, "what-if", MODEL, "--more-l1", size)
 
 
 def test_transfers_on_the_same_engine_take_what_they_took() -> None:
