@@ -223,7 +223,8 @@ def test_list_socs_for_machines(profile: str, capsys: pytest.CaptureFixture[str]
         )
 
 
-def test_list_socs_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_socs_for_people(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)  # pytest sets it for its workers
     assert run(["list", "socs"]) == 0
     header, *lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == list(NAMES)
