@@ -57,7 +57,8 @@ def _late_barrier() -> Sequence[Replacement]:
     def wrong(self: Barrier, env: Any, size: int, wake_cycles: int) -> None:
         right(self, env, size, wake_cycles + 1)
 
-    return [(Barrier, "__init__", wrong)]
+    of_kernels = _forks(barrier_wake_cycles=lambda timing: timing.event_unit.barrier_wake_cycles + 1)
+    return [(Barrier, "__init__", wrong), *of_kernels]
 
 
 @_defect("arch/blocks/event_unit.py", "freeing a mutex takes no cycle")

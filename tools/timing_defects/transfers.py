@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from arch.blocks import dma, dma_driver, l2
+from arch.blocks import dma_channel, dma_driver, l2
 from arch.blocks.bursts import BurstRules
 from arch.blocks.dma import Dma, DmaChannel
 from arch.blocks.dma_driver import DmaDriver
@@ -74,12 +74,12 @@ def _first_beat() -> Sequence[Replacement]:
 
 @_defect("arch/blocks/bursts.py", "the lines of a 2D command are one burst after another")
 def _lines_joined() -> Sequence[Replacement]:
-    right = dma.bursts_of
+    right = dma_channel.bursts_of
 
     def wrong(command: Command, rules: BurstRules) -> Any:
         return right(replace(command, line_bytes=command.size_bytes, lines=1, stride_bytes=0), rules)
 
-    return [(dma, "bursts_of", wrong)]
+    return [(dma_channel, "bursts_of", wrong)]
 
 
 @_defect("arch/blocks/l2.py", "the latency of L2 counts twice")
@@ -103,7 +103,7 @@ def _half_duplex() -> Sequence[Replacement]:
     return [(l2.ExternalMemory, "occupy", wrong)]
 
 
-@_defect("arch/blocks/dma.py", "the latency of a command counts twice")
+@_defect("arch/blocks/dma_channel.py", "the latency of a command counts twice")
 def _double_command_latency() -> Sequence[Replacement]:
     right = DmaChannel.__init__
 
@@ -114,9 +114,12 @@ def _double_command_latency() -> Sequence[Replacement]:
     return [(DmaChannel, "__init__", wrong)]
 
 
-@_defect("arch/blocks/dma.py", "the global queue holds one command")
+@_defect("arch/blocks/dma_channel.py", "the global queue holds one command")
 def _short_queue() -> Sequence[Replacement]:
-    return [(DmaChannel, "has_room", property(lambda self: not self.queue))]
+    return [
+        (DmaChannel, "has_room", property(lambda self: not self.queue)),
+        (DmaChannel, "room_at", lambda self, cycles: None),
+    ]
 
 
 @_defect("arch/blocks/dma.py", "the queue of a core holds one command")
@@ -129,7 +132,7 @@ def _short_core_queue() -> Sequence[Replacement]:
     return [(Dma, "__init__", wrong)]
 
 
-@_defect("arch/blocks/dma.py", "kernels do not slow transfers down")
+@_defect("arch/blocks/dma_channel.py", "kernels do not slow transfers down")
 def _no_pace() -> Sequence[Replacement]:
     return [(DmaChannel, "set_pace", lambda self, pace: None)]
 
