@@ -91,33 +91,40 @@ def made_by(kind: type[_T]) -> Callable[[tuple[object, ...]], _T]:
 make_slice = made_by(Slice)
 
 
+WorkerShare = tuple[str, int, int, tuple[tuple[str, int], ...], int]
+"""What `TeamKernel.workers` has of one."""
+
+
 class TeamKernel(NamedTuple):
     """A kernel as the workers of a team saw it, one record: the slices of each are made when they are read.
 
-    A worker waits until the job is pushed, takes it, computes, and waits until the join is released. Of each
-    `workers` has its track, the cycle up to which it is accounted for, start and end of its share, the stalls
-    and the instructions in it.
+    A worker waits until the job is pushed, takes it, computes, and waits until the join is released. Each of
+    `workers` has its track, start and end of its share from the push on, the stalls and the instructions in
+    it; many kernels have the same. `spent_cycles` has for each the cycle up to which it is accounted for.
     """
 
     work: Work
     pushed_cycles: int
     released_cycles: int
-    workers: tuple[tuple[str, int, int, int, tuple[tuple[str, int], ...], int], ...]
+    spent_cycles: tuple[int, ...]
+    workers: tuple[WorkerShare, ...]
 
     def slices(self, of_track: str | None = None) -> Iterator[Slice]:
         """What each worker did, or the one of this track, without what took no time."""
-        work, pushed, released, workers = self
-        for track, spent, start, end, stalls, instructions in workers:
+        work, pushed, released, accounted, workers = self
+        for spent, (track, start, end, stalls, instructions) in zip(accounted, workers, strict=True):
             if of_track is not None and track != of_track:
                 continue
             if pushed > spent:
                 yield make_slice((track, spent, pushed, "idle", NO_WORK, (), 0, 0))
-            if start > pushed:
-                yield make_slice((track, pushed, start, "fork", work, (), 0, 0))
+            if start > 0:
+                yield make_slice((track, pushed, pushed + start, "fork", work, (), 0, 0))
             if end > start:
-                yield make_slice((track, start, end, COMPUTE, work, stalls, 0, instructions))
-            if released > end:
-                yield make_slice((track, end, released, "barrier", work, (), 0, 0))
+                yield make_slice(
+                    (track, pushed + start, pushed + end, COMPUTE, work, stalls, 0, instructions)
+                )
+            if released > pushed + end:
+                yield make_slice((track, pushed + end, released, "barrier", work, (), 0, 0))
 
 
 make_team_kernel = made_by(TeamKernel)

@@ -7,11 +7,15 @@ from collections.abc import Sequence
 
 from arch.blocks.dma import Transfer
 from arch.blocks.dma_driver import DmaDriver
-from arch.blocks.event_unit import EventUnit, TeamJob
+from arch.blocks.event_unit import EventUnit
 from arch.blocks.kernel_run import KernelRun
+from arch.pricing.cost_model import CoreCost
 from arch.spec.program import Command
 from arch.systemc.module import Body, Module, Port, Thread
-from traces.events import COMPUTE, NO_WORK, Tracer, Work, make_slice, make_team_kernel
+from traces.events import COMPUTE, NO_WORK, Tracer, Work, WorkerShare, make_slice, make_team_kernel
+
+DIFFERENT_COSTS = 4096
+"""Costs of kernels whose shares are remembered: tiles are alike."""
 
 
 class Core(Module):
@@ -75,16 +79,35 @@ class Core(Module):
             yield from driver.wait(self, transfer, "of the core itself", work, thread)
 
 
-def account_workers(
-    cores: Sequence[Core],
-    job: TeamJob,
-    run: KernelRun,
-    released_cycles: int,
-    tracer: Tracer | None,
-) -> None:
-    """Account a kernel on its workers: the wait for `job`, their shares, and the wait at the join barrier."""
-    if tracer is not None:
-        workers = tuple([(core.path, core.spent_cycles, *run.share(core.index)) for core in cores])
-        tracer.team(make_team_kernel((job.work, job.pushed_cycles, released_cycles, workers)))
-    for core in cores:
-        core.spent_cycles = released_cycles
+class Workers:
+    """The workers of a team, and the account of its kernels on them."""
+
+    def __init__(self, cores: Sequence[Core]) -> None:
+        self._cores = cores
+        self._alike: dict[int, tuple[Sequence[CoreCost], tuple[WorkerShare, ...]]] = {}
+        """By the identity of costs the shares of kernels that ended at these costs."""
+
+    def account(self, work: Work, pushed_cycles: int, run: KernelRun, released_cycles: int) -> None:
+        """A kernel: the wait for its job, the shares of all, and the wait at the join barrier."""
+        cores = self._cores
+        if cores and (tracer := cores[0].tracer) is not None:
+            spent = tuple([core.spent_cycles for core in cores])
+            shares = self._shares(pushed_cycles, run)
+            tracer.team(make_team_kernel((work, pushed_cycles, released_cycles, spent, shares)))
+        for core in cores:
+            core.spent_cycles = released_cycles
+
+    def _shares(self, pushed_cycles: int, run: KernelRun) -> tuple[WorkerShare, ...]:
+        costs = run.steady_costs
+        alike = self._alike.get(id(costs))
+        if alike is not None and alike[0] is costs:
+            return alike[1]
+        shares = []
+        for core in self._cores:
+            start, end, stalls, instructions = run.share(core.index)
+            shares.append((core.path, start - pushed_cycles, end - pushed_cycles, stalls, instructions))
+        if costs is not None:
+            if len(self._alike) >= DIFFERENT_COSTS:
+                self._alike.clear()
+            self._alike[id(costs)] = costs, tuple(shares)
+        return tuple(shares)

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from arch.blocks.dma import Dma, Transfer, make_order
+from arch.blocks.dma import Dma, Order, Transfer
 from arch.spec.program import Command
 from arch.spec.timing import DmaTiming
 from arch.systemc.module import Body, Call, Thread
-from arch.systemc.transaction import TxnCommand, make_transaction
+from arch.systemc.transaction import Transaction, TxnCommand
 from traces.events import Work
 
 if TYPE_CHECKING:
@@ -27,50 +27,83 @@ class DmaDriver:
         self._dma = dma
         self._timing = timing
 
-    def start(self, core: Core, commands: tuple[Command, ...], work: Work, thread: Thread) -> Call[Transfer]:
-        """Program `commands` under one transfer ID.
+    def start(
+        self,
+        core: Core,
+        commands: tuple[Command, ...],
+        work: Work,
+        thread: Thread,
+        *,
+        code_cycles: int = 0,
+        alone: bool = False,
+    ) -> Call[Transfer]:
+        """Program `commands` under one transfer ID, after `code_cycles` of other code.
 
-        What it blocks while queues or IDs are taken is a wait for the DMA, accounted behind the programming.
+        `alone` says that no other core programs the DMA meanwhile, and that no kernel runs. What it blocks
+        while queues or IDs are taken is a wait for the DMA, accounted behind the programming.
         """
-        dma, env = self._dma, self._dma.env
-        begun = int(env.now)
-        transfer: Transfer = yield from dma.allocate(len(commands), work, thread)
-        if env.now > begun:
-            core.lose("dma_program", begun, work)
-            core.lose("dma_wait", int(env.now), work)
-        last = len(commands) - 1
-        programmed_cycles = int(env.now)
-        for position, command in enumerate(commands):
-            cycles = programming_cycles(command, position, self._timing)
-            programmed_cycles += cycles
-            yield env.timeout(cycles)
-            order = make_order((command, transfer, position == last))
+        dma, env, timing = self._dma, self._dma.env, self._timing
+        transfer = dma.take_id(len(commands), work)
+        begun = env.now + code_cycles
+        if transfer is None:
+            if code_cycles:
+                yield env.timeout(code_cycles)
+            transfer = yield from dma.allocate(len(commands), work, thread)
+            if env.now > begun:
+                core.lose("dma_program", begun, work)
+                core.lose("dma_wait", env.now, work)
+                begun = env.now
+        cycles = [programming_cycles(command, position, timing) for position, command in enumerate(commands)]
+        first, pushed = 0, begun
+        if alone:
+            first, pushed = dma.push_ahead(core.path, commands, transfer, begun, cycles)
+        elif commands:
+            pushed += cycles[0]
+        if pushed > env.now:
+            yield env.timeout(pushed - env.now)
+        for position in range(first, len(commands)):
+            if position > first:
+                yield env.timeout(cycles[position])
+            command = commands[position]
+            order = Order(command, transfer, position == len(commands) - 1)
             address, size_bytes = command.l1_address, command.size_bytes
-            txn = make_transaction((TxnCommand.WRITE, address, size_bytes, core.path, 0, None, order))
+            txn = Transaction(TxnCommand.WRITE, address, size_bytes, core.path, order)
             yield from dma.transport(txn, thread)
-        core.lose("dma_program", programmed_cycles, work)
-        core.lose("dma_wait", int(env.now), work)
+        core.lose("dma_program", begun + sum(cycles), work)
+        core.lose("dma_wait", env.now, work)
         return transfer
 
-    def wait(self, core: Core, transfer: Transfer, what: str, work: Work, thread: Thread) -> Body:
-        """Wait until `transfer` (called `what` in a deadlock) has ended, and free its ID."""
+    def wait(
+        self, core: Core, transfer: Transfer, what: str, work: Work, thread: Thread, *, alone: bool = False
+    ) -> Body:
+        """Wait until `transfer` (called `what` in a deadlock) has ended, and free its ID.
+
+        `alone` is that of `start`: then the end of a command that has begun is the one known now.
+        """
         env, timing = self._dma.env, self._timing
-        begun = int(env.now)
+        begun = env.now
         checks = begun + timing.wait_check_cycles
-        # A transfer that cannot end before the status is read needs no event at that instant.
-        if not transfer.over and transfer.earliest_end_cycles <= checks:
+        # A transfer that cannot end before the status is read needs no event at that instant, and a core that
+        # is alone none at all: nobody sees when it looks.
+        if not alone and not transfer.over and transfer.earliest_end_cycles <= checks:
             yield env.timeout(timing.wait_check_cycles)
-        found_over = transfer.ends_at_cycles is not None and transfer.ends_at_cycles <= checks
-        if not transfer.over:
+        found_over = _is_over_at(transfer, checks)
+        if not transfer.over and (not alone or transfer.certain_end_cycles(begun) is None):
             thread.waits_for = f"the DMA event of transfer {transfer.id} ({what})"
             yield transfer.ended
         resume = begun + timing.wait_done_cycles
-        if not found_over:
-            resume = max(begun + timing.wait_sleep_min_cycles, int(env.now) + timing.wait_wake_cycles)
+        if not (found_over or (alone and _is_over_at(transfer, checks))):
+            ended = max(env.now, transfer.ends_at_cycles or 0)
+            resume = max(begun + timing.wait_sleep_min_cycles, ended + timing.wait_wake_cycles)
         if resume > env.now:
             yield env.timeout(resume - env.now)
         self._dma.free(transfer)
-        core.lose("dma_wait", int(env.now), work)
+        core.lose("dma_wait", env.now, work)
+
+
+def _is_over_at(transfer: Transfer, cycles: int) -> bool:
+    """Whether its last command has ended at `cycles`, as far as is known."""
+    return transfer.ends_at_cycles is not None and transfer.ends_at_cycles <= cycles
 
 
 def programming_cycles(command: Command, position: int, timing: DmaTiming) -> int:

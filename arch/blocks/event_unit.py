@@ -24,9 +24,9 @@ class Barrier:
         self._missing = size
         self._wake_cycles = wake_cycles
 
-    def arrive(self, cores: int = 1) -> Notification:
-        """`cores` cores arrive now; returns the event of their release."""
-        self._missing -= cores
+    def arrive(self) -> Notification:
+        """A core arrives now; returns the event of its release."""
+        self._missing -= 1
         if self._missing == 0:
             self.released.notify(self._wake_cycles)
         return self.released
@@ -34,10 +34,8 @@ class Barrier:
 
 @dataclass(slots=True)
 class TeamJob:
-    """What the master pushes into the dispatch FIFO: work for a team, and the barrier that joins it.
-
-    `commands` are the DMA commands each core programs; none in a kernel.
-    """
+    """What the master pushes into the dispatch FIFO: the DMA `commands` each core of a team programs, and the
+    barrier that joins it."""
 
     work: Work
     pushed_cycles: int

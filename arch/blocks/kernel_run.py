@@ -139,6 +139,11 @@ class KernelRun:
         return share.start_cycles, share.end_cycles, share.stalls(), share.instructions
 
     @property
+    def steady_costs(self) -> Sequence[CoreCost] | None:
+        """The price of a kernel that began and ended at it, by core id; None for any other."""
+        return None if self._shares is not None or self._code_stalls else self._costs
+
+    @property
     def dma(self) -> DmaService | None:
         """What the kernel leaves of L1 to the DMA, under the traffic of now."""
         return self._cost.dma

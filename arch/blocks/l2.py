@@ -10,8 +10,7 @@ from arch.blocks.bursts import Link
 from arch.memories.memory import Storage
 from arch.spec.timing import L2Timing, L3Timing
 from arch.systemc.clock import Clock
-from arch.systemc.module import Body, Module, Thread
-from arch.systemc.transaction import Transaction
+from arch.systemc.module import Module
 
 
 class ExternalMemory(Module):
@@ -28,7 +27,6 @@ class ExternalMemory(Module):
         self._links = {True: read, False: write}
         self._full_duplex = full_duplex
         self._free = {True: 0, False: 0}
-        self._serves = f"its transfer with {self.path}"
 
     def reset(self) -> None:
         """The links are free at cycle 0."""
@@ -47,11 +45,6 @@ class ExternalMemory(Module):
         self._free[to_l1] = until_cycles
         if not self._full_duplex:
             self._free[not to_l1] = until_cycles
-
-    def transport(self, txn: Transaction, thread: Thread) -> Body:
-        """Serve a DMA command: it takes the time its initiator has worked out from the state of the link."""
-        thread.waits_for = self._serves
-        yield txn.response or self.env.timeout(txn.delay_cycles)
 
 
 def shared_l2_links(timing: L2Timing, soc: Clock, cluster: Clock, burst_bytes: int) -> tuple[Link, Link]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from arch.blocks.core import Core, account_workers
+from arch.blocks.core import Core, Workers
 from arch.blocks.dma import Transfer
 from arch.blocks.dma_driver import DmaDriver, programming_cycles
 from arch.blocks.event_unit import TeamJob
@@ -13,7 +13,6 @@ from arch.blocks.kernel_run import KernelRun
 from arch.blocks.udma import UdmaOrder
 from arch.spec.program import (
     Action,
-    Command,
     Compute,
     DmaStart,
     DmaWait,
@@ -57,6 +56,7 @@ class Master(Module):
         """No transfer begun; wait for a task."""
         self._transfers: dict[int, Transfer] = {}
         self._ended: set[int] = set()
+        self._teams: dict[tuple[int, ...], Workers] = {}
         thread = Thread(self._core.path)
         self.spawn(thread, self._run(thread))
 
@@ -107,9 +107,9 @@ class Master(Module):
                 yield self.env.event()
 
     def _start_transfer(self, action: DmaStart, thread: Thread) -> Body:
-        if action.code_cycles:
-            yield self.env.timeout(action.code_cycles)
-        transfer = yield from self._driver.start(self._core, action.commands, action.work, thread)
+        transfer = yield from self._driver.start(
+            self._core, action.commands, action.work, thread, code_cycles=action.code_cycles, alone=True
+        )
         self._transfers[action.id] = transfer
 
     def _wait_transfer(self, action: DmaWait | UdmaWait, thread: Thread) -> Body:
@@ -119,7 +119,7 @@ class Master(Module):
             yield self.env.event()
         elif isinstance(action, DmaWait):
             what = f"action {action.transfer}"
-            yield from self._driver.wait(self._core, transfer, what, action.work, thread)
+            yield from self._driver.wait(self._core, transfer, what, action.work, thread, alone=True)
         else:
             yield from self._wait_udma(transfer, action, thread)
 
@@ -157,30 +157,30 @@ class Master(Module):
             self._core.compute(run, action.work)
 
     def _fork_and_join(self, action: Compute, members: tuple[int, ...], thread: Thread) -> Body:
-        env, core = self.env, self._core
+        env, core, work = self.env, self._core, action.work
         timing = self._timing.event_unit
-        called = int(env.now)
-        workers = [member for member in members if member != 0]
-        job = yield from self._fork(action.work, len(workers))
-        pushed = job.pushed_cycles
+        called = env.now
+        pushed = called + timing.fork_push_cycles
+        workers = members[1:] if members[0] == 0 else members
         own_start = max(pushed, called + timing.fork_master_cycles)
         starts = dict.fromkeys(workers, pushed + timing.fork_worker_cycles)
-        if 0 in members:
+        if workers is not members:
             starts[0] = own_start
         first = min(starts.values())
-        if first > env.now:
-            yield env.timeout(first - env.now)
+        if first > called:
+            yield env.timeout(first - called)
         run = yield from self._execute(action, starts, thread)
-        # The barrier opens for the last arrival only, so the earlier ones need no event of their own.
-        thread.waits_for = f"the join barrier of kernel {action.team.kernel}"
-        yield job.barrier.arrive(1 + len(workers))
-        released = int(env.now)
-        core.lose("fork", own_start, action.work)
-        if 0 in members:
-            core.compute(run, action.work)
-        cores = self._cluster.cores
-        account_workers([cores[worker] for worker in workers], job, run, released, core.tracer)
-        yield from self._joined(released, action.work)
+        # The barrier opens for the last arrival only, and nothing depends on the earlier ones.
+        released = env.now + timing.barrier_wake_cycles
+        core.lose("fork", own_start, work)
+        if workers is not members:
+            core.compute(run, work)
+        team = self._teams.get(workers)
+        if team is None:
+            cores = self._cluster.cores
+            team = self._teams[workers] = Workers([cores[worker] for worker in workers])
+        team.account(work, pushed, run, released)
+        yield from self._joined(released, work)
 
     def _team_transfer(self, action: TeamTransfer, thread: Thread) -> Body:
         env, core, commands = self.env, self._core, action.commands
@@ -190,11 +190,14 @@ class Master(Module):
                 where=f"action {action.id}",
                 cure="make the team smaller or give the SoC more cores",
             )
-        called = int(env.now)
+        called = env.now
         workers = [member for member, of_member in enumerate(commands) if of_member and member != 0]
-        job = yield from self._fork(action.work, len(workers), commands)
+        events = self._cluster.events
+        if events.timing.fork_push_cycles:
+            yield env.timeout(events.timing.fork_push_cycles)
+        job = TeamJob(action.work, env.now, events.barrier(1 + len(workers)), commands)
         if workers:
-            yield from self._cluster.events.push(job, workers, thread)
+            yield from events.push(job, workers, thread)
             job.pushed_cycles = int(env.now)
         own_start = max(int(env.now), called + self._timing.event_unit.fork_master_cycles)
         if own_start > env.now:
@@ -205,22 +208,13 @@ class Master(Module):
         yield job.barrier.arrive()
         yield from self._joined(int(env.now), action.work)
 
-    def _fork(
-        self, work: Work, workers: int, commands: tuple[tuple[Command, ...], ...] = ()
-    ) -> Call[TeamJob]:
-        """Set the team up; returns its job when the workers may take it."""
-        env, events = self.env, self._cluster.events
-        if events.timing.fork_push_cycles:
-            yield env.timeout(events.timing.fork_push_cycles)
-        return TeamJob(work, int(env.now), events.barrier(1 + workers), commands)
-
     def _joined(self, released_cycles: int, work: Work) -> Body:
-        """The join barrier has opened: back to the caller of the fork."""
+        """The join barrier opens: back to the caller of the fork."""
         self._core.lose("barrier", released_cycles, work)
-        cycles = self._timing.event_unit.join_cycles
-        if cycles:
-            yield self.env.timeout(cycles)
-            self._core.lose("fork", int(self.env.now), work)
+        ended = released_cycles + self._timing.event_unit.join_cycles
+        if ended > self.env.now:
+            yield self.env.timeout(ended - self.env.now)
+        self._core.lose("fork", ended, work)
 
     def _execute(self, action: Compute, starts: dict[int, int], thread: Thread) -> Call[KernelRun]:
         """The kernel from its first start (now) to its last end, numbers included."""

@@ -69,7 +69,7 @@ class Soc(Module):
         l3 = hyper_ram(self, timing.l3, peripheral, clock, timing.dma.burst_bytes)
         l1 = Storage("l1", timing.l1.size_bytes)
         storages = {"l1": l1, "l2": l2.storage, "l3": l3.storage}
-        self._effects = Effects(storages, lambda: int(self.env.now), detect_races=detect_races)
+        self._effects = Effects(storages, lambda: self.env.now, detect_races=detect_races)
         self.cluster = Cluster(
             self, timing, l1, {"l2": l2, "l3": l3}, cost_model, self._effects, tracer, code_start
         )

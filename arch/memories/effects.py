@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import NamedTuple
 
 from arch.memories.memory import Storage, move_views, poison_view
-from arch.memories.races import Access, RaceDetector, Span, make_access, move_spans, place_span
-from arch.spec.program import Array, Command, Effect, Move, Release
+from arch.memories.races import Access, RaceDetector, make_access, move_spans, place_span
+from arch.spec.program import Array, Effect, Move, Release
 from configs.errors import InputError
 from traces.events import Work, made_by
 
@@ -41,23 +41,45 @@ class LogEntry(NamedTuple):
     subject: Move | Effect | Release
 
 
-_make_entry = made_by(LogEntry)
-
-
-@dataclass(slots=True)
 class EffectLog:
     """Everything a run did to the memories, in order; `Soc.replay` does it again without simulating time."""
 
-    entries: list[LogEntry] = field(default_factory=list)
+    def __init__(self, entries: Sequence[LogEntry] | None = None) -> None:
+        self.happened: list[Move | Effect | Release | int] = []
+        """What began, and of what ended the place of its beginning in this list."""
+        if entries is not None:
+            self.entries = entries
+
+    @cached_property
+    def entries(self) -> Sequence[LogEntry]:
+        """What happened, step by step."""
+        found: list[LogEntry] = []
+        for position, subject in enumerate(self.happened):
+            if isinstance(subject, int):
+                begun = found[subject]
+                found.append(LogEntry(_END_OF[begun.step], subject, begun.subject))
+            else:
+                found.append(LogEntry(_beginning(subject), position, subject))
+        return found
 
 
-@dataclass(slots=True)
-class OpenAccess:
-    """An access under way: what to finish, and what was sampled at its start."""
+_END_OF = {Instant.DMA_SAMPLE: Instant.DMA_COMPLETE, Instant.KERNEL_READ: Instant.KERNEL_COMMIT}
+
+
+def _beginning(subject: Move | Effect | Release) -> Instant:
+    if isinstance(subject, Release):
+        return Instant.RELEASE
+    return Instant.KERNEL_READ if isinstance(subject, Effect) else Instant.DMA_SAMPLE
+
+
+class OpenAccess(NamedTuple):
+    """An access under way: where its beginning stands in the log, and what was sampled then."""
 
     key: int
-    access: Access | None
-    samples: Sequence[Array] = ()
+    samples: Sequence[Array]
+
+
+_make_open = made_by(OpenAccess)
 
 
 class Effects:
@@ -81,7 +103,7 @@ class Effects:
         """Start a new log; `enabled` says whether bytes move."""
         self.log = EffectLog()
         self._enabled = enabled
-        if self._races:
+        if self._races is not None:
             self._races.clear()
 
     def storage(self, level: str) -> Storage:
@@ -92,77 +114,64 @@ class Effects:
 
     def dma_begin(self, command: Move, work: Work) -> OpenAccess:
         """A command of the DMA or of the uDMA starts. Raises `RaceError`."""
-        if isinstance(command, Command):
-            party = "DMA in" if command.to_l1 else "DMA out"
-        else:
-            party = "uDMA in" if command.to_l2 else "uDMA out"
-        under_way = self._open(Instant.DMA_SAMPLE, command, party, work)
-        if self._enabled:
-            source, destination = move_views(command, self.storages)
-            under_way.samples = [source.copy()]
-            poison_view(destination)
-        return under_way
+        key = self._note(command)
+        if self._races is not None:
+            source, destination = move_spans(command)
+            access = make_access((command, work, (source,), (destination,), self._now()))
+            self._races.begin(key, access)
+        if not self._enabled:
+            return _make_open((key, ()))
+        source_view, destination_view = move_views(command, self.storages)
+        samples = [source_view.copy()]
+        poison_view(destination_view)
+        return _make_open((key, samples))
 
     def dma_end(self, command: Move, under_way: OpenAccess) -> None:
         """A command of the DMA or of the uDMA ends."""
-        self._close(Instant.DMA_COMPLETE, command, under_way)
+        self._close(under_way)
         if self._enabled:
             move_views(command, self.storages)[1][...] = under_way.samples[0]
 
     def kernel_begin(self, kernel: str, effect: Effect, work: Work) -> OpenAccess:
         """A kernel starts. Raises `RaceError`."""
-        under_way = self._open(Instant.KERNEL_READ, effect, f"kernel {kernel}", work)
-        if self._enabled:
-            under_way.samples = [self.storage(place.level).read(place) for place in effect.reads]
-        return under_way
+        key = self._note(effect)
+        if self._races is not None:
+            reads = tuple([place_span(place) for place in effect.reads])
+            writes = tuple([place_span(place) for place in effect.writes])
+            self._races.begin(key, make_access((kernel, work, reads, writes, self._now())))
+        samples = [self.storage(place.level).read(place) for place in effect.reads] if self._enabled else ()
+        return _make_open((key, samples))
 
     def kernel_end(self, effect: Effect, under_way: OpenAccess) -> None:
         """A kernel ends. Raises `ShapeError` or `InputError` when its results do not fill its places."""
-        self._close(Instant.KERNEL_COMMIT, effect, under_way)
+        self._close(under_way)
         if self._enabled:
             commit(effect, effect.function(under_way.samples), self.storages)
 
     def release(self, action: Release) -> None:
         """Work ends, and the life of some buffers. Raises `RaceError` when somebody still uses them."""
-        key = len(self.log.entries)
-        self.log.entries.append(LogEntry(Instant.RELEASE, key, action))
-        if self._races:
-            spans = tuple(place_span(place) for place in action.places)
-            access = Access("the release of buffers", action.work, (), spans, self._now())
-            self._races.begin(access)
-            self._races.end(access)
+        key = self._note(action)
+        if self._races is not None:
+            spans = tuple([place_span(place) for place in action.places])
+            self._races.begin(key, Access(action, action.work, (), spans, self._now()))
+            self._races.end(key)
         if self._enabled:
             if self.probe is not None:
                 self.probe(action, [self.storage(place.level).view(place) for place in action.results])
             for place in action.places:
                 self.storage(place.level).poison(place)
 
-    def _open(
-        self,
-        step: Instant,
-        subject: Move | Effect,
-        party: str,
-        work: Work,
-    ) -> OpenAccess:
-        entries, races = self.log.entries, self._races
-        key = len(entries)
-        entries.append(_make_entry((step, key, subject)))
-        if races is None:
-            return OpenAccess(key, None)
-        if isinstance(subject, Effect):
-            reads: tuple[Span, ...] = tuple([place_span(place) for place in subject.reads])
-            writes: tuple[Span, ...] = tuple([place_span(place) for place in subject.writes])
-        else:
-            source, destination = move_spans(subject)
-            reads, writes = (source,), (destination,)
-        access = make_access((party, work, reads, writes, self._now()))
-        races.begin(access)
-        return OpenAccess(key, access)
+    def _note(self, subject: Move | Effect | Release) -> int:
+        """Something begins; returns its place in the log."""
+        happened = self.log.happened
+        happened.append(subject)
+        return len(happened) - 1
 
-    def _close(self, step: Instant, subject: Move | Effect, under_way: OpenAccess) -> None:
-        self.log.entries.append(_make_entry((step, under_way.key, subject)))
-        if self._races and under_way.access:
-            self._races.end(under_way.access)
+    def _close(self, under_way: OpenAccess) -> None:
+        key = under_way[0]
+        self.log.happened.append(key)
+        if self._races is not None:
+            self._races.end(key)
 
 
 def commit(effect: Effect, results: Sequence[Array], storages: Mapping[str, Storage]) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from arch.spec.program import Move, Place, UdmaCommand
+from arch.spec.program import Move, Place, Release, UdmaCommand
 from configs.errors import RaceError
 from traces.events import Work, made_by
 
@@ -73,13 +73,24 @@ def move_spans(command: Move) -> tuple[Span, Span]:
 
 
 class Access(NamedTuple):
-    """What one party reads and writes from its start to its end."""
+    """What a command, a kernel (its name) or a release reads and writes from its start to its end."""
 
-    party: str
+    party: Move | Release | str
     work: Work
     reads: tuple[Span, ...]
     writes: tuple[Span, ...]
     start_cycles: int
+
+    @property
+    def party_name(self) -> str:
+        """The party, for people."""
+        if isinstance(self.party, str):
+            return f"kernel {self.party}"
+        if isinstance(self.party, Release):
+            return "the release of buffers"
+        if isinstance(self.party, UdmaCommand):
+            return "uDMA in" if self.party.to_l2 else "uDMA out"
+        return "DMA in" if self.party.to_l1 else "DMA out"
 
 
 make_access = made_by(Access)
@@ -89,27 +100,29 @@ class RaceDetector:
     """Holds the accesses under way; only those are compared with a new one."""
 
     def __init__(self) -> None:
-        self._live: list[Access] = []
+        self._live: dict[int, Access] = {}
 
     def clear(self) -> None:
         """Forget everything, at the start of a run."""
         self._live.clear()
 
-    def begin(self, access: Access) -> None:
+    def begin(self, key: int, access: Access) -> None:
         """An access starts. Raises `RaceError` when it shares bytes with a live one and one writes them."""
-        for other in self._live:
+        _, _, reads, writes, _ = access
+        for other in self._live.values():
+            _, _, others_reads, others_writes, _ = other
             span = (
-                _shared(access.writes, other.reads)
-                or _shared(access.writes, other.writes)
-                or _shared(access.reads, other.writes)
+                _shared(writes, others_reads)
+                or _shared(writes, others_writes)
+                or _shared(reads, others_writes)
             )
             if span is not None:
                 raise _race(access, other, span)
-        self._live.append(access)
+        self._live[key] = access
 
-    def end(self, access: Access) -> None:
-        """The access is over."""
-        self._live.remove(access)
+    def end(self, key: int) -> None:
+        """The access that began under `key` is over."""
+        del self._live[key]
 
 
 def _shared(ours: tuple[Span, ...], theirs: tuple[Span, ...]) -> Span | None:
@@ -124,8 +137,8 @@ def _shared(ours: tuple[Span, ...], theirs: tuple[Span, ...]) -> Span | None:
 
 def _race(new: Access, old: Access, span: Span) -> RaceError:
     return RaceError(
-        f"race at cycle {new.start_cycles}: {new.party} ({_label(new.work)}) touches {span.level} bytes "
-        f"{span.address} to {span.end} while {old.party} ({_label(old.work)}), under way since cycle "
+        f"race at cycle {new.start_cycles}: {new.party_name} ({_label(new.work)}) touches {span.level} bytes "
+        f"{span.address} to {span.end} while {old.party_name} ({_label(old.work)}), under way since cycle "
         f"{old.start_cycles}, uses them and one of the two writes",
         where=_label(new.work),
         cure="wait for the transfer before the kernel uses its buffer, or give them different buffers",

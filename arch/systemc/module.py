@@ -8,6 +8,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 import simpy
 
+from arch.systemc.environment import Environment
 from configs.errors import PulptrainError
 
 T = TypeVar("T")
@@ -125,7 +126,7 @@ class Module:
         self.children: list[Module] = []
         self.ports: list[Port[Any]] = []
         self.threads: list[Thread] = []
-        self.env: simpy.Environment = _NotStarted(self.path)  # type: ignore[assignment]
+        self.env: Environment = _NotStarted(self.path)  # type: ignore[assignment]
         if parent is not None:
             parent.children.append(self)
 
@@ -145,7 +146,7 @@ class Module:
                 cure="bind every port in the constructor of the parent module",
             )
 
-    def start(self, env: simpy.Environment) -> None:
+    def start(self, env: Environment) -> None:
         """Begin a run: take the environment, forget the state of the last run, spawn the threads."""
         for module in self.modules():
             module.env = env

@@ -6,8 +6,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from arch.systemc.module import Body, Notification, Thread
-from traces.events import made_by
+from arch.systemc.module import Body, Thread
 
 
 class TxnCommand(Enum):
@@ -20,23 +19,16 @@ class TxnCommand(Enum):
 class Transaction(NamedTuple):
     """One access: `size_bytes` at byte `address` of the target, issued by the module with path `master`.
 
-    `delay_cycles` is the time annotated by the initiator (TLM's loosely timed style): how long the whole
-    access takes from the moment it is transported, bursts and latencies included; `response` stands in its
-    place where the initiator learns only on the way when the access ends. `extension` carries what a
-    memory-mapped access would encode in its words, e.g. a DMA command. Bytes of tensors do not travel here:
-    the simulation moves tokens, and `arch.memories.effects` moves the numbers at the same instants.
+    `extension` carries what a memory-mapped access would encode in its words, e.g. a DMA command. Bytes of
+    tensors do not travel here: the simulation moves tokens, and `arch.memories.effects` moves the numbers at
+    the same instants.
     """
 
     command: TxnCommand
     address: int
     size_bytes: int
     master: str
-    delay_cycles: int = 0
-    response: Notification | None = None
     extension: object = None
-
-
-make_transaction = made_by(Transaction)
 
 
 class Target(Protocol):

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import simpy
 from numpy.typing import NDArray
 
 from arch.systemc.clock import Clock
+from arch.systemc.environment import Environment
 from arch.systemc.module import Body, Module, Notification, Thread
 from barvinn.machine.hart import Hart, Host
 from barvinn.machine.mvu import Mvu, Tally
@@ -136,7 +136,7 @@ class BarvinnArray(Module):
         Raises `RaceError` where a job reads what nobody wrote, starts too early or loses bit planes,
         `DeadlockError` if nothing can happen any more.
         """
-        env = simpy.Environment()
+        env = Environment()
         self.start(env)
         self.barrier.prepare(program)
         used = program.units

@@ -101,8 +101,8 @@ def recorded() -> Recorder:
     recorder = Recorder()
     work, worker = Work("conv", "FW", 0, "mm"), "soc.cluster.core1"
     recorder.slice(Slice("soc.cluster.core0", 0, 40, COMPUTE, work, instructions=40))
-    recorder.team(TeamKernel(work, 5, 20, ((worker, 0, 8, 18, (), 10),)))
-    recorder.team(TeamKernel(work, 25, 40, ((worker, 20, 28, 40, (("fpu", 2),), 10),)))
+    recorder.team(TeamKernel(work, 5, 20, (0,), ((worker, 3, 13, (), 10),)))
+    recorder.team(TeamKernel(work, 25, 40, (20,), ((worker, 3, 15, (("fpu", 2),), 10),)))
     recorder.slice(Slice("soc.cluster.dma.in", 3, 3, TRANSFER))
     return recorder
 

@@ -42,7 +42,10 @@ _defect("arch/blocks/master.py", "the join costs the master nothing")(
     lambda: _forks(join_cycles=lambda timing: 0)
 )
 _defect("arch/blocks/event_unit.py", "a barrier opens one cycle late")(
-    lambda: around(Barrier, "__init__", lambda right, self, env, size, wake: right(self, env, size, wake + 1))
+    lambda: [
+        *around(Barrier, "__init__", lambda right, self, env, size, wake: right(self, env, size, wake + 1)),
+        *_forks(barrier_wake_cycles=lambda timing: timing.event_unit.barrier_wake_cycles + 1),
+    ]
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from arch.blocks import dma, dma_driver, l2
+from arch.blocks import dma_channel, dma_driver, l2
 from arch.blocks.bursts import BurstRules
 from arch.blocks.dma import Dma, DmaChannel
 from arch.blocks.dma_driver import DmaDriver
@@ -55,7 +55,7 @@ _defect("arch/blocks/bursts.py", "the first beat comes a cycle early")(
     lambda: _rules(lambda rules: {"first_beat_cycles": rules.first_beat_cycles - 1})
 )
 _defect("arch/blocks/bursts.py", "the lines of a 2D command are one burst after another")(
-    lambda: around(dma, "bursts_of", lambda right, command, rules: right(as_run(command), rules))
+    lambda: around(dma_channel, "bursts_of", lambda right, command, rules: right(as_run(command), rules))
 )
 
 
@@ -76,7 +76,7 @@ def _half_duplex() -> Sequence[Replacement]:
     return around(l2.ExternalMemory, "occupy", wrong)
 
 
-@_defect("arch/blocks/dma.py", "the latency of a command counts twice")
+@_defect("arch/blocks/dma_channel.py", "the latency of a command counts twice")
 def _double_command_latency() -> Sequence[Replacement]:
     def wrong(right: Any, *args: Any, timing: DmaTiming, **more: Any) -> None:
         latency_cycles = 2 * timing.command_latency_cycles
@@ -85,8 +85,11 @@ def _double_command_latency() -> Sequence[Replacement]:
     return around(DmaChannel, "__init__", wrong)
 
 
-_defect("arch/blocks/dma.py", "the global queue holds one command")(
-    lambda: [(DmaChannel, "has_room", property(lambda self: not self.queue))]
+_defect("arch/blocks/dma_channel.py", "the global queue holds one command")(
+    lambda: [
+        (DmaChannel, "has_room", property(lambda self: not self.queue)),
+        (DmaChannel, "room_at", lambda self, cycles: None),
+    ]
 )
 
 
@@ -98,7 +101,7 @@ def _short_core_queue() -> Sequence[Replacement]:
     return around(Dma, "__init__", wrong)
 
 
-_defect("arch/blocks/dma.py", "kernels do not slow transfers down")(
+_defect("arch/blocks/dma_channel.py", "kernels do not slow transfers down")(
     lambda: [(DmaChannel, "set_pace", lambda self, pace: None)]
 )
 

@@ -18,6 +18,7 @@ from arch.blocks.soc import Soc
 from arch.spec.isa import CoreWork, Instruction, Op, TeamWork
 from arch.spec.program import Compute, Program
 from arch.spec.timing import EventUnitTiming, SocTiming
+from arch.systemc.environment import Environment
 from arch.systemc.module import Body, Module, Thread
 from scheduler.validation.rows.cases import BUILD, Case
 from scheduler.validation.rows.machines import cost_model_of, program_cycles
@@ -48,7 +49,7 @@ class Bench:
     def __init__(self, timing: EventUnitTiming) -> None:
         root = Module(None, "bench")
         self.unit = EventUnit(root, "event_unit", timing)
-        self.env = simpy.Environment()
+        self.env = Environment()
         root.start(self.env)
         self.ended: dict[int, int] = {}
 

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is worked out at once takes as long, and is seen as, what is simulated event by event."""
+
+from __future__ import annotations
+
+import dataclasses
+from unittest.mock import patch
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arch.blocks.dma import Dma, Transfer
+from arch.blocks.soc import Soc
+from arch.pricing.cost_model import CoreCost, DmaService, TeamCost, Traffic
+from arch.spec.isa import CoreWork, TeamWork
+from arch.spec.program import Command, Program
+from arch.spec.timing import SocTiming
+from shared.soc_fixture import DMA, Script, read, soc_timing, write
+from shared.tiers import examples
+from traces.recorder import Recorder
+
+QUEUES = [
+    dataclasses.replace(
+        DMA,
+        core_queue_commands=of_core,
+        global_queue_commands=of_all,
+        queued_until_cut=until_cut,
+        read_burst_gap_cycles=2,
+    )
+    for of_core, of_all, until_cut in [(1, 1, True), (2, 1, True), (1, 2, True), (1, 1, False), (2, 8, False)]
+]
+"""Queues as RTL has them, as GVSoC has them, and between."""
+
+
+class SlowBesideDma:
+    """A kernel takes half as long again beside the DMA, and holds it up."""
+
+    def price(self, work: TeamWork, traffic: Traffic = Traffic.NONE) -> TeamCost:
+        cycles = 1500 if traffic else 1000
+        pace = DmaService(
+            (100, 90) if traffic & Traffic.IN else None, (100, 130) if traffic & Traffic.OUT else None
+        )
+        return TeamCost((CoreCost(cycles, cycles),) * len(work.cores), pace)
+
+    def least_cycles(self, work: TeamWork) -> int:
+        return 0
+
+
+COMMAND = st.builds(
+    lambda inward, level, size, lines: dataclasses.replace(
+        (read if inward else write)(0, 0, size, lines, 1024 if lines > 1 else 0), external_level=level
+    ),
+    st.booleans(),
+    st.sampled_from(["l2", "l2", "l2", "l3"]),
+    st.sampled_from([4, 8, 100, 256, 1000]),
+    st.sampled_from([1, 1, 3]),
+)
+STEP = st.tuples(st.lists(COMMAND, max_size=6), st.sampled_from(["go on", "compute", "wait", "wait for all"]))
+
+
+def program_of(steps: list[tuple[list[Command], str]]) -> Program:
+    """Transfers, and after each a kernel or a wait for the oldest, for all, or nothing."""
+    script = Script()
+    begun: list[int] = []
+    for commands, after in steps:
+        begun.append(script.start(*commands))
+        if after == "compute":
+            script.compute(TeamWork("k", (CoreWork(()),) * 4))
+        while begun and after in ("wait", "wait for all"):
+            script.wait(begun.pop(0))
+            if after == "wait":
+                break
+    for transfer in begun:
+        script.wait(transfer)
+    return script.program()
+
+
+def seen(program: Program, timing: SocTiming) -> tuple[int, int, object, object]:
+    """Events, cycles, slices and counters of a run."""
+    tracer = Recorder()
+    result = Soc(timing, SlowBesideDma(), tracer, detect_races=False).run(program, effects=False)
+    return result.events, result.cycles, tracer.slices, tracer.counters
+
+
+@examples(300, derandomize=True, deadline=None)
+@given(st.lists(STEP, min_size=1, max_size=8), st.sampled_from(QUEUES))
+def test_commands_taken_ahead_are_taken_when_they_would_be_one_by_one(steps, queues):
+    program, timing = program_of(steps), soc_timing(4, queues)
+    events, *ahead = seen(program, timing)
+
+    def none_ahead(self, master, commands, transfer, begin_cycles, cycles):
+        return 0, begin_cycles + sum(cycles[:1])
+
+    with (
+        patch.object(Dma, "push_ahead", none_ahead),
+        patch.object(Transfer, "certain_end_cycles", lambda self, now: None),
+    ):
+        more_events, *one_by_one = seen(program, timing)
+    assert ahead == one_by_one
+    assert events <= more_events
+
+
+def test_a_kernel_is_three_events_and_a_short_transfer_five() -> None:
+    """Of a kernel: its first core begins, its last ends, the master goes on. Of a transfer: its commands are
+    pushed, the engine begins, each ends, the master hears of it and goes on."""
+
+    def events(*commands: Command, kernels: int = 0) -> int:
+        script = Script()
+        for _ in range(kernels):
+            script.compute(TeamWork("k", (CoreWork(()),) * 4))
+        if commands:
+            script.wait(script.start(*commands))
+        return seen(script.program(), soc_timing(4, QUEUES[0]))[0]
+
+    assert events(kernels=2) - events(kernels=1) == 3
+    assert events(read(0, 0, 64)) - events() == 5
+    assert events(read(0, 0, 64), read(64, 64, 64)) - events(read(0, 0, 64)) == 1
