@@ -74,6 +74,15 @@ def compiled() -> Engine | None:
             dispatcher = njit(cache=False, _nrt=False)(own(name))
         return dispatcher
 
+    # What a processor has an instruction for.
+    @numba.extending.intrinsic
+    def place(typing: Any, bits: Any) -> Any:
+        def count(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+            return builder.cttz(values[0], target.get_constant(numba.types.boolean, True))
+
+        return bits(bits), count
+
+    names["place"] = place
     for part in window_engine.PARTS:
         names[part.__name__] = njit(inline="always", _nrt=False)(own(part.__name__))
 

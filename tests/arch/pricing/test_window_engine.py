@@ -64,6 +64,7 @@ def test_an_install_nobody_may_write_to_compiles_for_the_process(monkeypatch):
     work = matmul_team(1, 4, 4)
     expected = TeamCostModel(soc(conflicts=True)).price(work)
     monkeypatch.setattr(numba, "njit", njit)
+    monkeypatch.setattr(numba.extending, "intrinsic", lambda _: lambda bits: window_engine.place(int(bits)))
     compiled.cache_clear()
     try:
         uncached = TeamCostModel(soc(conflicts=True), engine=EngineChoice(0)).price(work)
