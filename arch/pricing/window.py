@@ -2,7 +2,7 @@
 """Which engine executes windows: those of `arch.pricing.window_engine` as they are, or compiled.
 
 Both give the same numbers. Loading Numba takes longer than one kernel in plain Python, so a process starts in
-plain Python and loads the compiled functions once it has executed as much as that costs; without Numba it
+plain Python and loads the compiled functions once it has executed enough; without Numba it
 stays in plain Python, some 20 times slower. Compiling happens once per machine: Numba keeps the result beside
 the source, or in the user's cache where that is read-only.
 """
@@ -21,8 +21,9 @@ from typing import Any
 from arch.pricing import window_engine
 from arch.pricing.window_engine import Ints
 
-LOADING_ITEMS = 400_000
-"""Items plain Python executes in the 0.6 s it takes to load Numba and what it has compiled before."""
+LOADING_ITEMS = 100_000
+"""A third of the items plain Python executes in the 0.3 s it takes to load Numba and what it has compiled
+before: a process that has executed so many mostly goes on to millions."""
 
 COMPILING_ITEMS = 5_000_000
 """Items plain Python executes in the 8 s it takes Numba to compile both functions."""
