@@ -136,10 +136,16 @@ def _count_program(
                 counts[f"{target}_written_bytes"] += move.size_bytes
                 counts["udma_bytes"] += move.size_bytes
             counts["udma_commands"] += len(action.commands)
+    counted: dict[tuple[int, DType], Counter[str]] = {}
     for (op, _), (team, times) in teams.items():
+        form = formats.get(op, FP32)
         for member in team.members:
             of_core = by_core.setdefault(f"core{member}", Counter())
-            for name, count in _of_kernel(team.core(member).body, formats.get(op, FP32)).items():
+            # Cores mostly share their body, which their team keeps alive.
+            body = team.core(member).body
+            if (id(body), form) not in counted:
+                counted[id(body), form] = _of_kernel(body, form)
+            for name, count in counted[id(body), form].items():
                 by_op[op][name] += times * count
                 of_core[name] += times * count
 

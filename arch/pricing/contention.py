@@ -51,7 +51,6 @@ from arch.pricing.window_engine import (
     CODE_BITS,
     COUNTERS,
     DAYS,
-    LEAVES,
     MAX_LEAVES,
     NEVER,
     NEXT_DIV,
@@ -88,10 +87,6 @@ class Member:
     start_cycles: int
     numbers: tuple[int, ...]
 
-
-_LEAF_OF = [0] * LEAVES
-for _leaf in range(MAX_LEAVES):
-    _LEAF_OF[(1 << _leaf) % LEAVES] = _leaf
 
 _Team = tuple[tuple[CoreCost, ...], DmaService | None]
 """Cost of every member, in order, from its own start to its own end, and what the DMA got."""
@@ -329,10 +324,9 @@ class ClusterModel:
                 at=ints(at),
                 when=ints(when),
                 waited=zeros(COUNTERS * width),
-                leaf_of=ints(_LEAF_OF),
                 free=zeros(rules.units),
                 asked=zeros(2 * rules.fpus if rules.fair else 0),
-                calendar=zeros(DAYS),
+                calendar=zeros(2 * DAYS),
                 state=ints(state),
             ),
             Specials(

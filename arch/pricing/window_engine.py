@@ -47,11 +47,11 @@ DAYS = 64
 DAY = DAYS - 1
 """Bits of a cycle that are its day in the calendar."""
 
-LEAVES = 37
-"""The powers of two up to 2^35 leave different remainders."""
-
-MAX_LEAVES = LEAVES - 1
+MAX_LEAVES = 36
 """Requesters a bank can tell apart under round robin."""
+
+LOW_BANKS = 31
+"""Bits of the number of a bank by which requests are told apart before anybody looks more closely."""
 
 PORT_FIELDS = 5
 
@@ -59,13 +59,12 @@ PORT_CYCLE, PORT_DIRECTION, PORT_WORDS, PORT_BEATS, PORT_GAP = range(PORT_FIELDS
 """Of a DMA port: the cycle of its next request, its direction; the others under round robin only, where a
 direction is one port: words of the beat under way, beats in a burst, idle cycles behind it."""
 
-STATES = 6
+STATES = 5
 
-RUNNING, SOON, PARKED, WAITING, NEXT_FPU, NEXT_DIV = range(STATES)
+RUNNING, SOON, PARKED, NEXT_FPU, NEXT_DIV = range(STATES)
 """Of `Requests.state`: cores that have not ended; those of them that are in the calendar or wait for a bank;
-bits of those whose item is a calendar away or more; bits of those that wait for a bank (round robin only);
-whose turn it is among pooled FPUs and div/sqrt units. Units of a pool take turns: grants never go back in
-time, so the next in turn is the one free first."""
+bits of those whose item is a calendar away or more; whose turn it is among pooled FPUs and div/sqrt units.
+Units of a pool take turns: grants never go back in time, so the next in turn is the one free first."""
 
 Ints = Any
 """A list of int, or an int64 array."""
@@ -96,8 +95,9 @@ class Rules(NamedTuple):
     """How the units of a machine are granted.
 
     `banks_turn` and `fpus_turn` are the cores among which the priority goes round, or 0. An FPU is taken for
-    `fpu_cycles`, a div/sqrt unit for `div_cycles`. `pooled`: FPUs take turns. Banks, FPUs and div/sqrt units
-    are numbered through: `fpus` is the first FPU, `divs` the first div/sqrt unit, `units` behind the last.
+    `fpu_cycles`, a div/sqrt unit for `div_cycles`. `pooled`: FPUs take turns. Banks (a power of two), FPUs
+    and div/sqrt units are numbered through: `fpus` is the first FPU, `divs` the first div/sqrt unit, `units`
+    behind the last.
 
     `fair` is 0 if a bank serves the oldest request first; then a request knows its turn at once. Otherwise
     the banks are round robin: a request waits until the arbiter of its bank, a tree of 2^`levels` leaves,
@@ -126,17 +126,16 @@ class Requests(NamedTuple):
 
     By number of the core: `at` is the place of its next item in `trace`, `when` the cycle of that item
     (NEVER: the core takes no part; at the end: the cycle in which it ended). `waited` has `COUNTERS` of every
-    core. `leaf_of` says which leaf the bit `b` stands for, at `b % LEAVES`. `free` says from when on every
-    unit is free. `asked` has, under round robin, per bank the leaves that ask, as bits, and its pointer.
-    `calendar` has the bits of the cores whose next item is less than `DAYS` cycles away, by cycle modulo
-    `DAYS`. `state` has `STATES` numbers.
+    core. `free` says from when on every unit is free. `asked` has, under round robin, per bank the directions
+    of the DMA whose word waits for it, as bits, and its pointer. `calendar` has the bits of the cores whose
+    next item is less than `DAYS` cycles away, by cycle modulo `DAYS`: first those of most items, then those
+    that ask for a round robin bank. `state` has `STATES` numbers.
     """
 
     trace: Ints
     at: Ints
     when: Ints
     waited: Ints
-    leaf_of: Ints
     free: Ints
     asked: Ints
     calendar: Ints
@@ -281,26 +280,29 @@ def advance(rules: Rules, team: Team) -> None:
     """Run the traces of all cores together, cycle by cycle, until every core has ended."""
     requests, ports = team.requests, len(team.ports)
     calendar, state = requests.calendar, requests.state
-    for core in range(len(team.requests.when)):
-        if team.requests.when[core] < NEVER:
+    for core in range(len(requests.when)):
+        if requests.when[core] < NEVER:
             state[RUNNING] += 1
             state[PARKED] |= 1 << core
-    cycle = 0
+    cycle = waiting = 0
+    served = -1
     while state[RUNNING]:
         day = cycle & DAY
         if day == 0 and state[PARKED]:
             unpark(team, cycle)
-        asking = calendar[day]
-        if asking:
-            calendar[day] = 0
-            issue(rules, team, cycle, asking)
+        if calendar[day]:
+            issue(rules, team, cycle)
         if rules.fair:
-            if ports:
-                ask_beats(rules, team, cycle)
-            if ports or state[WAITING]:
-                arbitrate(rules, team, cycle)
-            if ports:
-                end_beats(rules, team, cycle)
+            fresh = calendar[DAYS + day]
+            calendar[DAYS + day] = 0
+            waiting |= fresh
+            if cycle == served:
+                fresh = not_served(team, cycle, fresh)
+                if fresh:
+                    waiting ^= serve(rules, team, cycle, fresh, 0)
+            elif waiting or ports:
+                waiting ^= serve(rules, team, cycle, waiting, ports)
+            served = cycle
             if calendar[day]:
                 # What follows a grant without a cycle between, such as the note when its value comes.
                 continue
@@ -334,44 +336,42 @@ def soonest(team: Team) -> int:
 
 
 def issue(  # noqa: PLR0912, PLR0915 - one loop over every item
-    rules: Rules, team: Team, cycle: int, asking: int
+    rules: Rules, team: Team, cycle: int
 ) -> None:
-    """Every core of the bits `asking` executes its items of this `cycle`, the cores with priority first.
+    """Every core with items of this `cycle` executes them, up to a bank that is round robin.
 
-    Where banks and FPUs give priority to different cores, all ask for banks before any asks for an FPU.
+    The cores with priority come first. Where banks and FPUs give priority to different cores, all ask for
+    banks before any asks for an FPU.
     """
-    trace, at, when, waited, leaf_of, free, asked, calendar, state = team.requests
+    trace, at, when, waited, free, _, calendar, state = team.requests
     specials, special_at, registers, register_at = team.specials
     banks = rules.fpus
     fair = banks if rules.fair else 0
     first_special = banks + 2
-    waiting = state[WAITING]
+    asking = calendar[cycle & DAY]
+    calendar[cycle & DAY] = 0
     passes = 1 if rules.banks_turn == rules.fpus_turn else 2
     for number in range(passes):
         last = number + 1 == passes
         turn = rules.fpus_turn if last else rules.banks_turn
-        first = cycle % turn if turn else 0
         left = asking
-        if first:
+        first = 0
+        if turn and asking & (asking - 1):
+            first = cycle % turn
             left = (asking >> first | asking << (turn - first)) & ((1 << turn) - 1)
         while left:
-            lowest = left & -left
-            left ^= lowest
-            core = leaf_of[lowest % LEAVES] + first
-            if turn and core >= turn:
+            core = place(left) + first
+            left &= left - 1
+            if first and core >= turn:
                 core -= turn
             bit = 1 << core
             following = cycle
             while following == cycle:
                 code = trace[at[core]] & CODE
                 time = cycle
-                if code < fair:
-                    asked[2 * code] |= bit
-                    waiting |= bit
-                    when[core] = cycle
-                    asking ^= bit
-                    break
                 if code < first_special:
+                    if code < fair:
+                        break
                     if code < banks:
                         unit, taken, counter = code, 1, WAIT_BANKS
                     elif not last:
@@ -417,18 +417,24 @@ def issue(  # noqa: PLR0912, PLR0915 - one loop over every item
                 following = time + (trace[at[core]] >> CODE_BITS)
             if following > cycle:
                 asking ^= bit
-                if following < cycle + DAYS:
-                    calendar[following & DAY] |= bit
-                else:
-                    park(team, core, following)
-    state[WAITING] = waiting
+                enter(team, core, cycle, time, fair)
+            elif code < fair:
+                asking ^= bit
+                calendar[DAYS + (cycle & DAY)] |= bit
 
 
-def park(team: Team, core: int, following: int) -> None:
-    """The next item of `core` is a calendar away or more."""
-    team.requests.when[core] = following
-    team.requests.state[PARKED] |= 1 << core
-    team.requests.state[SOON] -= 1
+def enter(team: Team, core: int, cycle: int, time: int, fair: int) -> None:
+    """The next item of `core`, so many cycles behind `time`, is due."""
+    requests = team.requests
+    item = requests.trace[requests.at[core]]
+    following = time + (item >> CODE_BITS)
+    if following < cycle + DAYS:
+        half = DAYS if item & CODE < fair else 0
+        requests.calendar[half + (following & DAY)] |= 1 << core
+    else:
+        requests.when[core] = following
+        requests.state[PARKED] |= 1 << core
+        requests.state[SOON] -= 1
 
 
 def count(team: Team, core: int, kind: int, x: int) -> None:
@@ -461,88 +467,146 @@ def queue_words(rules: Rules, team: Team, cycle: int) -> None:
             served[direction + 1] = max(served[direction + 1], time)
 
 
-def ask_beats(rules: Rules, team: Team, cycle: int) -> None:
-    """Directions of the DMA that begin a beat in this `cycle` ask for all its words."""
-    ports, asked = team.ports, team.requests.asked
-    for port in range(0, len(ports), PORT_FIELDS):
-        if ports[port + PORT_CYCLE] == cycle and ports[port + PORT_WORDS] == 0:
-            ports[port + PORT_WORDS] = rules.beat_words
-            direction = ports[port + PORT_DIRECTION]
-            first = rules.first_leaf + direction * rules.direction_leaves
-            for word in range(rules.beat_words):
-                bank = (team.served[2 * direction] + word) % rules.fpus
-                asked[2 * bank] |= 1 << (first + word % rules.direction_leaves)
+def not_served(team: Team, cycle: int, asking: int) -> int:
+    """Those of some cores whose bank has granted nothing in this `cycle`; the others wait for the next."""
+    requests = team.requests
+    left = asking
+    while left:
+        core = place(left)
+        left &= left - 1
+        if requests.free[requests.trace[requests.at[core]] & CODE] > cycle:
+            requests.waited[COUNTERS * core + WAIT_BANKS] += 1
+            asking ^= 1 << core
+    return asking
 
 
-def end_beats(rules: Rules, team: Team, cycle: int) -> None:
-    """Directions of the DMA whose beat is through begin their next in the cycle behind, or behind the gap."""
-    ports, served = team.ports, team.served
-    for port in range(0, len(ports), PORT_FIELDS):
-        if ports[port + PORT_WORDS] == 0 and ports[port + PORT_CYCLE] <= cycle:
-            direction = 2 * ports[port + PORT_DIRECTION]
-            served[direction] += rules.beat_words
-            served[direction + 1] += cycle + 1 - ports[port + PORT_CYCLE]
-            ports[port + PORT_CYCLE] = cycle + 1
-            if served[direction] // rules.beat_words % ports[port + PORT_BEATS] == 0:
-                ports[port + PORT_CYCLE] += ports[port + PORT_GAP]
-
-
-def arbitrate(rules: Rules, team: Team, cycle: int) -> None:  # noqa: PLR0912, PLR0915 - one grant block
-    """Every bank that is asked and has granted nothing in this `cycle` picks one of its leaves.
-
-    The banks are those the waiting cores ask for, then those of the beats under way.
-    """
-    trace, at, when, waited, leaf_of, free, asked, calendar, state = team.requests
-    ports, banks = team.ports, rules.fpus
-    left = waiting = state[WAITING]
-    port = word = 0
-    while left or port < len(ports):
-        if left:
-            bit = left & -left
-            left ^= bit
-            if waiting & bit == 0:
-                continue
-            winner = bit
-            leaf = next_up = leaf_of[bit % LEAVES]
-            bank = trace[at[leaf]] & CODE
-        elif word == rules.beat_words or ports[port + PORT_WORDS] == 0:
-            port += PORT_FIELDS
-            word = 0
-            continue
-        else:
-            winner = leaf = next_up = 0
-            bank = (team.served[2 * ports[port + PORT_DIRECTION]] + word) % banks
-            word += 1
-        asks = asked[2 * bank]
-        if asks == 0 or free[bank] > cycle:
-            continue
-        if asks != winner:  # mostly nobody else asks
-            pointer = asked[2 * bank + 1]
-            winner = pick(asks, pointer, rules.levels)
-            leaf = leaf_of[winner % LEAVES]
-            behind = asks >> (pointer + 1) << (pointer + 1)
-            if behind == 0:
-                behind = asks
-            next_up = leaf_of[(behind & -behind) % LEAVES]
+def serve(rules: Rules, team: Team, cycle: int, asking: int, ports: int) -> int:
+    """Every round robin bank grants one request; which of the cores `asking` got theirs, as bits."""
+    trace, at, free, asked = team.requests.trace, team.requests.at, team.requests.free, team.requests.asked
+    occupied = contested = 0
+    left = asking
+    while left:
+        core = place(left)
+        left &= left - 1
+        bank = 1 << (trace[at[core]] & CODE & LOW_BANKS)
+        contested |= occupied & bank
+        occupied |= bank
+    if ports:
+        contested |= ask_beats(rules, team, cycle, occupied)
+    granted = asking
+    if contested:
+        granted = settle(rules, team, cycle, asking, contested)
+    if ports:
+        end_beats(rules, team, cycle, contested)
+    left = granted
+    while left:
+        core = place(left)
+        left &= left - 1
+        bank = trace[at[core]] & CODE
         free[bank] = cycle + 1
-        asked[2 * bank] = asks ^ winner
-        asked[2 * bank + 1] = next_up
-        if leaf < rules.first_leaf:
-            waiting ^= winner
-            waited[COUNTERS * leaf + WAIT_BANKS] += cycle - when[leaf]
-            at[leaf] += 1
-            following = cycle + (trace[at[leaf]] >> CODE_BITS)
-            if following < cycle + DAYS:
-                calendar[following & DAY] |= winner
-            else:
-                park(team, leaf, following)
-        else:
-            direction = (leaf - rules.first_leaf) // rules.direction_leaves
-            moved = 0
-            while ports[moved + PORT_DIRECTION] != direction:
-                moved += PORT_FIELDS
-            ports[moved + PORT_WORDS] -= 1
-    state[WAITING] = waiting
+        if contested >> (bank & LOW_BANKS) & 1 == 0:
+            asked[2 * bank + 1] = core
+        at[core] += 1
+        enter(team, core, cycle, cycle, rules.fpus)
+    return granted
+
+
+def settle(rules: Rules, team: Team, cycle: int, asking: int, contested: int) -> int:
+    """The arbiters of the banks `contested` pick one requester each; who of the cores `asking` is served.
+
+    The others wait. A bit of `contested` stands for all banks that are equal in their low bits.
+    """
+    requests, ports, banks = team.requests, team.ports, rules.fpus
+    trace, at, asked = requests.trace, requests.at, requests.asked
+    granted = asking
+    while contested:
+        bank = place(contested)
+        contested &= contested - 1
+        while bank < banks:
+            cores = 0
+            left = asking
+            while left:
+                core = place(left)
+                left &= left - 1
+                if trace[at[core]] & CODE == bank:
+                    cores |= 1 << core
+            asks = cores
+            if asked[2 * bank]:
+                for port in range(0, len(ports), PORT_FIELDS):
+                    if asked[2 * bank] >> ports[port + PORT_DIRECTION] & 1:
+                        asks |= 1 << leaf(rules, team, ports[port + PORT_DIRECTION], bank)
+            if asks:
+                pointer = asked[2 * bank + 1]
+                winner = pick(asks, pointer, rules.levels)
+                behind = asks >> (pointer + 1) << (pointer + 1)
+                asked[2 * bank + 1] = place(behind if behind else asks)
+                left = cores & ~winner
+                granted ^= left
+                while left:
+                    requests.waited[COUNTERS * place(left) + WAIT_BANKS] += 1
+                    left &= left - 1
+                for port in range(0, len(ports), PORT_FIELDS):
+                    if winner == 1 << leaf(rules, team, ports[port + PORT_DIRECTION], bank):
+                        requests.free[bank] = cycle + 1
+                        asked[2 * bank] ^= 1 << ports[port + PORT_DIRECTION]
+                        ports[port + PORT_WORDS] -= 1
+            bank += LOW_BANKS + 1
+    return granted
+
+
+def leaf(rules: Rules, team: Team, direction: int, bank: int) -> int:
+    """Leaf of the word that a beat of a direction of the DMA has for a bank."""
+    word: int = (bank - team.served[2 * direction]) & (rules.fpus - 1)
+    return rules.first_leaf + direction * rules.direction_leaves + word % rules.direction_leaves
+
+
+def ask_beats(rules: Rules, team: Team, cycle: int, occupied: int) -> int:
+    """Directions of the DMA that begin a beat in this `cycle` ask for all its words.
+
+    Which banks are contested by words of beats and others, whose banks are `occupied`.
+    """
+    ports, asked = team.ports, team.requests.asked
+    contested = 0
+    for port in range(0, len(ports), PORT_FIELDS):
+        direction = ports[port + PORT_DIRECTION]
+        begins = ports[port + PORT_CYCLE] == cycle and ports[port + PORT_WORDS] == 0
+        if begins:
+            ports[port + PORT_WORDS] = rules.beat_words
+        if ports[port + PORT_WORDS]:
+            for word in range(rules.beat_words):
+                bank = (team.served[2 * direction] + word) & (rules.fpus - 1)
+                if begins:
+                    asked[2 * bank] |= 1 << direction
+                if asked[2 * bank] >> direction & 1:
+                    contested |= occupied & 1 << (bank & LOW_BANKS)
+                    occupied |= 1 << (bank & LOW_BANKS)
+    return contested
+
+
+def end_beats(rules: Rules, team: Team, cycle: int, contested: int) -> None:
+    """Words of beats whose banks are not `contested` are through; behind the last comes the next beat.
+
+    It begins in the cycle behind, or behind the gap between bursts.
+    """
+    ports, served, requests = team.ports, team.served, team.requests
+    asked = requests.asked
+    for port in range(0, len(ports), PORT_FIELDS):
+        if ports[port + PORT_CYCLE] > cycle:
+            continue
+        direction = ports[port + PORT_DIRECTION]
+        for word in range(rules.beat_words):
+            bank = (served[2 * direction] + word) & (rules.fpus - 1)
+            if asked[2 * bank] >> direction & 1 and contested >> (bank & LOW_BANKS) & 1 == 0:
+                requests.free[bank] = cycle + 1
+                asked[2 * bank] ^= 1 << direction
+                asked[2 * bank + 1] = leaf(rules, team, direction, bank)
+                ports[port + PORT_WORDS] -= 1
+        if ports[port + PORT_WORDS] == 0:
+            served[2 * direction] += rules.beat_words
+            served[2 * direction + 1] += cycle + 1 - ports[port + PORT_CYCLE]
+            ports[port + PORT_CYCLE] = cycle + 1
+            if served[2 * direction] // rules.beat_words % ports[port + PORT_BEATS] == 0:
+                ports[port + PORT_CYCLE] += ports[port + PORT_GAP]
 
 
 def pick(asks: int, pointer: int, levels: int) -> int:
@@ -563,19 +627,27 @@ def pick(asks: int, pointer: int, levels: int) -> int:
     return winner
 
 
+def place(bits: int) -> int:
+    """Number of the lowest of some bits."""
+    return (bits & -bits).bit_length() - 1
+
+
 PARTS = (
     begin,
     go_on,
     go_back,
     unpark,
     soonest,
-    park,
+    enter,
     count,
     issue,
     queue_words,
+    not_served,
+    leaf,
+    pick,
     ask_beats,
     end_beats,
-    pick,
-    arbitrate,
+    settle,
+    serve,
 )
 """What `lay_out` and `advance` call, every one behind what it calls itself."""

@@ -142,7 +142,7 @@ def host_memory_parts(
 ) -> dict[str, int]:
     """What a run takes: part (for people) -> bytes. Without a program `size` it is that of tensors alone."""
     size += use.beside
-    tensors_bytes = tensor_bytes(graph)
+    tensors_bytes = tensor_bytes(graph) if use.numbers else 0
     memories_bytes = timing.l1.size_bytes + timing.l2.size_bytes + timing.l3.size_bytes
     command_bytes = COMMAND_BYTES + COMMAND_NUMBERS_BYTES * use.numbers
     offchip_bytes = OFFCHIP_COMMAND_BYTES + COMMAND_NUMBERS_BYTES * use.numbers

@@ -18,7 +18,7 @@ from typing import Any
 from configs.dtypes import DType
 from trainlib.ir.access import Contraction, Space, Span
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import Extent, KernelChoice, Operand, Ranges, Tensors, TileTask
+from trainlib.ir.steps import Extent, KernelChoice, LateTask, Operand, Ranges, Tensors, TileTask
 
 BATCH = "n"
 """The loop over samples."""
@@ -245,7 +245,7 @@ class ContractionStep:
             task = kept[1]
             inputs = tuple([tile.operand(item.buffer) for item in task.inputs])
             outputs = tuple([tile.operand(item.buffer) for item in task.outputs])
-            return TileTask(inputs, outputs, task.scratch, task.calls)
+            return LateTask(inputs, outputs, task.scratch, lambda: task.calls)
         task = self.strategy.task(tile)
         if len(self._tasks) >= MOST_TASKS:
             self._tasks.clear()

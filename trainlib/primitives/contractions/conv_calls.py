@@ -77,6 +77,11 @@ def tile_image(tile: LoopTile, *, owned: bool = False) -> TileImage:
     return TileImage("IG" if gathers else "FW", high, wide, Reach(rows, columns, high.count, wide.count))
 
 
+def positions_of(tile: LoopTile) -> int:
+    """`TileImage.positions` of the image a tile reads."""
+    return tile.count(*(("hi", "wi") if tile.space.result == "dx" else ("ho", "wo")))
+
+
 def im2row_call(
     tile: LoopTile, view: TileImage, source: str, groups: Sequence[Extent], *, columns: bool = False
 ) -> KernelCall:
@@ -212,7 +217,7 @@ def product_call(
 
 def accumulated(
     tile: LoopTile, terms: Sequence[tuple[Sequence[KernelCall], KernelCall, KernelCall]]
-) -> tuple[list[KernelCall], tuple[Scratch, ...]]:
+) -> list[KernelCall]:
     """Sum of terms (calls before, the call into the result, the same call into `PARTIAL`): WG over a batch.
 
     The first term is written, each further one goes to `PARTIAL` and is added.
@@ -225,7 +230,13 @@ def accumulated(
             calls.append(
                 vector_add_call(tile.choice, total=total.name, term=PARTIAL, elements=elements, dtype=dtype)
             )
-    return calls, (Scratch(PARTIAL, total.shape, dtype),) if len(terms) > 1 else ()
+    return calls
+
+
+def partial_sum(tile: LoopTile) -> tuple[Scratch, ...]:
+    """The buffer `accumulated` adds from, if the tile has more than one sample."""
+    several = tile.count(BATCH) > 1
+    return (Scratch(PARTIAL, tile.box(tile.space.result).shape, tile.dtype),) if several else ()
 
 
 def bias_add_call(tile: LoopTile, image: str) -> KernelCall:

@@ -22,7 +22,7 @@ from configs.dtypes import DType
 from trainlib.ir.access import Space
 from trainlib.ir.graph import Op
 from trainlib.ir.numerics import matmul
-from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, TileTask, part
+from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, LateTask, Operand, TileTask, part
 from trainlib.primitives.contractions import conv_nests
 from trainlib.primitives.contractions.contraction import BATCH, BIAS_GRADIENT, LoopTile, Strategy
 from trainlib.primitives.contractions.conv_calls import (
@@ -30,6 +30,7 @@ from trainlib.primitives.contractions.conv_calls import (
     TileImage,
     accumulated,
     bias_sum_call,
+    partial_sum,
     tile_image,
 )
 from trainlib.primitives.contractions.conv_details import of_groups, of_window
@@ -104,9 +105,13 @@ class DirectLoops(Strategy):
 
     def _image(self, tile: LoopTile) -> TileTask:
         """The result or its adjoint: an image from an image, with the bias where the part begins the sum."""
-        geometry = ConvGeometry.of(tile.op.attributes)
-        gathers = tile.space.result == "dx"
-        image, over = ("dy", "co") if gathers else ("x", "ci")
+        image = "dy" if tile.space.result == "dx" else "x"
+        inputs = (tile.box(image), tile.box("w"), *tile.bias)
+        return LateTask(inputs, (tile.box(tile.space.result),), (), lambda: self._image_calls(tile, image))
+
+    def _image_calls(self, tile: LoopTile, image: str) -> list[KernelCall]:
+        geometry, gathers = ConvGeometry.of(tile.op.attributes), image == "dy"
+        over = "co" if gathers else "ci"
         parts, sources, within = channels_met(tile, image, over)
         view, dtype, choice = tile_image(tile), tile.dtype, tile.choice
         channels, fetched = tile.ranges[tile.channel], tile.span("w", "ci").start
@@ -146,17 +151,26 @@ class DirectLoops(Strategy):
                 kernel, pricing = "conv_scatter_fw", conv_nests.scatter
         nest = _Nest(kernel, pricing, loop, "X" if gathers else "Y", function, tile, details)
         x, y = (tile.role(name) for name in (("dx", "dy") if gathers else ("x", "y")))
-        calls = tuple(nest.call(part(x, sample), "w", part(y, sample)) for sample in range(tile.count(BATCH)))
-        inputs = (tile.box(image), tile.box("w"), *tile.bias)
-        return TileTask(inputs, (tile.box(tile.space.result),), (), calls)
+        return [nest.call(part(x, sample), "w", part(y, sample)) for sample in range(tile.count(BATCH))]
 
     def _weights(self, tile: LoopTile) -> TileTask:
         """The gradient of the weights from two images, and that of the bias."""
+        # A bias gradient needs positions of the image that no kernel position reads, too.
+        view = tile_image(tile, owned=tile.role("x") == "dy" and BIAS_GRADIENT in tile.op)
+        sums_bias = _bias_gradient(tile, view) if BIAS_GRADIENT in tile.op else None
+        outputs = (tile.box("dw"), *([sums_bias[1]] if sums_bias else []))
+        # The view may hold more than the window reads.
+        image_box = tile.box("x", hi=view.rows.extent, wi=view.columns.extent)
+
+        def calls() -> list[KernelCall]:
+            return self._weight_calls(tile, view) + ([sums_bias[0]] if sums_bias else [])
+
+        return LateTask((image_box, tile.box("dy")), outputs, partial_sum(tile), calls)
+
+    def _weight_calls(self, tile: LoopTile, view: TileImage) -> list[KernelCall]:
         geometry = ConvGeometry.of(tile.op.attributes)
         image, gradient = tile.role("x"), tile.role("dy")
         parts, sources, within = channels_met(tile, "x", "ci")
-        # A bias gradient needs positions of the image that no kernel position reads, too.
-        view = tile_image(tile, owned=image == "dy" and BIAS_GRADIENT in tile.op)
         reach, dtype, choice = view.reach, tile.dtype, tile.choice
         filters, others = tile.count("co"), tile.count("ci")
         first = tile.ranges["co"][0]
@@ -183,15 +197,7 @@ class DirectLoops(Strategy):
         for sample in range(tile.count(BATCH)):
             x, y = part(image, sample), part(gradient, sample)
             terms.append(((), nest.call(x, "dw", y), nest.call(x, PARTIAL, y)))
-        (calls, scratch), outputs = accumulated(tile, terms), [tile.box("dw")]
-        if BIAS_GRADIENT in tile.op:
-            made = _bias_gradient(tile, geometry, sources, view)
-            if made is not None:
-                calls.append(made[0])
-                outputs.append(made[1])
-        # The view may hold more than the window reads.
-        image_box = tile.box("x", hi=view.rows.extent, wi=view.columns.extent)
-        return TileTask((image_box, tile.box("dy")), tuple(outputs), scratch, tuple(calls))
+        return accumulated(tile, terms)
 
 
 def published_depthwise(attributes: Mapping[str, Any]) -> bool:
@@ -200,11 +206,10 @@ def published_depthwise(attributes: Mapping[str, Any]) -> bool:
     return geometry.plain and geometry.strides == (1, 1) and not any(geometry.pads)
 
 
-def _bias_gradient(
-    tile: LoopTile, geometry: ConvGeometry, sources: Extent, view: TileImage
-) -> tuple[KernelCall, Operand] | None:
+def _bias_gradient(tile: LoopTile, view: TileImage) -> tuple[KernelCall, Operand] | None:
     """db by the tile that sees its channels of dy first; None for the others."""
-    channels = tile.ranges["co"]
+    geometry, channels = ConvGeometry.of(tile.op.attributes), tile.ranges["co"]
+    sources = tile.span("x", "ci").extent
     if tile.role("dy") == "dy":
         if geometry.groups == 1 and sources[0] > 0:
             return None

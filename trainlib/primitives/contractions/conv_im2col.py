@@ -18,17 +18,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import Extent, KernelCall, Scratch, TileTask, part
+from trainlib.ir.steps import Extent, KernelCall, LateTask, Scratch, TileTask, part
 from trainlib.primitives.contractions.contraction import LoopTile, Strategy
 from trainlib.primitives.contractions.conv_calls import (
     PARTIAL,
     TRANSPOSED,
-    TileImage,
     accumulated,
     bias_add_call,
     bias_sum_call,
     block_transpose_call,
-    tile_image,
+    partial_sum,
+    positions_of,
 )
 from trainlib.primitives.contractions.conv_details import of_groups
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, Segment
@@ -53,15 +53,9 @@ class Unrolled:
     """Patches of a tile as matrices, by sample, and what of the channels each group has."""
 
     geometry: ConvGeometry
-    view: TileImage
     parts: list[Segment]
     within: list[Extent]
     matrices: Matrices
-
-    @property
-    def positions(self) -> int:
-        """Rows of a matrix."""
-        return self.view.positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,24 +85,28 @@ class Im2col(Strategy):
         gathers = tile.space.result == "dx"
         image, over = ("dy", "co") if gathers else ("x", "ci")
         patches = _unrolled(tile, image, over)
-        positions = patches.positions
         k = tile.count(over, *WINDOW)
         written = tile.box(tile.space.result)
         weights = TRANSPOSED if gathers else "w"
         scratch = list(patches.matrices.scratch)
-        calls: list[KernelCall] = []
-        for sample, names in enumerate(patches.matrices.names):
-            calls += patches.matrices.calls[sample]
-            if gathers and sample == 0:
-                calls.append(_block_transpose(tile, patches))
-            target = Piece(part(tile.space.result, sample), written.shape[1:])
-            calls.append(filter_product(tile, patches.parts, weights, names, target, k, positions))
-            if tile.adds_bias:
-                calls.append(bias_add_call(tile, target.name))
+
+        def calls() -> list[KernelCall]:
+            made: list[KernelCall] = []
+            unrolling, positions = patches.matrices.calls(), positions_of(tile)
+            for sample, names in enumerate(patches.matrices.names):
+                made += unrolling[sample]
+                if gathers and sample == 0:
+                    made.append(_block_transpose(tile, patches))
+                target = Piece(part(tile.space.result, sample), written.shape[1:])
+                made.append(filter_product(tile, patches.parts, weights, names, target, k, positions))
+                if tile.adds_bias:
+                    made.append(bias_add_call(tile, target.name))
+            return made
+
         if gathers:
             scratch.append(Scratch(TRANSPOSED, (tile.count("ci"), k), tile.dtype))
         inputs = (*patches.matrices.operands, tile.box("w"), *tile.bias)
-        return TileTask(inputs, (written,), tuple(scratch), tuple(calls))
+        return LateTask(inputs, (written,), tuple(scratch), calls)
 
     def _weights(self, tile: LoopTile) -> TileTask:
         """WG: a sum over the samples of dy · im2row(x)."""
@@ -116,45 +114,47 @@ class Im2col(Strategy):
         as_columns = hwc and tile.op.attributes["im2col"] == "cores"
         patches = _unrolled(tile, "x", "ci", columns=as_columns)
         written = tile.box("dw")
-        channels, positions, width = tile.count("co"), patches.positions, tile.count("ci", *WINDOW)
-        terms = []
-        for sample, names in enumerate(patches.matrices.names):
-            before, left = list(patches.matrices.calls[sample]), part("dy", sample)
-            if hwc:
-                source = Piece(left, (positions, channels))
-                turned = Piece(GRADIENT_TRANSPOSED, (channels, positions))
-                before.append(transpose_call(tile.choice, source, turned, tile.dtype))
-                left = turned.name
-            first, further = (
-                gradient_product(
-                    tile,
-                    patches.parts,
-                    left,
-                    names,
-                    Piece(target, written.shape),
-                    positions,
-                    width,
-                    trans_b=as_columns,
+        channels, positions, width = tile.count("co"), positions_of(tile), tile.count("ci", *WINDOW)
+
+        def calls() -> list[KernelCall]:
+            terms = []
+            unrolling = patches.matrices.calls()
+            for sample, names in enumerate(patches.matrices.names):
+                before, left = list(unrolling[sample]), part("dy", sample)
+                if hwc:
+                    source = Piece(left, (positions, channels))
+                    turned = Piece(GRADIENT_TRANSPOSED, (channels, positions))
+                    before.append(transpose_call(tile.choice, source, turned, tile.dtype))
+                    left = turned.name
+                first, further = (
+                    gradient_product(
+                        tile,
+                        patches.parts,
+                        left,
+                        names,
+                        Piece(target, written.shape),
+                        positions,
+                        width,
+                        trans_b=as_columns,
+                    )
+                    for target in ("dw", PARTIAL)
                 )
-                for target in ("dw", PARTIAL)
-            )
-            terms.append((before, first, further))
-        calls, partial = accumulated(tile, terms)
-        calls += [bias_sum_call(tile)] if tile.bias_gradient else []
-        scratch = [*patches.matrices.scratch, *partial]
+                terms.append((before, first, further))
+            return accumulated(tile, terms) + ([bias_sum_call(tile)] if tile.bias_gradient else [])
+
+        scratch = [*patches.matrices.scratch, *partial_sum(tile)]
         if hwc:
             scratch.append(Scratch(GRADIENT_TRANSPOSED, (channels, positions), tile.dtype))
         inputs = (*patches.matrices.operands, tile.box("dy"))
-        return TileTask(inputs, (written, *tile.bias_gradient), tuple(scratch), tuple(calls))
+        return LateTask(inputs, (written, *tile.bias_gradient), tuple(scratch), calls)
 
 
 def _unrolled(tile: LoopTile, image: str, over: str, *, columns: bool = False) -> Unrolled:
     """The patches of an image, of the channels `over` that the tile sums over or multiplies with."""
     geometry = ConvGeometry.of(tile.op.attributes)
-    view = tile_image(tile)
     parts, sources, within = channels_met(tile, image, over)
-    matrices = unrolled(tile, image, view, sources, within, columns=columns)
-    return Unrolled(geometry, view, parts, within, matrices)
+    matrices = unrolled(tile, image, sources, within, columns=columns)
+    return Unrolled(geometry, parts, within, matrices)
 
 
 def _block_transpose(tile: LoopTile, patches: Unrolled) -> KernelCall:

@@ -11,7 +11,7 @@ row of a scratch matrix, which has a row for every patch of the tile, used or no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -25,7 +25,14 @@ from trainlib.ir.access import Taps
 from trainlib.ir.steps import Array, Extent, KernelCall, Operand, Scratch, gathered, part
 from trainlib.primitives.contractions import conv_nests
 from trainlib.primitives.contractions.contraction import BATCH, LoopTile
-from trainlib.primitives.contractions.conv_calls import COLUMNS, ROWS, TileImage, im2row_call
+from trainlib.primitives.contractions.conv_calls import (
+    COLUMNS,
+    ROWS,
+    TileImage,
+    im2row_call,
+    positions_of,
+    tile_image,
+)
 from trainlib.primitives.contractions.conv_details import of_window
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
 from trainlib.primitives.contractions.conv_nests import Reach, Site
@@ -40,14 +47,13 @@ class Matrices:
 
     operands: tuple[Operand, ...]
     scratch: tuple[Scratch, ...]
-    calls: tuple[list[KernelCall], ...]
+    calls: Callable[[], Sequence[list[KernelCall]]]
     names: tuple[tuple[str, ...], ...]
 
 
 def unrolled(
     tile: LoopTile,
     image: str,
-    view: TileImage,
     channels: Extent,
     groups: Sequence[Extent],
     *,
@@ -59,17 +65,22 @@ def unrolled(
     (im2col), which the cores only can make. The DMA knows one group only.
     """
     if tile.op.attributes["im2col"] == "dma" and not columns:
-        return _by_dma(tile, image, view, channels)
+        return _by_dma(tile, image, tile_image(tile), channels)
     window = ConvGeometry.of(tile.op.attributes).window
-    shape = (view.positions, (groups[0][1] - groups[0][0]) * window)
+    shape = (positions_of(tile), (groups[0][1] - groups[0][0]) * window)
     target, shape = (COLUMNS, shape[::-1]) if columns else (ROWS, shape)
     outer = (len(groups),) if len(groups) > 1 else ()
-    calls = tuple(
-        [im2row_call(tile, view, part(image, sample), groups, columns=columns)]
-        for sample in range(tile.count(BATCH))
-    )
+    samples = tile.count(BATCH)
+
+    def calls() -> list[list[KernelCall]]:
+        view = tile_image(tile)
+        return [
+            [im2row_call(tile, view, part(image, sample), groups, columns=columns)]
+            for sample in range(samples)
+        ]
+
     return Matrices(
-        (tile.box(image),), (Scratch(target, (*outer, *shape), tile.dtype),), calls, ((target,),) * len(calls)
+        (tile.box(image),), (Scratch(target, (*outer, *shape), tile.dtype),), calls, ((target,),) * samples
     )
 
 
@@ -209,7 +220,7 @@ def _by_dma(tile: LoopTile, role: str, view: TileImage, channels: Extent) -> Mat
         names.append(fetched.names(buffer, first))
     # The samples follow one another, so one buffer with a row for every patch serves them all.
     scratch = (Scratch(BORDER, (view.positions, depth * geometry.window), tile.dtype),) if border else ()
-    return Matrices(operands, scratch, tuple(calls), tuple(names))
+    return Matrices(operands, scratch, lambda: calls, tuple(names))
 
 
 def _border_call(

@@ -21,7 +21,13 @@ from trainlib.ir.access import Space
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import KernelCall, Scratch, TileTask, part
 from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, LoopTile, Strategy
-from trainlib.primitives.contractions.conv_calls import PARTIAL, accumulated, bias_add_call, bias_sum_call
+from trainlib.primitives.contractions.conv_calls import (
+    PARTIAL,
+    accumulated,
+    bias_add_call,
+    bias_sum_call,
+    partial_sum,
+)
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
 from trainlib.primitives.lowering.calls import factors, matmul_call, transpose_call, vector_add_call
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
@@ -207,8 +213,8 @@ class ImageProducts(Strategy):
             if tile.adds_bias:
                 calls.append(bias_add_call(tile, matrices[result].name))
         if summing:
-            calls, partial = accumulated(tile, terms)
-            scratch |= {buffer.name: buffer for buffer in partial}
+            calls = accumulated(tile, terms)
+            scratch |= {buffer.name: buffer for buffer in partial_sum(tile)}
         calls += [bias_sum_call(tile)] if tile.bias_gradient else []
         inputs = (tile.box(one), tile.box(other), *tile.bias)
         return TileTask(inputs, (written, *tile.bias_gradient), tuple(scratch.values()), tuple(calls))
