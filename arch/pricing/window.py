@@ -1,22 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which engine executes windows: those of `arch.pricing.window_engine` as they are, or compiled.
 
-Both give the same numbers. Compiling takes longer than many kernels in plain Python, so a process starts in
-plain Python and changes to the compiled functions once it has executed enough; without Numba it stays in
-plain Python, some 20 times slower. Compiling happens once per machine (`arch.pricing.window_object`).
+Both give the same numbers. Loading Numba takes longer than one kernel in plain Python, so a process starts in
+plain Python and loads the compiled functions once it has executed enough; without Numba it
+stays in plain Python, some 20 times slower. Compiling happens once per machine: Numba keeps the result beside
+the source, or in the user's cache where that is read-only.
 """
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
+from types import FunctionType
+from typing import Any
 
-from arch.pricing import window_engine, window_object
+from arch.pricing import window_engine
 from arch.pricing.window_engine import Ints
 
-LOADING_ITEMS = 30_000
-"""Items plain Python executes in the 0.03 s it takes to load what has been compiled before."""
+LOADING_ITEMS = 100_000
+"""A third of the items plain Python executes in the 0.3 s it takes to load Numba and what it has compiled
+before: a process that has executed so many mostly goes on to millions."""
 
 COMPILING_ITEMS = 5_000_000
 """Items plain Python executes in the 8 s it takes Numba to compile both functions."""
@@ -34,7 +41,7 @@ class Engine:
     zeros: Callable[[int], Ints]
     room: Callable[[int], Ints]
     lay_out: Callable[..., int]
-    advance: Callable[..., int | None]
+    advance: Callable[..., None]
 
 
 def _zeros(count: int) -> list[int]:
@@ -48,18 +55,66 @@ PLAIN = Engine(list, _zeros, _zeros, window_engine.lay_out, window_engine.advanc
 def compiled() -> Engine | None:
     """The engine compiled by Numba; None if Numba is not installed for this Python."""
     try:
-        lay_out, advance = window_object.entries()
+        import numba
+        import numpy as np
     except ImportError:
         return None
-    store = window_object.zeros(1 << 16)
+
+    # The same functions, where every name of a part is the compiled part. Nothing is allocated in them, so
+    # nothing is counted (`_nrt`): counting who holds a table takes longer than what is done with it.
+    names = dict(vars(window_engine))
+    njit: Callable[..., Any] = numba.njit
+
+    def own(name: str) -> FunctionType:
+        return FunctionType(names[name].__code__, names, name)
+
+    def jit(name: str) -> Callable[..., Any]:
+        try:
+            dispatcher: Callable[..., Any] = njit(cache=True, _nrt=False)(own(name))
+        except RuntimeError:  # no place to keep the result in: compile for this process alone
+            dispatcher = njit(cache=False, _nrt=False)(own(name))
+        return dispatcher
+
+    # What a processor has an instruction for.
+    @numba.extending.intrinsic
+    def place(typing: Any, bits: Any) -> Any:
+        def count(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+            return builder.cttz(values[0], target.get_constant(numba.types.boolean, True))
+
+        return bits(bits), count
+
+    names["place"] = place
+    for part in window_engine.PARTS:
+        names[part.__name__] = njit(inline="always", _nrt=False)(own(part.__name__))
+
+    # Numba's objects live as long as the process; the collector need not walk them again and again.
+    gc.freeze()
+    store = np.zeros(1 << 16, dtype=np.int64)
 
     def room(count: int) -> Ints:
         nonlocal store
         if len(store) < count:
-            store = window_object.zeros(2 * count)
+            store = np.zeros(2 * count, dtype=np.int64)
         return store
 
-    return Engine(window_object.table, window_object.zeros, room, lay_out, advance)
+    return Engine(
+        lambda numbers: np.array(numbers, dtype=np.int64),
+        lambda count: np.zeros(count, dtype=np.int64),
+        room,
+        jit("lay_out"),
+        jit("advance"),
+    )
+
+
+def _compiled_before() -> bool:
+    """Whether Numba has left its result: where it is told to, beside the source, or in the user's cache."""
+    source = Path(window_engine.__file__)
+    name = f"{source.stem}.advance-*.nbi"
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    elsewhere = os.environ.get("NUMBA_CACHE_DIR") or Path(home, "numba")
+    return any(source.parent.glob(f"__pycache__/{name}")) or any(
+        Path(elsewhere).glob(f"{source.parent.name}_*/{name}")
+    )
 
 
 class EngineChoice:
@@ -74,7 +129,7 @@ class EngineChoice:
     def take(self, items: int) -> Engine:
         """The engine for a window of `items`."""
         if self._plain_items_left is None:
-            self._plain_items_left = LOADING_ITEMS if window_object.is_kept() else COMPILING_ITEMS
+            self._plain_items_left = LOADING_ITEMS if _compiled_before() else COMPILING_ITEMS
         if items <= self._plain_items_left:
             self._plain_items_left -= items
             return PLAIN
