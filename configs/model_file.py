@@ -188,7 +188,8 @@ class ModelSpec:
     layers that do not say otherwise. `where` is ``file:line`` of the file.
     `train` names the layers that are
     trained, all others being frozen; ``last`` stands for the last layer with parameters, None for all.
-    `homes` are memory levels by tensor, where the planner is not to choose.
+    `homes` are memory levels by tensor, where the planner is not to choose, `slot_bytes` the most bytes of L2
+    that ops stream through, by op.
     """
 
     name: str
@@ -211,6 +212,7 @@ class ModelSpec:
     more_inputs: tuple[InputSpec, ...] = ()
     more_losses: tuple[LossSpec, ...] = ()
     homes: Mapping[str, str] = field(default_factory=dict)
+    slot_bytes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
@@ -289,6 +291,8 @@ class ModelSchema(Schema):
     homes: dict[str, Literal["l2", "l3", "streamed"]] = Field(default_factory=dict)
     """Memory a tensor lives in, as ``--home`` says it, which goes first: `{conv1.out: l3}`; `"*"` are all
     others."""
+    slot_bytes: dict[str, _Positive] = Field(default_factory=dict)
+    """Most bytes of L2 for the slots an op streams through, where it streams: `{fc.UPD: 8192}`."""
     layers: Annotated[list[object], Field(min_length=1)]
     """The layers, in order: `{name: ..., type: ..., options}`."""
 
@@ -359,6 +363,7 @@ def _model(node: Node, problems: Problems) -> ModelSpec:
         more_inputs=tuple(inputs),
         more_losses=tuple(losses),
         homes=header.homes,
+        slot_bytes=header.slot_bytes,
     )
     problems.of(_check_names, spec)
     return spec

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,12 +21,13 @@ from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.energy import chip_of
 from pulptrain.running.session import RunOutcome, model_of, run_model
 from scheduler.addresses.optimal_placement import solver_installed
-from scheduler.addresses.plan_options import ALL_OTHERS
+from scheduler.addresses.plan_options import ALL_OTHERS, STREAMED
 from scheduler.explore.pareto import pareto_front
 from scheduler.fit.of_graph import decisions_of, predicted, problem_of
 from scheduler.fit.prices import UNITS_OF_JOULE, Price, Prices, StreamedOps, energy_prices
-from scheduler.fit.problem import Decisions, Problem, evaluate
+from scheduler.fit.problem import Decisions, Problem, Task, evaluate
 from scheduler.fit.solver import SECONDS, Solution, solve
+from scheduler.fit.streams import Streams
 from scheduler.memory.host_memory import tensor_bytes
 from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
 from scheduler.schedule import streamer_of
@@ -46,6 +47,9 @@ POINTS = 4
 POINT_SECONDS = 20.0
 """For the search of each of them."""
 
+LEAST_ROOM = 1 / 16
+"""Share of L2 that ops have for themselves at the least, when what they would stream is chosen."""
+
 TRIES = 3
 """How often the L2 of the search is made smaller where addresses leave more bytes unused than it knows."""
 
@@ -55,6 +59,7 @@ class Answer:
     """A way to train: the model with what was decided, predicted and simulated."""
 
     spec: ModelSpec
+    problem: Problem
     decisions: Decisions
     predicted_cycles: int
     predicted_joules: float | None
@@ -142,13 +147,34 @@ class Fitting:
         """The machine with so much L2."""
         return sized(self.settings, l2=l2_bytes)
 
+    def problems(self, l2_bytes: int) -> Iterator[Problem]:
+        """What there is to decide with so much L2: large tensors lie there, or are streamed by all ops."""
+        known: list[tuple[Task, ...]] = []
+        streams = self._streams(l2_bytes)
+        powers = [1 << bits for bits in range(l2_bytes.bit_length()) if LEAST_ROOM * l2_bytes <= 1 << bits]
+        for room_bytes in (0, l2_bytes, *reversed(powers)):
+            wanted = streams.needed(room_bytes) if room_bytes else frozenset()
+            if room_bytes and not wanted:
+                continue
+            problem = self._problem(streams, room_bytes, wanted)
+            if problem.tasks not in known:
+                known.append(problem.tasks)
+                yield problem
+
     def problem(self, l2_bytes: int) -> Problem:
-        """What there is to decide with so much L2."""
-        timing = soc_timing(self.with_l2(l2_bytes))
-        options = schedule_options(self.settings)
-        streamer = streamer_of(self.graph, timing, options)
+        """The first of them."""
+        return self._problem(self._streams(l2_bytes))
+
+    def _streams(self, l2_bytes: int) -> Streams:
+        timing, options = soc_timing(self.with_l2(l2_bytes)), schedule_options(self.settings)
+        return Streams(self.graph, streamer_of(self.graph, timing, options), self.prices, l2_bytes)
+
+    def _problem(
+        self, streams: Streams, room_bytes: int = 0, wanted: frozenset[str] = frozenset()
+    ) -> Problem:
+        timing = soc_timing(self.with_l2(streams.l2_bytes))
         layers = frozenset(layer.name for layer in self.spec.layers)
-        problem = problem_of(self.graph, self.prices, timing, streamer, layers)
+        problem = problem_of(self.graph, self.prices, timing, streams, layers, room_bytes, wanted)
         if self.deadline is None or self.objective == CYCLES:
             return problem
         others_cycles = int(self.base.summary["cycles"]) - self.times * self._own(self.cycles)
@@ -177,20 +203,24 @@ class Fitting:
         """The model with what was decided."""
         again = {problem.groups[number] for number in decisions.again}
         homes = {problem.buffers[number].name: "l3" for number in sorted(decisions.moved)}
+        homes |= dict.fromkeys(problem.streamed, STREAMED)
+        slot_bytes = {task.name: task.window_bytes for task in problem.tasks if task.window_bytes}
         layers = tuple(
             replace(layer, recompute=layer.recompute or layer.name in again) for layer in self.spec.layers
         )
-        return replace(self.spec, layers=layers, homes={ALL_OTHERS: "l2", **homes} if homes else {})
+        homes = {ALL_OTHERS: "l2", **homes} if homes else {}
+        return replace(self.spec, layers=layers, homes=homes, slot_bytes=slot_bytes)
 
-    def planned(self, l2_bytes: int) -> Decisions | None:
+    def planned(self, problem: Problem) -> Decisions | None:
         """What the planner decides by itself; None if it finds no way."""
-        timing = soc_timing(self.with_l2(l2_bytes))
+        timing = soc_timing(self.with_l2(problem.l2_bytes))
         options = schedule_options(self.settings)
+        memory = replace(options.memory, homes=dict.fromkeys(problem.streamed, STREAMED))
         try:
-            plan = plan_memory(self.graph, timing, options.memory, streamer_of(self.graph, timing, options))
+            plan = plan_memory(self.graph, timing, memory, streamer_of(self.graph, timing, options))
         except DoesNotFitError:
             return None
-        return decisions_of(self.problem(l2_bytes), self.graph, plan)
+        return decisions_of(problem, self.graph, plan)
 
     def answer(
         self,
@@ -205,22 +235,67 @@ class Fitting:
         if self.needed_bytes <= l2_bytes:
             run = self.before
             cycles = int(run.summary["cycles"])
-            plain = Answer(self.written, Decisions(), cycles, joules_of(run), self.needed_bytes, run, 0.0)
+            problem = self.problem(l2_bytes)
+            plain = Answer(
+                self.written, problem, Decisions(), cycles, joules_of(run), self.needed_bytes, run, 0.0
+            )
             return plain, False
-        found: list[Answer] = []
-        hint = self.planned(l2_bytes)
-        interrupted, problem = False, self.problem(l2_bytes)
-        for _ in range(TRIES):
+        ends = time.perf_counter() + seconds
+        found: list[tuple[Answer, Solution]] = []
+        bounds: list[int] = []
+        interrupted = False
+        for problem in self.problems(l2_bytes):
+            below = min((solution.value for _, solution in found), default=None)
+            if below is not None and problem.cost >= below:
+                break  # the others stream more, and cost more
+            left_seconds = max(1.0, ends - time.perf_counter())
             try:
-                solution = solve(problem, hint=hint, seconds=seconds, gap=GAP, better=better)
+                more, bound, interrupted = self._searched(problem, below, left_seconds, better)
             except KeyboardInterrupt:  # before there was an answer
-                interrupted, solution = True, None
+                interrupted = True
+                break
+            found += more
+            bounds.append(bound)
+            if interrupted:
+                break
+        bound = min(bounds, default=0)
+        answers = [
+            replace(answer, gap=self._gap(replace(solution, bound=min(bound, solution.value)), answer.run))
+            for answer, solution in found
+        ]
+        best = min(answers, key=self.rank, default=None)
+        if best is None or best.gap > GAP:
+            own = self._plain(l2_bytes, self.cost(best.run) * (1 - best.gap) if best is not None else 0.0)
+            answers += [own] if own is not None else []
+        return min(answers, key=self.rank, default=None), interrupted
+
+    def _searched(
+        self,
+        problem: Problem,
+        below: int | None,
+        seconds: float,
+        better: Callable[[int, int], None],
+    ) -> tuple[list[tuple[Answer, Solution]], int, bool]:
+        """The best answer to a problem that costs less than `below`, if there is one, and its solution.
+
+        And a bound, below which none costs, as far as that is known, and whether Ctrl-C ended the search.
+        """
+        started = time.perf_counter()
+        l2_bytes, least_cost = problem.l2_bytes, problem.cost
+        hint = self.planned(problem)
+        found: list[tuple[Answer, Solution]] = []
+        interrupted, bound = False, below or 0
+        for number in range(TRIES):
+            solution = solve(problem, hint=hint, seconds=seconds, gap=GAP, below=below, better=better)
+            ended = interrupted or time.perf_counter() - started >= seconds
+            if not number:
+                bound = solution.bound if solution is not None else least_cost if ended else bound
             if solution is None:
                 break
             interrupted = interrupted or solution.interrupted
             answer = self._simulated(problem, solution, l2_bytes)
             if answer is not None:
-                found.append(answer)
+                found.append((answer, solution))
                 late_cycles = answer.cycles - self.deadline if self.deadline is not None else 0
                 if late_cycles <= 0 or problem.most_cycles is None:
                     break
@@ -228,11 +303,7 @@ class Fitting:
                 continue
             peak_bytes = min(problem.l2_bytes, evaluate(problem, solution.decisions).peak_bytes)
             problem = replace(problem, l2_bytes=peak_bytes - max(256, l2_bytes // 200))
-        bound = self.cost(found[0].run) * (1 - found[0].gap) if found else 0.0
-        if hint is not None and not (found and found[0].gap <= GAP):
-            own = self._plain(l2_bytes, bound)
-            found += [own] if own is not None else []
-        return min(found, key=self.rank, default=None), interrupted
+        return found, bound, interrupted
 
     def rank(self, answer: Answer) -> tuple[bool, float]:
         """The less the better."""
@@ -248,7 +319,7 @@ class Fitting:
         plan = run.schedule.plan
         gap = max(0.0, 1 - (bound or self.cost(self.base)) / self.cost(run))
         decisions = decisions_of(problem, self.graph, plan)
-        return Answer(self.spec, decisions, *self._predicted(run), plan.peak_bytes["l2"], run, gap)
+        return Answer(self.spec, problem, decisions, *self._predicted(run), plan.peak_bytes["l2"], run, gap)
 
     def _predicted(self, run: RunOutcome) -> tuple[int, float | None]:
         """Cycles and joules of an iteration, all its programs, by the prices."""
@@ -270,9 +341,8 @@ class Fitting:
             evaluate(problem, solution.decisions).peak_bytes,
             run.update_schedule.plan.peak_bytes["l2"] if run.update_schedule is not None else 0,
         )
-        return Answer(
-            spec, solution.decisions, *self._predicted(run), peak_bytes, run, self._gap(solution, run)
-        )
+        gap = self._gap(solution, run)
+        return Answer(spec, problem, solution.decisions, *self._predicted(run), peak_bytes, run, gap)
 
     def _gap(self, solution: Solution, run: RunOutcome) -> float:
         """That of the search; what an update of its own may gain is in it, too."""
@@ -471,7 +541,6 @@ def _summary(fitting: Fitting, best: Answer, front: Sequence[Answer], traced: Ru
     """The object of ``--json``, but for the simulator."""
     from pulptrain.fitting.fit_summary import decision_rows, point_of
 
-    problem = fitting.problem(fitting.timing.l2.size_bytes)
     return {
         "model": fitting.written.name,
         "soc": fitting.settings.soc,
@@ -486,7 +555,7 @@ def _summary(fitting: Fitting, best: Answer, front: Sequence[Answer], traced: Ru
         "predicted_joules": best.predicted_joules,
         "gap": round(best.gap, 6),
         "before": _before(fitting),
-        "decisions": decision_rows(fitting, problem, best),
+        "decisions": decision_rows(fitting, best),
         "pareto": _marked([point_of(answer) for answer in front]),
         "ladder": [],
         "version": VERSION,

@@ -52,7 +52,7 @@ def changed_rows(way: Way, before: Fitting, after: Fitting) -> list[dict[str, An
     return [_row(", ".join(way.changed), ", ".join(way.how), [], [], saves, cycles, joules)]
 
 
-def decision_rows(fitting: Fitting, problem: Problem, answer: Answer) -> list[dict[str, Any]]:
+def decision_rows(fitting: Fitting, answer: Answer) -> list[dict[str, Any]]:
     """A row per decision; saved and costed are the difference it makes to all the others together.
 
     Joules are told where they are what is made small.
@@ -63,7 +63,7 @@ def decision_rows(fitting: Fitting, problem: Problem, answer: Answer) -> list[di
         cycles = int(fitting.base.summary["cycles"]) - int(fitting.before.summary["cycles"])
         cost = fitting.cost(fitting.base) - fitting.cost(fitting.before)
         rows.append(_row("all gradients of weights", AT_ONCE, [], [], before - after, cycles, cost))
-    decisions = answer.decisions
+    problem, decisions = answer.problem, answer.decisions
     whole = evaluate(problem, decisions)
     for group in sorted(decisions.again):
         others = _outcome(problem, replace(decisions, again=decisions.again - {group}))

@@ -137,6 +137,11 @@ def prepare(
         if name not in written.tensors and name != ALL_OTHERS:
             cure = suggestion(name, written.tensors)
             raise ConfigError(f"'homes' names {name}, which is no tensor", where=spec.where, cure=cure)
+    for name in spec.slot_bytes:
+        ops = [op.name for graph in phases.graphs for op in graph.ops]
+        if name not in ops:
+            cure = suggestion(name, ops)
+            raise ConfigError(f"'slot_bytes' names {name}, which is no op", where=spec.where, cure=cure)
     if file is not None and file.layouts:
         from scheduler.tuner.schedule_file import as_tuned
 
@@ -144,7 +149,7 @@ def prepare(
         phases = build_training_phases(spec)
     graphs = phases.graphs
     # The options of each program: what the command line says of its ops, then what a schedule file says.
-    options = schedule_options(settings, spec.homes)
+    options = schedule_options(settings, spec)
     by_program = of_programs(options, graphs)
     if file is not None:
         from scheduler.tuner.schedule_file import options_from

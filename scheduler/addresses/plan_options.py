@@ -23,13 +23,15 @@ class PlanOptions:
     """Choices of one memory plan.
 
     `placement` is one of `placement.STRATEGIES`. `homes` fixes the home level of tensors by name
-    (`HOME_LEVELS`); the others go to L2 as far as they fit. `in_place` lets elementwise steps write over an
-    input that ends there. `shared` are storages another program leaves in memory, by tensor name: those of
-    the graph are found there, and nothing touches the others.
+    (`HOME_LEVELS`); the others go to L2 as far as they fit. `slot_bytes` are the most bytes of L2 that an op
+    streams through, by its name. `in_place` lets elementwise steps write over an input that ends there.
+    `shared` are storages another program leaves in memory, by tensor name: those of the graph are found
+    there, and nothing touches the others.
     """
 
     placement: str = "first-fit"
     homes: Mapping[str, str] = field(default_factory=dict)
+    slot_bytes: Mapping[str, int] = field(default_factory=dict)
     in_place: bool = True
     shared: Mapping[str, Allocation] = field(default_factory=dict)
 

@@ -9,42 +9,43 @@ from dataclasses import replace
 from arch.spec.timing import SocTiming
 from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import Life, overwritable, storage_lives
-from scheduler.fit.prices import Prices
+from scheduler.fit.prices import Price, Prices
 from scheduler.fit.problem import NO_GROUP, Buffer, Decisions, Problem, Task
+from scheduler.fit.streams import SMALL, Streams
 from scheduler.memory.l2_staging import Stay
 from scheduler.memory.memory_plan import MemoryPlan
 from scheduler.schedule import Schedule
 from scheduler.tiles.l2_slots import NOT_STREAMED, OpStream
-from scheduler.tiles.streaming_choice import Streamer
 from scheduler.tiles.udma_cost import UdmaCost
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.primitives.definition import is_forward
 from trainlib.training.recompute import AGAIN
-
-SMALL = 1 / 400
-"""Share of L2 below which a buffer stays there: to move it saves nothing and makes the search longer."""
 
 
 def problem_of(
     graph: TrainingGraph,
     prices: Prices,
     timing: SocTiming,
-    streamer: Streamer | None = None,
+    streams: Streams | None = None,
     repeatable: frozenset[str] = frozenset(),
+    room_bytes: int = 0,
+    wanted: frozenset[str] = frozenset(),
 ) -> Problem:
     """The problem of a graph in which nothing is made again yet, by the `prices` of its ops and copies.
 
-    Of the layers `repeatable` forward ops may be done again. Ops whose own tensors do not fit L2 together
-    stream what the `streamer` chooses.
+    Of the layers `repeatable` forward ops may be done again. Ops whose own tensors do not fit L2 together, or
+    `room_bytes` of it, stream what `streams` chooses, and storages that are `wanted` are streamed by all ops.
     """
     lives = storage_lives(graph)
     numbers = {name: number for number, name in enumerate(lives)}
     l2_bytes, l3_bytes = timing.l2.size_bytes, timing.l3.size_bytes
     udma = UdmaCost(timing)
-    small = [life for life in lives.values() if life.size_bytes < SMALL * l2_bytes]
-    streams = _streams(graph, l2_bytes, streamer, small) if l3_bytes else {}
+    priced: dict[int, tuple[OpStream, Price]] = {}
+    if l3_bytes and streams is not None:
+        found = [streams.of_op(number, room_bytes or l2_bytes, wanted) for number in range(len(graph.ops))]
+        priced = {number: one for number, one in enumerate(found) if one is not None}
     forced: dict[str, list[int]] = {}
-    for number, stream in streams.items():
+    for number, (stream, _) in priced.items():
         for name in stream.storages:
             forced.setdefault(name, []).append(number)
     buffers = tuple(
@@ -65,7 +66,7 @@ def problem_of(
     begins = losses[0] if losses else len(graph.ops)
     tasks = []
     for number, op in enumerate(graph.ops):
-        stream = streams.get(number, NOT_STREAMED)
+        stream, price = priced.get(number, (NOT_STREAMED, prices.of(op.name)))
         group = groups.index(owner_of(op)) if is_forward(op.step) and owner_of(op) in repeatable else NO_GROUP
 
         def seen(names: tuple[str, ...], stream: OpStream = stream) -> tuple[int, ...]:
@@ -73,7 +74,6 @@ def problem_of(
             return tuple(numbers[name] for name in storages if name not in stream.storages)
 
         busy = sum(udma.lines_cycles([lives[name].size_bytes]) for name in stream.storages)
-        price = prices.streamed(graph, op, stream) if stream.storages else prices.of(op.name)
         tasks.append(
             Task(
                 op.name,
@@ -89,9 +89,11 @@ def problem_of(
             )
         )
     used = {buffer for task in tasks for buffer in task.uses}
+    always = {number for number, item in enumerate(buffers) if item.moved and number not in used}
+    l3_bytes -= sum(buffers[number].size_bytes for number in always)
+    streamed = {buffers[number].name for number in always} | wanted
     buffers = tuple(
-        replace(item, size_bytes=0) if item.moved and number not in used else item
-        for number, item in enumerate(buffers)
+        replace(item, size_bytes=0) if number in always else item for number, item in enumerate(buffers)
     )
     return Problem(
         tuple(tasks),
@@ -101,6 +103,7 @@ def problem_of(
         l3_bytes,
         prices.cycle_cost,
         set_up_cycles=udma.set_up_cycles,
+        streamed=tuple(sorted(streamed)),
     )
 
 
@@ -126,28 +129,6 @@ def _scratch_bytes(graph: TrainingGraph, op: Op) -> int:
         for name in op.outputs
         if graph.tensors[name].alias_of is not None
     )
-
-
-def _streams(
-    graph: TrainingGraph, l2_bytes: int, streamer: Streamer | None, small: Sequence[Life]
-) -> dict[int, OpStream]:
-    """What has to be streamed of an op beside what is too `small` to be moved."""
-    owners = {name: graph.storage_of(name) for name in graph.tensors}
-    found: dict[int, OpStream] = {}
-    for number, op in enumerate(graph.ops):
-        names = dict.fromkeys(owners[name] for name in (*op.inputs, *op.outputs))
-        sizes = {name: align(graph.tensors[name].size_bytes) for name in names}
-        beside_bytes = sum(
-            align(life.size_bytes)
-            for life in small
-            if life.first_op <= number <= life.last_op and life.name not in sizes
-        )
-        room_bytes = l2_bytes - beside_bytes
-        if sum(sizes.values()) > room_bytes and streamer is not None:
-            stream = streamer.choose(number, owners, sizes, room_bytes)
-            if stream is not None:
-                found[number] = stream
-    return found
 
 
 def predicted(schedule: Schedule, prices: Prices, timing: SocTiming) -> tuple[int, int]:

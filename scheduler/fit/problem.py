@@ -83,7 +83,7 @@ class Problem:
 
     What is to be small is `cycle_cost` for each cycle, and what tasks and copies cost beside their time: the
     cycles, as it stands. `most_cycles` is the deadline, `set_up_cycles` what the cluster waits for of a copy
-    that is hidden.
+    that is hidden. `streamed` lives in L3 and is streamed by every task that can; tasks do not name it.
     """
 
     tasks: tuple[Task, ...]
@@ -94,6 +94,7 @@ class Problem:
     cycle_cost: int = 1
     most_cycles: int | None = None
     set_up_cycles: int = 0
+    streamed: tuple[str, ...] = ()
 
     def hidden_cycles(self, buffer: Buffer) -> int:
         """Of a copy, what a task beside it may hide."""

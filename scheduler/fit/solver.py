@@ -102,7 +102,7 @@ class Solution:
 class _Model:
     """The problem as CP-SAT has it; `smallest`: as few bytes of L2 as possible, at whatever cycles."""
 
-    def __init__(self, problem: Problem, *, smallest: bool) -> None:
+    def __init__(self, problem: Problem, *, smallest: bool, below: int | None = None) -> None:
         from ortools.sat.python import cp_model
 
         self.problem, self.slots = problem, slots_of(problem)
@@ -129,7 +129,7 @@ class _Model:
             self._buffer(number)
         self._scratch_and_windows()
         self._take_over()
-        self._limits(smallest=smallest)
+        self._limits(smallest=smallest, below=below)
 
     # What is done again
 
@@ -372,7 +372,7 @@ class _Model:
         if if_taken is not None:
             constraint.enforcement_literal.append(if_taken.index)
 
-    def _limits(self, *, smallest: bool) -> None:
+    def _limits(self, *, smallest: bool, below: int | None) -> None:
         problem, cp = self.problem, self.cp
         most = sum(item.size_bytes for item in problem.buffers) * 2 + max(
             (task.window_bytes + task.scratch_bytes for task in problem.tasks), default=0
@@ -394,6 +394,8 @@ class _Model:
         if problem.most_cycles is not None:
             cp.add(cycles <= problem.most_cycles - problem.cycles)
         cost = problem.cost + problem.cycle_cost * cycles + sum(self._cost)
+        if below is not None:
+            cp.add(cost < below)
         cp.minimize(limit if smallest else cost)
 
     def decisions(self, value: Callable[[Any], int]) -> Decisions:
@@ -586,16 +588,18 @@ def solve(
     hint: Decisions | None = None,
     seconds: float = SECONDS,
     gap: float = 0.0,
+    below: int | None = None,
     better: Callable[[int, int], None] = lambda value, bound: None,
 ) -> Solution | None:
     """The decisions of least cost that fit, or of the `smallest` peak; None if none are, or were found.
 
     The search ends when it has proved that nothing is better by more than a share `gap`, or after so many
-    `seconds`, or with Ctrl-C. `better` is called with value and bound of every better answer.
+    `seconds`, or with Ctrl-C. Only what costs less than `below` counts.
+    `better` is called with value and bound of every better answer.
     """
     from ortools.sat.python import cp_model
 
-    model = _Model(problem, smallest=smallest)
+    model = _Model(problem, smallest=smallest, below=below)
     if hint is not None:
         model.hint(hint)
 

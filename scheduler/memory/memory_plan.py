@@ -226,7 +226,7 @@ def plan_memory(
     homes = _homes(graph, owners, options)
     choice = HomeChoice(lives, len(graph.ops), homes, _transfer_overhead_bytes(timing))
     wanted = frozenset(name for name, level in _levels(owners, options).items() if level == STREAMED)
-    streams = StreamingPlan(graph, lives, owners, choice, streamer, wanted)
+    streams = StreamingPlan(graph, lives, owners, choice, streamer, wanted, options.slot_bytes)
     whole = streams.stream_wanted(capacity_bytes["l2"])
     placed, notes = _placed(graph, lives, choice, capacity_bytes, options, streams)
     moved = [lives[name].request for name in lives if name in choice.in_l3]

@@ -82,10 +82,12 @@ class Streamer:
         sizes: Mapping[str, int],
         room_bytes: int,
         wanted: frozenset[str] = frozenset(),
+        slot_bytes: int | None = None,
     ) -> OpStream | None:
         """What op `number` streams, those `wanted` among it; None if it cannot.
 
-        `sizes` are the bytes of the storages it may stream; they have `room_bytes` of L2, slots included.
+        `sizes` are the bytes of the storages it may stream; they have `room_bytes` of L2, slots included,
+        which take no more than `slot_bytes`.
         """
         ways = self._ways(number, owners)
         if wanted and not (wanted := wanted & ways.cycles.keys()):
@@ -96,6 +98,8 @@ class Streamer:
             for place, streamed in enumerate(self._subsets(sizes, ways, wanted)):
                 whole = [name for name in sizes if name not in streamed]
                 room_left_bytes = room_bytes - sum(align(sizes[name]) for name in whole)
+                if slot_bytes is not None:
+                    room_left_bytes = min(room_left_bytes, slot_bytes)
                 cycles = np.asarray(sum(ways.cycles[name] for name in streamed))
                 slots = np.asarray(sum(ways.bytes_of(name, most_slots) for name in streamed))
                 fits = np.flatnonzero((slots <= room_left_bytes) & (cycles < np.inf))
