@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,12 +21,12 @@ from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.energy import chip_of
 from pulptrain.running.session import RunOutcome, model_of, run_model
 from scheduler.addresses.optimal_placement import solver_installed
-from scheduler.addresses.plan_options import ALL_OTHERS, STREAMED
+from scheduler.addresses.plan_options import ALL_OTHERS
 from scheduler.explore.pareto import pareto_front
-from scheduler.fit.of_graph import decisions_of, predicted, problem_of
+from scheduler.fit.of_graph import as_planned, decisions_of, predicted, problem_of
 from scheduler.fit.prices import UNITS_OF_JOULE, Price, Prices, StreamedOps, energy_prices
-from scheduler.fit.problem import Decisions, Problem, Task, evaluate
-from scheduler.fit.solver import SECONDS, Solution, solve
+from scheduler.fit.problem import Decisions, Problem, evaluate
+from scheduler.fit.solver import SECONDS, solve
 from scheduler.fit.streams import Streams
 from scheduler.memory.host_memory import tensor_bytes
 from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
@@ -47,8 +47,11 @@ POINTS = 4
 POINT_SECONDS = 20.0
 """For the search of each of them."""
 
-LEAST_ROOM = 1 / 16
-"""Share of L2 that ops have for themselves at the least, when what they would stream is chosen."""
+ROUNDS = 100
+"""How often it is searched again with the prices of the ops that stream in the answers before."""
+
+SHARE = 0.6
+"""Of the time left, for each of these searches."""
 
 TRIES = 3
 """How often the L2 of the search is made smaller where addresses leave more bytes unused than it knows."""
@@ -147,34 +150,17 @@ class Fitting:
         """The machine with so much L2."""
         return sized(self.settings, l2=l2_bytes)
 
-    def problems(self, l2_bytes: int) -> Iterator[Problem]:
-        """What there is to decide with so much L2: large tensors lie there, or are streamed by all ops."""
-        known: list[tuple[Task, ...]] = []
-        streams = self._streams(l2_bytes)
-        powers = [1 << bits for bits in range(l2_bytes.bit_length()) if LEAST_ROOM * l2_bytes <= 1 << bits]
-        for room_bytes in (0, l2_bytes, *reversed(powers)):
-            wanted = streams.needed(room_bytes) if room_bytes else frozenset()
-            if room_bytes and not wanted:
-                continue
-            problem = self._problem(streams, room_bytes, wanted)
-            if problem.tasks not in known:
-                known.append(problem.tasks)
-                yield problem
-
     def problem(self, l2_bytes: int) -> Problem:
-        """The first of them."""
+        """What there is to decide with so much L2; what it takes to stream is the least it may."""
         return self._problem(self._streams(l2_bytes))
 
     def _streams(self, l2_bytes: int) -> Streams:
         timing, options = soc_timing(self.with_l2(l2_bytes)), schedule_options(self.settings)
-        return Streams(self.graph, streamer_of(self.graph, timing, options), self.prices, l2_bytes)
+        return Streams(self.graph, timing, streamer_of(self.graph, timing, options), self.prices)
 
-    def _problem(
-        self, streams: Streams, room_bytes: int = 0, wanted: frozenset[str] = frozenset()
-    ) -> Problem:
-        timing = soc_timing(self.with_l2(streams.l2_bytes))
+    def _problem(self, streams: Streams) -> Problem:
         layers = frozenset(layer.name for layer in self.spec.layers)
-        problem = problem_of(self.graph, self.prices, timing, streams, layers, room_bytes, wanted)
+        problem = problem_of(self.graph, self.prices, streams.timing, streams, layers)
         if self.deadline is None or self.objective == CYCLES:
             return problem
         others_cycles = int(self.base.summary["cycles"]) - self.times * self._own(self.cycles)
@@ -203,24 +189,41 @@ class Fitting:
         """The model with what was decided."""
         again = {problem.groups[number] for number in decisions.again}
         homes = {problem.buffers[number].name: "l3" for number in sorted(decisions.moved)}
-        homes |= dict.fromkeys(problem.streamed, STREAMED)
-        slot_bytes = {task.name: task.window_bytes for task in problem.tasks if task.window_bytes}
+        ways = {problem.tasks[task].name: problem.tasks[task].way(way) for task, way in decisions.streams}
+        streams = {
+            name: tuple(sorted(problem.buffers[number].name for number in ways[name].buffers))
+            for name in sorted(ways)
+        }
         layers = tuple(
             replace(layer, recompute=layer.recompute or layer.name in again) for layer in self.spec.layers
         )
-        homes = {ALL_OTHERS: "l2", **homes} if homes else {}
-        return replace(self.spec, layers=layers, homes=homes, slot_bytes=slot_bytes)
+        return replace(
+            self.spec,
+            layers=layers,
+            homes={ALL_OTHERS: "l2", **homes} if homes else {},
+            streams=streams,
+            slot_bytes={name: ways[name].slot_bytes for name in streams},
+        )
 
     def planned(self, problem: Problem) -> Decisions | None:
-        """What the planner decides by itself; None if it finds no way."""
-        timing = soc_timing(self.with_l2(problem.l2_bytes))
-        options = schedule_options(self.settings)
-        memory = replace(options.memory, homes=dict.fromkeys(problem.streamed, STREAMED))
-        try:
-            plan = plan_memory(self.graph, timing, memory, streamer_of(self.graph, timing, options))
-        except DoesNotFitError:
-            return None
-        return decisions_of(problem, self.graph, plan)
+        """What the planner decides by itself, as far as it is among what the problem has; None if nothing is.
+
+        It moves small tensors, too, so it gets so much less L2 that the problem does without.
+        """
+        options, l2_bytes = schedule_options(self.settings), problem.l2_bytes
+        for _ in range(TRIES):
+            timing = soc_timing(self.with_l2(l2_bytes))
+            streamer = streamer_of(self.graph, timing, options)
+            try:
+                plan = plan_memory(self.graph, timing, options.memory, streamer)
+            except DoesNotFitError:
+                break
+            decisions = decisions_of(problem, self.graph, plan)
+            excess_bytes = evaluate(problem, decisions).peak_bytes - problem.l2_bytes
+            if excess_bytes <= 0:
+                return decisions
+            l2_bytes -= excess_bytes
+        return None
 
     def answer(
         self,
@@ -240,86 +243,93 @@ class Fitting:
                 self.written, problem, Decisions(), cycles, joules_of(run), self.needed_bytes, run, 0.0
             )
             return plain, False
-        ends = time.perf_counter() + seconds
-        found: list[tuple[Answer, Solution]] = []
-        bounds: list[int] = []
-        interrupted = False
-        for problem in self.problems(l2_bytes):
-            below = min((solution.value for _, solution in found), default=None)
-            if below is not None and problem.cost >= below:
-                break  # the others stream more, and cost more
-            left_seconds = max(1.0, ends - time.perf_counter())
-            try:
-                more, bound, interrupted = self._searched(problem, below, left_seconds, better)
-            except KeyboardInterrupt:  # before there was an answer
-                interrupted = True
-                break
-            found += more
-            bounds.append(bound)
-            if interrupted:
-                break
-        bound = min(bounds, default=0)
-        answers = [
-            replace(answer, gap=self._gap(replace(solution, bound=min(bound, solution.value)), answer.run))
-            for answer, solution in found
-        ]
-        best = min(answers, key=self.rank, default=None)
-        if best is None or best.gap > GAP:
-            own = self._plain(l2_bytes, self.cost(best.run) * (1 - best.gap) if best is not None else 0.0)
-            answers += [own] if own is not None else []
+        found, bound, interrupted = self._searched(l2_bytes, seconds, better)
+        answers = [replace(answer, gap=self._gap(bound, answer)) for answer in found]
+        if not answers or min(answer.gap for answer in answers) > GAP:
+            own = self._plain(l2_bytes)
+            answers += [replace(own, gap=self._gap(bound, own))] if own is not None else []
         return min(answers, key=self.rank, default=None), interrupted
 
     def _searched(
-        self,
-        problem: Problem,
-        below: int | None,
-        seconds: float,
-        better: Callable[[int, int], None],
-    ) -> tuple[list[tuple[Answer, Solution]], int, bool]:
-        """The best answer to a problem that costs less than `below`, if there is one, and its solution.
-
-        And a bound, below which none costs, as far as that is known, and whether Ctrl-C ended the search.
-        """
-        started = time.perf_counter()
-        l2_bytes, least_cost = problem.l2_bytes, problem.cost
-        hint = self.planned(problem)
-        found: list[tuple[Answer, Solution]] = []
-        interrupted, bound = False, below or 0
+        self, l2_bytes: int, seconds: float, better: Callable[[int, int], None]
+    ) -> tuple[list[Answer], int, bool]:
+        """The best answers found, a bound below which none costs, and whether Ctrl-C ended the search."""
+        ends = time.perf_counter() + seconds
+        streams = self._streams(l2_bytes)
+        problem = self._problem(streams)
+        bound = problem.cost
+        found: list[Answer] = []
+        interrupted = False
         for number in range(TRIES):
-            solution = solve(problem, hint=hint, seconds=seconds, gap=GAP, below=below, better=better)
-            ended = interrupted or time.perf_counter() - started >= seconds
-            if not number:
-                bound = solution.bound if solution is not None else least_cost if ended else bound
-            if solution is None:
+            limits = {"l2_bytes": problem.l2_bytes, "most_cycles": problem.most_cycles}
+            problem, decisions, more, interrupted = self._rounds(streams, limits, ends, better)
+            bound = bound if number else max(bound, more)
+            if decisions is None:
                 break
-            interrupted = interrupted or solution.interrupted
-            answer = self._simulated(problem, solution, l2_bytes)
+            answer = self._simulated(problem, decisions, l2_bytes)
             if answer is not None:
-                found.append((answer, solution))
+                found.append(answer)
                 late_cycles = answer.cycles - self.deadline if self.deadline is not None else 0
                 if late_cycles <= 0 or problem.most_cycles is None:
                     break
                 problem = replace(problem, most_cycles=problem.most_cycles - late_cycles)
                 continue
-            peak_bytes = min(problem.l2_bytes, evaluate(problem, solution.decisions).peak_bytes)
+            peak_bytes = min(problem.l2_bytes, evaluate(problem, decisions).peak_bytes)
             problem = replace(problem, l2_bytes=peak_bytes - max(256, l2_bytes // 200))
         return found, bound, interrupted
+
+    def _rounds(
+        self,
+        streams: Streams,
+        limits: Mapping[str, Any],
+        ends: float,
+        better: Callable[[int, int], None],
+    ) -> tuple[Problem, Decisions | None, int, bool]:
+        """The problem with the prices of all that streams in its best decisions, and these.
+
+        Prices of ops that stream are lower bounds until they are asked for, so that the bound holds.
+        """
+        problem = replace(self._problem(streams), **limits)
+        decisions, bound, interrupted = self.planned(problem), 0, False
+        best: Decisions | None = None
+        try:
+            for number in range(ROUNDS):
+                if decisions is not None:
+                    new = streams.price(problem, decisions)
+                    problem = replace(self._problem(streams), **limits)
+                    best = _cheaper(problem, best, decisions)
+                    cost = evaluate(problem, best).cost
+                    better(cost, bound or problem.cost)
+                    if interrupted or cost * (1 - GAP) <= bound or (number and not new):
+                        break
+                left_seconds = ends - time.perf_counter()
+                if number and left_seconds <= 0:
+                    break
+                seconds = max(
+                    1.0, left_seconds * (SHARE if any(task.streams for task in problem.tasks) else 1)
+                )
+                solution = solve(problem, hint=best or decisions, seconds=seconds, gap=GAP)
+                if solution is None:
+                    break
+                decisions, interrupted = solution.decisions, solution.interrupted
+                bound = max(bound, solution.bound)
+        except KeyboardInterrupt:
+            interrupted = True
+        return problem, best, bound, interrupted
 
     def rank(self, answer: Answer) -> tuple[bool, float]:
         """The less the better."""
         return self.deadline is not None and answer.cycles > self.deadline, self.cost(answer.run)
 
-    def _plain(self, l2_bytes: int, bound: float) -> Answer | None:
+    def _plain(self, l2_bytes: int) -> Answer | None:
         """The planner's own way, in which ops may stream."""
         try:
             run = self._run(self.spec, self.with_l2(l2_bytes))
         except DoesNotFitError:
             return None
-        problem = self.problem(l2_bytes)
-        plan = run.schedule.plan
-        gap = max(0.0, 1 - (bound or self.cost(self.base)) / self.cost(run))
+        problem, plan = self.problem(l2_bytes), run.schedule.plan
         decisions = decisions_of(problem, self.graph, plan)
-        return Answer(self.spec, problem, decisions, *self._predicted(run), plan.peak_bytes["l2"], run, gap)
+        return Answer(self.spec, problem, decisions, *self._predicted(run), plan.peak_bytes["l2"], run, 0.0)
 
     def _predicted(self, run: RunOutcome) -> tuple[int, float | None]:
         """Cycles and joules of an iteration, all its programs, by the prices."""
@@ -331,26 +341,25 @@ class Fitting:
         joules = cost / UNITS_OF_JOULE + self._rest_joules if self.energy is not None else None
         return self._rest_cycles + cycles, joules
 
-    def _simulated(self, problem: Problem, solution: Solution, l2_bytes: int) -> Answer | None:
-        spec = self.decided(problem, solution.decisions)
+    def _simulated(self, problem: Problem, decisions: Decisions, l2_bytes: int) -> Answer | None:
+        spec = self.decided(problem, decisions)
         try:
             run = self._run(spec, self.with_l2(l2_bytes), traced=False)
         except DoesNotFitError:
             return None
+        decisions = as_planned(problem, decisions, run.schedule.plan)
         peak_bytes = max(
-            evaluate(problem, solution.decisions).peak_bytes,
+            evaluate(problem, decisions).peak_bytes,
             run.update_schedule.plan.peak_bytes["l2"] if run.update_schedule is not None else 0,
         )
-        gap = self._gap(solution, run)
-        return Answer(spec, problem, solution.decisions, *self._predicted(run), peak_bytes, run, gap)
+        return Answer(spec, problem, decisions, *self._predicted(run), peak_bytes, run, 0.0)
 
-    def _gap(self, solution: Solution, run: RunOutcome) -> float:
-        """That of the search; what an update of its own may gain is in it, too."""
-        if run.update_schedule is None:
-            return solution.gap
+    def _gap(self, bound: int, answer: Answer) -> float:
+        """By how much of what is predicted an answer may be too large; the update may gain all it costs."""
         unit = UNITS_OF_JOULE if self.objective == ENERGY else 1
         others = self.cost(self.base) - self.times * self._own(self.prices) / unit
-        return max(0.0, 1 - (self.times * solution.bound / unit + others) / self.cost(run))
+        predicted_cost = answer.predicted_joules if self.objective == ENERGY else answer.predicted_cycles
+        return max(0.0, 1 - (self.times * bound / unit + others) / (predicted_cost or 1))
 
     def least_bytes(self, seconds: float = POINT_SECONDS) -> int:
         """The smallest L2 there is an answer for: with an L3 what one op needs, without the smallest peak."""
@@ -361,6 +370,16 @@ class Fitting:
         problem = self.problem(self.timing.l2.size_bytes)
         found = solve(problem, smallest=True, seconds=seconds)
         return found.value if found is not None else evaluate(problem, Decisions()).peak_bytes
+
+
+def _cheaper(problem: Problem, best: Decisions | None, decisions: Decisions) -> Decisions:
+    """The decisions that keep to the problem, and of these those that cost less."""
+
+    def rank(one: Decisions) -> tuple[bool, int]:
+        outcome = evaluate(problem, one)
+        return not outcome.keeps(problem), outcome.cost
+
+    return min((one for one in (best, decisions) if one is not None), key=rank)
 
 
 def sized(settings: Settings, **sizes: Any) -> Settings:

@@ -164,7 +164,7 @@ def set_parameters(settings: Settings) -> dict[str, str]:
 
 
 def schedule_options(settings: Settings, spec: ModelSpec | None = None) -> ScheduleOptions:
-    """The schedule the settings ask for; what a model file says of homes and slots holds, settings go first.
+    """The schedule the settings ask for; what a model file says of memory holds, settings go first.
 
     Raises `InputError` for texts that cannot be read.
     """
@@ -190,6 +190,7 @@ def schedule_options(settings: Settings, spec: ModelSpec | None = None) -> Sched
         memory=PlanOptions(
             parse_placement(settings.placement),
             {**(spec.homes if spec else {}), **parse_homes(settings.homes)},
+            spec.streams if spec else {},
             spec.slot_bytes if spec else {},
         ),
     )

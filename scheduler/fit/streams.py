@@ -1,75 +1,153 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ops of a problem stream, and through how many bytes of L2."""
+"""How the ops of a graph may stream: what, through how many bytes of L2, and what that takes."""
 
 from __future__ import annotations
 
-from scheduler.addresses.allocation import align
-from scheduler.addresses.lifetimes import storage_lives
-from scheduler.fit.prices import Price, Prices
-from scheduler.tiles.l2_slots import NOT_STREAMED, OpStream
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from arch.spec.timing import SocTiming
+from scheduler.fit.prices import Prices
+from scheduler.fit.problem import Decisions, Problem, Stream, evaluate
+from scheduler.tiles.l2_slots import OpStream
 from scheduler.tiles.streaming_choice import Streamer
-from trainlib.ir.graph import TrainingGraph
+from scheduler.tiles.udma_cost import UdmaCost
+from trainlib.ir.graph import Op, TrainingGraph
 
-SMALL = 1 / 400
-"""Share of L2 below which a buffer stays there: to move it saves nothing and makes the search longer."""
+LARGE = 1 / 32
+"""Share of L2 from which on a storage may be streamed."""
+
+MOST_STORAGES = 3
+"""Of an op, the largest, of which any may be streamed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """An op that streams `storages` through `slot_bytes` of L2, as simulated; or, not `priced`, a bound.
+
+    A bound is of all ways with at least `slot_bytes` and at most `most_bytes`.
+    """
+
+    storages: frozenset[str]
+    slot_bytes: int
+    most_bytes: int
+    cycles: int
+    cost: int
+    bus_cycles: int
+    priced: bool = False
+
+
+@dataclass(eq=False)
 class Streams:
-    """Chooses with the planner's `streamer`; what is small lies in L2 beside every op."""
+    """The ways of the ops of one graph that the planner's `streamer` cuts; an op is simulated when asked.
 
-    def __init__(self, graph: TrainingGraph, streamer: Streamer, prices: Prices, l2_bytes: int) -> None:
-        self.graph, self.l2_bytes = graph, l2_bytes
-        self._streamer, self._prices = streamer, prices
-        lives = storage_lives(graph).values()
-        self._small = [life for life in lives if life.size_bytes < SMALL * l2_bytes]
+    Until then it takes as long as with all in L2, or as the uDMA is busy. To price a bound splits it: with
+    the most bytes there is room for, with the most it has, and bounds between; fewer bytes take no less time.
+    Ways keep their numbers.
+    """
 
-    def needed(self, room_bytes: int) -> frozenset[str]:
-        """The storages that some op has to stream in so much L2; none if some op cannot do with it."""
-        wanted: set[str] = set()
-        for number in range(len(self.graph.ops)):
-            stream = self._chosen(number, room_bytes)
-            if stream is None:
-                return frozenset()
-            wanted.update(stream.storages)
-        return frozenset(wanted)
+    graph: TrainingGraph
+    timing: SocTiming
+    _streamer: Streamer
+    _prices: Prices
+    _known: dict[int, list[Way]] = field(default_factory=dict, init=False)
 
-    def of_op(self, number: int, room_bytes: int, wanted: frozenset[str]) -> tuple[OpStream, Price] | None:
-        """What an op streams, `wanted` storages among it, with the slots that its tiles take, and its price.
+    def ways(self, number: int, movable: Collection[str]) -> Sequence[Way]:
+        """Of an op, of which these storages may live in L3."""
+        if number not in self._known:
+            bounds = (self._bound(number, some) for some in self._sets(number, movable))
+            self._known[number] = [way for way in bounds if way is not None]
+        return self._known[number]
 
-        Its tiles are chosen by their price, and may take fewer slots than there is room for. With no more
-        room than that another choice of storages may be the planner's.
-        """
-        stream = self._chosen(number, room_bytes, wanted)
-        while stream is not None and stream.storages:
-            price = self._prices.streamed(self.graph, self.graph.ops[number], stream)
-            fewer = self._chosen(number, room_bytes, wanted, price.slot_bytes)
-            if fewer is None or (fewer.storages, fewer.window_bytes) == (stream.storages, price.slot_bytes):
-                return fewer or stream, price
-            stream = fewer
-        return None
+    def price(self, problem: Problem, decisions: Decisions) -> bool:
+        """Simulate the ops that stream with the slots there is room for; whether there was a new one."""
+        outcome = evaluate(problem, decisions)
+        turns = {entry.task: turn for turn, entry in enumerate(outcome.entries) if not entry.again}
+        new = False
+        for number, chosen in sorted(decisions.streams):
+            way = self._known[number][chosen]
+            if not way.priced:
+                room_bytes = problem.l2_bytes - outcome.live_bytes[turns[number]] + way.slot_bytes
+                self._split(number, chosen, max(way.slot_bytes, min(way.most_bytes, room_bytes)))
+                new = True
+        return new
 
-    def _chosen(
-        self,
-        number: int,
-        room_bytes: int,
-        wanted: frozenset[str] = frozenset(),
-        slot_bytes: int | None = None,
-    ) -> OpStream | None:
-        """`NOT_STREAMED` if all has room and nothing is wanted; None if there is no way."""
-        op = self.graph.ops[number]
-        owners = {name: self.graph.storage_of(name) for name in (*op.inputs, *op.outputs)}
-        sizes = {owner: align(self.graph.tensors[owner].size_bytes) for owner in owners.values()}
-        room_bytes -= sum(
-            align(life.size_bytes)
-            for life in self._small
-            if life.first_op <= number <= life.last_op and life.name not in sizes
+    def _split(self, number: int, chosen: int, most_bytes: int) -> None:
+        op, ways = self.graph.ops[number], self._known[number]
+        bound = ways[chosen]
+        stream = self._streamer.choose(
+            number, self._owners(op), dict.fromkeys(bound.storages, 0), most_bytes, bound.storages
         )
-        alone = {name: size for name, size in sizes.items() if name in wanted}
-        if not alone and sum(sizes.values()) <= room_bytes:
-            return NOT_STREAMED
-        rest_bytes = sum(sizes.values()) - sum(alone.values())
-        own = frozenset(alone)
-        stream = None
-        if alone:
-            stream = self._streamer.choose(number, owners, alone, room_bytes - rest_bytes, own, slot_bytes)
-        return stream or self._streamer.choose(number, owners, sizes, room_bytes, own, slot_bytes)
+        assert stream is not None  # the fewest bytes of a bound are there, or a way with fewer is
+        price = self._prices.streamed(self.graph, op, stream)
+        ways[chosen] = Way(
+            bound.storages,
+            price.slot_bytes,
+            most_bytes,
+            price.cycles,
+            price.cost,
+            bound.bus_cycles,
+            priced=True,
+        )
+        for place, other in enumerate(ways):  # to stream more takes no less time
+            if other.storages > bound.storages and other.most_bytes <= most_bytes and not other.priced:
+                ways[place] = replace(other, cycles=max(other.cycles, price.cycles))
+        if bound.slot_bytes < price.slot_bytes:
+            cycles = max(bound.cycles, price.cycles)
+            ways.append(replace(bound, most_bytes=price.slot_bytes - 1, cycles=cycles))
+        if most_bytes < bound.most_bytes:
+            ways.append(replace(bound, slot_bytes=most_bytes + 1))
+            self._split(number, len(ways) - 1, bound.most_bytes)
+
+    def _sets(self, number: int, movable: Collection[str]) -> Iterator[frozenset[str]]:
+        op, l2_bytes = self.graph.ops[number], self.timing.l2.size_bytes
+        sizes = {name: self.graph.tensors[name].size_bytes for name in self._owners(op).values()}
+        least_bytes = LARGE * l2_bytes if sum(sizes.values()) <= l2_bytes else 0
+        able = [name for name in sizes if name in movable and sizes[name] >= least_bytes]
+        able = sorted(able, key=lambda name: (-sizes[name], name))[:MOST_STORAGES]
+        for bits in range(1, 1 << len(able)):
+            yield frozenset(name for place, name in enumerate(able) if bits >> place & 1)
+
+    def _owners(self, op: Op) -> Mapping[str, str]:
+        return {name: self.graph.storage_of(name) for name in (*op.inputs, *op.outputs)}
+
+    def _bound(self, number: int, storages: frozenset[str]) -> Way | None:
+        op, udma = self.graph.ops[number], UdmaCost(self.timing)
+        found = self._streamer.bounds(number, self._owners(op), storages)
+        if found is None:
+            return None
+        least_bytes, most_bytes, busy_cycles = found
+        whole, sizes = self._prices.of(op.name), _crossing(self.graph, op, storages)
+        return Way(
+            storages,
+            least_bytes,
+            most_bytes,
+            max(whole.cycles, busy_cycles) + udma.set_up_cycles,
+            whole.cost + sum(self._prices.copy_cost(size) for size in sizes),
+            _bus_cycles(udma, sizes),
+        )
+
+
+def _crossing(graph: TrainingGraph, op: Op, storages: Collection[str]) -> list[int]:
+    """Bytes of storages that an op reads or writes, once each way."""
+    return [
+        graph.tensors[name].size_bytes
+        for names in (op.inputs, op.outputs)
+        for name in sorted({graph.storage_of(name) for name in names}.intersection(storages))
+    ]
+
+
+def _bus_cycles(udma: UdmaCost, sizes: Collection[int]) -> int:
+    return sum(udma.lines_cycles([size]) - udma.set_up_cycles for size in sizes)
+
+
+def bus_cycles(graph: TrainingGraph, op: Op, stream: OpStream, timing: SocTiming) -> int:
+    """For how long the uDMA is busy with what an op streams, at least."""
+    storages = {graph.storage_of(name) for name in stream.tensors}
+    return _bus_cycles(UdmaCost(timing), _crossing(graph, op, storages))
+
+
+def stream_of(way: Way, numbers: Mapping[str, int]) -> Stream:
+    """A way as a problem has it, its storages by number."""
+    buffers = frozenset(numbers[name] for name in way.storages)
+    return Stream(buffers, way.slot_bytes, way.cycles, way.cost, way.bus_cycles)

@@ -21,7 +21,8 @@ OPS_NAMED = 4
 class StreamingPlan:
     """Changes a choice of homes op by op; without a `streamer` nothing can be streamed.
 
-    Storages that are `wanted` are streamed by every op that can; `slot_bytes` are those of `PlanOptions`.
+    Storages that are `wanted` are streamed by every op that can, those `asked` for by the op of that name;
+    `slot_bytes` are those of `PlanOptions`.
     """
 
     _graph: TrainingGraph
@@ -30,14 +31,15 @@ class StreamingPlan:
     _choice: HomeChoice
     _streamer: Streamer | None
     _wanted: frozenset[str] = frozenset()
+    _asked: Mapping[str, frozenset[str]] = field(default_factory=dict)
     _slot_bytes: Mapping[str, int] = field(default_factory=dict)
 
     def stream_wanted(self, available_bytes: int) -> list[str]:
         """Stream what is wanted in all ops that use it; notes on what has to be whole for an op."""
         notes = []
-        for number, op in enumerate(self._graph.ops if self._wanted else ()):
+        for number, op in enumerate(self._graph.ops if self._wanted or self._asked else ()):
             sizes = self._sizes(number)
-            wanted = self._wanted & sizes.keys()
+            wanted = self._wanted_of(number) & sizes.keys()
             if not wanted or self._streamer is None:
                 continue
             room_bytes = available_bytes - self._pinned_bytes(number)
@@ -68,12 +70,15 @@ class StreamingPlan:
         )
         used_bytes += stream.window_bytes if stream is not None else 0
         room_bytes = min(available_bytes - self._pinned_bytes(op), used_bytes - missing_bytes)
-        wanted = self._wanted & sizes.keys()
+        wanted = self._wanted_of(op) & sizes.keys()
         streamed = self._chosen(op, sizes, room_bytes, wanted)
         if streamed is None:
             return False
         self._choice.stream(op, streamed)
         return True
+
+    def _wanted_of(self, op: int) -> frozenset[str]:
+        return self._asked.get(self._graph.ops[op].name, self._wanted)
 
     def _chosen(
         self, op: int, sizes: Mapping[str, int], room_bytes: int, wanted: frozenset[str]

@@ -117,6 +117,26 @@ class Streamer:
                 return chosen
         return None
 
+    def bounds(
+        self, number: int, owners: Mapping[str, str], storages: frozenset[str]
+    ) -> tuple[int, int, int] | None:
+        """Least and most bytes of slots, least cycles of the uDMA, if an op streams just these storages.
+
+        None if it cannot.
+        """
+        ways = self._ways(number, owners)
+        if not storages <= ways.cycles.keys():
+            return None
+        cycles = np.asarray(sum(ways.cycles[name] for name in storages))
+        fits = np.flatnonzero(cycles < np.inf)
+        if not len(fits):
+            return None
+        single, many = (
+            np.asarray(sum(ways.bytes_of(name, most_slots) for name in storages))
+            for most_slots in (ONE_SLOT, MANY_SLOTS)
+        )
+        return int(single[fits].min()), int(many[fits].max()), int(cycles[fits].min())
+
     def least(self, number: int, owners: Mapping[str, str], sizes: Mapping[str, int]) -> Least | None:
         """The least L2 the storages of op `number` can do with; None if none of them can be streamed."""
         ways = self._ways(number, owners)
