@@ -13,6 +13,8 @@ from configs.model_file import load_model
 from pulptrain.cli import dispatch
 from pulptrain.fitting.fit_model import trained
 from pulptrain.fitting.ladder import forms_of
+from pulptrain.given.settings import Settings, soc_timing
+from scheduler.tiles.udma_cost import UdmaCost
 
 pytestmark = pytest.mark.needs_ortools
 
@@ -155,3 +157,20 @@ def test_json_and_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
     assert printed["feasible"] is True
     assert (tmp_path / "out" / "simple-mlp-fit.yaml").is_file()
     assert (tmp_path / "out" / "memory-before-after.png").is_file()
+
+
+def test_a_decision_saves_and_costs_what_it_would_be_without(tmp_path: Path) -> None:
+    fitted = pt.fit("simple-mlp", l2="4KiB", points=0, seconds=20)
+    rows = {row["tensor"]: row for row in fitted.summary["decisions"]}
+    assert rows.keys() == {"all gradients of weights", "fc2.weight", "fc1.weight.grad"}
+    udma = UdmaCost(soc_timing(Settings()))
+    paged, streamed = rows["fc2.weight"], rows["fc1.weight.grad"]
+    assert (paged["action"], paged["saves_bytes"]) == ("page", 320)
+    # It arrives twice behind other ops, and leaves after the update with nothing to hide that.
+    assert paged["costs_cycles"] == 2 * udma.set_up_cycles + udma.lines_cycles([320])
+    slot_bytes = load_model(str(fitted.save(tmp_path / "small.yaml"))).slot_bytes
+    assert (streamed["action"], streamed["at"]) == ("stream", ["fc1.WG", "fc1.UPD"])
+    assert streamed["saves_bytes"] == 2048 - max(slot_bytes.values())
+    assert sum(row["costs_cycles"] for row in rows.values()) == pytest.approx(
+        fitted.cycles - fitted.summary["before"]["cycles"], rel=0.03
+    )

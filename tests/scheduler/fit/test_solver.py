@@ -76,7 +76,7 @@ def test_a_hint_is_the_first_answer() -> None:
 
 
 def test_ctrl_c_keeps_the_best_so_far() -> None:
-    problem = random_problem(103, 60)
+    problem = with_streams(random_problem(103, 150), 103, 60)
     found = solve(problem, better=lambda value, bound: _thread.interrupt_main())
     assert found is not None
     assert found.interrupted
