@@ -206,24 +206,15 @@ class Fitting:
         )
 
     def planned(self, problem: Problem) -> Decisions | None:
-        """What the planner decides by itself, as far as it is among what the problem has; None if nothing is.
-
-        It moves small tensors, too, so it gets so much less L2 that the problem does without.
-        """
-        options, l2_bytes = schedule_options(self.settings), problem.l2_bytes
-        for _ in range(TRIES):
-            timing = soc_timing(self.with_l2(l2_bytes))
-            streamer = streamer_of(self.graph, timing, options)
-            try:
-                plan = plan_memory(self.graph, timing, options.memory, streamer)
-            except DoesNotFitError:
-                break
-            decisions = decisions_of(problem, self.graph, plan)
-            excess_bytes = evaluate(problem, decisions).peak_bytes - problem.l2_bytes
-            if excess_bytes <= 0:
-                return decisions
-            l2_bytes -= excess_bytes
-        return None
+        """What the planner decides by itself, what the problem leaves in L2 lying there; None if it cannot."""
+        timing, options = soc_timing(self.with_l2(problem.l2_bytes)), schedule_options(self.settings)
+        homes = {item.name: "l2" for item in problem.buffers if not item.movable}
+        memory = replace(options.memory, homes=homes)
+        try:
+            plan = plan_memory(self.graph, timing, memory, streamer_of(self.graph, timing, options))
+        except DoesNotFitError:
+            return None
+        return decisions_of(problem, self.graph, plan)
 
     def answer(
         self,
