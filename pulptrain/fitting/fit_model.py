@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -206,7 +207,7 @@ class Fitting:
         )
 
     def planned(self, problem: Problem) -> Decisions | None:
-        """What the planner decides by itself, what the problem leaves in L2 lying there; None if it cannot."""
+        """What the planner decides by itself, what may not move lying in L2; None if it cannot."""
         timing, options = soc_timing(self.with_l2(problem.l2_bytes)), schedule_options(self.settings)
         homes = {item.name: "l2" for item in problem.buffers if not item.movable}
         memory = replace(options.memory, homes=homes)
@@ -286,7 +287,10 @@ class Fitting:
         try:
             for number in range(ROUNDS):
                 if decisions is not None:
-                    new = streams.price(problem, decisions)
+                    # Without an answer so far all is priced, however long that takes.
+                    new = streams.price(problem, decisions, ends if best is not None else math.inf)
+                    if not streams.all_priced(decisions):
+                        break
                     problem = replace(self._problem(streams), **limits)
                     best = _cheaper(problem, best, decisions)
                     cost = evaluate(problem, best).cost

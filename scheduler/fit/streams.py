@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -59,18 +61,25 @@ class Streams:
             self._known[number] = [way for way in bounds if way is not None]
         return self._known[number]
 
-    def price(self, problem: Problem, decisions: Decisions) -> bool:
-        """Simulate the ops that stream with the slots there is room for; whether there was a new one."""
+    def price(self, problem: Problem, decisions: Decisions, ends: float = math.inf) -> bool:
+        """Simulate the ops that stream with the slots there is room for; whether there was a new one.
+
+        What is left when the clock is at `ends` (`time.perf_counter`) stays a bound.
+        """
         outcome = evaluate(problem, decisions)
         turns = {entry.task: turn for turn, entry in enumerate(outcome.entries) if not entry.again}
         new = False
         for number, chosen in sorted(decisions.streams):
             way = self._known[number][chosen]
-            if not way.priced:
+            if not way.priced and time.perf_counter() < ends:
                 room_bytes = problem.l2_bytes - outcome.live_bytes[turns[number]] + way.slot_bytes
                 self._split(number, chosen, max(way.slot_bytes, min(way.most_bytes, room_bytes)))
                 new = True
         return new
+
+    def all_priced(self, decisions: Decisions) -> bool:
+        """Whether all that streams has been simulated."""
+        return all(self._known[number][chosen].priced for number, chosen in decisions.streams)
 
     def _split(self, number: int, chosen: int, most_bytes: int) -> None:
         op, ways = self.graph.ops[number], self._known[number]
