@@ -11,9 +11,10 @@ import pytest
 import pulptrain as pt
 from configs.model_file import load_model
 from pulptrain.cli import dispatch
-from pulptrain.fitting.fit_model import trained
+from pulptrain.fitting.fit_model import Fitting, trained
 from pulptrain.fitting.ladder import forms_of
 from pulptrain.given.settings import Settings, soc_timing
+from scheduler.fit.problem import evaluate
 from scheduler.tiles.udma_cost import UdmaCost
 
 pytestmark = pytest.mark.needs_ortools
@@ -174,3 +175,13 @@ def test_a_decision_saves_and_costs_what_it_would_be_without(tmp_path: Path) -> 
     assert sum(row["costs_cycles"] for row in rows.values()) == pytest.approx(
         fitted.cycles - fitted.summary["before"]["cycles"], rel=0.03
     )
+
+
+@pytest.mark.parametrize("l2_bytes", [12 << 10, 31 << 10])
+def test_what_the_planner_decides_by_itself_is_an_answer_to_begin_with(l2_bytes: int) -> None:
+    fitting = Fitting(load_model(MODEL), Settings(placement="optimal"))
+    problem = fitting.problem(l2_bytes)
+    decisions = fitting.planned(problem)
+    assert decisions is not None
+    assert decisions.moved
+    assert evaluate(problem, decisions).keeps(problem)
