@@ -338,7 +338,12 @@ class Fitting:
 
     def _simulated(self, problem: Problem, decisions: Decisions, l2_bytes: int) -> Answer | None:
         spec = self.decided(problem, decisions)
+        timing = soc_timing(self.with_l2(l2_bytes))
+        options = schedule_options(self.settings, spec)
+        graph = build_training_phases(spec).mini_batch
         try:
+            # A run that does not fit would look for what helps, which takes longer than the search.
+            plan_memory(graph, timing, options.memory, streamer_of(graph, timing, options))
             run = self._run(spec, self.with_l2(l2_bytes), traced=False)
         except DoesNotFitError:
             return None
