@@ -188,7 +188,8 @@ class ModelSpec:
     layers that do not say otherwise. `where` is ``file:line`` of the file.
     `train` names the layers that are
     trained, all others being frozen; ``last`` stands for the last layer with parameters, None for all.
-    `homes` are memory levels by tensor, where the planner is not to choose.
+    `homes` are memory levels by tensor, where the planner is not to choose; by op, `streams` are tensors that
+    it streams and `slot_bytes` the most bytes of L2 it streams through.
     """
 
     name: str
@@ -211,6 +212,8 @@ class ModelSpec:
     more_inputs: tuple[InputSpec, ...] = ()
     more_losses: tuple[LossSpec, ...] = ()
     homes: Mapping[str, str] = field(default_factory=dict)
+    streams: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    slot_bytes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
@@ -289,6 +292,10 @@ class ModelSchema(Schema):
     homes: dict[str, Literal["l2", "l3", "streamed"]] = Field(default_factory=dict)
     """Memory a tensor lives in, as ``--home`` says it, which goes first: `{conv1.out: l3}`; `"*"` are all
     others."""
+    streams: dict[str, list[str]] = Field(default_factory=dict)
+    """Tensors an op moves box by box between L3 and L1, not as a whole to L2: `{fc.UPD: [fc.weight]}`."""
+    slot_bytes: dict[str, _Positive] = Field(default_factory=dict)
+    """Most bytes of L2 that an op moves them through: `{fc.UPD: 8192}`."""
     layers: Annotated[list[object], Field(min_length=1)]
     """The layers, in order: `{name: ..., type: ..., options}`."""
 
@@ -359,6 +366,8 @@ def _model(node: Node, problems: Problems) -> ModelSpec:
         more_inputs=tuple(inputs),
         more_losses=tuple(losses),
         homes=header.homes,
+        streams={op: tuple(names) for op, names in header.streams.items()},
+        slot_bytes=header.slot_bytes,
     )
     problems.of(_check_names, spec)
     return spec

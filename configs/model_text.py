@@ -33,8 +33,9 @@ def model_tree(spec: ModelSpec) -> dict[str, Any]:
         value = getattr(spec, key)
         if value != default:
             tree[key] = list(value) if isinstance(value, tuple) else value
-    if spec.homes:
-        tree["homes"] = dict(spec.homes)
+    tree |= {key: dict(said) for key in ("homes", "slot_bytes") if (said := getattr(spec, key))}
+    if spec.streams:
+        tree["streams"] = {op: list(names) for op, names in spec.streams.items()}
     tree["layers"] = [
         _layer(layer, spec.layers[number - 1].name if number else spec.input_name)
         for number, layer in enumerate(spec.layers)

@@ -93,7 +93,7 @@ def command(
     quiet: common.Quiet = False,
     **options: Any,
 ) -> None:
-    """Decide what of MODEL is kept, computed again or paged to L3 so that it trains in the memories given."""
+    """Decide what of MODEL is kept, computed again, paged to L3 or streamed to fit the memories given."""
     with telling(f"preparing {model}", show=not (quiet or as_json)) as teller:
         from pulptrain.commands.printing import end_interrupted, print_result
         from pulptrain.fitting.fit_files import prepare_fit, write_fit, write_ladder

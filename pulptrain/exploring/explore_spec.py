@@ -300,7 +300,7 @@ class _Builder:
 
     def _programs(self, values: Mapping[str, Node]) -> tuple[tuple[Point, int], ...]:
         settings, (spec, phases) = self._settings(values), self._model_of(values)
-        timing, options = soc_timing(settings), schedule_options(settings, spec.homes)
+        timing, options = soc_timing(settings), schedule_options(settings, spec)
         file = self._schedule(settings)
         written = phases.mini_batch
         if file is not None and file.layouts:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,10 +24,11 @@ from pulptrain.running.session import RunOutcome, model_of, run_model
 from scheduler.addresses.optimal_placement import solver_installed
 from scheduler.addresses.plan_options import ALL_OTHERS
 from scheduler.explore.pareto import pareto_front
-from scheduler.fit.of_graph import decisions_of, predicted, problem_of
+from scheduler.fit.of_graph import as_planned, decisions_of, predicted, problem_of
 from scheduler.fit.prices import UNITS_OF_JOULE, Price, Prices, StreamedOps, energy_prices
 from scheduler.fit.problem import Decisions, Problem, evaluate
-from scheduler.fit.solver import SECONDS, Solution, solve
+from scheduler.fit.solver import SECONDS, solve
+from scheduler.fit.streams import Streams
 from scheduler.memory.host_memory import tensor_bytes
 from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
 from scheduler.schedule import streamer_of
@@ -46,6 +48,12 @@ POINTS = 4
 POINT_SECONDS = 20.0
 """For the search of each of them."""
 
+ROUNDS = 100
+"""How often it is searched again with the prices of the ops that stream in the answers before."""
+
+SHARE = 0.6
+"""Of the time left, for each of these searches."""
+
 TRIES = 3
 """How often the L2 of the search is made smaller where addresses leave more bytes unused than it knows."""
 
@@ -55,6 +63,7 @@ class Answer:
     """A way to train: the model with what was decided, predicted and simulated."""
 
     spec: ModelSpec
+    problem: Problem
     decisions: Decisions
     predicted_cycles: int
     predicted_joules: float | None
@@ -143,12 +152,16 @@ class Fitting:
         return sized(self.settings, l2=l2_bytes)
 
     def problem(self, l2_bytes: int) -> Problem:
-        """What there is to decide with so much L2."""
-        timing = soc_timing(self.with_l2(l2_bytes))
-        options = schedule_options(self.settings)
-        streamer = streamer_of(self.graph, timing, options)
+        """What there is to decide with so much L2; what it takes to stream is the least it may."""
+        return self._problem(self._streams(l2_bytes))
+
+    def _streams(self, l2_bytes: int) -> Streams:
+        timing, options = soc_timing(self.with_l2(l2_bytes)), schedule_options(self.settings)
+        return Streams(self.graph, timing, streamer_of(self.graph, timing, options), self.prices)
+
+    def _problem(self, streams: Streams) -> Problem:
         layers = frozenset(layer.name for layer in self.spec.layers)
-        problem = problem_of(self.graph, self.prices, timing, streamer, layers)
+        problem = problem_of(self.graph, self.prices, streams.timing, streams, layers)
         if self.deadline is None or self.objective == CYCLES:
             return problem
         others_cycles = int(self.base.summary["cycles"]) - self.times * self._own(self.cycles)
@@ -177,20 +190,32 @@ class Fitting:
         """The model with what was decided."""
         again = {problem.groups[number] for number in decisions.again}
         homes = {problem.buffers[number].name: "l3" for number in sorted(decisions.moved)}
+        ways = {problem.tasks[task].name: problem.tasks[task].way(way) for task, way in decisions.streams}
+        streams = {
+            name: tuple(sorted(problem.buffers[number].name for number in ways[name].buffers))
+            for name in sorted(ways)
+        }
         layers = tuple(
             replace(layer, recompute=layer.recompute or layer.name in again) for layer in self.spec.layers
         )
-        return replace(self.spec, layers=layers, homes={ALL_OTHERS: "l2", **homes} if homes else {})
+        return replace(
+            self.spec,
+            layers=layers,
+            homes={ALL_OTHERS: "l2", **homes} if homes else {},
+            streams=streams,
+            slot_bytes={name: ways[name].slot_bytes for name in streams},
+        )
 
-    def planned(self, l2_bytes: int) -> Decisions | None:
-        """What the planner decides by itself; None if it finds no way."""
-        timing = soc_timing(self.with_l2(l2_bytes))
-        options = schedule_options(self.settings)
+    def planned(self, problem: Problem) -> Decisions | None:
+        """What the planner decides by itself, what may not move lying in L2; None if it cannot."""
+        timing, options = soc_timing(self.with_l2(problem.l2_bytes)), schedule_options(self.settings)
+        homes = {item.name: "l2" for item in problem.buffers if not item.movable}
+        memory = replace(options.memory, homes=homes)
         try:
-            plan = plan_memory(self.graph, timing, options.memory, streamer_of(self.graph, timing, options))
+            plan = plan_memory(self.graph, timing, memory, streamer_of(self.graph, timing, options))
         except DoesNotFitError:
             return None
-        return decisions_of(self.problem(l2_bytes), self.graph, plan)
+        return decisions_of(problem, self.graph, plan)
 
     def answer(
         self,
@@ -205,20 +230,35 @@ class Fitting:
         if self.needed_bytes <= l2_bytes:
             run = self.before
             cycles = int(run.summary["cycles"])
-            plain = Answer(self.written, Decisions(), cycles, joules_of(run), self.needed_bytes, run, 0.0)
+            problem = self.problem(l2_bytes)
+            plain = Answer(
+                self.written, problem, Decisions(), cycles, joules_of(run), self.needed_bytes, run, 0.0
+            )
             return plain, False
+        found, bound, interrupted = self._searched(l2_bytes, seconds, better)
+        answers = [replace(answer, gap=self._gap(bound, answer)) for answer in found]
+        if not answers or min(answer.gap for answer in answers) > GAP:
+            own = self._plain(l2_bytes)
+            answers += [replace(own, gap=self._gap(bound, own))] if own is not None else []
+        return min(answers, key=self.rank, default=None), interrupted
+
+    def _searched(
+        self, l2_bytes: int, seconds: float, better: Callable[[int, int], None]
+    ) -> tuple[list[Answer], int, bool]:
+        """The best answers found, a bound below which none costs, and whether Ctrl-C ended the search."""
+        ends = time.perf_counter() + seconds
+        streams = self._streams(l2_bytes)
+        problem = self._problem(streams)
+        bound = problem.cost
         found: list[Answer] = []
-        hint = self.planned(l2_bytes)
-        interrupted, problem = False, self.problem(l2_bytes)
-        for _ in range(TRIES):
-            try:
-                solution = solve(problem, hint=hint, seconds=seconds, gap=GAP, better=better)
-            except KeyboardInterrupt:  # before there was an answer
-                interrupted, solution = True, None
-            if solution is None:
+        interrupted = False
+        for number in range(TRIES):
+            limits = {"l2_bytes": problem.l2_bytes, "most_cycles": problem.most_cycles}
+            problem, decisions, more, interrupted = self._rounds(streams, limits, ends, better)
+            bound = bound if number else max(bound, more)
+            if decisions is None:
                 break
-            interrupted = interrupted or solution.interrupted
-            answer = self._simulated(problem, solution, l2_bytes)
+            answer = self._simulated(problem, decisions, l2_bytes)
             if answer is not None:
                 found.append(answer)
                 late_cycles = answer.cycles - self.deadline if self.deadline is not None else 0
@@ -226,29 +266,65 @@ class Fitting:
                     break
                 problem = replace(problem, most_cycles=problem.most_cycles - late_cycles)
                 continue
-            peak_bytes = min(problem.l2_bytes, evaluate(problem, solution.decisions).peak_bytes)
+            peak_bytes = min(problem.l2_bytes, evaluate(problem, decisions).peak_bytes)
             problem = replace(problem, l2_bytes=peak_bytes - max(256, l2_bytes // 200))
-        bound = self.cost(found[0].run) * (1 - found[0].gap) if found else 0.0
-        if hint is not None and not (found and found[0].gap <= GAP):
-            own = self._plain(l2_bytes, bound)
-            found += [own] if own is not None else []
-        return min(found, key=self.rank, default=None), interrupted
+        return found, bound, interrupted
+
+    def _rounds(
+        self,
+        streams: Streams,
+        limits: Mapping[str, Any],
+        ends: float,
+        better: Callable[[int, int], None],
+    ) -> tuple[Problem, Decisions | None, int, bool]:
+        """The problem with the prices of all that streams in its best decisions, and these.
+
+        Prices of ops that stream are lower bounds until they are asked for, so that the bound holds.
+        """
+        problem = replace(self._problem(streams), **limits)
+        decisions, bound, interrupted = self.planned(problem), 0, False
+        best: Decisions | None = None
+        try:
+            for number in range(ROUNDS):
+                if decisions is not None:
+                    # Without an answer so far all is priced, however long that takes.
+                    new = streams.price(problem, decisions, ends if best is not None else math.inf)
+                    if not streams.all_priced(decisions):
+                        break
+                    problem = replace(self._problem(streams), **limits)
+                    best = _cheaper(problem, best, decisions)
+                    cost = evaluate(problem, best).cost
+                    better(cost, bound or problem.cost)
+                    if interrupted or cost * (1 - GAP) <= bound or (number and not new):
+                        break
+                left_seconds = ends - time.perf_counter()
+                if number and left_seconds <= 0:
+                    break
+                seconds = max(
+                    1.0, left_seconds * (SHARE if any(task.streams for task in problem.tasks) else 1)
+                )
+                solution = solve(problem, hint=best or decisions, seconds=seconds, gap=GAP)
+                if solution is None:
+                    break
+                decisions, interrupted = solution.decisions, solution.interrupted
+                bound = max(bound, solution.bound)
+        except KeyboardInterrupt:
+            interrupted = True
+        return problem, best, bound, interrupted
 
     def rank(self, answer: Answer) -> tuple[bool, float]:
         """The less the better."""
         return self.deadline is not None and answer.cycles > self.deadline, self.cost(answer.run)
 
-    def _plain(self, l2_bytes: int, bound: float) -> Answer | None:
+    def _plain(self, l2_bytes: int) -> Answer | None:
         """The planner's own way, in which ops may stream."""
         try:
             run = self._run(self.spec, self.with_l2(l2_bytes))
         except DoesNotFitError:
             return None
-        problem = self.problem(l2_bytes)
-        plan = run.schedule.plan
-        gap = max(0.0, 1 - (bound or self.cost(self.base)) / self.cost(run))
+        problem, plan = self.problem(l2_bytes), run.schedule.plan
         decisions = decisions_of(problem, self.graph, plan)
-        return Answer(self.spec, decisions, *self._predicted(run), plan.peak_bytes["l2"], run, gap)
+        return Answer(self.spec, problem, decisions, *self._predicted(run), plan.peak_bytes["l2"], run, 0.0)
 
     def _predicted(self, run: RunOutcome) -> tuple[int, float | None]:
         """Cycles and joules of an iteration, all its programs, by the prices."""
@@ -260,27 +336,30 @@ class Fitting:
         joules = cost / UNITS_OF_JOULE + self._rest_joules if self.energy is not None else None
         return self._rest_cycles + cycles, joules
 
-    def _simulated(self, problem: Problem, solution: Solution, l2_bytes: int) -> Answer | None:
-        spec = self.decided(problem, solution.decisions)
+    def _simulated(self, problem: Problem, decisions: Decisions, l2_bytes: int) -> Answer | None:
+        spec = self.decided(problem, decisions)
+        timing = soc_timing(self.with_l2(l2_bytes))
+        options = schedule_options(self.settings, spec)
+        graph = build_training_phases(spec).mini_batch
         try:
+            # A run that does not fit would look for what helps, which takes longer than the search.
+            plan_memory(graph, timing, options.memory, streamer_of(graph, timing, options))
             run = self._run(spec, self.with_l2(l2_bytes), traced=False)
         except DoesNotFitError:
             return None
+        decisions = as_planned(problem, decisions, run.schedule.plan)
         peak_bytes = max(
-            evaluate(problem, solution.decisions).peak_bytes,
+            evaluate(problem, decisions).peak_bytes,
             run.update_schedule.plan.peak_bytes["l2"] if run.update_schedule is not None else 0,
         )
-        return Answer(
-            spec, solution.decisions, *self._predicted(run), peak_bytes, run, self._gap(solution, run)
-        )
+        return Answer(spec, problem, decisions, *self._predicted(run), peak_bytes, run, 0.0)
 
-    def _gap(self, solution: Solution, run: RunOutcome) -> float:
-        """That of the search; what an update of its own may gain is in it, too."""
-        if run.update_schedule is None:
-            return solution.gap
+    def _gap(self, bound: int, answer: Answer) -> float:
+        """By how much of what is predicted an answer may be too large; the update may gain all it costs."""
         unit = UNITS_OF_JOULE if self.objective == ENERGY else 1
         others = self.cost(self.base) - self.times * self._own(self.prices) / unit
-        return max(0.0, 1 - (self.times * solution.bound / unit + others) / self.cost(run))
+        predicted_cost = answer.predicted_joules if self.objective == ENERGY else answer.predicted_cycles
+        return max(0.0, 1 - (self.times * bound / unit + others) / (predicted_cost or 1))
 
     def least_bytes(self, seconds: float = POINT_SECONDS) -> int:
         """The smallest L2 there is an answer for: with an L3 what one op needs, without the smallest peak."""
@@ -291,6 +370,16 @@ class Fitting:
         problem = self.problem(self.timing.l2.size_bytes)
         found = solve(problem, smallest=True, seconds=seconds)
         return found.value if found is not None else evaluate(problem, Decisions()).peak_bytes
+
+
+def _cheaper(problem: Problem, best: Decisions | None, decisions: Decisions) -> Decisions:
+    """The decisions that keep to the problem, and of these those that cost less."""
+
+    def rank(one: Decisions) -> tuple[bool, int]:
+        outcome = evaluate(problem, one)
+        return not outcome.keeps(problem), outcome.cost
+
+    return min((one for one in (best, decisions) if one is not None), key=rank)
 
 
 def sized(settings: Settings, **sizes: Any) -> Settings:
@@ -471,7 +560,6 @@ def _summary(fitting: Fitting, best: Answer, front: Sequence[Answer], traced: Ru
     """The object of ``--json``, but for the simulator."""
     from pulptrain.fitting.fit_summary import decision_rows, point_of
 
-    problem = fitting.problem(fitting.timing.l2.size_bytes)
     return {
         "model": fitting.written.name,
         "soc": fitting.settings.soc,
@@ -486,7 +574,7 @@ def _summary(fitting: Fitting, best: Answer, front: Sequence[Answer], traced: Ru
         "predicted_joules": best.predicted_joules,
         "gap": round(best.gap, 6),
         "before": _before(fitting),
-        "decisions": decision_rows(fitting, problem, best),
+        "decisions": decision_rows(fitting, best),
         "pareto": _marked([point_of(answer) for answer in front]),
         "ladder": [],
         "version": VERSION,

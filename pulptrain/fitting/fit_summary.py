@@ -52,7 +52,7 @@ def changed_rows(way: Way, before: Fitting, after: Fitting) -> list[dict[str, An
     return [_row(", ".join(way.changed), ", ".join(way.how), [], [], saves, cycles, joules)]
 
 
-def decision_rows(fitting: Fitting, problem: Problem, answer: Answer) -> list[dict[str, Any]]:
+def decision_rows(fitting: Fitting, answer: Answer) -> list[dict[str, Any]]:
     """A row per decision; saved and costed are the difference it makes to all the others together.
 
     Joules are told where they are what is made small.
@@ -63,7 +63,7 @@ def decision_rows(fitting: Fitting, problem: Problem, answer: Answer) -> list[di
         cycles = int(fitting.base.summary["cycles"]) - int(fitting.before.summary["cycles"])
         cost = fitting.cost(fitting.base) - fitting.cost(fitting.before)
         rows.append(_row("all gradients of weights", AT_ONCE, [], [], before - after, cycles, cost))
-    decisions = answer.decisions
+    problem, decisions = answer.problem, answer.decisions
     whole = evaluate(problem, decisions)
     for group in sorted(decisions.again):
         others = _outcome(problem, replace(decisions, again=decisions.again - {group}))
@@ -75,20 +75,39 @@ def decision_rows(fitting: Fitting, problem: Problem, answer: Answer) -> list[di
         kept = [name for name in dict.fromkeys(names) if name not in made]
         rows.append(_row(", ".join(made), RECOMPUTE, kept, at, *_difference(others, whole)))
     for buffer in sorted(decisions.moved):
-        others = _outcome(problem, replace(decisions, moved=decisions.moved - {buffer}))
-        runs = problem.runs[buffer]
-        at = [problem.tasks[run.first].name for run in runs if run.first > 0][:3]
-        rows.append(_row(problem.buffers[buffer].name, PAGE, ["l3"], at, *_difference(others, whole)))
-    rows += _streamed(answer)
+        name, streaming = problem.buffers[buffer].name, sorted(decisions.streaming(problem, buffer))
+        whole_for = _unstreamed(problem, decisions, buffer)
+        if runs := problem.visits(buffer, frozenset(streaming)).runs:
+            in_l2 = replace(whole_for, moved=decisions.moved - {buffer}) if whole_for is not None else None
+            at = [problem.tasks[run.first].name for run in runs if run.first > 0][:3]
+            rows.append(_row(name, PAGE, ["l3"], at, *_difference(_outcome(problem, in_l2), whole)))
+        if streaming:
+            at = [problem.tasks[task].name for task in streaming]
+            rows.append(_row(name, STREAM, ["l3"], at, *_difference(_outcome(problem, whole_for), whole)))
+    rows += _others_streamed(answer)
     return rows if fitting.objective == ENERGY else [{**row, "costs_joules": None} for row in rows]
 
 
-def _streamed(answer: Answer) -> list[dict[str, Any]]:
-    """Rows of what the planner streams, tensor by tensor; saved and costed cannot be told one by one."""
-    plan = answer.run.schedule.plan
+def _unstreamed(problem: Problem, decisions: Decisions, buffer: int) -> Decisions | None:
+    """The decisions in which a buffer is copied as a whole for tasks that stream it; None if they cannot."""
+    streams = set(decisions.streams)
+    for number, way in decisions.streams:
+        task = problem.tasks[number]
+        if buffer in task.way(way).buffers:
+            rest = task.way(way).buffers - {buffer}
+            alike = [place for place, stream in enumerate(task.streams) if stream.buffers == rest]
+            if rest and not alike:
+                return None
+            streams ^= {(number, way), *((number, place) for place in alike[:1])}
+    return replace(decisions, streams=frozenset(streams))
+
+
+def _others_streamed(answer: Answer) -> list[dict[str, Any]]:
+    """Rows of what the planner streams by itself; saved and costed cannot be told one by one."""
+    plan, decided = answer.run.schedule.plan, answer.spec.streams
     ops: dict[str, list[str]] = {}
     for number, stream in plan.streams.items():
-        for name in stream.storages:
+        for name in stream.storages if plan.ops[number] not in decided else ():
             ops.setdefault(name, []).append(plan.ops[number])
     return [_row(name, STREAM, ["l3"], at) for name, at in ops.items()]
 
@@ -113,7 +132,9 @@ def _row(
     }
 
 
-def _outcome(problem: Problem, decisions: Decisions) -> Outcome | None:
+def _outcome(problem: Problem, decisions: Decisions | None) -> Outcome | None:
+    if decisions is None:
+        return None
     try:
         return evaluate(problem, decisions)
     except NotAllowedError:

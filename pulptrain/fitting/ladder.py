@@ -242,9 +242,12 @@ def _least_bytes(spec: ModelSpec, settings: Settings) -> int:
     """L2 for the op that needs most of it, with its tensors whole and everything else in L3."""
     graph = _graph(spec)
     problem = problem_of(graph, Prices(), soc_timing(sized(settings, l2=LEAST_L2_BYTES)))
-    moved = frozenset(number for number in problem.runs if problem.buffers[number].movable)
+    moved = frozenset(number for number in problem.uses if problem.buffers[number].movable)
     ends = {
-        (number, use) for number in moved for run in problem.runs[number] for use in (run.first, run.last)
+        (number, use)
+        for number in moved
+        for run in problem.visits(number).runs
+        for use in (run.first, run.last)
     }
     return evaluate(problem, Decisions(frozenset(), moved, frozenset(ends), frozenset(ends))).peak_bytes
 

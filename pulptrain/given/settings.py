@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, dataclass_transform
 
 from arch.pricing.code_caches import WARM
@@ -24,6 +23,7 @@ from trainlib.primitives.definition import AS_PUBLISHED, DEFAULT
 from trainlib.training.options import MOST_MINI_BATCHES
 
 if TYPE_CHECKING:
+    from configs.model_file import ModelSpec
     from scheduler.tuner.tuned_schedule import TunedSchedule
 
 _T = TypeVar("_T")
@@ -163,8 +163,8 @@ def set_parameters(settings: Settings) -> dict[str, str]:
     return dict(_pair(text, "--set", "path.to.parameter=value") for text in settings.overrides)
 
 
-def schedule_options(settings: Settings, homes: Mapping[str, str] = MappingProxyType({})) -> ScheduleOptions:
-    """The schedule the settings ask for; `homes` of tensors are those of a model file, settings go first.
+def schedule_options(settings: Settings, spec: ModelSpec | None = None) -> ScheduleOptions:
+    """The schedule the settings ask for; what a model file says of memory holds, settings go first.
 
     Raises `InputError` for texts that cannot be read.
     """
@@ -187,7 +187,12 @@ def schedule_options(settings: Settings, homes: Mapping[str, str] = MappingProxy
         ),
         tile_sizes=dict(_tile(text) for text in settings.tiles),
         loop_orders=dict(_loop_order(text) for text in settings.loop_orders),
-        memory=PlanOptions(parse_placement(settings.placement), {**homes, **parse_homes(settings.homes)}),
+        memory=PlanOptions(
+            parse_placement(settings.placement),
+            {**(spec.homes if spec else {}), **parse_homes(settings.homes)},
+            spec.streams if spec else {},
+            spec.slot_bytes if spec else {},
+        ),
     )
 
 

@@ -47,7 +47,7 @@ from trainlib.ir.steps import Array
 from trainlib.ir.varying import varying_of
 from trainlib.references import reference
 from trainlib.training.options import check_options
-from trainlib.training.phases import build_training_phases, initial_weights
+from trainlib.training.phases import TrainingPhases, build_training_phases, initial_weights
 from trainlib.training.samples import Samples, are_classes, by_name
 from trainlib.training.schedules import schedule_of
 from trainlib.training.step_choice import STEPS, parse_steps
@@ -138,10 +138,7 @@ def prepare(
     file = _schedule_file(settings)
     phases = with_order(_order_of(spec), lambda: build_training_phases(spec))
     written = phases.mini_batch
-    for name in spec.homes:
-        if name not in written.tensors and name != ALL_OTHERS:
-            cure = suggestion(name, written.tensors)
-            raise ConfigError(f"'homes' names {name}, which is no tensor", where=spec.where, cure=cure)
+    _check_memory(spec, phases)
     if file is not None and file.layouts:
         from scheduler.tuner.schedule_file import as_tuned
 
@@ -149,7 +146,7 @@ def prepare(
         phases = build_training_phases(spec)
     graphs = phases.graphs
     # The options of each program: what the command line says of its ops, then what a schedule file says.
-    options = schedule_options(settings, spec.homes)
+    options = schedule_options(settings, spec)
     by_program = of_programs(options, graphs)
     if file is not None:
         from scheduler.tuner.schedule_file import options_from
@@ -164,6 +161,31 @@ def prepare(
             raise  # it says which resident tensors are in the way
         raise with_levers(error, spec, timing, options) from None
     return replace(plan, given=partial(_as_given, model, settings, file))
+
+
+def _check_memory(spec: ModelSpec, phases: TrainingPhases) -> None:
+    """Raise `ConfigError` where a model file says something of tensors or ops that there are not."""
+    tensors = tuple(phases.mini_batch.tensors)
+    uses = {
+        op.name: tuple(
+            {name: name for one in (*op.inputs, *op.outputs) for name in (one, graph.storage_of(one))}
+        )
+        for graph in phases.graphs
+        for op in graph.ops
+    }
+    ops = tuple(uses)
+    named = [("homes", name, tensors, "tensor") for name in spec.homes if name != ALL_OTHERS]
+    named += [(key, name, ops, "op") for key in ("streams", "slot_bytes") for name in getattr(spec, key)]
+    named += [
+        ("streams", name, uses[op], f"tensor of {op}")
+        for op, names in spec.streams.items()
+        if op in uses
+        for name in names
+    ]
+    for key, name, known, what in named:
+        if name not in known:
+            cure = suggestion(name, known)
+            raise ConfigError(f"{key!r} names {name}, which is no {what}", where=spec.where, cure=cure)
 
 
 def _as_given(model: str | ModelSpec, settings: Settings, file: ScheduleFile | None) -> Given:

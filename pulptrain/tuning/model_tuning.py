@@ -77,7 +77,7 @@ def tune_model(
         file = load_schedule(start)
         check_model(file, [graph for graph, _ in programs_of(as_tuned(file, spec))], written[0][0])
         first = file.candidates
-    options, timing = schedule_options(settings, spec.homes), soc_timing(settings)
+    options, timing = schedule_options(settings, spec), soc_timing(settings)
     # Before anything is simulated: every op is, on memories of full size.
     for graph, _ in written:
         check_host_memory(graph, timing)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduler.addresses.allocation import Request
@@ -110,12 +110,17 @@ def kind_of(tensor: Tensor, used: Sequence[int], backward: int) -> str:
     return "kept" if min(used) < backward <= max(used) else "activation"
 
 
-def in_place_owners(graph: TrainingGraph, lives: Mapping[str, Life]) -> dict[str, str]:
+def in_place_owners(
+    graph: TrainingGraph,
+    lives: Mapping[str, Life],
+    alike: Callable[[str, str, str], bool] = lambda op, result, source: True,
+) -> dict[str, str]:
     """Tensor written -> tensor whose bytes it takes over because that one ends at the op that writes it.
 
     Only for steps whose tiles read and write the same box of each (`ElementwiseLowering.takes_over`): a
     tile's result then covers exactly the bytes that tile has read, whatever other tiles are under way. Shape
-    and dtype must be equal, no window may shift the boxes, and nothing may need the input afterwards.
+    and dtype must be equal, no window may shift the boxes, and nothing may need the input afterwards. Both
+    have to be `alike` for the op.
     """
     taken: dict[str, str] = {}
     for number, op in enumerate(graph.ops):
@@ -124,7 +129,11 @@ def in_place_owners(graph: TrainingGraph, lives: Mapping[str, Life]) -> dict[str
         if not sources or lives[target].first_op != number:
             continue
         # The youngest: the longer a tensor waits unused, the more it is worth to keep its bytes movable.
-        ending = [(lives[name].first_op, name) for name in sources if lives[name].last_op == number]
+        ending = [
+            (lives[name].first_op, name)
+            for name in sources
+            if lives[name].last_op == number and alike(op.name, target, name)
+        ]
         source = max(ending)[1] if ending else None
         if source is not None:
             taken[target] = source

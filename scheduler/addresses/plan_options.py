@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from configs.errors import InputError
@@ -23,15 +23,25 @@ class PlanOptions:
     """Choices of one memory plan.
 
     `placement` is one of `placement.STRATEGIES`. `homes` fixes the home level of tensors by name
-    (`HOME_LEVELS`); the others go to L2 as far as they fit. `in_place` lets elementwise steps write over an
-    input that ends there. `shared` are storages another program leaves in memory, by tensor name: those of
-    the graph are found there, and nothing touches the others.
+    (`HOME_LEVELS`); the others go to L2 as far as they fit. `streams` are tensors that an op streams, by its
+    name, and `slot_bytes` the most bytes of L2 that it streams through. `in_place` lets elementwise steps
+    write over an input that ends there and is treated alike. `shared` are storages another program leaves in
+    memory, by tensor name: those of the graph are found there, and nothing touches the others.
     """
 
     placement: str = "first-fit"
     homes: Mapping[str, str] = field(default_factory=dict)
+    streams: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    slot_bytes: Mapping[str, int] = field(default_factory=dict)
     in_place: bool = True
     shared: Mapping[str, Allocation] = field(default_factory=dict)
+
+    def alike(self, op: str, result: str, source: str) -> bool:
+        """Whether two tensors that an op could have in the same bytes are to live in the same memory."""
+        others = self.homes.get(ALL_OTHERS)
+        streamed = self.streams.get(op, ())
+        same_home = self.homes.get(result, others) == self.homes.get(source, others)
+        return same_home and (result in streamed) == (source in streamed)
 
 
 def parse_homes(texts: Iterable[str]) -> dict[str, str]:

@@ -3,19 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from arch.spec.timing import SocTiming
 from scheduler.addresses.allocation import align
-from scheduler.addresses.lifetimes import Life, overwritable, storage_lives
+from scheduler.addresses.lifetimes import overwritable, storage_lives
 from scheduler.fit.prices import Prices
-from scheduler.fit.problem import NO_GROUP, Buffer, Decisions, Problem, Task
-from scheduler.memory.l2_staging import Stay
+from scheduler.fit.problem import NO_GROUP, Buffer, Decisions, Problem, Task, timeline
+from scheduler.fit.streams import Streams, bus_cycles, stream_of
 from scheduler.memory.memory_plan import MemoryPlan
 from scheduler.schedule import Schedule
-from scheduler.tiles.l2_slots import NOT_STREAMED, OpStream
-from scheduler.tiles.streaming_choice import Streamer
 from scheduler.tiles.udma_cost import UdmaCost
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.primitives.definition import is_forward
@@ -29,70 +27,56 @@ def problem_of(
     graph: TrainingGraph,
     prices: Prices,
     timing: SocTiming,
-    streamer: Streamer | None = None,
+    streams: Streams | None = None,
     repeatable: frozenset[str] = frozenset(),
 ) -> Problem:
     """The problem of a graph in which nothing is made again yet, by the `prices` of its ops and copies.
 
-    Of the layers `repeatable` forward ops may be done again. Ops whose own tensors do not fit L2 together
-    stream what the `streamer` chooses.
+    Of the layers `repeatable` forward ops may be done again. With an L3 ops may stream as `streams` says.
     """
     lives = storage_lives(graph)
     numbers = {name: number for number, name in enumerate(lives)}
     l2_bytes, l3_bytes = timing.l2.size_bytes, timing.l3.size_bytes
     udma = UdmaCost(timing)
-    small = [life for life in lives.values() if life.size_bytes < SMALL * l2_bytes]
-    streams = _streams(graph, l2_bytes, streamer, small) if l3_bytes else {}
-    forced: dict[str, list[int]] = {}
-    for number, stream in streams.items():
-        for name in stream.storages:
-            forced.setdefault(name, []).append(number)
     buffers = tuple(
         Buffer(
             name,
             align(life.size_bytes),
-            life.given or _streamed_first(life, forced.get(name, ())),
-            life.kept or _streamed_last(life, forced.get(name, ())),
+            life.given,
+            life.kept,
             udma.lines_cycles([life.size_bytes]) if life.size_bytes else 0,
             prices.copy_cost(life.size_bytes),
             l3_bytes > 0 and life.size_bytes >= SMALL * l2_bytes,
-            name in forced,
         )
         for name, life in lives.items()
     )
+    movable = frozenset(item.name for item in buffers if item.movable)
     groups = sorted(repeatable)
     losses = [number for number, op in enumerate(graph.ops) if op.step == "LOSS"]
     begins = losses[0] if losses else len(graph.ops)
+
+    def seen(names: Iterable[str]) -> tuple[int, ...]:
+        return tuple(numbers[name] for name in dict.fromkeys(graph.storage_of(name) for name in names))
+
     tasks = []
     for number, op in enumerate(graph.ops):
-        stream = streams.get(number, NOT_STREAMED)
+        price = prices.of(op.name)
         group = groups.index(owner_of(op)) if is_forward(op.step) and owner_of(op) in repeatable else NO_GROUP
-
-        def seen(names: tuple[str, ...], stream: OpStream = stream) -> tuple[int, ...]:
-            storages = dict.fromkeys(graph.storage_of(name) for name in names)
-            return tuple(numbers[name] for name in storages if name not in stream.storages)
-
-        busy = sum(udma.lines_cycles([lives[name].size_bytes]) for name in stream.storages)
-        price = prices.streamed(graph, op, stream) if stream.storages else prices.of(op.name)
+        ways = streams.ways(number, movable) if streams is not None and movable else ()
         tasks.append(
             Task(
                 op.name,
-                max(price.cycles, busy),
+                price.cycles,
                 seen(op.inputs),
                 seen(op.outputs),
                 group,
                 number > begins and not is_forward(op.step) and op.step != "LOSS",
-                tuple(numbers[name] for name in overwritable(graph, lives, op) if not stream.storages),
+                tuple(numbers[name] for name in overwritable(graph, lives, op)),
                 _scratch_bytes(graph, op),
-                stream.window_bytes,
                 price.cost,
+                tuple(stream_of(way, numbers) for way in ways),
             )
         )
-    used = {buffer for task in tasks for buffer in task.uses}
-    buffers = tuple(
-        replace(item, size_bytes=0) if item.moved and number not in used else item
-        for number, item in enumerate(buffers)
-    )
     return Problem(
         tuple(tasks),
         buffers,
@@ -102,16 +86,6 @@ def problem_of(
         prices.cycle_cost,
         set_up_cycles=udma.set_up_cycles,
     )
-
-
-def _streamed_first(life: Life, streamed: Sequence[int]) -> bool:
-    """Whether it is in L3 before the first op that uses it whole."""
-    return any(number < min(set(life.uses).difference(streamed), default=0) for number in streamed)
-
-
-def _streamed_last(life: Life, streamed: Sequence[int]) -> bool:
-    """Whether it has to be in L3 behind the last op that uses it whole."""
-    return any(number > max(set(life.uses).difference(streamed), default=number) for number in streamed)
 
 
 def owner_of(op: Op) -> str:
@@ -128,74 +102,70 @@ def _scratch_bytes(graph: TrainingGraph, op: Op) -> int:
     )
 
 
-def _streams(
-    graph: TrainingGraph, l2_bytes: int, streamer: Streamer | None, small: Sequence[Life]
-) -> dict[int, OpStream]:
-    """What has to be streamed of an op beside what is too `small` to be moved."""
-    owners = {name: graph.storage_of(name) for name in graph.tensors}
-    found: dict[int, OpStream] = {}
-    for number, op in enumerate(graph.ops):
-        names = dict.fromkeys(owners[name] for name in (*op.inputs, *op.outputs))
-        sizes = {name: align(graph.tensors[name].size_bytes) for name in names}
-        beside_bytes = sum(
-            align(life.size_bytes)
-            for life in small
-            if life.first_op <= number <= life.last_op and life.name not in sizes
-        )
-        room_bytes = l2_bytes - beside_bytes
-        if sum(sizes.values()) > room_bytes and streamer is not None:
-            stream = streamer.choose(number, owners, sizes, room_bytes)
-            if stream is not None:
-                found[number] = stream
-    return found
-
-
 def predicted(schedule: Schedule, prices: Prices, timing: SocTiming) -> tuple[int, int]:
     """Cycles and cost of all ops of a schedule: of ops by their prices, again or not, and of copies."""
     plan, graph = schedule.plan, schedule.graph
-    of_op, cost = [], 0
+    free_cycles, cycles, cost = [], 0, 0
     for number, item in enumerate(schedule.ops):
         stream = plan.stream(number)
-        streams = bool(stream.storages)
         name = item.op.name.replace(f".{AGAIN}.", ".")
-        price = prices.streamed(graph, item.op, stream) if streams else prices.of(name)
-        of_op.append(price.cycles)
+        price = prices.streamed(graph, item.op, stream) if stream.storages else prices.of(name)
+        cycles += price.cycles
+        free_cycles.append(max(0, price.cycles - bus_cycles(graph, item.op, stream, timing)))
         cost += price.cost
-    hidden = [0] * (len(of_op) + 1)
+    hidden = [0] * (len(free_cycles) + 1)
     exposed = 0
     udma = UdmaCost(timing)
     for stay in plan.stays:
         copy_cycles = udma.lines_cycles([stay.size_bytes])
         cost += (stay.loads + (stay.written_op >= 0)) * prices.copy_cost(stay.size_bytes)
-        bus_cycles = copy_cycles - udma.set_up_cycles
+        hidden_cycles = copy_cycles - udma.set_up_cycles
         if stay.loads and stay.first_op < stay.needed_op:
-            hidden[stay.first_op] += bus_cycles
+            hidden[stay.first_op] += hidden_cycles
             exposed += udma.set_up_cycles
         elif stay.loads:
             exposed += copy_cycles
         if stay.last_op > stay.written_op >= 0:
-            hidden[stay.written_op + 1] += bus_cycles
+            hidden[stay.written_op + 1] += hidden_cycles
             exposed += udma.set_up_cycles
         elif stay.written_op >= 0:
             exposed += copy_cycles
-    waits = sum(max(0, busy - own) for busy, own in zip(hidden, [*of_op, 0], strict=True))
-    cycles = sum(of_op) + exposed + waits
+    waits = sum(max(0, busy - free) for busy, free in zip(hidden, [*free_cycles, 0], strict=True))
+    cycles += exposed + waits
     return cycles, cost + prices.cycle_cost * cycles
 
 
 def decisions_of(problem: Problem, graph: TrainingGraph, plan: MemoryPlan) -> Decisions:
-    """What the planner has decided by itself for the graph of a problem, as far as it is no streaming."""
-    moved, late, early = set(), set(), set()
-    stays: dict[str, list[Stay]] = {}
+    """What the planner has decided by itself for the graph of a problem, as far as the problem has it."""
+    owners = [plan.owners[buffer.name] for buffer in problem.buffers]
+    moved = frozenset(
+        number
+        for number, buffer in enumerate(problem.buffers)
+        if buffer.movable and number in problem.uses and plan.homes[owners[number]].level == "l3"
+    )
+    streams = set()
+    for number, task in enumerate(problem.tasks):
+        storages = plan.stream(number).storages
+        streamed = frozenset(buffer for buffer in task.uses if owners[buffer] in storages)
+        alike = [place for place, stream in enumerate(task.streams) if stream.buffers == streamed]
+        streams |= {(number, place) for place in alike[:1]}
+    return as_planned(problem, Decisions(moved=moved, streams=frozenset(streams)), plan)
+
+
+def as_planned(problem: Problem, decisions: Decisions, plan: MemoryPlan) -> Decisions:
+    """The decisions with the copies exposed that a plan with all the others has exposed.
+
+    It hides what it has room for, also where that saves nothing.
+    """
+    entries = timeline(problem, decisions.again)
+    turns = {entry.task: turn for turn, entry in enumerate(entries) if not entry.again}
+    there: dict[str, set[int]] = {}
     for stay in plan.stays:
-        stays.setdefault(stay.tensor, []).append(stay)
-    for number, buffer in enumerate(problem.buffers):
-        owner = plan.owners[buffer.name]
-        if plan.homes[owner].level != "l3" or number not in problem.runs or not buffer.movable:
-            continue
-        moved.add(number)
-        there = {op for stay in stays.get(owner, ()) for op in range(stay.first_op, stay.last_op + 1)}
-        for run in problem.runs[number]:
-            late |= {(number, run.first)} if run.first - 1 not in there else set()
-            early |= {(number, run.last)} if run.last + 1 not in there else set()
-    return Decisions(frozenset(), frozenset(moved), frozenset(late), frozenset(early))
+        there.setdefault(stay.tensor, set()).update(range(stay.first_op, stay.last_op + 1))
+    late, early = set(), set()
+    for number in decisions.moved:
+        held = there.get(plan.owners[problem.buffers[number].name], set())
+        for run in problem.visits(number, decisions.streaming(problem, number)).runs:
+            late |= {(number, run.first)} if turns[run.first] - 1 not in held else set()
+            early |= {(number, run.last)} if turns[run.last] + 1 not in held else set()
+    return replace(decisions, late=frozenset(late), early=frozenset(early))

@@ -29,14 +29,15 @@ UNITS_OF_JOULE = 10**15
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Cycles of an op, and what it costs beside its time."""
+    """Cycles of an op, and what it costs beside its time; if it streams, the bytes of its slots in L2."""
 
     cycles: int = 0
     cost: int = 0
+    slot_bytes: int = 0
 
 
 def _unknown(graph: TrainingGraph, op: Op, stream: OpStream) -> Price:
-    return Price()
+    return Price(slot_bytes=stream.window_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +112,15 @@ class StreamedOps:
         memory = PlanOptions(homes={ALL_OTHERS: "l2", **dict.fromkeys(sorted(streamed), STREAMED)})
         options = replace(self._options, memory=memory, buffers={}, resident=())
         schedule = build_schedule(graph, timing, self._cost_model, options)
+        slots = [item for item in schedule.plan.allocations if item.level == "l2" and item.staged]
+        slot_bytes = sum(item.size_bytes for item in slots)
         cycles, recorder = self._simulated(schedule.program, timing)
         if not self._objective.counts:
-            return Price(cycles - self._hand_over_cycles)
+            return Price(cycles - self._hand_over_cycles, slot_bytes=slot_bytes)
         metrics = measure(recorder.slices, cycles)
         activity = activity_of(schedule.program, metrics, timing, graph.formats)
         counts = activity.by_op[op.name]
-        return Price(counts["cycles"], self._objective.cost(counts, counts["cycles"]))
+        return Price(counts["cycles"], self._objective.cost(counts, counts["cycles"]), slot_bytes)
 
     def _simulated(self, program: Program, timing: SocTiming) -> tuple[int, Recorder]:
         recorder = Recorder()

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A graph of tasks with sizes and prices, and what decisions about its buffers come to: bytes, cycles, cost.
 
-Two decisions: a group of forward tasks is done *again* for the tasks behind it, as
-`trainlib.training.recompute` does it, and a buffer is *moved*: it lives in L3, is copied to L2 before a task
-that uses it and back behind one that writes it, as `scheduler.memory.l2_staging` does it. A copy is hidden
-behind the neighbouring task, in which it lies in L2 too, or, if that has no room, *exposed*: the cluster
-waits.
+Three decisions: a group of forward tasks is done *again* for the tasks behind it, as
+`trainlib.training.recompute` does it; a buffer is *moved*: it lives in L3, is copied to L2 before a task
+that uses it and back behind one that writes it, as `scheduler.memory.l2_staging` does it; and a task
+*streams* some of its buffers that are moved, as `scheduler.memory.offchip_streaming` does it: in their place
+slots lie in L2. A copy is hidden behind the neighbouring task, in which it lies in L2 too, or, if that has no
+room, or streams the buffer itself, *exposed*: the cluster waits.
 
 What a group is made again from may be moved: what is done again then has a copy of its own, which the
 cluster waits for, unless one lies in L2 from task to task there. Between two tasks with only one, or two,
@@ -17,11 +18,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 
 NO_GROUP = NEVER = -1
 
 Copy = tuple[int, int]
 """A copy of a buffer beside a task that uses it: (buffer, task)."""
+
+WHOLE = -1
+"""The way of a task that streams nothing."""
+
+MOST_FORCED = 2
+"""Of the tasks that have to stream something, those for which it is chosen one by one if a buffer is it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +37,7 @@ class Buffer:
     """`size_bytes` of one storage. `given` lives from the start, `kept` to the end of the iteration.
 
     `copy_cycles` is one transfer between L3 and L2, which costs `copy_cost` beside its time; `movable` says
-    whether it may live in L3, `moved` that it has to.
+    whether it may live in L3.
     """
 
     name: str
@@ -39,7 +47,25 @@ class Buffer:
     copy_cycles: int = 0
     copy_cost: int = 0
     movable: bool = True
-    moved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A way to do a task: these buffers, which live in L3, are moved in parts through `slot_bytes` of L2.
+
+    The transfers take `bus_cycles` of its cycles.
+    """
+
+    buffers: frozenset[int]
+    slot_bytes: int
+    cycles: int
+    cost: int = 0
+    bus_cycles: int = 0
+
+    @property
+    def free_cycles(self) -> int:
+        """For how long a copy beside it may have the bus."""
+        return max(0, self.cycles - self.bus_cycles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +73,8 @@ class Task:
     """One op: numbers of the buffers it reads and writes; of `group` >= 0 it may be done again.
 
     `redirects`: it reads what was made again. `takes` are buffers whose bytes its only result may take over
-    if they end here. `scratch_bytes` are needed when it is done again, `window_bytes` always. `cost` is what
-    it costs beside its time.
+    if they end here. `scratch_bytes` are needed when it is done again. `cost` is what it costs beside its
+    time. `streams` are other ways to do it than with all its buffers in L2.
     """
 
     name: str
@@ -59,8 +85,12 @@ class Task:
     redirects: bool = False
     takes: tuple[int, ...] = ()
     scratch_bytes: int = 0
-    window_bytes: int = 0
     cost: int = 0
+    streams: tuple[Stream, ...] = ()
+
+    def way(self, number: int) -> Stream:
+        """One of `streams`, or it as a whole."""
+        return self.streams[number] if number != WHOLE else Stream(frozenset(), 0, self.cycles, self.cost)
 
     @property
     def uses(self) -> tuple[int, ...]:
@@ -75,6 +105,27 @@ class Run:
     first: int
     last: int
     wrote: int
+
+
+@dataclass(frozen=True, slots=True)
+class Visits:
+    """When a moved buffer has to be in L2 as a whole: not for the tasks that are `streaming` it.
+
+    `given`, `kept`: it is in L3 before the first of the runs, and has to be behind the last.
+    """
+
+    runs: tuple[Run, ...]
+    given: bool
+    kept: bool
+    streaming: frozenset[int]
+
+    def may_arrive(self, run: Run) -> bool:
+        """Whether a copy for a run may arrive during the task before."""
+        return run.first > 0 and run.first - 1 not in self.streaming
+
+    def may_leave(self, run: Run, wrote: int) -> bool:
+        """Whether what was last written by a task may leave during the task behind a run."""
+        return wrote == run.last and run.last + 1 not in self.streaming
 
 
 @dataclass(frozen=True)
@@ -130,23 +181,59 @@ class Problem:
         return self.cycle_cost * self.cycles + sum(task.cost for task in self.tasks)
 
     @cached_property
-    def runs(self) -> Mapping[int, tuple[Run, ...]]:
-        """Buffer -> its runs, in order."""
-        found: dict[int, list[Run]] = {}
-        for buffer, uses in self.uses.items():
-            runs = found.setdefault(buffer, [])
-            for use in uses:
-                wrote = use if buffer in self.tasks[use].writes else NEVER
-                if runs and runs[-1].last == use - 1:
-                    runs[-1] = Run(runs[-1].first, use, max(runs[-1].wrote, wrote))
-                else:
-                    runs.append(Run(use, use, wrote))
-        return {buffer: tuple(runs) for buffer, runs in found.items()}
+    def _visits(self) -> dict[tuple[int, frozenset[int]], Visits]:
+        return {}
+
+    def visits(self, buffer: int, streaming: frozenset[int] = frozenset()) -> Visits:
+        """Of a buffer that is moved, and that these tasks stream."""
+        key = buffer, streaming
+        if key not in self._visits:
+            self._visits[key] = self._visits_of(*key)
+        return self._visits[key]
+
+    def _visits_of(self, buffer: int, streaming: frozenset[int]) -> Visits:
+        runs: list[Run] = []
+        for use in self.uses.get(buffer, ()):
+            if use in streaming:
+                continue
+            wrote = use if buffer in self.tasks[use].writes else NEVER
+            if runs and runs[-1].last == use - 1:
+                runs[-1] = Run(runs[-1].first, use, max(runs[-1].wrote, wrote))
+            else:
+                runs.append(Run(use, use, wrote))
+        item = self.buffers[buffer]
+        return Visits(
+            tuple(runs),
+            item.given or any(runs and number < runs[0].first for number in streaming),
+            item.kept or any(runs and number > runs[-1].last for number in streaming),
+            streaming,
+        )
+
+    def patterns(self, buffer: int) -> tuple[frozenset[int], ...]:
+        """The sets of tasks that may stream a buffer if it is moved.
+
+        None, all that can, or all that have no room for their buffers as a whole; of few of them any.
+        """
+        able = frozenset(
+            number
+            for number in self.uses.get(buffer, ())
+            if any(buffer in stream.buffers for stream in self.tasks[number].streams)
+        )
+        forced = sorted(number for number in able if self._whole_bytes(number) > self.l2_bytes)
+        counts = range(1, len(forced)) if len(forced) <= MOST_FORCED else ()
+        some = [frozenset(one) for count in counts for one in combinations(forced, count)]
+        return tuple(dict.fromkeys((frozenset[int](), *some, frozenset(forced), able)))
+
+    def _whole_bytes(self, task: int) -> int:
+        return sum(self.buffers[buffer].size_bytes for buffer in self.tasks[task].uses)
 
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """Groups done again, buffers moved, and copies that are not hidden, before (`late`) or behind a task."""
+    """Groups done again, buffers moved, and copies that are not hidden, before (`late`) or behind a task.
+
+    `streams` are (task, number of the way) of those that are not done as a whole.
+    """
 
     again: frozenset[int] = frozenset()
     moved: frozenset[int] = frozenset()
@@ -154,6 +241,13 @@ class Decisions:
     """Copies to L2 that arrive between the task before and the one that needs them."""
     early: frozenset[Copy] = frozenset()
     """Copies to L3 that leave between the task that wrote them and the next one."""
+    streams: frozenset[tuple[int, int]] = frozenset()
+
+    def streaming(self, problem: Problem, buffer: int) -> frozenset[int]:
+        """The tasks that stream a buffer."""
+        return frozenset(
+            task for task, number in self.streams if buffer in problem.tasks[task].way(number).buffers
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +285,10 @@ class Outcome:
 
 
 class NotAllowedError(Exception):
-    """Decisions that contradict each other: what is made again is moved, or is read but no longer in L3."""
+    """Decisions that contradict each other.
+
+    What is made again is moved, or is read but no longer in L3; or what is streamed is not moved.
+    """
 
 
 def timeline(problem: Problem, again: Collection[int]) -> list[Entry]:
@@ -222,6 +319,14 @@ def evaluate(problem: Problem, decisions: Decisions) -> Outcome:
     live = [0] * (len(entries) + 1)
     copies = Copies([entry.task if not entry.again else NEVER for entry in entries], len(problem.tasks))
     again = {turn: entry for turn, entry in enumerate(entries) if entry.again}
+    chosen = dict(decisions.streams)
+    ways = [task.way(chosen.get(number, WHOLE)) for number, task in enumerate(problem.tasks)]
+    streaming: dict[int, list[int]] = {}
+    for number in sorted(chosen):
+        for buffer in ways[number].buffers:
+            streaming.setdefault(buffer, []).append(number)
+    if not decisions.moved >= streaming.keys():
+        raise NotAllowedError("a buffer is streamed that is not in L3")
     for buffer, (first, last) in lives.items():
         item = problem.buffers[_named(buffer)]
         there: Iterable[int] = range(first, last + 1)
@@ -229,20 +334,24 @@ def evaluate(problem: Problem, decisions: Decisions) -> Outcome:
             made = problem.makers.get(buffer)
             if made is not None and problem.tasks[made].group in decisions.again:
                 raise NotAllowedError(item.name)
-            there = copies.of(problem, buffer, decisions)
-            there |= copies.again(problem, buffer, [turn for turn in again if buffer in again[turn].reads])
+            visits = problem.visits(buffer, frozenset(streaming.get(buffer, ())))
+            there = copies.of(problem, buffer, visits, decisions)
+            readers = [turn for turn in again if buffer in again[turn].reads]
+            there |= copies.again(problem, buffer, visits, readers)
         for turn in there:
             live[turn] += item.size_bytes
     for turn, entry in enumerate(entries):
-        task = problem.tasks[entry.task]
-        live[turn] += task.window_bytes + (task.scratch_bytes if entry.again else 0)
-        if _takes_over(task, entry, turn, lives, decisions.moved):
+        task, way = problem.tasks[entry.task], ways[entry.task] if not entry.again else None
+        live[turn] += way.slot_bytes if way is not None else task.scratch_bytes
+        streamed = way.buffers if way is not None else frozenset()
+        if _takes_over(task, entry, turn, lives, decisions.moved, streamed):
             live[turn] -= problem.buffers[_named(entry.writes[0])].size_bytes
-    cycles = sum(problem.tasks[entry.task].cycles for entry in entries) + copies.exposed_cycles
-    for task, hidden_cycles in zip(problem.tasks, copies.hidden_cycles, strict=True):
-        cycles += max(0, hidden_cycles - task.cycles)
+    done = [problem.tasks[entry.task].way(WHOLE) if entry.again else ways[entry.task] for entry in entries]
+    cycles = sum(way.cycles for way in done) + copies.exposed_cycles
+    for way, hidden_cycles in zip(ways, copies.hidden_cycles, strict=True):
+        cycles += max(0, hidden_cycles - way.free_cycles)
     l3_bytes = sum(problem.buffers[buffer].size_bytes for buffer in decisions.moved)
-    cost = problem.cycle_cost * cycles + sum(problem.tasks[entry.task].cost for entry in entries)
+    cost = problem.cycle_cost * cycles + sum(way.cost for way in done)
     return Outcome(tuple(entries), tuple(live), l3_bytes, cycles, cost + copies.cost)
 
 
@@ -264,16 +373,20 @@ def _lives(problem: Problem, entries: list[Entry]) -> dict[int, tuple[int, int]]
 
 
 def _takes_over(
-    task: Task, entry: Entry, turn: int, lives: Mapping[int, tuple[int, int]], moved: Collection[int]
+    task: Task,
+    entry: Entry,
+    turn: int,
+    lives: Mapping[int, tuple[int, int]],
+    moved: Collection[int],
+    streamed: Collection[int],
 ) -> bool:
     """Whether the result of an entry takes over the bytes of a buffer that ends there, and has its home."""
-    if not task.takes or lives[entry.writes[0]][0] != turn:
+    target = entry.writes[0] if entry.writes else NEVER
+    if not task.takes or lives[target][0] != turn or target in streamed:
         return False
     read = dict(zip(task.reads, entry.reads, strict=True))
-    sources = [read[buffer] for buffer in task.takes]
-    return any(
-        lives[source][1] == turn and (source in moved) == (entry.writes[0] in moved) for source in sources
-    )
+    sources = [read[buffer] for buffer in task.takes if buffer not in streamed]
+    return any(lives[source][1] == turn and (source in moved) == (target in moved) for source in sources)
 
 
 class Copies:
@@ -288,36 +401,38 @@ class Copies:
         self.exposed_cycles = self.cost = 0
         self.hidden_cycles = [0] * tasks
 
-    def of(self, problem: Problem, buffer: int, decisions: Decisions) -> set[int]:
+    def of(self, problem: Problem, buffer: int, visits: Visits, decisions: Decisions) -> set[int]:
         """Turns at which a moved buffer lies in L2; its copies are added to the cycles."""
         item, turns = problem.buffers[buffer], self._turns
         there: set[int] = set()
         before, wrote = None, NEVER
-        for run in problem.runs.get(buffer, ()):
-            loads = run.first > 0 and (buffer, run.first) not in decisions.late
+        for run in visits.runs:
+            loads = visits.may_arrive(run) and (buffer, run.first) not in decisions.late
             if before is not None:
-                stores = wrote == before.last and (buffer, before.last) not in decisions.early
+                stores = visits.may_leave(before, wrote) and (buffer, before.last) not in decisions.early
                 if run.first - before.last - 1 <= loads + stores and (loads or stores):
                     there.update(range(turns[before.last], turns[run.first]))
                 else:
                     self._store(problem, item, wrote, before.last, stores, there)
                     wrote = NEVER
                     self._load(problem, item, run.first, loads, there)
-            elif item.given:
+            elif visits.given:
                 self._load(problem, item, run.first, loads, there)
             there.update(range(turns[run.first], turns[run.last] + 1))
             before, wrote = run, max(wrote, run.wrote)
-        if before is not None and item.kept:
-            stores = wrote == before.last < self._last and (buffer, before.last) not in decisions.early
+        if before is not None and visits.kept:
+            stores = before.last < self._last and visits.may_leave(before, wrote)
+            stores = stores and (buffer, before.last) not in decisions.early
             self._store(problem, item, wrote, before.last, stores, there)
         return there
 
-    def again(self, problem: Problem, buffer: int, turns: list[int]) -> set[int]:
+    def again(self, problem: Problem, buffer: int, visits: Visits, turns: list[int]) -> set[int]:
         """The turns, in which tasks done again read a moved buffer; its copies are added to the cycles."""
+        item = problem.buffers[buffer]
         for turn in turns:
-            if copied_again(problem, buffer, turn, self._turns):
-                self.exposed_cycles += problem.buffers[buffer].copy_cycles
-                self.cost += problem.buffers[buffer].copy_cost
+            if copied_again(item, visits, turn, self._turns):
+                self.exposed_cycles += item.copy_cycles
+                self.cost += item.copy_cost
         return set(turns)
 
     def _hide(self, problem: Problem, item: Buffer, task: int) -> None:
@@ -348,15 +463,15 @@ class Copies:
             self.exposed_cycles += item.copy_cycles
 
 
-def copied_again(problem: Problem, buffer: int, turn: int, turns: Mapping[int, int]) -> bool:
+def copied_again(item: Buffer, visits: Visits, turn: int, turns: Mapping[int, int]) -> bool:
     """Whether a task done again at a turn needs a copy of a moved buffer of its own; `turns` are of tasks.
 
     Raises `NotAllowedError` where the buffer has been written and, as no task needs it later, is not in L3.
     """
-    runs = problem.runs.get(buffer, ())
+    runs = visits.runs
     if any(turns[run.first] <= turn <= turns[run.last] for run in runs):
         return False
     written = any(run.wrote != NEVER and turns[run.first] < turn for run in runs)
-    if written and not problem.buffers[buffer].kept and all(turns[run.first] < turn for run in runs):
-        raise NotAllowedError(problem.buffers[buffer].name)
+    if written and not visits.kept and all(turns[run.first] < turn for run in runs):
+        raise NotAllowedError(item.name)
     return True

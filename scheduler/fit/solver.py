@@ -2,7 +2,8 @@
 """The best decisions by OR-tools CP-SAT: what lies in L2 at every turn, as sums of what is decided.
 
 Every turn that may be (`slots_of`) has a sum of bytes which is at most the L2 if the turn is taken; what may
-be done again has a variable per turn, what may move one for itself and one for each copy that may be hidden.
+be done again has a variable per turn, what may move one for each set of tasks that stream it and one for each
+copy that may be hidden, and what a task may stream one for each way.
 One worker, a fixed seed and a limit of deterministic time: the same answer in every run unless the clock ends
 it.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from scheduler.fit.problem import (
     NotAllowedError,
     Problem,
     Run,
+    Visits,
     copied_again,
     evaluate,
 )
@@ -31,7 +33,7 @@ SECONDS = 300.0
 """Of the clock, after which the search ends with what it has."""
 
 HINT_SECONDS = 10.0
-"""Of deterministic time, to find out what follows from the decisions the search begins with."""
+"""To find out what follows from the decisions the search begins with."""
 
 Expression = Any
 """A sum of CP-SAT variables, or a number."""
@@ -114,11 +116,15 @@ class _Model:
             if slot.again
         }
         self.moved: dict[int, Any] = {}
-        self.shown: dict[tuple[str, int, int], Any] = {}
-        """Hidden copies, ("late" or "early", buffer, task): the variable is 1 where it is hidden."""
+        self.patterns: dict[int, dict[frozenset[int], Any]] = {}
+        """Of what may move: whether it does, by the tasks that stream it."""
+        self.ways: dict[tuple[int, int], Any] = {}
+        """(task, number of the way) of what is not done as a whole."""
+        self.shown: dict[tuple[str, int, int], list[Any]] = defaultdict(list)
+        """Hidden copies, ("late" or "early", buffer, task): one variable is 1 where it is hidden."""
         self._sums = [_Sum() for _ in self.slots.items]
         self._end = _Sum()
-        self._hidden: dict[int, list[Expression]] = defaultdict(list)
+        self._hidden: dict[int, list[tuple[int, Expression]]] = defaultdict(list)
         self._cycles: list[Expression] = []
         self._cost: list[Expression] = []
         """Beside what the cycles cost."""
@@ -127,7 +133,8 @@ class _Model:
         self._repeats()
         for number in range(len(problem.buffers)):
             self._buffer(number)
-        self._scratch_and_windows()
+        self._streams()
+        self._scratch()
         self._take_over()
         self._limits(smallest=smallest)
 
@@ -188,13 +195,10 @@ class _Model:
             if slot.again and number in problem.tasks[slot.task].reads
         ]
         moved: Expression = 0
-        if (item.movable or item.moved) and uses:
-            moved = self.moved[number] = self.cp.new_bool_var(f"moved {item.name}")
+        if item.movable and uses:
+            moved = self._moves(number, frozenset(consumers))
             if maker is not None:
                 self.cp.add(moved + chosen <= 1)
-            self._from_copies(number, consumers, moved)
-            if item.moved:
-                self.cp.add(moved == 1)
         first = 0 if item.given else turns[uses[0]]
         plain = [use for use in uses if not problem.tasks[use].redirects]
         direct = [use for use in uses if problem.tasks[use].redirects]
@@ -215,21 +219,36 @@ class _Model:
             self._end.add(kept)
         if maker is not None:
             self._second(number, item.size_bytes, maker, end if direct else NEVER, consumers)
-        if number in self.moved:
-            _Copies(self, number, item, moved, frozenset(consumers)).add()
 
-    def _from_copies(self, number: int, consumers: list[int], moved: Any) -> None:
-        """What is done again at these turns from a buffer, if that is moved: it is in L2 at that turn."""
+    def _moves(self, number: int, consumers: frozenset[int]) -> Any:
+        """Whether a buffer moves; if so its copies are in L2, as far as tasks do not stream it."""
         item = self.problem.buffers[number]
-        for turn in consumers:
+        patterns = self.patterns[number] = {
+            pattern: self.cp.new_bool_var(f"moved {item.name} {sorted(pattern)}")
+            for pattern in self.problem.patterns(number)
+        }
+        moved = next(iter(patterns.values()))
+        if len(patterns) > 1:
+            moved = self.cp.new_bool_var(f"moved {item.name}")
+            self.cp.add(sum(patterns.values()) == moved)
+        self.moved[number] = moved
+        for pattern, one in patterns.items():
+            visits = self.problem.visits(number, pattern)
+            self._from_copies(item, visits, consumers, one)
+            _Copies(self, number, visits, one, consumers).add()
+        return moved
+
+    def _from_copies(self, item: Buffer, visits: Visits, consumers: Collection[int], moved: Any) -> None:
+        """What is done again at these turns from a buffer, if that is moved: it is in L2 at that turn."""
+        for turn in sorted(consumers):
             self._sums[turn].add(item.size_bytes * moved)
             try:
-                copied = copied_again(self.problem, number, turn, self.slots.of_task)
+                copied = copied_again(item, visits, turn, self.slots.of_task)
             except NotAllowedError:
                 self.cp.add(moved + self.taken[turn] <= 1)
                 continue
             if copied:
-                both = self.cp.new_bool_var(f"copied {number} {turn}")
+                both = self.cp.new_bool_var(f"copied {item.name} {turn}")
                 self.cp.add(both >= moved + self.taken[turn] - 1)
                 self._cycles.append(item.copy_cycles * both)
                 self.transfer(item, both)
@@ -279,10 +298,27 @@ class _Model:
             for one in there:
                 self._sums[turn].add(one, size_bytes)
 
-    def _scratch_and_windows(self) -> None:
+    def _streams(self) -> None:
+        """A task is done in one way, which streams what is moved to be streamed by it."""
+        for number, task in enumerate(self.problem.tasks):
+            ways = [self.cp.new_bool_var(f"{task.name} {way}") for way in range(len(task.streams))]
+            self.ways |= {(number, way): var for way, var in enumerate(ways)}
+            self.cp.add(sum(ways) <= 1)
+            for buffer in frozenset[int]().union(*(stream.buffers for stream in task.streams)):
+                streams = [
+                    var for var, stream in zip(ways, task.streams, strict=True) if buffer in stream.buffers
+                ]
+                moves = [var for pattern, var in self.patterns[buffer].items() if number in pattern]
+                self.cp.add(sum(streams) == sum(moves))
+            for var, stream in zip(ways, task.streams, strict=True):
+                self._sums[self.slots.of_task[number]].add(var, stream.slot_bytes)
+                self._cycles.append((stream.cycles - task.cycles) * var)
+                self._cost.append((stream.cost - task.cost) * var)
+
+    def _scratch(self) -> None:
         for turn, slot in enumerate(self.slots.items):
-            task = self.problem.tasks[slot.task]
-            self._sums[turn].add(task.window_bytes + (task.scratch_bytes if slot.again else 0))
+            if slot.again:
+                self._sums[turn].add(self.problem.tasks[slot.task].scratch_bytes)
 
     def _take_over(self) -> None:
         """A result that takes over bytes is not counted beside them."""
@@ -305,6 +341,9 @@ class _Model:
                     mine, its = self.moved.get(task.writes[0], 0), self.moved.get(source, 0)
                     self.cp.add(taken <= 1 - mine + its)
                     self.cp.add(taken <= 1 + mine - its)
+                    for way, stream in enumerate(task.streams):
+                        if stream.buffers & {source, task.writes[0]}:
+                            self.cp.add(taken + self.ways[slot.task, way] <= 1)
                 over.append(taken)
             if over:
                 self.cp.add(sum(over) <= 1)
@@ -344,7 +383,7 @@ class _Model:
         if isinstance(happens, int):
             return
         hidden = self.problem.hidden_cycles(item)
-        self._hidden[task].append(hidden * happens)
+        self._hidden[task].append((hidden, happens))
         self._cycles.append((item.copy_cycles - hidden) * happens)
 
     def expose(self, cycles: int, needed: Expression, hidden: Expression) -> None:
@@ -374,9 +413,9 @@ class _Model:
 
     def _limits(self, *, smallest: bool) -> None:
         problem, cp = self.problem, self.cp
-        most = sum(item.size_bytes for item in problem.buffers) * 2 + max(
-            (task.window_bytes + task.scratch_bytes for task in problem.tasks), default=0
-        )
+        slots = (stream.slot_bytes for task in problem.tasks for stream in task.streams)
+        most = sum(item.size_bytes for item in problem.buffers) * 2
+        most += max((task.scratch_bytes for task in problem.tasks), default=0) + max(slots, default=0)
         limit = cp.new_int_var(0, most, "peak") if smallest else problem.l2_bytes
         for turn, total in enumerate([*self._sums, self._end]):
             total.add(limit, -1)
@@ -385,16 +424,32 @@ class _Model:
             sum(problem.buffers[number].size_bytes * var for number, var in self.moved.items())
             <= problem.l3_bytes
         )
-        for task, parts in self._hidden.items():
-            most_cycles = sum(2 * item.copy_cycles for item in problem.buffers)
-            over = cp.new_int_var(0, most_cycles, f"over {task}")
-            cp.add(over >= sum(parts) - problem.tasks[task].cycles)
-            self._cycles.append(over)
+        for task, hidden in self._hidden.items():
+            self._cycles.append(self._waits(task, hidden))
         cycles = sum(self._cycles)
         if problem.most_cycles is not None:
             cp.add(cycles <= problem.most_cycles - problem.cycles)
         cost = problem.cost + problem.cycle_cost * cycles + sum(self._cost)
         cp.minimize(limit if smallest else cost)
+
+    def _waits(self, task: int, hidden: Sequence[tuple[int, Expression]]) -> Any:
+        """Cycles by which copies take longer than the task that hides them.
+
+        By how much each takes longer follows from that, but not for the parts of copies of a relaxation.
+        """
+        done, cp = self.problem.tasks[task], self.cp
+        more = (
+            (stream.free_cycles - done.cycles) * self.ways[task, way]
+            for way, stream in enumerate(done.streams)
+        )
+        most_cycles = sum(2 * item.copy_cycles for item in self.problem.buffers)
+        over = cp.new_int_var(0, most_cycles, f"over {task}")
+        cp.add(over >= sum(cycles * happens for cycles, happens in hidden) - done.cycles - sum(more))
+        longest = max([done.cycles, *(stream.free_cycles for stream in done.streams)])
+        parts = [(cycles - longest) * happens for cycles, happens in hidden if cycles > longest]
+        if parts:
+            cp.add(over >= sum(parts))
+        return over
 
     def decisions(self, value: Callable[[Any], int]) -> Decisions:
         """What a solution says."""
@@ -404,28 +459,38 @@ class _Model:
             if value(var)
         }
         moved = frozenset(number for number, var in self.moved.items() if value(var))
-        shown = {key for key, var in self.shown.items() if not value(var) and key[1] in moved}
+        shown = {key for key, some in self.shown.items() if key[1] in moved and not any(map(value, some))}
         late, early = (
             frozenset((buffer, task) for word, buffer, task in shown if word == side)
             for side in ("late", "early")
         )
-        return Decisions(frozenset(used), moved, late, early)
+        streams = frozenset(key for key, var in self.ways.items() if value(var))
+        return Decisions(frozenset(used), moved, late, early, streams)
 
     def hint(self, decisions: Decisions) -> None:
         """Begin the search here; what follows from the decisions is solved for, else a hint is lost."""
         from ortools.sat.python import cp_model
 
         said = {var: number in decisions.again for number, var in enumerate(self.again)}
-        said |= {var: number in decisions.moved for number, var in self.moved.items()}
-        for (side, number, task), var in self.shown.items():
+        said |= {var: key in decisions.streams for key, var in self.ways.items()}
+        for number, patterns in self.patterns.items():
+            streaming = decisions.streaming(self.problem, number)
+            said |= {
+                var: number in decisions.moved and pattern == streaming for pattern, var in patterns.items()
+            }
+        for (side, number, task), some in self.shown.items():
             exposed = decisions.late if side == "late" else decisions.early
-            said[var] = number in decisions.moved and (number, task) not in exposed
+            if number not in decisions.moved or (number, task) in exposed:
+                said |= dict.fromkeys(some, False)
         fixed = self.cp.clone()
         for var, value in said.items():
             fixed.add(fixed.get_bool_var_from_proto_index(var.index) == int(value))
         solver = cp_model.CpSolver()
         _configure(solver)
+        solver.parameters.cp_model_presolve = True
+        solver.parameters.cp_model_probing_level = 0
         solver.parameters.max_deterministic_time = HINT_SECONDS
+        solver.parameters.max_time_in_seconds = HINT_SECONDS
         if solver.solve(fixed) in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             for index, value in enumerate(solver.response_proto.solution):
                 self.cp.proto.solution_hint.vars.append(index)
@@ -433,10 +498,13 @@ class _Model:
 
 
 class _Copies:
-    """The copies of one buffer that may move, as `scheduler.fit.problem.Copies` has them."""
+    """The copies of one buffer that may move so, as `scheduler.fit.problem.Copies` has them."""
 
-    def __init__(self, model: _Model, number: int, item: Buffer, moved: Any, again: Collection[int]) -> None:
-        self._model, self._number, self._item, self._moved = model, number, item, moved
+    def __init__(
+        self, model: _Model, number: int, visits: Visits, moved: Any, again: Collection[int]
+    ) -> None:
+        self._model, self._number, self._visits, self._moved = model, number, visits, moved
+        self._item = item = model.problem.buffers[number]
         self._again = again
         """Turns in which a task done again reads it: if they are taken, it is there for that."""
         self._cp, self._size = model.cp, item.size_bytes
@@ -444,15 +512,10 @@ class _Copies:
 
     def add(self) -> None:
         """Add bytes to the turns of the model and cycles to its costs."""
-        item, cycles, moved, turns = (
-            self._item,
-            self._item.copy_cycles,
-            self._moved,
-            self._model.slots.of_task,
-        )
+        item, visits, moved, turns = self._item, self._visits, self._moved, self._model.slots.of_task
         dirty: Expression = 0
         wrote, before = NEVER, None
-        for run in self._model.problem.runs[self._number]:
+        for run in visits.runs:
             for turn in range(turns[run.first], turns[run.last] + 1):
                 self._there(turn, self._size * moved)
             if before is not None:
@@ -460,25 +523,26 @@ class _Copies:
                 kept = self._cp.new_bool_var(f"dirty {item.name} {run.first}")
                 self._cp.add(kept >= dirty + connected - 1)
                 dirty = kept
-            elif item.given:
-                load = self._copy("late", run.first, possible=run.first > 0)
+            elif visits.given:
+                load = self._copy("late", run.first, possible=visits.may_arrive(run))
                 self._model.hide(run.first - 1, self._item, load)
-                self._model.expose(cycles, moved, load)
+                self._model.expose(item.copy_cycles, moved, load)
                 self._model.transfer(item, moved)
                 self._before(run.first, load)
             if run.wrote != NEVER:
                 dirty, wrote = 1, run.wrote
             before = run
-        if before is not None and item.kept and wrote != NEVER:
-            store = self._copy("early", before.last, possible=wrote == before.last < self._last)
+        if before is not None and visits.kept and wrote != NEVER:
+            possible = before.last < self._last and visits.may_leave(before, wrote)
+            store = self._copy("early", before.last, possible=possible)
             self._behind(before.last, store)
             self._store(before, wrote, store, self._and(dirty))
 
     def _gap(self, before: Run, run: Run, wrote: int, dirty: Expression) -> Expression:
         """What is between two runs; whether the copy stays in L2 all the time."""
         cycles, between = self._item.copy_cycles, run.first - before.last - 1
-        load = self._copy("late", run.first, possible=True)
-        store = self._copy("early", before.last, possible=wrote == before.last)
+        load = self._copy("late", run.first, possible=self._visits.may_arrive(run))
+        store = self._copy("early", before.last, possible=self._visits.may_leave(before, wrote))
         connected: Expression = 0
         if between <= 2:
             connected = self._cp.new_bool_var(f"stays {self._item.name} {run.first}")
@@ -535,9 +599,8 @@ class _Copies:
         """Whether a copy before ("late") or behind ("early") a task is hidden."""
         if not possible:
             return 0
-        var = self._model.shown[side, self._number, task] = self._cp.new_bool_var(
-            f"{side} {self._item.name} {task}"
-        )
+        var = self._cp.new_bool_var(f"{side} {self._item.name} {task}")
+        self._model.shown[side, self._number, task].append(var)
         self._cp.add(var <= self._moved)
         return var
 
@@ -571,7 +634,8 @@ class _Copies:
 def _configure(solver: Any) -> None:
     """One worker and a fixed seed. Presolving takes longer than what it spares, and loses the hint.
 
-    Only the smallest peak, which has no hint worth having, is found faster with it.
+    Only the smallest peak, which has no hint worth having, is found faster with it, and what follows from a
+    hint, in no time.
     """
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
@@ -646,12 +710,12 @@ def without_idle(problem: Problem, decisions: Decisions) -> Decisions:
     best = evaluate(problem, decisions)
     sizes = {number: problem.buffers[number].size_bytes for number in decisions.moved}
     candidates = [
-        replace(Decisions(), moved=frozenset({number})) for number in sorted(sizes, key=sizes.__getitem__)
+        Decisions(moved=frozenset({number}))
+        for number in sorted(sizes, key=sizes.__getitem__)
+        if not decisions.streaming(problem, number)
     ]
-    candidates += [replace(Decisions(), again=frozenset({number})) for number in sorted(decisions.again)]
+    candidates += [Decisions(again=frozenset({number})) for number in sorted(decisions.again)]
     for one in candidates:
-        if any(problem.buffers[number].moved for number in one.moved):
-            continue
         fewer = replace(decisions, again=decisions.again - one.again, moved=decisions.moved - one.moved)
         try:
             found = evaluate(problem, fewer)

@@ -226,7 +226,11 @@ def plan_memory(
     homes = _homes(graph, owners, options)
     choice = HomeChoice(lives, len(graph.ops), homes, _transfer_overhead_bytes(timing))
     wanted = frozenset(name for name, level in _levels(owners, options).items() if level == STREAMED)
-    streams = StreamingPlan(graph, lives, owners, choice, streamer, wanted)
+    asked = {
+        op: wanted | {owners[name] for name in names if name in owners}
+        for op, names in options.streams.items()
+    }
+    streams = StreamingPlan(graph, lives, owners, choice, streamer, wanted, asked, options.slot_bytes)
     whole = streams.stream_wanted(capacity_bytes["l2"])
     placed, notes = _placed(graph, lives, choice, capacity_bytes, options, streams)
     moved = [lives[name].request for name in lives if name in choice.in_l3]
@@ -309,7 +313,7 @@ def _storages(
     Among the lives are those of the storages another program keeps and this one has no tensor for.
     """
     lives = storage_lives(graph)
-    taken = in_place_owners(graph, lives) if options.in_place else {}
+    taken = in_place_owners(graph, lives, options.alike) if options.in_place else {}
     owners = owners_of(graph, taken)
     lives = storage_lives(graph, owners) if taken else lives
     after = len(graph.ops)
@@ -343,6 +347,8 @@ def _levels(owners: Mapping[str, str], options: PlanOptions) -> dict[str, str]:
     """What the options say of storages, `STREAMED` too."""
     others = options.homes.get(ALL_OTHERS)
     levels = dict.fromkeys(owners.values(), others) if others is not None else {}
+    streamed = (name for names in options.streams.values() for name in names if name in owners)
+    levels |= {owners[name]: "l3" for name in streamed}
     return levels | {owners[name]: level for name, level in options.homes.items() if name != ALL_OTHERS}
 
 

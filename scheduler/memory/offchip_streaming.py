@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scheduler.addresses.allocation import Request, align
 from scheduler.addresses.lifetimes import Life
 from scheduler.memory.l2_staging import HomeChoice
-from scheduler.tiles.l2_slots import NOT_STREAMED
+from scheduler.tiles.l2_slots import NOT_STREAMED, OpStream
 from scheduler.tiles.streaming_choice import Least, Streamer
 from trainlib.ir.graph import TrainingGraph
 
@@ -21,7 +21,8 @@ OPS_NAMED = 4
 class StreamingPlan:
     """Changes a choice of homes op by op; without a `streamer` nothing can be streamed.
 
-    Storages that are `wanted` are streamed by every op that can.
+    Storages that are `wanted` are streamed by every op that can, those `asked` for by the op of that name;
+    `slot_bytes` are those of `PlanOptions`.
     """
 
     _graph: TrainingGraph
@@ -30,20 +31,22 @@ class StreamingPlan:
     _choice: HomeChoice
     _streamer: Streamer | None
     _wanted: frozenset[str] = frozenset()
+    _asked: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    _slot_bytes: Mapping[str, int] = field(default_factory=dict)
 
     def stream_wanted(self, available_bytes: int) -> list[str]:
         """Stream what is wanted in all ops that use it; notes on what has to be whole for an op."""
         notes = []
-        for number, op in enumerate(self._graph.ops if self._wanted else ()):
+        for number, op in enumerate(self._graph.ops if self._wanted or self._asked else ()):
             sizes = self._sizes(number)
-            wanted = self._wanted & sizes.keys()
+            wanted = self._wanted_of(number) & sizes.keys()
             if not wanted or self._streamer is None:
                 continue
             room_bytes = available_bytes - self._pinned_bytes(number)
             alone = {name: sizes[name] for name in sorted(wanted)}
             rest_bytes = sum(align(size) for name, size in sizes.items() if name not in wanted)
-            stream = self._streamer.choose(number, self._owners, alone, room_bytes - rest_bytes, wanted)
-            stream = stream or self._streamer.choose(number, self._owners, sizes, room_bytes, wanted)
+            stream = self._chosen(number, alone, room_bytes - rest_bytes, wanted)
+            stream = stream or self._chosen(number, sizes, room_bytes, wanted)
             if stream is not None:
                 self._choice.stream(number, stream)
             notes += [
@@ -67,12 +70,22 @@ class StreamingPlan:
         )
         used_bytes += stream.window_bytes if stream is not None else 0
         room_bytes = min(available_bytes - self._pinned_bytes(op), used_bytes - missing_bytes)
-        wanted = self._wanted & sizes.keys()
-        streamed = self._streamer.choose(op, self._owners, sizes, room_bytes, wanted)
+        wanted = self._wanted_of(op) & sizes.keys()
+        streamed = self._chosen(op, sizes, room_bytes, wanted)
         if streamed is None:
             return False
         self._choice.stream(op, streamed)
         return True
+
+    def _wanted_of(self, op: int) -> frozenset[str]:
+        return self._asked.get(self._graph.ops[op].name, self._wanted)
+
+    def _chosen(
+        self, op: int, sizes: Mapping[str, int], room_bytes: int, wanted: frozenset[str]
+    ) -> OpStream | None:
+        assert self._streamer is not None
+        slot_bytes = self._slot_bytes.get(self._graph.ops[op].name)
+        return self._streamer.choose(op, self._owners, sizes, room_bytes, wanted, slot_bytes)
 
     def least(self, op: int) -> Least | None:
         """The least L2 the tensors of an op can do with, if some are streamed."""

@@ -82,10 +82,12 @@ class Streamer:
         sizes: Mapping[str, int],
         room_bytes: int,
         wanted: frozenset[str] = frozenset(),
+        slot_bytes: int | None = None,
     ) -> OpStream | None:
         """What op `number` streams, those `wanted` among it; None if it cannot.
 
-        `sizes` are the bytes of the storages it may stream; they have `room_bytes` of L2, slots included.
+        `sizes` are the bytes of the storages it may stream; they have `room_bytes` of L2, slots included,
+        which take no more than `slot_bytes`.
         """
         ways = self._ways(number, owners)
         if wanted and not (wanted := wanted & ways.cycles.keys()):
@@ -96,6 +98,8 @@ class Streamer:
             for place, streamed in enumerate(self._subsets(sizes, ways, wanted)):
                 whole = [name for name in sizes if name not in streamed]
                 room_left_bytes = room_bytes - sum(align(sizes[name]) for name in whole)
+                if slot_bytes is not None:
+                    room_left_bytes = min(room_left_bytes, slot_bytes)
                 cycles = np.asarray(sum(ways.cycles[name] for name in streamed))
                 slots = np.asarray(sum(ways.bytes_of(name, most_slots) for name in streamed))
                 fits = np.flatnonzero((slots <= room_left_bytes) & (cycles < np.inf))
@@ -112,6 +116,26 @@ class Streamer:
             if chosen is not None:
                 return chosen
         return None
+
+    def bounds(
+        self, number: int, owners: Mapping[str, str], storages: frozenset[str]
+    ) -> tuple[int, int, int] | None:
+        """Least and most bytes of slots, least cycles of the uDMA, if an op streams just these storages.
+
+        None if it cannot.
+        """
+        ways = self._ways(number, owners)
+        if not storages <= ways.cycles.keys():
+            return None
+        cycles = np.asarray(sum(ways.cycles[name] for name in storages))
+        fits = np.flatnonzero(cycles < np.inf)
+        if not len(fits):
+            return None
+        single, many = (
+            np.asarray(sum(ways.bytes_of(name, most_slots) for name in storages))
+            for most_slots in (ONE_SLOT, MANY_SLOTS)
+        )
+        return int(single[fits].min()), int(many[fits].max()), int(cycles[fits].min())
 
     def least(self, number: int, owners: Mapping[str, str], sizes: Mapping[str, int]) -> Least | None:
         """The least L2 the storages of op `number` can do with; None if none of them can be streamed."""

@@ -4,12 +4,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, combinations, product
 from typing import Any
 
-from scheduler.fit.problem import NEVER, NO_GROUP, Buffer, Decisions, NotAllowedError, Problem, Task, evaluate
+from scheduler.fit.problem import (
+    NEVER,
+    NO_GROUP,
+    WHOLE,
+    Buffer,
+    Decisions,
+    NotAllowedError,
+    Problem,
+    Stream,
+    Task,
+    evaluate,
+)
 
 
 def random_problem(seed: int, ops: int) -> Problem:
@@ -73,6 +84,28 @@ def with_costs(problem: Problem, seed: int) -> Problem:
     )
 
 
+def with_streams(problem: Problem, seed: int, tasks: int = 3) -> Problem:
+    """The problem in which so many tasks may stream what is movable of them, each in two ways."""
+    generator = random.Random(seed)
+    able = [number for number, task in enumerate(problem.tasks) if _movable(problem, task.uses)]
+    changed = list(problem.tasks)
+    for number in generator.sample(able, min(tasks, len(able))):
+        task = changed[number]
+        some = generator.choice(list(subsets(_movable(problem, task.uses)))[1:])
+        changed[number] = replace(task, streams=tuple(_stream(generator, task, some) for _ in range(2)))
+    return replace(problem, tasks=tuple(changed), l2_bytes=problem.l2_bytes * generator.randint(6, 10) // 10)
+
+
+def _stream(generator: random.Random, task: Task, buffers: tuple[int, ...]) -> Stream:
+    bus_cycles = generator.randint(5, 150)
+    cycles = max(task.cycles, bus_cycles) + generator.randint(0, 60)
+    return Stream(frozenset(buffers), 4 * generator.randint(1, 20), cycles, 0, bus_cycles)
+
+
+def _movable(problem: Problem, buffers: Iterable[int]) -> list[int]:
+    return [number for number in buffers if problem.buffers[number].movable]
+
+
 def _buffer(generator: random.Random, name: str, **more: Any) -> Buffer:
     size = 4 * generator.randint(4, 40)
     return Buffer(name, size, copy_cycles=size // 3 + 20, movable=generator.random() < 0.5, **more)
@@ -81,13 +114,12 @@ def _buffer(generator: random.Random, name: str, **more: Any) -> Buffer:
 def best_of_all(problem: Problem) -> tuple[int, Decisions] | None:
     """Least cost of all decisions that fit; None if none does."""
     groups = [task.group for task in problem.tasks if task.group != NO_GROUP]
-    movable = [
-        number for number, item in enumerate(problem.buffers) if item.movable and number in problem.uses
-    ]
+    movable = [number for number in _movable(problem, range(len(problem.buffers))) if number in problem.uses]
     best: tuple[int, Decisions] | None = None
-    for again, moved in product(subsets(groups), subsets(movable)):
-        for late, early in _exposed(problem, moved):
-            decisions = Decisions(frozenset(again), frozenset(moved), late, early)
+    for streams, again, moved in product(_streams(problem), subsets(groups), subsets(movable)):
+        plain = Decisions(frozenset(again), frozenset(moved), streams=streams)
+        for late, early in _exposed(problem, plain):
+            decisions = replace(plain, late=late, early=early)
             try:
                 found = evaluate(problem, decisions)
             except NotAllowedError:
@@ -105,9 +137,29 @@ def subsets(items: list[int]) -> Iterator[tuple[int, ...]]:
     return chain.from_iterable(combinations(items, count) for count in range(len(items) + 1))
 
 
-def _exposed(problem: Problem, moved: tuple[int, ...]) -> Iterator[tuple[frozenset[Any], frozenset[Any]]]:
-    loads = [(b, run.first) for b in moved for run in problem.runs[b] if run.first > 0]
-    stores = [(b, run.last) for b in moved for run in problem.runs[b] if run.wrote == run.last != NEVER]
+def _streams(problem: Problem) -> list[frozenset[tuple[int, int]]]:
+    """Ways of all tasks such that the ones that stream a buffer are one of the sets that may."""
+    ways = [range(WHOLE, len(task.streams)) for task in problem.tasks]
+    found = []
+    for some in product(*ways):
+        streams = frozenset((task, way) for task, way in enumerate(some) if way != WHOLE)
+        decisions = Decisions(streams=streams)
+        if all(
+            decisions.streaming(problem, buffer) in problem.patterns(buffer)
+            for buffer in range(len(problem.buffers))
+        ):
+            found.append(streams)
+    return found
+
+
+def _exposed(problem: Problem, decisions: Decisions) -> Iterator[tuple[frozenset[Any], frozenset[Any]]]:
+    runs = [
+        (buffer, run)
+        for buffer in decisions.moved
+        for run in problem.visits(buffer, decisions.streaming(problem, buffer)).runs
+    ]
+    loads = [(buffer, run.first) for buffer, run in runs if run.first > 0]
+    stores = [(buffer, run.last) for buffer, run in runs if run.wrote == run.last != NEVER]
     for late in subsets(list(range(len(loads)))):
         for early in subsets(list(range(len(stores)))):
             yield frozenset(loads[i] for i in late), frozenset(stores[i] for i in early)

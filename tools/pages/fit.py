@@ -24,7 +24,7 @@ from traces.pictures.fitting import draw_ladder
 STORE = ROOT / "docs" / "fit.json"
 MODELS = ("resnet8", "mobilenet-v1", "ds-cnn", "deep-autoencoder", "cct")
 SOCS = ("pulp-open", "vega")
-SECONDS = 40
+SECONDS = 120
 """For each search."""
 
 ROOM = "64MiB"

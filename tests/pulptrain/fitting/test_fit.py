@@ -11,8 +11,11 @@ import pytest
 import pulptrain as pt
 from configs.model_file import load_model
 from pulptrain.cli import dispatch
-from pulptrain.fitting.fit_model import trained
+from pulptrain.fitting.fit_model import Fitting, trained
 from pulptrain.fitting.ladder import forms_of
+from pulptrain.given.settings import Settings, soc_timing
+from scheduler.fit.problem import evaluate
+from scheduler.tiles.udma_cost import UdmaCost
 
 pytestmark = pytest.mark.needs_ortools
 
@@ -22,7 +25,7 @@ MODEL = "digits-cnn"
 @pytest.fixture(scope="module")
 def fitted() -> Any:
     peak = pt.run(MODEL, functional=False).summary["peak_bytes"]["l2"]
-    return pt.fit(MODEL, l2=-(-peak * 6 // 10 // 1024) * 1024, points=0, seconds=20)
+    return pt.fit(MODEL, l2=-(-peak * 6 // 10 // 1024) * 1024, points=0, seconds=5)
 
 
 def test_the_answer_fits_and_is_what_was_predicted(fitted: Any) -> None:
@@ -47,9 +50,24 @@ def test_the_model_it_writes_takes_these_cycles_with_right_numbers(fitted: Any, 
     assert result.summary["functional"]["passed"]
 
 
+@pytest.mark.parametrize("l2", [2048, 3072])
+def test_what_streams_is_predicted_too_computes_the_same_and_nothing_better_was_left(
+    l2: int, tmp_path: Path
+) -> None:
+    fitted = pt.fit("simple-mlp", l2=l2, points=0, seconds=20)
+    summary = fitted.summary
+    assert any(row["action"] == "stream" for row in summary["decisions"])
+    assert summary["predicted_bytes"] == summary["peak_bytes"]["l2"]
+    assert summary["cycles"] == pytest.approx(summary["predicted_cycles"], rel=0.03)
+    assert summary["gap"] < 0.005
+    path = fitted.save(tmp_path / "small.yaml")
+    assert load_model(str(path)).streams
+    assert pt.run(path, l2=l2, placement="optimal").summary["functional"]["passed"]
+
+
 def test_by_energy_it_takes_no_more_of_it_than_the_fastest_way_and_within_a_deadline() -> None:
     fast, frugal = (
-        pt.fit(MODEL, "vega", l2="46KiB", points=0, seconds=20, objective=objective).summary
+        pt.fit("simple-mlp", "vega", l2="3KiB", points=0, seconds=20, objective=objective).summary
         for objective in ("cycles", "energy")
     )
     assert frugal["joules"] < fast["joules"]
@@ -57,7 +75,7 @@ def test_by_energy_it_takes_no_more_of_it_than_the_fastest_way_and_within_a_dead
     assert frugal["cycles"] > fast["cycles"]
     between = (fast["cycles"] + frugal["cycles"]) // 2
     found = pt.fit(
-        MODEL, "vega", l2="46KiB", points=0, seconds=20, objective="energy", deadline=between
+        "simple-mlp", "vega", l2="3KiB", points=0, seconds=20, objective="energy", deadline=between
     ).summary
     assert found["cycles"] <= between
     assert frugal["joules"] <= found["joules"] <= fast["joules"]
@@ -80,7 +98,7 @@ def test_the_list_of_the_user_is_a_form_and_the_others_do_not_heed_it() -> None:
 
 
 def test_points_of_the_front_are_not_dominated() -> None:
-    summary = pt.fit("simple-mlp", l2="3KiB", points=2).summary
+    summary = pt.fit("simple-mlp", l2="3KiB", points=2, seconds=5).summary
     front = [point for point in summary["pareto"] if point["on_front"]]
     assert len(front) > 1
     for before, after in pairwise(front):
@@ -134,9 +152,36 @@ def test_without_an_l3_to_page_to_the_forms_that_fit_are_told(
 
 
 def test_json_and_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    words = ["fit", MODEL, "--l2", "64KiB", "--points", "0", "--json", "--out", str(tmp_path / "out")]
+    words = ["fit", "simple-mlp", "--l2", "4KiB", "--points", "0", "--json", "--out", str(tmp_path / "out")]
     assert dispatch(words) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["feasible"] is True
-    assert (tmp_path / "out" / f"{MODEL}-fit.yaml").is_file()
+    assert (tmp_path / "out" / "simple-mlp-fit.yaml").is_file()
     assert (tmp_path / "out" / "memory-before-after.png").is_file()
+
+
+def test_a_decision_saves_and_costs_what_it_would_be_without(tmp_path: Path) -> None:
+    fitted = pt.fit("simple-mlp", l2="4KiB", points=0, seconds=20)
+    rows = {row["tensor"]: row for row in fitted.summary["decisions"]}
+    assert rows.keys() == {"all gradients of weights", "fc2.weight", "fc1.weight.grad"}
+    udma = UdmaCost(soc_timing(Settings()))
+    paged, streamed = rows["fc2.weight"], rows["fc1.weight.grad"]
+    assert (paged["action"], paged["saves_bytes"]) == ("page", 320)
+    # It arrives twice behind other ops, and leaves after the update with nothing to hide that.
+    assert paged["costs_cycles"] == 2 * udma.set_up_cycles + udma.lines_cycles([320])
+    slot_bytes = load_model(str(fitted.save(tmp_path / "small.yaml"))).slot_bytes
+    assert (streamed["action"], streamed["at"]) == ("stream", ["fc1.WG", "fc1.UPD"])
+    assert streamed["saves_bytes"] == 2048 - max(slot_bytes.values())
+    assert sum(row["costs_cycles"] for row in rows.values()) == pytest.approx(
+        fitted.cycles - fitted.summary["before"]["cycles"], rel=0.03
+    )
+
+
+@pytest.mark.parametrize("l2_bytes", [12 << 10, 31 << 10])
+def test_what_the_planner_decides_by_itself_is_an_answer_to_begin_with(l2_bytes: int) -> None:
+    fitting = Fitting(load_model(MODEL), Settings(placement="optimal"))
+    problem = fitting.problem(l2_bytes)
+    decisions = fitting.planned(problem)
+    assert decisions is not None
+    assert decisions.moved
+    assert evaluate(problem, decisions).keeps(problem)

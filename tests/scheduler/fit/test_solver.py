@@ -7,7 +7,7 @@ import pytest
 
 from scheduler.fit.problem import Decisions, evaluate
 from scheduler.fit.solver import solve
-from shared.fit_problems import best_of_all, random_problem, with_costs
+from shared.fit_problems import best_of_all, random_problem, with_costs, with_streams
 from shared.tiers import sweep_nine_of_ten
 
 pytestmark = pytest.mark.needs_ortools
@@ -28,6 +28,17 @@ def test_looking_at_all_decisions_finds_nothing_better(seed: int) -> None:
 @pytest.mark.parametrize("seed", sweep_nine_of_ten(range(200, 230)))
 def test_nor_where_tasks_and_copies_cost_more_than_their_time_and_there_is_a_deadline(seed: int) -> None:
     problem = with_costs(random_problem(seed, 10), seed)
+    found, best = solve(problem), best_of_all(problem)
+    assert (found is None) == (best is None)
+    if found is not None and best is not None:
+        told = evaluate(problem, found.decisions)
+        assert found.value == best[0] == told.cost
+        assert told.keeps(problem)
+
+
+@pytest.mark.parametrize("seed", sweep_nine_of_ten(range(300, 330)))
+def test_nor_where_tasks_may_stream(seed: int) -> None:
+    problem = with_streams(random_problem(seed, 8), seed)
     found, best = solve(problem), best_of_all(problem)
     assert (found is None) == (best is None)
     if found is not None and best is not None:
@@ -65,7 +76,7 @@ def test_a_hint_is_the_first_answer() -> None:
 
 
 def test_ctrl_c_keeps_the_best_so_far() -> None:
-    problem = random_problem(103, 60)
+    problem = with_streams(random_problem(103, 150), 103, 60)
     found = solve(problem, better=lambda value, bound: _thread.interrupt_main())
     assert found is not None
     assert found.interrupted
