@@ -50,7 +50,8 @@ class Dma(Module):
         """No command, no transfer ID taken."""
         self._queues: dict[str, deque[Order]] = {}
         self._waiting = 0
-        self._free = list(range(self._timing.transfer_ids))
+        self._freed: list[int] = []
+        self._unused = 0  # all below have been taken once; there may be more than fit a list
         self._taken: set[int] = set()
         self._id_freed: Notification | None = None
         self._slot_freed: Notification | None = None
@@ -62,9 +63,13 @@ class Dma(Module):
 
     def take_id(self, commands: int, work: Work) -> Transfer | None:
         """The transfer of `commands` commands under the lowest free ID; None while all are taken."""
-        if not self._free:
+        if self._freed:
+            identifier = heappop(self._freed)
+        elif self._unused < self._timing.transfer_ids:
+            identifier = self._unused
+            self._unused += 1
+        else:
             return None
-        identifier = heappop(self._free)
         self._taken.add(identifier)
         transfer = Transfer(identifier, commands, work, Notification(self.env))
         if commands == 0:
@@ -84,7 +89,7 @@ class Dma(Module):
         """Give the ID of an ended transfer back."""
         if transfer.id in self._taken:
             self._taken.discard(transfer.id)
-            heappush(self._free, transfer.id)
+            heappush(self._freed, transfer.id)
         if self._id_freed is not None:
             self._id_freed.notify()
             self._id_freed = None
