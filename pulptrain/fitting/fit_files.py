@@ -89,7 +89,7 @@ def write_fit(outcome: FitOutcome, files: FitFiles, settings: Settings) -> list[
 
 def _label(point: Mapping[str, Any]) -> str:
     joules = f", {amount(point['joules'], 'J')}" if point["joules"] is not None else ""
-    return f"{point['recomputed']} again, {point['paged']} paged{joules}"
+    return f"{point['recomputed']} again, {point['paged']} in L3{joules}"
 
 
 def write_ladder(summary: Mapping[str, Any], files: FitFiles) -> list[Path]:

@@ -596,23 +596,24 @@ def _front(fitting: Fitting, best: Answer, points: int) -> tuple[list[Answer], b
 
     And whether Ctrl-C ended that.
     """
-    found: list[Answer] = []
+    answers: list[Answer] = []
     try:
         least, most = fitting.least_bytes(), int(fitting.base.summary["peak_bytes"]["l2"])
         for number in range(points):
             l2_bytes = -(-(least + (most - least) * number // max(1, points - 1)) // 1024) * 1024
             answer, interrupted = fitting.answer(l2_bytes, POINT_SECONDS)
-            found += [answer] if answer is not None else []
+            answers += [answer] if answer is not None else []
             if interrupted:
-                return found, True
+                return answers, True
     except KeyboardInterrupt:
-        return found, True
-    return found, False
+        return answers, True
+    return answers, False
 
 
 def _marked(points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The points by peak, each with whether it is on the front: of bytes, cycles, and energy if known."""
-    ordered = sorted(points, key=lambda point: (point["l2_bytes"], point["cycles"]))
+    """The points by peak, each once and with whether it is on the front: bytes, cycles, energy if known."""
+    different = {tuple(point.values()): point for point in points}
+    ordered = sorted(different.values(), key=lambda point: (point["l2_bytes"], point["cycles"]))
     rows = [(point["l2_bytes"], point["cycles"], point["joules"] or 0.0) for point in ordered]
     front = set(pareto_front(rows))
     return [{**point, "on_front": number in front} for number, point in enumerate(ordered)]

@@ -215,7 +215,7 @@ def _headline(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
 
 def _front_lines(points: Sequence[Mapping[str, Any]], width: int) -> list[str]:
-    heads = ["L2 B", "L3 B", "cycles", "predicted", "energy", "gap %", "recomputed", "paged", "front"]
+    heads = ["L2 B", "L3 B", "cycles", "predicted", "energy", "gap %", "recomputed", "in L3", "front"]
     rows = [
         [
             f"{point['l2_bytes']:,}",
