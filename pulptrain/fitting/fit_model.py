@@ -54,7 +54,7 @@ ROUNDS = 100
 SHARE = 0.6
 """Of the time left, for each of these searches."""
 
-TRIES = 3
+TRIES = 8
 """How often the L2 of the search is made smaller where addresses leave more bytes unused than it knows."""
 
 
@@ -267,7 +267,9 @@ class Fitting:
                 problem = replace(problem, most_cycles=problem.most_cycles - late_cycles)
                 continue
             peak_bytes = min(problem.l2_bytes, evaluate(problem, decisions).peak_bytes)
-            problem = replace(problem, l2_bytes=peak_bytes - max(256, l2_bytes // 200))
+            problem = replace(problem, l2_bytes=peak_bytes - max(256, l2_bytes * (number + 1) // 400))
+            if interrupted or time.perf_counter() >= ends:
+                break
         return found, bound, interrupted
 
     def _rounds(

@@ -32,6 +32,10 @@ from scheduler.fit.slots import first_readers, slots_of
 SECONDS = 300.0
 """Of the clock, after which the search ends with what it has."""
 
+EFFORT = 3.0
+"""Deterministic time of CP-SAT for every second of the clock: an idle core does four to five, so that there the
+same work is done in every run, and on a slower one the clock ends it."""
+
 HINT_SECONDS = 10.0
 """To find out what follows from the decisions the search begins with."""
 
@@ -671,7 +675,7 @@ def solve(
     _configure(solver)
     solver.parameters.cp_model_presolve = smallest
     solver.parameters.cp_model_probing_level = 0
-    solver.parameters.max_deterministic_time = seconds
+    solver.parameters.max_deterministic_time = seconds * EFFORT
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.relative_gap_limit = gap
     statuses: list[Any] = []
