@@ -33,8 +33,8 @@ SECONDS = 300.0
 """Of the clock, after which the search ends with what it has."""
 
 EFFORT = 3.0
-"""Deterministic time of CP-SAT for every second of the clock: an idle core does four to five, so that there the
-same work is done in every run, and on a slower one the clock ends it."""
+"""Deterministic time of CP-SAT for every second of the clock. An idle core does four to five: there it is the
+same work in every run; on a slower one the clock ends it."""
 
 HINT_SECONDS = 10.0
 """To find out what follows from the decisions the search begins with."""
