@@ -46,12 +46,13 @@ class CutPrograms:
         self._question = question
         self._cut = cut
         self._cost_model = cost_model
-        usual = Candidate(cut, question.default_kernel)
+        self._kernel = question.default_kernel
+        usual = Candidate(cut, self._kernel)
         self.schedule = build_schedule(
             question.task.graph, question.timing, cost_model, options_for(question, usual)
         )
         tiles = self.schedule.ops[0].tiling.tiles
-        self._usual = question.tiler(question.default_kernel, cut.depth)
+        self._usual = question.tiler(self._kernel, cut.depth)
         dims, sizes = self._usual.dims, dict(cut.sizes)
         whole = {name: sizes.get(name, extent) for name, extent in dims.items()}
         self._ranges = list(tile_ranges(dims, whole, self._usual.loop_order(cut.order)))
@@ -77,7 +78,7 @@ class CutPrograms:
         None if that kernel needs other buffers or calls, or a nest looks at a buffer that no call of its tile
         names: `schedule_with` then. Raises what the kernel raises.
         """
-        if kernel == self._question.default_kernel:
+        if kernel == self._kernel:
             return [item.team for items in self._computes for item in items]
         if not self._tasks:
             self._tasks = [self._usual.task(each) for each in self._ranges]
@@ -120,7 +121,7 @@ class CutPrograms:
 
     def _depends(self, call: KernelCall) -> bool:
         """Whether the nest is another one under another kernel: only calls named after theirs run it."""
-        return call.kernel == self._question.default_kernel
+        return call.kernel == self._kernel
 
     def _lowered(self, kernel: str) -> tuple[TileTask, ...]:
         """The tiles in which a nest occurs first with a kernel, all others with the default one."""

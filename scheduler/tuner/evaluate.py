@@ -74,7 +74,7 @@ class CandidateSimulator:
         self.timing = timing
         self._cost_model = TeamCostModel(timing)
         self._soc = Soc(timing, self._cost_model, detect_races=False)
-        self._floor = LowerBound(timing)
+        self._floor = LowerBound(timing, self._cost_model)
         self._cuts: OrderedDict[tuple[str, str, Cut], CutPrograms] = OrderedDict()
         self.hand_over_cycles = self._soc.run(Program("nothing", ()), effects=False).cycles
         """What an offload takes in which nothing is done."""

@@ -2,7 +2,7 @@
 """Cycles a candidate certainly takes, without simulating it: what the search need not look at.
 
 The program of a cut is walked once in the order of the master core. Whatever has a certain least duration
-gets it: kernels their instructions at one a cycle, transfers their bytes at the full width of the L1 ports
+gets it: kernels the least any price of them is, transfers their bytes at the full width of the L1 ports
 and of the link. Events of the event model are never earlier for a duration that is longer, so the time at
 the end of this walk is a lower bound of the time at the end of a simulation. Kernels change the durations
 of a program and not its transfers, so one program serves all kernels of a cut.
@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arch.blocks.dma_driver import programming_cycles
-from arch.spec.isa import CoreWork, Instruction, Loop, Op, TeamWork
+from arch.pricing.cost_model import CostModel
+from arch.spec.isa import TeamWork
 from arch.spec.program import Compute, DmaStart, DmaWait, Program
 from arch.spec.timing import SocTiming
 
@@ -68,10 +69,11 @@ class Timeline:
 
 
 class LowerBound:
-    """Lower bounds of programs on one SoC."""
+    """Lower bounds of programs on one SoC, whose kernels a cost model prices."""
 
-    def __init__(self, timing: SocTiming) -> None:
+    def __init__(self, timing: SocTiming, cost_model: CostModel) -> None:
         self._timing = timing
+        self._cost_model = cost_model
         dma = timing.dma
         self._wait_cycles = min(dma.wait_done_cycles, dma.wait_sleep_min_cycles)
         # A core that slept wakes after the end; one that did not read the status after it, and then went on.
@@ -133,39 +135,10 @@ class LowerBound:
         return min(ports, link) if link and level == "l2" else ports
 
     def kernel_cycles(self, team: TeamWork, *, fork: bool) -> int:
-        """Fork, the core that ends last at best, join."""
-        priced: dict[int, int] = {}
+        """Fork, what no price of the kernel is below, join."""
+        least = self._cost_model.least_cycles(team)
+        if not (fork and team.members):
+            return least
         unit = self._timing.event_unit
-        master, worker = 0, 0
-        if fork:
-            master, worker = unit.fork_master_cycles, unit.fork_push_cycles + unit.fork_worker_cycles
-        longest = 0
-        for core, work in enumerate(team.cores):
-            if work is None:
-                continue
-            if id(work.body) not in priced:
-                priced[id(work.body)] = self._core_cycles(work)
-            longest = max(longest, priced[id(work.body)] + (worker if core else master))
-        return longest + (unit.join_cycles if fork else 0)
-
-    def _core_cycles(self, work: CoreWork) -> int:
-        """Instructions, and what taken branches and FMAs take longer whatever else happens."""
-        core = self._timing.core
-        fma_cycles = self._timing.fpu.fma_cycles
-        branch_cycles = core.branch_taken_stall_cycles
-
-        def walk(body: tuple[Instruction | Loop, ...]) -> int:
-            total = 0
-            for node in body:
-                if isinstance(node, Loop):
-                    if node.trips > 0:
-                        total += node.trips * walk(node.body)
-                        if not node.hardware:
-                            total += (node.trips - 1) * branch_cycles
-                elif node.op == Op.FMA:
-                    total += fma_cycles
-                else:
-                    total += 1
-            return total
-
-        return walk(work.body)
+        master, worker = unit.fork_master_cycles, unit.fork_push_cycles + unit.fork_worker_cycles
+        return min(master, worker) + least + unit.join_cycles

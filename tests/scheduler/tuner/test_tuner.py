@@ -134,7 +134,7 @@ def test_a_kernel_put_into_the_program_of_a_cut_takes_what_its_own_schedule_take
 @pytest.mark.parametrize("soc", ["simple", "pulp-open"])
 def test_no_bound_exceeds_what_the_simulation_takes(soc: str) -> None:
     timing = simple_soc() if soc == "simple" else load_soc("pulp-open")
-    machine, floor = CandidateSimulator(timing), LowerBound(timing)
+    machine, floor = CandidateSimulator(timing), LowerBound(timing, TeamCostModel(timing))
     questions = [replace(question(op.name), timing=timing) for op in small_graph().ops]
     for asked in [variant for each in questions for variant in each.variants().values()]:
         candidates = list(candidates_of(list_cuts(asked), asked.kernels()))[::19]
