@@ -9,12 +9,14 @@ loop nests of matmuls differ. Calls with one nest under one kernel have one nest
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count, pairwise
 
 import numpy as np
 
 from arch.pricing.cost_model import CostModel
-from arch.spec.isa import TeamWork
+from arch.spec.isa import Origin, TeamWork
 from arch.spec.program import Action, Compute, Program
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import Schedule, build_schedule
@@ -22,6 +24,8 @@ from scheduler.tiles.partial_sums import accumulated, written
 from scheduler.tiles.tiling import tile_ranges
 from scheduler.tuner.search_space import Candidate, Cut, Question
 from trainlib.ir.steps import KernelCall, TileTask, find_part
+
+_NUMBERS = count()
 
 
 def options_for(question: Question, candidate: Candidate) -> ScheduleOptions:
@@ -34,6 +38,19 @@ def options_for(question: Question, candidate: Candidate) -> ScheduleOptions:
         tile_sizes={op: dict(cut.sizes)},
         loop_orders={op: cut.order},
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a kernel of a program is under the op's default kernel, but where in the banks its arrays lie.
+
+    `addresses` are within a word of L1. `exchanged` says whether it is another one under another kernel.
+    """
+
+    text: str
+    addresses: tuple[int, ...]
+    fork: bool
+    exchanged: bool
 
 
 class CutPrograms:
@@ -57,8 +74,6 @@ class CutPrograms:
         whole = {name: sizes.get(name, extent) for name, extent in dims.items()}
         self._ranges = list(tile_ranges(dims, whole, self._usual.loop_order(cut.order)))
         computes = [action for action in self.schedule.program.actions if isinstance(action, Compute)]
-        self.forks = [action.fork for action in computes]
-        """Of the program's kernels in order: whether the team computes them."""
         bounds = [0]
         for task in tiles:
             bounds.append(bounds[-1] + len(task.calls))
@@ -67,16 +82,39 @@ class CutPrograms:
         self._firsts: dict[int, None] = {}
         """Tiles in which a nest that depends on the kernel occurs first."""
 
-    def schedule_with(self, kernel: str) -> Schedule:
-        """The schedule built from nothing, whatever a kernel changes in it."""
+    @cached_property
+    def forms(self) -> list[Form]:
+        """Of the kernels of the program in order."""
+        word_bytes = self._question.timing.l1.word_bytes
+        made: dict[int, Form] = {}
+        forms = []
+        for task, computes in zip(self.schedule.ops[0].tiling.tiles, self._computes, strict=True):
+            for call, compute in zip(task.calls, computes, strict=True):
+                team = compute.team
+                form = made.get(id(team))
+                if form is None:
+                    # A work that cannot be told is like no other one.
+                    origin = team.origin or Origin(f"unknown {next(_NUMBERS)}", ())
+                    within = tuple(address % word_bytes for address in origin.addresses)
+                    form = made[id(team)] = Form(origin.text, within, compute.fork, self._depends(call))
+                forms.append(form)
+        return forms
+
+    def under(self, kernel: str) -> tuple[Schedule, Program]:
+        """The schedule and the program with another matmul kernel. Raises what the kernel raises."""
+        teams = self.teams(kernel)
+        if teams is not None:
+            return self.schedule, self._program(teams)
         options = options_for(self._question, Candidate(self._cut, kernel))
-        return build_schedule(self._question.task.graph, self._question.timing, self._cost_model, options)
+        question = self._question
+        schedule = build_schedule(question.task.graph, question.timing, self._cost_model, options)
+        return schedule, schedule.program
 
     def teams(self, kernel: str) -> list[TeamWork] | None:
         """Loop nests of the program's kernels in order, with another matmul kernel.
 
         None if that kernel needs other buffers or calls, or a nest looks at a buffer that no call of its tile
-        names: `schedule_with` then. Raises what the kernel raises.
+        names: all is scheduled anew then (`under`). Raises what the kernel raises.
         """
         if kernel == self._kernel:
             return [item.team for items in self._computes for item in items]
@@ -100,7 +138,7 @@ class CutPrograms:
                     exchanged[id(compute.team)] = team
         return [exchanged.get(id(item.team), item.team) for items in self._computes for item in items]
 
-    def program(self, teams: Sequence[TeamWork]) -> Program:
+    def _program(self, teams: Sequence[TeamWork]) -> Program:
         """The program with other loop nests, as `teams` gives them."""
         rest = iter(teams)
         actions: list[Action] = [

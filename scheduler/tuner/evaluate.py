@@ -11,13 +11,12 @@ from functools import cached_property
 from arch.blocks.soc import Soc
 from arch.energy.activity import activity_of, counts_of
 from arch.pricing.team_cost_model import TeamCostModel
-from arch.spec.isa import TeamWork
 from arch.spec.program import Program
 from arch.spec.timing import SocTiming
 from configs.errors import PulptrainError
 from scheduler.search.rows import whole_of
 from scheduler.search.workers import PerThread
-from scheduler.tuner.cut_programs import CutPrograms
+from scheduler.tuner.cut_programs import CutPrograms, Form
 from scheduler.tuner.lower_bound import LowerBound, Timeline
 from scheduler.tuner.search_space import Candidate, Cut, Question, list_cuts
 from traces.metrics import measure
@@ -28,6 +27,9 @@ MACHINES_KEPT = 2
 
 CUTS_KEPT = 8
 """Cuts whose programs a machine remembers; the kernels of a cut come one after another."""
+
+FLOORS_KEPT = 50_000
+"""Lower bounds of kernels a machine remembers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class CandidateSimulator:
         self._cost_model = TeamCostModel(timing)
         self._soc = Soc(timing, self._cost_model, detect_races=False)
         self._floor = LowerBound(timing, self._cost_model)
+        self._floors: dict[tuple[tuple[str, str], str, Form], int] = {}
         self._cuts: OrderedDict[tuple[str, str, Cut], CutPrograms] = OrderedDict()
         self.hand_over_cycles = self._soc.run(Program("nothing", ()), effects=False).cycles
         """What an offload takes in which nothing is done."""
@@ -90,10 +93,7 @@ class CandidateSimulator:
         counted = question.objective.counts
         try:
             programs = self._programs(question, candidate.cut)
-            schedule, teams = programs.schedule, programs.teams(candidate.kernel)
-            if teams is None:
-                schedule = programs.schedule_with(candidate.kernel)
-            program = schedule.program if teams is None else programs.program(teams)
+            schedule, program = programs.under(candidate.kernel)
             if counted:
                 self._ear.listen()
             cycles = (self._heard if counted else self._soc).run(program, effects=False).cycles
@@ -108,30 +108,20 @@ class CandidateSimulator:
 
     def bounds(self, question: Question, candidates: Sequence[Candidate]) -> list[int]:
         """What the candidates cost at least (`scheduler.tuner.lower_bound`); 0 if one is impossible."""
-        floors: dict[tuple[int, bool], tuple[TeamWork, int]] = {}
         timelines: dict[Cut, Timeline] = {}
-
-        def duration(team: TeamWork, fork: bool) -> int:
-            floor = floors.get((id(team), fork))
-            if floor is None:
-                # The work is kept, so that no other takes its identity.
-                floor = floors[id(team), fork] = team, self._floor.kernel_cycles(team, fork=fork)
-            return floor[1]
-
         result = []
         for candidate in candidates:
             try:
                 programs = self._programs(question, candidate.cut)
-                teams = programs.teams(candidate.kernel)
-                if teams is None:
-                    program = programs.schedule_with(candidate.kernel).program
-                    cycles = self._floor.cycles(program)
+                kernels = self._floors_of(question, programs, candidate.kernel)
+                if kernels is None:
+                    cycles = self._floor.cycles(programs.under(candidate.kernel)[1])
                 else:
                     if candidate.cut not in timelines:
                         timelines[candidate.cut] = self._floor.timeline(programs.schedule.program)
-                    cycles = timelines[candidate.cut].cycles(list(map(duration, teams, programs.forks)))
+                    cycles = timelines[candidate.cut].cycles(kernels)
                 if question.objective.counts:
-                    program = programs.program(teams) if teams is not None else program
+                    _, program = programs.under(candidate.kernel)
                     counts = counts_of(program, self.timing, question.task.graph.formats)
                     result.append(question.objective.cost(counts, cycles))
                 else:
@@ -139,6 +129,27 @@ class CandidateSimulator:
             except PulptrainError:
                 result.append(0)
         return result
+
+    def _floors_of(self, question: Question, programs: CutPrograms, kernel: str) -> list[int] | None:
+        """The least each kernel of a program takes, in order; None if `kernel` needs another program.
+
+        Cuts of other orders and depths have calls in common, so those of a question are remembered by what
+        they are under the usual kernel.
+        """
+        content = question.task.content, question.codegen
+        asked = [(content, kernel if form.exchanged else "", form) for form in programs.forms]
+        missing = dict.fromkeys(key for key in asked if key not in self._floors)
+        if missing:
+            teams = programs.teams(kernel)
+            if teams is None:
+                return None
+            if len(self._floors) > FLOORS_KEPT:
+                self._floors.clear()
+                missing = dict.fromkeys(asked)
+            for key, team in zip(asked, teams, strict=True):
+                if key in missing and key not in self._floors:
+                    self._floors[key] = self._floor.kernel_cycles(team, fork=key[2].fork)
+        return [self._floors[key] for key in asked]
 
     def _programs(self, question: Question, cut: Cut) -> CutPrograms:
         key = question.task.content, question.codegen, cut

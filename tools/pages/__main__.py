@@ -15,8 +15,10 @@ docs/validation.md is written by ``make validation``.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 
 from tools.pages.page import Page
 
@@ -74,18 +76,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--print", action="store_true", help="print the blocks instead")
     asked = parser.parse_args(arguments)
     pages = all_pages()
+    wanted: dict[str, list[str]] = {}
     for word in asked.wanted or pages:
         name, _, block = word.partition(".")
         if name not in pages or (block and block not in pages[name].blocks):
-            known = pages[name].blocks if name in pages else pages
-            parser.error(f"no {word!r}; there are {', '.join(known)}")
-        page = pages[name]
-        blocks = [block] if block else list(page.blocks)
-        if asked.print:
-            print("".join(page.made(each) for each in blocks), end="")
-        else:
-            page.write(blocks)
+            names = pages[name].blocks if name in pages else pages
+            parser.error(f"no {word!r}; there are {', '.join(names)}")
+        wanted.setdefault(name, []).extend([block] if block else pages[name].blocks)
+    if len(wanted) == 1:
+        print(carried_out(*wanted.popitem(), asked.print), end="")
+        return 0
+    # Blocks of a page share what was simulated and the file, so a page is one job.
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        jobs = [pool.submit(carried_out, name, blocks, asked.print) for name, blocks in wanted.items()]
+        for job in jobs:
+            print(job.result(), end="")
     return 0
+
+
+def carried_out(page: str, blocks: Sequence[str], print_only: bool) -> str:
+    """Write blocks of a page, or return their text; in a process of its own where there are several pages."""
+    item = all_pages()[page]
+    if print_only:
+        return "".join(item.made(each) for each in blocks)
+    item.write(blocks)
+    return ""
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
 
     python -m tools.pages.tuned --cache FILE [--models NAME,NAME]
 
-One process; after every model its row is put into docs/tuned.json, and the page is written of all rows there.
-What is in the cache is not computed again: a run that was stopped goes on where it was. A row is of today as
-long as its default is what tests/golden-metrics.json says; a test fails for one that is not, and the next run
-takes it out.
+A process per core; after every model its row is put into docs/tuned.json, and the page is written of all rows
+there. What is in the cache is not computed again: a run that was stopped goes on where it was. A row is of
+today as long as its default is what tests/golden-metrics.json says; a test fails for one that is not, and the
+next run takes it out.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def store(rows: Sequence[Row]) -> None:
 
 
 def _tuned_cycles(model: str, rules: SpaceRules, resident: str, cache: ResultCache | None) -> int:
-    with open_workers(1, None) as workers:
+    with open_workers() as workers:
         outcome = tune_model(model, workers, Settings(resident=resident), rules=rules, cache=cache)
     if outcome.interrupted:
         raise KeyboardInterrupt
