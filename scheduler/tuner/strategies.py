@@ -242,16 +242,16 @@ def _exhaustive(search: OpSearch) -> Search:
 
 
 def _pruned(search: OpSearch) -> Search:
-    """In the order of their lower bounds, until the bound of the next one exceeds the best.
+    """In the order of their lower bounds, until the bound of the next one exceeds the second best.
 
-    Whatever is not evaluated takes longer than the best, so the answer is that of `exhaustive`.
+    Whatever is not evaluated takes longer than both, so the answer is that of `exhaustive`.
     """
     bounds = yield from search.bounds()
     order = sorted(range(len(bounds)), key=lambda number: (bounds[number], number))
     size = FIRST_ROUND
     while order:
-        best = search.ranking()[:1]
-        limit = search.evaluations[best[0]].rank if best else None
+        best = search.ranking()[:2]
+        limit = search.evaluations[best[1]].rank if len(best) == 2 else None
         some = [number for number in order[:size] if limit is None or bounds[number] <= limit]
         if not some:
             return

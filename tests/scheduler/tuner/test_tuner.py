@@ -29,7 +29,7 @@ from scheduler.tuner.lower_bound import LowerBound
 from scheduler.tuner.search_space import Candidate, Cut, Question, SpaceRules, candidates_of, list_cuts
 from scheduler.tuner.strategies import StrategyOptions
 from scheduler.tuner.task import task_of
-from scheduler.tuner.tuned_schedule import with_choices
+from scheduler.tuner.tuned_schedule import Timed, with_choices
 from shared.tuner_case import RULES, SMALL_MODEL, question, simple_soc, small_case, small_graph, tune
 from traces.metrics import measure
 from traces.recorder import Recorder
@@ -154,9 +154,14 @@ def best(tuning: Tuning) -> list[tuple[str, Candidate, int]]:
     return [(item.op, item.best.candidate, item.best.cycles) for item in tuning.schedule.choices]
 
 
+def second(tuning: Tuning) -> list[Timed | None]:
+    return [item.runner_up for item in tuning.schedule.choices]
+
+
 def test_pruned_finds_what_exhaustive_finds() -> None:
     pruned, oracle = run_tune("pruned"), run_tune("exhaustive")
     assert best(pruned) == best(oracle)
+    assert second(pruned) == second(oracle)
     assert oracle.schedule.evaluated == oracle.schedule.candidates == pruned.schedule.candidates
     assert pruned.schedule.evaluated < pruned.schedule.candidates / 2
     assert pruned.schedule.cycles == oracle.schedule.cycles
