@@ -4,19 +4,19 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
 
 from arch.spec.program import Command
+from configs.records import record
 from trainlib.ir.steps import Region
 
 COUNTS_KEPT = 4096
 """Boxes whose commands are not counted anew: those of a tile loop differ in little but where they lie."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class BoxTransfer:
     """What one transfer moves: a box of a tensor, and the address of its buffer in L1 (C-contiguous).
 

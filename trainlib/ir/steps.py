@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from arch.spec.isa import TeamWork
 from configs.dtypes import FP32, DType
+from configs.records import record
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.numerics import widened
 
@@ -39,7 +40,7 @@ Ranges = Mapping[str, Extent]
 """What a tile covers, by the names of the dimensions that may be cut."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Operand:
     """A box of a graph tensor that a tile moves between its home memory and L1.
 
@@ -87,7 +88,7 @@ def gathered(tensor: str, pieces: Sequence[Sequence[Extent]], buffer: str) -> Op
     return Operand(tensor, region, buffer, tuple(tuple(along) for along in pieces))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Scratch:
     """An L1 buffer that lives only while one tile is computed (im2col, transposed weights)."""
 
@@ -119,7 +120,7 @@ def find_part(name: str, shape_of: Callable[[str], tuple[int, ...]]) -> tuple[st
     return buffer, int(first) * inner, taken
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class KernelCall:
     """One kernel on the team. `reads` and `writes` name buffers of the tile (operands, scratch) or a `part`.
 
