@@ -264,6 +264,19 @@ def alike_of(lowering: StepLowering, op: Op, tensors: Tensors) -> frozenset[str]
 
 
 @runtime_checkable
+class CutsInTurn(StepLowering, Protocol):
+    """A lowering of one op of many (one per time step) that differ in nothing a tile's cost depends on."""
+
+    def among_others(self, op: Op) -> Op:
+        """The op in the words of any of them: equal for ops whose tiles differ only in where boxes lie."""
+
+
+def among_others(lowering: StepLowering, op: Op) -> Op:
+    """An op in words that it shares with those that are cut like it; itself, if its lowering knows of none."""
+    return lowering.among_others(op) if isinstance(lowering, CutsInTurn) else op
+
+
+@runtime_checkable
 class CountsZeros(StepLowering, Protocol):
     """A lowering of which some multiply-accumulates meet a zero by construction."""
 

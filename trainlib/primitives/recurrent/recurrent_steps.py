@@ -12,6 +12,7 @@ that is the price of being cut.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 
 from trainlib.ir.graph import Op
@@ -72,6 +73,16 @@ class _OneStep(RecurrentLowering):
     def macs(self, op: Op, tensors: Tensors) -> int:
         _, _, hidden, columns = self.sizes(op)
         return int(op.attributes["batch"]) * hidden * columns
+
+    def among_others(self, op: Op) -> Op:
+        """The op with times counted from its own."""
+
+        def from_here(role: str) -> str:
+            kind = role.rstrip("0123456789")
+            return f"{kind}{int(role.removeprefix(kind)) - self.time:+}" if kind != role else role
+
+        reads, writes = (tuple(map(from_here, roles)) for roles in (op.reads, op.writes))
+        return replace(op, step=type(self).__name__, reads=reads, writes=writes)
 
     def earlier(self, op: Op, role: str, given: str, buffer: str, *region: Extent) -> list[Operand]:
         """The box of a state of the step before, or of the one given; none where it starts at zero."""
