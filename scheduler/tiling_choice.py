@@ -210,11 +210,15 @@ class TilingChooser:
         cached = self._cached(alike, tiler, limit_bytes)
         if cached is not None:
             return cached
-        among = _kind(tiler, early, among_others(tiler.lowering, tiler.op)), limit_bytes
-        sibling = self._cache.siblings.get(among) if not tiler.stream.tensors else None
+        described = among_others(tiler.lowering, tiler.op)
+        has_siblings = described != tiler.op and not tiler.stream.tensors
+        among = (_kind(tiler, early, described), limit_bytes) if has_siblings else None
+        sibling = self._cache.siblings.get(among)
         choice = _again(sibling, tiler) if sibling else self._best_of_listed(tiler, limit_bytes, early)
         if isinstance(choice, TilingChoice):
-            self._cache.tilings[alike] = self._cache.siblings[among] = choice
+            self._cache.tilings[alike] = choice
+            if has_siblings:
+                self._cache.siblings[among] = choice
         return choice
 
     def _best_of_listed(self, tiler: Tiler, limit_bytes: int, early: Early) -> TilingChoice | NotInPlace:

@@ -272,7 +272,7 @@ class CutsInTurn(StepLowering, Protocol):
 
 
 def among_others(lowering: StepLowering, op: Op) -> Op:
-    """An op in words that it shares with those that are cut like it; itself, if its lowering knows of none."""
+    """An op in words that it shares with those that are cut like it; itself, if there are none."""
     return lowering.among_others(op) if isinstance(lowering, CutsInTurn) else op
 
 
