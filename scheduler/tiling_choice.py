@@ -350,9 +350,9 @@ def _short_listed(
 
 def _least_size(candidates: TilingCandidates) -> ProgramSize:
     """About what the program of an op consists of at least, if it is cut like one of many tiles."""
-    tiler, loads = candidates.tiler, candidates.loads
     if candidates.tiles.min() <= KEPT_TILES:
         return NO_PROGRAM
+    tiler, loads = candidates.tiler, candidates.loads
     moved = [
         column
         for column, key in enumerate(loads.keys)

@@ -12,6 +12,7 @@ from math import inf, prod
 from arch.pricing.cost_model import CostModel
 from arch.spec.isa import TeamWork
 from arch.spec.timing import SocTiming
+from configs.records import record
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.l1_layout import L1Layout, lay_out
 from scheduler.tiles.partial_sums import written
@@ -24,7 +25,7 @@ MOST_PRICED = 32
 """Tiles of one tiling whose kernels are priced, if no more are given: others are like one of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Transfer:
     """Boxes that move one after another: cycles of the engine, of the master, and until the last wait ends.
 
@@ -42,7 +43,7 @@ _Forked = tuple[TeamWork, int]
 """A kernel and the cycles of its fork and join."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _BoxCost:
     """Commands of a box, whether one is not a range, cycles of the first, at what pace others follow."""
 

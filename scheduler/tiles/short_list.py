@@ -103,7 +103,10 @@ def _by_line(dma: DmaCost, line_bytes: Integers, lines: Integers, rows: Integers
     used = np.flatnonzero(np.bincount(rows))
     lengths, places = np.unique(line_bytes[used], return_inverse=True)
     first = np.array([dma.engine_cycles(length, 1, to_l1=to_l1) for length in lengths.tolist()])
-    further = np.array([dma.line_cycles(length, to_l1=to_l1) for length in lengths.tolist()])
+    several = np.zeros(len(lengths), np.bool_)
+    several[places[lines[used] > 1]] = True
+    further = np.zeros(len(lengths))
+    further[several] = [dma.line_cycles(length, to_l1=to_l1) for length in lengths[several].tolist()]
     found = np.zeros(len(lines))
     found[used] = first[places] + (lines[used] - 1) * further[places]
     return found

@@ -264,6 +264,35 @@ def alike_of(lowering: StepLowering, op: Op, tensors: Tensors) -> frozenset[str]
 
 
 @runtime_checkable
+class CutsEvenly(StepLowering, Protocol):
+    """A lowering of which, along some dimensions, it does not matter for shapes where a piece lies."""
+
+    def even(self, op: Op, tensors: Tensors) -> Collection[str]:
+        """Dimensions along which any pieces of one size have boxes and scratch of one shape.
+
+        If the boxes of two pieces differ, those of any two do.
+        """
+
+
+def even_of(lowering: StepLowering, op: Op, tensors: Tensors) -> frozenset[str]:
+    """Dimensions of a step that are cut evenly; none of a lowering that does not say."""
+    return frozenset(lowering.even(op, tensors)) if isinstance(lowering, CutsEvenly) else frozenset()
+
+
+@runtime_checkable
+class CallsAlike(StepLowering, Protocol):
+    """A lowering of which tiles of the same sizes may make the same calls."""
+
+    def same_calls(self, op: Op) -> bool:
+        """Whether they do, wherever they lie."""
+
+
+def calls_alike(lowering: StepLowering, op: Op) -> bool:
+    """Whether tiles of the same sizes make the same calls; not known of a lowering that does not say."""
+    return isinstance(lowering, CallsAlike) and lowering.same_calls(op)
+
+
+@runtime_checkable
 class CutsInTurn(StepLowering, Protocol):
     """A lowering of one op of many (one per time step) that differ in nothing a tile's cost depends on."""
 

@@ -16,6 +16,7 @@ from math import prod
 from typing import Any
 
 from configs.dtypes import DType
+from configs.records import record
 from trainlib.ir.access import Contraction, Index, Space, Span
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Extent, KernelChoice, LateTask, Operand, Ranges, Tensors, TileTask
@@ -106,7 +107,7 @@ class OpBoxes:
         return tuple(marks)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class LoopTile:
     """One tile of a step: the interval of every loop, and what follows from it."""
 
@@ -280,6 +281,15 @@ class ContractionStep:
         indices = [index for access in self.space(op).accesses.values() for index in access]
         mixed = {name for index in indices if index.loop is None for name in index.loops}
         return self.space(op).loops.keys() - mixed
+
+    def even(self, op: Op, tensors: Tensors) -> Collection[str]:
+        """Those of them where no tile has a bias, or its gradient, that others have not."""
+        space, begun = self.space(op), set[str]()
+        if BIAS in op:
+            begun |= space.reductions.keys()
+        if BIAS_GRADIENT in op:
+            begun |= {"ci", "co"}
+        return set(self.alike(op, tensors)) - begun
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """What the strategy makes of the tile."""

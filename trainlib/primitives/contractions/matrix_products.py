@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from configs.records import record
 from trainlib.ir.access import Space
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import KernelCall, LateTask, Scratch, TileTask, part
@@ -33,7 +34,7 @@ from trainlib.primitives.lowering.calls import factors, matmul_call, transpose_c
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Matrix:
     """An operand or result as a matrix in a buffer, row-major: the loops of its rows and of its columns."""
 
@@ -57,7 +58,7 @@ class Matrix:
         return Matrix(self.role, self.columns, self.rows, f"{self.role}_transposed")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Arranged:
     """C = A · B: what is transposed before, and how the matmul reads B."""
 

@@ -11,7 +11,7 @@ that is the price of being cut.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -73,6 +73,10 @@ class _OneStep(RecurrentLowering):
     def macs(self, op: Op, tensors: Tensors) -> int:
         _, _, hidden, columns = self.sizes(op)
         return int(op.attributes["batch"]) * hidden * columns
+
+    def even(self, op: Op, tensors: Tensors) -> Collection[str]:
+        """Samples, units."""
+        return self.extents(op, tensors)
 
     def among_others(self, op: Op) -> Op:
         """The op with times counted from its own."""
@@ -259,6 +263,10 @@ class SideBySide(NoMatmul):
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, columns."""
         return {**batch_extent(op.attributes["batch"]), "columns": tensors[op.outputs[0]].shape[2]}
+
+    def even(self, op: Op, tensors: Tensors) -> Collection[str]:
+        """Samples, columns."""
+        return self.extents(op, tensors)
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Some columns of all time steps."""
