@@ -143,7 +143,7 @@ class Tiler:
         self.reductions = reductions_of(lowering, op, tensors)
         self.dims = {**self.extents, **self.reductions}
         self._calls_alike = calls_alike(lowering, op)
-        self._first: dict[tuple[int, ...], TileTask] = {}
+        self._first: dict[object, TileTask] = {}
 
     @property
     def buffer_depth(self) -> int:
@@ -166,7 +166,8 @@ class Tiler:
         task = self.lowering.tile(self.op, self.tensors, ranges, self.choice)
         if not self._calls_alike:
             return task
-        first = self._first.setdefault(tuple([stop - start for start, stop in ranges.values()]), task)
+        key = tuple([(stop - start, start == 0) for start, stop in ranges.values()])
+        first = self._first.setdefault(key, task)
         if first is task:
             return task
         return LateTask(task.inputs, task.outputs, task.scratch, lambda: first.calls)

@@ -281,14 +281,14 @@ def even_of(lowering: StepLowering, op: Op, tensors: Tensors) -> frozenset[str]:
 
 @runtime_checkable
 class CallsAlike(StepLowering, Protocol):
-    """A lowering of which tiles of the same sizes may make the same calls."""
+    """A lowering of which tiles of the same sizes that begin the same dimensions may make the same calls."""
 
     def same_calls(self, op: Op) -> bool:
         """Whether they do, wherever they lie."""
 
 
 def calls_alike(lowering: StepLowering, op: Op) -> bool:
-    """Whether tiles of the same sizes make the same calls; not known of a lowering that does not say."""
+    """Whether such tiles make the same calls; not known of a lowering that does not say."""
     return isinstance(lowering, CallsAlike) and lowering.same_calls(op)
 
 

@@ -36,6 +36,7 @@ class Projection(RecurrentLowering, AxesLowering):
     """FW_X: one matmul per sample and gate; (steps, features, units)."""
 
     kept, summed = (BATCH, "gates", "steps", "units"), ("features",)
+    begun = ("gates", *summed)
 
     def axes(self, role: str) -> Axes:
         """Of x and px; the weights are taken gate by gate."""
