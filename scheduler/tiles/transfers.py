@@ -100,6 +100,15 @@ def count_lines(shape: tuple[int, ...], extents: tuple[int, ...]) -> int:
     return prod(_lines_and_outer(shape, extents))
 
 
+def repeated(shape: tuple[int, ...], extents: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+    """Extents of a part of a box, and how often commands like those of that part make all of the box's."""
+    line_dim = len(shape) - 1
+    while line_dim > 0 and extents[line_dim] == shape[line_dim]:
+        line_dim -= 1
+    outer = max(0, line_dim - 1)
+    return (1,) * outer + extents[outer:], prod(extents[:outer])
+
+
 def _lines_and_outer(shape: tuple[int, ...], extents: tuple[int, ...]) -> tuple[int, int]:
     """Lines of a 2D command, and how many of those the dimensions outside make."""
     line_dim = len(shape) - 1

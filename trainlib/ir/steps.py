@@ -56,23 +56,23 @@ class Operand:
     region: Region
     buffer: str = ""
     pieces: tuple[tuple[Extent, ...], ...] = ()
+    name: str = field(init=False, repr=False, compare=False)
+    """Name of the L1 buffer."""
+    shape: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """Shape in L1 (C-contiguous): that of the box; of several boxes (elements,)."""
 
-    @property
-    def name(self) -> str:
-        """Name of the L1 buffer."""
-        return self.buffer or self.tensor
+    def __post_init__(self) -> None:
+        """Work out once what planning asks for again and again."""
+        shape = [stop - start for start, stop in self.region]
+        if self.pieces:
+            shape = [prod(sum(stop - start for start, stop in along) for along in self.pieces)]
+        object.__setattr__(self, "name", self.buffer or self.tensor)
+        object.__setattr__(self, "shape", tuple(shape))
 
     @property
     def boxes(self) -> tuple[Region, ...]:
         """The boxes, in the order they lie in the buffer."""
         return tuple(product(*self.pieces)) if self.pieces else (self.region,)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape in L1 (C-contiguous): that of the box; of several boxes (elements,)."""
-        if self.pieces:
-            return (prod(sum(stop - start for start, stop in along) for along in self.pieces),)
-        return tuple([stop - start for start, stop in self.region])
 
     def taken(self, array: Array) -> Array:
         """The elements of a whole tensor that the boxes hold, as they lie in L1."""
