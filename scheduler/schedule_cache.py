@@ -25,6 +25,8 @@ class ScheduleCache:
         self._kept = kept
         self.tilings: dict[object, TilingChoice] = {}
         """What makes ops alike -> how they are cut."""
+        self.siblings: dict[object, TilingChoice] = {}
+        """The same of ops with nothing resident that are alike but for their time step, and L1 bytes."""
         self.rankings: dict[object, RankedTilings] = {}
         """Op, names of what it finds resident, depths and streams -> its candidates and what they move."""
         self.short_lists: dict[object, ShortList] = {}

@@ -24,6 +24,8 @@ from scheduler.tiles.short_list import Moves, inner_tile, moves_of, short_list
 from scheduler.tiles.streaming_cost import fits_slots, with_streams
 from scheduler.tiles.tiling import Tiler, Tiling
 from scheduler.tiles.tiling_candidates import Counts, TilingCandidates, enumerate_tilings
+from trainlib.ir.graph import Op
+from trainlib.ir.steps import among_others
 
 BUILT = 5
 """Tilings that are built and estimated tile by tile, the best by `scheduler.tiles.short_list`."""
@@ -208,9 +210,15 @@ class TilingChooser:
         cached = self._cached(alike, tiler, limit_bytes)
         if cached is not None:
             return cached
-        choice = self._best_of_listed(tiler, limit_bytes, early)
+        described = among_others(tiler.lowering, tiler.op)
+        has_siblings = described != tiler.op and not tiler.stream.tensors
+        among = (_kind(tiler, early, described), limit_bytes) if has_siblings else None
+        sibling = self._cache.siblings.get(among)
+        choice = _again(sibling, tiler) if sibling else self._best_of_listed(tiler, limit_bytes, early)
         if isinstance(choice, TilingChoice):
             self._cache.tilings[alike] = choice
+            if has_siblings:
+                self._cache.siblings[among] = choice
         return choice
 
     def _best_of_listed(self, tiler: Tiler, limit_bytes: int, early: Early) -> TilingChoice | NotInPlace:
@@ -281,15 +289,15 @@ def _first(tiler: Tiler, storage: str) -> str:
     return next(name for name, item in tiler.resident.items() if item.storage == storage)
 
 
-def _kind(tiler: Tiler, early: Early) -> object:
-    """Equal for ops that differ in nothing but the names of layer and tensors."""
+def _kind(tiler: Tiler, early: Early, described: Op | None = None) -> object:
+    """Equal for ops (as `described`) that differ in nothing but the names of layer and tensors."""
     op = tiler.op
     names = (*op.inputs, *op.outputs)
     loaded = tuple(number for number, name in enumerate(names) if name in early.tensors)
     ahead = (*loaded, early.within_cycles) if loaded else ()
     tensors = tuple((t.shape, t.dtype, t.layout) for t in (tiler.tensors[name] for name in names))
     same = tuple(names.index(name) for name in names)
-    described = replace(op, name="", layer="", inputs=(), outputs=())
+    described = replace(described or op, name="", layer="", inputs=(), outputs=())
     streamed = tuple(number for number, name in enumerate(names) if name in tiler.stream.tensors)
     offchip = (streamed, tiler.stream.window_bytes, tiler.stream.most_slots) if streamed else ()
     return repr((described, tensors, same, tiler.choice, tiler.depths, ahead, *offchip))
@@ -342,9 +350,9 @@ def _short_listed(
 
 def _least_size(candidates: TilingCandidates) -> ProgramSize:
     """About what the program of an op consists of at least, if it is cut like one of many tiles."""
-    tiler, loads = candidates.tiler, candidates.loads
     if candidates.tiles.min() <= KEPT_TILES:
         return NO_PROGRAM
+    tiler, loads = candidates.tiler, candidates.loads
     moved = [
         column
         for column, key in enumerate(loads.keys)

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
+
+from configs.records import record
 
 _T = TypeVar("_T", bound=tuple[object, ...])
 
@@ -36,7 +37,7 @@ TRANSFER = "transfer"
 """Kind of a slice in which a DMA channel or memory port moves bytes."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Work:
     """What the schedule was doing: op name, step (FW, IG, WG, UPD, LOSS), tile index, kernel or buffer."""
 

@@ -66,6 +66,7 @@ from arch.pricing.window_engine import (
 from arch.pricing.window_plan import Plan, PricingWindow, fixed_cost, plan_of
 from arch.pricing.window_program import WindowHardware, WindowProgram, window_program
 from arch.spec.timing import SocTiming
+from configs.records import record
 
 MAX_CORES = 16
 """Cores of the largest team."""
@@ -74,7 +75,7 @@ SHARES = 4_000
 """Plans of cores kept, by shape and trip counts; all are dropped when there are more."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Member:
     """One core of a team: its number in the cluster, its nest and when it starts after the first one.
 

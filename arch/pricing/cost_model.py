@@ -10,6 +10,7 @@ from typing import Protocol
 
 from arch.spec.isa import TeamWork
 from arch.spec.timing import SocTiming
+from configs.records import record
 
 
 class Traffic(IntFlag):
@@ -21,7 +22,7 @@ class Traffic(IntFlag):
     BOTH = 3
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CoreCost:
     """Time of one core in one kernel: cycles = instructions + sum of stalls, by word of `STALLS`."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from arch.spec.isa import FPU_OPS, CodeLayout, Op
 from arch.spec.timing import CoreTiming, FpuTiming, L2Timing
+from configs.records import record
 
 STALL_WORDS = (
     *("load_use", "multicycle", "misaligned", "fpu", "divider", "branch", "icache", "bank_conflict"),
@@ -184,7 +185,7 @@ class Shape:
         return any(step.rule.unit == unit for block in self.blocks() for step in block.steps)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CoreNest:
     """One core's work: a shape, the trip counts of its loops, (base, strides) in bytes of its slots."""
 

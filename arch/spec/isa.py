@@ -12,6 +12,8 @@ from enum import IntEnum
 from functools import cached_property
 from typing import NamedTuple
 
+from configs.records import record
+
 
 class Op(IntEnum):
     """Class of an instruction; the pipeline's timing is given per class."""
@@ -82,7 +84,7 @@ class Instruction:
     width_bytes: int = 4
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Loop:
     """`trips` executions of `body`.
 
@@ -121,7 +123,7 @@ class CodeLayout:
     instructions: int
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CoreWork:
     """What one core executes between fork and join: loop nest, address streams and static code size.
 

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from arch.spec.isa import TeamWork
 from configs.dtypes import element_bytes
+from configs.records import record
 from traces.events import NO_WORK, Work
 
 Array = NDArray[np.generic]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Place:
     """A contiguous array in a modelled memory: level (l1, l2, l3), byte address, shape, dtype and a name."""
 
@@ -35,7 +36,7 @@ class Place:
         return prod(self.shape) * element_bytes(self.dtype)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Effect:
     """The numbers behind a compute action: `function` maps the arrays read to the arrays written.
 
@@ -49,7 +50,7 @@ class Effect:
     details: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Command:
     """One DMA command: `lines` lines of `line_bytes`, contiguous in L1, strided in the external memory.
 
@@ -93,7 +94,7 @@ Move = Command | UdmaCommand
 """Whatever copies bytes from one memory to another."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Action:
     """Common part of all actions: `id` is its index in the program, `deps` the ids that must have ended."""
 
@@ -102,7 +103,7 @@ class Action:
     work: Work = NO_WORK
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class DmaStart(Action):
     """The master programs one transfer (one transfer ID) of one or more commands and goes on.
 
@@ -113,14 +114,14 @@ class DmaStart(Action):
     code_cycles: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class DmaWait(Action):
     """The master waits until the transfer begun by action `transfer` has ended, and frees its ID."""
 
     transfer: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class TeamTransfer(Action):
     """Every core of a team moves data by itself: entry i of `commands` is what core i programs and waits for,
     one command after the other. The master forks the team and joins it."""
@@ -128,21 +129,21 @@ class TeamTransfer(Action):
     commands: tuple[tuple[Command, ...], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class UdmaStart(Action):
     """The master starts a series of transfers between L2 and L3 and goes on."""
 
     commands: tuple[UdmaCommand, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class UdmaWait(Action):
     """The master waits until the transfers begun by action `transfer` have ended."""
 
     transfer: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Compute(Action):
     """A kernel. With `fork` the master forks the team and joins it; without, the master runs it alone."""
 
@@ -151,7 +152,7 @@ class Compute(Action):
     effect: Effect | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Release(Action):
     """The life of some buffers ends: costs no time, and their bytes become poison (NaN).
 

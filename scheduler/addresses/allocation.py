@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from configs.errors import InputError
+from configs.records import record
 
 ALIGNMENT_BYTES = 4
 """Every allocation starts on a word: the DMA moves aligned words and an L1 bank is one word wide."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Allocation:
     """`size_bytes` at `address` of `level`, live from op number `first_op` to `last_op` inclusive.
 
@@ -38,7 +38,7 @@ class Allocation:
         return self.address + self.size_bytes
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Request:
     """Bytes wanted for a span of ops, before they have an address; fields as in `Allocation`."""
 

@@ -10,17 +10,18 @@ has slots in L2 instead, and no copy of it is there then.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from configs.records import record
 from scheduler.addresses.allocation import Request, align
 from scheduler.addresses.lifetimes import Life
 from scheduler.tiles.l2_slots import OpStream
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Stay:
     """One stay of a tensor in L2: bytes are reserved from op `first_op` to `last_op` inclusive.
 

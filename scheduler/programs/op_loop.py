@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, TypeVar
 
 from arch.spec.program import Place
+from configs.records import record
 from scheduler.programs.streaming_emitter import StreamingEmitter
 from scheduler.tiles.l1_layout import L1Layout
 from scheduler.tiles.l2_slots import NO_SLOTS, OpSlots
@@ -33,7 +33,7 @@ Early = Mapping[str, int]
 """Input buffers of the first tile that are being loaded already: name -> DmaStart."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Input:
     """One input of one tile: its box, its L1 address, and the tile whose load brought it there.
 

@@ -12,11 +12,12 @@ from math import inf, prod
 from arch.pricing.cost_model import CostModel
 from arch.spec.isa import TeamWork
 from arch.spec.timing import SocTiming
+from configs.records import record
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.l1_layout import L1Layout, lay_out
 from scheduler.tiles.partial_sums import written
 from scheduler.tiles.tiling import Tiler, Tiling
-from scheduler.tiles.transfers import commands_for
+from scheduler.tiles.transfers import commands_for, repeated
 from trainlib.ir.graph import Tensor
 from trainlib.ir.steps import Operand, TileTask, find_part
 
@@ -24,7 +25,7 @@ MOST_PRICED = 32
 """Tiles of one tiling whose kernels are priced, if no more are given: others are like one of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Transfer:
     """Boxes that move one after another: cycles of the engine, of the master, and until the last wait ends.
 
@@ -42,7 +43,7 @@ _Forked = tuple[TeamWork, int]
 """A kernel and the cycles of its fork and join."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _BoxCost:
     """Commands of a box, whether one is not a range, cycles of the first, at what pace others follow."""
 
@@ -133,7 +134,7 @@ class TileCost:
         engine_cycles, pushed_cycles, end_cycles = 0.0, 0, 0.0
         ends: list[float] = []
         for operand in operands:
-            shapes = Counter(tuple(stop - start for start, stop in region) for region in operand.boxes)
+            shapes = {operand.shape: 1} if not operand.pieces else _shapes(operand)
             boxes = [(self._box(operand.tensor, shape, to_l1), count) for shape, count in shapes.items()]
             boxed = any(box.boxed for box, _ in boxes)
             pushed_cycles += self.dma.master_cycles(boxed=boxed) - dma.wait_done_cycles
@@ -160,10 +161,11 @@ class TileCost:
         key = name, shape, to_l1
         if key not in self._moved:
             tensor = self.tensors[name]
+            part, times = repeated(tensor.shape, shape)
             commands = commands_for(
                 tensor.shape,
                 tensor.dtype.bytes,
-                tuple((0, size) for size in shape),
+                tuple((0, size) for size in part),
                 external_level="l2",
                 external_address=0,
                 l1_address=0,
@@ -176,7 +178,7 @@ class TileCost:
                 command.lines * self.dma.line_cycles(command.line_bytes, to_l1=to_l1) for command in commands
             )
             self._moved[key] = _BoxCost(
-                len(commands),
+                len(commands) * times,
                 any(not command.contiguous for command in commands),
                 self.dma.engine_cycles(first.line_bytes, first.lines, to_l1=to_l1),
                 pace / len(commands),
@@ -203,20 +205,22 @@ class TileLoop:
         self._loads: list[Transfer] = []
         self._stores: list[Transfer] = []
         for task in tiling.tiles:
-            fresh = [
-                operand
-                for operand in task.inputs
-                if loaded.get(operand.name) != operand and _is_loaded(operand, tiler, there)
-            ]
-            loaded.update({operand.name: operand for operand in fresh})
-            load = cost.transfer(fresh, to_l1=True)
+            fresh = []
+            for operand in task.inputs:
+                before = loaded.get(operand.name)
+                if before is operand or (before is not None and before == operand):
+                    continue
+                if not tiler.resident or _is_loaded(operand, tiler, there):
+                    fresh.append(operand)
+                    loaded[operand.name] = operand
+            load = cost.transfer(fresh, to_l1=True) if fresh else NO_TRANSFER
             if not self._loads:
                 late = _late(tiling, fresh, tiler, early, cost.timing.l1_usable_bytes)
                 saved_cycles = load.done_cycles - cost.transfer(late, to_l1=True).done_cycles
                 self._saved_cycles = min(saved_cycles, early.within_cycles)
             self._loads.append(load)
             stored = [item for item in task.outputs if _is_stored(item, tiler)]
-            self._stores.append(cost.transfer(stored, to_l1=False))
+            self._stores.append(cost.transfer(stored, to_l1=False) if stored else NO_TRANSFER)
         self._groups = _groups(tiling, cost, lay_out(tiling, 0, tiler.resident))
 
     @cached_property
@@ -283,6 +287,11 @@ class TileLoop:
         return round(total)
 
 
+def _shapes(operand: Operand) -> Counter[tuple[int, ...]]:
+    """How many of its boxes have which shape."""
+    return Counter(tuple(stop - start for start, stop in region) for region in operand.boxes)
+
+
 def _late(
     tiling: Tiling, inputs: Sequence[Operand], tiler: Tiler, early: Early, usable_bytes: int
 ) -> list[Operand]:
@@ -312,9 +321,14 @@ def _groups(tiling: Tiling, cost: TileCost, layout: L1Layout) -> list[_Group]:
     turn = cost.timing.l1.banks * cost.timing.l1.word_bytes
     groups: dict[object, _Group] = {}
     slots = _Slots(layout)
+    kernels: dict[int, tuple[object, tuple[tuple[str, bool], ...]]] = {}
     for number, task in enumerate(tiling.tiles):
         addresses = slots.addresses(task)
-        calls = (*[(call.kernel, call.fork) for call in task.calls], len(task.inputs))
+        made = task.calls
+        kept = kernels.get(id(made))
+        if kept is None:
+            kept = kernels[id(made)] = made, (*[(call.kernel, call.fork) for call in made],)
+        calls = *kept[1], len(task.inputs)
         shape = calls, (*[operand.shape for operand in (*task.inputs, *written(task))],)
         key = shape, (*[address % turn for address in addresses.values()],)
         group = groups.get(key)
@@ -355,7 +369,8 @@ class _Slots:
         layout = self._layout
         found: dict[str, int] = {}
         for operand in task.inputs:
-            if self._loaded.get(operand.name) != operand:
+            before = self._loaded.get(operand.name)
+            if before is not operand and before != operand:
                 self._loaded[operand.name] = operand
                 self._loads[operand.name] += 1
             found[operand.name] = layout.operand_address("in", operand, self._loads[operand.name] - 1)

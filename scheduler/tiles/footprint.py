@@ -8,10 +8,10 @@ of sizes. Dimensions of which that is not true (the channels of a grouped convol
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -21,6 +21,7 @@ from scheduler.addresses.allocation import ALIGNMENT_BYTES
 from scheduler.tiles.partial_sums import SUM
 from scheduler.tiles.tile_probes import PROBED_FIRST, PROBED_LAST, Key, Shape, TileProbes, bytes_of
 from scheduler.tiles.tiling import BufferDepths, Tiler
+from trainlib.ir.steps import Operand
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -54,6 +55,37 @@ class _Turns:
     """Different boxes one after another."""
     present: Integers
     """Pieces in which the buffer exists at all."""
+
+
+class _Looked:
+    """Tiles that were looked at as arrays [buffer, tile], by their place in `tiles`.
+
+    `size_bytes` are -1 and `extents` [axis, buffer, tile] 0 where a tile has no such buffer; equal boxes have
+    equal numbers in `boxes`.
+    """
+
+    def __init__(self, tiles: Iterable[Mapping[Key, Shape]]) -> None:
+        self.tiles = list({id(tile): tile for tile in tiles}.values())
+        self.keys = tuple(dict.fromkeys(key for tile in self.tiles for key in tile))
+        self._place = {id(tile): number for number, tile in enumerate(self.tiles)}
+        axes = max([1, *(len(shape.extents) for tile in self.tiles for shape in tile.values())])
+        numbers: dict[Operand | None, int] = {}
+        rows: list[list[int]] = []
+        for key in self.keys:
+            for tile in self.tiles:
+                shape = tile.get(key)
+                if shape is None:
+                    rows.append([-1, -1, *[0] * axes])
+                else:
+                    box = numbers.setdefault(shape.box, len(numbers))
+                    rows.append([shape.size_bytes, box, *shape.extents, *[1] * (axes - len(shape.extents))])
+        table = np.array(rows, np.int64).reshape(len(self.keys), len(self.tiles), 2 + axes)
+        self.size_bytes, self.boxes = table[:, :, 0], table[:, :, 1]
+        self.extents = np.moveaxis(table[:, :, 2:], 2, 0)
+
+    def places(self, tiles: Iterable[Mapping[Key, Shape]]) -> Integers:
+        """Where some of them are."""
+        return np.array([self._place[id(tile)] for tile in tiles], np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +122,20 @@ class Footprint:
             for block in blocks
         }
         whole = self._probes.shapes({})
-        probed = [shapes for along in probes.values() for pieces in along for shapes in pieces]
-        self.keys = tuple(dict.fromkeys(key for shapes in (whole, *probed) for key in shapes))
+        probed = (shapes for along in probes.values() for pieces in along for shapes in pieces)
+        self._looked = _Looked([whole, *probed])
+        self.keys = self._looked.keys
         self.moved = tuple(column for column, (role, _) in enumerate(self.keys) if role != "scratch")
         """The buffers of operands, by number."""
         self.tensors = {
             key: shape.box.tensor
-            for shapes in (whole, *probed)
+            for shapes in self._looked.tiles
             for key, shape in shapes.items()
             if shape.box is not None
         }
         self._base = np.maximum(np.array([bytes_of(whole.get(key)) for key in self.keys], np.float64), 1.0)
-        self._shape = self._tensor_shapes(probed, whole)
-        self._counting = self._counting_axes(probed, whole)
+        self._shape = self._tensor_shapes()
+        self._counting = self._counting_axes()
         self._blocks = [self._block(block, probes[block]) for block in blocks]
         self._turns = [
             self._turns_of(number, next(block for block in blocks if number in block))
@@ -164,16 +197,18 @@ class Footprint:
             found = found * len(self.tried[number]) + self._rows[0][number]
         return found
 
+    @cached_property
+    def _varying(self) -> list[list[bool]]:
+        """[buffer][dimension]: whether a loop over the dimension changes the buffer's box."""
+        most = [loop.distinct.max(axis=1).tolist() for loop in self._turns]
+        return [[turns > 1 for turns in along] for along in zip(*most, strict=True)]
+
     def signature(self, order: Sequence[str]) -> object:
         """What a loop order (of cut dimensions) loads: per buffer the loops from its innermost outwards."""
         numbers = [self._dims.index(name) for name in order]
         result = []
         for column in self.moved:
-            varying = [
-                place
-                for place, number in enumerate(numbers)
-                if self._turns[number].distinct[column].max() > 1
-            ]
+            varying = [place for place, number in enumerate(numbers) if self._varying[column][number]]
             result.append(frozenset(numbers[: varying[-1] + 1]) if varying else frozenset())
         return tuple(result)
 
@@ -254,10 +289,10 @@ class Footprint:
             before = before * extent
         return BoxShape(self._base[column] * mean, lines, commands, pieces)
 
-    def _tensor_shapes(self, probed: Sequence[Mapping[Key, Shape]], whole: Mapping[Key, Shape]) -> Integers:
+    def _tensor_shapes(self) -> Integers:
         """Extents of the tensor behind each buffer, [buffer, axis], 1 for axes it has not."""
         tensors: dict[Key, tuple[int, ...]] = {}
-        for shapes in (whole, *probed):
+        for shapes in self._looked.tiles:
             for key, shape in shapes.items():
                 tensors.setdefault(key, shape.whole)
         axes = max([1, *(len(shape) for shape in tensors.values())])
@@ -267,48 +302,74 @@ class Footprint:
             result[row, : len(shape_of)] = shape_of
         return result
 
-    def _counting_axes(self, found: Sequence[Mapping[Key, Shape]], whole: Mapping[Key, Shape]) -> Integers:
+    def _counting_axes(self) -> Integers:
         """[buffer]: how many axes of `_shape` count boxes, 0 for a buffer of one box."""
         axes = dict.fromkeys(self.keys, 0)
-        for shapes in (whole, *found):
+        for shapes in self._looked.tiles:
             axes |= {key: len(shape.box.pieces) for key, shape in shapes.items() if shape.box is not None}
         return np.array([axes[key] for key in self.keys], np.int64)
 
     def _block(self, dims: tuple[int, ...], probes: Sequence[Sequence[Mapping[Key, Shape]]]) -> _Block:
-        shape = (len(self.keys), len(probes))
-        largest, mean = np.zeros(shape), np.zeros(shape)
-        extents = np.ones((self._shape.shape[1], *shape), np.int64)
-        for row, pieces in enumerate(probes):
-            for column, key in enumerate(self.keys):
-                boxes = [piece[key] for piece in pieces if key in piece]
-                if not boxes:
-                    continue
-                found_bytes = [box.size_bytes for box in boxes]
-                largest[column, row] = max(found_bytes) / self._base[column]
-                mean[column, row] = sum(found_bytes) / len(boxes) / self._base[column]
-                for axis in range(len(boxes[0].extents)):
-                    extents[axis, column, row] = max(box.extents[axis] for box in boxes)
-        return _Block(dims, largest, mean, extents)
+        looked, first = self._looked, _starts([len(pieces) for pieces in probes])
+        places = looked.places(shapes for pieces in probes for shapes in pieces)
+        size_bytes = looked.size_bytes[:, places]
+        present = np.add.reduceat(size_bytes >= 0, first, axis=1, dtype=np.int64)
+        largest = np.maximum(np.maximum.reduceat(size_bytes, first, axis=1), 0)
+        total = np.add.reduceat(np.maximum(size_bytes, 0), first, axis=1)
+        extents = np.maximum.reduceat(looked.extents[:, :, places], first, axis=2)
+        extents[:, present == 0] = 1
+        base = self._base[:, None]
+        return _Block(dims, largest / base, total / np.maximum(present, 1) / base, extents)
 
     def _turns_of(self, number: int, dims: tuple[int, ...]) -> _Turns:
         """Changes along one dimension of a block, the other ones at the first piece of their sizes."""
-        combined = list(product(*(self.tried[other] for other in dims)))
-        shape = (len(self.keys), len(combined))
-        distinct, present = np.ones(shape, np.int64), np.ones(shape, np.int64)
-        for row, sizes in enumerate(combined):
+        looked, probes = self._looked, self._probes
+        tiles: list[Mapping[Key, Shape]] = []
+        counts, scales, standing_in = list[int](), list[float](), list[int]()
+        for sizes in product(*(self.tried[other] for other in dims)):
             first = {other: (0, size) for other, size in zip(dims, sizes, strict=True)}
-            pieces, scale = self._probes.pieces(number, first[number][1])
-            standing_in = len(pieces) - len(set(pieces))
-            probed = [self._probes.shapes({**first, number: piece}) for piece in pieces]
-            for column, key in enumerate(self.keys):
-                boxes = [shapes[key].box for shapes in probed if key in shapes]
-                if boxes:
-                    changed = 1 + sum(one != other for one, other in pairwise(boxes))
-                    if standing_in and key in probed[1] and probed[1][key].box != probed[2][key].box:
-                        changed += standing_in
-                    distinct[column, row] = _scaled(changed, scale)
-                    present[column, row] = _scaled(len(boxes), scale)
-        return _Turns(dims, distinct, present)
+            pieces, scale = probes.pieces(number, first[number][1])
+            shapes = {piece: probes.shapes({**first, number: piece}) for piece in dict.fromkeys(pieces)}
+            tiles += [shapes[piece] for piece in pieces]
+            counts.append(len(pieces))
+            scales.append(scale)
+            standing_in.append(len(pieces) - len(shapes))
+        boxes, starts = looked.boxes[:, looked.places(tiles)], _starts(counts)
+        present = np.add.reduceat(boxes >= 0, starts, axis=1, dtype=np.int64)
+        pair = probes.even_pair(number)
+        if pair is not None:
+            differ = [
+                (one := pair[0].get(key)) is not None and one.box != pair[1][key].box for key in self.keys
+            ]
+            changed = np.where(np.array(differ, np.bool_)[:, None], present, np.minimum(present, 1))
+        else:
+            changed = _changes(boxes, starts)
+            second = starts + np.minimum(1, np.array(counts) - 1)
+            moves = boxes[:, second] != boxes[:, np.minimum(second + 1, boxes.shape[1] - 1)]
+            moves &= boxes[:, second] >= 0
+            changed += np.array(standing_in) * moves
+        distinct = np.where(present > 0, _scaled(changed, np.array(scales)), 1)
+        return _Turns(dims, distinct, np.where(present > 0, _scaled(present, np.array(scales)), 1))
+
+
+def _starts(counts: Sequence[int]) -> Integers:
+    """Where each of some runs begins that lie one behind the other."""
+    return np.cumsum(counts) - np.array(counts, np.int64)
+
+
+def _changes(boxes: Integers, starts: Integers) -> Integers:
+    """[buffer, run]: different boxes one after another, those apart that a tile has not; at least one."""
+    inner = np.ones(boxes.shape[1], np.bool_)
+    inner[starts] = False
+    before = boxes.copy()
+    before[:, 1:] = boxes[:, :-1]
+    if (boxes < 0).any():
+        # The last box there was: numbers of places, those without a box giving way to the ones before them.
+        place = np.where((boxes >= 0) | ~inner, np.arange(boxes.shape[1]), 0)
+        place = np.maximum.accumulate(place, axis=1)
+        before[:, 1:] = np.take_along_axis(boxes, place, axis=1)[:, :-1]
+    changing = inner & (boxes >= 0) & (before >= 0) & (boxes != before)
+    return np.asarray(1 + np.add.reduceat(changing, starts, axis=1, dtype=np.int64))
 
 
 def _affordable(
@@ -335,6 +396,6 @@ def thinned(sizes: Sequence[int]) -> list[int]:
     return [*sizes[:-1:2], sizes[-1]]
 
 
-def _scaled(count: int, scale: float) -> int:
+def _scaled(counts: Integers, scales: Floats) -> Integers:
     """What is counted on some of the pieces, for all of them; one stays one."""
-    return count if count <= 1 else round(count * scale)
+    return np.where(counts <= 1, counts, np.rint(counts * scales).astype(np.int64))

@@ -9,7 +9,7 @@ another one has stored since loads the sum so far first (read-modify-write throu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
@@ -17,7 +17,7 @@ from math import prod
 from arch.spec.isa import TeamWork
 from configs.dtypes import DType
 from trainlib.ir.graph import Tensor
-from trainlib.ir.steps import KernelCall, KernelChoice, Operand, Region, Scratch, TileTask
+from trainlib.ir.steps import KernelCall, KernelChoice, LateTask, Operand, Region, Scratch, TileTask
 from trainlib.primitives.lowering.calls import vector_add_call
 
 ADDITIONS_KEPT = 256
@@ -30,12 +30,15 @@ SUM = ".sum"
 """Ending of the name of the input buffer that a sum so far is loaded into."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartTask(TileTask):
+class PartTask(LateTask):
     """A tile that leaves some of its results in L1 for the tile after it."""
 
-    held: tuple[Operand, ...] = ()
+    held: tuple[Operand, ...]
     """Boxes it writes and does not store; `outputs` are those it stores."""
+
+    def __init__(self, task: TileTask, stored: tuple[Operand, ...], held: tuple[Operand, ...]) -> None:
+        super().__init__(task.inputs, stored, task.scratch, lambda: task.calls)
+        vars(self)["held"] = held
 
 
 def written(task: TileTask) -> tuple[Operand, ...]:
@@ -69,7 +72,7 @@ def accumulated(
             seen.add((operand.name, operand.region))
         held = tuple(item for item in task.outputs if after.get((item.name, number)) == item.region)
         stored = tuple(item for item in task.outputs if item not in held)
-        result.append(PartTask(task.inputs, stored, task.scratch, task.calls, held) if held else task)
+        result.append(PartTask(task, stored, held) if held else task)
     return tuple(result)
 
 
@@ -93,8 +96,11 @@ def _added_in_l1(
     aside = operand.name + PART
     dtype = tensors[operand.tensor].dtype
     add = _addition(choice, operand.name, aside, prod(operand.shape), dtype)
-    calls = tuple(_renamed(call, operand.name, aside) for call in task.calls)
-    return replace(task, scratch=(*task.scratch, Scratch(aside, operand.shape, dtype)), calls=(*calls, add))
+
+    def calls() -> list[KernelCall]:
+        return [*(_renamed(call, operand.name, aside) for call in task.calls), add]
+
+    return LateTask(task.inputs, task.outputs, (*task.scratch, Scratch(aside, operand.shape, dtype)), calls)
 
 
 def _added_to_loaded(
@@ -103,7 +109,7 @@ def _added_to_loaded(
     """The sum so far is loaded and added to the part."""
     loaded = Operand(operand.tensor, operand.region, operand.name + SUM)
     add = _addition(choice, operand.name, loaded.name, prod(operand.shape), tensors[operand.tensor].dtype)
-    return replace(task, inputs=(*task.inputs, loaded), calls=(*task.calls, add))
+    return LateTask((*task.inputs, loaded), task.outputs, task.scratch, lambda: [*task.calls, add])
 
 
 @lru_cache(ADDITIONS_KEPT)

@@ -19,13 +19,23 @@ from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.streaming_cost import streaming_cycles
 from scheduler.tiles.tiling import Tiler
 from scheduler.tiles.tiling_candidates import TilingCandidates
-from trainlib.ir.steps import Extent, TileTask
+from trainlib.ir.steps import Extent
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 COUNTED = 16
 """Candidates whose own tile is counted, by the product of what cuts along one dimension make of it."""
+
+
+class _Unplaced(dict[str, int]):
+    """Every buffer of a tile, and every part of one, at address 0."""
+
+    def __missing__(self, name: str) -> int:
+        return 0
+
+
+UNPLACED = _Unplaced()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +103,10 @@ def _by_line(dma: DmaCost, line_bytes: Integers, lines: Integers, rows: Integers
     used = np.flatnonzero(np.bincount(rows))
     lengths, places = np.unique(line_bytes[used], return_inverse=True)
     first = np.array([dma.engine_cycles(length, 1, to_l1=to_l1) for length in lengths.tolist()])
-    further = np.array([dma.line_cycles(length, to_l1=to_l1) for length in lengths.tolist()])
+    several = np.zeros(len(lengths), np.bool_)
+    several[places[lines[used] > 1]] = True
+    further = np.zeros(len(lengths))
+    further[several] = [dma.line_cycles(length, to_l1=to_l1) for length in lengths[several].tolist()]
     found = np.zeros(len(lines))
     found[used] = first[places] + (lines[used] - 1) * further[places]
     return found
@@ -186,9 +199,7 @@ class KernelCount:
 
     def _works(self, sizes: Mapping[str, int]) -> list[tuple[TeamWork, bool]]:
         task = self._tiler.task(inner_tile(self._tiler, sizes))
-        return [
-            (call.work(self._cores if call.fork else 1, _unplaced(task)), call.fork) for call in task.calls
-        ]
+        return [(call.work(self._cores if call.fork else 1, UNPLACED), call.fork) for call in task.calls]
 
     def _stalls(self, cost_model: CostModel) -> float:
         works = self._works(self._reference)
@@ -206,14 +217,6 @@ def inner_tile(tiler: Tiler, sizes: Mapping[str, int]) -> dict[str, Extent]:
         start = (extent // size) // 2 * size
         ranges[name] = (start, start + size) if start + size <= extent else (0, size)
     return ranges
-
-
-def _unplaced(task: TileTask) -> dict[str, int]:
-    """All buffers of a tile, and the parts of them that kernels use, at address 0."""
-    names = [operand.name for operand in (*task.inputs, *task.outputs)]
-    names += [scratch.name for scratch in task.scratch]
-    names += [name for call in task.calls for name in (*call.reads, *call.writes)]
-    return dict.fromkeys(names, 0)
 
 
 def short_list(

@@ -9,7 +9,7 @@ from math import prod
 from typing import NamedTuple
 
 from scheduler.tiles.tiling import Tiler, interval
-from trainlib.ir.steps import Extent, Operand, TileTask, alike_of, meeting_of
+from trainlib.ir.steps import Extent, Operand, TileTask, alike_of, even_of, meeting_of
 
 PROBED_FIRST, PROBED_LAST = 8, 3
 """Of more pieces than both together only the first and the last ones are looked at.
@@ -38,13 +38,15 @@ class TileProbes:
         self._dims = tuple(tiler.dims)
         self._whole = tuple((0, extent) for extent in tiler.dims.values())
         self._alike = alike_of(tiler.lowering, tiler.op, tiler.tensors)
+        self._meeting = meeting_of(tiler.lowering, tiler.op, tiler.tensors)
+        alone = frozenset(self._dims).difference(*self._meeting)
+        self._even = even_of(tiler.lowering, tiler.op, tiler.tensors) & alone
         self._known: dict[tuple[Extent, ...], dict[Key, Shape]] = {}
 
     def blocks(self) -> list[tuple[int, ...]]:
         """The dimensions by number, those together that decide together on a box."""
-        tiler = self._tiler
         block_of = list(range(len(self._dims)))
-        for met in meeting_of(tiler.lowering, tiler.op, tiler.tensors):
+        for met in self._meeting:
             numbers = [self._dims.index(name) for name in met if name in self._dims]
             joined = {block_of[number] for number in numbers}
             block_of = [min(joined) if block in joined else block for block in block_of]
@@ -55,6 +57,10 @@ class TileProbes:
 
     def tiles(self, block: Sequence[int], sizes: Sequence[int]) -> list[dict[Key, Shape]]:
         """The tiles cut to these sizes along the dimensions of a block, or the first and last of many."""
+        if len(block) == 1:
+            pieces, _ = self.pieces(block[0], sizes[0])
+            shapes = {piece: self.shapes({block[0]: piece}) for piece in dict.fromkeys(pieces)}
+            return [shapes[piece] for piece in pieces]
         found = [self.pieces(number, size)[0] for number, size in zip(block, sizes, strict=True)]
         return [self.shapes(dict(zip(block, pieces, strict=True))) for pieces in product(*found)]
 
@@ -62,14 +68,24 @@ class TileProbes:
         """The pieces of a dimension that are looked at, and for how many each of them stands.
 
         Where inner pieces are alike, the third stands for all of them, as often as they would be looked at.
+        Where it does not matter where a piece lies, the first of its size does.
         """
         extent = self._tiler.dims[self._dims[number]]
         count = -(-extent // size)
         last = max(0, min(count - PROBED_FIRST, PROBED_LAST))
         looked_at = [*range(min(count, PROBED_FIRST)), *range(count - last, count)]
+        scale = count / len(looked_at)
+        if self._dims[number] in self._even:
+            return [(0, size)] * (len(looked_at) - 1) + [(0, extent - size * (count - 1))], scale
         if self._dims[number] in self._alike:
             looked_at[3:-1] = [2] * len(looked_at[3:-1])
-        return [interval(extent, size, piece) for piece in looked_at], count / len(looked_at)
+        return [interval(extent, size, piece) for piece in looked_at], scale
+
+    def even_pair(self, number: int) -> tuple[dict[Key, Shape], dict[Key, Shape]] | None:
+        """Two pieces along a dimension that is cut evenly: others differ as these do. None along others."""
+        if self._dims[number] not in self._even or self._whole[number][1] < 2:
+            return None
+        return self.shapes({number: (0, 1)}), self.shapes({number: (1, 2)})
 
     def shapes(self, pieces: Mapping[int, Extent]) -> dict[Key, Shape]:
         """The buffers of the tile that is cut to these pieces, by number of the dimension, and whole else."""

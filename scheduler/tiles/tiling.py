@@ -10,6 +10,7 @@ from math import prod
 
 from configs.errors import InputError
 from configs.limits import PROCESS_BYTES, require_host_memory
+from configs.records import record
 from scheduler.addresses.allocation import align
 from scheduler.tiles.l1_report import does_not_fit
 from scheduler.tiles.l2_slots import NOT_STREAMED, OpStream
@@ -17,7 +18,17 @@ from scheduler.tiles.partial_sums import SUM, accumulated, written
 from scheduler.tiles.resident_tensors import NOT_RESIDENT, InPlace
 from scheduler.tiles.transfers import lines_of
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Extent, KernelChoice, Operand, Region, StepLowering, TileTask, reductions_of
+from trainlib.ir.steps import (
+    Extent,
+    KernelChoice,
+    LateTask,
+    Operand,
+    Region,
+    StepLowering,
+    TileTask,
+    calls_alike,
+    reductions_of,
+)
 
 TILE_BYTES = 4096
 """What a tile with its boxes, kernels and actions takes of this computer's memory, about."""
@@ -26,7 +37,7 @@ MOST_SMALLEST = 4096
 """Tiles that are built to learn what the smallest ones need."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Buffer:
     """L1 storage of one operand or scratch array: `slots` slots of `slot_bytes` each."""
 
@@ -131,6 +142,8 @@ class Tiler:
         self.extents = dict(lowering.extents(op, tensors))
         self.reductions = reductions_of(lowering, op, tensors)
         self.dims = {**self.extents, **self.reductions}
+        self._calls_alike = calls_alike(lowering, op)
+        self._first: dict[object, TileTask] = {}
 
     @property
     def buffer_depth(self) -> int:
@@ -150,7 +163,14 @@ class Tiler:
 
     def task(self, ranges: Mapping[str, Extent]) -> TileTask:
         """What the tile that covers `ranges` does, before sums are put together."""
-        return self.lowering.tile(self.op, self.tensors, ranges, self.choice)
+        task = self.lowering.tile(self.op, self.tensors, ranges, self.choice)
+        if not self._calls_alike:
+            return task
+        key = tuple([(stop - start, start == 0) for start, stop in ranges.values()])
+        first = self._first.setdefault(key, task)
+        if first is task:
+            return task
+        return LateTask(task.inputs, task.outputs, task.scratch, lambda: first.calls)
 
     def build(self, sizes: Mapping[str, int], order: Sequence[str] | None = None) -> Tiling:
         """The tiling with these sizes (dimensions not named stay whole) and this loop order.
@@ -224,7 +244,8 @@ class Tiler:
         for task in tiles:
             for role, operands in (("in", task.inputs), ("out", written(task))):
                 for operand in operands:
-                    note((role, operand.name), operand, self.operand_bytes(operand))
+                    if last.get((role, operand.name)) is not operand:
+                        note((role, operand.name), operand, self.operand_bytes(operand))
                     if operand.tensor in self.resident:
                         resident.add((role, operand.name))
             for scratch in task.scratch:

@@ -4,19 +4,19 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
 
 from arch.spec.program import Command
+from configs.records import record
 from trainlib.ir.steps import Region
 
 COUNTS_KEPT = 4096
 """Boxes whose commands are not counted anew: those of a tile loop differ in little but where they lie."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class BoxTransfer:
     """What one transfer moves: a box of a tensor, and the address of its buffer in L1 (C-contiguous).
 
@@ -98,6 +98,15 @@ def count_commands(
 def count_lines(shape: tuple[int, ...], extents: tuple[int, ...]) -> int:
     """How many runs of bytes `lines_of` finds in a box with these extents, without listing them."""
     return prod(_lines_and_outer(shape, extents))
+
+
+def repeated(shape: tuple[int, ...], extents: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+    """Extents of a part of a box, and how often commands like those of that part make all of the box's."""
+    line_dim = len(shape) - 1
+    while line_dim > 0 and extents[line_dim] == shape[line_dim]:
+        line_dim -= 1
+    outer = max(0, line_dim - 1)
+    return (1,) * outer + extents[outer:], prod(extents[:outer])
 
 
 def _lines_and_outer(shape: tuple[int, ...], extents: tuple[int, ...]) -> tuple[int, int]:

@@ -35,6 +35,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from configs.records import record
 from trainlib.ir.steps import Extent
 
 Taps = NDArray[np.int64]
@@ -44,7 +45,7 @@ KEPT_TAPS = 1024
 """Indices of taps that are small enough to be kept."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Span:
     """Elements [start, stop) of an axis that a tile needs, and how far from there the tile reads on.
 

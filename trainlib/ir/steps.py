@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from arch.spec.isa import TeamWork
 from configs.dtypes import FP32, DType
+from configs.records import record
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.numerics import widened
 
@@ -39,7 +40,7 @@ Ranges = Mapping[str, Extent]
 """What a tile covers, by the names of the dimensions that may be cut."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Operand:
     """A box of a graph tensor that a tile moves between its home memory and L1.
 
@@ -55,23 +56,23 @@ class Operand:
     region: Region
     buffer: str = ""
     pieces: tuple[tuple[Extent, ...], ...] = ()
+    name: str = field(init=False, repr=False, compare=False)
+    """Name of the L1 buffer."""
+    shape: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """Shape in L1 (C-contiguous): that of the box; of several boxes (elements,)."""
 
-    @property
-    def name(self) -> str:
-        """Name of the L1 buffer."""
-        return self.buffer or self.tensor
+    def __post_init__(self) -> None:
+        """Work out once what planning asks for again and again."""
+        shape = [stop - start for start, stop in self.region]
+        if self.pieces:
+            shape = [prod(sum(stop - start for start, stop in along) for along in self.pieces)]
+        object.__setattr__(self, "name", self.buffer or self.tensor)
+        object.__setattr__(self, "shape", tuple(shape))
 
     @property
     def boxes(self) -> tuple[Region, ...]:
         """The boxes, in the order they lie in the buffer."""
         return tuple(product(*self.pieces)) if self.pieces else (self.region,)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape in L1 (C-contiguous): that of the box; of several boxes (elements,)."""
-        if self.pieces:
-            return (prod(sum(stop - start for start, stop in along) for along in self.pieces),)
-        return tuple([stop - start for start, stop in self.region])
 
     def taken(self, array: Array) -> Array:
         """The elements of a whole tensor that the boxes hold, as they lie in L1."""
@@ -87,7 +88,7 @@ def gathered(tensor: str, pieces: Sequence[Sequence[Extent]], buffer: str) -> Op
     return Operand(tensor, region, buffer, tuple(tuple(along) for along in pieces))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Scratch:
     """An L1 buffer that lives only while one tile is computed (im2col, transposed weights)."""
 
@@ -119,7 +120,7 @@ def find_part(name: str, shape_of: Callable[[str], tuple[int, ...]]) -> tuple[st
     return buffer, int(first) * inner, taken
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class KernelCall:
     """One kernel on the team. `reads` and `writes` name buffers of the tile (operands, scratch) or a `part`.
 
@@ -260,6 +261,48 @@ class CutsAlike(StepLowering, Protocol):
 def alike_of(lowering: StepLowering, op: Op, tensors: Tensors) -> frozenset[str]:
     """Dimensions of a step along which inner pieces are alike; none of a lowering that does not say."""
     return frozenset(lowering.alike(op, tensors)) if isinstance(lowering, CutsAlike) else frozenset()
+
+
+@runtime_checkable
+class CutsEvenly(StepLowering, Protocol):
+    """A lowering of which, along some dimensions, it does not matter for shapes where a piece lies."""
+
+    def even(self, op: Op, tensors: Tensors) -> Collection[str]:
+        """Dimensions along which any pieces of one size have boxes and scratch of one shape.
+
+        If the boxes of two pieces differ, those of any two do.
+        """
+
+
+def even_of(lowering: StepLowering, op: Op, tensors: Tensors) -> frozenset[str]:
+    """Dimensions of a step that are cut evenly; none of a lowering that does not say."""
+    return frozenset(lowering.even(op, tensors)) if isinstance(lowering, CutsEvenly) else frozenset()
+
+
+@runtime_checkable
+class CallsAlike(StepLowering, Protocol):
+    """A lowering of which tiles of the same sizes that begin the same dimensions may make the same calls."""
+
+    def same_calls(self, op: Op) -> bool:
+        """Whether they do, wherever they lie."""
+
+
+def calls_alike(lowering: StepLowering, op: Op) -> bool:
+    """Whether such tiles make the same calls; not known of a lowering that does not say."""
+    return isinstance(lowering, CallsAlike) and lowering.same_calls(op)
+
+
+@runtime_checkable
+class CutsInTurn(StepLowering, Protocol):
+    """A lowering of one op of many (one per time step) that differ in nothing a tile's cost depends on."""
+
+    def among_others(self, op: Op) -> Op:
+        """The op in the words of any of them: equal for ops whose tiles differ only in where boxes lie."""
+
+
+def among_others(lowering: StepLowering, op: Op) -> Op:
+    """An op in words that it shares with those that are cut like it; itself, if there are none."""
+    return lowering.among_others(op) if isinstance(lowering, CutsInTurn) else op
 
 
 @runtime_checkable

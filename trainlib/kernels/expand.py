@@ -15,6 +15,7 @@ from itertools import count
 
 from arch.spec.isa import CodeLayout, CoreWork, Instruction, Loop, Node, Stream
 from configs.errors import ConfigError, InputError
+from configs.records import record
 from trainlib.kernels.expressions import Evaluator, Names, Sum, evaluator
 from trainlib.kernels.kernel_file import suggestion
 from trainlib.kernels.nodes import Access, Choice, Code, Nest, NestNode
@@ -41,7 +42,7 @@ _UNUSED = Stream(0, ())
 _stream = partial(tuple.__new__, Stream)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Array:
     """An array in L1: byte address of element 0, distance of neighbours in elements in each dimension.
 

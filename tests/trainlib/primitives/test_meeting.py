@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shared.primitive_harness import CODEGEN, Case, build, cases_of
-from trainlib.ir.steps import KernelChoice, alike_of, meeting_of, reductions_of
+from trainlib.ir.steps import KernelChoice, alike_of, even_of, meeting_of, reductions_of
 from trainlib.registry import PRIMITIVES, lowering_of
 
 TRIALS = 10
@@ -101,3 +101,26 @@ def test_inner_pieces_of_dimensions_that_are_said_to_be_alike_are_alike(case: Ca
             assert len({task.scratch for task in tasks}) <= 1
             moved = {tuple(key for key in one if one[key] != two[key]) for one, two in pairwise(inner)}
             assert len(moved) <= 1, f"{op.name}: pieces of {name} differ in what moves"
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_pieces_of_dimensions_that_are_said_to_be_cut_evenly_have_one_shape(case: Case):
+    """Wherever they lie: same buffers of the same size; and of two of them all boxes differ, or none does."""
+    graph, _ = build(case)
+    for op in graph.ops:
+        lowering = lowering_of(op)
+        whole = {**lowering.extents(op, graph.tensors), **reductions_of(lowering, op, graph.tensors)}
+        ranges = {name: (0, size) for name, size in whole.items()}
+        choice = KernelChoice(lowering.default_kernel(op), CODEGEN, cores=8)
+        moved = set()
+        for name, size in product(even_of(lowering, op, graph.tensors) & whole.keys(), (1, 2, 3)):
+            tasks = [
+                lowering.tile(op, graph.tensors, ranges | {name: (start, start + size)}, choice)
+                for start in range(min(12, whole[name] - size + 1))
+            ]
+            boxes = [{item.name: item for item in (*task.inputs, *task.outputs)} for task in tasks]
+            assert len({tuple((key, item.shape) for key, item in tile.items()) for tile in boxes}) <= 1
+            assert len({task.scratch for task in tasks}) <= 1
+            pairs = combinations(boxes, 2)
+            moved |= {(name, *[key for key in one if one[key] != two[key]]) for one, two in pairs}
+        assert len(moved) == len({name for name, *_ in moved}), f"{op.name}: pieces differ in what moves"

@@ -7,7 +7,7 @@ its transposes where a layout needs them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Tensors
@@ -32,6 +32,10 @@ class _Projection(AttentionLowering):
 
     once = ""
     """A bias and its gradient belong to the tile that begins this dimension."""
+
+    def even(self, op: Op, tensors: Tensors) -> Collection[str]:
+        """All but that one."""
+        return self.dimensions(op, tensors).keys() - {self.once}
 
     def axes(self, role: str) -> Axes:
         """Batch, tokens (L), width (E) and features (F)."""

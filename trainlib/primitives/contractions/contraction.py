@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
 from configs.dtypes import DType
-from trainlib.ir.access import Contraction, Space, Span
+from configs.records import record
+from trainlib.ir.access import Contraction, Index, Space, Span
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Extent, KernelChoice, LateTask, Operand, Ranges, Tensors, TileTask
 
@@ -26,14 +27,87 @@ BATCH = "n"
 MOST_SPACES = 1024
 """Nests of ops a description keeps ready."""
 
-MOST_TASKS = 4096
-"""Tiles a step keeps: others of the same shape call the same kernels."""
+MOST_OPS, MOST_TASKS = 16, 4096
+"""Ops a step keeps boxes and tasks of, and how many of each: tiles of one shape call the same kernels."""
 
 BIAS, BIAS_GRADIENT = "b", "db"
 """Roles of the bias, which is added to every element of a channel, and of its gradient."""
 
 
-@dataclass(frozen=True, slots=True)
+class OpBoxes:
+    """The boxes of the tiles of one op, each made once: a box depends on few of the loops.
+
+    `tasks` are those of tiles by their `shape`.
+    """
+
+    def __init__(
+        self, op: Op, tensors: Tensors, space: Space, roles: Mapping[str, str], description: Description
+    ) -> None:
+        self.op, self.tensors, self.space = op, tensors, space
+        self.whole = {name: (0, size) for name, size in space.loops.items()}
+        self.tasks: dict[object, TileTask] = {}
+        self._boxes: dict[object, Operand] = {}
+        self._spans: dict[object, tuple[int, int, int]] = {}
+        self._axes: dict[str, tuple[str, tuple[Index, ...], tuple[str, ...]]] = {}
+        self._name_of: dict[str, str] = {}
+        self.orders = orders = description.orders(op)
+        for name, access in space.accesses.items():
+            role, order = roles.get(name, name), orders.get(name.removeprefix("d"), range(len(access)))
+            loops = tuple(dict.fromkeys(loop for index in access for loop in index.loops))
+            self._axes[name] = role, tuple(access[axis] for axis in order), loops
+            self._name_of.setdefault(role, name)
+        indices = [index for access in space.accesses.values() for index in access]
+        self._mixed = [index for index in indices if index.loop is None]
+        self._grouped = any(term.block or term.period for index in self._mixed for term in index.terms)
+
+    def box(self, name: str, ranges: Ranges) -> Operand:
+        """The box of a tensor of the contraction, its axes in the order they are stored in."""
+        role, axes, loops = self._axes[name]
+        key = (name, *[ranges[loop] for loop in loops])
+        box = self._boxes.get(key)
+        if box is None:
+            region = [
+                index.span(ranges).extent if index.loop is None else ranges[index.loop] for index in axes
+            ]
+            box = self._keep(key, Operand(self.op[role], tuple(region), role))
+        return box
+
+    def stored(self, name: str) -> tuple[str, ...]:
+        """The axes of a tensor of the contraction, in that order."""
+        return tuple(index.axis for index in self._axes[name][1])
+
+    def operand(self, buffer: str, ranges: Ranges) -> Operand:
+        """The box in a buffer: of a tensor of the contraction, or of the bias or its gradient."""
+        if buffer not in (BIAS, BIAS_GRADIENT):
+            return self.box(self._name_of[buffer], ranges)
+        channels = ranges["ci" if self.space.result == "dx" else "co"]
+        key = buffer, channels
+        return self._boxes.get(key) or self._keep(key, Operand(self.op[buffer], (channels,), buffer))
+
+    def _keep(self, key: object, box: Operand) -> Operand:
+        if len(self._boxes) >= MOST_TASKS:
+            self._boxes.clear()
+        self._boxes[key] = box
+        return box
+
+    def shape(self, ranges: Ranges) -> object:
+        """All that kernels can see of where a tile lies; None in groups, which may end within a tile."""
+        if self._grouped:
+            return None
+        marks: list[object] = [(stop - start, start == 0) for start, stop in ranges.values()]
+        for number, index in enumerate(self._mixed):
+            key = (number, *[ranges[term.loop] for term in index.terms])
+            mark = self._spans.get(key)
+            if mark is None:
+                span = index.span(ranges)
+                if len(self._spans) >= MOST_TASKS:
+                    self._spans.clear()
+                mark = self._spans[key] = span.count, span.before, span.after
+            marks.append(mark)
+        return tuple(marks)
+
+
+@record(frozen=True, slots=True)
 class LoopTile:
     """One tile of a step: the interval of every loop, and what follows from it."""
 
@@ -43,7 +117,7 @@ class LoopTile:
     ranges: Ranges
     choice: KernelChoice
     roles: Mapping[str, str]
-    orders: Mapping[str, tuple[int, ...]]
+    boxes: OpBoxes
 
     @property
     def dtype(self) -> DType:
@@ -72,39 +146,16 @@ class LoopTile:
 
         `other` gives intervals of axes to be taken instead of those the tile needs.
         """
-        ranges = self.ranges
-        region = [
-            other[index.axis]
-            if other and index.axis in other
-            else ranges[index.loop]
-            if index.loop is not None
-            else index.span(ranges).extent
-            for index in self.space.accesses[name]
-        ]
-        role = self.role(name)
-        order = self.orders.get(name.removeprefix("d"))
-        if order is not None:
-            region = [region[axis] for axis in order]
-        return Operand(self.op[role], tuple(region), role)
-
-    @property
-    def shape(self) -> object:
-        """All that kernels can see of where a tile lies; None in groups, which may end within a tile."""
-        marks: list[object] = [(stop - start, start == 0) for start, stop in self.ranges.values()]
-        for access in self.space.accesses.values():
-            for index in access:
-                if index.loop is None:
-                    if any(term.block or term.period for term in index.terms):
-                        return None
-                    span = index.span(self.ranges)
-                    marks.append((span.count, span.before, span.after))
-        return tuple(marks)
+        box = self.boxes.box(name, self.ranges)
+        if not other:
+            return box
+        axes = self.boxes.stored(name)
+        region = [other.get(axis, extent) for axis, extent in zip(axes, box.region, strict=True)]
+        return replace(box, region=tuple(region))
 
     def operand(self, buffer: str) -> Operand:
         """The box in a buffer: of a tensor of the contraction, or of the bias or its gradient."""
-        if buffer in (BIAS, BIAS_GRADIENT):
-            return Operand(self.op[buffer], (self.ranges[self.channel],), buffer)
-        return self.box(next(name for name in self.space.accesses if self.role(name) == buffer))
+        return self.boxes.operand(buffer, self.ranges)
 
     def begins(self, *loops: str) -> bool:
         """Whether the tile holds the first iteration of some loops."""
@@ -144,7 +195,7 @@ class Strategy(ABC):
         return ()
 
     def same_calls(self, op: Op) -> bool:
-        """Whether tiles of one `LoopTile.shape` have the same scratch and calls: not known."""
+        """Whether tiles of one `OpBoxes.shape` have the same scratch and calls: not known."""
         return False
 
     def default_kernel(self, op: Op, space: Space) -> str:
@@ -198,7 +249,7 @@ class ContractionStep:
     result: str
     strategy: Strategy
     roles: Mapping[str, str] = field(default_factory=dict)
-    _tasks: dict[object, tuple[Op, TileTask]] = field(default_factory=dict, compare=False, repr=False)
+    _kept: dict[object, OpBoxes] = field(default_factory=dict, compare=False, repr=False)
 
     def space(self, op: Op) -> Space:
         """The nest of the step."""
@@ -231,26 +282,41 @@ class ContractionStep:
         mixed = {name for index in indices if index.loop is None for name in index.loops}
         return self.space(op).loops.keys() - mixed
 
+    def even(self, op: Op, tensors: Tensors) -> Collection[str]:
+        """Those of them where no tile has a bias, or its gradient, that others have not."""
+        space, begun = self.space(op), set[str]()
+        if BIAS in op:
+            begun |= space.reductions.keys()
+        if BIAS_GRADIENT in op:
+            begun |= {"ci", "co"}
+        return set(self.alike(op, tensors)) - begun
+
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """What the strategy makes of the tile."""
-        space = self.space(op)
-        orders = self.description.orders(op)
-        tile = LoopTile(op, tensors, space, space.whole(ranges), choice, self.roles, orders)
-        shape = tile.shape if self.strategy.same_calls(op) else None
-        if shape is None:
-            return self.strategy.task(tile)
-        key = id(op), tile.dtype, choice, shape
-        kept = self._tasks.get(key)
+        boxes = self._boxes(op, tensors, choice)
+        covered = {**boxes.whole, **ranges}
+        shape = boxes.shape(covered) if self.strategy.same_calls(op) else None
+        kept = boxes.tasks.get(shape)
         if kept is not None:
-            task = kept[1]
-            inputs = tuple([tile.operand(item.buffer) for item in task.inputs])
-            outputs = tuple([tile.operand(item.buffer) for item in task.outputs])
-            return LateTask(inputs, outputs, task.scratch, lambda: task.calls)
-        task = self.strategy.task(tile)
-        if len(self._tasks) >= MOST_TASKS:
-            self._tasks.clear()
-        self._tasks[key] = op, task  # kept alive, so that its number stays its own
+            inputs = tuple([boxes.operand(item.buffer, covered) for item in kept.inputs])
+            outputs = tuple([boxes.operand(item.buffer, covered) for item in kept.outputs])
+            return LateTask(inputs, outputs, kept.scratch, lambda: kept.calls)
+        task = self.strategy.task(LoopTile(op, tensors, boxes.space, covered, choice, self.roles, boxes))
+        if shape is not None:
+            if len(boxes.tasks) >= MOST_TASKS:
+                boxes.tasks.clear()
+            boxes.tasks[shape] = task
         return task
+
+    def _boxes(self, op: Op, tensors: Tensors, choice: KernelChoice) -> OpBoxes:
+        key = id(op), id(tensors), choice  # both are kept alive, so that their numbers stay their own
+        kept = self._kept.get(key)
+        if kept is None:
+            if len(self._kept) >= MOST_OPS:
+                del self._kept[next(iter(self._kept))]
+            space = self.space(op)
+            kept = self._kept[key] = OpBoxes(op, tensors, space, self.roles, self.description)
+        return kept
 
     def default_kernel(self, op: Op) -> str:
         """That of the strategy."""

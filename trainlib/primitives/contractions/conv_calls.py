@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from arch.spec.isa import TeamWork
 from configs.dtypes import DType
+from configs.records import record
 from trainlib.ir.access import Span
 from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Scratch, part
 from trainlib.kernels import catalogue
@@ -36,7 +37,7 @@ PARTIAL = "dw_of_sample"
 """Name of the scratch buffer of the weight gradient of one further sample of a batch."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class TileImage:
     """What a tile reads of an image: rows, columns, and which of them each kernel position meets.
 

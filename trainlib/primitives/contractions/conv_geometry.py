@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from configs.records import record
 from trainlib.ir.access import Taps
 from trainlib.ir.steps import Array, Extent
 
@@ -117,7 +118,7 @@ class ConvGeometry:
 _GEOMETRIES: dict[int, tuple[Mapping[str, Any], ConvGeometry]] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Segment:
     """Channels [start, stop) of one tile that lie in one group, and the channels of the group they meet."""
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from arch.spec.isa import TeamWork
 from configs.dtypes import DType
+from configs.records import record
 from trainlib.ir.access import Taps
 from trainlib.kernels.library import LIBRARY
 from trainlib.kernels.team import Array, team_work
@@ -51,7 +52,7 @@ class Reach:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Site:
     """Where a loop runs: cores, the codegen it is from, and L1 byte addresses of its arrays of `dtype`."""
 

@@ -14,7 +14,7 @@ the result was broadcast over.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 from typing import Any
@@ -179,6 +179,10 @@ class _Product(NoMatmul):
         if whole and whole[0] > 1 and not _keeps_leading(op, self.result):
             sizes["leading"] = whole[0]
         return sizes
+
+    def even(self, op: Op, tensors: Tensors) -> Collection[str]:
+        """All: every axis of a tensor is one of them, or whole."""
+        return {**self.extents(op, tensors), **self.reductions(op, tensors)}
 
     def macs(self, op: Op, tensors: Tensors) -> int:
         """n · k · m per output matrix, in every step."""

@@ -17,9 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from configs.records import record
 from trainlib.ir.access import Space
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import KernelCall, Scratch, TileTask, part
+from trainlib.ir.steps import KernelCall, LateTask, Scratch, TileTask, part
 from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, LoopTile, Strategy
 from trainlib.primitives.contractions.conv_calls import (
     PARTIAL,
@@ -33,7 +34,7 @@ from trainlib.primitives.lowering.calls import factors, matmul_call, transpose_c
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Matrix:
     """An operand or result as a matrix in a buffer, row-major: the loops of its rows and of its columns."""
 
@@ -57,7 +58,7 @@ class Matrix:
         return Matrix(self.role, self.columns, self.rows, f"{self.role}_transposed")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Arranged:
     """C = A · B: what is transposed before, and how the matmul reads B."""
 
@@ -114,14 +115,18 @@ def _arranged(
     return Arranged(a, b, rows, inner, columns, b.columns != columns, tuple(turned))
 
 
-def transposes(tile: LoopTile, arrangement: Arranged) -> tuple[list[KernelCall], list[Scratch]]:
-    """The calls that transpose what an arrangement wants transposed, and the buffers they fill."""
-    calls, scratch = [], []
-    for matrix in arrangement.turned:
-        source, target = matrix.piece(tile), matrix.transposed.piece(tile)
-        scratch.append(Scratch(target.name, target.shape, tile.dtype))
-        calls.append(transpose_call(tile.choice, source, target, tile.dtype))
-    return calls, scratch
+def transposes(tile: LoopTile, arrangement: Arranged) -> list[KernelCall]:
+    """The calls that transpose what an arrangement wants transposed."""
+    return [
+        transpose_call(tile.choice, matrix.piece(tile), matrix.transposed.piece(tile), tile.dtype)
+        for matrix in arrangement.turned
+    ]
+
+
+def transposed(tile: LoopTile, arrangement: Arranged) -> tuple[Scratch, ...]:
+    """The buffers these calls fill."""
+    targets = (matrix.transposed.piece(tile) for matrix in arrangement.turned)
+    return tuple(Scratch(target.name, target.shape, tile.dtype) for target in targets)
 
 
 def product(tile: LoopTile, arrangement: Arranged, target: str, shape: tuple[int, ...]) -> KernelCall:
@@ -154,21 +159,24 @@ class RowProducts(Strategy):
         result = tile.space.result
         one, other = (matrices[role] for role in tile.op.reads if role in matrices)
         arrangement = arranged(tile, matrices[result], one, other, vectors=True)
-        calls, scratch = transposes(tile, arrangement)
         written = tile.box(result)
-        calls.append(product(tile, arrangement, result, written.shape))
         inputs = (tile.box(one.role), tile.box(other.role), *tile.bias)
-        if tile.adds_bias:
-            elements = tile.count(*rows, "co")
-            calls.append(
-                vector_add_call(tile.choice, total="y", term=BIAS, elements=elements, dtype=tile.dtype)
-            )
-        if tile.bias_gradient:
-            build = TileBuilder(tile.choice, tile.dtype)
-            gradient = Piece("dy", (tile.count(*rows), tile.count("co")))
-            build.column_sum(gradient, Piece(BIAS_GRADIENT, (tile.count("co"),)))
-            calls += build.calls()
-        return TileTask(inputs, (written, *tile.bias_gradient), tuple(scratch), tuple(calls))
+
+        def calls() -> list[KernelCall]:
+            made = [*transposes(tile, arrangement), product(tile, arrangement, result, written.shape)]
+            if tile.adds_bias:
+                elements = tile.count(*rows, "co")
+                made.append(
+                    vector_add_call(tile.choice, total="y", term=BIAS, elements=elements, dtype=tile.dtype)
+                )
+            if tile.bias_gradient:
+                build = TileBuilder(tile.choice, tile.dtype)
+                gradient = Piece("dy", (tile.count(*rows), tile.count("co")))
+                build.column_sum(gradient, Piece(BIAS_GRADIENT, (tile.count("co"),)))
+                made += build.calls()
+            return made
+
+        return LateTask(inputs, (written, *tile.bias_gradient), transposed(tile, arrangement), calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,38 +194,39 @@ class ImageProducts(Strategy):
 
     def task(self, tile: LoopTile) -> TileTask:
         """Boxes of two tensors; per sample transposes, matmul, bias; a weight gradient adds samples up."""
-        geometry = ConvGeometry.of(tile.op.attributes)
         one, other = (role for role in tile.op.reads if role in tile.space.accesses)
-        result = tile.space.result
-        written = tile.box(result)
-        shape = written.shape
-        summing = BATCH in tile.space.reductions
-        calls: list[KernelCall] = []
-        scratch: dict[str, Scratch] = {}
-        terms = []
+        inputs = (tile.box(one), tile.box(other), *tile.bias)
+        outputs = (tile.box(tile.space.result), *tile.bias_gradient)
+        scratch = transposed(tile, self._arranged(tile, 0)[0])  # all samples use the same buffers
+        scratch += partial_sum(tile) if BATCH in tile.space.reductions else ()
+        return LateTask(inputs, outputs, scratch, lambda: self._calls(tile))
+
+    def _calls(self, tile: LoopTile) -> list[KernelCall]:
+        result, calls, terms = tile.space.result, list[KernelCall](), []
+        shape = tile.box(result).shape
         for sample in range(tile.count(BATCH)):
-            matrices = {role: self._matrix(tile, role, geometry, sample) for role in tile.space.accesses}
-            arrangement = arranged(
-                tile, matrices[result], matrices[one], matrices[other], published=self.published(tile.op)
-            )
-            before, buffers = transposes(tile, arrangement)
-            scratch |= {buffer.name: buffer for buffer in buffers}
+            arrangement, target = self._arranged(tile, sample)
+            before = transposes(tile, arrangement)
             if sample:
                 # What all samples share is transposed once.
                 before = [call for call in before if call.reads != ("w",)]
-            if summing:
+            if BATCH in tile.space.reductions:
                 first, further = (product(tile, arrangement, name, shape) for name in (result, PARTIAL))
                 terms.append((before, first, further))
                 continue
-            calls += [*before, product(tile, arrangement, matrices[result].name, shape[1:])]
+            calls += [*before, product(tile, arrangement, target, shape[1:])]
             if tile.adds_bias:
-                calls.append(bias_add_call(tile, matrices[result].name))
-        if summing:
-            calls = accumulated(tile, terms)
-            scratch |= {buffer.name: buffer for buffer in partial_sum(tile)}
-        calls += [bias_sum_call(tile)] if tile.bias_gradient else []
-        inputs = (tile.box(one), tile.box(other), *tile.bias)
-        return TileTask(inputs, (written, *tile.bias_gradient), tuple(scratch.values()), tuple(calls))
+                calls.append(bias_add_call(tile, target))
+        calls += accumulated(tile, terms) if terms else []
+        return calls + ([bias_sum_call(tile)] if tile.bias_gradient else [])
+
+    def _arranged(self, tile: LoopTile, sample: int) -> tuple[Arranged, str]:
+        """How a sample is multiplied, and the buffer (or the part of it) its result lies in."""
+        geometry = ConvGeometry.of(tile.op.attributes)
+        matrices = {role: self._matrix(tile, role, geometry, sample) for role in tile.space.accesses}
+        one, other = (matrices[role] for role in tile.op.reads if role in matrices)
+        result = matrices[tile.space.result]
+        return arranged(tile, result, one, other, published=self.published(tile.op)), result.name
 
     @staticmethod
     def _matrix(tile: LoopTile, role: str, geometry: ConvGeometry, sample: int) -> Matrix:
@@ -225,7 +234,7 @@ class ImageProducts(Strategy):
         first, *others = (index.loop or "" for index in tile.space.accesses[role])
         if role.endswith("w"):
             loops = (first, others[0])
-            rows, columns = reversed(loops) if tile.orders.get("w") == (1, 0) else loops
+            rows, columns = reversed(loops) if tile.boxes.orders.get("w") == (1, 0) else loops
             return Matrix(role, (rows,), (columns,))
         channels, positions = (others[0],), tuple(others[1:])
         rows_of, columns_of = (positions, channels) if geometry.hwc else (channels, positions)

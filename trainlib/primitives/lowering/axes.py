@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import prod
 
 from trainlib.ir.graph import Op
@@ -53,6 +53,8 @@ class AxesLowering(NoMatmul):
     kept: Axes = ()
     """Dimensions of the result."""
     summed: Axes = ()
+    begun: Axes = ()
+    """Those along which a tile may have boxes or scratch that another one of its size has not."""
 
     def dimensions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Sizes of all dimensions."""
@@ -86,6 +88,14 @@ class AxesLowering(NoMatmul):
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """What is summed."""
         return self._sizes(op, tensors, self.summed)
+
+    def even(self, op: Op, tensors: Tensors) -> Collection[str]:
+        """All but those that are begun."""
+        return self.dimensions(op, tensors).keys() - set(self.begun)
+
+    def same_calls(self, op: Op) -> bool:
+        """Calls see shapes, and which dimensions a tile begins."""
+        return True
 
     def macs(self, op: Op, tensors: Tensors) -> int:
         """One for each term of the result, if there is a matmul."""

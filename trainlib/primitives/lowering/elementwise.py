@@ -127,6 +127,14 @@ class ElementwiseLowering(NoMatmul):
         """All dimensions: a tile takes its part of every axis."""
         return self.extents(op, tensors)
 
+    def even(self, op: Op, tensors: Tensors) -> Collection[str]:
+        """All, unless the last tile writes more than the others."""
+        return () if self.numbers else self.extents(op, tensors)
+
+    def same_calls(self, op: Op) -> bool:
+        """Unless the last tile writes more than the others."""
+        return not self.numbers
+
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The same box of everything, one fork per loop."""
         shape, names = tensors[op.outputs[0]].shape, op.roles

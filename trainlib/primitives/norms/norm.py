@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Annotated, Any
 
@@ -33,6 +34,9 @@ from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, Ranges, Region
 from trainlib.primitives.definition import ONES, ZEROS, Buffer, LayerPlan, Parameter, Saved, Shape
 from trainlib.primitives.lowering.calls import BATCH, batch_extent, batch_range
+
+KEPT_GEOMETRIES = 256
+"""Geometries of norms kept: a tile asks several times for that of its op."""
 
 _SPACE = ("h", "w")
 """Names of the first dimensions behind the channels."""
@@ -91,7 +95,7 @@ class NormGeometry:
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> NormGeometry:
         """From the attributes of an op."""
-        return cls(**{name: attributes[name] for name in cls.__slots__})
+        return _geometry(*[attributes[name] for name in cls.__slots__])
 
     @property
     def leading(self) -> Shape:
@@ -313,6 +317,11 @@ class Rows:
         if self.geometry.family == "row":
             return prod(box.shape[: 1 + len(self.geometry.leading)])
         return int(box.shape[0] * (box.shape[1] // self.geometry.of_group))
+
+
+@lru_cache(KEPT_GEOMETRIES)
+def _geometry(*values: Any) -> NormGeometry:
+    return NormGeometry(*values)
 
 
 def geometry_of(op: Op) -> NormGeometry:

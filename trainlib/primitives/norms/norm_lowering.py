@@ -71,6 +71,14 @@ class NormLowering(NoMatmul):
         reductions = self.reductions(op, tensors) if isinstance(self, CutsReductions) else {}
         return {**self.extents(op, tensors), **reductions}
 
+    def even(self, op: Op, tensors: Tensors) -> Collection[str]:
+        """All: no tile loads or writes more than others."""
+        return self.alike(op, tensors)
+
+    def same_calls(self, op: Op) -> bool:
+        """Whatever part of the elements it has a tile works on all of it."""
+        return True
+
     def loaded(self, op: Op) -> Sequence[str]:
         """Roles a tile loads."""
         return op.reads

@@ -9,7 +9,7 @@ position is priced like any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -20,11 +20,22 @@ from configs.dtypes import INT32, DType
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, Extent, Function, KernelChoice, Ranges, Tensors, TileTask, part
+from trainlib.ir.steps import (
+    Array,
+    Extent,
+    Function,
+    KernelCall,
+    KernelChoice,
+    LateTask,
+    Ranges,
+    Tensors,
+    TileTask,
+    part,
+)
 from trainlib.primitives.contractions.conv_options import padding_of
 from trainlib.primitives.definition import LayerPlan, NotNegative, Positive, Saved, Values
 from trainlib.primitives.lowering.boxes import image_of
-from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
+from trainlib.primitives.lowering.calls import BATCH, NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 
 _Pair = Annotated[list[Positive], Field(min_length=2, max_length=2)]
@@ -225,21 +236,22 @@ class _Tile:
         op, channels = self.op, self.ranges["c"]
         samples = batch_range(self.ranges, op.attributes["batch"])
         all_sizes = {"ci": channels[1] - channels[0], **sizes}
-        calls = []
-        for sample in range(samples[1] - samples[0]):
+
+        def call(sample: int) -> KernelCall:
             arrays = {
                 name: planes[role].placed(part(role, sample), self.tensors[op[role]].dtype)
                 for name, role in streams.items()
             }
             reads, writes = (tuple(part(role, sample) for role in roles) for roles in (op.reads, op.writes))
-            calls.append(
-                kernel_call(self.choice, nest, all_sizes, arrays, reads, writes, function, details=details)
-            )
+            return kernel_call(self.choice, nest, all_sizes, arrays, reads, writes, function, details=details)
+
         inputs, outputs = (
             tuple(box(op, role, samples, channels, planes[role].rows, planes[role].columns) for role in roles)
             for roles in (op.reads, op.writes)
         )
-        return TileTask(inputs, outputs, (), tuple(calls))
+        return LateTask(
+            inputs, outputs, (), lambda: [call(sample) for sample in range(samples[1] - samples[0])]
+        )
 
 
 class PoolingForward(NoMatmul):
@@ -256,6 +268,10 @@ class PoolingForward(NoMatmul):
         """Samples, channels, output rows, output columns."""
         rows, columns = axes_of(op.attributes)
         return _extents(op, ho=rows.outputs, wo=columns.outputs)
+
+    def even(self, op: Op, tensors: Tensors) -> Collection[str]:
+        """Samples, channels."""
+        return (BATCH, "c")
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The rows and columns of x that the windows of this box touch."""
@@ -285,6 +301,10 @@ class PoolingBackward(NoMatmul):
         """Samples, channels, input rows, input columns."""
         rows, columns = axes_of(op.attributes)
         return _extents(op, hi=rows.size, wi=columns.size)
+
+    def even(self, op: Op, tensors: Tensors) -> Collection[str]:
+        """Samples, channels."""
+        return (BATCH, "c")
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The box of dy whose windows touch this box of dx, and the box of x that these windows read."""
@@ -402,6 +422,10 @@ class GlobalAverageForward(NoMatmul):
         """Rows, columns of the image."""
         rows, columns = axes_of(op.attributes)
         return {name: axis.size for name, axis in (("hi", rows), ("wi", columns)) if axis.size > 1}
+
+    def even(self, op: Op, tensors: Tensors) -> Collection[str]:
+        """All: there is no window that reaches beyond a tile."""
+        return {**self.extents(op, tensors), **self.reductions(op, tensors)}
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The average loop with a window of the positions of the tile, divided by those of the image."""

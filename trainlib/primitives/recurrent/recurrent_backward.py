@@ -113,6 +113,7 @@ class WeightGradient(RecurrentLowering, AxesLowering):
     def __init__(self, cell: Cell, width: str) -> None:
         super().__init__(cell)
         self.kept = (width, "columns")
+        self.begun = (width, "steps")
         self.source = "x" if width == "features" else "y"
         self.gradient = "gh" if width == "hidden" and cell.hidden_gradient else "g"
 

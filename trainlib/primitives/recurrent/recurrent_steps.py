@@ -11,7 +11,8 @@ that is the price of being cut.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 
 from trainlib.ir.graph import Op
@@ -35,6 +36,7 @@ class Projection(RecurrentLowering, AxesLowering):
     """FW_X: one matmul per sample and gate; (steps, features, units)."""
 
     kept, summed = (BATCH, "gates", "steps", "units"), ("features",)
+    begun = ("gates", *summed)
 
     def axes(self, role: str) -> Axes:
         """Of x and px; the weights are taken gate by gate."""
@@ -72,6 +74,20 @@ class _OneStep(RecurrentLowering):
     def macs(self, op: Op, tensors: Tensors) -> int:
         _, _, hidden, columns = self.sizes(op)
         return int(op.attributes["batch"]) * hidden * columns
+
+    def even(self, op: Op, tensors: Tensors) -> Collection[str]:
+        """Samples, units."""
+        return self.extents(op, tensors)
+
+    def among_others(self, op: Op) -> Op:
+        """The op with times counted from its own."""
+
+        def from_here(role: str) -> str:
+            kind = role.rstrip("0123456789")
+            return f"{kind}{int(role.removeprefix(kind)) - self.time:+}" if kind != role else role
+
+        reads, writes = (tuple(map(from_here, roles)) for roles in (op.reads, op.writes))
+        return replace(op, step=type(self).__name__, reads=reads, writes=writes)
 
     def earlier(self, op: Op, role: str, given: str, buffer: str, *region: Extent) -> list[Operand]:
         """The box of a state of the step before, or of the one given; none where it starts at zero."""
@@ -248,6 +264,10 @@ class SideBySide(NoMatmul):
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, columns."""
         return {**batch_extent(op.attributes["batch"]), "columns": tensors[op.outputs[0]].shape[2]}
+
+    def even(self, op: Op, tensors: Tensors) -> Collection[str]:
+        """Samples, columns."""
+        return self.extents(op, tensors)
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Some columns of all time steps."""

@@ -16,7 +16,17 @@ import numpy as np
 from configs.dtypes import DType
 from configs.errors import ShapeError
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import Array, Function, KernelCall, KernelChoice, Ranges, Region, Tensors, TileTask
+from trainlib.ir.steps import (
+    Array,
+    Function,
+    KernelCall,
+    KernelChoice,
+    LateTask,
+    Ranges,
+    Region,
+    Tensors,
+    TileTask,
+)
 from trainlib.primitives.definition import Shape
 from trainlib.primitives.lowering.boxes import LeadingBoxes, leading_region, row_major, sizes_of
 from trainlib.primitives.lowering.calls import box
@@ -192,19 +202,18 @@ class ShiftLowering(LeadingBoxes):
         empty = any(last <= first for first, last in taken)
         if empty:
             taken = [(extent[0], extent[0] + 1) for extent in (region[0], *((0, 1),) * (len(taken) - 1))]
-        calls = []
-        if sizes_of(tuple(given)) != whole or empty:
-            calls.append(fill_call(choice, target, whole, self.value(op), after.dtype))
-        if not empty:
-            shape = sizes_of(tuple(taken))
-            inside = (source, shape, tuple((0, size) for size in shape))
-            calls.append(
-                box_copy_call(
-                    choice,
-                    source=inside,
-                    target=(target, whole, tuple(given)),
-                    dtype=after.dtype,
-                    first=not calls,
+        shape = sizes_of(tuple(taken))
+
+        def calls() -> list[KernelCall]:
+            made: list[KernelCall] = []
+            if sizes_of(tuple(given)) != whole or empty:
+                made.append(fill_call(choice, target, whole, self.value(op), after.dtype))
+            if not empty:
+                inside = (source, shape, tuple((0, size) for size in shape))
+                into = (target, whole, tuple(given))
+                made.append(
+                    box_copy_call(choice, source=inside, target=into, dtype=after.dtype, first=not made)
                 )
-            )
-        return TileTask((box(op, source, *taken),), (box(op, target, *region),), (), tuple(calls))
+            return made
+
+        return LateTask((box(op, source, *taken),), (box(op, target, *region),), (), calls)
