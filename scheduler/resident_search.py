@@ -87,19 +87,17 @@ def schedule_for(
     options: ScheduleOptions,
     cache: ScheduleCache | None = None,
     use: HostUse = TIMING_ONLY,
-    *,
-    late: bool = False,
 ) -> Schedule:
     """`build_schedule`, after `choose_resident` if the options leave the resident tensors to it (`AUTO`).
 
     What the `cache` says of an earlier choice is taken.
     """
     if tuple(options.resident) != (AUTO,):
-        return build_schedule(graph, timing, cost_model, options, cache, use=use, late=late)
+        return build_schedule(graph, timing, cost_model, options, cache, use=use)
     cache = cache if cache is not None else ScheduleCache()
     if cache.resident is not None:
         try:
-            return build_schedule(graph, timing, cost_model, options, cache, cache.resident, use, late=late)
+            return build_schedule(graph, timing, cost_model, options, cache, cache.resident, use)
         except (InputError, DoesNotFitError):
             # It comes from a file that others may have changed: this model has no such tensors.
             cache.resident = None

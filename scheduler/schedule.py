@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from arch.pricing.cost_model import CostModel
-from arch.spec.program import LateProgram, Place, Program
+from arch.spec.program import Place, Program
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from scheduler.memory.host_memory import (
@@ -81,6 +82,24 @@ class Schedule:
         return self.plan.peak_bytes
 
 
+class LateSchedule(Schedule):
+    """A schedule that is made when something of it is first read."""
+
+    _make: Callable[[], Schedule]
+
+    def __init__(self, make: Callable[[], Schedule]) -> None:
+        object.__setattr__(self, "_make", make)
+
+    def __getattr__(self, name: str) -> Any:
+        """A field, which nobody has read so far."""
+        if name not in Schedule.__slots__:
+            raise AttributeError(name)
+        made = self._make()
+        for each in Schedule.__slots__:
+            object.__setattr__(self, each, getattr(made, each))
+        return getattr(made, name)
+
+
 @dataclass(frozen=True, slots=True)
 class Choices:
     """What is chosen: `tilings` by number of the op, and what stays in L1 between ops."""
@@ -112,10 +131,8 @@ def build_schedule(
     cache: ScheduleCache | None = None,
     resident: Sequence[str] | None = None,
     use: HostUse = TIMING_ONLY,
-    *,
-    late: bool = False,
 ) -> Schedule:
-    """Tile every op, place every tensor and buffer, and emit the program; `late` when its actions are read.
+    """Tile every op, place every tensor and buffer, and emit the program.
 
     Of the tilings that fit L1 the one with the fewest estimated cycles is taken (`TileLoop`). A
     resident tensor that an op cannot use in place is moved like others, and a note says why. `resident` goes
@@ -136,17 +153,13 @@ def build_schedule(
     # Lay out: in L1 the buffers of every op beside the residents, in L2 the slots of what is streamed.
     layout = _lay_out(graph, placed, choices, timing, prefetch=options.prefetch)
     # Emit: the actions of the fabric controller and of the master core, op by op.
-    plan = layout.plan
-    if late and not any(plan.stream(number).tensors for number in range(len(graph.ops))):
-        program: Program = LateProgram(graph.name, lambda: tuple(_emit(graph, layout, timing).actions))
-    else:
-        builder = _emit(graph, layout, timing)
-        program = builder.program()
-        plan = replace(plan, streamed_bytes=dict(builder.streamed_bytes))
+    builder = _emit(graph, layout, timing)
+    plan = replace(layout.plan, streamed_bytes=dict(builder.streamed_bytes))
     plan.check()
     counts = sum((choice.counts for choice in choices.tilings if choice.counts is not None), NO_COUNTS)
     notes = (*plan.notes, *choices.notes)
     texts = choices.residents.texts
+    program = builder.program()
     return Schedule(graph, options, layout.ops, plan, program, notes, counts, texts, choices.size)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from arch.pricing.cost_model import CostModel, TeamCostModelWhenAsked
 from arch.spec.timing import SocTiming
@@ -16,7 +17,7 @@ from scheduler.memory.memory_plan import check_sizes
 from scheduler.options import ScheduleOptions
 from scheduler.resident_search import schedule_for
 from scheduler.run_cache import RunCache
-from scheduler.schedule import Schedule, in_one_memory
+from scheduler.schedule import LateSchedule, Schedule, in_one_memory
 from scheduler.schedule_cache import ScheduleCache
 from scheduler.search.cache import ResultCache
 from trainlib.training.phases import TrainingPhases
@@ -36,7 +37,7 @@ def planned(
     """The schedule of every program, each with its options, and the cost model of kernels.
 
     With a `cache` the tilings and prices of an earlier run of the same are taken from it; where no trace is
-    asked for its figures too, and without numbers programs are then emitted only if they are read. Raises the
+    asked for its figures too, and without numbers schedules are then made only if they are read. Raises the
     errors of `configs.errors`.
     """
     graphs = phases.graphs
@@ -54,10 +55,15 @@ def planned(
         if not traced:
             figures = run_cache.figures(code_start)
     schedules: list[Schedule] = []
-    for graph, options, cached in zip(graphs, by_program, caches, strict=True):
-        late = bool(figures) and not use.numbers
-        schedules.append(schedule_for(graph, timing, cost_model, options, cached, use, late=late))
-        use = replace(use, beside=use.beside + schedules[-1].size)
+
+    def schedule(number: int) -> Schedule:
+        beside = sum((item.size for item in schedules[:number]), use.beside)
+        options, cached = by_program[number], caches[number]
+        return schedule_for(graphs[number], timing, cost_model, options, cached, replace(use, beside=beside))
+
+    for number in range(len(graphs)):
+        late = figures and not use.numbers
+        schedules.append(LateSchedule(partial(schedule, number)) if late else schedule(number))
     update = schedules[1] if len(schedules) > 1 else None
     if run_cache is not None:
         cost_model = run_cache.cost_model

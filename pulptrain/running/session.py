@@ -130,7 +130,7 @@ def prepare(
 
     `use` is what will be done with it: it decides how much of this computer's memory is needed. With a
     `cache` the tilings and prices of an earlier run of the same are taken from it, and its figures where no
-    trace is asked for: without numbers programs are then emitted only if they are read. Raises the errors of
+    trace is asked for: without numbers schedules are then planned only if they are read. Raises the errors of
     `configs.errors`; a `DoesNotFitError` says what would help (`scheduler.levers`).
     """
     spec = model_of(model, settings)
@@ -330,7 +330,8 @@ def run_prepared(
     _check_schedules(prepared, iterations)
     asked_chip(settings, prepared.timing)
     machine = Machine(prepared, functional=functional, code_start=code_start(settings))
-    graph = prepared.schedule.graph
+    # Of a run without numbers whose figures are kept nothing is planned: its schedule is not looked at.
+    graph = prepared.schedule.graph if functional else prepared.phases.mini_batch
     kept = initial_weights(graph, settings.seed) if functional else {}
     users_own = data_of(prepared.spec, data) if functional and samples is None else None
     stream = samples or sample_stream(graph, prepared.spec, settings.seed, users_own)
@@ -450,7 +451,7 @@ def _summary(machine: Machine, prepared: Prepared, settings: Settings) -> dict[s
         lines.append(figures.line)
         calls.append(calls_of(figures.metrics.master))
         one = run_summary(
-            phase.schedule, prepared.timing, figures.metrics, figures.kernels, codegen=settings.codegen
+            figures.plan, prepared.timing, figures.metrics, figures.kernels, codegen=settings.codegen
         )
         summaries.append({**one, "icache": settings.icache})
     times = (1,) if len(lines) == 1 else (prepared.phases.mini_batches, 1)
