@@ -11,7 +11,7 @@ from configs.dtypes import FP32_BITS
 from trainlib.training.variants import own_variant
 
 if TYPE_CHECKING:
-    from scheduler.schedule import OpSchedule, Schedule
+    from scheduler.planned import OpSchedule, Schedule
 
 
 @dataclass(frozen=True, slots=True)

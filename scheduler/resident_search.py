@@ -14,7 +14,8 @@ from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import Life, storage_lives
 from scheduler.memory.host_memory import TIMING_ONLY, HostUse
 from scheduler.options import AUTO, ScheduleOptions
-from scheduler.schedule import Schedule, build_schedule
+from scheduler.planned import Schedule
+from scheduler.schedule import build_schedule
 from scheduler.schedule_cache import ScheduleCache
 from scheduler.tiles.estimate import TileCost
 from scheduler.tiles.partial_sums import written

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from arch.pricing.cost_model import CostModel
-from arch.spec.program import Place, Program
+from arch.spec.program import Place
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from scheduler.memory.host_memory import (
@@ -23,6 +22,7 @@ from scheduler.memory.host_memory import (
 from scheduler.memory.memory_plan import MemoryPlan, plan_memory
 from scheduler.memory.shared_memory import plans_beside
 from scheduler.options import BEST_DEPTH, WHOLE_OPS, ScheduleOptions
+from scheduler.planned import OpSchedule, Schedule
 from scheduler.programs.prefetch import readable_early
 from scheduler.programs.program import ProgramBuilder
 from scheduler.programs.staging_emitter import StagingEmitter, places_of
@@ -33,7 +33,7 @@ from scheduler.tiles.resident_rules import NotInPlace
 from scheduler.tiles.resident_tensors import NOT_RESIDENT, InPlace, Residents, residents_of, without
 from scheduler.tiles.streaming_choice import Streamer
 from scheduler.tiles.tiling import BufferDepths, Tiler, Tiling
-from scheduler.tiles.tiling_candidates import NO_COUNTS, Counts
+from scheduler.tiles.tiling_candidates import NO_COUNTS
 from scheduler.tiling_choice import TilingChoice, TilingChooser, early_beside
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.steps import KernelChoice, useful_macs_of
@@ -42,62 +42,6 @@ from trainlib.training.variants import with_variants
 
 OP_LEVEL = "l2"
 """Memory level in which an op finds its tensors."""
-
-
-@dataclass(frozen=True, slots=True)
-class OpSchedule:
-    """What was chosen for one op."""
-
-    op: Op
-    kernel: str
-    tiling: Tiling
-    layout: L1Layout
-    macs: int
-    useful_macs: int
-    """Those that meet no zero of padding or of strides."""
-    estimated_cycles: int
-    """By which the tiling won, see `TilingChoice`; 0 where the user fixed it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """A graph, where everything lives, what was chosen per op, and the actions that carry it out."""
-
-    graph: TrainingGraph
-    options: ScheduleOptions
-    ops: tuple[OpSchedule, ...]
-    plan: MemoryPlan
-    program: Program
-    notes: tuple[str, ...]
-    counts: Counts = NO_COUNTS
-    """Tilings considered for all ops together."""
-    resident: tuple[str, ...] = ()
-    """What stays in L1 between ops, as `ScheduleOptions.resident` says it."""
-    size: ProgramSize = NO_PROGRAM
-    """Of the program, as it was counted before there was one."""
-
-    @property
-    def peak_bytes(self) -> dict[str, int]:
-        """Highest address used per level; L1 without the reserved stacks."""
-        return self.plan.peak_bytes
-
-
-class LateSchedule(Schedule):
-    """A schedule that is made when something of it is first read."""
-
-    _make: Callable[[], Schedule]
-
-    def __init__(self, make: Callable[[], Schedule]) -> None:
-        object.__setattr__(self, "_make", make)
-
-    def __getattr__(self, name: str) -> Any:
-        """A field, which nobody has read so far."""
-        if name not in Schedule.__slots__:
-            raise AttributeError(name)
-        made = self._make()
-        for each in Schedule.__slots__:
-            object.__setattr__(self, each, getattr(made, each))
-        return getattr(made, name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from configs.errors import NotFiniteError
 from configs.model_file import ModelSpec
 from scheduler.kept_figures import Figures
 from scheduler.plan_figures import plan_figures
+from scheduler.planned import Schedule
 from scheduler.run_cache import RunCache
-from scheduler.schedule import Schedule
 from scheduler.time_line import kernels_of, time_line
 from traces.events import NullTracer
 from traces.metrics import check_tracks, measure

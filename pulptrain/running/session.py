@@ -33,10 +33,9 @@ from pulptrain.running.training import Progress, Training
 from pulptrain.running.training_curve import CurvePoint
 from pulptrain.running.update_summary import update_summary
 from scheduler.addresses.plan_options import ALL_OTHERS
-from scheduler.levers import with_levers
 from scheduler.memory.host_memory import TIMING_ONLY, HostUse
 from scheduler.options import AUTO, of_programs
-from scheduler.schedule import Schedule
+from scheduler.planned import Schedule
 from scheduler.search.cache import ResultCache
 from scheduler.time_line import calls_of, whole_calls, whole_line
 from traces.events import Slice, make_slice
@@ -45,7 +44,6 @@ from trainlib.ir.graph import FED_KINDS, TrainingGraph
 from trainlib.ir.numerics import dtype_named
 from trainlib.ir.steps import Array
 from trainlib.ir.varying import varying_of
-from trainlib.references import reference
 from trainlib.training.options import check_options
 from trainlib.training.phases import TrainingPhases, build_training_phases, initial_weights
 from trainlib.training.samples import Samples, are_classes, by_name
@@ -159,6 +157,8 @@ def prepare(
     except DoesNotFitError as error:
         if error.level == "l1" and tuple(options.resident) not in ((), (AUTO,)):
             raise  # it says which resident tensors are in the way
+        from scheduler.levers import with_levers
+
         raise with_levers(error, spec, timing, options) from None
     return replace(plan, given=partial(_as_given, model, settings, file))
 
@@ -414,6 +414,8 @@ class _Tested:
 
     def accuracy(self, graph: TrainingGraph, weights: Mapping[str, Array]) -> float:
         """Share of the samples that a network with these weights classifies rightly."""
+        from trainlib.references import reference
+
         fed = {name: array.astype(graph.tensors[name].dtype) for name, array in self.inputs.items()}
         return reference.accuracy(graph, weights, fed, self.classes, self.output)
 
