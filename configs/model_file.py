@@ -287,14 +287,15 @@ class ModelSchema(Schema):
     """`as-published` lowers all layers as PULP-TrainLib does."""
     train: str | list[str] = "all"
     """What is trained, all else being frozen: `all`, `last` (the last layer with parameters), or layers."""
-    recompute: list[str] = Field(default_factory=list)
+    # Pydantic looks at the signatures of factories: that of `list` is text, which takes a tokenizer 5 ms.
+    recompute: list[str] = Field(default_factory=lambda: [])
     """Layers that are computed again for the backward pass instead of being kept."""
-    homes: dict[str, Literal["l2", "l3", "streamed"]] = Field(default_factory=dict)
+    homes: dict[str, Literal["l2", "l3", "streamed"]] = Field(default_factory=lambda: {})
     """Memory a tensor lives in, as ``--home`` says it, which goes first: `{conv1.out: l3}`; `"*"` are all
     others."""
-    streams: dict[str, list[str]] = Field(default_factory=dict)
+    streams: dict[str, list[str]] = Field(default_factory=lambda: {})
     """Tensors an op moves box by box between L3 and L1, not as a whole to L2: `{fc.UPD: [fc.weight]}`."""
-    slot_bytes: dict[str, _Positive] = Field(default_factory=dict)
+    slot_bytes: dict[str, _Positive] = Field(default_factory=lambda: {})
     """Most bytes of L2 that an op moves them through: `{fc.UPD: 8192}`."""
     layers: Annotated[list[object], Field(min_length=1)]
     """The layers, in order: `{name: ..., type: ..., options}`."""

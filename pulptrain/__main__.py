@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import os
 import sys
 
 from pulptrain.process import dataclass_code, interrupts, standard_output
@@ -23,6 +24,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
 def main() -> None:
     """Run the command line and end with its exit code (`pulptrain.cli.EXIT_CODES`)."""
     gc.set_threshold(GARBAGE_THRESHOLD, 20, 20)
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it looks for some in all that is installed
     standard_output.install()
     dataclass_code.install()
     exit_code = run(sys.argv[1:])

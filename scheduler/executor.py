@@ -15,7 +15,7 @@ from arch.spec.timing import SocTiming
 from configs.errors import InputError, NotFiniteError
 from scheduler.memory.completeness import check_complete
 from scheduler.memory.plan_check import check_program
-from scheduler.schedule import Schedule
+from scheduler.planned import Schedule
 from traces.events import NullTracer, Tracer
 from trainlib.references.reference import check_given, not_finite
 

@@ -10,6 +10,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from arch.energy.activity import Activity
+from scheduler.options import BEST_DEPTH
+from scheduler.plan_figures import OpPlan, PlanFigures
 from scheduler.search import rows
 from scheduler.time_line import TimeLine
 from traces.metrics import CoreMetrics, MasterTime, Metrics, OpMetrics
@@ -27,6 +29,7 @@ class Figures:
     kernels: tuple[str, ...]
     """Names of those that ran, sorted."""
     activity: Activity
+    plan: PlanFigures
 
 
 def figures_text(figures: Sequence[Figures]) -> str:
@@ -53,8 +56,18 @@ def _stalls(value: object) -> tuple[tuple[str, int], ...]:
     return tuple((rows.text_in(word), rows.whole(cycles)) for word, cycles in rows.items(value))
 
 
+def _depth(value: object) -> int:
+    return BEST_DEPTH if value == BEST_DEPTH else rows.whole(value)
+
+
 _VALUES: Mapping[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("name", "step", "kind", "what"), rows.text_in),
+    **dict.fromkeys(("name", "step", "kind", "what", "primitive", "variant", "kernel"), rows.text_in),
+    "placement": rows.text_in,
+    **dict.fromkeys(("tile", "peak_bytes", "lower_bound_bytes", "staged_bytes", "counts"), rows.by_name),
+    **dict.fromkeys(("loop_order", "streamed", "resident", "notes"), rows.words),
+    "buffer_depth": _depth,
+    "cuts": partial(_all, OpPlan),
+    "plan": partial(_made, PlanFigures),
     "stalls": _stalls,
     "causes": rows.by_name,
     "utilisation": partial(rows.by_name, read=rows.number),

@@ -14,7 +14,8 @@ from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import Life, storage_lives
 from scheduler.memory.host_memory import TIMING_ONLY, HostUse
 from scheduler.options import AUTO, ScheduleOptions
-from scheduler.schedule import Schedule, build_schedule
+from scheduler.planned import Schedule
+from scheduler.schedule import build_schedule
 from scheduler.schedule_cache import ScheduleCache
 from scheduler.tiles.estimate import TileCost
 from scheduler.tiles.partial_sums import written
@@ -87,19 +88,17 @@ def schedule_for(
     options: ScheduleOptions,
     cache: ScheduleCache | None = None,
     use: HostUse = TIMING_ONLY,
-    *,
-    late: bool = False,
 ) -> Schedule:
     """`build_schedule`, after `choose_resident` if the options leave the resident tensors to it (`AUTO`).
 
     What the `cache` says of an earlier choice is taken.
     """
     if tuple(options.resident) != (AUTO,):
-        return build_schedule(graph, timing, cost_model, options, cache, use=use, late=late)
+        return build_schedule(graph, timing, cost_model, options, cache, use=use)
     cache = cache if cache is not None else ScheduleCache()
     if cache.resident is not None:
         try:
-            return build_schedule(graph, timing, cost_model, options, cache, cache.resident, use, late=late)
+            return build_schedule(graph, timing, cost_model, options, cache, cache.resident, use)
         except (InputError, DoesNotFitError):
             # It comes from a file that others may have changed: this model has no such tensors.
             cache.resident = None

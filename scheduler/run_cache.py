@@ -15,7 +15,9 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
-from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from numpy import __version__ as numpy_version
 
 from arch.pricing.cost_model import CoreCost, CostModel, DmaService, TeamCost, Traffic
 from arch.spec.isa import TeamWork
@@ -26,11 +28,11 @@ from scheduler.schedule_cache import ScheduleCache
 from scheduler.search import rows
 from scheduler.search.cache import ResultCache
 from scheduler.search.fingerprint import fingerprint, model_version
-from scheduler.tiles.tiling import Tiling
-from scheduler.tiles.tiling_candidates import Counts
-from scheduler.tiling_choice import TilingChoice
 from traces.events import STALLS
 from trainlib.ir.graph import TrainingGraph
+
+if TYPE_CHECKING:
+    from scheduler.tiling_choice import TilingChoice
 
 DIFFERENT_PRICES = 4096
 """Prices of kernels remembered by their text."""
@@ -144,6 +146,11 @@ def _choice_from(text: str) -> TilingChoice:
 
     Raises `ValueError` for a text that `_choice_text` has not written.
     """
+    # A run whose figures are kept reads no choice, and needs nothing that plans.
+    from scheduler.tiles.tiling import Tiling
+    from scheduler.tiles.tiling_candidates import Counts
+    from scheduler.tiling_choice import TilingChoice
+
     fields = rows.fields(text, _FIELDS)
     pairs = [rows.items(pair, 2) for pair in rows.items(fields["sizes"])]
     sizes = tuple((rows.text_in(name), rows.whole(size, 1)) for name, size in pairs)
@@ -237,7 +244,7 @@ def _item(alike: object) -> str:
 
 def _versions() -> list[str]:
     """What decides beside the question: our source, and the arithmetic of Python and NumPy."""
-    return [model_version(), ".".join(map(str, sys.version_info[:2])), version("numpy")]
+    return [model_version(), ".".join(map(str, sys.version_info[:2])), numpy_version]
 
 
 def _content(graph: TrainingGraph) -> object:

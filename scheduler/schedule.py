@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from arch.pricing.cost_model import CostModel
-from arch.spec.program import LateProgram, Place, Program
+from arch.spec.program import Place
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from scheduler.memory.host_memory import (
@@ -22,6 +22,7 @@ from scheduler.memory.host_memory import (
 from scheduler.memory.memory_plan import MemoryPlan, plan_memory
 from scheduler.memory.shared_memory import plans_beside
 from scheduler.options import BEST_DEPTH, WHOLE_OPS, ScheduleOptions
+from scheduler.planned import OpSchedule, Schedule
 from scheduler.programs.prefetch import readable_early
 from scheduler.programs.program import ProgramBuilder
 from scheduler.programs.staging_emitter import StagingEmitter, places_of
@@ -32,7 +33,7 @@ from scheduler.tiles.resident_rules import NotInPlace
 from scheduler.tiles.resident_tensors import NOT_RESIDENT, InPlace, Residents, residents_of, without
 from scheduler.tiles.streaming_choice import Streamer
 from scheduler.tiles.tiling import BufferDepths, Tiler, Tiling
-from scheduler.tiles.tiling_candidates import NO_COUNTS, Counts
+from scheduler.tiles.tiling_candidates import NO_COUNTS
 from scheduler.tiling_choice import TilingChoice, TilingChooser, early_beside
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.steps import KernelChoice, useful_macs_of
@@ -41,44 +42,6 @@ from trainlib.training.variants import with_variants
 
 OP_LEVEL = "l2"
 """Memory level in which an op finds its tensors."""
-
-
-@dataclass(frozen=True, slots=True)
-class OpSchedule:
-    """What was chosen for one op."""
-
-    op: Op
-    kernel: str
-    tiling: Tiling
-    layout: L1Layout
-    macs: int
-    useful_macs: int
-    """Those that meet no zero of padding or of strides."""
-    estimated_cycles: int
-    """By which the tiling won, see `TilingChoice`; 0 where the user fixed it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """A graph, where everything lives, what was chosen per op, and the actions that carry it out."""
-
-    graph: TrainingGraph
-    options: ScheduleOptions
-    ops: tuple[OpSchedule, ...]
-    plan: MemoryPlan
-    program: Program
-    notes: tuple[str, ...]
-    counts: Counts = NO_COUNTS
-    """Tilings considered for all ops together."""
-    resident: tuple[str, ...] = ()
-    """What stays in L1 between ops, as `ScheduleOptions.resident` says it."""
-    size: ProgramSize = NO_PROGRAM
-    """Of the program, as it was counted before there was one."""
-
-    @property
-    def peak_bytes(self) -> dict[str, int]:
-        """Highest address used per level; L1 without the reserved stacks."""
-        return self.plan.peak_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +75,8 @@ def build_schedule(
     cache: ScheduleCache | None = None,
     resident: Sequence[str] | None = None,
     use: HostUse = TIMING_ONLY,
-    *,
-    late: bool = False,
 ) -> Schedule:
-    """Tile every op, place every tensor and buffer, and emit the program; `late` when its actions are read.
+    """Tile every op, place every tensor and buffer, and emit the program.
 
     Of the tilings that fit L1 the one with the fewest estimated cycles is taken (`TileLoop`). A
     resident tensor that an op cannot use in place is moved like others, and a note says why. `resident` goes
@@ -136,17 +97,13 @@ def build_schedule(
     # Lay out: in L1 the buffers of every op beside the residents, in L2 the slots of what is streamed.
     layout = _lay_out(graph, placed, choices, timing, prefetch=options.prefetch)
     # Emit: the actions of the fabric controller and of the master core, op by op.
-    plan = layout.plan
-    if late and not any(plan.stream(number).tensors for number in range(len(graph.ops))):
-        program: Program = LateProgram(graph.name, lambda: tuple(_emit(graph, layout, timing).actions))
-    else:
-        builder = _emit(graph, layout, timing)
-        program = builder.program()
-        plan = replace(plan, streamed_bytes=dict(builder.streamed_bytes))
+    builder = _emit(graph, layout, timing)
+    plan = replace(layout.plan, streamed_bytes=dict(builder.streamed_bytes))
     plan.check()
     counts = sum((choice.counts for choice in choices.tilings if choice.counts is not None), NO_COUNTS)
     notes = (*plan.notes, *choices.notes)
     texts = choices.residents.texts
+    program = builder.program()
     return Schedule(graph, options, layout.ops, plan, program, notes, counts, texts, choices.size)
 
 

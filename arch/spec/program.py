@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from math import prod
 from typing import Any
 
@@ -170,18 +169,3 @@ class Program:
 
     name: str
     actions: tuple[Action, ...]
-
-
-class LateProgram(Program):
-    """A program whose actions are made when they are first read."""
-
-    _make: Callable[[], tuple[Action, ...]]
-
-    def __init__(self, name: str, make: Callable[[], tuple[Action, ...]]) -> None:
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "_make", cache(make))
-
-    @property
-    def actions(self) -> tuple[Action, ...]:
-        """Those that `make` gives."""
-        return self._make()

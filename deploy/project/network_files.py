@@ -13,7 +13,7 @@ from deploy.program.buffers import Buffers, Names
 from deploy.program.network_text import float_text, ops_text
 from deploy.program.statements import Call, Statements
 from deploy.project.recorded import Recorded
-from scheduler.schedule import Schedule
+from scheduler.planned import Schedule
 from trainlib.ir.graph import Tensor
 from trainlib.ir.varying import Varying
 

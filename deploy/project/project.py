@@ -15,7 +15,7 @@ from deploy.program.rolling import rolled
 from deploy.project.data_files import data_files
 from deploy.project.network_files import NetworkProgram, network_c, network_h, programs_of
 from deploy.project.recorded import Recorded
-from scheduler.schedule import Schedule
+from scheduler.planned import Schedule
 from trainlib.ir.varying import Varying
 
 LEVELS = ("l1", "l2", "l3")

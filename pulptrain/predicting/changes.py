@@ -24,7 +24,7 @@ from pulptrain.predicting.kernels import (
 )
 from pulptrain.predicting.overlap import overlapped_cycles, with_room, without_waits
 from pulptrain.predicting.transfers import Engine, transfer_cycles
-from scheduler.schedule import Schedule
+from scheduler.planned import Schedule
 from traces.critical.activities import Graph
 from traces.critical.retiming import durations, retimed
 

@@ -13,7 +13,7 @@ from arch.spec.program import Program
 from arch.spec.timing import SocTiming
 from pulptrain.running.critical import lags_of
 from pulptrain.running.machine import Machine, Prepared
-from scheduler.schedule import Schedule
+from scheduler.planned import Schedule
 from traces.critical.activities import Graph, graph_of
 
 

@@ -9,7 +9,6 @@ import shlex
 import sys
 import tempfile
 import traceback
-from importlib.metadata import PackageNotFoundError, version
 
 DEBUG_VARIABLE = "PULPTRAIN_DEBUG"
 """Set to 1 it shows the traceback instead."""
@@ -44,6 +43,8 @@ def _report(error: BaseException) -> str:
 
 
 def _version(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version  # takes 10 ms
+
     try:
         return f"{package} {version(package)}"
     except PackageNotFoundError:

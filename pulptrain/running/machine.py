@@ -17,14 +17,16 @@ from arch.spec.timing import SocTiming
 from configs.errors import NotFiniteError
 from configs.model_file import ModelSpec
 from scheduler.kept_figures import Figures
+from scheduler.plan_figures import plan_figures
+from scheduler.planned import Schedule
 from scheduler.run_cache import RunCache
-from scheduler.schedule import Schedule
 from scheduler.time_line import kernels_of, time_line
 from traces.events import NullTracer
 from traces.metrics import check_tracks, measure
 from traces.recorder import Recorder
 from trainlib.ir.graph import KEPT_KINDS
 from trainlib.ir.steps import Array
+from trainlib.ir.varying import varying_of
 from trainlib.training.phases import TrainingPhases
 from truth.given import Given
 
@@ -116,7 +118,8 @@ class Phase:
         metrics, program = measure(self.recorder, result.cycles), self.schedule.program
         line = time_line(metrics.master, result.cycles, program, self._prepared.timing)
         activity = activity_of(program, metrics, self._prepared.timing, self.schedule.graph.formats)
-        self.figures = Figures(metrics, result.events, line, kernels_of(program), activity)
+        plan = plan_figures(self.schedule)
+        self.figures = Figures(metrics, result.events, line, kernels_of(program), activity, plan)
 
 
 class Listeners:
@@ -159,6 +162,8 @@ class Machine:
         self.functional = functional
         self.programs = prepared.phases.programs
         """The graphs of one iteration, as they were before anything was planned."""
+        self.varying = varying_of(prepared.phases.graphs)
+        """Their numbers that are others in every iteration; what is planned has the same objects."""
         self.given = prepared.given() if functional else None
         self.not_finite: NotFiniteError | None = None
 

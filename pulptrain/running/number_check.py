@@ -28,8 +28,8 @@ from typing import Any
 from configs.dtypes import FP32, DType, dtype_of, float_of, is_narrow
 from pulptrain.running.confirmation import Confirmation, OwnUpdates
 from scheduler.executor import Executor
+from scheduler.planned import Schedule
 from scheduler.roundings import roundings_behind
-from scheduler.schedule import Schedule
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.steps import Array
 from trainlib.references.op_truth import FEW_NUDGES, MANY_NUDGES, OpTruth, op_truth, room

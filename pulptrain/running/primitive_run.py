@@ -22,6 +22,7 @@ from pulptrain.running.session import RunOutcome
 from pulptrain.running.summary import run_summary, simulator_summary
 from scheduler.executor import Executor
 from scheduler.memory.host_memory import HostUse
+from scheduler.plan_figures import plan_figures
 from scheduler.schedule import build_schedule, multiplying
 from scheduler.time_line import calls_of, kernels_of, time_line
 from traces.metrics import Metrics, check_tracks, measure
@@ -98,7 +99,8 @@ def run_primitive(
         raise executor.not_finite
     check_tracks(recorder.slices, result.cycles)
     metrics = measure(recorder.slices, result.cycles)
-    summary = run_summary(schedule, timing, metrics, kernels_of(schedule.program), codegen=settings.codegen)
+    kernels = kernels_of(schedule.program)
+    summary = run_summary(plan_figures(schedule), timing, metrics, kernels, codegen=settings.codegen)
     lines = time_line(metrics.master, result.cycles, schedule.program, timing)
     summary |= {
         "primitive": name,

@@ -33,10 +33,9 @@ from pulptrain.running.training import Progress, Training
 from pulptrain.running.training_curve import CurvePoint
 from pulptrain.running.update_summary import update_summary
 from scheduler.addresses.plan_options import ALL_OTHERS
-from scheduler.levers import with_levers
 from scheduler.memory.host_memory import TIMING_ONLY, HostUse
 from scheduler.options import AUTO, of_programs
-from scheduler.schedule import Schedule
+from scheduler.planned import Schedule
 from scheduler.search.cache import ResultCache
 from scheduler.time_line import calls_of, whole_calls, whole_line
 from traces.events import Slice, make_slice
@@ -45,7 +44,6 @@ from trainlib.ir.graph import FED_KINDS, TrainingGraph
 from trainlib.ir.numerics import dtype_named
 from trainlib.ir.steps import Array
 from trainlib.ir.varying import varying_of
-from trainlib.references import reference
 from trainlib.training.options import check_options
 from trainlib.training.phases import TrainingPhases, build_training_phases, initial_weights
 from trainlib.training.samples import Samples, are_classes, by_name
@@ -130,7 +128,7 @@ def prepare(
 
     `use` is what will be done with it: it decides how much of this computer's memory is needed. With a
     `cache` the tilings and prices of an earlier run of the same are taken from it, and its figures where no
-    trace is asked for: without numbers programs are then emitted only if they are read. Raises the errors of
+    trace is asked for: without numbers schedules are then planned only if they are read. Raises the errors of
     `configs.errors`; a `DoesNotFitError` says what would help (`scheduler.levers`).
     """
     spec = model_of(model, settings)
@@ -159,6 +157,8 @@ def prepare(
     except DoesNotFitError as error:
         if error.level == "l1" and tuple(options.resident) not in ((), (AUTO,)):
             raise  # it says which resident tensors are in the way
+        from scheduler.levers import with_levers
+
         raise with_levers(error, spec, timing, options) from None
     return replace(plan, given=partial(_as_given, model, settings, file))
 
@@ -330,7 +330,8 @@ def run_prepared(
     _check_schedules(prepared, iterations)
     asked_chip(settings, prepared.timing)
     machine = Machine(prepared, functional=functional, code_start=code_start(settings))
-    graph = prepared.schedule.graph
+    # Of a run without numbers whose figures are kept nothing is planned: its schedule is not looked at.
+    graph = prepared.schedule.graph if functional else prepared.phases.mini_batch
     kept = initial_weights(graph, settings.seed) if functional else {}
     users_own = data_of(prepared.spec, data) if functional and samples is None else None
     stream = samples or sample_stream(graph, prepared.spec, settings.seed, users_own)
@@ -413,6 +414,8 @@ class _Tested:
 
     def accuracy(self, graph: TrainingGraph, weights: Mapping[str, Array]) -> float:
         """Share of the samples that a network with these weights classifies rightly."""
+        from trainlib.references import reference
+
         fed = {name: array.astype(graph.tensors[name].dtype) for name, array in self.inputs.items()}
         return reference.accuracy(graph, weights, fed, self.classes, self.output)
 
@@ -450,7 +453,7 @@ def _summary(machine: Machine, prepared: Prepared, settings: Settings) -> dict[s
         lines.append(figures.line)
         calls.append(calls_of(figures.metrics.master))
         one = run_summary(
-            phase.schedule, prepared.timing, figures.metrics, figures.kernels, codegen=settings.codegen
+            figures.plan, prepared.timing, figures.metrics, figures.kernels, codegen=settings.codegen
         )
         summaries.append({**one, "icache": settings.icache})
     times = (1,) if len(lines) == 1 else (prepared.phases.mini_batches, 1)

@@ -4,27 +4,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
 from arch.spec.timing import SocTiming
-from configs.dtypes import FP32_BITS
 from configs.errors import PulptrainError, WrongNumbersError
 from configs.grades import MEASURED
 from configs.version import VERSION
 from scheduler.options import BEST_DEPTH
-from scheduler.schedule import OpSchedule, Schedule
+from scheduler.plan_figures import OpPlan, PlanFigures
 from traces.causes import causes_of
 from traces.metrics import Metrics, OpMetrics
 from traces.stall_words import every_stall
-from trainlib.ir.graph import Tensor
 from trainlib.kernels.evidence import nest_evidence
-from trainlib.training.variants import own_variant
 
 
 def run_summary(
-    schedule: Schedule, timing: SocTiming, metrics: Metrics, kernels: Iterable[str], *, codegen: str
+    plan: PlanFigures, timing: SocTiming, metrics: Metrics, kernels: Iterable[str], *, codegen: str
 ) -> dict[str, Any]:
     """Figures of the simulated iteration, by the contract of ``pulptrain run --json``; `kernels` are those
     that ran.
@@ -35,43 +31,37 @@ def run_summary(
     cycles = metrics.makespan_cycles
     if cycles <= 0:
         raise PulptrainError("the simulated iteration took no cycles", cure="report this as a defect")
-    macs = sum(op.macs for op in schedule.ops)
+    macs = sum(op.macs for op in plan.cuts)
     measured = {op.name: op for op in metrics.ops}
     return {
-        "model": schedule.graph.name,
+        "model": plan.name,
         "cycles": cycles,
         "seconds": cycles / timing.clock.cluster_hz,
         "cluster_hz": timing.clock.cluster_hz,
         "macs": macs,
-        "useful_macs": sum(op.useful_macs for op in schedule.ops),
+        "useful_macs": sum(op.useful_macs for op in plan.cuts),
         "mac_per_cycle": macs / cycles,
         "offload_cycles": metrics.offload_cycles,
-        "peak_bytes": schedule.peak_bytes,
-        "lower_bound_bytes": schedule.plan.lower_bound_bytes,
-        "placement": schedule.plan.placement,
-        "staged_bytes": schedule.plan.staged_bytes,
+        "peak_bytes": plan.peak_bytes,
+        "lower_bound_bytes": plan.lower_bound_bytes,
+        "placement": plan.placement,
+        "staged_bytes": plan.staged_bytes,
         "capacity_bytes": {
             "l1": timing.l1_usable_bytes,
             "l2": timing.l2.size_bytes,
             "l3": timing.l3.size_bytes,
         },
-        "ops": [
-            {
-                **_op_summary(op, measured.get(op.op.name)),
-                "streamed": list(schedule.plan.stream(number).storages),
-            }
-            for number, op in enumerate(schedule.ops)
-        ],
+        "ops": [_op_summary(op, measured.get(op.name)) for op in plan.cuts],
         "stalls": every_stall(metrics.total.stalls),
         "busy_cycles": metrics.total.busy_cycles,
         "causes": dict(metrics.total.causes),
         "utilisation": dict(metrics.utilisation),
         "bytes_in": metrics.bytes_in,
         "bytes_out": metrics.bytes_out,
-        "resident": list(schedule.resident),
-        "buffering": "best" if schedule.options.buffer_depth == BEST_DEPTH else schedule.options.buffer_depth,
-        "tilings": asdict(schedule.counts),
-        "notes": list(schedule.notes),
+        "resident": list(plan.resident),
+        "buffering": "best" if plan.buffer_depth == BEST_DEPTH else plan.buffer_depth,
+        "tilings": dict(plan.counts),
+        "notes": list(plan.notes),
         "unmeasured_kernels": [
             name
             for name in kernels
@@ -83,26 +73,24 @@ def run_summary(
         "fpu_mapping": timing.fpu.mapping,
         "bank_conflicts": timing.l1.bank_conflicts,
         "timing": timing.profile,
-        "roofs": roofs(timing, schedule.graph.tensors.values()),
+        "roofs": roofs(timing, plan.lanes),
         "codegen": codegen,
         "version": VERSION,
     }
 
 
-def roofs(timing: SocTiming, tensors: Iterable[Tensor]) -> dict[str, float]:
+def roofs(timing: SocTiming, lanes: int) -> dict[str, float]:
     """What the SoC can do at most in a cluster cycle, whatever the kernel and the transfer.
 
     An FPU takes a multiply-add every `interval_cycles`, a core issues one every `fma_cycles`; it is one of as
-    many numbers of the narrowest format that is computed in as 32 bits hold (SIMD). The DMA has ports of
-    `l1_bytes_per_cycle` in each direction, behind the link to L2. The HyperBus is half duplex.
+    many `lanes` as 32 bits hold numbers of the narrowest format that is computed in (SIMD). The DMA has ports
+    of `l1_bytes_per_cycle` in each direction, behind the link to L2. The HyperBus is half duplex.
     """
     fpu, dma, l3, clock = timing.fpu, timing.dma, timing.l3, timing.clock
     macs = min(timing.cores / fpu.fma_cycles, fpu.count / fpu.interval_cycles)
-    formats = {tensor.dtype for tensor in tensors}
-    lanes = [FP32_BITS // form.bits for form in formats if form.is_float and not form.is_storage_only]
     link = timing.l2.link_bytes_per_cycle * clock.soc_hz / clock.cluster_hz
     return {
-        "mac_per_cycle": max(lanes, default=1) * macs,
+        "mac_per_cycle": lanes * macs,
         "dma_bytes_per_cycle": min(dma.l1_bytes_per_cycle, link or dma.l1_bytes_per_cycle),
         "l3_bytes_per_cycle": l3.bytes_per_peripheral_cycle * clock.peripheral_hz / clock.cluster_hz,
     }
@@ -112,17 +100,17 @@ _COUNTED = ("instructions", "bytes_in", "bytes_out", "busy_cycles", "core_cycles
 """Figures of an op that are 0 where nothing of it was measured."""
 
 
-def _op_summary(op: OpSchedule, measured: OpMetrics | None) -> dict[str, Any]:
+def _op_summary(op: OpPlan, measured: OpMetrics | None) -> dict[str, Any]:
     cycles = measured.cycles if measured else 0
     return {
-        "name": op.op.name,
-        "primitive": op.op.primitive,
-        "step": op.op.step,
-        "variant": own_variant(op.op),
+        "name": op.name,
+        "primitive": op.primitive,
+        "step": op.step,
+        "variant": op.variant,
         "kernel": op.kernel,
-        "tile": dict(op.tiling.sizes),
-        "loop_order": list(op.tiling.order),
-        "tiles": len(op.tiling.tiles),
+        "tile": dict(op.tile),
+        "loop_order": list(op.loop_order),
+        "tiles": op.tiles,
         "cycles": cycles,
         "macs": op.macs,
         "useful_macs": op.useful_macs,
@@ -130,7 +118,8 @@ def _op_summary(op: OpSchedule, measured: OpMetrics | None) -> dict[str, Any]:
         **{key: getattr(measured, key, 0) for key in _COUNTED},
         "stalls": every_stall(measured.stalls if measured else ()),
         "causes": dict(measured.causes) if measured else causes_of({}, {}),
-        "l1_bytes": op.tiling.l1_bytes,
+        "l1_bytes": op.l1_bytes,
+        "streamed": list(op.streamed),
     }
 
 

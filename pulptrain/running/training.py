@@ -16,7 +16,7 @@ from pulptrain.running.machine import Machine
 from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.numerics import rounded
 from trainlib.ir.steps import Array
-from trainlib.ir.varying import begin_iteration, varying_of
+from trainlib.ir.varying import begin_iteration
 from trainlib.references.verdicts import FAILED, Verdict
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Training:
         self._drawn = 0
         """Mini-batches taken from `samples`."""
         self._before = dict(kept)
-        self._varying = varying_of(phase.schedule.graph for phase in machine.phases)
+        self._varying = machine.varying
         machine.load_kept(kept)
         if record is not None:
             record.kept = dict(kept)

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from configs.errors import InputError
 from traces.csv_file import rows_of, write_rows
-from traces.pictures.drawing import drawn
 
 CSV_NAME = "training.csv"
 PICTURE = "training"
@@ -49,6 +48,8 @@ def read_curve(path: Path) -> list[CurvePoint]:
 
 def draw_curve(curve: Sequence[CurvePoint], title: str, *paths: Path) -> None:
     """Draw loss and accuracy over iterations, and over simulated time along the top."""
+    from traces.pictures.drawing import drawn
+
     with drawn(6.4, 3.6, paths) as figure:
         plot = figure.add_axes((0.1, 0.14, 0.78, 0.68))
         numbers = [point.iteration for point in curve]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from arch.spec.timing import DmaTiming, SocTiming
 from configs.limits import (
@@ -18,10 +19,12 @@ from configs.limits import (
     require_host_memory,
     size_text,
 )
-from scheduler.tiles.tiling import Tiler, Tiling
 from scheduler.tiles.transfers import count_commands, count_lines
 from trainlib.ir.graph import Tensor, TrainingGraph
 from trainlib.ir.steps import Operand
+
+if TYPE_CHECKING:
+    from scheduler.tiles.tiling import Tiler, Tiling
 
 # Fitted to the peaks of the cases of the tool, without numbers and with them, on CPython 3.11 and NumPy 2.
 ACTION_BYTES = 1150

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.metadata
 import json
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 MODEL_SOURCES = ("arch", "trainlib", "scheduler", "configs/kernels")
@@ -39,13 +40,22 @@ def fingerprint(content: Any) -> str:
 
 @lru_cache
 def model_version(sources: tuple[str, ...] = MODEL_SOURCES) -> str:
-    """Hash of the source of everything a simulation goes through, and of the version of SimPy."""
-    digest = hashlib.sha256(importlib.metadata.version("simpy").encode())
+    """Hash of the source of everything a simulation goes through, SimPy's included."""
+    digest = hashlib.sha256()
+    _add(digest, _folder_of("simpy"), "simpy")
     for source in sources:
         package, _, inner = source.partition("/")
         folder = files(package)
         _add(digest, folder.joinpath(inner) if inner else folder, source)
     return digest.hexdigest()
+
+
+def _folder_of(package: str) -> Path:
+    """Where a package lies, which is not imported: that and its version would take as long as reading it."""
+    spec = find_spec(package)
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
 
 
 def _add(digest: Any, entry: Traversable, path: str) -> None:

@@ -19,7 +19,8 @@ from arch.pricing.cost_model import CostModel
 from arch.spec.isa import Origin, TeamWork
 from arch.spec.program import Action, Compute, Program
 from scheduler.options import ScheduleOptions
-from scheduler.schedule import Schedule, build_schedule
+from scheduler.planned import Schedule
+from scheduler.schedule import build_schedule
 from scheduler.tiles.partial_sums import accumulated, written
 from scheduler.tiles.tiling import tile_ranges
 from scheduler.tuner.search_space import Candidate, Cut, Question

@@ -14,7 +14,7 @@ from arch.blocks.soc import RunResult, Soc
 from arch.memories.effects import EffectLog, Instant, LogEntry
 from arch.spec.program import Action, Command, Compute, DmaStart, Effect, Program, Release, UdmaCommand
 from pulptrain.running.machine import Prepared
-from scheduler.schedule import OpSchedule, Schedule
+from scheduler.planned import OpSchedule, Schedule
 
 FIRST_TWO = 2
 """The first iteration and the stirred one: what is carried out after them is iteration 2, of an update."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from arch.spec.program import Action, Command, Compute, DmaStart, Effect, Place
 from pulptrain.running.machine import Prepared
-from scheduler.schedule import OpSchedule, Schedule
+from scheduler.planned import OpSchedule, Schedule
 
 Arrays = Sequence[np.ndarray]
 Function = Callable[[Arrays], Arrays]

@@ -175,7 +175,7 @@ def asked_again(
     ("part", "other"),
     [
         ("model_version", lambda: "another source"),
-        ("version", lambda name: "0"),
+        ("numpy_version", "0"),
         ("sys", SimpleNamespace(version_info=(3, 99, 0))),
         ("", Settings(timing="gvsoc")),
         ("", Settings(overrides=("l1.banks=8",))),

@@ -15,7 +15,7 @@ from deploy.project.recorded import Recorded
 from pulptrain.deploying.deployed import write_files
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import RunOutcome, run_model
-from scheduler.schedule import Schedule
+from scheduler.planned import Schedule
 
 
 @dataclass(frozen=True)

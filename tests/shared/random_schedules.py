@@ -16,7 +16,8 @@ from configs.errors import DoesNotFitError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
-from scheduler.schedule import Schedule, build_schedule, tiler_of
+from scheduler.planned import Schedule
+from scheduler.schedule import build_schedule, tiler_of
 from shared.agreement import compare
 from shared.initial_values import initial_values
 from trainlib.references.reference import evaluate

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from arch.memories.races import move_spans, place_span
 from arch.spec.program import Compute, DmaStart, Move, Place, Release, UdmaStart
-from scheduler.schedule import Schedule
+from scheduler.planned import Schedule
 
 
 def spans(schedule: Schedule) -> Iterator[tuple[int, object]]:

@@ -14,7 +14,8 @@ from configs.errors import DoesNotFitError
 from configs.model_file import load_model
 from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from scheduler.executor import Executor
-from scheduler.schedule import Schedule, build_schedule
+from scheduler.planned import Schedule
+from scheduler.schedule import build_schedule
 from tools.pages.page import Page, golden, table
 from traces.recorder import Recorder
 from trainlib.ir.graph import TrainingGraph

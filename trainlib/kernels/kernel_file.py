@@ -26,8 +26,8 @@ FEW = 8
 
 _KEY = re.compile(r"([a-z_]\w*):(?: +(\S.*))?")
 _NUMBER = re.compile(r"0|-?[1-9]\d{0,17}")
-_PLAIN = re.compile(r"[A-Za-z(](?:[^:#\t]|:(?=\S)|(?<=\S)#)*")
-_EXTENTS = re.compile(r"\{[A-Za-z_]\w*: [1-9]\d{0,17}(?:, [A-Za-z_]\w*: [1-9]\d{0,17})*\}")
+_PLAIN = re.compile(r"(?:[A-Za-z(]|-[a-z]|\d+ [-/] |\d+-[a-z])(?:[^:#\t]|:(?=\S)|(?<=\S)#)*")
+_EXTENTS = re.compile(r"\{(?:[A-Za-z_]\w*: [1-9]\d{0,17}(?:, (?=[A-Za-z_])|(?=\})))*\}")
 _NOT_TEXT = frozenset({"null", "true", "false", "yes", "no", "on", "off", "nan"})
 _BLOCK = re.compile(r":\s*[|>][-+0-9]*\s*(#.*)?$")
 _SETTING = re.compile(
@@ -202,7 +202,7 @@ def _scalar(text: str, path: str, line: int) -> Any:
     if _NUMBER.fullmatch(text):
         return int(text)
     if _EXTENTS.fullmatch(text):
-        pairs = [pair.split(": ") for pair in text[1:-1].split(", ")]
+        pairs = [pair.split(": ") for pair in text[1:-1].split(", ") if pair]
         values = {key: int(number) for key, number in pairs}
         return Section(values, dict.fromkeys(values, line), path) if len(values) == len(pairs) else None
     if _PLAIN.fullmatch(text) and text.lower() not in _NOT_TEXT and text == text.strip():

@@ -15,7 +15,7 @@ from pulptrain.given.settings import Settings
 from pulptrain.running.machine import Prepared
 from scheduler.executor import Executor
 from scheduler.memory.completeness import IncompleteError, check_complete
-from scheduler.schedule import Schedule
+from scheduler.planned import Schedule
 from shared.kept_plans import prepare
 
 NET = ModelSpec(

@@ -16,7 +16,8 @@ from pulptrain.running.session import prepare, run_model
 from scheduler.memory import host_memory
 from scheduler.memory.host_memory import HostUse, ProgramSize, host_memory_parts
 from scheduler.options import ScheduleOptions
-from scheduler.schedule import ProgramBuilder, Schedule, build_schedule
+from scheduler.planned import Schedule
+from scheduler.schedule import ProgramBuilder, build_schedule
 from scheduler.tiles.tiling import Tiler
 from tools.measure_host_memory import measure
 from trainlib.primitives.definition import DrawnInput

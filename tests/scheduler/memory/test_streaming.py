@@ -23,8 +23,9 @@ from scheduler.addresses.allocation import Allocation, check_no_overlap
 from scheduler.addresses.plan_options import PlanOptions
 from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
 from scheduler.options import ScheduleOptions
+from scheduler.planned import Schedule
 from scheduler.programs.program import ProgramBuilder
-from scheduler.schedule import Schedule, streamer_of, tiler_of
+from scheduler.schedule import streamer_of, tiler_of
 from scheduler.tiles.l1_layout import lay_out
 from scheduler.tiles.l2_slots import OpSlots, OpStream, slot_bytes, slots_of
 from scheduler.tiles.tiling import Tiler, Tiling

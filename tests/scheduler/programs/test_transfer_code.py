@@ -12,7 +12,8 @@ from arch.spec.soc_config import load_soc
 from arch.spec.timing import SocTiming
 from configs.model_file import load_model
 from scheduler.options import ScheduleOptions
-from scheduler.schedule import Schedule, build_schedule
+from scheduler.planned import Schedule
+from scheduler.schedule import build_schedule
 from trainlib.training.phases import build_training_graph
 
 TIMING = load_soc("pulp-open", "rtl")

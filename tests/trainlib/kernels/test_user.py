@@ -114,13 +114,15 @@ def test_a_wrong_request_is_refused(
 
 def test_the_quick_reader_reads_what_the_full_parser_reads() -> None:
     read = 0
-    for file in sorted(KERNELS.glob("*/mm*.yaml")):
+    for file in sorted(KERNELS.glob("*/*.yaml")):
         text = file.read_text()
         quick = quick_section(text, str(file))
-        assert quick is not None, file
+        if quick is None:
+            assert not file.name.startswith("mm"), file
+            continue
         assert quick == full_section(text, str(file))
         read += 1
-    assert read > 50
+    assert read > 375
 
 
 @pytest.mark.parametrize(
@@ -134,6 +136,8 @@ def test_the_quick_reader_reads_what_the_full_parser_reads() -> None:
         "a: null\n",
         "a: &anchor x\n",
         "a: 1.5\n",
+        "a: 2020-01-01 10:00:00\n",
+        "a: {b: 1,}\n",
         "a:\n\tb: 1\n",
         "- a\n",
         "a: |+\n  x\n",

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a summary says of a schedule: kept with the figures of a run, so that nothing is planned for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from configs.dtypes import FP32_BITS
+from trainlib.training.variants import own_variant
+
+if TYPE_CHECKING:
+    from scheduler.planned import OpSchedule, Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class OpPlan:
+    """How an op is carried out; `tile` is its size per dimension, `tiles` their number."""
+
+    name: str
+    primitive: str
+    step: str
+    variant: str
+    kernel: str
+    tile: Mapping[str, int]
+    loop_order: tuple[str, ...]
+    tiles: int
+    macs: int
+    useful_macs: int
+    l1_bytes: int
+    streamed: tuple[str, ...]
+    """Storages it has in L3."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFigures:
+    """A schedule as a summary tells it; bytes by memory level, those staged by direction."""
+
+    name: str
+    cuts: tuple[OpPlan, ...]
+    peak_bytes: Mapping[str, int]
+    lower_bound_bytes: Mapping[str, int]
+    staged_bytes: Mapping[str, int]
+    placement: str
+    resident: tuple[str, ...]
+    buffer_depth: int
+    counts: Mapping[str, int]
+    """Of the tilings considered (`scheduler.tiles.tiling_candidates.Counts`)."""
+    notes: tuple[str, ...]
+    lanes: int
+    """Numbers in 32 bits (SIMD), of the narrowest format that is computed in."""
+
+
+def plan_figures(schedule: Schedule) -> PlanFigures:
+    """Those of one program."""
+    plan = schedule.plan
+    formats = {tensor.dtype for tensor in schedule.graph.tensors.values()}
+    lanes = [FP32_BITS // form.bits for form in formats if form.is_float and not form.is_storage_only]
+    return PlanFigures(
+        schedule.graph.name,
+        tuple(_op_plan(op, plan.stream(number).storages) for number, op in enumerate(schedule.ops)),
+        plan.peak_bytes,
+        plan.lower_bound_bytes,
+        plan.staged_bytes,
+        plan.placement,
+        schedule.resident,
+        schedule.options.buffer_depth,
+        asdict(schedule.counts),
+        schedule.notes,
+        max(lanes, default=1),
+    )
+
+
+def _op_plan(item: OpSchedule, streamed: tuple[str, ...]) -> OpPlan:
+    op, tiling = item.op, item.tiling
+    return OpPlan(
+        op.name,
+        op.primitive,
+        op.step,
+        own_variant(op),
+        item.kernel,
+        dict(tiling.sizes),
+        tiling.order,
+        len(tiling.tiles),
+        item.macs,
+        item.useful_macs,
+        tiling.l1_bytes,
+        tuple(streamed),
+    )
