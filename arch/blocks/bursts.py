@@ -8,6 +8,7 @@ left, and SimPy sees one event per command instead of one per burst or word.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -109,6 +110,16 @@ Pace = tuple[int, int]
 """Words and cycles: how fast L1 takes or gives the words of one direction."""
 
 
+class Bursts:
+    """(bytes, aligned L1 words) of every burst of a command. Commands with equal ones share one object, so
+    that it is enough to compare which it is."""
+
+    __slots__ = ("sizes",)
+
+    def __init__(self, sizes: tuple[tuple[int, int], ...]) -> None:
+        self.sizes = sizes
+
+
 def bursts_of(command: Command, rules: BurstRules) -> list[tuple[int, int]]:
     """(bytes, aligned L1 words touched) of every burst.
 
@@ -131,7 +142,7 @@ def bursts_of(command: Command, rules: BurstRules) -> list[tuple[int, int]]:
 
 
 def run_command(
-    bursts: list[tuple[int, int]],
+    bursts: Sequence[tuple[int, int]],
     state: EngineState,
     rules: BurstRules,
     link: Link,
@@ -159,7 +170,7 @@ def run_command(
 
 
 def _read(
-    bursts: list[tuple[int, int]], state: EngineState, rules: BurstRules, link: Link, pace: Pace
+    bursts: Sequence[tuple[int, int]], state: EngineState, rules: BurstRules, link: Link, pace: Pace
 ) -> tuple[int, EngineState]:
     request, next_word, link_free, _, issued, _ = state
     cut = issued
@@ -209,7 +220,7 @@ def _read(
 
 
 def _write(
-    bursts: list[tuple[int, int]], state: EngineState, rules: BurstRules, link: Link, pace: Pace
+    bursts: Sequence[tuple[int, int]], state: EngineState, rules: BurstRules, link: Link, pace: Pace
 ) -> tuple[int, EngineState]:
     steps, slot = pace
     gather, _, link_free, _, issued, _ = state

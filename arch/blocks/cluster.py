@@ -93,6 +93,7 @@ class Cluster(Module):
 
     def begin_kernel(self, team: TeamWork, starts: Mapping[int, int]) -> KernelRun:
         """A kernel starts on the cores of `starts` (core -> cycle of its first instruction, now or later)."""
+        self.dma.land()
         code_stalls = self._code.call(team) if self._code is not None else None
         self._kernel = KernelRun(self.env, self._cost_model, team, starts, self._traffic, code_stalls)
         if self._traffic:

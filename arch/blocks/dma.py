@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 
 from arch.blocks.bursts import BurstRules
-from arch.blocks.dma_channel import DmaChannel, Order, Transfer
+from arch.blocks.dma_channel import DmaChannel
+from arch.blocks.order import Order, Transfer
 from arch.memories.effects import Effects
 from arch.memories.memory import Storage, check_command
 from arch.spec.program import Command
@@ -37,6 +38,7 @@ class Dma(Module):
         super().__init__(parent, name)
         self._timing = timing
         self._l1 = l1
+        self._effects = effects
         rules = BurstRules.of(timing, word_bytes)
         self.inward, self.outward = (
             DmaChannel(self, label, to_l1=to_l1, rules=rules, timing=timing, effects=effects, tracer=tracer)
@@ -55,6 +57,7 @@ class Dma(Module):
         self._taken: set[int] = set()
         self._id_freed: Notification | None = None
         self._slot_freed: Notification | None = None
+        self._pilot = ""
 
     @property
     def idle(self) -> bool:
@@ -110,6 +113,9 @@ class Dma(Module):
         """
         if commands:
             self._queues.setdefault(master, deque())  # cores take turns in the order in which they came first
+            pushed = self._fly(master, commands, transfer, begin_cycles, cycles)
+            if pushed is not None:
+                return len(commands), pushed
         pushed_cycles, taken_cycles = begin_cycles, 0
         last, one_slot = len(commands) - 1, self._timing.core_queue_commands == 1
         certain = not self._waiting and self.inward.is_certain and self.outward.is_certain
@@ -119,7 +125,6 @@ class Dma(Module):
                 pushed_cycles = taken_cycles
             if not certain:
                 return position, pushed_cycles
-            self._check(command)
             channel = self.inward if command.to_l1 else self.outward
             taken = channel.room_at(pushed_cycles)
             # One that has to wait is sure to be taken by now only if the next one has to wait for it.
@@ -130,6 +135,73 @@ class Dma(Module):
             certain = command.external_level == "l2" or not self._timing.queued_until_cut
         return len(commands), pushed_cycles
 
+    def _fly(
+        self,
+        master: str,
+        commands: Sequence[Command],
+        transfer: Transfer,
+        begin_cycles: int,
+        cycles: Sequence[int],
+    ) -> int | None:
+        """When all commands are pushed, if they are and it is certain how they will go; else None."""
+        to_l1 = commands[0].to_l1
+        channel = self.inward if to_l1 else self.outward
+        self._check(commands)
+        for command in commands:
+            if command.to_l1 != to_l1 or command.external_level != "l2":
+                break
+        else:
+            if not self._waiting:
+                slot_cycles = max(self.inward.accepted_cycles, self.outward.accepted_cycles)
+                pushed = channel.fly(commands, transfer, begin_cycles, cycles, slot_cycles)
+                if pushed is not None:
+                    self._pilot = master
+                    self._effects.catch_up = self.catch_up
+                    return pushed
+        self.land()
+        return None
+
+    def catch_up(self) -> None:
+        """Begin and end, in order, the commands in flight that have by now."""
+        self._advance(self.env.now, self.env.set_cycles)
+
+    def _advance(self, until: int, since: int) -> None:
+        inward, outward, limit = self.inward, self.outward, (until, since)
+        while inward.flights and outward.flights:
+            first, second = inward.next_instant, outward.next_instant
+            if min(first, second) > limit:
+                return
+            if first <= second:
+                inward.advance(*min(second, limit))
+            else:
+                outward.advance(*min(first, limit))
+        for channel in (inward, outward):
+            if channel.flights:
+                channel.advance(until, since)
+                if channel.flights:
+                    return
+        self._effects.catch_up = None
+
+    def land(self) -> None:
+        """From now on the engines work event by event, until they are idle."""
+        if self.inward.flights or self.outward.flights:
+            self.catch_up()
+            self.inward.land()
+            self.outward.land()
+            self._effects.catch_up = None
+
+    def run_out(self) -> int:
+        """Begin and end all that is in flight; returns when that will have been."""
+        channels = [channel for channel in (self.inward, self.outward) if channel.flights]
+        ends = max([channel.flights_end_cycles for channel in channels], default=0)
+        self._advance(ends, ends)
+        return ends
+
+    def hold(self, order: Order) -> None:
+        """An order of the core that is alone waits in its queue."""
+        self._queues[self._pilot].append(order)
+        self._waiting += 1
+
     def transport(self, txn: Transaction, thread: Thread) -> Body:
         """Control port: `txn.extension` is an `Order`; blocks the core while its command queue is full.
 
@@ -138,7 +210,8 @@ class Dma(Module):
         order = txn.extension
         if not isinstance(order, Order):
             raise InputError("the DMA control port takes orders only", where=self.path)
-        self._check(order.command)
+        self._check((order.command,))
+        self.land()
         queue = self._queues.setdefault(txn.master, deque())
         while len(queue) >= self._timing.core_queue_commands:
             thread.waits_for = "room in its DMA command queue"
@@ -174,21 +247,23 @@ class Dma(Module):
                 channel.tell_room()
         return moved
 
-    def _check(self, command: Command) -> None:
+    def _check(self, commands: Sequence[Command]) -> None:
         """Raise `InputError` for a command that cannot be carried out."""
-        lines, line_bytes, near = command.lines, command.line_bytes, command.l1_address
-        size_bytes, far = lines * line_bytes, command.external_address
-        limit_bytes = self._timing.max_command_1d_bytes if lines == 1 else self._timing.max_command_2d_bytes
-        external = self._external.get(command.external_level)
-        if (
-            external is None
-            or not 0 < size_bytes <= limit_bytes
-            or not 0 <= near <= self._l1.size_bytes - size_bytes
-            or not 0 <= far <= external.size_bytes - line_bytes - (lines - 1) * command.stride_bytes
-            or command.stride_bytes < 0
-            or lines < 0
-        ):
-            self._refuse(command)
+        timing, l1_bytes = self._timing, self._l1.size_bytes
+        for command in commands:
+            lines, line_bytes, near = command.lines, command.line_bytes, command.l1_address
+            size_bytes, far, stride_bytes = lines * line_bytes, command.external_address, command.stride_bytes
+            limit_bytes = timing.max_command_1d_bytes if lines == 1 else timing.max_command_2d_bytes
+            external = self._external.get(command.external_level)
+            if (
+                external is None
+                or not 0 < size_bytes <= limit_bytes
+                or not 0 <= near <= l1_bytes - size_bytes
+                or not 0 <= far <= external.size_bytes - line_bytes - (lines - 1) * stride_bytes
+                or stride_bytes < 0
+                or lines < 0
+            ):
+                self._refuse(command)
 
     def _refuse(self, command: Command) -> None:
         if command.external_level not in self.inward.memories:

@@ -4,20 +4,22 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import simpy
 
-from arch.blocks.bursts import IDLE, BurstRules, EngineState, Pace, bursts_of, run_command
+from arch.blocks.bursts import IDLE, BurstRules, Bursts, EngineState, Pace, bursts_of, run_command
+from arch.blocks.course import Course, Flight, Outcome, Rules, Start, course_of
 from arch.blocks.l2 import ExternalMemory
+from arch.blocks.order import Order, Transfer
 from arch.blocks.progress import Progress
 from arch.memories.effects import Effects, OpenAccess
 from arch.pricing.cost_model import Traffic
 from arch.spec.program import Command
 from arch.spec.timing import DmaTiming
-from arch.systemc.module import Module, Notification, Port, Thread
-from traces.events import TRANSFER, Tracer, Work, make_slice
+from arch.systemc.module import Module, Port, Thread
+from traces.events import TRANSFER, Tracer, make_slice
 
 if TYPE_CHECKING:
     from arch.blocks.dma import Dma
@@ -25,83 +27,6 @@ if TYPE_CHECKING:
 _MAX_MEMOISED = 4096
 _SHARED = "l2"
 """The memory whose links nobody but the engine of this direction takes."""
-
-
-class Transfer:
-    """All commands under one transfer ID; ends when the last of them has."""
-
-    __slots__ = ("earliest_end_cycles", "ended", "ends_at_cycles", "id", "remaining", "work")
-
-    def __init__(self, identifier: int, commands: int, work: Work, ended: Notification) -> None:
-        self.id = identifier
-        self.remaining = commands
-        self.work = work
-        self.ends_at_cycles: int | None = None
-        """When its last command ends as far as is known; None before that has begun."""
-        self.earliest_end_cycles = 0
-        """It will not end before; cores that are in the way in L1 can only make it later."""
-        self.ended = ended
-
-    @property
-    def over(self) -> bool:
-        """Whether the last byte of the last command has arrived."""
-        return self.remaining == 0
-
-    def certain_end_cycles(self, now: int) -> int | None:
-        """When it ends, or has ended, if no kernel begins; None unless only its last command is under way."""
-        ends = self.ends_at_cycles
-        if self.remaining == 0 or (self.remaining == 1 and ends is not None and ends > now):
-            return ends
-        return None
-
-
-class Order:
-    """A command a core has written, under a transfer ID, on its way through the queues and the engine.
-
-    `ends_at_cycles` is its end as far as is known now, `due_cycles` the one without cores in the way in L1.
-    """
-
-    __slots__ = (
-        "access",
-        "alarm_at",
-        "before",
-        "channel",
-        "command",
-        "due_cycles",
-        "ends_at_cycles",
-        "foreseen",
-        "last",
-        "memory",
-        "progress",
-        "ready_cycles",
-        "shape",
-        "start_cycles",
-        "transfer",
-    )
-
-    access: OpenAccess
-    before: EngineState
-    channel: DmaChannel
-    due_cycles: int
-    ends_at_cycles: int
-    memory: ExternalMemory
-    ready_cycles: int
-    shape: tuple[int, int, int, int, int]
-    start_cycles: int
-
-    def __init__(self, command: Command, transfer: Transfer, last: bool) -> None:
-        self.command = command
-        self.transfer = transfer
-        self.last = last
-        self.alarm_at = -1
-        self.progress: Progress | None = None
-        self.foreseen: tuple[EngineState, tuple[int, EngineState]] | None = None
-        """State of the engine before it and what comes of it at full pace, as known when it was queued."""
-
-    def ring(self, alarm: simpy.Event) -> None:
-        """An alarm goes off, whose value is the cycle it was set for; those of a former end are stale."""
-        if alarm.value == self.alarm_at and self.channel.under_way is self:
-            self.channel.finish(self)
 
 
 class DmaChannel(Module):
@@ -132,11 +57,16 @@ class DmaChannel(Module):
         self._latency_cycles = timing.command_latency_cycles
         self._room = timing.global_queue_commands
         self._until_cut = timing.queued_until_cut
+        self._flies = timing.queued_until_cut and timing.core_queue_commands == 1
+        self._in_front = Rules(self._room, self._latency_cycles, rules.words_per_cycle)
+        self._courses: dict[tuple[object, ...], Course] = {}
+        self._shapes: dict[tuple[int, ...], Bursts] = {}
+        """By what they depend on."""
         self._effects = effects
         self._tracer = tracer
         self._direction = Traffic.IN if to_l1 else Traffic.OUT
         self._known: dict[tuple[object, ...], tuple[int, EngineState]] = {}
-        self._bursts: dict[tuple[object, ...], list[tuple[int, int]]] = {}
+        self._bursts: dict[tuple[tuple[int, int], ...], Bursts] = {}
 
     def reset(self) -> None:
         """Empty queue, idle engine."""
@@ -158,6 +88,8 @@ class DmaChannel(Module):
         # What the tracer has not been told yet of the queue: when commands came into it, and how many are.
         self._accepted: deque[int] = deque()
         self._shown = 0
+        self.flights: deque[Flight] = deque()
+        self._flown_cycles = self.flights_end_cycles = 0
         waits = Thread(self.path)
         waits.waits_for = "a DMA command"
         self.threads.append(waits)
@@ -201,23 +133,35 @@ class DmaChannel(Module):
 
     def accept(self, order: Order, cycles: int) -> None:
         """A command moves from a core's queue into the global queue at `cycles`, now or later."""
-        command, rules = order.command, self._rules
+        command = order.command
         order.channel = self
         order.memory = self._memory[command.external_level]
         order.ready_cycles = cycles + self._latency_cycles
-        order.shape = (
-            command.line_bytes,
-            command.lines,
-            command.l1_address % rules.word_bytes,
-            command.external_address % rules.burst_bytes if rules.aligned else 0,
-            command.stride_bytes if rules.aligned else 0,
-        )
+        order.bursts = self._bursts_of((command,))[0]
         if self._until_cut:
             self._cut(order)
         self.queue.append(order)
         self._accepted.append(cycles)
         if self._sleeps:
             self._sleep_until(order.ready_cycles)
+
+    def _bursts_of(self, commands: Sequence[Command]) -> tuple[Bursts, ...]:
+        rules, shapes = self._rules, self._shapes
+        word_bytes, burst_bytes, aligned = rules.word_bytes, rules.burst_bytes, rules.aligned
+        result = []
+        for command in commands:
+            line_bytes, lines, near = command.line_bytes, command.lines, command.l1_address % word_bytes
+            far, stride_bytes = command.external_address % burst_bytes, command.stride_bytes
+            shape = (line_bytes, lines, near, far, stride_bytes) if aligned else (line_bytes, lines, near)
+            bursts = shapes.get(shape)
+            if bursts is None:
+                if len(shapes) >= _MAX_MEMOISED:
+                    shapes.clear()
+                    self._bursts.clear()
+                sizes = tuple(bursts_of(command, rules))
+                bursts = shapes[shape] = self._bursts.setdefault(sizes, Bursts(sizes))
+            result.append(bursts)
+        return tuple(result)
 
     def _cut(self, order: Order) -> None:
         """Work out when the bursts of a command will have been cut, as far as is known now."""
@@ -227,7 +171,7 @@ class DmaChannel(Module):
             self._astray = True
         origin = order.ready_cycles
         before = self._ahead.seen_from(origin - self._ahead_origin, self._rules.words_per_cycle)
-        result = self._result_of(order, before, None)
+        result = self._result_of(order.bursts, order.command.external_level, before, None)
         order.foreseen = before, result
         self._ahead = result[1]
         self._ahead_origin = origin
@@ -335,7 +279,8 @@ class DmaChannel(Module):
     def _set_speed(self, order: Order, now: int) -> None:
         """The command under way advances at the pace of now."""
         start = order.start_cycles
-        end = self._result_of(order, order.before, self._pace)[0] + order.ready_cycles
+        result = self._result_of(order.bursts, order.command.external_level, order.before, self._pace)
+        end = result[0] + order.ready_cycles
         cycles = max(1, end - start)
         if now == start:
             order.ends_at_cycles = start + cycles
@@ -356,7 +301,7 @@ class DmaChannel(Module):
         before = order.before = self._state_before(order)
         if foreseen is not None and foreseen[0] == before:
             return foreseen[1]
-        return self._result_of(order, before, None)
+        return self._result_of(order.bursts, order.command.external_level, before, None)
 
     def _state_before(self, order: Order) -> EngineState:
         """What earlier commands left, seen from the cycle in which this one may begin."""
@@ -366,19 +311,172 @@ class DmaChannel(Module):
             state = state._replace(link_free=shared)
         return state.seen_from(order.ready_cycles - self._origin, self._rules.words_per_cycle)
 
-    def _result_of(self, order: Order, before: EngineState, pace: Pace | None) -> tuple[int, EngineState]:
-        shape, level = order.shape, order.command.external_level
-        key = (shape, level, before, pace)
+    def _result_of(self, bursts: Bursts, level: str, before: EngineState, pace: Pace | None) -> Outcome:
+        key = (bursts, level, before, pace)
         result = self._known.get(key)
         if result is None:
             if len(self._known) >= _MAX_MEMOISED:
                 self._known.clear()
-            bursts = self._bursts.get(shape)
-            if bursts is None:
-                if len(self._bursts) >= _MAX_MEMOISED:
-                    self._bursts.clear()
-                bursts = self._bursts[shape] = bursts_of(order.command, self._rules)
-            link = order.memory.link(to_l1=self.to_l1)
-            result = run_command(bursts, before, self._rules, link, to_l1=self.to_l1, pace=pace)
+            link = self._memory[level].link(to_l1=self.to_l1)
+            result = run_command(bursts.sizes, before, self._rules, link, to_l1=self.to_l1, pace=pace)
             self._known[key] = result
         return result
+
+    # What is in flight: transfers that nothing can hold up before a kernel begins.
+
+    def fly(
+        self,
+        commands: Sequence[Command],
+        transfer: Transfer,
+        begin_cycles: int,
+        cycles: Sequence[int],
+        slot_cycles: int,
+    ) -> int | None:
+        """Take a whole transfer, programmed from `begin_cycles` on, if it is certain how it will go.
+
+        All commands have to be of this direction, between L1 and the L2; the queue of the core is empty from
+        `slot_cycles` on. Returns when the core has pushed the last of them, else None.
+        """
+        if not self._flies or not self.idle or self.room_at(begin_cycles) is None:
+            return None
+        if not self.flights:
+            self._ahead, self._ahead_origin, self._astray = self._state, self._origin, False
+        bursts = self._bursts_of(commands)
+        start = Start(
+            self._ahead.seen_from(begin_cycles - self._ahead_origin, self._rules.words_per_cycle),
+            max(0, self.flights_end_cycles - begin_cycles),
+            tuple([cut - begin_cycles for cut in self._cuts]),
+            max(0, slot_cycles - begin_cycles),
+        )
+        key = (bursts, cycles[0], cycles[-1], start)
+        course = self._courses.get(key)
+        if course is None:
+            if len(self._courses) >= _MAX_MEMOISED:
+                self._courses.clear()
+            course = course_of(bursts, cycles, start, self._in_front, self._at_full_pace)
+            self._courses[key] = course
+        self.flights.append(Flight(course, commands, transfer, begin_cycles, self.env.now))
+        last = course.steps[-1]
+        self._ahead, self._ahead_origin = last.outcome[1], begin_cycles + last.ready
+        self._cuts.extend([begin_cycles + step.cut for step in course.steps])
+        if self._tracer is not None:
+            self._accepted.extend([begin_cycles + step.accepted for step in course.steps])
+        transfer.certain = True
+        transfer.ends_at_cycles = self.flights_end_cycles = begin_cycles + last.end
+        return begin_cycles + course.pushed
+
+    def _at_full_pace(self, bursts: Bursts, before: EngineState) -> Outcome:
+        return self._result_of(bursts, _SHARED, before, None)
+
+    @property
+    def accepted_cycles(self) -> int:
+        """Until when the last command in flight is in the queue of its core; 0 without one."""
+        if not self.flights:
+            return 0
+        flight = self.flights[-1]
+        return flight.begin_cycles + flight.course.steps[-1].accepted
+
+    @property
+    def next_instant(self) -> tuple[int, int]:
+        """When the next command in flight begins or ends, and since when that stands."""
+        flight = self.flights[0]
+        step, begin = flight.course.steps[flight.position], flight.begin_cycles
+        if flight.access is not None:
+            return begin + step.end, begin + step.start
+        return begin + step.start, max(flight.called_cycles, self._flown_cycles)
+
+    def advance(self, until: int, since: int) -> None:
+        """Begin and end what is in flight up to `until`; in that cycle only what stands since `since`."""
+        flights, effects, tracer = self.flights, self._effects, self._tracer
+        bare = effects.bare_log
+        while flights:
+            flight = flights[0]
+            begin, commands, steps, transfer = (
+                flight.begin_cycles,
+                flight.commands,
+                flight.course.steps,
+                flight.transfer,
+            )
+            work, position = transfer.work, flight.position
+            last = len(steps)
+            while position < last:
+                step = steps[position]
+                start, end, command = begin + step.start, begin + step.end, commands[position]
+                if flight.access is None:
+                    if (
+                        start >= until
+                        and start != self._flown_cycles
+                        and (start > until or max(flight.called_cycles, self._flown_cycles) > since)
+                    ):
+                        break
+                    if tracer is not None:
+                        self._show_queue(tracer, start)
+                    if bare is not None and end < until:
+                        bare.append(command)
+                        bare.append(len(bare) - 1)
+                    else:
+                        flight.access = effects.dma_began(command, work, start)
+                    self._state, self._origin = step.outcome[1], begin + step.ready
+                if flight.access is not None:
+                    if end >= until and (end > until or start > since):
+                        break
+                    effects.dma_ended(command, flight.access)
+                    flight.access = None
+                    bare = effects.bare_log
+                self._flown_cycles = end
+                if tracer is not None:
+                    tracer.slice(
+                        make_slice((self.path, start, end, TRANSFER, work, (), command.size_bytes, 0))
+                    )
+                position += 1
+            flight.position = position
+            transfer.remaining = last - position
+            if position < last:
+                return
+            flights.popleft()
+            transfer.ended.notify_listeners()
+
+    def land(self) -> None:
+        """A kernel begins now, or another core comes: what is in flight goes on event by event."""
+        if not self.flights:
+            return
+        waits = self.accepted_cycles > self.env.now
+        self._sleeps = False
+        for flight in self.flights:
+            begin, steps, transfer = flight.begin_cycles, flight.course.steps, flight.transfer
+            transfer.certain, transfer.ends_at_cycles = False, None
+            for position in range(flight.position, len(steps)):
+                step = steps[position]
+                order = Order(flight.commands[position], transfer, position == len(steps) - 1)
+                order.channel, order.memory = self, self._memory[_SHARED]
+                order.ready_cycles, order.bursts = begin + step.ready, step.bursts
+                order.foreseen = order.before, _ = step.before, step.outcome
+                if flight.access is not None and position == flight.position:
+                    self._goes_on(order, begin + step.start, begin + step.end, flight.access)
+                else:
+                    self.queue.append(order)
+        self.flights.clear()
+        if self.under_way is None:
+            self._sleep_until(self.queue[0].ready_cycles)
+        if waits:
+            order = self.queue.pop()
+            self._cuts.pop()
+            if self._tracer is not None:
+                self._accepted.pop()
+            before = self.queue[-1] if self.queue else self.under_way
+            if before is not None and before.foreseen is not None:
+                self._ahead, self._ahead_origin = before.foreseen[1][1], before.ready_cycles
+            self._dma.hold(order)
+            self.tell_room()
+
+    def _goes_on(self, order: Order, start_cycles: int, due_cycles: int, access: OpenAccess) -> None:
+        """A command that has begun in flight is under way."""
+        self.under_way = order
+        order.start_cycles, order.access = start_cycles, access
+        order.due_cycles = order.ends_at_cycles = due_cycles
+        order.memory.occupy(self._state.link_free + self._origin, to_l1=self.to_l1)
+        if order.last:
+            order.transfer.ends_at_cycles = order.transfer.earliest_end_cycles = due_cycles
+        self._moves = True
+        self._tell_traffic(self._direction, True)
+        self._set_alarm(order)

@@ -53,7 +53,9 @@ class DmaDriver:
                 core.lose("dma_program", begun, work)
                 core.lose("dma_wait", env.now, work)
                 begun = env.now
-        cycles = [programming_cycles(command, position, timing) for position, command in enumerate(commands)]
+        cycles = [programming_cycles(command, 0, timing) for command in commands[:1]]
+        if len(commands) > 1:
+            cycles += [programming_cycles(commands[1], 1, timing)] * (len(commands) - 1)
         first, pushed = 0, begun
         if alone:
             first, pushed = dma.push_ahead(core.path, commands, transfer, begun, cycles)

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from arch.blocks.core import Core, Workers
 from arch.blocks.dma import Transfer
 from arch.blocks.dma_driver import DmaDriver, programming_cycles
 from arch.blocks.event_unit import TeamJob
-from arch.blocks.kernel_run import KernelRun
 from arch.blocks.udma import UdmaOrder
+from arch.spec.isa import TeamWork
 from arch.spec.program import (
     Action,
     Compute,
@@ -23,10 +24,9 @@ from arch.spec.program import (
     UdmaWait,
 )
 from arch.spec.timing import SocTiming
-from arch.systemc.module import Body, Call, Module, Notification, Port, Thread
+from arch.systemc.module import Body, Module, Notification, Port, Thread
 from arch.systemc.transaction import Target, Transaction, TxnCommand
 from configs.errors import InputError
-from traces.events import Work
 
 if TYPE_CHECKING:
     from arch.blocks.cluster import Cluster
@@ -34,6 +34,17 @@ if TYPE_CHECKING:
 __all__ = ["Master", "programming_cycles"]
 
 _WAITS = (DmaWait, UdmaWait)
+
+
+class _Crew(NamedTuple):
+    """Who computes the kernels of a team (kept, so that no other takes its identity): `workers` if they are
+    forked, and the master if it `takes_part`."""
+
+    team: TeamWork
+    members: tuple[int, ...]
+    takes_part: bool
+    workers: Workers | None
+    waits_for: str
 
 
 class Master(Module):
@@ -51,12 +62,22 @@ class Master(Module):
         self._timing = timing
         self.udma: Port[Target] = Port(self, "udma")
         self.completion: Port[Target] = Port(self, "completion")
+        self._executes: Mapping[type[Action], Callable[[Any, Thread], Body]] = {
+            DmaStart: self._start_transfer,
+            DmaWait: self._wait_transfer,
+            UdmaWait: self._wait_transfer,
+            TeamTransfer: self._team_transfer,
+            UdmaStart: self._start_udma,
+            Compute: self._compute,
+            Release: self._release,
+        }
 
     def reset(self) -> None:
         """No transfer begun; wait for a task."""
         self._transfers: dict[int, Transfer] = {}
         self._ended: set[int] = set()
         self._teams: dict[tuple[int, ...], Workers] = {}
+        self._crews: dict[tuple[int, bool], _Crew] = {}
         thread = Thread(self._core.path)
         self.spawn(thread, self._run(thread))
 
@@ -65,6 +86,7 @@ class Master(Module):
         program: Program = yield self._cluster.task
         for core in self._cluster.cores:
             core.lose("offload", int(self.env.now))
+        ended = self._ended
         for position, action in enumerate(program.actions):
             if action.id != position:
                 raise InputError(
@@ -74,22 +96,11 @@ class Master(Module):
                 )
             if action.deps:
                 yield from self._wait_for_deps(action, thread)
-            match action:
-                case DmaStart():
-                    yield from self._start_transfer(action, thread)
-                case DmaWait() | UdmaWait():
-                    yield from self._wait_transfer(action, thread)
-                case TeamTransfer():
-                    yield from self._team_transfer(action, thread)
-                case UdmaStart():
-                    yield from self._start_udma(action, thread)
-                case Compute():
-                    yield from self._compute(action, thread)
-                case Release():
-                    self._cluster.effects.release(action)
-                case _:
-                    raise InputError(f"the master cannot execute a {type(action).__name__}")
-            self._ended.add(action.id)
+            execute = self._executes.get(type(action))
+            if execute is None:
+                raise InputError(f"the master cannot execute a {type(action).__name__}")
+            yield from execute(action, thread)
+            ended.add(position)
         done = Transaction(TxnCommand.WRITE, 0, 0, self._core.path)
         yield from self.completion.target.transport(done, thread)
 
@@ -100,11 +111,21 @@ class Master(Module):
             transfer = self._transfers.get(dep)
             if transfer is not None and not transfer.over:
                 thread.waits_for = f"the transfer of action {dep}, on which action {action.id} depends"
-                yield transfer.ended
+                if transfer.certain:
+                    ends = transfer.ends_at_cycles or 0
+                    if ends <= self.env.now:
+                        continue
+                    yield self.env.timeout(ends - self.env.now)
+                else:
+                    yield transfer.ended
                 self._core.lose("dma_wait", int(self.env.now), action.work)
             elif dep not in self._ended:
                 thread.waits_for = f"action {dep}, on which action {action.id} depends, but which comes later"
                 yield self.env.event()
+
+    def _release(self, action: Release, thread: Thread) -> Body:
+        self._cluster.effects.release(action)
+        yield from ()
 
     def _start_transfer(self, action: DmaStart, thread: Thread) -> Body:
         transfer = yield from self._driver.start(
@@ -149,38 +170,56 @@ class Master(Module):
         self._core.lose("dma_wait", int(self.env.now), action.work)
 
     def _compute(self, action: Compute, thread: Thread) -> Body:
-        members = self._members(action)
-        if action.fork:
-            yield from self._fork_and_join(action, members, thread)
-        else:
-            run = yield from self._execute(action, {0: int(self.env.now)}, thread)
-            self._core.compute(run, action.work)
-
-    def _fork_and_join(self, action: Compute, members: tuple[int, ...], thread: Thread) -> Body:
-        env, core, work = self.env, self._core, action.work
-        timing = self._timing.event_unit
-        called = env.now
+        """A kernel from its call to the end of the join, numbers included."""
+        env, core, work, cluster = self.env, self._core, action.work, self._cluster
+        effect, timing = action.effect, self._timing.event_unit
+        crew = self._crews.get((id(action.team), action.fork)) or self._crew(action)
+        called = own_start = env.now
         pushed = called + timing.fork_push_cycles
-        workers = members[1:] if members[0] == 0 else members
-        own_start = max(pushed, called + timing.fork_master_cycles)
-        starts = dict.fromkeys(workers, pushed + timing.fork_worker_cycles)
-        if workers is not members:
+        starts: dict[int, int] = {}
+        if action.fork:
+            own_start = max(pushed, called + timing.fork_master_cycles)
+            starts = dict.fromkeys(crew.members, pushed + timing.fork_worker_cycles)
+        if crew.takes_part:
             starts[0] = own_start
         first = min(starts.values())
         if first > called:
             yield env.timeout(first - called)
-        run = yield from self._execute(action, starts, thread)
+        under_way = cluster.effects.kernel_begin(crew.team.kernel, effect, work) if effect else None
+        run = cluster.begin_kernel(crew.team, starts)
+        thread.waits_for = crew.waits_for
+        yield run.over
+        cluster.end_kernel()
+        if effect is not None and under_way is not None:
+            cluster.effects.kernel_end(effect, under_way)
+        if crew.workers is None:
+            core.compute(run, work)
+            return
         # The barrier opens for the last arrival only, and nothing depends on the earlier ones.
         released = env.now + timing.barrier_wake_cycles
         core.lose("fork", own_start, work)
-        if workers is not members:
+        if crew.takes_part:
             core.compute(run, work)
-        team = self._teams.get(workers)
-        if team is None:
-            cores = self._cluster.cores
-            team = self._teams[workers] = Workers([cores[worker] for worker in workers])
-        team.account(work, pushed, run, released)
-        yield from self._joined(released, work)
+        crew.workers.account(work, pushed, run, released)
+        core.lose("barrier", released, work)
+        ended = released + timing.join_cycles
+        if ended > env.now:
+            yield env.timeout(ended - env.now)
+        core.lose("fork", ended, work)
+
+    def _crew(self, action: Compute) -> _Crew:
+        """Who computes a kernel, checked, and kept for those of the same team."""
+        team, members = action.team, self._members(action)
+        workers = None
+        if action.fork:
+            others = tuple([member for member in members if member])
+            workers = self._teams.get(others)
+            if workers is None:
+                cores = self._cluster.cores
+                workers = self._teams[others] = Workers([cores[worker] for worker in others])
+        crew = _Crew(team, members, 0 in members, workers, f"the end of kernel {team.kernel}")
+        self._crews[id(team), action.fork] = crew
+        return crew
 
     def _team_transfer(self, action: TeamTransfer, thread: Thread) -> Body:
         env, core, commands = self.env, self._core, action.commands
@@ -206,29 +245,12 @@ class Master(Module):
         yield from core.move(commands[0] if commands else (), action.work, thread)
         thread.waits_for = "the join barrier of a transfer by the team"
         yield job.barrier.arrive()
-        yield from self._joined(int(env.now), action.work)
-
-    def _joined(self, released_cycles: int, work: Work) -> Body:
-        """The join barrier opens: back to the caller of the fork."""
-        self._core.lose("barrier", released_cycles, work)
-        ended = released_cycles + self._timing.event_unit.join_cycles
-        if ended > self.env.now:
-            yield self.env.timeout(ended - self.env.now)
-        self._core.lose("fork", ended, work)
-
-    def _execute(self, action: Compute, starts: dict[int, int], thread: Thread) -> Call[KernelRun]:
-        """The kernel from its first start (now) to its last end, numbers included."""
-        cluster, effect = self._cluster, action.effect
-        under_way = None
-        if effect is not None:
-            under_way = cluster.effects.kernel_begin(action.team.kernel, effect, action.work)
-        run = cluster.begin_kernel(action.team, starts)
-        thread.waits_for = f"the end of kernel {action.team.kernel}"
-        yield run.over
-        cluster.end_kernel()
-        if effect is not None and under_way is not None:
-            cluster.effects.kernel_end(effect, under_way)
-        return run
+        released = env.now
+        core.lose("barrier", released, action.work)
+        ended = released + self._timing.event_unit.join_cycles
+        if ended > released:
+            yield env.timeout(ended - released)
+        core.lose("fork", ended, action.work)
 
     def _members(self, action: Compute) -> tuple[int, ...]:
         team = action.team

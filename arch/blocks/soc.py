@@ -130,8 +130,9 @@ class Soc(Module):
                 while not (dma.idle and udma.idle):
                     step()
                     events += 1
+                dma.run_out()
         except EmptySchedule:
-            raise DeadlockError(int(env.now), self.waiting()) from None
+            raise DeadlockError(max(env.now, dma.run_out()), self.waiting()) from None
         for core in self.cluster.cores:
             core.lose("idle", self.fc.ended_cycles)
             core.lose("offload", cycles)

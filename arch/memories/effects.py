@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from arch.memories.memory import Storage, move_views, poison_view
-from arch.memories.races import Access, RaceDetector, make_access, move_spans, place_span
+from arch.memories.races import Access, RaceDetector
 from arch.spec.program import Array, Effect, Move, Release
 from configs.errors import InputError
 from traces.events import Work, made_by
@@ -98,11 +98,14 @@ class Effects:
         self._now = now
         self._enabled = True
         self._races = RaceDetector() if detect_races else None
+        self.catch_up: Callable[[], None] | None = None
+        """Called before anything happens, where somebody is late with what happened before."""
 
     def begin_run(self, *, enabled: bool) -> None:
         """Start a new log; `enabled` says whether bytes move."""
         self.log = EffectLog()
         self._enabled = enabled
+        self.catch_up = None
         if self._races is not None:
             self._races.clear()
 
@@ -112,13 +115,26 @@ class Effects:
             raise InputError(f"no memory level {level!r}", cure=f"use one of {', '.join(self.storages)}")
         return self.storages[level]
 
+    @property
+    def bare_log(self) -> list[Move | Effect | Release | int] | None:
+        """What happened, for a command to add that nobody can see: no byte moves, no access is under way."""
+        if self._enabled or (self._races is not None and self._races.any_live):
+            return None
+        return self.log.happened
+
     def dma_begin(self, command: Move, work: Work) -> OpenAccess:
         """A command of the DMA or of the uDMA starts. Raises `RaceError`."""
-        key = self._note(command)
+        if self.catch_up is not None:
+            self.catch_up()
+        return self.dma_began(command, work, self._now())
+
+    def dma_began(self, command: Move, work: Work, start_cycles: int) -> OpenAccess:
+        """The same, by somebody who is late, but has kept the order."""
+        happened = self.log.happened
+        key = len(happened)
+        happened.append(command)
         if self._races is not None:
-            source, destination = move_spans(command)
-            access = make_access((command, work, (source,), (destination,), self._now()))
-            self._races.begin(key, access)
+            self._races.begin(key, Access(command, work, start_cycles))
         if not self._enabled:
             return _make_open((key, ()))
         source_view, destination_view = move_views(command, self.storages)
@@ -128,6 +144,12 @@ class Effects:
 
     def dma_end(self, command: Move, under_way: OpenAccess) -> None:
         """A command of the DMA or of the uDMA ends."""
+        if self.catch_up is not None:
+            self.catch_up()
+        self.dma_ended(command, under_way)
+
+    def dma_ended(self, command: Move, under_way: OpenAccess) -> None:
+        """The same, by somebody who is late, but has kept the order."""
         self._close(under_way)
         if self._enabled:
             move_views(command, self.storages)[1][...] = under_way.samples[0]
@@ -136,9 +158,7 @@ class Effects:
         """A kernel starts. Raises `RaceError`."""
         key = self._note(effect)
         if self._races is not None:
-            reads = tuple([place_span(place) for place in effect.reads])
-            writes = tuple([place_span(place) for place in effect.writes])
-            self._races.begin(key, make_access((kernel, work, reads, writes, self._now())))
+            self._races.begin(key, Access(effect, work, self._now(), kernel))
         samples = [self.storage(place.level).read(place) for place in effect.reads] if self._enabled else ()
         return _make_open((key, samples))
 
@@ -152,8 +172,7 @@ class Effects:
         """Work ends, and the life of some buffers. Raises `RaceError` when somebody still uses them."""
         key = self._note(action)
         if self._races is not None:
-            spans = tuple([place_span(place) for place in action.places])
-            self._races.begin(key, Access(action, action.work, (), spans, self._now()))
+            self._races.begin(key, Access(action, action.work, self._now()))
             self._races.end(key)
         if self._enabled:
             if self.probe is not None:
@@ -161,8 +180,10 @@ class Effects:
             for place in action.places:
                 self.storage(place.level).poison(place)
 
-    def _note(self, subject: Move | Effect | Release) -> int:
+    def _note(self, subject: Effect | Release) -> int:
         """Something begins; returns its place in the log."""
+        if self.catch_up is not None:
+            self.catch_up()
         happened = self.log.happened
         happened.append(subject)
         return len(happened) - 1

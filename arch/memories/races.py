@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from arch.spec.program import Move, Place, Release, UdmaCommand
+from arch.spec.program import Effect, Move, Place, Release, UdmaCommand
 from configs.errors import RaceError
 from traces.events import Work, made_by
 
@@ -72,28 +72,51 @@ def move_spans(command: Move) -> tuple[Span, Span]:
     return (far, near) if command.to_l1 else (near, far)
 
 
-class Access(NamedTuple):
-    """What a command, a kernel (its name) or a release reads and writes from its start to its end."""
+Subject = Move | Effect | Release
 
-    party: Move | Release | str
-    work: Work
-    reads: tuple[Span, ...]
-    writes: tuple[Span, ...]
-    start_cycles: int
+
+class Access:
+    """What a command, a kernel or a release reads and writes from its start to its end.
+
+    `kernel` is the name of a kernel. Its spans are made when it is first compared with another.
+    """
+
+    __slots__ = ("_spans", "kernel", "start_cycles", "subject", "work")
+
+    def __init__(self, subject: Subject, work: Work, start_cycles: int, kernel: str = "") -> None:
+        self.subject = subject
+        self.work = work
+        self.start_cycles = start_cycles
+        self.kernel = kernel
+        self._spans: tuple[tuple[Span, ...], tuple[Span, ...]] | None = None
+
+    @property
+    def spans(self) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
+        """(those read, those written)."""
+        if self._spans is None:
+            subject = self.subject
+            if isinstance(subject, Effect):
+                self._spans = (
+                    tuple([place_span(place) for place in subject.reads]),
+                    tuple([place_span(place) for place in subject.writes]),
+                )
+            elif isinstance(subject, Release):
+                self._spans = (), tuple([place_span(place) for place in subject.places])
+            else:
+                source, destination = move_spans(subject)
+                self._spans = (source,), (destination,)
+        return self._spans
 
     @property
     def party_name(self) -> str:
-        """The party, for people."""
-        if isinstance(self.party, str):
-            return f"kernel {self.party}"
-        if isinstance(self.party, Release):
+        """Who it is, for people."""
+        if isinstance(self.subject, Effect):
+            return f"kernel {self.kernel}"
+        if isinstance(self.subject, Release):
             return "the release of buffers"
-        if isinstance(self.party, UdmaCommand):
-            return "uDMA in" if self.party.to_l2 else "uDMA out"
-        return "DMA in" if self.party.to_l1 else "DMA out"
-
-
-make_access = made_by(Access)
+        if isinstance(self.subject, UdmaCommand):
+            return "uDMA in" if self.subject.to_l2 else "uDMA out"
+        return "DMA in" if self.subject.to_l1 else "DMA out"
 
 
 class RaceDetector:
@@ -102,22 +125,28 @@ class RaceDetector:
     def __init__(self) -> None:
         self._live: dict[int, Access] = {}
 
+    @property
+    def any_live(self) -> bool:
+        """Whether any access is under way."""
+        return bool(self._live)
+
     def clear(self) -> None:
         """Forget everything, at the start of a run."""
         self._live.clear()
 
     def begin(self, key: int, access: Access) -> None:
         """An access starts. Raises `RaceError` when it shares bytes with a live one and one writes them."""
-        _, _, reads, writes, _ = access
-        for other in self._live.values():
-            _, _, others_reads, others_writes, _ = other
-            span = (
-                _shared(writes, others_reads)
-                or _shared(writes, others_writes)
-                or _shared(reads, others_writes)
-            )
-            if span is not None:
-                raise _race(access, other, span)
+        if self._live:
+            reads, writes = access.spans
+            for other in self._live.values():
+                others_reads, others_writes = other.spans
+                span = (
+                    _shared(writes, others_reads)
+                    or _shared(writes, others_writes)
+                    or _shared(reads, others_writes)
+                )
+                if span is not None:
+                    raise _race(access, other, span)
         self._live[key] = access
 
     def end(self, key: int) -> None:

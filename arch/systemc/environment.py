@@ -15,6 +15,13 @@ class Environment(simpy.Environment):
     """Time in whole cycles. Events, processes and their order are those of SimPy."""
 
     now: int = 0
+    _under_way: simpy.Event | None = None
+
+    @property
+    def set_cycles(self) -> int:
+        """When the event under way was set for now; now, unless it is a timeout."""
+        event = self._under_way
+        return self.now - int(event._delay) if isinstance(event, simpy.Timeout) else self.now
 
     def timeout(self, delay: int = 0, value: object = None) -> simpy.Timeout:  # type: ignore[override]
         """An event `delay` cycles from now. Raises `ValueError` for one in the past."""
@@ -44,6 +51,7 @@ class Environment(simpy.Environment):
             self.now, _, _, event = heappop(self._queue)  # type: ignore[assignment]
         except IndexError:
             raise EmptySchedule from None
+        self._under_way = event
         callbacks: list[Any] = event.callbacks
         event.callbacks = None  # type: ignore[assignment]
         for callback in callbacks:
