@@ -85,8 +85,8 @@ _make_open = made_by(OpenAccess)
 class Effects:
     """Moves and computes bytes at the instants the timing model names, logs them, and looks for races.
 
-    With `enabled` False no byte moves, but the log is kept and races are still found, because both follow
-    from addresses alone.
+    Without bytes that move the log may still be kept and races are found, because both follow from addresses
+    alone.
     """
 
     def __init__(
@@ -96,13 +96,15 @@ class Effects:
         self.probe: Probe | None = None
         self.log = EffectLog()
         self._now = now
-        self._enabled = True
+        self._enabled = self._logged = True
+        self._begun = 0
         self._races = RaceDetector() if detect_races else None
 
-    def begin_run(self, *, enabled: bool) -> None:
-        """Start a new log; `enabled` says whether bytes move."""
+    def begin_run(self, *, enabled: bool, logged: bool) -> None:
+        """Start a new log; `enabled` says whether bytes move, `logged` whether it is kept."""
         self.log = EffectLog()
-        self._enabled = enabled
+        self._enabled, self._logged = enabled, logged
+        self._begun = 0
         if self._races is not None:
             self._races.clear()
 
@@ -162,14 +164,18 @@ class Effects:
                 self.storage(place.level).poison(place)
 
     def _note(self, subject: Move | Effect | Release) -> int:
-        """Something begins; returns its place in the log."""
+        """Something begins; returns its place in the log, without one its number."""
+        if not self._logged:
+            self._begun += 1
+            return self._begun
         happened = self.log.happened
         happened.append(subject)
         return len(happened) - 1
 
     def _close(self, under_way: OpenAccess) -> None:
         key = under_way[0]
-        self.log.happened.append(key)
+        if self._logged:
+            self.log.happened.append(key)
         if self._races is not None:
             self._races.end(key)
 
