@@ -79,11 +79,14 @@ class Executor:
         """A copy of a tensor as it lies in its home memory now."""
         return self.soc.fetch(self.place(name))
 
-    def simulate(self) -> RunResult:
-        """Simulate one iteration in time, numbers included unless the executor was made non-functional."""
+    def simulate(self, *, logged: bool = True) -> RunResult:
+        """Simulate one iteration in time, numbers included unless the executor was made non-functional.
+
+        It can be replayed if it is `logged`.
+        """
         self._begin()
         with np.errstate(all="ignore"):
-            self._result = self.soc.run(self.schedule.program, effects=self.functional)
+            self._result = self.soc.run(self.schedule.program, effects=self.functional, logged=logged)
         return self._result
 
     def replay(self) -> None:

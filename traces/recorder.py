@@ -15,6 +15,10 @@ from traces.events import STALLS, Slice, TeamKernel
 from traces.tracks import INWARD, OUTWARD, track_name
 
 _STALLS = frozenset(STALLS)
+_AT_A_TIME = 4096
+
+Record = Slice | TeamKernel
+"""What is kept of a run. Of both the third field is the end, the second the start, of a kernel the push."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +36,13 @@ class Recorder:
 
     The order of what it returns depends only on what happened, not on the order of the calls: DMA before
     cores before the rest, by index, then by time. Raises TraceError for a slice that ends before it starts.
+    With `count` nothing is kept: it takes what was told, some thousand records at a time, `flush` the rest.
     """
 
-    def __init__(self) -> None:
-        self._slices: list[Slice] = []
-        self._teams: list[TeamKernel] = []
+    def __init__(self, count: Callable[[Sequence[Record]], None] | None = None) -> None:
+        self._count = count
+        self.records: list[Record] = []
+        """What has been told, in that order."""
         self._ordered: SortedSlices | None = None
         self._samples: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
 
@@ -51,16 +57,29 @@ class Recorder:
                 )
             if kind in _STALLS:
                 return
-        self._slices.append(event)
-        self._ordered = None
+        self._keep(event)
 
     def team(self, kernel: TeamKernel) -> None:
         """Keep what the workers did in one kernel."""
-        self._teams.append(kernel)
+        self._keep(kernel)
+
+    def _keep(self, record: Record) -> None:
+        records = self.records
+        records.append(record)
         self._ordered = None
+        if self._count is not None and len(records) >= _AT_A_TIME:
+            self.flush()
+
+    def flush(self) -> None:
+        """Let be counted what has not been."""
+        if self._count is not None:
+            self._count(self.records)
+            self.records.clear()
 
     def counter(self, track: str, name: str, time_cycles: int, value: int) -> None:
         """Keep the value of a counter; within one cycle the last value counts."""
+        if self._count is not None:
+            return
         samples = self._samples.get((track, name))
         if samples is None:
             samples = self._samples[track, name] = [], []
@@ -72,13 +91,13 @@ class Recorder:
         """All slices, in the fixed order."""
         if self._ordered is None:
             self._ordered = SortedSlices(event for track in self.tracks.values() for event in track)
-            self._slices, self._teams = list(self._ordered), []
+            self.records = list(self._ordered)
         return self._ordered
 
     @property
     def tracks(self) -> Mapping[str, Sequence[Slice]]:
         """The slices by track, in the same order."""
-        return _Tracks(self._slices, self._teams)
+        return _Tracks(self.records)
 
     @property
     def counters(self) -> tuple[CounterSample, ...]:
@@ -129,16 +148,19 @@ class _Tracks(Mapping[str, Sequence[Slice]]):
     In the order of `TrackName.order`; those of a track by start, end and content.
     """
 
-    def __init__(self, slices: Iterable[Slice], teams: Sequence[TeamKernel] = ()) -> None:
+    def __init__(self, records: Iterable[Record]) -> None:
         by_track: dict[str, list[Slice]] = {}
-        for event in slices:
-            track = by_track.get(event[0])
+        teams: list[TeamKernel] = []
+        for record in records:
+            if isinstance(record, TeamKernel):
+                teams.append(record)
+                for worker in record.workers:
+                    by_track.setdefault(worker[0], [])
+                continue
+            track = by_track.get(record[0])
             if track is None:
-                track = by_track[event[0]] = []
-            track.append(event)
-        for kernel in teams:
-            for worker in kernel.workers:
-                by_track.setdefault(worker[0], [])
+                track = by_track[record[0]] = []
+            track.append(record)
         self._found = {
             track: by_track[track] for track in sorted(by_track, key=lambda path: track_name(path).order)
         }
@@ -160,11 +182,18 @@ class _Tracks(Mapping[str, Sequence[Slice]]):
 
 
 _START = itemgetter(1)
+_END_AND_START = itemgetter(2, 1)
 
 
 def tracks_of(slices: Iterable[Slice]) -> Mapping[str, Sequence[Slice]]:
     """Slices by track, in the order of `sorted_slices`; of a `Recorder` they are made one track at a time."""
     return slices.tracks if isinstance(slices, Recorder) else _Tracks(slices)
+
+
+def sorted_records(slices: Iterable[Slice] | Recorder) -> list[Record]:
+    """Slices, or what a recorder keeps, by their ends and starts: those of every track in order of time."""
+    records: Iterable[Record] = slices.records if isinstance(slices, Recorder) else sorted_slices(slices)
+    return sorted(records, key=_END_AND_START)
 
 
 def sorted_slices(slices: Iterable[Slice]) -> SortedSlices:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from traces.events import Slice, make_slice
-from traces.metrics import share_out
+from traces.parts import share_out
 from traces.recorder import SortedSlices, sorted_slices
 
 

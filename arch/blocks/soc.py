@@ -82,6 +82,11 @@ class Soc(Module):
         self.elaborate()
         self._plans: list[tuple[EffectLog, ReplayPlan]] = []
 
+    @property
+    def core_paths(self) -> tuple[str, ...]:
+        """The tracks of the cores, core 0 first."""
+        return tuple(core.path for core in self.cluster.cores)
+
     def load(self, place: Place, array: Array) -> None:
         """Copy an array into a memory. Raises `ShapeError` or `InputError`."""
         self._effects.storage(place.level).write(place, array)
@@ -107,14 +112,15 @@ class Soc(Module):
         """From now on call `probe` at the end of any work, in runs and replays; None: nobody."""
         self._effects.probe = probe
 
-    def run(self, program: Program, effects: bool = True) -> RunResult:
+    def run(self, program: Program, effects: bool = True, *, logged: bool = True) -> RunResult:
         """Offload `program`, simulate until the fabric controller knows of its end and no DMA moves.
 
-        With `effects` False no byte moves; time, races and log are the same. Raises `DeadlockError` when
+        With `effects` False no byte moves; time, races and log are the same. The log is empty unless
+        `logged`: it grows with every command, and only a replay reads it. Raises `DeadlockError` when
         nothing can happen any more, `RaceError`, and `InputError` for actions the hardware cannot carry out.
         """
         env = Environment()
-        self._effects.begin_run(enabled=effects)
+        self._effects.begin_run(enabled=effects, logged=logged)
         self.start(env)
         self.fc.offload(program)
         notified = self.fc.notified

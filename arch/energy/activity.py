@@ -9,12 +9,12 @@ before it in the text of its nest, so on a word of two 16-bit numbers after a lo
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from arch.spec.isa import FPU_OPS, Instruction, Loop, Node, Op, TeamWork
-from arch.spec.program import Command, Compute, DmaStart, Program, TeamTransfer, UdmaStart
+from arch.spec.isa import FPU_OPS, Loop, Node, Op, TeamWork
+from arch.spec.program import Command, Compute, DmaStart, Program, TeamTransfer, UdmaCommand, UdmaStart
 from arch.spec.timing import SocTiming
 from configs.dtypes import FP32, DType
 from traces.metrics import Metrics
@@ -28,6 +28,9 @@ NO_OP = ""
 
 ASLEEP = ("barrier", "dma_wait", "idle", "offload")
 """Stall words in which a core sleeps in the event unit, its clock gated."""
+
+_CALCULATING = FPU_OPS | {Op.FDIV}
+_ACCESSES = frozenset({Op.LOAD, Op.STORE})
 
 RUNTIME = ("dma_program", "fork")
 """Stall words in which a core executes code of the runtime, which has no nest."""
@@ -115,49 +118,83 @@ def _count_program(
 ) -> None:
     """Add what is executed and moved."""
     teams: dict[tuple[str, object], tuple[TeamWork, int]] = {}
+    moved: dict[tuple[str, str, bool], list[int]] = {}
+    labels: dict[tuple[str, str], str] = {}
     for action in program.actions:
-        op = op_label(action.work.op, action.work.step) if action.work.op else NO_OP
-        counts = by_op.setdefault(op, Counter())
+        named = action.work.op, action.work.step
+        op = labels.get(named)
+        if op is None:
+            op = labels[named] = op_label(*named) if named[0] else NO_OP
+            by_op.setdefault(op, Counter())
         if isinstance(action, Compute):
             # Works of one text issue the same: the cores of one of them are lowered, of the others none.
             team = action.team
             key = op, team.origin.text if team.origin is not None else id(team)
             teams[key] = team, teams.get(key, (team, 0))[1] + 1
-            counts["barriers"] += action.fork
+            by_op[op]["barriers"] += action.fork
         elif isinstance(action, TeamTransfer):
-            counts["barriers"] += 1
-            _count_commands(counts, [each for one in action.commands for each in one], timing)
+            by_op[op]["barriers"] += 1
+            _add_commands(moved, op, [each for one in action.commands for each in one], timing)
         elif isinstance(action, DmaStart):
-            _count_commands(counts, action.commands, timing)
+            _add_commands(moved, op, action.commands, timing)
         elif isinstance(action, UdmaStart):
-            for move in action.commands:
-                source, target = ("l3", "l2") if move.to_l2 else ("l2", "l3")
-                counts[f"{source}_read_bytes"] += move.size_bytes
-                counts[f"{target}_written_bytes"] += move.size_bytes
-                counts["udma_bytes"] += move.size_bytes
-            counts["udma_commands"] += len(action.commands)
-    counted: dict[tuple[int, DType], Counter[str]] = {}
+            _count_off_chip(by_op[op], action.commands)
+    for (op, level, to_l1), (commands, words, size_bytes) in moved.items():
+        counts = by_op[op]
+        counts["dma_commands"] += commands
+        counts["l1_dma_words"] += words
+        counts["dma_bytes_in" if to_l1 else "dma_bytes_out"] += size_bytes
+        counts[f"{level}_{'read' if to_l1 else 'written'}_bytes"] += size_bytes
+    _count_kernels(teams, formats, by_op, by_core)
+
+
+def _count_kernels(
+    teams: Mapping[tuple[str, object], tuple[TeamWork, int]],
+    formats: Mapping[str, DType],
+    by_op: dict[str, Counter[str]],
+    by_core: dict[str, Counter[str]],
+) -> None:
+    """Add what is executed by kernels, each so many times. Cores mostly share their body, and so do calls."""
+    bodies: dict[tuple[int, DType], tuple[Node, ...]] = {}
+    times_of: dict[tuple[bool, str, tuple[int, DType]], int] = {}
     for (op, _), (team, times) in teams.items():
         form = formats.get(op, FP32)
         for member in team.members:
-            of_core = by_core.setdefault(f"core{member}", Counter())
-            # Cores mostly share their body, which their team keeps alive.
             body = team.core(member).body
-            if (id(body), form) not in counted:
-                counted[id(body), form] = _of_kernel(body, form)
-            for name, count in counted[id(body), form].items():
-                by_op[op][name] += times * count
-                of_core[name] += times * count
+            key = id(body), form
+            bodies[key] = body  # keeps it alive, as others might take its identity
+            for where in ((True, op, key), (False, f"core{member}", key)):
+                times_of[where] = times_of.get(where, 0) + times
+    counted = {key: _of_kernel(body, key[1]) for key, body in bodies.items()}
+    for (is_op, name, key), times in times_of.items():
+        counts = by_op[name] if is_op else by_core.setdefault(name, Counter())
+        for counter, count in counted[key].items():
+            counts[counter] += times * count
 
 
-def _count_commands(counts: Counter[str], commands: Sequence[Command], timing: SocTiming) -> None:
-    word = timing.l1.word_bytes
+def _add_commands(
+    moved: dict[tuple[str, str, bool], list[int]], op: str, commands: Sequence[Command], timing: SocTiming
+) -> None:
+    """Add commands, words of L1 and bytes, by op, memory beyond and direction."""
+    word_bytes = timing.l1.word_bytes
     for command in commands:
-        size, first = command.size_bytes, command.l1_address
-        counts["dma_commands"] += 1
-        counts["l1_dma_words"] += -(-(first + size) // word) - first // word
-        counts["dma_bytes_in" if command.to_l1 else "dma_bytes_out"] += size
-        counts[f"{command.external_level}_{'read' if command.to_l1 else 'written'}_bytes"] += size
+        size_bytes, first = command.line_bytes * command.lines, command.l1_address
+        key = op, command.external_level, command.to_l1
+        sums = moved.get(key)
+        if sums is None:
+            sums = moved[key] = [0, 0, 0]
+        sums[0] += 1
+        sums[1] += -(-(first + size_bytes) // word_bytes) - first // word_bytes
+        sums[2] += size_bytes
+
+
+def _count_off_chip(counts: Counter[str], commands: Sequence[UdmaCommand]) -> None:
+    for move in commands:
+        source, target = ("l3", "l2") if move.to_l2 else ("l2", "l3")
+        counts[f"{source}_read_bytes"] += move.size_bytes
+        counts[f"{target}_written_bytes"] += move.size_bytes
+        counts["udma_bytes"] += move.size_bytes
+    counts["udma_commands"] += len(commands)
 
 
 def _of_kernel(body: tuple[Node, ...], form: DType) -> Counter[str]:
@@ -166,7 +203,7 @@ def _of_kernel(body: tuple[Node, ...], form: DType) -> Counter[str]:
     for (op, width_bytes), count in _classes(body).items():
         counts["instructions"] += count
         counts[f"instructions_{op.name.lower()}"] += count
-        if op in FPU_OPS or op is Op.FDIV:
+        if op in _CALCULATING:
             counts[f"fpu_{form.word}x{max(1, width_bytes // form.bytes)}"] += count
         elif op is Op.LOAD_L2:
             counts["l2_read_bytes"] += count * width_bytes
@@ -179,27 +216,29 @@ def _of_kernel(body: tuple[Node, ...], form: DType) -> Counter[str]:
     return counts
 
 
-def _classes(body: tuple[Node, ...]) -> Counter[tuple[Op, int]]:
+def _classes(body: tuple[Node, ...]) -> dict[tuple[Op, int], int]:
     """Instructions by class and bytes: of the access, or of the one before an FPU instruction in the text."""
-    counts: Counter[tuple[Op, int]] = Counter()
-    width_bytes = 0
-    for node, times in _text(body, 1):
-        if node.op in FPU_OPS or node.op is Op.FDIV:
-            counts[node.op, width_bytes] += times
-            continue
-        if node.op in (Op.LOAD, Op.STORE):
-            width_bytes = node.width_bytes
-        counts[node.op, node.width_bytes] += times
+    counts: dict[tuple[Op, int], int] = defaultdict(int)
+    _add_classes(counts, body, 1, 0)
     return counts
 
 
-def _text(body: tuple[Node, ...], times: int) -> Iterator[tuple[Instruction, int]]:
-    """Every instruction of a nest in the order of the text, and how often it is executed."""
+def _add_classes(
+    counts: dict[tuple[Op, int], int], body: tuple[Node, ...], times: int, width_bytes: int
+) -> int:
+    """Add a nest executed `times`; `width_bytes` is that of the access before it, returned of its last."""
     for node in body:
         if isinstance(node, Loop):
-            yield from _text(node.body, times * max(0, node.trips))
+            width_bytes = _add_classes(counts, node.body, times * max(0, node.trips), width_bytes)
+            continue
+        op = node.op
+        if op in _CALCULATING:
+            counts[op, width_bytes] += times
         else:
-            yield node, times
+            counts[op, node.width_bytes] += times
+            if op in _ACCESSES:
+                width_bytes = node.width_bytes
+    return width_bytes
 
 
 def _count_cycles(

@@ -85,8 +85,8 @@ _make_open = made_by(OpenAccess)
 class Effects:
     """Moves and computes bytes at the instants the timing model names, logs them, and looks for races.
 
-    With `enabled` False no byte moves, but the log is kept and races are still found, because both follow
-    from addresses alone.
+    Without bytes that move the log may still be kept and races are found, because both follow from addresses
+    alone.
     """
 
     def __init__(
@@ -96,15 +96,17 @@ class Effects:
         self.probe: Probe | None = None
         self.log = EffectLog()
         self._now = now
-        self._enabled = True
+        self._enabled = self._logged = True
+        self._begun = 0
         self._races = RaceDetector() if detect_races else None
         self.catch_up: Callable[[], None] | None = None
         """Called before anything happens, where somebody is late with what happened before."""
 
-    def begin_run(self, *, enabled: bool) -> None:
-        """Start a new log; `enabled` says whether bytes move."""
+    def begin_run(self, *, enabled: bool, logged: bool) -> None:
+        """Start a new log; `enabled` says whether bytes move, `logged` whether it is kept."""
         self.log = EffectLog()
-        self._enabled = enabled
+        self._enabled, self._logged = enabled, logged
+        self._begun = 0
         self.catch_up = None
         if self._races is not None:
             self._races.clear()
@@ -120,7 +122,7 @@ class Effects:
         """What happened, for a command to add that nobody can see: no byte moves, no access is under way."""
         if self._enabled or (self._races is not None and self._races.any_live):
             return None
-        return self.log.happened
+        return self.log.happened if self._logged else []
 
     def dma_begin(self, command: Move, work: Work) -> OpenAccess:
         """A command of the DMA or of the uDMA starts. Raises `RaceError`."""
@@ -130,9 +132,7 @@ class Effects:
 
     def dma_began(self, command: Move, work: Work, start_cycles: int) -> OpenAccess:
         """The same, by somebody who is late, but has kept the order."""
-        happened = self.log.happened
-        key = len(happened)
-        happened.append(command)
+        key = self._noted(command)
         if self._races is not None:
             self._races.begin(key, Access(command, work, start_cycles))
         if not self._enabled:
@@ -181,16 +181,23 @@ class Effects:
                 self.storage(place.level).poison(place)
 
     def _note(self, subject: Effect | Release) -> int:
-        """Something begins; returns its place in the log."""
+        """Something begins; returns its place in the log, without one its number."""
         if self.catch_up is not None:
             self.catch_up()
+        return self._noted(subject)
+
+    def _noted(self, subject: Move | Effect | Release) -> int:
+        if not self._logged:
+            self._begun += 1
+            return self._begun
         happened = self.log.happened
         happened.append(subject)
         return len(happened) - 1
 
     def _close(self, under_way: OpenAccess) -> None:
         key = under_way[0]
-        self.log.happened.append(key)
+        if self._logged:
+            self.log.happened.append(key)
         if self._races is not None:
             self._races.end(key)
 

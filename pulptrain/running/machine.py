@@ -11,18 +11,14 @@ from functools import cache, cached_property
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from arch.energy.activity import activity_of
 from arch.pricing.cost_model import CostModel
 from arch.spec.timing import SocTiming
 from configs.errors import NotFiniteError
 from configs.model_file import ModelSpec
 from scheduler.kept_figures import Figures
-from scheduler.plan_figures import plan_figures
 from scheduler.planned import Schedule
 from scheduler.run_cache import RunCache
-from scheduler.time_line import kernels_of, time_line
 from traces.events import NullTracer
-from traces.metrics import check_tracks, measure
 from traces.recorder import Recorder
 from trainlib.ir.graph import KEPT_KINDS
 from trainlib.ir.steps import Array
@@ -33,6 +29,7 @@ from truth.given import Given
 if TYPE_CHECKING:
     from arch.blocks.soc import Soc
     from pulptrain.running.number_check import NumberCheck
+    from scheduler.counted_run import CountedRun
     from scheduler.executor import Executor, Watch
 
 
@@ -108,18 +105,23 @@ class Phase:
             self.executor.replay()
             return
         self._simulated = True
-        self._listeners.hand_to(self.recorder)
+        counted = self._counted() if self.figures is None else None
         started = time.perf_counter()
-        result = self.executor.simulate()
+        result = self.executor.simulate(logged=self._functional)
         self.wall_seconds = time.perf_counter() - started
-        if self.figures is not None:
-            return
-        check_tracks(self.recorder, result.cycles)
-        metrics, program = measure(self.recorder, result.cycles), self.schedule.program
-        line = time_line(metrics.master, result.cycles, program, self._prepared.timing)
-        activity = activity_of(program, metrics, self._prepared.timing, self.schedule.graph.formats)
-        plan = plan_figures(self.schedule)
-        self.figures = Figures(metrics, result.events, line, kernels_of(program), activity, plan)
+        if counted is not None:
+            self.figures = counted.figures(result, self.schedule, self._prepared.timing)
+
+    def _counted(self) -> CountedRun:
+        """What listens to the run."""
+        from scheduler.counted_run import CountedRun
+
+        counted = CountedRun(
+            self.schedule.program, self.executor.soc.core_paths, traced=self._prepared.traced
+        )
+        self.recorder = counted.recorder
+        self._listeners.hand_to(self.recorder)
+        return counted
 
 
 class Listeners:

@@ -25,7 +25,7 @@ from configs.parameters import load_parameters
 from shared.barvinn_layers import POLLING, drawn, executed, integer_layer, machine
 from tools.barvinn_jobs import load_barvinn
 from traces.events import COMPUTE, TRANSFER
-from traces.metrics import check_overlap
+from traces.parts import check_overlap
 from traces.recorder import Recorder
 
 

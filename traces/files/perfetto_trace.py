@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from configs.errors import InputError
 from configs.files import replacing
 from traces.events import COMPUTE, TRANSFER, Slice
-from traces.metrics import check_overlap
+from traces.parts import check_overlap
 from traces.recorder import CounterSample, sorted_slices
 from traces.tracks import CORE, DMA, OTHER, UDMA, op_label, track_name
 

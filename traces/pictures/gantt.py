@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 from configs.errors import InputError
 from traces.events import COMPUTE, STALLS, TRANSFER, Slice
-from traces.metrics import OpMetrics, measure, slice_parts
+from traces.metrics import OpMetrics, measure
+from traces.parts import slice_parts
 from traces.pictures.bars import Bar, Segments, overlay, to_columns
 from traces.pictures.drawing import DPI, POINTS_PER_INCH, Legend, Paper, boxes_path, name_rows, text_points
 from traces.pictures.op_strip import op_spans

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from traces.causes import BUSY
 from traces.events import STALLS
+from traces.parts import BUSY
 
 HATCH_COLOUR = "#6E6E6E"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import InputError
-from traces.causes import BUSY
 from traces.events import COMPUTE, STALLS, Slice
+from traces.parts import BUSY
 from traces.pictures.bars import Bar, to_columns
 from traces.pictures.drawing import Legend, Paper, name_rows
 from traces.pictures.palette import BLUE, GREEN, ORANGE, PURPLE, Style, mixed_colour, style

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slices one by one: what each has of busy and lost cycles, and whether one overlaps the one before."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from traces.errors import TraceError
+from traces.events import COMPUTE, Slice
+
+BUSY = "busy"
+
+
+def slice_parts(event: Slice) -> tuple[tuple[str, int], ...]:
+    """Cycles of a slice on a core by word: busy and inner stalls of a compute slice, or its stall word.
+
+    Raises TraceError for a slice whose inner stalls exceed its duration.
+    """
+    if event.kind != COMPUTE:
+        return ((event.kind, event.duration_cycles),)
+    busy_cycles = event.busy_cycles
+    if busy_cycles < 0:
+        raise TraceError(
+            f"compute slice at cycle {event.start_cycles} lasts {event.duration_cycles} cycles, "
+            f"its stalls {event.duration_cycles - busy_cycles}",
+            where=event.track,
+        )
+    return ((BUSY, busy_cycles), *event.stalls)
+
+
+def share_out(cycles: int, weights: Sequence[int]) -> list[int]:
+    """Split `cycles` in proportion to `weights` in integers (largest remainders first); sums are exact."""
+    whole = sum(weights)
+    if whole == 0:
+        return [0] * len(weights)
+    parts = [cycles * weight // whole for weight in weights]
+    by_remainder = sorted(range(len(weights)), key=lambda i: (-(cycles * weights[i] % whole), i))
+    for index in by_remainder[: cycles - sum(parts)]:
+        parts[index] += 1
+    return parts
+
+
+def check_overlap(slices: Sequence[Slice]) -> None:
+    """Raise TraceError if two slices of one track overlap; `slices` in the order of `sorted_slices`."""
+    for previous, event in itertools.pairwise(slices):
+        if event[2] < event[1] or (event[1] < previous[2] and previous[0] == event[0]):
+            raise overlap(previous.kind, previous.end_cycles, event)
+
+
+def overlap(kind: str, end_cycles: int, event: Slice) -> TraceError:
+    """What is wrong with a slice that begins before one of this kind has ended, or ends before it starts."""
+    if event.end_cycles < event.start_cycles:
+        return TraceError(
+            f"slice at cycle {event.start_cycles} ends at {event.end_cycles}", where=event.track
+        )
+    return TraceError(
+        f"{event.kind} starts at cycle {event.start_cycles} while {kind} lasts until {end_cycles}",
+        where=event.track,
+    )
