@@ -10,7 +10,7 @@ import sys
 
 from pulptrain.process import dataclass_code, interrupts, standard_output
 
-GARBAGE_THRESHOLD = 200_000
+GARBAGE_THRESHOLD = 1_000_000
 """Objects made before Python looks for cycles among them (usually 700).
 
 A command builds a large graph of objects that lives to its end; searching it again and again costs a tenth of

@@ -410,7 +410,8 @@ def _fastest(
     that they take longer.
     """
     best: tuple[int, int, int] | None = None
-    for index in sorted(loops, key=lambda index: (loops[index].least_cycles, index)):
+    several = len(loops) > 1  # of one alone no bound is asked
+    for index in sorted(loops, key=lambda index: (loops[index].least_cycles, index)) if several else loops:
         cycles = loops[index].cycles(inf if best is None else best[0])
         if cycles is None:
             continue

@@ -61,12 +61,13 @@ def accumulated(
         return tuple(tasks)
     before, after = _neighbours(turns)
     seen: set[tuple[str, Region]] = set()
+    kept: _Kept = {}
     result: list[TileTask] = []
     for number, given in enumerate(tasks):
         task = given
         for operand in given.outputs:
             if before.get((operand.name, number)) == operand.region:
-                task = _added_in_l1(task, operand, choice, tensors)
+                task = _added_in_l1(task, operand, choice, tensors, kept)
             elif (operand.name, operand.region) in seen:
                 task = _added_to_loaded(task, operand, choice, tensors)
             seen.add((operand.name, operand.region))
@@ -89,16 +90,24 @@ def _neighbours(
     return before, after
 
 
+_Kept = dict[tuple[int, str, int], tuple[object, tuple[KernelCall, ...]]]
+"""(Number of the calls of a tile, which are kept alive beside, buffer, elements) -> the calls that add."""
+
+
 def _added_in_l1(
-    task: TileTask, operand: Operand, choice: KernelChoice, tensors: Mapping[str, Tensor]
+    task: TileTask, operand: Operand, choice: KernelChoice, tensors: Mapping[str, Tensor], kept: _Kept
 ) -> TileTask:
     """The part goes to a scratch buffer and is added to the sum, which lies in the output buffer."""
     aside = operand.name + PART
     dtype = tensors[operand.tensor].dtype
     add = _addition(choice, operand.name, aside, prod(operand.shape), dtype)
 
-    def calls() -> list[KernelCall]:
-        return [*(_renamed(call, operand.name, aside) for call in task.calls), add]
+    def calls() -> tuple[KernelCall, ...]:
+        given = task.calls  # most tiles share them
+        key = id(given), operand.name, prod(operand.shape)
+        if key not in kept:
+            kept[key] = given, (*(_renamed(call, operand.name, aside) for call in given), add)
+        return kept[key][1]
 
     return LateTask(task.inputs, task.outputs, (*task.scratch, Scratch(aside, operand.shape, dtype)), calls)
 

@@ -156,7 +156,7 @@ class KernelCount:
         self._cores = dma.timing.cores
         unit = dma.timing.event_unit
         self._fork_cycles = unit.fork_master_cycles + unit.join_cycles
-        self._along: dict[tuple[str, int], int] = {}
+        self._counted: dict[tuple[int, ...], int] = {}
         self._whole = self._issued(self._reference)
         self._scale = self._stalls(cost_model)
 
@@ -185,14 +185,16 @@ class KernelCount:
         return full * self._piece(name, size) + (self._piece(name, rest) if rest else 0)
 
     def _piece(self, name: str, length: int) -> int:
-        key = name, length
-        if key not in self._along:
-            self._along[key] = self._issued({**self._reference, name: length})
-        return self._along[key]
+        return self._issued({**self._reference, name: length})
 
     def _issued(self, sizes: Mapping[str, int]) -> int:
         """Instructions of the slowest core in each kernel of a tile, and the forks."""
-        return max(1, sum(self._call(work, fork=fork) for work, fork in self._works(sizes)))
+        key = tuple([sizes[name] for name in self._tiler.dims])
+        issued = self._counted.get(key)
+        if issued is None:
+            issued = max(1, sum(self._call(work, fork=fork) for work, fork in self._works(sizes)))
+            self._counted[key] = issued
+        return issued
 
     def _call(self, work: TeamWork, *, fork: bool) -> int:
         return max(work.issued, default=0) + (self._fork_cycles if fork else 0)

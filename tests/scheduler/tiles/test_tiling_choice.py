@@ -21,6 +21,7 @@ from scheduler.tiles.short_list import KernelCount, moves_of, short_list
 from scheduler.tiles.tiling import Tiling
 from scheduler.tiles.tiling_candidates import enumerate_tilings
 from scheduler.tiling_choice import TilingChoice, TilingChooser, early_beside
+from trainlib.ir.graph import Op
 from trainlib.kernels.catalogue import matmul_work
 from trainlib.primitives.definition import DrawnInput
 from trainlib.training.phases import build_layer_graph, only
@@ -140,3 +141,28 @@ def test_the_time_of_the_op_before_is_rounded_down(cycles: int, within: int) -> 
     early = early_beside(TilingChoice("", tiling, estimated_cycles=cycles), frozenset({"x"}), TIMING)
     assert early == Early(frozenset({"x"}), within)
     assert early_beside(None, frozenset({"x"}), TIMING) == NOTHING_EARLY
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_time_steps_that_are_cut_alike_get_what_each_would_get_alone(kind: str, depth: int) -> None:
+    options = {"hidden": 40, "stepwise": True}
+    graph = build_layer_graph(kind, options, [DrawnInput((4, 6))], batch=1)
+    together = ScheduleCache()
+
+    def choice_of(op: Op, cache: ScheduleCache) -> TilingChoice:
+        tiler = tiler_of(op, graph, TIMING, ScheduleOptions(depth))
+        choice = TilingChooser(TIMING, COST_MODEL, ScheduleOptions(depth), cache).choose(tiler)
+        assert isinstance(choice, TilingChoice)
+        return choice
+
+    for op in graph.ops:
+        one, alone = choice_of(op, together), choice_of(op, ScheduleCache())
+        assert (one.kernel, one.counts, one.estimated_cycles, one.note) == (
+            *(alone.kernel, alone.counts, alone.estimated_cycles, alone.note),
+        )
+        assert (one.tiling.sizes, one.tiling.order, one.tiling.buffers) == (
+            *(alone.tiling.sizes, alone.tiling.order, alone.tiling.buffers),
+        )
+    steps = [op for op in graph.ops if op.step.startswith(("FW_STEP", "BPTT_C"))]
+    assert 0 < len(together.siblings) < len(steps)
