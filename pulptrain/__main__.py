@@ -17,6 +17,13 @@ A command builds a large graph of objects that lives to its end; searching it ag
 the time of a run.
 """
 
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYDANTIC_DISABLE_PLUGINS": "__all__"}
+"""For libraries, unless the user says otherwise, before any is imported.
+
+NumPy and PyTorch compute small arrays here: threads that wait for the next one take as much time as the
+whole run, and sums would depend on their number. Pydantic looks for plugins in all that is installed.
+"""
+
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
 """Errors of the system that say nothing about pulptrain: disk full, read-only, too many open files."""
 
@@ -24,7 +31,8 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
 def main() -> None:
     """Run the command line and end with its exit code (`pulptrain.cli.EXIT_CODES`)."""
     gc.set_threshold(GARBAGE_THRESHOLD, 20, 20)
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it looks for some in all that is installed
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     standard_output.install()
     dataclass_code.install()
     exit_code = run(sys.argv[1:])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from arch.memories.effects import EffectLog, Instant, LogEntry, Probe
+from arch.memories.effects import EffectLog, Instant, LogEntry, Probe, commit
 from arch.memories.memory import Storage, move_views, poison_view
 from arch.memories.races import Span, move_spans, place_span
 from arch.spec.program import Array, Command, Effect, Place, Release, UdmaCommand
@@ -35,24 +35,60 @@ class ReplayPlan:
     when nothing wrote its source and nothing touched its destination in between; the same for the arrays a
     kernel reads. Where something did (a race, or deliberate reuse), the sample and the poison are kept, so
     that the memories end up as in the simulated run. `probe` is that of `arch.memories.effects.Effects`.
+
+    Compiling takes as long as repeating the log some times step by step, so that is done the first time.
     """
 
     def __init__(self, log: EffectLog, storages: Mapping[str, Storage]) -> None:
         self.probe: Probe | None = None
         self._storages = storages
-        self._entries = log.entries
-        self._ended = {entry.key: index for index, entry in enumerate(log.entries) if _ends(entry.step)}
+        self._log = log
+        self._moves: list[Act] | None = None
+        self._entries: Sequence[LogEntry] = ()
+        self._ended: dict[int, int] = {}
         self._footprints: dict[int, _Footprint] = {}
-        self.moves: list[Act] = []
         self._pending: dict[int, list[Array]] = {}
-        for index, entry in enumerate(log.entries):
-            self.moves.extend(self._compile(index, entry))
-        self._entries, self._ended, self._footprints = [], {}, {}
 
     def run(self) -> None:
         """Apply all effects once, in order."""
-        for move in self.moves:
+        if self._moves is None:
+            self._moves = []
+            self._step_by_step()
+            return
+        for move in self._moves or self._compiled():
             move()
+
+    def _step_by_step(self) -> None:
+        """As the run did: what an access reads is sampled when it starts, and appears when it ends."""
+        storages = self._storages
+        copies: dict[int, tuple[Array, Array]] = {}
+        arguments: dict[int, list[Array]] = {}
+        for step, key, subject in self._log.entries:
+            if isinstance(subject, Release):
+                self._probed(subject)()
+                for place in subject.places:
+                    storages[place.level].poison(place)
+            elif isinstance(subject, Effect):
+                if step is Instant.KERNEL_READ:
+                    arguments[key] = [storages[place.level].read(place) for place in subject.reads]
+                else:
+                    commit(subject, subject.function(arguments.pop(key)), storages)
+            elif step is Instant.DMA_SAMPLE:
+                source, destination = move_views(subject, storages)
+                copies[key] = destination, source.copy()
+                poison_view(destination)
+            else:
+                destination, held = copies.pop(key)
+                destination[...] = held
+
+    def _compiled(self) -> list[Act]:
+        self._moves = moves = []
+        self._entries = self._log.entries
+        self._ended = {entry.key: index for index, entry in enumerate(self._entries) if _ends(entry.step)}
+        for index, entry in enumerate(self._entries):
+            moves.extend(self._compile(index, entry))
+        self._entries, self._ended, self._footprints = (), {}, {}
+        return moves
 
     def _compile(self, index: int, entry: LogEntry) -> list[Act]:
         subject = entry.subject

@@ -47,7 +47,6 @@ from trainlib.ir.varying import varying_of
 from trainlib.training.options import check_options
 from trainlib.training.phases import TrainingPhases, build_training_phases, initial_weights
 from trainlib.training.samples import Samples, are_classes, by_name
-from trainlib.training.schedules import schedule_of
 from trainlib.training.step_choice import STEPS, parse_steps
 from trainlib.training.training_data import label_plans, sample_stream, samples_of
 from truth.given import Given, as_given, torch_available
@@ -107,6 +106,8 @@ def model_of(model: str | ModelSpec, settings: Settings) -> ModelSpec:
             raise InputError(f"{settings.accumulate} mini-batches", where="--accumulate", cure="1 or more")
         options["accumulate"] = settings.accumulate
     if settings.lr_schedule is not None:
+        from trainlib.training.schedules import schedule_of  # schemas that few models need
+
         options["schedule"] = parse_schedule(settings.lr_schedule)
         schedule_of(options["schedule"], "--lr-schedule")
     if settings.separate_update:

@@ -4,23 +4,25 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from arch.memories.races import Span, move_spans, place_span
 from arch.spec.program import (
     Action,
+    Command,
     Compute,
     DmaStart,
-    Move,
     Place,
     Program,
     Release,
     TeamTransfer,
     UdmaStart,
 )
-from scheduler.addresses.allocation import Allocation, PlanError
+from scheduler.addresses.allocation import PlanError
 from scheduler.memory.memory_plan import MemoryPlan
 from traces.events import Work
+
+_Run = tuple[str, int, int]
+"""Level, first byte and the byte behind the last."""
 
 
 def check_program(program: Program, plan: MemoryPlan) -> None:
@@ -33,9 +35,9 @@ def check_program(program: Program, plan: MemoryPlan) -> None:
     op = 0
     live = _Live(plan, op)
     for action in program.actions:
-        for span in _spans(action):
-            if not live.holds(span):
-                raise _outside(span, action.work, plan, op)
+        for run in _runs(action):
+            if not live.holds(run):
+                raise _outside(run, action.work, plan, op)
         if isinstance(action, Release) and op < len(plan.ops) - 1:
             op += 1
             live = _Live(plan, op)
@@ -45,48 +47,66 @@ class _Live:
     """The allocations that live during one op, by level and address."""
 
     def __init__(self, plan: MemoryPlan, op: int) -> None:
-        self._items: dict[str, list[Allocation]] = {}
+        items: dict[str, list[tuple[int, int]]] = {}
         for item in plan.allocations:
             if item.first_op <= op <= item.last_op and item.size_bytes > 0:
-                self._items.setdefault(item.level, []).append(item)
-        for items in self._items.values():
-            items.sort(key=lambda item: item.address)
-        self._starts = {level: [item.address for item in items] for level, items in self._items.items()}
+                items.setdefault(item.level, []).append((item.address, item.end_address))
+        self._starts: dict[str, list[int]] = {}
+        self._ends: dict[str, list[int]] = {}
+        for level, runs in items.items():
+            runs.sort()
+            self._starts[level] = [start for start, _ in runs]
+            self._ends[level] = [end for _, end in runs]
 
-    def holds(self, span: Span) -> bool:
-        """Whether one allocation holds all bytes of the span."""
-        place = bisect_right(self._starts.get(span.level, ()), span.address) - 1
-        return place >= 0 and span.end <= self._items[span.level][place].end_address
+    def holds(self, run: _Run) -> bool:
+        """Whether one allocation holds all bytes of the run."""
+        level, first, end = run
+        place = bisect_right(self._starts.get(level, ()), first) - 1
+        return place >= 0 and end <= self._ends[level][place]
 
 
-def _spans(action: Action) -> Iterator[Span]:
+def _runs(action: Action) -> list[_Run]:
     """Everything an action reads or writes."""
-    if isinstance(action, DmaStart | UdmaStart):
-        yield from _moved(action.commands)
-    elif isinstance(action, TeamTransfer):
-        for commands in action.commands:
-            yield from _moved(commands)
-    elif isinstance(action, Compute) and action.effect is not None:
-        yield from _placed((*action.effect.reads, *action.effect.writes))
-    elif isinstance(action, Release):
-        yield from _placed(action.places)
+    if isinstance(action, DmaStart):
+        return _moved(action.commands)
+    if isinstance(action, UdmaStart):
+        return [
+            run
+            for move in action.commands
+            for run in (
+                ("l2", move.l2_address, move.l2_address + move.size_bytes),
+                ("l3", move.l3_address, move.l3_address + move.size_bytes),
+            )
+        ]
+    if isinstance(action, TeamTransfer):
+        return [run for commands in action.commands for run in _moved(commands)]
+    if isinstance(action, Compute) and action.effect is not None:
+        return _placed((*action.effect.reads, *action.effect.writes))
+    return _placed(action.places) if isinstance(action, Release) else []
 
 
-def _moved(commands: Iterable[Move]) -> Iterator[Span]:
+def _moved(commands: Iterable[Command]) -> list[_Run]:
+    runs: list[_Run] = []
     for command in commands:
-        yield from move_spans(command)
+        near, far, line_bytes = command.l1_address, command.external_address, command.line_bytes
+        stride_bytes = (command.lines - 1) * command.stride_bytes
+        runs.append(("l1", near, near + line_bytes * command.lines))
+        runs.append((command.external_level, far, far + stride_bytes + line_bytes))
+    return runs
 
 
-def _placed(places: Iterable[Place]) -> Iterator[Span]:
-    for place in places:
-        if place.size_bytes:
-            yield place_span(place)
+def _placed(places: Iterable[Place]) -> list[_Run]:
+    sizes = [(place, place.size_bytes) for place in places]
+    return [
+        (place.level, place.address, place.address + size_bytes) for place, size_bytes in sizes if size_bytes
+    ]
 
 
-def _outside(span: Span, work: Work, plan: MemoryPlan, op: int) -> PlanError:
+def _outside(run: _Run, work: Work, plan: MemoryPlan, op: int) -> PlanError:
+    level, first, end = run
     what = f" ({work.what})" if work.what else ""
     return PlanError(
-        f"the program touches {span.level} bytes {span.address} to {span.end}{what}, where no buffer of the "
+        f"the program touches {level} bytes {first} to {end}{what}, where no buffer of the "
         f"memory plan lives during {plan.ops[op]}",
         where=f"op {work.op} {work.step}",
         cure="build plan and program together (scheduler.schedule.build_schedule)",

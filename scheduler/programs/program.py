@@ -7,7 +7,7 @@ In which order one op does what is the business of `scheduler.programs.op_loop`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from math import prod
 from typing import Protocol
 
@@ -184,8 +184,12 @@ class ProgramBuilder:
 
     def call(self, work: Work, call: KernelCall, places: Mapping[str, Place], deps: tuple[int, ...]) -> int:
         """Append one kernel on the buffers `places`, named as the nest that is priced; returns its action."""
-        used = {name: _part_of(places, name) for name in (*call.reads, *call.writes)}
-        addresses = {name: place.address for name, place in ({**places, **used}).items()}
+        used = {
+            name: _part_of(places, name) if "[" in name else places[name]
+            for name in (*call.reads, *call.writes)
+        }
+        addresses = {name: place.address for name, place in places.items()}
+        addresses |= {name: place.address for name, place in used.items()}
         effect = Effect(
             tuple(used[name] for name in call.reads),
             tuple(used[name] for name in call.writes),
@@ -193,16 +197,14 @@ class ProgramBuilder:
             call.details,
         )
         team = call.work(self.cores if call.fork else 1, addresses)
-        named = replace(work, what=team.kernel)
+        named = work if work.what == team.kernel else Work(work.op, work.step, work.tile, team.kernel)
         self.actions.append(Compute(len(self.actions), deps, named, team, call.fork, effect))
         return len(self.actions) - 1
 
 
 def _part_of(places: Mapping[str, Place], name: str) -> Place:
-    """The place of a buffer, or of a part of one (`trainlib.ir.steps.part`), which is contiguous."""
+    """The place of a part of a buffer (`trainlib.ir.steps.part`), which is contiguous."""
     buffer, first, shape = find_part(name, lambda known: places[known].shape)
     whole = places[buffer]
-    if buffer == name:
-        return whole
     itemsize = np.dtype(whole.dtype).itemsize
     return Place(whole.level, whole.address + first * itemsize, shape, whole.dtype, name)

@@ -88,6 +88,8 @@ class StreamingEmitter:
 
     def taken(self, tile: int) -> None:
         """The boxes loaded for a tile lie in L1: fetch others into their slots, those needed first."""
+        if not self._fetched:
+            return
         names = [name for name, loaded_by in self._fetched if loaded_by == tile and self._waiting[name]]
         for name in sorted(names, key=lambda name: self._waiting[name][-1]):
             self._fetch(name)

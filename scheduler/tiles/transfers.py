@@ -51,33 +51,50 @@ def commands_for(
     lines of a 2D one where it can be cut into as many as it would take 1D commands. Lengths and addresses are
     in bytes.
     """
+    extents = tuple([stop - start for start, stop in region])
+    strides, parts = _box(shape, itemsize_bytes, extents, max_command_1d_bytes, max_command_2d_bytes)
+    corner = external_address
+    for (start, _), stride in zip(region, strides, strict=True):
+        corner += start * stride
+    return tuple(
+        [
+            Command(to_l1, l1_address + near, external_level, corner + far, line_bytes, lines, stride)
+            for near, far, line_bytes, lines, stride in parts
+        ]
+    )
+
+
+@lru_cache(COUNTS_KEPT)
+def _box(
+    shape: tuple[int, ...],
+    itemsize_bytes: int,
+    extents: tuple[int, ...],
+    max_command_1d_bytes: int,
+    max_command_2d_bytes: int,
+) -> tuple[tuple[int, ...], tuple[tuple[int, int, int, int, int], ...]]:
+    """Bytes from one index to the next by dimension, and the commands of a box with these extents: where each
+    begins in L1 and behind the corner of the box, bytes of a line, lines, stride."""
     line_dim = len(shape) - 1
-    while line_dim > 0 and region[line_dim] == (0, shape[line_dim]):
+    while line_dim > 0 and extents[line_dim] == shape[line_dim]:
         line_dim -= 1
-    if not shape:
-        scalar = Command(to_l1, l1_address, external_level, external_address, itemsize_bytes)
-        return _split(scalar, max_command_1d_bytes, max_command_2d_bytes)
-    element_strides = [prod(shape[dim + 1 :]) * itemsize_bytes for dim in range(len(shape))]
-    first, last = region[line_dim]
-    line_bytes = (last - first) * element_strides[line_dim]
-    lines, stride_bytes = 1, 0
-    outer_dims = range(line_dim)
+    strides = tuple([prod(shape[dim + 1 :]) * itemsize_bytes for dim in range(len(shape))])
+    line_bytes, lines, stride_bytes = itemsize_bytes, 1, 0
+    if shape:
+        line_bytes = extents[line_dim] * strides[line_dim]
     if line_dim > 0:
-        start, stop = region[line_dim - 1]
-        lines, stride_bytes = stop - start, element_strides[line_dim - 1]
-        outer_dims = range(line_dim - 1)
-    corner = external_address + sum(start * element_strides[dim] for dim, (start, _) in enumerate(region))
-    commands: list[Command] = []
-    for outer in product(*(range(region[dim][1] - region[dim][0]) for dim in outer_dims)):
-        address = corner + sum(
-            index * element_strides[dim] for dim, index in zip(outer_dims, outer, strict=True)
-        )
-        command = Command(
-            to_l1, l1_address, external_level, address, line_bytes, lines, stride_bytes if lines > 1 else 0
-        )
-        commands.extend(_split(command, max_command_1d_bytes, max_command_2d_bytes))
+        lines, stride_bytes = extents[line_dim - 1], strides[line_dim - 1]
+    outer_dims = range(max(0, line_dim - 1))
+    parts: list[tuple[int, int, int, int, int]] = []
+    l1_address = 0
+    for outer in product(*(range(extents[dim]) for dim in outer_dims)):
+        address = sum(index * strides[dim] for dim, index in zip(outer_dims, outer, strict=True))
+        command = Command(True, l1_address, "", address, line_bytes, lines, stride_bytes if lines > 1 else 0)
+        parts += [
+            (item.l1_address, item.external_address, item.line_bytes, item.lines, item.stride_bytes)
+            for item in _split(command, max_command_1d_bytes, max_command_2d_bytes)
+        ]
         l1_address += command.size_bytes
-    return tuple(commands)
+    return strides, tuple(parts)
 
 
 @lru_cache(COUNTS_KEPT)

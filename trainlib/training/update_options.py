@@ -14,7 +14,6 @@ from configs.suggest import suggestion
 from configs.yaml_file import Node
 from trainlib.primitives.definition import OptimizerPrimitive
 from trainlib.training.options import GRADIENT_KEYS, optimizer_options
-from trainlib.training.schedules import schedule_of, scheduled
 
 MEMBERS = ("layers", "parameters")
 """Keys of a group that say what is in it."""
@@ -88,6 +87,8 @@ def _scheduled(spec: OptimizerSpec, options: Mapping[str, Any]) -> dict[str, Any
     given = spec.options.get("schedule")
     if given is None:
         return dict(options)
+    from trainlib.training.schedules import schedule_of, scheduled  # schemas that few models need
+
     return scheduled(options, schedule_of(_node(spec, "schedule") or given, spec.where), spec.where)
 
 
