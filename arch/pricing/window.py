@@ -80,7 +80,7 @@ def compiled() -> Engine | None:
     for part in window_engine.PARTS:
         names[part.__name__] = njit(inline="always", _nrt=False)(own(part.__name__))
     for name in [part.__name__ for part in window_engine.WHOLE]:
-        names[name] = njit(_nrt=False)(own(name))
+        names[name] = njit(_nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)(own(name))
     try:
         price_window: Callable[..., None] = njit(cache=True, _nrt=False)(own("price_window"))
     except RuntimeError:  # no place to keep the result in: compile for this process alone

@@ -338,13 +338,12 @@ def advance(rules: Rules, team: Team) -> None:
             fresh = calendar[DAYS + day]
             calendar[DAYS + day] = 0
             waiting |= fresh
-            if cycle == served:
-                fresh = not_served(team, cycle, fresh)
-                if fresh:
-                    waiting ^= serve(rules, team, cycle, fresh, 0)
-            elif waiting or ports:
-                waiting ^= serve(rules, team, cycle, waiting, ports)
+            again = cycle == served
             served = cycle
+            asking = not_served(team, cycle, fresh) if again else waiting
+            beats = 0 if again else ports
+            if asking or beats:
+                waiting ^= serve(rules, team, cycle, asking, beats)
             if calendar[day]:
                 # What follows a grant without a cycle between, such as the note when its value comes.
                 continue
@@ -820,7 +819,7 @@ def lay_out_all(call: Ints, shelf: Ints, trace: Ints, work: Ints, begins: Ints) 
         call[24],
     )
     at = HEADER
-    filled = 0
+    filled = begins[0]
     for number in range(len(begins)):
         begins[number] = filled
         program, places = call[at], call[at + 1]
