@@ -71,7 +71,7 @@ class CachedCostModel:
         places = [address % self._turn for address in work.origin.addresses]
         item = f"{work.origin.text} {places} {int(traffic)}"
         cost = self._by_item.get(item) or self._kept(item)
-        if cost is None or len(cost.cores) != len(work.cores):
+        if cost is None or len(cost.cores) != work.size:
             cost = self._cost_model.price(work, traffic)
             self.fresh[item] = cost_text(cost)
         self._by_item[item] = cost

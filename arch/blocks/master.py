@@ -255,10 +255,9 @@ class Master(Module):
     def _members(self, action: Compute) -> tuple[int, ...]:
         team = action.team
         members = team.members
-        if len(team.cores) > len(self._cluster.cores):
+        if team.size > len(self._cluster.cores):
             raise InputError(
-                f"kernel {team.kernel!r} wants {len(team.cores)} cores, the cluster has "
-                f"{len(self._cluster.cores)}",
+                f"kernel {team.kernel!r} wants {team.size} cores, the cluster has {len(self._cluster.cores)}",
                 where=f"action {action.id}",
                 cure="make the team smaller or give the SoC more cores",
             )

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 
 from arch.pricing.code_fetch import code_lines, private_miss_share, refill_stall_cycles, shared_miss_share
 from arch.pricing.code_refills import surviving_share
-from arch.spec.isa import CoreWork, TeamWork
+from arch.spec.isa import CoreWork, Skeleton, TeamWork
 from arch.spec.timing import IcacheTiming
 
 WARM, STEADY, COLD = "warm", "steady", "cold"
@@ -58,7 +58,7 @@ class CodeCaches:
         self._icache = icache
         self._shared = _Cache(icache.shared_bytes // icache.line_bytes)
         self._private = tuple(_Cache(icache.private_bytes // icache.line_bytes) for _ in range(cores))
-        self._known: dict[tuple[int, int], tuple[CoreWork, int]] = {}
+        self._known: dict[tuple[int, int], tuple[CoreWork | Skeleton, int]] = {}
 
     def call(self, team: TeamWork) -> Mapping[int, int]:
         """The team runs its kernel: stall cycles of each core that waits for code, by core id.
@@ -72,7 +72,7 @@ class CodeCaches:
         icache, kernel = self._icache, team.kernel
         fetch = icache.fetch_bytes_per_cycle
         behind_cycles = icache.shared_refill_stall_cycles - icache.line_bytes // fetch if fetch else 0
-        lines = {core: self._lines(team.core(core)) for core in team.members}
+        lines = {core: self._lines(team, core) for core in team.members}
         most = max(lines.values(), default=0)
         held = self._shared.held(kernel)
         stalls: dict[int, int] = {}
@@ -99,8 +99,10 @@ class CodeCaches:
         for team in teams:
             self.call(team)
 
-    def _lines(self, work: CoreWork) -> int:
+    def _lines(self, team: TeamWork, core: int) -> int:
         # Cores and tiles share bodies; an entry keeps its body, so that its identity stays taken.
+        form = team.form(core)
+        work = team.core(core) if form is None else form.skeleton
         key = (id(work.body), work.code_bytes)
         known = self._known.get(key)
         if known is None:

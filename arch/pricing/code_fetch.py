@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from arch.pricing.code_refills import refill_stall_cycles_of_call, shares_the_cache
 from arch.pricing.scoreboard import CodeBlock, CoreNest, LoopNode
-from arch.spec.isa import CoreWork, Instruction, Loop
+from arch.spec.isa import CoreWork, Instruction, Loop, Skeleton
 from arch.spec.timing import IcacheTiming
 
 BYTES_PER_INSTRUCTION = 4
@@ -66,7 +66,7 @@ def icache_stall_cycles(nest: CoreNest, icache: IcacheTiming) -> int:
     return round(total)
 
 
-def code_lines(work: CoreWork, icache: IcacheTiming) -> int:
+def code_lines(work: CoreWork | Skeleton, icache: IcacheTiming) -> int:
     """Lines of code one core executes at all in `work`: loops of no trips are never fetched."""
 
     def count(body: tuple[Instruction | Loop, ...], *, all_of_it: bool) -> int:

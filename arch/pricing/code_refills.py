@@ -21,7 +21,7 @@ more time than its words need, and so much of a refill is hidden. Behind a jump 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
@@ -45,7 +45,7 @@ SMALLEST_FACTOR = 1e-200
 """A set whose factor becomes smaller starts anew."""
 
 KNOWN_ENTRIES = 4_000
-"""Walks kept, by nest and trip counts up to `MOST_PASSES`; all are dropped when there are more."""
+"""Nests kept, and walks of each; all are dropped when there are more."""
 
 _Parts = dict[tuple[tuple[int, int], ...], float]
 """Expected cycles: a factor by the loops it is multiplied with, each (loop, turns that were walked)."""
@@ -70,13 +70,18 @@ class _Turns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Code:
-    """A nest along its lines, numbered in the order of their first use, and where each of them lies."""
+    """A nest along its lines, numbered in the order of their first use, and where each of them lies.
+
+    `passes` are the turns of every loop after which all are like the last. `walks` is what walks came to, by
+    trip counts up to these.
+    """
 
     nodes: tuple[_Lines | _Turns, ...]
     place: tuple[int, ...]
+    passes: tuple[int, ...] = ()
+    walks: dict[tuple[int, ...], _Parts] = field(default_factory=dict)
 
 
-_known: dict[tuple[object, ...], _Parts] = {}
 _codes: dict[tuple[object, ...], _Code] = {}
 
 
@@ -85,18 +90,18 @@ def refill_stall_cycles_of_call(nest: CoreNest, icache: IcacheTiming, instructio
 
     `instruction_bytes` is the mean size of an instruction of `nest` if it has no layout.
     """
-    capped = tuple([min(trips, MOST_PASSES) for trips in nest.trips])
-    key = (nest.shape, nest.layout, nest.code_bytes, icache, capped)
-    parts = _known.get(key)
+    key = (nest.shape, nest.layout, nest.code_bytes, icache)
+    code = _codes.get(key)
+    if code is None:
+        if len(_codes) >= KNOWN_ENTRIES:
+            _codes.clear()
+        code = _codes[key] = _Reader(nest, icache, instruction_bytes).code()
+    capped = tuple(map(min, nest.trips, code.passes))
+    parts = code.walks.get(capped)
     if parts is None:
-        if len(_known) >= KNOWN_ENTRIES:
-            _known.clear()
-        code = _codes.get(key[:4])
-        if code is None:
-            if len(_codes) >= KNOWN_ENTRIES:
-                _codes.clear()
-            code = _codes[key[:4]] = _Reader(nest, icache, instruction_bytes).code()
-        parts = _known[key] = _Walk(code, icache, capped).stalls()
+        if len(code.walks) >= KNOWN_ENTRIES:
+            code.walks.clear()
+        parts = code.walks[capped] = _Walk(code, icache, capped).stalls()
     total = 0.0
     for loops, cycles in parts.items():
         total += cycles * prod([nest.trips[loop] - walked for loop, walked in loops])
@@ -131,10 +136,13 @@ class _Reader:
         self._numbers: dict[int, int] = {}
         self._lines = _lines_of(nest, icache.line_bytes, instruction_bytes)
         self._next = 0
+        self._passes: dict[int, int] = {}
 
     def code(self) -> _Code:
         nodes = self._read(self._body)
-        return _Code(nodes, tuple(self._numbers))
+        return _Code(
+            nodes, tuple(self._numbers), tuple([self._passes[loop] for loop in sorted(self._passes)])
+        )
 
     def _read(self, nodes: tuple[CodeBlock | LoopNode, ...]) -> tuple[_Lines | _Turns, ...]:
         found: list[_Lines | _Turns] = []
@@ -150,6 +158,8 @@ class _Reader:
                 crowd[line % self._sets] = crowd.get(line % self._sets, 0) + 1
             most = max(crowd.values(), default=0)
             found.append(_Turns(node.index, body, most <= 1, most <= self._ways))
+            # The lines of a steady loop are steady in the loops inside it too.
+            self._passes[node.index] = 1 if most <= 1 else MOST_PASSES
         return tuple(found)
 
     def _straight(self, instructions: list[tuple[int, int]]) -> _Lines:

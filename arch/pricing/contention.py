@@ -44,24 +44,20 @@ from arch.pricing.scoreboard import (
     MISALIGNED,
     MULTICYCLE,
     CoreNest,
+    Places,
     Shape,
 )
 from arch.pricing.window import PROCESS, Engine, EngineChoice
 from arch.pricing.window_engine import (
-    CODE_BITS,
     COUNTERS,
     DAYS,
     MAX_LEAVES,
-    NEVER,
-    NEXT_DIV,
-    NEXT_FPU,
+    MEMBER_FIELDS,
+    PROGRAM_HEADER,
+    SERVED,
     STATES,
-    Code,
     Ints,
-    Requests,
     Rules,
-    Specials,
-    Team,
 )
 from arch.pricing.window_plan import Plan, PricingWindow, fixed_cost, plan_of
 from arch.pricing.window_program import WindowHardware, WindowProgram, window_program
@@ -74,13 +70,16 @@ MAX_CORES = 16
 SHARES = 4_000
 """Plans of cores kept, by shape and trip counts; all are dropped when there are more."""
 
+SHELF_NUMBERS, MOST_SHELF_NUMBERS = 1 << 16, 1 << 22
+"""Numbers of tables an engine has room for at first, and those from which it forgets them."""
+
 
 @record(frozen=True, slots=True)
 class Member:
     """One core of a team: its number in the cluster, its nest and when it starts after the first one.
 
-    `numbers` are the base and the strides of every slot of its nest, one after another, in bytes modulo one
-    turn of the banks (or one word, where banks do not matter); empty if no address matters.
+    `numbers` are the units and the anchors of its nest, in bytes modulo one turn of the banks (or one word,
+    where banks do not matter); empty if no address matters.
     """
 
     core: int
@@ -109,6 +108,65 @@ class _Share:
     """Those no waiting can change."""
 
 
+class _Machine:
+    """What is kept of teams that see the hardware in one way."""
+
+    def __init__(self, hardware: WindowHardware) -> None:
+        self.hardware = hardware
+        self.shares: dict[tuple[object, ...], _Share] = {}
+        self._programs: dict[Shape, WindowProgram] = {}
+
+    def program(self, shape: Shape) -> WindowProgram:
+        """The program of `shape` on this hardware."""
+        program = self._programs.get(shape)
+        if program is None:
+            program = self._programs[shape] = window_program(shape, self.hardware)
+        return program
+
+
+class _Shelf:
+    """Tables that many calls need, one behind the other in one table of an engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._size = 0
+        self._at: dict[WindowProgram | Places, int] = {}
+        self.table: Ints = engine.zeros(SHELF_NUMBERS)
+
+    def tidy(self) -> None:
+        """Forget everything if there is much; places given before are no longer good."""
+        if self._size > MOST_SHELF_NUMBERS:
+            self._size = 0
+            self._at.clear()
+
+    def place(self, thing: WindowProgram | Places) -> int:
+        """Where `thing` begins."""
+        place = self._at.get(thing)
+        if place is None:
+            numbers = _of_program(thing) if isinstance(thing, WindowProgram) else _of_places(thing)
+            place, self._size = self._size, self._size + len(numbers)
+            if self._size > len(self.table):
+                former = self.table
+                self.table = self._engine.zeros(2 * self._size)
+                self.table[:place] = former[:place]
+            self.table[place : self._size] = numbers
+            self._at[thing] = place
+        return place
+
+
+def _of_program(program: WindowProgram) -> list[int]:
+    tables = program.operations, program.slots, program.moves, program.moves_from
+    numbers = [*map(len, tables), program.branches]
+    for table in (*tables, program.specials):
+        numbers += table
+    return numbers
+
+
+def _of_places(places: Places) -> list[int]:
+    rows = [number for row in places.numbers for number in row]
+    return [len(places.numbers), places.anchors, places.units, *rows]
+
+
 class ClusterModel:
     """Prices teams whose cores can be in each other's way on the machine `timing`."""
 
@@ -121,9 +179,9 @@ class ClusterModel:
         self._beat_words = min(ports, timing.l1.banks)
         self._direction_leaves = max(1, min(self._beat_words, (MAX_LEAVES - timing.cores) // 2))
         self._levels = (timing.cores + 2 * self._direction_leaves - 1).bit_length()
-        self._programs: dict[tuple[Shape, WindowHardware], WindowProgram] = {}
-        self._shares: dict[tuple[object, ...], _Share] = {}
-        self._code: dict[tuple[Engine, WindowProgram], Code] = {}
+        self._machines: dict[WindowHardware, _Machine] = {}
+        self._hardware: dict[tuple[bool, bool, bool], WindowHardware] = {}
+        self._shelves: dict[Engine, _Shelf] = {}
         self._units: dict[Shape, tuple[bool, bool, bool]] = {}
 
     def machine(self, cores: list[tuple[int, CoreNest]], traffic: Traffic) -> WindowHardware:
@@ -142,21 +200,25 @@ class ClusterModel:
         div_overlap = -(-timing.fpu.divsqrt_interval_cycles // timing.fpu.divsqrt_latency_cycles)
         divsqrt_shared = sum(uses[2] for uses in used) * div_overlap > timing.fpu.divsqrt_count
         banks_shared = timing.l1.bank_conflicts and memory and (crowd or traffic != Traffic.NONE)
-        return WindowHardware(
-            banks=timing.l1.banks,
-            word_bytes=timing.l1.word_bytes,
-            banks_shared=banks_shared,
-            banks_rotate=timing.cores if timing.l1.arbitration == "rotating" else 0,
-            banks_fair=banks_shared and timing.l1.arbitration == "round_robin",
-            fpu_mapping=timing.fpu.mapping,
-            fpu_shared=fpu_shared,
-            fpus_rotate=timing.cores if timing.fpu.arbitration == "rotating" else 0,
-            fpu_interval_cycles=timing.fpu.interval_cycles,
-            divsqrt_shared=divsqrt_shared,
-            divsqrt_interval_cycles=timing.fpu.divsqrt_interval_cycles,
-            branch_taken_stall_cycles=timing.core.branch_taken_stall_cycles,
-            misaligned_stall_cycles=timing.core.misaligned_stall_cycles,
-        )
+        shared = banks_shared, fpu_shared, divsqrt_shared
+        hardware = self._hardware.get(shared)
+        if hardware is None:
+            hardware = self._hardware[shared] = WindowHardware(
+                banks=timing.l1.banks,
+                word_bytes=timing.l1.word_bytes,
+                banks_shared=banks_shared,
+                banks_rotate=timing.cores if timing.l1.arbitration == "rotating" else 0,
+                banks_fair=banks_shared and timing.l1.arbitration == "round_robin",
+                fpu_mapping=timing.fpu.mapping,
+                fpu_shared=fpu_shared,
+                fpus_rotate=timing.cores if timing.fpu.arbitration == "rotating" else 0,
+                fpu_interval_cycles=timing.fpu.interval_cycles,
+                divsqrt_shared=divsqrt_shared,
+                divsqrt_interval_cycles=timing.fpu.divsqrt_interval_cycles,
+                branch_taken_stall_cycles=timing.core.branch_taken_stall_cycles,
+                misaligned_stall_cycles=timing.core.misaligned_stall_cycles,
+            )
+        return hardware
 
     def _uses(self, shape: Shape) -> tuple[bool, bool, bool]:
         known = self._units.get(shape)
@@ -166,6 +228,24 @@ class ClusterModel:
             self._units[shape] = known
         return known
 
+    def alone(self, nest: CoreNest) -> CoreCost | None:
+        """What a core takes that nobody disturbs, if nothing of it depends on more than trip counts."""
+        hardware = self.machine([(0, nest)], Traffic.NONE)
+        if hardware.fpu_shared or hardware.divsqrt_shared:  # by its own operations
+            return None
+        kept = self._kept(hardware)
+        program = kept.program(nest.shape)
+        if not program.settled:
+            return None
+        instructions, stalls = fixed_cost(nest, program, self._timing)
+        return core_cost(instructions, list(stalls))
+
+    def _kept(self, hardware: WindowHardware) -> _Machine:
+        kept = self._machines.get(hardware)
+        if kept is None:
+            kept = self._machines[hardware] = _Machine(hardware)
+        return kept
+
     def price(
         self,
         members: tuple[Member, ...],
@@ -174,39 +254,93 @@ class ClusterModel:
         starts: Sequence[Sequence[int]],
     ) -> list[_Team]:
         """What the team costs from each of `starts`: cycles by which every core starts later, by number."""
-        shares = [self._share(member.nest, machine, len(members)) for member in members]
-        distinct: dict[tuple[_Share, tuple[int, ...]], int] = {}
-        for share, member in zip(shares, members, strict=True):
-            distinct.setdefault((share, member.numbers), 0)
-        items = sum(share.items for share, _ in distinct)
-        engine = self._engine.take(items + len(starts) * sum(share.items for share in shares))
-        trace = engine.room(items)
-        filled = 0
-        for share, numbers in distinct:
-            distinct[share, numbers] = filled
-            filled = self._lay_out(engine, machine, share, numbers, trace, filled)
-        begins = [distinct[share, member.numbers] for share, member in zip(shares, members, strict=True)]
-        ports: list[int] = []
-        if machine.banks_shared:
-            dma = self._timing.dma
-            directions = [index for index, way in enumerate((Traffic.IN, Traffic.OUT)) if traffic & way]
-            if machine.banks_fair:
-                gaps_cycles = dma.read_burst_gap_cycles, dma.write_burst_gap_cycles
-                beats = max(1, dma.burst_bytes // (self._beat_words * machine.word_bytes))
-                for direction in directions:
-                    ports += (0, direction, 0, beats, gaps_cycles[direction])
-            else:
-                width = dma.l1_bytes_per_cycle // self._timing.l1.word_bytes
-                ports = [
-                    number
-                    for direction in directions
-                    for _ in range(width)
-                    for number in (0, direction, 0, 0, 0)
-                ]
-        rules = self._rules(machine, members)
-        return [
-            self._run(engine, rules, members, shares, trace, begins, offsets, ports) for offsets in starts
+        kept = self._kept(machine)
+        shares = [self._share(member.nest, kept, len(members)) for member in members]
+        traces: dict[tuple[_Share, Places, tuple[int, ...]], int] = {}
+        traced = [
+            traces.setdefault((share, member.nest.places, member.numbers), len(traces))
+            for share, member in zip(shares, members, strict=True)
         ]
+        items = sum([share.items for share, *_ in traces])
+        engine = self._engine.take(items + len(starts) * sum([share.items for share in shares]))
+        shelf = self._shelves.get(engine)
+        if shelf is None:
+            shelf = self._shelves[engine] = _Shelf(engine)
+        shelf.tidy()
+        rules = self._rules(machine, members)
+        width = max(members[-1].core + 1, rules.banks_turn, rules.fpus_turn)
+        ports = self._ports(machine, traffic) if machine.banks_shared else []
+        call = [len(traces), len(starts), width, len(ports), 0, 0, *rules]
+        call += (machine.word_bytes, machine.banks_shared, machine.branch_taken_stall_cycles)
+        call += (machine.misaligned_stall_cycles, machine.first_special)
+        scratch = 0
+        for share, places, numbers in traces:
+            program = share.program
+            call += (shelf.place(program), shelf.place(places) if numbers else -1)
+            call += share.trips
+            call += numbers
+            room = 3 * len(program.moves_from) + len(program.slots) // 4 + program.branches
+            room += len(places.numbers)
+            scratch = max(scratch, room)
+        cores, registers, loops = self._cores(shelf, members, shares, traced, width)
+        call += cores
+        for offsets in starts:
+            call += offsets[:width]
+        call += loops
+        call += ports
+        call[4:6] = registers, len(loops)
+        fields = MEMBER_FIELDS + COUNTERS
+        fixed = len(traces) + fields * width + rules.units + 2 * rules.fpus + 2 * DAYS + STATES + SERVED
+        work = engine.zeros(fixed + registers + COUNTERS * len(loops) + len(ports) + scratch)
+        of_start = COUNTERS * width + SERVED
+        out = engine.zeros(len(starts) * of_start)
+        engine.price_window(engine.ints(call), shelf.table, engine.room(items), work, out)
+        counted = engine.numbers(out)
+        return [
+            _answer(members, shares, counted[place : place + of_start], bool(ports))
+            for place in range(0, len(counted), of_start)
+        ]
+
+    def _cores(
+        self,
+        shelf: _Shelf,
+        members: tuple[Member, ...],
+        shares: list[_Share],
+        traced: list[int],
+        width: int,
+    ) -> tuple[list[int], int, list[int]]:
+        """`MEMBER_FIELDS` of every core, how many registers they have, and what of loops is extrapolated."""
+        fpu, banks = self._timing.fpu, self._timing.l1.banks
+        cores = [-1, 0, 0, 0, 0, 0] * width
+        registers = 0
+        loops: list[int] = []
+        for member, share, trace in zip(members, shares, traced, strict=True):
+            program, core = share.program, member.core
+            unit = banks + (core % fpu.count if fpu.mapping == "static" else core)
+            specials = shelf.place(program) + PROGRAM_HEADER + program.tables
+            cores[MEMBER_FIELDS * core : MEMBER_FIELDS * (core + 1)] = (
+                *(trace, member.start_cycles, unit),
+                *(specials, registers, len(loops) // 2),
+            )
+            registers += program.registers
+            loops += share.extrapolated
+        return cores, registers, loops
+
+    def _ports(self, machine: WindowHardware, traffic: Traffic) -> list[int]:
+        """`PORT_FIELDS` of every port of the DMA."""
+        dma = self._timing.dma
+        directions = [index for index, way in enumerate((Traffic.IN, Traffic.OUT)) if traffic & way]
+        ports: list[int] = []
+        if machine.banks_fair:
+            gaps_cycles = dma.read_burst_gap_cycles, dma.write_burst_gap_cycles
+            beats = max(1, dma.burst_bytes // (self._beat_words * machine.word_bytes))
+            for direction in directions:
+                ports += (0, direction, 0, beats, gaps_cycles[direction])
+            return ports
+        width = dma.l1_bytes_per_cycle // machine.word_bytes
+        for direction in directions:
+            ports += (0, direction, 0, 0, 0) * width
+        return ports
 
     def _rules(self, machine: WindowHardware, members: tuple[Member, ...]) -> Rules:
         timing, fpu = self._timing, self._timing.fpu
@@ -226,136 +360,38 @@ class ClusterModel:
             direction_leaves=self._direction_leaves,
             beat_words=self._beat_words,
             levels=self._levels,
+            mixed=int(machine.banks_shared and not machine.banks_fair),
         )
 
-    def _share(self, nest: CoreNest, machine: WindowHardware, cores: int) -> _Share:
+    def _share(self, nest: CoreNest, machine: _Machine, cores: int) -> _Share:
         """Most cores of a team have the same trip counts; what depends on nothing else is worked out once."""
-        key = (nest.shape, nest.trips, nest.code_bytes, nest.layout, machine, cores)
-        share = self._shares.get(key)
+        key = (nest.shape, nest.trips, nest.code_bytes, nest.layout, cores)
+        share = machine.shares.get(key)
         if share is None:
-            program = self._program(nest.shape, machine)
-            plan = plan_of(nest, self._window, machine.banks, cores)
+            program = machine.program(nest.shape)
+            plan = plan_of(nest, self._window, machine.hardware.banks, cores)
             trips, extrapolated = _loop_tables(plan)
             items = sum(count * prod([trips[2 * loop + 1] for loop in path]) for path, count in program.items)
-            if len(self._shares) >= SHARES:
-                self._shares.clear()
+            if len(machine.shares) >= SHARES:
+                machine.shares.clear()
             fixed = fixed_cost(nest, program, self._timing)
-            share = self._shares[key] = _Share(program, trips, extrapolated, items, *fixed)
+            share = machine.shares[key] = _Share(program, trips, extrapolated, items, *fixed)
         return share
 
-    def _program(self, shape: Shape, machine: WindowHardware) -> WindowProgram:
-        key = (shape, machine)
-        program = self._programs.get(key)
-        if program is None:
-            program = self._programs[key] = window_program(shape, machine)
-        return program
 
-    def _lay_out(
-        self,
-        engine: Engine,
-        machine: WindowHardware,
-        share: _Share,
-        numbers: tuple[int, ...],
-        trace: Ints,
-        filled: int,
-    ) -> int:
-        program = share.program
-        code = self._code.get((engine, program))
-        if code is None:
-            code = self._code[engine, program] = Code(
-                machine.word_bytes,
-                machine.banks,
-                int(machine.banks_shared),
-                machine.branch_taken_stall_cycles,
-                machine.misaligned_stall_cycles,
-                machine.first_special,
-                engine.ints(program.operations),
-                engine.ints(program.slots),
-                engine.ints(program.moves),
-                engine.ints(program.moves_from),
-            )
-        scratch = len(program.moves_from) - 1 + len(program.slots) // 4 + program.branches
-        return engine.lay_out(
-            code,
-            engine.ints(numbers),
-            engine.ints(share.trips),
-            engine.zeros(scratch),
-            trace,
-            filled,
-        )
-
-    def _run(
-        self,
-        engine: Engine,
-        rules: Rules,
-        members: tuple[Member, ...],
-        shares: list[_Share],
-        trace: Ints,
-        begins: list[int],
-        offsets: Sequence[int],
-        ports: list[int],
-    ) -> _Team:
-        fpu = self._timing.fpu
-        width = max(members[-1].core + 1, rules.banks_turn, rules.fpus_turn)
-        specials: list[int] = []
-        special_of: dict[WindowProgram, int] = {}
-        extrapolated: list[int] = []
-        at, fpu_of, special_at, register_at, loop_at = ([0] * width for _ in range(5))
-        when = [NEVER] * width
-        registers = 0
-        for member, share, begin in zip(members, shares, begins, strict=True):
-            core = member.core
-            if share.program not in special_of:
-                special_of[share.program] = len(specials) // 3
-                specials += share.program.specials
-            at[core] = begin
-            when[core] = member.start_cycles + offsets[core] + int(trace[begin] >> CODE_BITS)
-            fpu_of[core] = rules.fpus + (core % fpu.count if fpu.mapping == "static" else core)
-            special_at[core] = special_of[share.program]
-            register_at[core] = registers
-            loop_at[core] = len(extrapolated) // 2
-            registers += share.program.registers
-            extrapolated += share.extrapolated
-        ints, zeros = engine.ints, engine.zeros
-        state = [0] * STATES
-        state[NEXT_FPU], state[NEXT_DIV] = rules.fpus, rules.divs
-        team = Team(
-            Requests(
-                trace=trace,
-                at=ints(at),
-                when=ints(when),
-                waited=zeros(COUNTERS * width),
-                free=zeros(rules.units),
-                asked=zeros(2 * rules.fpus if rules.fair else 0),
-                calendar=zeros(2 * DAYS),
-                state=ints(state),
-            ),
-            Specials(
-                items=ints(specials),
-                items_at=ints(special_at),
-                registers=zeros(registers),
-                registers_at=ints(register_at),
-            ),
-            fpu_of=ints(fpu_of),
-            loops=ints(extrapolated),
-            loop_at=ints(loop_at),
-            marks=zeros(COUNTERS * len(extrapolated) // 2),
-            ports=ints(ports),
-            served=zeros(4),
-        )
-        engine.advance(rules, team)
-        counted = list(map(int, team.requests.waited))
-        costs = tuple(
-            [
-                _cost(share, counted[COUNTERS * member.core : COUNTERS * (member.core + 1)])
-                for member, share in zip(members, shares, strict=True)
-            ]
-        )
-        if not ports:
-            return costs, None
-        words_in, until_in, words_out, until_out = (int(number) for number in team.served)
-        inward, outward = (words_in, until_in), (words_out, until_out)
-        return costs, DmaService(inward if words_in else None, outward if words_out else None)
+def _answer(members: tuple[Member, ...], shares: list[_Share], counted: list[int], served: bool) -> _Team:
+    """What a team costs from one start, of what the window counted."""
+    costs = tuple(
+        [
+            _cost(share, counted[COUNTERS * member.core : COUNTERS * (member.core + 1)])
+            for member, share in zip(members, shares, strict=True)
+        ]
+    )
+    if not served:
+        return costs, None
+    words_in, until_in, words_out, until_out = counted[-SERVED:]
+    inward, outward = (words_in, until_in), (words_out, until_out)
+    return costs, DmaService(inward if words_in else None, outward if words_out else None)
 
 
 def _loop_tables(plan: Plan) -> tuple[tuple[int, ...], tuple[int, ...]]:

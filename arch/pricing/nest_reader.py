@@ -15,11 +15,13 @@ from arch.pricing.scoreboard import (
     INSIDE_WORDS,
     MAX_DEPTH,
     MAX_FRACTION_DENOMINATOR,
+    NEVER_TAKEN,
     WHOLE_WORDS,
     CodeBlock,
     CodeStep,
     CoreNest,
     LoopNode,
+    Places,
     Rule,
     Shape,
     Slot,
@@ -27,7 +29,17 @@ from arch.pricing.scoreboard import (
     overlapped_load,
     waited_for,
 )
-from arch.spec.isa import FPU_OPS, STACK_WORDS, CoreWork, Instruction, Loop, Op, Stream
+from arch.spec.isa import (
+    FPU_OPS,
+    STACK_WORDS,
+    CoreForm,
+    CoreWork,
+    Instruction,
+    Loop,
+    Op,
+    Skeleton,
+    Stream,
+)
 from arch.spec.timing import CoreTiming, FpuTiming, L2Timing
 from configs.errors import InputError
 
@@ -61,9 +73,14 @@ class NestReader:
         self._kept: list[Instruction] = []
         self._bodies: dict[int, _Spelled] = {}
         self._inner: dict[int, tuple[tuple[Instruction | Loop, ...], tuple[int, ...], tuple[int, ...]]] = {}
-        self._steps: dict[tuple[int, int, int, bool, bool, _Late], tuple[Instruction, CodeStep]] = {}
+        self._steps: dict[_Late, _Steps] = {}
         self._accesses: dict[tuple[int, ...], tuple[_Access, ...]] = {}
         self._shapes: dict[tuple[tuple[int, ...], tuple[int, ...]], Shape] = {}
+        self._listed: dict[int, Places] = {}
+        """Of works whose addresses are given one by one, by how many there are."""
+        self._places: dict[Skeleton, Places] = {}
+        self._formed: dict[tuple[Skeleton, tuple[int, ...], tuple[int, ...]], tuple[Shape, Places]] = {}
+        """By skeleton, and by units and anchors as far as they decide what is aligned."""
 
     def read(self, work: CoreWork) -> CoreNest:
         """Resolve `work`; `InputError` for a stream whose strides do not match the loops around its use."""
@@ -72,29 +89,73 @@ class NestReader:
         if spelled is None or spelled[0] is not work.body:
             spelled = self._spelled(work.body)
         _, key, trips, accesses = spelled
-        addresses: list[Stream] = []
+        numbers: list[int] = []
+        for stream_index, depth, _, on_stack in accesses:
+            base, strides = on_stack or _stream(work.streams, stream_index, depth)
+            numbers.append(base)
+            numbers += strides
+        shape = self._shape(key, accesses, numbers, work.body)
+        places = self._listed.get(len(numbers))
+        if places is None:
+            rows = tuple([(index, 0) for index in range(len(numbers))])
+            places = self._listed[len(numbers)] = Places(rows, 0, len(numbers))
+        return CoreNest(shape, trips, places, (), tuple(numbers), work.code_bytes, work.layout)
+
+    def read_form(self, form: CoreForm) -> CoreNest:
+        """Resolve a work by its numbers: as `read`, but nothing is read again that its skeleton decides."""
+        skeleton, trips, units, anchors = form
+        word_bits = self._word_bytes - 1
+        key = (
+            skeleton,
+            tuple([unit & word_bits for unit in units]),
+            tuple([anchor & word_bits for anchor in anchors]),
+        )
+        formed = self._formed.get(key)
+        if formed is None:
+            _, text, _, accesses = self._spelled(skeleton.body)
+            places = self._places.get(skeleton)
+            if len(self._formed) >= BODY_ENTRIES:
+                self._formed.clear()
+                self._places.clear()
+            if places is None:
+                places = self._places[skeleton] = _places(skeleton, accesses, len(units), len(anchors))
+            odd = any(key[1]) or any(key[2])
+            numbers = places.bytes_of(*key[1:]) if odd else [row[1] for row in places.numbers]
+            shape = self._shape(text, accesses, numbers, skeleton.body)
+            formed = self._formed[key] = shape, places
+        shape, places = formed
+        return CoreNest(shape, trips, places, units, anchors, skeleton.code_bytes, skeleton.layout)
+
+    def _shape(
+        self,
+        key: tuple[int, ...],
+        accesses: tuple[_Access, ...],
+        numbers_bytes: list[int],
+        body: tuple[Instruction | Loop, ...],
+    ) -> Shape:
         alignments = []
         word = self._word_bytes
-        for stream_index, depth, width, on_stack in accesses:
-            stream = on_stack or _stream(work.streams, stream_index, depth)
-            addresses.append(stream)
-            numbers, strides = stream
-            for stride in strides:
-                numbers |= stride
+        at = 0
+        for _, depth, width, _ in accesses:
+            bits = 0
+            for number in numbers_bytes[at : at + 1 + depth]:
+                bits |= number
+            at += 1 + depth
             if width == word:
-                alignments.append(CROSSING if numbers & (word - 1) else WHOLE_WORDS)
+                alignments.append(CROSSING if bits & (word - 1) else WHOLE_WORDS)
             else:  # widths are powers of two, as words are
-                inside = width < word and not numbers & (width - 1)
+                inside = width < word and not bits & (width - 1)
                 alignments.append(INSIDE_WORDS if inside else CROSSING)
         shape_key = (key, tuple(alignments))
         shape = self._shapes.get(shape_key)
         if shape is None:
-            late = _late(work.body, self._rules)
+            late = _late(body, self._rules)
+            steps = self._steps.setdefault(late, {})
             resolver = _Resolver(
-                self._rules, self._overlapped, self._divider_cycles, late, shape_key[1], self._steps
+                self._rules, self._overlapped, self._divider_cycles, late, shape_key[1], steps
             )
-            shape = self._shapes[shape_key] = resolver.resolve(work)
-        return CoreNest(shape, trips, tuple(addresses), work.code_bytes, work.layout)
+            shape = self._shapes[shape_key] = resolver.resolve(body)
+        return shape
 
     def _spelled(self, body: tuple[Instruction | Loop, ...]) -> _Spelled:
         text: list[int] = []
@@ -172,6 +233,17 @@ def _stream(streams: tuple[Stream, ...], index: int, depth: int) -> Stream:
     return stream
 
 
+def _places(skeleton: Skeleton, accesses: tuple[_Access, ...], units: int, anchors: int) -> Places:
+    """Where the slots of a skeleton lie."""
+    numbers: list[tuple[int, ...]] = []
+    for stream, _, _, on_stack in accesses:
+        if on_stack is not None:
+            numbers.append((-1, on_stack.base_bytes, *(0,) * units))
+            continue
+        numbers += skeleton.streams[stream]
+    return Places(tuple(numbers), units, anchors)
+
+
 def _accesses(body: tuple[Instruction | Loop, ...]) -> tuple[tuple[int, int, int], ...]:
     """(stream, depth, width) of every distinct address use, in the order `_Resolver` numbers the slots.
 
@@ -199,6 +271,9 @@ def _accesses(body: tuple[Instruction | Loop, ...]) -> tuple[tuple[int, int, int
 
 _Write = tuple[int, int, int]
 """Of `CodeStep.writes`."""
+
+_Steps = dict[tuple[int, int, int, bool, bool], tuple[Instruction, CodeStep]]
+"""By the identity of an instruction, slot, branch, whether it closes a loop or overlaps the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,10 +322,10 @@ class _Resolver:
         divider_cycles: int,
         late: _Late,
         alignments: tuple[int, ...],
-        known: dict[tuple[int, int, int, bool, bool, _Late], tuple[Instruction, CodeStep]],
+        steps: _Steps,
     ) -> None:
         self._rules = rules
-        self._known = known
+        self._kept = steps
         self._overlapped = overlapped
         self._divider_cycles = divider_cycles
         self._late = late
@@ -261,8 +336,8 @@ class _Resolver:
         self._stack = 0
         self._instructions = 0
 
-    def resolve(self, work: CoreWork) -> Shape:
-        body = self._nodes(work.body, ())
+    def resolve(self, nodes: tuple[Instruction | Loop, ...]) -> Shape:
+        body = self._nodes(nodes, ())
         slots = tuple(
             Slot(stream, path, width, self._alignments[index])
             for index, (stream, path, width) in enumerate(self._slots)
@@ -314,11 +389,11 @@ class _Resolver:
             branch = self._branches
             self._branches += 1
         # Most steps have been built before, for another nest.
-        key = (id(node), slot, branch, closes, overlaps, self._late)
-        kept = self._known.get(key)
+        key = (id(node), slot, branch, closes, overlaps)
+        kept = self._kept.get(key)
         if kept is not None and kept[0] is node:
             return kept[1]
-        taken = (0, 1)
+        taken = NEVER_TAKEN
         if node.op is Op.BRANCH and not closes:
             share = Fraction(node.taken_fraction).limit_denominator(MAX_FRACTION_DENOMINATOR)
             taken = (share.numerator, share.denominator)
@@ -336,9 +411,9 @@ class _Resolver:
         if node.dst >= 0:
             writes = ((node.dst, rule.result_cycles, rule.result_cause), *writes)
         step = CodeStep(rule, writes, srcs, slot, node.width_bytes, taken, branch)
-        if len(self._known) >= STEP_ENTRIES:
-            self._known.clear()
-        self._known[key] = (node, step)
+        if len(self._kept) >= STEP_ENTRIES:
+            self._kept.clear()
+        self._kept[key] = (node, step)
         return step
 
     def _units(self, node: Instruction, rule: Rule) -> tuple[tuple[int, ...], tuple[_Write, ...]]:

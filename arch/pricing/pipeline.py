@@ -46,7 +46,7 @@ def price_core(
 
 def core_cost(instructions: int, stalls: list[int]) -> CoreCost:
     """A `CoreCost` from stalls in the order of `STALL_WORDS`; words of 0 cycles are left out."""
-    named = tuple((word, cycles) for word, cycles in zip(STALL_WORDS, stalls, strict=True) if cycles)
+    named = tuple([item for item in zip(STALL_WORDS, stalls, strict=True) if item[1]])
     return CoreCost(instructions + sum(stalls), instructions, named)
 
 
@@ -68,7 +68,9 @@ class _Walker:
         self._div_free = [0] * fpu.divsqrt_count
         self._phases = [0] * nest.shape.branches
         self._moving = [slot for slot, info in enumerate(nest.shape.slots) if info.crosses]
-        self._address = [base for base, _ in nest.addresses]
+        addresses = nest.addresses if self._moving else []
+        self._address = [base for base, _ in addresses]
+        self._strides = [strides for _, strides in addresses]
         self._memo: dict[tuple[int, _Key], tuple[int, int, list[int], _Key]] = {}
 
     def walk(self, nodes: tuple[CodeBlock | LoopNode, ...]) -> None:
@@ -98,7 +100,7 @@ class _Walker:
         seen: dict[_Key, tuple[int, int, int, list[int]]] = {}
         depth = len(loop.path)
         moving = [
-            (slot, self._nest.addresses[slot][1][depth])
+            (slot, self._strides[slot][depth])
             for slot in self._moving
             if loop.index in self._nest.shape.slots[slot].path
         ]

@@ -7,11 +7,14 @@ Mechanism shared by the pipeline model (`arch.pricing.pipeline`) and the window 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from operator import mul
+from typing import NamedTuple
 
 from arch.spec.isa import FPU_OPS, CodeLayout, Op
 from arch.spec.timing import CoreTiming, FpuTiming, L2Timing
-from configs.records import record
 
 STALL_WORDS = (
     *("load_use", "multicycle", "misaligned", "fpu", "divider", "branch", "icache", "bank_conflict"),
@@ -91,6 +94,10 @@ FPU_BUSY, DIVIDER_BUSY, FPU_EMPTY = range(1 << 30, (1 << 30) + 3)
 """Registers that stand for units of a core's own. Behind a division under way the FPU takes no operation
 until the result has been written, and the divider none until it is through; a division waits for operations
 under way, and an access to a status register for both (it may be that of the FPU)."""
+
+
+NEVER_TAKEN = (0, 1)
+"""`CodeStep.taken` of an instruction that is no branch, or one that falls through."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +192,43 @@ class Shape:
         return any(step.rule.unit == unit for block in self.blocks() for step in block.steps)
 
 
-@record(frozen=True, slots=True)
-class CoreNest:
-    """One core's work: a shape, the trip counts of its loops, (base, strides) in bytes of its slots."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """What the addresses of the slots of a nest are made of: who makes one shares it.
+
+    A number is the base or a stride of a slot, base first, slot after slot. Of each: the number of its anchor
+    or -1, a constant, and the coefficient of every unit.
+    """
+
+    numbers: tuple[tuple[int, ...], ...]
+    units: int
+    anchors: int
+
+    def bytes_of(self, units_bytes: Sequence[int], anchors_bytes: Sequence[int]) -> list[int]:
+        """The numbers."""
+        anchors = (*anchors_bytes, 0)
+        return [
+            anchors[anchor] + constant + sum(map(mul, coefficients, units_bytes))
+            for anchor, constant, *coefficients in self.numbers
+        ]
+
+
+class CoreNest(NamedTuple):
+    """One core's work: a shape, trip counts of its loops, and what the addresses of its slots are made of.
+
+    `units_bytes` and `anchors_bytes` are those `places` speaks of.
+    """
 
     shape: Shape
     trips: tuple[int, ...]
-    addresses: tuple[tuple[int, tuple[int, ...]], ...]
+    places: Places
+    units_bytes: tuple[int, ...]
+    anchors_bytes: tuple[int, ...]
     code_bytes: int
     layout: CodeLayout | None = None
+
+    @property
+    def addresses(self) -> list[tuple[int, tuple[int, ...]]]:
+        """(base, strides) in bytes of the slots."""
+        numbers = iter(self.places.bytes_of(self.units_bytes, self.anchors_bytes))
+        return [(next(numbers), tuple(islice(numbers, len(slot.path)))) for slot in self.shape.slots]

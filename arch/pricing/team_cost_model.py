@@ -81,31 +81,26 @@ class TeamCostModel:
         most = max(counts)
         if most * len(counts) > self._window.budget_instructions:
             return most
-        longest = work.core(work.members[counts.index(most)])
-        alone = self._price_alone(self._reader.read(longest)).cycles
+        alone = self._price_alone(self._read(work, work.members[counts.index(most)])).cycles
         return max(most, alone - len(STALL_WORDS) // 2)
 
     def _price(self, work: TeamWork, traffic: Traffic) -> TeamCost:
-        if len(work.cores) > MAX_CORES:
+        if work.size > MAX_CORES:
             raise InputError(
-                f"a team of {len(work.cores)} cores; the model goes up to {MAX_CORES}",
+                f"a team of {work.size} cores; the model goes up to {MAX_CORES}",
                 where=work.kernel,
                 cure="use fewer cores",
             )
-        nests: dict[int, CoreNest] = {}
-        cores: list[tuple[int, CoreNest]] = []
-        for core, core_work in enumerate(work.cores):
-            if core_work is None:
-                continue
-            nest = nests.get(id(core_work))
-            if nest is None:
-                nest = nests[id(core_work)] = self._reader.read(core_work)
-            cores.append((core, nest))
+        cores = [(core, self._read(work, core)) for core in work.members]
         machine = self._cluster.machine(cores, traffic)
         contended = machine.fpu_shared or machine.divsqrt_shared
         if machine.banks_shared or (contended and len(cores) > 1):
             return self._price_together(work, cores, machine, traffic)
         return _team_cost(work, {core: self._price_alone(nest) for core, nest in cores})
+
+    def _read(self, work: TeamWork, core: int) -> CoreNest:
+        form = work.form(core)
+        return self._reader.read(work.core(core)) if form is None else self._reader.read_form(form)
 
     def _members(self, cores: list[tuple[int, CoreNest]], machine: WindowHardware) -> tuple[Member, ...]:
         """Members with the skew of the fork: the master core works before or after its workers do."""
@@ -117,26 +112,28 @@ class TeamCostModel:
         members = []
         for core, nest in cores:
             start = (worker if core else master) - first if len(cores) > 1 else 0
-            numbers = []
+            numbers: tuple[int, ...] = ()
             if machine.banks_shared or nest.shape.crosses:
-                for base, strides in nest.addresses:
-                    numbers.append(base % turn)
-                    numbers += [stride % turn for stride in strides]
-            members.append(Member(core, nest, start, tuple(numbers)))
+                numbers = tuple([number % turn for number in nest.units_bytes + nest.anchors_bytes])
+            members.append(Member(core, nest, start, numbers))
         return tuple(members)
 
     def _price_alone(self, nest: CoreNest) -> CoreCost:
         word = self._timing.l1.word_bytes
-        phases = tuple(
-            (base % word, *(stride % word for stride in strides))
-            for slot, (base, strides) in zip(nest.shape.slots, nest.addresses, strict=True)
-            if slot.alignment == CROSSING
-        )
+        phases: tuple[tuple[int, ...], ...] = ()
+        if nest.shape.crosses:
+            phases = tuple(
+                (base % word, *(stride % word for stride in strides))
+                for slot, (base, strides) in zip(nest.shape.slots, nest.addresses, strict=True)
+                if slot.alignment == CROSSING
+            )
         key = (nest.shape, nest.trips, nest.code_bytes, nest.layout, phases)
         cost = self._alone.get(key)
         if cost is None:
             timing = self._timing
-            cost = price_core(nest, timing.core, timing.fpu, timing.icache, word)
+            cost = self._cluster.alone(nest)
+            if cost is None:
+                cost = price_core(nest, timing.core, timing.fpu, timing.icache, word)
             self._answers += 1
             _remember(self._alone, key, cost)
         return cost
@@ -148,7 +145,7 @@ class TeamCostModel:
         key: tuple[object, ...] = (
             machine,
             traffic,
-            len(work.cores),
+            work.size,
             tuple(
                 [
                     (
@@ -158,6 +155,7 @@ class TeamCostModel:
                         member.nest.trips,
                         member.nest.code_bytes,
                         member.nest.layout,
+                        member.nest.places if member.numbers else None,
                         member.numbers,
                     )
                     for member in members
@@ -179,20 +177,19 @@ class TeamCostModel:
 
 def mean_cost(costs: Sequence[CoreCost]) -> CoreCost:
     """Mean of the costs of one core from several starts: whole cycles that still add up."""
-    if len(costs) == 1:
-        return costs[0]
-    words = dict.fromkeys(word for cost in costs for word, _ in cost.stalls)
-    totals = [dict(cost.stalls) for cost in costs]
-
-    def mean(*several: str) -> int:
-        return round(sum(total.get(word, 0) for total in totals for word in several) / len(costs))
-
-    stalls = {word: mean(word) for word in words}
+    first = costs[0]
+    if costs.count(first) == len(costs):
+        return first
+    totals: dict[str, int] = {}
+    for cost in costs:
+        for word, cycles in cost.stalls:
+            totals[word] = totals.get(word, 0) + cycles
+    stalls = {word: round(total / len(costs)) for word, total in totals.items()}
     if {"fpu", "divider"} <= stalls.keys():  # rounded together: a division may wait for either
-        both = mean("fpu", "divider")
+        both = round((totals["fpu"] + totals["divider"]) / len(costs))
         stalls["divider"] = min(stalls["divider"], both)
         stalls["fpu"] = both - stalls["divider"]
-    instructions = costs[0].instructions
+    instructions = first.instructions
     return CoreCost(instructions + sum(stalls.values()), instructions, tuple(stalls.items()))
 
 
@@ -213,7 +210,7 @@ def _sum_of(paces: Sequence[tuple[int, int] | None]) -> tuple[int, int] | None:
 
 def _team_cost(work: TeamWork, costs: dict[int, CoreCost], dma: DmaService | None = None) -> TeamCost:
     nothing = CoreCost(0, 0)
-    return TeamCost(tuple(costs.get(core, nothing) for core in range(len(work.cores))), dma)
+    return TeamCost(tuple(costs.get(core, nothing) for core in range(work.size)), dma)
 
 
 def _remember(memo: OrderedDict[_K, _V], key: _K, value: _V, entries: int = MEMO_ENTRIES) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -31,24 +31,24 @@ COMPILING_ITEMS = 5_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Engine:
-    """The two functions of `arch.pricing.window_engine` and the kind of table they take.
+    """`price_window` of `arch.pricing.window_engine` and the kind of table it takes.
 
-    `ints` makes a table of numbers, `zeros` one of so many zeros, `room` one of at least so many of any
-    value, which is only good until the next call.
+    `ints` makes a table of numbers, `numbers` makes a list of it; `zeros` makes one of so many zeros, `room`
+    one of at least so many of any value, which is only good until the next call.
     """
 
-    ints: Callable[[Iterable[int]], Ints]
+    ints: Callable[[list[int]], Ints]
+    numbers: Callable[[Ints], list[int]]
     zeros: Callable[[int], Ints]
     room: Callable[[int], Ints]
-    lay_out: Callable[..., int]
-    advance: Callable[..., None]
+    price_window: Callable[[Ints, Ints, Ints, Ints, Ints], None]
 
 
 def _zeros(count: int) -> list[int]:
     return [0] * count
 
 
-PLAIN = Engine(list, _zeros, _zeros, window_engine.lay_out, window_engine.advance)
+PLAIN = Engine(list, list, _zeros, _zeros, window_engine.price_window)
 
 
 @cache
@@ -68,13 +68,6 @@ def compiled() -> Engine | None:
     def own(name: str) -> FunctionType:
         return FunctionType(names[name].__code__, names, name)
 
-    def jit(name: str) -> Callable[..., Any]:
-        try:
-            dispatcher: Callable[..., Any] = njit(cache=True, _nrt=False)(own(name))
-        except RuntimeError:  # no place to keep the result in: compile for this process alone
-            dispatcher = njit(cache=False, _nrt=False)(own(name))
-        return dispatcher
-
     # What a processor has an instruction for.
     @numba.extending.intrinsic
     def place(typing: Any, bits: Any) -> Any:
@@ -86,6 +79,12 @@ def compiled() -> Engine | None:
     names["place"] = place
     for part in window_engine.PARTS:
         names[part.__name__] = njit(inline="always", _nrt=False)(own(part.__name__))
+    for name in [part.__name__ for part in window_engine.WHOLE]:
+        names[name] = njit(_nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)(own(name))
+    try:
+        price_window: Callable[..., None] = njit(cache=True, _nrt=False)(own("price_window"))
+    except RuntimeError:  # no place to keep the result in: compile for this process alone
+        price_window = njit(cache=False, _nrt=False)(own("price_window"))
 
     # Numba's objects live as long as the process; the collector need not walk them again and again.
     gc.freeze()
@@ -99,17 +98,17 @@ def compiled() -> Engine | None:
 
     return Engine(
         lambda numbers: np.array(numbers, dtype=np.int64),
+        lambda table: table.tolist(),
         lambda count: np.zeros(count, dtype=np.int64),
         room,
-        jit("lay_out"),
-        jit("advance"),
+        price_window,
     )
 
 
 def _compiled_before() -> bool:
     """Whether Numba has left its result: where it is told to, beside the source, or in the user's cache."""
     source = Path(window_engine.__file__)
-    name = f"{source.stem}.advance-*.nbi"
+    name = f"{source.stem}.price_window-*.nbi"
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     elsewhere = os.environ.get("NUMBA_CACHE_DIR") or Path(home, "numba")
     return any(source.parent.glob(f"__pycache__/{name}")) or any(

@@ -41,6 +41,13 @@ WAIT_DIVIDERS, WAIT_DIVIDER_LATENCY = 6, 7
 
 NEVER = 1 << 62
 
+INDEX = (1 << 48) - 1
+"""Bits of an index: compiled code need not ask whether one of these counts from the end."""
+
+
+CORE = 63
+"""Bits of the number of a core."""
+
 DAYS = 64
 """Cycles in the calendar of `advance`."""
 
@@ -103,7 +110,7 @@ class Rules(NamedTuple):
     the banks are round robin: a request waits until the arbiter of its bank, a tree of 2^`levels` leaves,
     picks it, which is settled cycle by cycle. Core c is leaf c; word i of a beat of a direction of the DMA is
     leaf `first_leaf` + direction x `direction_leaves` + i modulo `direction_leaves`. A beat has `beat_words`,
-    which all must be through before the next.
+    which all must be through before the next. `mixed`: banks and FPUs both serve the oldest request first.
     """
 
     banks_turn: int
@@ -119,6 +126,7 @@ class Rules(NamedTuple):
     direction_leaves: int
     beat_words: int
     levels: int
+    mixed: int
 
 
 class Requests(NamedTuple):
@@ -175,14 +183,21 @@ def lay_out(  # noqa: PLR0912, PLR0915 - one loop over every operation
     """Write the trace of one core to `trace` from index `filled` on; returns the index behind it.
 
     `numbers` are bases and strides of the slots. `loops`: per loop (iterations before the measured ones or
-    -1, iterations). `scratch` holds a counter per loop, an address per slot and a phase per branch.
+    -1, iterations). `scratch` holds a counter per loop, an address per slot, a phase per branch, and per loop
+    where its second iteration begins and how many items the first has. From the third iteration on, loops
+    that may be repeated (see `arch.pricing.window_program`) are the second one with its banks moved on.
     """
     operations, slots, moves, moves_from = code.operations, code.slots, code.moves, code.moves_from
     word, shared = code.word_bytes, code.shared
     mark = code.misaligned + 1
     address_at = len(moves_from) - 1
     phase_at = address_at + len(slots) // 4
+    second_at = len(scratch) - 2 * address_at
     begin(slots, numbers, scratch, address_at)
+    whole = 1
+    for loop in range(address_at):
+        if loops[2 * loop] >= 0:
+            whole = 0
     gap = 0
     pc = 0
     while pc < len(operations):
@@ -213,7 +228,15 @@ def lay_out(  # noqa: PLR0912, PLR0915 - one loop over every operation
         elif kind == NEXT:
             done = scratch[first] + 1
             scratch[first] = done
-            if done < loops[2 * first + 1]:
+            total = loops[2 * first + 1]
+            begun = second_at + 2 * first
+            if done == 1:
+                scratch[begun + 1] = filled - scratch[begun]
+                scratch[begun] = filled
+            if done == 2 < total and whole and scratch[begun + 1] and operations[second - 1]:
+                filled = repeat(trace, filled, scratch[begun + 1], total - 2, code.banks - 1)
+                go_back(slots, moves, moves_from, numbers, scratch, first, 1)
+            elif done < total:
                 go_on(slots, moves, moves_from, numbers, scratch, first)
                 gap += third
                 pc = second
@@ -225,6 +248,7 @@ def lay_out(  # noqa: PLR0912, PLR0915 - one loop over every operation
                     item = mark + 2 * first + 1
         elif kind == LOOP:
             scratch[first] = 0
+            scratch[second_at + 2 * first] = filled
             if loops[2 * first + 1] == 0:
                 pc = second
             elif loops[2 * first] == 0:
@@ -240,6 +264,24 @@ def lay_out(  # noqa: PLR0912, PLR0915 - one loop over every operation
             filled += 1
             gap = 0
     return filled
+
+
+def repeat(trace: Ints, filled: int, items: int, times: int, low: int) -> int:
+    """Write the last `items` so many `times` again; banks move on by as much as they did before.
+
+    `low` are the bits of the number of a bank. Items for which they stay the same are no banks, or always the
+    same one. Returns the index behind.
+    """
+    for place_of in range(filled - items, filled):
+        item = trace[place_of]
+        step = item - trace[place_of - items]
+        place_at = place_of
+        bank = item
+        for _ in range(times):
+            place_at += items
+            bank += step
+            trace[place_at] = item & ~low | bank & low
+    return filled + items * times
 
 
 def begin(slots: Ints, numbers: Ints, scratch: Ints, address_at: int) -> None:
@@ -296,13 +338,12 @@ def advance(rules: Rules, team: Team) -> None:
             fresh = calendar[DAYS + day]
             calendar[DAYS + day] = 0
             waiting |= fresh
-            if cycle == served:
-                fresh = not_served(team, cycle, fresh)
-                if fresh:
-                    waiting ^= serve(rules, team, cycle, fresh, 0)
-            elif waiting or ports:
-                waiting ^= serve(rules, team, cycle, waiting, ports)
+            again = cycle == served
             served = cycle
+            asking = not_served(team, cycle, fresh) if again else waiting
+            beats = 0 if again else ports
+            if asking or beats:
+                waiting ^= serve(rules, team, cycle, asking, beats)
             if calendar[day]:
                 # What follows a grant without a cycle between, such as the note when its value comes.
                 continue
@@ -347,6 +388,7 @@ def issue(  # noqa: PLR0912, PLR0915 - one loop over every item
     specials, special_at, registers, register_at = team.specials
     banks = rules.fpus
     fair = banks if rules.fair else 0
+    mixed, fpu_of, more_cycles = rules.mixed, team.fpu_of, rules.fpu_cycles - 1
     first_special = banks + 2
     asking = calendar[cycle & DAY]
     calendar[cycle & DAY] = 0
@@ -364,35 +406,32 @@ def issue(  # noqa: PLR0912, PLR0915 - one loop over every item
             left &= left - 1
             if first and core >= turn:
                 core -= turn
+            core &= CORE
+            position = at[core] & INDEX
             bit = 1 << core
             following = cycle
             while following == cycle:
-                code = trace[at[core]] & CODE
+                code = trace[position & INDEX] & CODE
                 time = cycle
                 if code < first_special:
-                    if code < fair:
+                    if code < fair or (code >= banks and not last):
                         break
-                    if code < banks:
-                        unit, taken, counter = code, 1, WAIT_BANKS
-                    elif not last:
-                        break
-                    elif code == banks:
-                        unit, taken, counter = team.fpu_of[core], rules.fpu_cycles, WAIT_FPUS
+                    if mixed and code <= banks:
+                        # A bank or an FPU, without a branch: nobody can guess which of them comes next.
+                        fpu = 1 if code == banks else 0
+                        unit = fpu_of[core]
                         if rules.pooled:
                             unit = state[NEXT_FPU]
-                            state[NEXT_FPU] = unit + 1 if unit + 1 < rules.divs else rules.fpus
+                            turned = unit + 1 if unit + 1 < rules.divs else banks
+                            state[NEXT_FPU] = unit + fpu * (turned - unit)
+                        unit = (code + fpu * (unit - code)) & INDEX
+                        time = max(free[unit], cycle)
+                        free[unit] = time + 1 + fpu * more_cycles
+                        waited[COUNTERS * core + fpu] += time - cycle
                     else:
-                        unit, taken, counter = state[NEXT_DIV], rules.div_cycles, WAIT_FPUS
-                        state[NEXT_DIV] = unit + 1 if unit + 1 < rules.units else rules.divs
-                    ready = free[unit]
-                    if ready > cycle:
-                        waited[COUNTERS * core + counter] += ready - cycle
-                        if code > banks:
-                            waited[COUNTERS * core + WAIT_DIVIDERS] += ready - cycle
-                        time = ready
-                    free[unit] = time + taken
+                        time = ask_unit(rules, team, core, cycle, code)
                 else:
-                    special = 3 * (special_at[core] + code - first_special)
+                    special = special_at[core] + 3 * (code - first_special)
                     kind = specials[special]
                     x = specials[special + 1]
                     if kind == WAIT:
@@ -413,20 +452,50 @@ def issue(  # noqa: PLR0912, PLR0915 - one loop over every item
                         break
                     else:
                         count(team, core, kind, x)
-                at[core] += 1
-                following = time + (trace[at[core]] >> CODE_BITS)
+                position += 1
+                at[core] = position
+                item = trace[position & INDEX]
+                following = time + (item >> CODE_BITS)
             if following > cycle:
                 asking ^= bit
-                enter(team, core, cycle, time, fair)
+                if following < cycle + DAYS:
+                    calendar[(DAYS if item & CODE < fair else 0) + (following & DAY)] |= bit
+                else:
+                    when[core] = following
+                    state[PARKED] |= bit
+                    state[SOON] -= 1
             elif code < fair:
                 asking ^= bit
                 calendar[DAYS + (cycle & DAY)] |= bit
 
 
+def ask_unit(rules: Rules, team: Team, core: int, cycle: int, code: int) -> int:
+    """A core asks for the bank, an FPU or a div/sqrt unit: the cycle in which it gets it."""
+    waited, free, state, banks = team.requests.waited, team.requests.free, team.requests.state, rules.fpus
+    if code < banks:
+        unit, taken, counter = code, 1, WAIT_BANKS
+    elif code == banks:
+        unit, taken, counter = team.fpu_of[core] & INDEX, rules.fpu_cycles, WAIT_FPUS
+        if rules.pooled:
+            unit = state[NEXT_FPU] & INDEX
+            state[NEXT_FPU] = unit + 1 if unit + 1 < rules.divs else banks
+    else:
+        unit, taken, counter = state[NEXT_DIV] & INDEX, rules.div_cycles, WAIT_FPUS
+        state[NEXT_DIV] = unit + 1 if unit + 1 < rules.units else rules.divs
+    ready = free[unit]
+    if ready > cycle:
+        waited[COUNTERS * core + counter] += ready - cycle
+        if code > banks:
+            waited[COUNTERS * core + WAIT_DIVIDERS] += ready - cycle
+        cycle = ready
+    free[unit] = cycle + taken
+    return cycle
+
+
 def enter(team: Team, core: int, cycle: int, time: int, fair: int) -> None:
     """The next item of `core`, so many cycles behind `time`, is due."""
     requests = team.requests
-    item = requests.trace[requests.at[core]]
+    item = requests.trace[requests.at[core] & INDEX]
     following = time + (item >> CODE_BITS)
     if following < cycle + DAYS:
         half = DAYS if item & CODE < fair else 0
@@ -472,9 +541,9 @@ def not_served(team: Team, cycle: int, asking: int) -> int:
     requests = team.requests
     left = asking
     while left:
-        core = place(left)
+        core = place(left) & CORE
         left &= left - 1
-        if requests.free[requests.trace[requests.at[core]] & CODE] > cycle:
+        if requests.free[requests.trace[requests.at[core] & INDEX] & CODE] > cycle:
             requests.waited[COUNTERS * core + WAIT_BANKS] += 1
             asking ^= 1 << core
     return asking
@@ -486,9 +555,9 @@ def serve(rules: Rules, team: Team, cycle: int, asking: int, ports: int) -> int:
     occupied = contested = 0
     left = asking
     while left:
-        core = place(left)
+        core = place(left) & CORE
         left &= left - 1
-        bank = 1 << (trace[at[core]] & CODE & LOW_BANKS)
+        bank = 1 << (trace[at[core] & INDEX] & CODE & LOW_BANKS)
         contested |= occupied & bank
         occupied |= bank
     if ports:
@@ -500,9 +569,9 @@ def serve(rules: Rules, team: Team, cycle: int, asking: int, ports: int) -> int:
         end_beats(rules, team, cycle, contested)
     left = granted
     while left:
-        core = place(left)
+        core = place(left) & CORE
         left &= left - 1
-        bank = trace[at[core]] & CODE
+        bank = trace[at[core] & INDEX] & CODE
         free[bank] = cycle + 1
         if contested >> (bank & LOW_BANKS) & 1 == 0:
             asked[2 * bank + 1] = core
@@ -526,9 +595,9 @@ def settle(rules: Rules, team: Team, cycle: int, asking: int, contested: int) ->
             cores = 0
             left = asking
             while left:
-                core = place(left)
+                core = place(left) & CORE
                 left &= left - 1
-                if trace[at[core]] & CODE == bank:
+                if trace[at[core] & INDEX] & CODE == bank:
                     cores |= 1 << core
             asks = cores
             if asked[2 * bank]:
@@ -632,12 +701,179 @@ def place(bits: int) -> int:
     return (bits & -bits).bit_length() - 1
 
 
+HEADER = 25
+"""Numbers `price_window` finds first in its `call`."""
+
+MEMBER_FIELDS = 6
+"""Of every core in a `call`: its trace or -1, its start, its FPU, and where its specials, registers and loops
+begin."""
+
+PROGRAM_HEADER = 5
+"""Of a program on the shelf: how many numbers its tables have, and its branches."""
+
+SERVED = 4
+"""Numbers of `Team.served`."""
+
+
+def price_window(  # noqa: PLR0915 - names for every part of its tables
+    call: Ints, shelf: Ints, trace: Ints, work: Ints, out: Ints
+) -> None:
+    """Lay out the traces of a team and run them from every start; `out` gets what was counted of each.
+
+    `call` is what `arch.pricing.contention` writes: a header (how many traces, starts, cores, numbers of
+    ports, registers, numbers of loops; the `Rules`; the numbers of `Code`), the traces (program and places
+    on the `shelf`, trips, units, anchors), `MEMBER_FIELDS` of the cores, the starts, loops and ports. `work`
+    is so many zeros that everything has room. Of a start `out` has what the cores waited and `served`.
+    """
+    traces, starts, width, ports_at, registers, loops = call[0], call[1], call[2], call[3], call[4], call[5]
+    rules = Rules(
+        *(call[6], call[7], call[8], call[9], call[10], call[11], call[12], call[13], call[14], call[15]),
+        *(call[16], call[17], call[18], call[19]),
+    )
+    begins = work[:traces]
+    used = traces
+    at = lay_out_all(call, shelf, trace, work, begins)
+    members = call[at : at + MEMBER_FIELDS * width]
+    at += MEMBER_FIELDS * width
+    offsets = call[at : at + starts * width]
+    at += starts * width
+    measured = call[at : at + loops]
+    at += loops
+    given_ports = call[at : at + ports_at]
+    places = work[used : used + width]
+    used += width
+    when = work[used : used + width]
+    used += width
+    fpu_of = work[used : used + width]
+    used += width
+    special_at = work[used : used + width]
+    used += width
+    register_at = work[used : used + width]
+    used += width
+    loop_at = work[used : used + width]
+    used += width
+    waited = work[used : used + COUNTERS * width]
+    used += COUNTERS * width
+    free = work[used : used + rules.units]
+    used += rules.units
+    asked = work[used : used + 2 * rules.fpus * rules.fair]
+    used += 2 * rules.fpus * rules.fair
+    calendar = work[used : used + 2 * DAYS]
+    used += 2 * DAYS
+    state = work[used : used + STATES]
+    used += STATES
+    values = work[used : used + registers]
+    used += registers
+    marks = work[used : used + COUNTERS * loops // 2]
+    used += COUNTERS * loops // 2
+    ports = work[used : used + ports_at]
+    used += ports_at
+    served = work[used : used + SERVED]
+    requests = Requests(trace, places, when, waited, free, asked, calendar, state)
+    specials = Specials(shelf, special_at, values, register_at)
+    team = Team(requests, specials, fpu_of, measured, loop_at, marks, ports, served)
+    for start in range(starts):
+        clear(waited)
+        clear(free)
+        clear(asked)
+        clear(calendar)
+        clear(state)
+        clear(values)
+        clear(served)
+        for index in range(ports_at):
+            ports[index] = given_ports[index]
+        state[NEXT_FPU], state[NEXT_DIV] = rules.fpus, rules.divs
+        for core in range(width):
+            member = MEMBER_FIELDS * core
+            when[core] = NEVER
+            if members[member] >= 0:
+                places[core] = begins[members[member]]
+                first = trace[places[core]] >> CODE_BITS
+                when[core] = members[member + 1] + offsets[start * width + core] + first
+            fpu_of[core] = members[member + 2]
+            special_at[core] = members[member + 3]
+            register_at[core] = members[member + 4]
+            loop_at[core] = members[member + 5]
+        advance(rules, team)
+        result = start * (COUNTERS * width + SERVED)
+        for index in range(COUNTERS * width):
+            out[result + index] = waited[index]
+        for index in range(SERVED):
+            out[result + COUNTERS * width + index] = served[index]
+
+
+def clear(table: Ints) -> None:
+    """Make every number 0."""
+    for index in range(len(table)):
+        table[index] = 0
+
+
+def lay_out_all(call: Ints, shelf: Ints, trace: Ints, work: Ints, begins: Ints) -> int:
+    """Lay out all traces of a `call` (`price_window`), and where each begins; the place behind them."""
+    word, banks, shared, branch, misaligned, first_special = (
+        call[20],
+        call[11],
+        call[21],
+        call[22],
+        call[23],
+        call[24],
+    )
+    at = HEADER
+    filled = begins[0]
+    for number in range(len(begins)):
+        begins[number] = filled
+        program, places = call[at], call[at + 1]
+        at += 2
+        first = program + PROGRAM_HEADER
+        second = first + shelf[program]
+        third = second + shelf[program + 1]
+        fourth = third + shelf[program + 2]
+        moves_from = shelf[fourth : fourth + shelf[program + 3]]
+        code = Code(
+            word,
+            banks,
+            shared,
+            branch,
+            misaligned,
+            first_special,
+            shelf[first:second],
+            shelf[second:third],
+            shelf[third:fourth],
+            moves_from,
+        )
+        trips = call[at : at + 2 * (len(moves_from) - 1)]
+        at += len(trips)
+        used = len(begins)
+        numbers = work[used:used]
+        if places >= 0:
+            count_of, anchors, units = shelf[places], shelf[places + 1], shelf[places + 2]
+            numbers = work[used : used + count_of]
+            used += count_of
+            given = call[at : at + units + anchors]
+            at += units + anchors
+            row = places + 3
+            for place_of in range(count_of):
+                total = shelf[row + 1]
+                if shelf[row] >= 0:
+                    total += given[units + shelf[row]]
+                for unit in range(units):
+                    total += shelf[row + 2 + unit] * given[unit]
+                numbers[place_of] = total
+                row += 2 + units
+        room = 3 * (len(moves_from) - 1) + len(code.slots) // 4 + shelf[program + 4]
+        scratch = work[used : used + room]
+        filled = lay_out(code, numbers, trips, scratch, trace, filled)
+    return int(at)
+
+
 PARTS = (
     begin,
+    repeat,
     go_on,
     go_back,
     unpark,
     soonest,
+    ask_unit,
     enter,
     count,
     issue,
@@ -649,5 +885,9 @@ PARTS = (
     end_beats,
     settle,
     serve,
+    clear,
 )
-"""What `lay_out` and `advance` call, every one behind what it calls itself."""
+"""What `WHOLE` call, every one behind what it calls itself."""
+
+WHOLE = (lay_out, lay_out_all, advance)
+"""What `price_window` calls, likewise."""

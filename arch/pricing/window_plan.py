@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from arch.pricing.code_fetch import icache_stall_cycles
 from arch.pricing.scoreboard import BRANCH_STALL, ICACHE, STALL_WORDS, CodeBlock, CoreNest, LoopNode
@@ -51,6 +52,8 @@ def plan_of(nest: CoreNest, window: PricingWindow, turn: int, cores: int) -> Pla
     budget_instructions = window.budget_instructions / cores
     trips = nest.trips
     plan = [(count, 0, count) for count in trips]
+    if min(trips, default=1) > 0 and nest.shape.instructions * prod(trips) <= budget_instructions:
+        return plan
     sizes: dict[int, int] = {}
 
     def size(nodes: tuple[CodeBlock | LoopNode, ...]) -> int:
@@ -91,24 +94,23 @@ def fixed_cost(nest: CoreNest, program: WindowProgram, timing: SocTiming) -> tup
     stalls = [0] * len(STALL_WORDS)
     instructions = 0
     branch = timing.core.branch_taken_stall_cycles
+    trips = nest.trips
     for block in program.static:
-        executions = _executions(nest, block.path)
+        executions = _executions(trips, block.path)
         instructions += block.instructions * executions
-        for cause, cycles in enumerate(block.stalls):
-            if cycles:
-                stalls[cause] += cycles * executions
+        for cause, cycles in block.stalls:
+            stalls[cause] += cycles * executions
         for numerator, denominator in block.fractions:
             stalls[BRANCH_STALL] += executions * numerator // denominator * branch
     for loop in nest.shape.loops:
-        trips = nest.trips[loop.index]
-        if loop.closing and trips > 0:
-            stalls[BRANCH_STALL] += _executions(nest, loop.path) * (trips - 1) * branch
+        if loop.closing and trips[loop.index] > 0:
+            stalls[BRANCH_STALL] += _executions(trips, loop.path) * (trips[loop.index] - 1) * branch
     stalls[ICACHE] = icache_stall_cycles(nest, timing.icache)
     return instructions, tuple(stalls)
 
 
-def _executions(nest: CoreNest, path: tuple[int, ...]) -> int:
+def _executions(trips: tuple[int, ...], path: tuple[int, ...]) -> int:
     executions = 1
     for loop in path:
-        executions *= max(0, nest.trips[loop])
+        executions *= max(0, trips[loop])
     return executions

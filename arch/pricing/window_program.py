@@ -21,6 +21,7 @@ from arch.pricing.scoreboard import (
     LOAD_USE,
     MEMORY,
     MULTICYCLE,
+    NEVER_TAKEN,
     NO_UNIT,
     STALL_WORDS,
     WHOLE_WORDS,
@@ -103,11 +104,11 @@ class WindowHardware:
 
 @dataclass(frozen=True, slots=True)
 class StaticCost:
-    """Cycles of one block that no waiting can change: instructions and stalls per word."""
+    """Cycles of the blocks under one path that no waiting can change: instructions, (cause, stalls)."""
 
     path: tuple[int, ...]
     instructions: int
-    stalls: tuple[int, ...]
+    stalls: tuple[tuple[int, int], ...]
     fractions: tuple[tuple[int, int], ...]
     """(numerator, denominator) of every branch that is taken in a share of its executions."""
 
@@ -117,7 +118,8 @@ class WindowProgram:
     """A window program: flat tables for `arch.pricing.window_engine`, and the static costs of its blocks.
 
     `operations` are `OPERATION_FIELDS` numbers each: a kind, the cycles that go by before it, and
-    - LOOP: loop, place of the operation behind its NEXT;
+    - LOOP: loop, place of the operation behind its NEXT, whether every iteration does the same but for banks
+      that move on;
     - NEXT: loop, place of its first operation, cycles of the closing branch, which falls through at the end;
     - EMIT: code of an item;
     - BRANCH: branch, numerator, denominator: taken in that share of its executions;
@@ -125,7 +127,8 @@ class WindowProgram:
 
     `specials` are (kind, x, y) of the items with a code above those of the units: MISALIGNED, then MARK and
     MULTIPLY of every loop, then the others. `slots`, `moves` and `moves_from` are described at `lay_out`.
-    `items` bounds the items one execution emits under each path of loops.
+    `items` bounds the items one execution emits under each path of loops. `settled`: nothing is asked for and
+    nothing waited for, so `static` is all.
     """
 
     operations: tuple[int, ...]
@@ -137,6 +140,12 @@ class WindowProgram:
     branches: int
     items: tuple[tuple[tuple[int, ...], int], ...]
     static: tuple[StaticCost, ...]
+    settled: bool
+
+    @property
+    def tables(self) -> int:
+        """Numbers of the tables a trace is laid out by."""
+        return len(self.operations) + len(self.slots) + len(self.moves) + len(self.moves_from)
 
 
 def window_program(shape: Shape, machine: WindowHardware) -> WindowProgram:
@@ -161,7 +170,7 @@ class _Writer:
         self._pending: dict[int, tuple[int, int]] = {}
         self._dynamic: dict[tuple[int, int], int] = {}
         self._registers: dict[tuple[int, int], int] = {}
-        self._static: list[StaticCost] = []
+        self._static: dict[tuple[int, ...], tuple[int, list[int], list[tuple[int, int]]]] = {}
         blocks = shape.blocks()
         self._reach = max(
             (
@@ -195,7 +204,18 @@ class _Writer:
             len(self._registers),
             self._shape.branches,
             tuple(self._items.items()),
-            tuple(self._static),
+            tuple(
+                [
+                    StaticCost(
+                        path,
+                        instructions,
+                        tuple([(cause, cycles) for cause, cycles in enumerate(stalls) if cycles]),
+                        tuple(fractions),
+                    )
+                    for path, (instructions, stalls, fractions) in self._static.items()
+                ]
+            ),
+            {LOOP, NEXT, BRANCH}.issuperset(self._out[:-OPERATION_FIELDS:OPERATION_FIELDS]),
         )
 
     def _slots(self) -> tuple[list[int], list[int]]:
@@ -225,11 +245,13 @@ class _Writer:
             offset = 0
             pending: dict[int, tuple[int, int]] = {}
             for step in block.steps:
-                offset = max([offset, *(pending[src][0] for src in step.srcs if src in pending)])
+                for register in step.srcs:
+                    if register in pending:
+                        offset = max(offset, pending[register][0])
                 for register, cycles, cause in step.writes:
                     pending[register] = (offset + cycles, cause)
                 offset += step.rule.occupancy_cycles
-            left.update((reg, cause) for reg, (ready, cause) in pending.items() if ready > offset)
+            left.update([(reg, cause) for reg, (ready, cause) in pending.items() if ready > offset])
             for step in block.steps[: self._reach]:
                 read_early.update(step.srcs)
         return {(register, cause) for register, cause in left if register in read_early}
@@ -270,25 +292,34 @@ class _Writer:
         self._nodes(loop.body)
         self._operation(NEXT, loop.index, start + OPERATION_FIELDS, stall)
         self._out[start + 3] = len(self._out)
+        body = range(start, len(self._out), OPERATION_FIELDS)
+        self._out[start + 4] = int(all(self._repeats(place) for place in body))
+
+    def _repeats(self, place: int) -> bool:
+        """Whether an operation does the same in every iteration, but for a bank that moves on."""
+        kind, _, _, alignment, _ = self._out[place : place + OPERATION_FIELDS]
+        return kind != BRANCH and (kind != ACCESS or alignment == WHOLE_WORDS)
 
     def _block(self, block: CodeBlock) -> None:
         self._path = block.path
-        stalls = [0] * len(STALL_WORDS)
-        fractions: list[tuple[int, int]] = []
+        instructions, stalls, fractions = self._static.get(block.path, (0, [0] * len(STALL_WORDS), []))
+        self._static[block.path] = instructions + len(block.steps), stalls, fractions
         self._dynamic = dict.fromkeys(self._boundary, self._reach - 1)
         self._pending = {}
         for position, step in enumerate(block.steps):
-            self._sources(step, position, stalls)
-            self._request(step, position)
             rule = step.rule
+            if step.srcs:
+                self._sources(step, position, stalls)
+            if rule.unit != NO_UNIT:
+                self._request(step, position)
             for register, cycles, cause in step.writes:
-                for entry in [entry for entry in self._dynamic if entry[0] == register]:
-                    if self._dynamic[entry] > position:
-                        self._special(SET, self._register(*entry), 0)
-                    del self._dynamic[entry]
+                if self._dynamic:
+                    self._overwrite(register, position)
                 self._pending[register] = (self._offset + cycles, cause)
             self._offset += rule.occupancy_cycles
             stalls[rule.occupancy_cause] += rule.occupancy_cycles - 1
+            if step.taken == NEVER_TAKEN:
+                continue
             numerator, denominator = step.taken
             if step.branch >= 0:
                 fractions.append(step.taken)
@@ -304,7 +335,13 @@ class _Writer:
                     self._special(SET, self._register(register, cause), ready - end)
                 elif self._reach > 1:
                     self._special(SET, self._register(register, cause), 0)
-        self._static.append(StaticCost(block.path, len(block.steps), tuple(stalls), tuple(fractions)))
+
+    def _overwrite(self, register: int, position: int) -> None:
+        """A register that may still be pending gets a result whose time is certain."""
+        for entry in [entry for entry in self._dynamic if entry[0] == register]:
+            if self._dynamic[entry] > position:
+                self._special(SET, self._register(*entry), 0)
+            del self._dynamic[entry]
 
     def _sources(self, step: CodeStep, position: int, stalls: list[int]) -> None:
         """Wait for the operands of `step`."""
@@ -314,7 +351,7 @@ class _Writer:
                 stalls[pending[1]] += pending[0] - self._offset
                 self._offset = pending[0]
                 continue
-            for (candidate, cause), last in list(self._dynamic.items()):
+            for (candidate, cause), last in list(self._dynamic.items()) if self._dynamic else ():
                 if candidate == register and position <= last:
                     self._anchor(position, 0)
                     self._special(WAIT, self._register(register, cause), _DYNAMIC[cause])
@@ -331,8 +368,6 @@ class _Writer:
     def _request(self, step: CodeStep, position: int) -> None:
         machine = self._machine
         unit = step.rule.unit
-        if unit == NO_UNIT:
-            return
         if unit == MEMORY:
             if step.slot < 0:
                 return

@@ -7,6 +7,7 @@ counts, plus the address streams its loads and stores walk. It is data; it compu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -136,6 +137,31 @@ class CoreWork:
     layout: CodeLayout | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Skeleton:
+    """What works have in common that differ in trip counts and addresses alone; who makes one shares it.
+
+    The loops of `body` turn once. Of a stream that is used `streams` has a row for its base and one for each
+    stride: the number of its anchor or -1, a constant, and the coefficients of the units of a `CoreForm`.
+    """
+
+    body: tuple[Node, ...]
+    streams: Mapping[int, tuple[tuple[int, ...], ...]]
+    code_bytes: int
+    layout: CodeLayout | None = None
+
+
+class CoreForm(NamedTuple):
+    """A `CoreWork` by its numbers: trips of the loops of its skeleton (in the order of the text, none of them
+    0), units of addresses and addresses of anchors in bytes.
+    """
+
+    skeleton: Skeleton
+    trips: tuple[int, ...]
+    units_bytes: tuple[int, ...]
+    anchors_bytes: tuple[int, ...]
+
+
 class NestCall(NamedTuple):
     """A nest as it was called: its file, the sizes of all cores and of each, its arrays but for addresses.
 
@@ -182,6 +208,11 @@ class TeamWork:
         return tuple([core for core, work in enumerate(self.cores) if work is not None])
 
     @cached_property
+    def size(self) -> int:
+        """Cores up to the last one, in the team or not."""
+        return len(self.cores)
+
+    @cached_property
     def issued(self) -> tuple[int, ...]:
         """Instructions each of the `members` issues, whatever it waits for."""
         return tuple([_issued(self.core(member).body) for member in self.members])
@@ -191,6 +222,10 @@ class TeamWork:
         work = self.cores[member]
         assert work is not None, "a core that is not in the team"
         return work
+
+    def form(self, member: int) -> CoreForm | None:  # noqa: ARG002, RUF100 - others have one
+        """The work of one of the `members` by its numbers, if whoever made it knows these."""
+        return None
 
 
 KEPT_COUNTS = 10_000

@@ -88,7 +88,10 @@ def _set_up_each_turn() -> Sequence[Replacement]:
             bodies = known[id(work.body)] = (work.body, _with_set_up(work.body))
         return right(self, replace(work, body=bodies[1]))
 
-    return around(NestReader, "read", wrong)
+    def read(right: Any, self: TeamCostModel, work: Any, core: int) -> Any:
+        return self._reader.read(work.core(core))
+
+    return [*around(NestReader, "read", wrong), *around(TeamCostModel, "_read", read)]
 
 
 def _with_set_up(body: tuple[Node, ...]) -> tuple[Node, ...]:

@@ -9,11 +9,13 @@ body with these decisions from a cache or puts it together, and computes the add
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
+from itertools import accumulate, count
+from math import prod
+from operator import mul
 
-from arch.spec.isa import CodeLayout, CoreWork, Instruction, Loop, Node, Stream
+from arch.spec.isa import CodeLayout, CoreForm, CoreWork, Instruction, Loop, Node, Skeleton, Stream
 from configs.errors import ConfigError, InputError
 from configs.records import record
 from trainlib.kernels.expressions import Evaluator, Names, Sum, evaluator
@@ -24,10 +26,10 @@ BODY_CACHE_ENTRIES = 4096
 """Expanded bodies kept per nest; bodies are shared by cores and calls with equal trip counts."""
 
 LAYOUT_CACHE_ENTRIES = 1024
-"""Array layouts (byte distances of neighbours) kept per nest; all cores of a team share one."""
+"""Layouts of code kept per nest."""
 
-PLAN_CACHE_ENTRIES = 64
-"""Bodies per layout whose streams are kept ready."""
+PLAN_CACHE_ENTRIES = 1024
+"""Skeletons with units whose streams are kept ready."""
 
 MOST_EXECUTED = 10**18
 """Instructions of one core in one kernel: their cycles still fit 64 bits."""
@@ -105,54 +107,55 @@ class _Anchor:
 
     array: str
     varying: tuple[tuple[int, Evaluator], ...]
-    """The indices that are more than a constant, by dimension, and their values without the constant."""
-
-    def address(self, names: Names, arrays: Mapping[str, Array]) -> int:
-        """Byte address of the element where all loop counters and constants are 0."""
-        array = arrays[self.array]
-        total = array.address
-        for dimension, value in self.varying:
-            total += array.element_bytes * array.strides[dimension] * value(names)
-        return total
+    """The indices that are more than a constant, by the number of their unit, and their values without the
+    constant."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """An access; those with equal anchor, constants or coefficients have equal numbers for them."""
+    """An access: its anchor; its numbers (base, strides) as coefficients of the units of its array.
 
-    access: int
+    `evaluated` are the numbers of strides that hold sizes too, each with its parts by unit.
+    """
+
     anchor: int
-    offset: int
-    strides: int
+    first_unit: int
+    coefficients: tuple[tuple[int, ...], ...]
+    """By number: one coefficient per dimension of the array."""
+    evaluated: tuple[tuple[int, tuple[tuple[int, Sum], ...]], ...]
+    reach: int
+    """Bound of the coefficients of a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Body:
-    """Instructions and loops under one set of decisions, the accesses they use, the anchors of these."""
+    """A skeleton under one set of decisions, the anchors it uses, and what else is evaluated of its strides.
 
-    nodes: tuple[Node, ...]
-    uses: tuple[_Use, ...]
-    anchors: tuple[int, ...]
-    number: int
-    layout: CodeLayout
+    `reach` bounds the coefficients of one address, `instructions` are those of the text and its loops.
+    """
+
+    skeleton: Skeleton
+    anchors: tuple[_Anchor, ...]
+    evaluated: tuple[tuple[tuple[int, Sum], ...], ...]
+    reach: int
+    instructions: int
 
 
 _Plan = list[tuple[int, int, int, tuple[int, ...]]]
 """Per used access: its number, its anchor, bytes behind the anchor, strides."""
 
 
-@dataclass(slots=True)
-class _Layout:
-    """What one layout of the arrays makes of the accesses, filled in as streams are asked for."""
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Arrays as one nest uses them: bytes between neighbours, and the largest; addresses by name.
 
+    `widths_bytes` are those of the accesses; empty if all are as the text says.
+    """
+
+    units_bytes: tuple[int, ...]
+    largest_bytes: int
     widths_bytes: tuple[int, ...]
-    """How wide each access is; empty if all are as the text says."""
-    offsets_bytes: dict[int, int] = field(default_factory=dict)
-    """Bytes between an access and its anchor, by `_Use.offset`."""
-    strides_bytes: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """By `_Use.strides`; only those that depend on nothing but the layout."""
-    plans: dict[int, _Plan] = field(default_factory=dict)
-    """By `_Body.number`."""
+    addresses: Mapping[str, int]
 
 
 class Expander:
@@ -166,51 +169,91 @@ class Expander:
         self._block = _compiled(nest.body, places)
         self._text_instructions = next(places)
         self._code_layouts: dict[tuple[tuple[int, int], ...], CodeLayout] = {}
-        self._arrays = tuple(sorted({access.array for access in nest.accesses}))
+        ranks = {access.array: len(access.base) for access in nest.accesses}
+        self._arrays = tuple(sorted(ranks))
+        self._ranks = tuple([ranks[name] for name in self._arrays])
+        first_unit = dict(zip(self._arrays, accumulate(self._ranks, initial=0), strict=False))
         numbers: dict[object, int] = {}
-
-        def number(*key: object) -> int:
-            return numbers.setdefault(key, len(numbers))
-
         self._anchors: dict[int, _Anchor] = {}
         self._uses: list[_Use] = []
-        for index, access in enumerate(nest.accesses):
-            use = _Use(
-                index,
-                number("anchor", access.array, *(base.form for base in access.base)),
-                number("offset", access.array, *(base.constant for base in access.base)),
-                number("strides", access.array, *((item.form, item.constant) for item in _flat(access))),
-            )
-            self._uses.append(use)
-            if use.anchor not in self._anchors:
-                self._anchors[use.anchor] = _anchor(access)
+        for access in nest.accesses:
+            key = (access.array, *(base.form for base in access.base))
+            anchor = numbers.setdefault(key, len(numbers))
+            self._uses.append(_use(access, anchor, first_unit[access.array]))
+            if anchor not in self._anchors:
+                self._anchors[anchor] = _anchor(access, first_unit[access.array])
         self._widths_bytes = [0] * len(nest.accesses)
         _read_widths(nest.body, self._widths_bytes)
-        self._layouts: dict[tuple[tuple[tuple[int, ...], int], ...], _Layout] = {}
-        self._bodies: dict[tuple[tuple[int, ...], tuple[int, ...]], _Body] = {}
-        self._built = 0
-        self._ranks: set[tuple[int, ...]] = set()
+        self._given: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._texts: dict[tuple[tuple[int, ...], tuple[int, ...], int], _Body] = {}
+        self._bodies: dict[tuple[Skeleton, tuple[int, ...]], tuple[Node, ...]] = {}
+        self._plans: dict[tuple[Skeleton, tuple[int, ...]], _Plan] = {}
+        self._rows: dict[tuple[int, int, int], tuple[tuple[int, ...], ...]] = {}
 
     def core_work(self, names: Names, arrays: Mapping[str, Array], code_bytes: int) -> CoreWork:
         """The work of the core described by `names` (sizes, start, stop) on `arrays` (by name in the text).
 
         Raises ConfigError when the text names an array or a size the call does not have.
         """
+        return self.work(self.form(names, self.placed(arrays), code_bytes))
+
+    def form(self, names: Names, placed: Placed, code_bytes: int) -> CoreForm:
+        """That work by its numbers. Raises like `core_work`."""
+        structure: list[int] = []
+        trips: list[int] = []
+        units_bytes, addresses = placed.units_bytes, placed.addresses
         try:
-            layout = self._layout(arrays)
-            body = self._body(names, layout.widths_bytes)
-            plan = layout.plans.get(body.number) or self._plan(body, layout, arrays, names)
-            anchors_bytes = {index: self._anchors[index].address(names, arrays) for index in body.anchors}
+            _decide(self._block, names, structure, trips)
+            key = (tuple(structure), placed.widths_bytes, code_bytes)
+            body = self._texts.get(key)
+            if body is None:
+                body = self._text(*key)
+            anchors_bytes = []
+            for anchor in body.anchors:
+                total = addresses[anchor.array]
+                for unit, value in anchor.varying:
+                    total += units_bytes[unit] * value(names)
+                anchors_bytes.append(total)
+            for parts in body.evaluated:
+                stride_bytes = sum([units_bytes[unit] * part.evaluate(names) for unit, part in parts])
+                self._check_distance(stride_bytes)
+                units_bytes += (stride_bytes,)
         except (KeyError, ArithmeticError, RecursionError) as error:
             raise self._failure(error, names) from None
-        streams = [_UNUSED] * len(self._uses)
-        for access, anchor, offset_bytes, strides_bytes in plan:
-            streams[access] = _stream((anchors_bytes[anchor] + offset_bytes, strides_bytes))
-        return CoreWork(body.nodes, tuple(streams), code_bytes, body.layout)
+        if body.reach * placed.largest_bytes > FARTHEST_BYTES:
+            for _, _, offset_bytes, strides_bytes in _plan(body.skeleton, units_bytes):
+                self._check_distance(max(offset_bytes, *strides_bytes, key=abs))
+        form = CoreForm(body.skeleton, tuple(trips), units_bytes, tuple(anchors_bytes))
+        if prod(trips) * body.instructions > MOST_EXECUTED and _executed(self._nodes(form)) > MOST_EXECUTED:
+            raise ConfigError(
+                f"a core would execute more than {MOST_EXECUTED:.0e} instructions",
+                where=self.where,
+                cure="smaller sizes, or fewer trips of the loops",
+            )
+        return form
 
-    def check(self, arrays: Mapping[str, Array]) -> None:
-        """Raise ConfigError for arrays the text does not have, InputError for elements too narrow for it."""
-        self._layout(arrays)
+    def work(self, form: CoreForm) -> CoreWork:
+        """What a `form` of this nest stands for."""
+        skeleton = form.skeleton
+        streams = [_UNUSED] * len(self._uses)
+        key = (skeleton, form.units_bytes)
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= PLAN_CACHE_ENTRIES:
+                self._plans.clear()
+            plan = self._plans[key] = _plan(skeleton, form.units_bytes)
+        for access, anchor, offset_bytes, strides_bytes in plan:
+            streams[access] = _stream((form.anchors_bytes[anchor] + offset_bytes, strides_bytes))
+        return CoreWork(self._nodes(form), tuple(streams), skeleton.code_bytes, skeleton.layout)
+
+    def _nodes(self, form: CoreForm) -> tuple[Node, ...]:
+        key = (form.skeleton, form.trips)
+        nodes = self._bodies.get(key)
+        if nodes is None:
+            if len(self._bodies) >= BODY_CACHE_ENTRIES:
+                self._bodies.clear()
+            nodes = self._bodies[key] = _turning(form.skeleton.body, iter(form.trips))
+        return nodes
 
     def issued(self, names: Names) -> int:
         """Instructions of that core. Raises ConfigError like `core_work`."""
@@ -229,49 +272,41 @@ class Expander:
             cure=suggestion(unknown, names),
         )
 
-    def _plan(self, body: _Body, layout: _Layout, arrays: Mapping[str, Array], names: Names) -> _Plan:
-        plan: _Plan = []
-        fixed = True
-        for use in body.uses:
-            offset_bytes = layout.offsets_bytes.get(use.offset)
-            if offset_bytes is None:
-                offset_bytes = self._offset(use, layout, arrays)
-            strides_bytes = layout.strides_bytes.get(use.strides)
-            if strides_bytes is None:
-                strides_bytes = self._strides(use, layout, arrays, names)
-                fixed = fixed and use.strides in layout.strides_bytes
-            plan.append((use.access, use.anchor, offset_bytes, strides_bytes))
-        if fixed:
-            if len(layout.plans) >= PLAN_CACHE_ENTRIES:
-                layout.plans.clear()
-            layout.plans[body.number] = plan
-        return plan
-
-    def _body(self, names: Names, widths_bytes: tuple[int, ...]) -> _Body:
-        decisions: list[int] = []
-        _decide(self._block, names, decisions)
-        key = (tuple(decisions), widths_bytes)
-        cached = self._bodies.get(key)
-        if cached is None:
-            used: list[int] = []
-            runs: list[tuple[int, int]] = []
-            body = _build(self._block, iter(decisions), used, runs)
-            if widths_bytes:
-                body = _as_wide(body, widths_bytes)
-            if _executed(body) > MOST_EXECUTED:
-                raise ConfigError(
-                    f"a core would execute more than {MOST_EXECUTED:.0e} instructions",
-                    where=self.where,
-                    cure="smaller sizes, or fewer trips of the loops",
-                )
-            uses = tuple(self._uses[index] for index in used)
-            anchors = tuple(dict.fromkeys(use.anchor for use in uses))
-            if len(self._bodies) >= BODY_CACHE_ENTRIES:
-                self._bodies.clear()
-            self._built += 1
-            cached = _Body(body, uses, anchors, self._built, self._code_layout(tuple(runs)))
-            self._bodies[key] = cached
-        return cached
+    def _text(self, structure: tuple[int, ...], widths_bytes: tuple[int, ...], code_bytes: int) -> _Body:
+        """The text under decisions."""
+        used: list[int] = []
+        runs: list[tuple[int, int]] = []
+        body = _build(self._block, iter(structure), used, runs)
+        if widths_bytes:
+            body = _as_wide(body, widths_bytes)
+        anchors = {self._uses[access].anchor: 0 for access in used}
+        for place, anchor in enumerate(anchors):
+            anchors[anchor] = place
+        units = sum(self._ranks)
+        evaluated: list[tuple[tuple[int, Sum], ...]] = []
+        for access in used:
+            evaluated += [parts for _, parts in self._uses[access].evaluated if parts not in evaluated]
+        streams = {}
+        for access in used:
+            use = self._uses[access]
+            key = (access, anchors[use.anchor], len(evaluated))
+            rows = None if use.evaluated else self._rows.get(key)
+            if rows is None:
+                rows = self._rows[key] = _rows(use, anchors[use.anchor], units, tuple(evaluated))
+            streams[access] = rows
+        reach = max([self._uses[access].reach for access in used], default=0)
+        layout = self._code_layout(tuple(runs))
+        skeleton = Skeleton(body, streams, code_bytes, layout)
+        if len(self._texts) >= BODY_CACHE_ENTRIES:
+            self._texts.clear()
+        text = self._texts[structure, widths_bytes, code_bytes] = _Body(
+            skeleton,
+            tuple([self._anchors[anchor] for anchor in anchors]),
+            tuple(evaluated),
+            reach,
+            _executed(body),
+        )
+        return text
 
     def _code_layout(self, runs: tuple[tuple[int, int], ...]) -> CodeLayout:
         """The one layout of these runs: bodies that differ in trip counts alone share it."""
@@ -282,21 +317,22 @@ class Expander:
             layout = self._code_layouts[runs] = CodeLayout(runs, self._text_instructions)
         return layout
 
-    def _layout(self, arrays: Mapping[str, Array]) -> _Layout:
+    def placed(self, arrays: Mapping[str, Array]) -> Placed:
+        """Arrays as this nest uses them.
+
+        Raises ConfigError for arrays the text does not have, InputError for elements too narrow for it.
+        """
         given = [arrays.get(name, _NO_ARRAY) for name in self._arrays]
-        key = tuple([(array.strides, array.element_bytes) for array in given])
-        layout = self._layouts.get(key)
-        if layout is None:
-            ranks = tuple([len(array.strides) for array in given])
-            if ranks not in self._ranks:
-                for access in self.nest.accesses:
-                    self._check(access, arrays)
-                self._ranks.add(ranks)
-            layout = _Layout(self._given_widths(arrays))
-            if len(self._layouts) >= LAYOUT_CACHE_ENTRIES:
-                self._layouts.clear()
-            self._layouts[key] = layout
-        return layout
+        if tuple([len(array.strides) for array in given]) != self._ranks or _NO_ARRAY in given:
+            for access in self.nest.accesses:
+                self._check(access, arrays)
+        sizes = tuple([array.element_bytes for array in given])
+        widths_bytes = self._given.get(sizes)
+        if widths_bytes is None:
+            widths_bytes = self._given[sizes] = self._given_widths(arrays)
+        units_bytes = tuple([array.element_bytes * unit for array in given for unit in array.strides])
+        addresses = {name: array.address for name, array in zip(self._arrays, given, strict=True)}
+        return Placed(units_bytes, max(map(abs, units_bytes), default=0), widths_bytes, addresses)
 
     def _given_widths(self, arrays: Mapping[str, Array]) -> tuple[int, ...]:
         """`_Layout.widths_bytes`. Raises InputError for elements narrower than the text's access to them."""
@@ -324,16 +360,6 @@ class Expander:
                 cure=f"the arrays of this kernel (number of indices) are {declared}",
             )
 
-    def _offset(self, use: _Use, layout: _Layout, arrays: Mapping[str, Array]) -> int:
-        access = self.nest.accesses[use.access]
-        array = arrays[access.array]
-        offset_bytes = 0
-        for unit, base in zip(array.strides, access.base, strict=True):
-            offset_bytes += array.element_bytes * unit * base.constant
-        self._check_distance(offset_bytes)
-        layout.offsets_bytes[use.offset] = offset_bytes
-        return offset_bytes
-
     def _check_distance(self, size_bytes: int) -> None:
         if abs(size_bytes) > FARTHEST_BYTES:
             raise ConfigError(
@@ -341,26 +367,6 @@ class Expander:
                 where=self.where,
                 cure="smaller indices",
             )
-
-    def _strides(
-        self, use: _Use, layout: _Layout, arrays: Mapping[str, Array], names: Names
-    ) -> tuple[int, ...]:
-        access = self.nest.accesses[use.access]
-        array = arrays[access.array]
-        strides_bytes = [0] * len(access.strides[0])
-        fixed = True
-        for elements, along in zip(array.strides, access.strides, strict=True):
-            unit = array.element_bytes * elements
-            for depth, stride in enumerate(along):
-                if stride.terms:
-                    fixed = False
-                    strides_bytes[depth] += unit * stride.evaluate(names)
-                elif stride.constant:
-                    strides_bytes[depth] += unit * stride.constant
-        self._check_distance(max(strides_bytes, key=abs, default=0))
-        if fixed:
-            layout.strides_bytes[use.strides] = tuple(strides_bytes)
-        return tuple(strides_bytes)
 
 
 def _read_widths(nodes: tuple[NestNode, ...], widths_bytes: list[int]) -> None:
@@ -394,17 +400,61 @@ def _executed(body: tuple[Node, ...]) -> int:
     return len(body) - len(loops) + sum([loop.trips * (1 + _executed(loop.body)) for loop in loops])
 
 
-def _flat(access: Access) -> tuple[Sum, ...]:
-    return tuple(stride for along in access.strides for stride in along)
+def _use(access: Access, anchor: int, first_unit: int) -> _Use:
+    depths = range(len(access.strides[0]))
+    rows = [tuple([base.constant for base in access.base])]
+    rows += [tuple([along[depth].constant for along in access.strides]) for depth in depths]
+    evaluated = []
+    for depth in depths:
+        sums = [(first_unit + dimension, along[depth]) for dimension, along in enumerate(access.strides)]
+        if any(part.terms for _, part in sums):
+            evaluated.append((1 + depth, tuple(sums)))
+    reach = max([sum(map(abs, row)) for row in rows])
+    return _Use(anchor, first_unit, tuple(rows), tuple(evaluated), reach)
 
 
-def _anchor(access: Access) -> _Anchor:
+def _rows(
+    use: _Use, anchor: int, units: int, evaluated: tuple[tuple[tuple[int, Sum], ...], ...]
+) -> tuple[tuple[int, ...], ...]:
+    """The numbers of an access as a skeleton has them."""
+    rows = []
+    for number, coefficients in enumerate(use.coefficients):
+        row = [anchor if number == 0 else -1, 0] + [0] * (units + len(evaluated))
+        row[2 + use.first_unit : 2 + use.first_unit + len(coefficients)] = coefficients
+        rows.append(row)
+    for number, parts in use.evaluated:
+        rows[number] = [-1, 0] + [0] * (units + len(evaluated))
+        rows[number][2 + units + evaluated.index(parts)] = 1
+    return tuple([tuple(row) for row in rows])
+
+
+def _anchor(access: Access, first_unit: int) -> _Anchor:
     varying = tuple(
-        (dimension, evaluator(replace(base, constant=0)))
+        (first_unit + dimension, evaluator(replace(base, constant=0)))
         for dimension, base in enumerate(access.base)
         if base.terms
     )
     return _Anchor(access.array, varying)
+
+
+def _plan(skeleton: Skeleton, units_bytes: tuple[int, ...]) -> _Plan:
+    plan: _Plan = []
+    for access, rows in skeleton.streams.items():
+        offset_bytes, *strides_bytes = [sum(map(mul, row[2:], units_bytes)) for row in rows]
+        plan.append((access, rows[0][0], offset_bytes, tuple(strides_bytes)))
+    return plan
+
+
+def _turning(body: tuple[Node, ...], trips: Iterator[int]) -> tuple[Node, ...]:
+    """The body of a skeleton with the trips of its loops."""
+    if not any(isinstance(node, Loop) for node in body):
+        return body
+    return tuple(
+        [
+            Loop(next(trips), _turning(node.body, trips), node.hardware) if isinstance(node, Loop) else node
+            for node in body
+        ]
+    )
 
 
 def _compiled(nodes: tuple[NestNode, ...], places: Iterator[int]) -> _Block:
@@ -456,24 +506,29 @@ def _issued(block: _Block, names: Names) -> int:
     return total
 
 
-def _decide(block: _Block, names: Names, decisions: list[int]) -> None:
+def _decide(block: _Block, names: Names, structure: list[int], trips: list[int]) -> None:
+    """What is decided in `block`: whether loops turn and conditions hold, and how often loops turn."""
     for step in block.open:
         value = step.decide(names)
         if isinstance(step, _Repeat):
-            decisions.append(value if value > 0 else 0)
-            if value > 0 and step.block.open:
-                _decide(step.block, names, decisions)
+            if value > 0:
+                structure.append(1)
+                trips.append(value)
+                if step.block.open:
+                    _decide(step.block, names, structure, trips)
+            else:
+                structure.append(0)
         else:
             chosen = 1 if value else 0
-            decisions.append(chosen)
+            structure.append(chosen)
             if isinstance(step, _Fork):
-                _decide(step.blocks[chosen], names, decisions)
+                _decide(step.blocks[chosen], names, structure, trips)
 
 
 def _build(
-    block: _Block, decisions: Iterator[int], used: list[int], runs: list[tuple[int, int]]
+    block: _Block, structure: Iterator[int], used: list[int], runs: list[tuple[int, int]]
 ) -> tuple[Node, ...]:
-    """The nodes under `decisions`; their accesses and places in the text go to `used` and `runs`."""
+    """The nodes under decisions, loops turning once; accesses and places in the text go to `used`, `runs`."""
     if not block.open and block.steps:
         (only,) = block.steps
         if isinstance(only, _Run):
@@ -487,12 +542,10 @@ def _build(
             used.extend(step.used)
             runs.append((step.place, len(step.instructions)))
         elif isinstance(step, _Turn):
-            result.append(step.instructions[next(decisions)])
+            result.append(step.instructions[next(structure)])
             runs.append((step.place, 1))
         elif isinstance(step, _Fork):
-            result.extend(_build(step.blocks[next(decisions)], decisions, used, runs))
-        else:
-            trips = next(decisions)
-            if trips > 0:
-                result.append(Loop(trips, _build(step.block, decisions, used, runs), step.hardware))
+            result.extend(_build(step.blocks[next(structure)], structure, used, runs))
+        elif next(structure):
+            result.append(Loop(1, _build(step.block, structure, used, runs), step.hardware))
     return tuple(result)

@@ -10,16 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 
-from arch.spec.isa import CoreWork, NestCall, Origin, TeamWork
+from arch.spec.isa import CoreForm, CoreWork, NestCall, Origin, Skeleton, TeamWork
 from configs.errors import InputError
 from trainlib.kernels.conversions import converting
-from trainlib.kernels.expand import Array, Expander
+from trainlib.kernels.expand import Array, Expander, Placed
 from trainlib.kernels.library import FP32_BYTES, LIBRARY, Fallback, Kernel, KernelLibrary
 
 __all__ = ["Array", "team_work"]
 
 KEPT_TEAMS = 2_000
 """Works kept by what they were made from; the one not asked for longest is dropped first."""
+
+KEPT_JOINED = 1_000
+"""Skeletons of kernels behind the cost of a fallback; compared by identity."""
 
 _Sizes = tuple[tuple[str, int], ...]
 
@@ -77,7 +80,13 @@ class _Lowering:
         self._sizes = {**dict(sizes), "cores": cores}
         self._arrays = dict(arrays)
         self._per_core = per_core
+        self._placed: dict[Expander, Placed] = {}
         self._shared: dict[Kernel, dict[str, int]] = {}
+
+    def check(self) -> None:
+        """Raise ConfigError for arrays the kernel does not have, InputError for too narrow elements."""
+        expander = self._kernel.expander
+        self._placed[expander] = expander.placed(self._arrays)
 
     def texts(self, core: int) -> list[_Lowered]:
         """What a core executes: what it pays for a fallback, if it takes one, and the kernel."""
@@ -98,14 +107,33 @@ class _Lowering:
     def work(self, core: int) -> CoreWork:
         """The work of a core."""
         *costs, (kernel, expander, names) = self.texts(core)
-        work = expander.core_work(names, self._arrays, kernel.code_bytes)
+        work = expander.work(self._form(expander, names, kernel.code_bytes))
         if kernel.element_bytes == 1:
             work = converting(work, _bytes_in(kernel, self._arrays))
         for before, cost, names in reversed(costs):
             # Straight-line code without addressed accesses, and then the other kernel.
-            first = cost.core_work(names, self._arrays, before.code_bytes)
+            first = cost.work(self._form(cost, names, before.code_bytes))
             work = CoreWork(first.body + work.body, work.streams, work.code_bytes)
         return work
+
+    def form(self, core: int) -> CoreForm | None:
+        """That work by its numbers; None where it is more than the text."""
+        *costs, (kernel, expander, names) = self.texts(core)
+        if kernel.element_bytes == 1:
+            return None
+        form = self._form(expander, names, kernel.code_bytes)
+        for before, cost, names in reversed(costs):
+            first = self._form(cost, names, before.code_bytes)
+            form = form._replace(
+                skeleton=_joined(first.skeleton, form.skeleton), trips=first.trips + form.trips
+            )
+        return form
+
+    def _form(self, expander: Expander, names: Mapping[str, int], code_bytes: int) -> CoreForm:
+        placed = self._placed.get(expander)
+        if placed is None:
+            placed = self._placed[expander] = expander.placed(self._arrays)
+        return expander.form(names, placed, code_bytes)
 
     def issued(self, core: int) -> int | None:
         """Instructions of a core; None where they are not those of the text."""
@@ -123,7 +151,7 @@ class _Team(TeamWork):
         self, kernel: str, cores: int, macs: int, origin: Origin | None, lowering: _Lowering
     ) -> None:
         mine = {"kernel": kernel, "macs": macs, "origin": origin, "members": tuple(range(cores))}
-        vars(self).update(mine, _lowering=lowering, _works={})
+        vars(self).update(mine, size=cores, _lowering=lowering, _works={})
 
     @cached_property
     def cores(self) -> tuple[CoreWork, ...]:
@@ -144,6 +172,16 @@ class _Team(TeamWork):
             work = self._works[member] = self._lowering.work(member)
         return work
 
+    def form(self, member: int) -> CoreForm | None:
+        """The work of one core by its numbers, lowered whenever it is asked for."""
+        return self._lowering.form(member)
+
+
+@lru_cache(KEPT_JOINED)
+def _joined(first: Skeleton, second: Skeleton) -> Skeleton:
+    """What a fallback costs, and the kernel behind it."""
+    return Skeleton(first.body + second.body, second.streams, second.code_bytes)
+
 
 @lru_cache(KEPT_TEAMS)
 def _team(
@@ -156,8 +194,8 @@ def _team(
     per_core: tuple[_Sizes, ...],
 ) -> TeamWork:
     origin = _origin(kernel, sizes, arrays, cores, per_core, library)
-    kernel.expander.check(dict(arrays))
     lowering = _Lowering(library, kernel, sizes, arrays, cores, per_core)
+    lowering.check()
     return _Team(kernel.name, cores, macs, origin, lowering)
 
 
