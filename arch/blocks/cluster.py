@@ -100,6 +100,11 @@ class Cluster(Module):
             self._pace_dma()
         return self._kernel
 
+    def whole_kernel(self, team: TeamWork, starts: Mapping[int, int]) -> KernelRun:
+        """A kernel beside which nothing moves, from its begin to its end."""
+        code_stalls = self._code.call(team) if self._code is not None else None
+        return KernelRun(self.env, self._cost_model, team, starts, Traffic.NONE, code_stalls, True)
+
     def end_kernel(self) -> None:
         """The kernel is over: it no longer feels the DMA, nor the DMA it."""
         self._kernel = None

@@ -10,7 +10,7 @@ from arch.blocks.core import Core, Workers
 from arch.blocks.dma import Transfer
 from arch.blocks.dma_driver import DmaDriver, programming_cycles
 from arch.blocks.event_unit import TeamJob
-from arch.blocks.udma import UdmaOrder
+from arch.blocks.udma import Udma, UdmaOrder
 from arch.spec.isa import TeamWork
 from arch.spec.program import (
     Action,
@@ -60,7 +60,7 @@ class Master(Module):
         self._core = core
         self._driver = driver
         self._timing = timing
-        self.udma: Port[Target] = Port(self, "udma")
+        self.udma: Port[Udma] = Port(self, "udma")
         self.completion: Port[Target] = Port(self, "completion")
         self._executes: Mapping[type[Action], Callable[[Any, Thread], Body]] = {
             DmaStart: self._start_transfer,
@@ -182,21 +182,33 @@ class Master(Module):
             starts = dict.fromkeys(crew.members, pushed + timing.fork_worker_cycles)
         if crew.takes_part:
             starts[0] = own_start
-        first = min(starts.values())
-        if first > called:
-            yield env.timeout(first - called)
-        under_way = cluster.effects.kernel_begin(crew.team.kernel, effect, work) if effect else None
-        run = cluster.begin_kernel(crew.team, starts)
-        thread.waits_for = crew.waits_for
-        yield run.over
-        cluster.end_kernel()
+        under_way = None
+        alone = cluster.dma.at_rest and self.udma.target.idle
+        if not alone:
+            first = min(starts.values())
+            if first > called:
+                yield env.timeout(first - called)
+        if effect is not None:
+            under_way = cluster.effects.kernel_begin(crew.team.kernel, effect, work)
+        if alone:
+            # Nobody can see what happens meanwhile, so it is one event.
+            run = cluster.whole_kernel(crew.team, starts)
+            over = max(run.end_cycles, called)
+        else:
+            run = cluster.begin_kernel(crew.team, starts)
+            thread.waits_for = crew.waits_for
+            yield run.over
+            cluster.end_kernel()
+            over = env.now
         if effect is not None and under_way is not None:
             cluster.effects.kernel_end(effect, under_way)
         if crew.workers is None:
             core.compute(run, work)
+            if over > env.now:
+                yield env.timeout(over - env.now)
             return
         # The barrier opens for the last arrival only, and nothing depends on the earlier ones.
-        released = env.now + timing.barrier_wake_cycles
+        released = over + timing.barrier_wake_cycles
         core.lose("fork", own_start, work)
         if crew.takes_part:
             core.compute(run, work)
