@@ -16,15 +16,22 @@ from typing import Any
 import pytest
 import simpy
 
+from arch.blocks.soc import Soc
+from arch.pricing.team_cost_model import TeamCostModel
+from arch.spec.program import Compute, Effect, Place, Program
+from arch.spec.soc_config import load_soc
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import Prepared, prepare
 from scheduler.executor import Executor
+from traces.events import Work
 from traces.recorder import Recorder
 from trainlib.ir.steps import Array
+from trainlib.kernels.catalogue import matmul_work
 from trainlib.training.phases import initial_weights
 from trainlib.training.training_data import sample_stream
 
 TIMEOUTS = 20_000
+KERNELS = 2_000
 pytestmark = pytest.mark.bench
 
 
@@ -106,6 +113,35 @@ def test_resnet8_event_loop(benchmark: Any, bare_seconds: list[float], report: C
         f"resnet8 event loop, traced         {events / seconds:12,.0f} events/s "
         f"{cycles / seconds / 1e6:8.2f} M cycles/s {seconds / events / bare_seconds[0]:6.2f} x bare timeout "
         f"per event ({events} events, {cycles:,} cycles)"
+    )
+
+
+def kernels() -> tuple[Soc, Soc, Program]:
+    """`KERNELS` calls of one matmul on eight cores, and the SoCs that run them, the first traced."""
+    timing = load_soc("pulp-open")
+    team = matmul_work("mm_unroll_2x4", "clang-xpulp", 16, 16, 16, False, 8, 0, 1024, 2048)
+    a, b, c = (Place("l1", address, (16, 16)) for address in (0, 1024, 2048))
+    effect = Effect((a, b), (c,), lambda arrays: [arrays[0] @ arrays[1]])
+    actions = [
+        Compute(number, work=Work("op", "FW", number), team=team, effect=effect) for number in range(KERNELS)
+    ]
+    cost_model = TeamCostModel(timing)
+    traced, alone = (Soc(timing, cost_model, tracer) for tracer in (Recorder(), None))
+    return traced, alone, Program("kernels", tuple(actions))
+
+
+@pytest.mark.parametrize("traced", [True, False], ids=["traced", "timing-only"])
+def test_kernel_of_eight_cores(
+    benchmark: Any, bare_seconds: list[float], report: Callable[[str], None], traced: bool
+) -> None:
+    """Events and records of a kernel at a known price, beside which no transfer runs."""
+    *socs, program = kernels()
+    soc = socs[0 if traced else 1]
+    benchmark.pedantic(lambda: soc.run(program, effects=False), rounds=15, warmup_rounds=2)
+    seconds = benchmark.stats.stats.median / KERNELS
+    report(
+        f"kernel of eight cores, {'traced' if traced else 'timing only':11s} "
+        f"{seconds * 1e6:8.1f} us {seconds / bare_seconds[0]:6.2f} x bare timeout"
     )
 
 

@@ -55,7 +55,7 @@ def test_time_by_number_of_candidates(
 
     def once() -> None:
         nonlocal found
-        evaluate._of_thread.machine_of.cache_clear()  # nothing is priced yet
+        evaluate._machines.of.cache_clear()  # nothing is priced yet
         with open_workers(1) as workers:
             found = search(cuts, workers, strategy)
 
@@ -76,7 +76,7 @@ def test_candidates_per_second(benchmark: Any, report: Callable[[str], None], co
 
     def fresh() -> tuple[tuple[Workers], dict[str, Any]]:
         pools.close()
-        evaluate._of_thread.machine_of.cache_clear()
+        evaluate._machines.of.cache_clear()
         workers = pools.enter_context(open_workers(count))
         asked = questions(1)[0]
         list(workers.executor.map(evaluate.evaluate_candidates, [asked] * 4 * count, [[]] * 4 * count))

@@ -15,7 +15,7 @@ from arch.blocks.master import Master
 from arch.memories.effects import Effects
 from arch.memories.memory import Storage
 from arch.pricing.code_caches import CODE_STARTS, STEADY, WARM, CodeCaches
-from arch.pricing.cost_model import CostModel, Traffic
+from arch.pricing.cost_model import CostModel, TeamCost, Traffic
 from arch.spec.isa import TeamWork
 from arch.spec.program import Compute, Program
 from arch.spec.timing import SocTiming
@@ -99,6 +99,15 @@ class Cluster(Module):
         if self._traffic:
             self._pace_dma()
         return self._kernel
+
+    def price_alone(self, team: TeamWork) -> TeamCost | None:
+        """What a kernel takes without traffic; None where its code may not be in the caches."""
+        return self._cost_model.price(team) if self._code is None else None
+
+    def whole_kernel(self, team: TeamWork, starts: Mapping[int, int]) -> KernelRun:
+        """A kernel beside which nothing moves, from its begin to its end."""
+        code_stalls = self._code.call(team) if self._code is not None else None
+        return KernelRun(self.env, self._cost_model, team, starts, Traffic.NONE, code_stalls, True)
 
     def end_kernel(self) -> None:
         """The kernel is over: it no longer feels the DMA, nor the DMA it."""

@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from arch.blocks.dma import Transfer
 from arch.blocks.dma_driver import DmaDriver
 from arch.blocks.event_unit import EventUnit
-from arch.blocks.kernel_run import KernelRun
+from arch.blocks.kernel_run import KernelRun, Stalls
 from arch.pricing.cost_model import CoreCost
 from arch.spec.program import Command
 from arch.systemc.module import Body, Module, Port, Thread
 from traces.events import COMPUTE, NO_WORK, Tracer, Work, WorkerShare, make_slice, make_team_kernel
+
+CoreShare = tuple[int, int, Stalls, int]
+"""(start, end, stalls, instructions) of a core in a kernel, in cycles from its call."""
 
 DIFFERENT_COSTS = 4096
 """Costs of kernels whose shares are remembered: tiles are alike."""
@@ -45,9 +48,10 @@ class Core(Module):
                 )
             self.spent_cycles = until_cycles
 
-    def compute(self, run: KernelRun, work: Work) -> None:
-        """Account the share of a kernel that has ended."""
-        start, end, stalls, instructions = run.share(self.index)
+    def compute(self, share: CoreShare, called_cycles: int, work: Work) -> None:
+        """Account the share of a kernel that has ended, which counts from `called_cycles`."""
+        start, end, stalls, instructions = share
+        start, end = called_cycles + start, called_cycles + end
         if end > start:
             if self.tracer is not None:
                 self.tracer.slice(make_slice((self.path, start, end, COMPUTE, work, stalls, 0, instructions)))
@@ -87,17 +91,21 @@ class Workers:
         self._alike: dict[int, tuple[Sequence[CoreCost], tuple[WorkerShare, ...]]] = {}
         """By the identity of costs the shares of kernels that ended at these costs."""
 
-    def account(self, work: Work, pushed_cycles: int, run: KernelRun, released_cycles: int) -> None:
+    def account(
+        self, work: Work, pushed_cycles: int, shares: tuple[WorkerShare, ...], released_cycles: int
+    ) -> None:
         """A kernel: the wait for its job, the shares of all, and the wait at the join barrier."""
         cores = self._cores
         if cores and (tracer := cores[0].tracer) is not None:
             spent = tuple([core.spent_cycles for core in cores])
-            shares = self._shares(pushed_cycles, run)
             tracer.team(make_team_kernel((work, pushed_cycles, released_cycles, spent, shares)))
         for core in cores:
             core.spent_cycles = released_cycles
 
-    def _shares(self, pushed_cycles: int, run: KernelRun) -> tuple[WorkerShare, ...]:
+    def shares(self, pushed_cycles: int, run: KernelRun) -> tuple[WorkerShare, ...]:
+        """Those of a kernel that is over, if somebody listens."""
+        if not self._cores or self._cores[0].tracer is None:
+            return ()
         costs = run.steady_costs
         alike = self._alike.get(id(costs))
         if alike is not None and alike[0] is costs:

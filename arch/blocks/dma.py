@@ -60,6 +60,13 @@ class Dma(Module):
         self._pilot = ""
 
     @property
+    def at_rest(self) -> bool:
+        """Whether nothing is queued, under way or in flight."""
+        if self._effects.catch_up is not None:
+            self.catch_up()
+        return self._effects.catch_up is None and self.idle
+
+    @property
     def idle(self) -> bool:
         """Whether no command is queued or under way."""
         return not self._waiting and self.inward.idle and self.outward.idle

@@ -91,7 +91,8 @@ class KernelRun:
 
     `over` is notified at the last end. `starts` gives the start cycle of each core of the team, `code_stalls`
     the cycles by which a core takes longer than its price because its code is not in the caches. When the DMA
-    traffic class changes, `retime` asks the cost model again; costs that do not differ change nothing.
+    traffic class changes, `retime` asks the cost model again; costs that do not differ change nothing. A
+    kernel `alone` has no traffic beside it to the end, which then is no event.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class KernelRun:
         starts: Mapping[int, int],
         traffic: Traffic,
         code_stalls: Mapping[int, int] | None = None,
+        alone: bool = False,
     ) -> None:
         self._env = env
         self._cost_model = cost_model
@@ -111,9 +113,10 @@ class KernelRun:
         self._starts = starts
         self._costs = self._by_core(self._cost)
         self._shares: dict[int, Share] | None = None
-        self.over = Notification(env)
         self._alarm_at = -1
-        self._set_alarm()
+        if not alone:
+            self.over = Notification(env)
+            self._set_alarm()
 
     @property
     def end_cycles(self) -> int:

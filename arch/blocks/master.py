@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from arch.blocks.core import Core, Workers
+from arch.blocks.core import Core, CoreShare, Workers
 from arch.blocks.dma import Transfer
 from arch.blocks.dma_driver import DmaDriver, programming_cycles
 from arch.blocks.event_unit import TeamJob
-from arch.blocks.udma import UdmaOrder
+from arch.blocks.kernel_run import KernelRun
+from arch.blocks.udma import Udma, UdmaOrder
+from arch.pricing.cost_model import TeamCost
 from arch.spec.isa import TeamWork
 from arch.spec.program import (
     Action,
@@ -27,6 +29,7 @@ from arch.spec.timing import SocTiming
 from arch.systemc.module import Body, Module, Notification, Port, Thread
 from arch.systemc.transaction import Target, Transaction, TxnCommand
 from configs.errors import InputError
+from traces.events import WorkerShare
 
 if TYPE_CHECKING:
     from arch.blocks.cluster import Cluster
@@ -36,15 +39,44 @@ __all__ = ["Master", "programming_cycles"]
 _WAITS = (DmaWait, UdmaWait)
 
 
-class _Crew(NamedTuple):
-    """Who computes the kernels of a team (kept, so that no other takes its identity): `workers` if they are
-    forked, and the master if it `takes_part`."""
+class _Shares(NamedTuple):
+    """What the cores do in a kernel, in cycles from its call, and if nothing disturbed it its price.
 
-    team: TeamWork
-    members: tuple[int, ...]
-    takes_part: bool
-    workers: Workers | None
-    waits_for: str
+    `over` is the end of the last core, `own` the share of the master if it takes part.
+    """
+
+    cost: TeamCost | None
+    over: int
+    own: CoreShare | None
+    workers: tuple[WorkerShare, ...]
+
+    @staticmethod
+    def of(run: KernelRun, crew: _Crew, called: int, over: int, cost: TeamCost | None = None) -> _Shares:
+        """Those of a kernel that is over."""
+        own = None
+        if 0 in crew.starts:
+            start, end, stalls, instructions = run.share(0)
+            own = start - called, end - called, stalls, instructions
+        pushed = called + crew.pushed
+        return _Shares(cost, over - called, own, crew.workers.shares(pushed, run) if crew.workers else ())
+
+
+class _Crew:
+    """Who computes the kernels of a team (kept, so that no other takes its identity).
+
+    `workers` if they are forked; in cycles from the call the push that calls them, when each core begins, and
+    the master, `own_start`; what they did in the last kernel that was alone.
+    """
+
+    __slots__ = ("own_start", "pushed", "shares", "starts", "team", "waits_for", "workers")
+
+    def __init__(self, team: TeamWork) -> None:
+        self.team = team
+        self.waits_for = f"the end of kernel {team.kernel}"
+        self.workers: Workers | None = None
+        self.starts: dict[int, int] = {}
+        self.pushed = self.own_start = 0
+        self.shares: _Shares | None = None
 
 
 class Master(Module):
@@ -60,7 +92,7 @@ class Master(Module):
         self._core = core
         self._driver = driver
         self._timing = timing
-        self.udma: Port[Target] = Port(self, "udma")
+        self.udma: Port[Udma] = Port(self, "udma")
         self.completion: Port[Target] = Port(self, "completion")
         self._executes: Mapping[type[Action], Callable[[Any, Thread], Body]] = {
             DmaStart: self._start_transfer,
@@ -171,53 +203,80 @@ class Master(Module):
 
     def _compute(self, action: Compute, thread: Thread) -> Body:
         """A kernel from its call to the end of the join, numbers included."""
-        env, core, work, cluster = self.env, self._core, action.work, self._cluster
-        effect, timing = action.effect, self._timing.event_unit
+        env, cluster, effect = self.env, self._cluster, action.effect
         crew = self._crews.get((id(action.team), action.fork)) or self._crew(action)
-        called = own_start = env.now
-        pushed = called + timing.fork_push_cycles
-        starts: dict[int, int] = {}
-        if action.fork:
-            own_start = max(pushed, called + timing.fork_master_cycles)
-            starts = dict.fromkeys(crew.members, pushed + timing.fork_worker_cycles)
-        if crew.takes_part:
-            starts[0] = own_start
+        called = env.now
+        if cluster.dma.at_rest and self.udma.target.idle:
+            ended = self._compute_alone(action, crew, called)
+            if ended > called:
+                yield env.timeout(ended - called)
+            return
+        starts = {core: called + start for core, start in crew.starts.items()}
         first = min(starts.values())
         if first > called:
             yield env.timeout(first - called)
-        under_way = cluster.effects.kernel_begin(crew.team.kernel, effect, work) if effect else None
+        under_way = None
+        if effect is not None:
+            under_way = cluster.effects.kernel_begin(crew.team.kernel, effect, action.work)
         run = cluster.begin_kernel(crew.team, starts)
         thread.waits_for = crew.waits_for
         yield run.over
         cluster.end_kernel()
         if effect is not None and under_way is not None:
             cluster.effects.kernel_end(effect, under_way)
-        if crew.workers is None:
-            core.compute(run, work)
-            return
-        # The barrier opens for the last arrival only, and nothing depends on the earlier ones.
-        released = env.now + timing.barrier_wake_cycles
-        core.lose("fork", own_start, work)
-        if crew.takes_part:
-            core.compute(run, work)
-        crew.workers.account(work, pushed, run, released)
-        core.lose("barrier", released, work)
-        ended = released + timing.join_cycles
+        ended = self._account(action, crew, called, _Shares.of(run, crew, called, env.now))
         if ended > env.now:
             yield env.timeout(ended - env.now)
-        core.lose("fork", ended, work)
+
+    def _compute_alone(self, action: Compute, crew: _Crew, called: int) -> int:
+        """A kernel nobody can see anything of before its join: it is one event. Returns when that ends."""
+        effect, team = action.effect, crew.team
+        if effect is not None:
+            self._cluster.effects.kernel_alone(team.kernel, effect, action.work)
+        cost = self._cluster.price_alone(team)
+        shares = crew.shares
+        if shares is None or cost is None or shares.cost is not cost:
+            run = self._cluster.whole_kernel(team, {core: called + at for core, at in crew.starts.items()})
+            shares = crew.shares = _Shares.of(run, crew, called, max(run.end_cycles, called), cost)
+        return self._account(action, crew, called, shares)
+
+    def _account(self, action: Compute, crew: _Crew, called: int, shares: _Shares) -> int:
+        """Account a kernel on all its cores; returns when the master goes on."""
+        core, work, timing, over = self._core, action.work, self._timing.event_unit, called + shares.over
+        if crew.workers is None:
+            if shares.own is not None:
+                core.compute(shares.own, called, work)
+            return over
+        # The barrier opens for the last arrival only, and nothing depends on the earlier ones.
+        released = over + timing.barrier_wake_cycles
+        ended = released + timing.join_cycles
+        if core.tracer is None:
+            core.spent_cycles = ended
+        else:
+            core.lose("fork", called + crew.own_start, work)
+            if shares.own is not None:
+                core.compute(shares.own, called, work)
+            core.lose("barrier", released, work)
+            core.lose("fork", ended, work)
+        crew.workers.account(work, called + crew.pushed, shares.workers, released)
+        return ended
 
     def _crew(self, action: Compute) -> _Crew:
         """Who computes a kernel, checked, and kept for those of the same team."""
-        team, members = action.team, self._members(action)
-        workers = None
+        team, members, timing = action.team, self._members(action), self._timing.event_unit
+        crew = _Crew(team)
         if action.fork:
             others = tuple([member for member in members if member])
             workers = self._teams.get(others)
             if workers is None:
                 cores = self._cluster.cores
                 workers = self._teams[others] = Workers([cores[worker] for worker in others])
-        crew = _Crew(team, members, 0 in members, workers, f"the end of kernel {team.kernel}")
+            crew.workers = workers
+            crew.pushed = timing.fork_push_cycles
+            crew.own_start = max(timing.fork_push_cycles, timing.fork_master_cycles)
+            crew.starts = dict.fromkeys(others, timing.fork_push_cycles + timing.fork_worker_cycles)
+        if 0 in members:
+            crew.starts[0] = crew.own_start
         self._crews[id(team), action.fork] = crew
         return crew
 

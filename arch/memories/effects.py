@@ -119,7 +119,7 @@ class Effects:
 
     @property
     def bare_log(self) -> list[Move | Effect | Release | int] | None:
-        """What happened, for a command to add that nobody can see: no byte moves, no access is under way."""
+        """What happened, to add what nobody sees to: no byte moves, no access is under way."""
         if self._enabled or (self._races is not None and self._races.any_live):
             return None
         return self.log.happened if self._logged else []
@@ -161,6 +161,15 @@ class Effects:
             self._races.begin(key, Access(effect, work, self._now(), kernel))
         samples = [self.storage(place.level).read(place) for place in effect.reads] if self._enabled else ()
         return _make_open((key, samples))
+
+    def kernel_alone(self, kernel: str, effect: Effect, work: Work) -> None:
+        """A kernel starts and ends, and nobody touches a byte meanwhile."""
+        happened = self.bare_log
+        if happened is None:
+            self.kernel_end(effect, self.kernel_begin(kernel, effect, work))
+        else:
+            happened.append(effect)
+            happened.append(len(happened) - 1)
 
     def kernel_end(self, effect: Effect, under_way: OpenAccess) -> None:
         """A kernel ends. Raises `ShapeError` or `InputError` when its results do not fill its places."""

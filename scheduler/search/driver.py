@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from dataclasses import dataclass
-from heapq import heappop, heappush
-from itertools import count
 from typing import Any
 
 from configs.errors import PulptrainError
 from scheduler.search.workers import Workers
 
 QUEUED_PER_WORKER = 3
-"""Calls submitted per worker: one under way and some waiting, so that none is idle between two."""
+"""Calls submitted per worker that is far: one under way and some waiting, so that none is idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,33 +35,46 @@ Nothing else may reach it, so what it does next does not depend on workers, time
 def drive(searches: Sequence[Search], workers: Workers) -> None:
     """Run all searches to their end. An exception of a job, and Ctrl-C, end all of them and pass through.
 
-    The workers serve the first search that has something to do, so that early ends leave whole results.
+    The workers serve the first searches that have something to do, so that early ends leave whole results;
+    near ones one search each, as the candidates of an op share most of their prices.
     Raises `PulptrainError` if a worker process dies.
     """
-    ready: list[tuple[int, int, _Round, int]] = []
+    waiting: list[deque[tuple[_Round, int]]] = [deque() for _ in searches]
     running: dict[Future[Any], tuple[_Round, int]] = {}
-    sequence = count()
+    busy: Counter[int] = Counter()
+    limit = workers.count * (1 if workers.near else QUEUED_PER_WORKER)
 
     def enqueue(step: _Round | None) -> None:
         if step is not None:
-            for number in range(len(step.jobs)):
-                heappush(ready, (step.rank, next(sequence), step, number))
+            waiting[step.rank].extend((step, number) for number in range(len(step.jobs)))
+
+    def submit(last: int | None = None) -> Future[Any] | None:
+        """Begin the next job, of the search `last` if it has one."""
+        ranks = [rank for rank, jobs in enumerate(waiting) if jobs]
+        if not ranks or len(running) >= limit:
+            return None
+        rank = last if last in ranks else min(ranks, key=lambda each: (workers.near and busy[each] > 0, each))
+        step, number = waiting[rank].popleft()
+        future = workers.executor.submit(step.jobs[number].function, *step.jobs[number].arguments)
+        running[future] = (step, number)
+        busy[rank] += 1
+        return future
 
     for rank, search in enumerate(searches):
         enqueue(_Round.advance(rank, search, None))
     try:
-        while ready or running:
-            while ready and len(running) < QUEUED_PER_WORKER * workers.count:
-                _, _, step, number = heappop(ready)
-                job = step.jobs[number]
-                future = workers.executor.submit(job.function, *job.arguments)
-                running[future] = (step, number)
+        while any(waiting) or running:
+            while (future := submit()) is not None:
                 if future.done():
                     break  # it was computed here and now: what follows from it may come first
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 step, number = running.pop(future)
-                enqueue(step.take(number, future.result()))
+                busy[step.rank] -= 1
+                result = future.result()
+                if workers.near:
+                    submit(step.rank)  # the worker that is free now has just priced the like
+                enqueue(step.take(number, result))
     except BrokenExecutor:
         raise PulptrainError(
             "a worker process died (out of memory?)", cure="fewer --workers; what was done is in the cache"

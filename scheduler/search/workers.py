@@ -39,10 +39,14 @@ GARBAGE_THRESHOLD = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """An executor, and how many evaluations it runs at a time."""
+    """An executor, and how many evaluations it runs at a time.
+
+    Where it answers at once (`near`) nothing has to wait at a worker, so that one gets what is like the last.
+    """
 
     executor: Executor
     count: int
+    near: bool = False
 
 
 class InlineExecutor(Executor):
@@ -106,7 +110,7 @@ def open_workers(count: int | None = None, executor: str | None = None) -> Itera
             # takes a spawned one a second, and it costs milliseconds if all is in the cache.
             with without_interrupts():
                 pool.submit(_nothing)
-        yield Workers(pool, count)
+        yield Workers(pool, count, near=count > 1)
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -100,18 +100,24 @@ def test_commands_taken_ahead_are_taken_when_they_would_be_one_by_one(steps, que
     assert events <= more_events
 
 
-def test_a_kernel_is_three_events_and_a_transfer_without_one_two() -> None:
-    """Of a kernel: its first core begins, its last ends, the master goes on. Of a transfer:
-    its commands are pushed, the master goes on after its end."""
+def test_what_nobody_sees_is_no_event() -> None:
+    """Of a kernel alone the master goes on; beside a transfer its first core begins, its last ends, and the
+    transfer has another end each time. Of a transfer: its commands are pushed, the master goes on."""
 
-    def events(*commands: Command, kernels: int = 0) -> int:
+    def events(*commands: Command, kernels: int = 0, beside: int = 0) -> int:
         script = Script()
+        if beside:
+            transfer = script.start(*[read(0, 0, 32_768) for _ in range(4)])
+            for _ in range(beside):
+                script.compute(TeamWork("k", (CoreWork(()),) * 4))
+            script.wait(transfer)
         for _ in range(kernels):
             script.compute(TeamWork("k", (CoreWork(()),) * 4))
         if commands:
             script.wait(script.start(*commands))
         return seen(script.program(), soc_timing(4, QUEUES[0]))[0]
 
-    assert events(kernels=2) - events(kernels=1) == 3
+    assert events(kernels=2) - events(kernels=1) == 1
+    assert events(beside=2) - events(beside=1) == 5
     assert events(read(0, 0, 64)) - events() == 2
     assert events(read(0, 0, 64), read(64, 64, 64)) - events() == 2
