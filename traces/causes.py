@@ -52,6 +52,9 @@ CAUSES = tuple(cause for causes in GROUPS.values() for cause in causes)
 """Every cause, in the order they are shown."""
 
 
+_FOR_WORKERS = {"barrier": NO_ROWS, "idle": "offload"}
+
+
 def cause_for_workers(before: Slice | None, event: Slice, after: Slice | None) -> str:
     """What a worker without work waits for during a slice of the master, between those next to it.
 
@@ -59,7 +62,7 @@ def cause_for_workers(before: Slice | None, event: Slice, after: Slice | None) -
     the master.
     """
     if event.kind != COMPUTE:
-        return {"barrier": NO_ROWS, "idle": "offload"}.get(event.kind, event.kind)
+        return _FOR_WORKERS.get(event.kind, event.kind)
     if before is None or after is None or before.kind != "fork" or after.kind not in ("barrier", "fork"):
         return SERIAL
     return NO_ROWS if before.work == event.work == after.work else SERIAL

@@ -107,7 +107,8 @@ class MasterLine:
         self._step = ""
         self._ends = array("q")
         self._pieces: list[Piece] = []
-        self._same: dict[Piece, Piece] = {}
+        self._same: dict[tuple[str, Cause], Piece] = {}
+        self._named = "", "", ""
         self._forgotten_cycles = 0
 
     def extend(self, events: Sequence[Slice], *, over: bool) -> list[tuple[Slice, Piece]]:
@@ -132,21 +133,28 @@ class MasterLine:
 
     def _decide(self, before: Slice | None, event: Slice, after: Slice | None, *, named: bool) -> Piece:
         """`named` says that this slice or one after it names an op."""
-        _, start, end, kind, work, *_ = event
+        _, start, end, kind, work, _, _, _ = event
         gap_op, gap_step = (self._op, self._step) if named else ("", "")
         if work.op and (kind != "offload" or not self._op):
-            self._op, self._step = op_label(work.op, work.step), work.step
+            self._op, self._step = self._label(work), work.step
         elif not named:
             self._op = ""
         op = self._op if kind != "offload" else ""
         cause = self._moves.cause(event) if kind == "dma_wait" else cause_for_workers(before, event, after)
-        piece = Piece(op, op, cause)
         if start > self.until_cycles:
             self._add(start, Piece(gap_op, op, cause), gap_step)
-        if isinstance(cause, str):
-            piece = self._same.setdefault(piece, piece)
+        piece = self._same.get((op, cause))
+        if piece is None:
+            piece = Piece(op, op, cause)
+            if isinstance(cause, str):
+                self._same[op, cause] = piece
         self._add(end, piece, self._step)
         return piece
+
+    def _label(self, work: Work) -> str:
+        if work.op != self._named[0] or work.step != self._named[1]:
+            self._named = work.op, work.step, op_label(work.op, work.step)
+        return self._named[2]
 
     def _add(self, end_cycles: int, piece: Piece, step: str) -> None:
         start_cycles = self.until_cycles
@@ -176,6 +184,18 @@ class MasterLine:
             start_cycles = until_cycles
             at += 1
         return parts
+
+    def op_of(self, start_cycles: int, end_cycles: int) -> str | None:
+        """The op an interval belongs to, None if to several, or in part or all to what is not told."""
+        at = bisect_right(self._ends, start_cycles)
+        while at < len(self._ends):
+            op = self._pieces[at].op
+            if self._ends[at] >= end_cycles:
+                return op
+            at += 1
+            if at < len(self._ends) and self._pieces[at].op != op:
+                return None
+        return None
 
     def forget(self, before_cycles: int) -> None:
         """No other core asks for a cycle before."""

@@ -71,6 +71,7 @@ class Tally:
         self.last_cycles = dict.fromkeys(cores, 0)
         """By track the end of what was told last."""
         self._cores = tuple(cores)
+        self._master: Who = self._cores[:1]
         self._last_kind: dict[str, str] = {}
         self._fault: TraceError | None = None
         self._pending: list[Record] = []
@@ -100,7 +101,7 @@ class Tally:
                     last[track] = record[2]
                 self._pending.append(record)
                 continue
-            track, start, end, kind, *_ = record
+            track, start, end, kind, _, _, _, _ = record
             if end < start or start < last.get(track, 0):
                 self._fault = self._fault or self._overlap(record)
             last[track] = end
@@ -167,8 +168,9 @@ class Tally:
         if team is None:
             alike = self._alike.get(shares)
             if alike is None:
-                for event in kernel.slices():
-                    slice_parts(event)
+                for track, start, end, stalls, _ in shares:
+                    if start < end < start + sum([cycles for _, cycles in stalls]):
+                        slice_parts(Slice(track, start, end, COMPUTE, kernel.work, stalls))  # says what
                 who = tuple([track for track, *_ in shares])
                 latest_cycles = max([end for _, _, end, *_ in shares], default=0)
                 computes = any(end > start for _, start, end, *_ in shares)
@@ -181,9 +183,8 @@ class Tally:
     def _move(self, event: Slice, spells: list[tuple[int, int]]) -> None:
         track, start, end, _, work, _, size_bytes, _ = event
         name = track_name(track)
-        if name.family not in (DMA, UDMA):
-            return
-        self._moves.add(event, name)
+        if name.family in (DMA, UDMA):
+            self._moves.add(event, name)
         if name.family == DMA:
             spells.append((start, end))
             key = self._label(work), name.direction or transfer_direction(event)
@@ -221,8 +222,8 @@ class Tally:
             self._settle()
 
     def _count_master(self, event: Slice, piece: Piece) -> None:
-        _, start, end, kind, work, *_ = event
-        who, op = self._cores[:1], piece.op
+        _, start, end, kind, work, _, _, _ = event
+        who, op = self._master, piece.op
         account = self.master_times.get((kind, work.what))
         if account is None:
             account = self.master_times[kind, work.what] = [0, 0]
@@ -253,7 +254,7 @@ class Tally:
         self.tiles[label].add(event[4].tile)
 
     def _count_worker(self, event: Slice) -> None:
-        track, start, end, kind, *_ = event
+        track, start, end, kind, _, _, _, _ = event
         who = (track,)
         if kind in SPLIT:
             cause = self._moves.cause(event) if kind == "dma_wait" else ""
@@ -297,7 +298,7 @@ class Tally:
         work, pushed, released, accounted, _ = kernel
         team = self._team(kernel)
         who = team.who
-        op = self._op_of(pushed, released)
+        op = self.line.op_of(pushed, released)
         if op is None or pushed < max(accounted) or released < pushed + team.latest_cycles:
             for event in kernel.slices():
                 self._count_worker(event)
@@ -316,11 +317,6 @@ class Tally:
         alike[1][1] += released - pushed
         if team.computes:
             self.tiles[label].add(work.tile)
-
-    def _op_of(self, start_cycles: int, end_cycles: int) -> str | None:
-        """The op an interval belongs to, None if to several."""
-        ops = {piece.op for piece, _ in self.line.pieces(start_cycles, end_cycles)}
-        return ops.pop() if len(ops) == 1 else None
 
     def _settle(self) -> None:
         """Add up what was told apart by shares and stalls."""

@@ -96,7 +96,7 @@ class CandidateSimulator:
             schedule, program = programs.under(candidate.kernel)
             if counted:
                 self._ear.listen()
-            cycles = (self._heard if counted else self._soc).run(program, effects=False).cycles
+            cycles = (self._heard if counted else self._soc).run(program, effects=False, logged=False).cycles
         except PulptrainError as error:
             return Evaluation(0, refused=str(error).splitlines()[0])
         tiling, cost = schedule.ops[0].tiling, 0
