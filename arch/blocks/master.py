@@ -107,7 +107,6 @@ class Master(Module):
     def reset(self) -> None:
         """No transfer begun; wait for a task."""
         self._transfers: dict[int, Transfer] = {}
-        self._ended: set[int] = set()
         self._teams: dict[tuple[int, ...], Workers] = {}
         self._crews: dict[tuple[int, bool], _Crew] = {}
         thread = Thread(self._core.path)
@@ -118,7 +117,6 @@ class Master(Module):
         program: Program = yield self._cluster.task
         for core in self._cluster.cores:
             core.lose("offload", int(self.env.now))
-        ended = self._ended
         for position, action in enumerate(program.actions):
             if action.id != position:
                 raise InputError(
@@ -132,7 +130,6 @@ class Master(Module):
             if execute is None:
                 raise InputError(f"the master cannot execute a {type(action).__name__}")
             yield from execute(action, thread)
-            ended.add(position)
         done = Transaction(TxnCommand.WRITE, 0, 0, self._core.path)
         yield from self.completion.target.transport(done, thread)
 
@@ -151,7 +148,7 @@ class Master(Module):
                 else:
                     yield transfer.ended
                 self._core.lose("dma_wait", int(self.env.now), action.work)
-            elif dep not in self._ended:
+            elif not 0 <= dep < action.id:
                 thread.waits_for = f"action {dep}, on which action {action.id} depends, but which comes later"
                 yield self.env.event()
 
