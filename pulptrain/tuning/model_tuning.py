@@ -175,7 +175,7 @@ def _in_runs(
     The cycles a search compares are those of an op alone; in an iteration ops overlap their neighbours.
     """
     plain = replace(settings, resident=None)
-    untuned = run_model(spec, plain, functional=False, cache=cache)
+    untuned = run_model(spec, plain, functional=False, traced=False, cache=cache)
     tuned = run_model(spec, replace(plain, schedule=schedule), functional=False, cache=cache)
     before = {op["name"]: op["cycles"] for op in untuned.summary["ops"]}
     by_op = {

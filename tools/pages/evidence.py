@@ -103,7 +103,8 @@ def models() -> str:
     for name in list_names("models"):
         for dtype, formats in DTYPES.items():
             for timing in PROFILES:
-                summary = run_model(name, Settings(dtype=dtype, timing=timing), functional=False).summary
+                settings = Settings(dtype=dtype, timing=timing)
+                summary = run_model(name, settings, functional=False, traced=False).summary
                 rows.append((name, formats, timing, evidence_line(summary["evidence"])))
     return table(("model", "format", "timing", "evidence"), rows)
 

@@ -70,7 +70,8 @@ def measure(model: str, cuts: int, cache: ResultCache | None) -> Row:
     """Run a model with each fixed kernel and buffering, and tune it. Raises those of `configs.errors`."""
 
     def cycles(settings: Settings) -> int:
-        return int(run_model(model, settings, functional=False, cache=cache).summary["cycles"])
+        outcome = run_model(model, settings, functional=False, traced=False, cache=cache)
+        return int(outcome.summary["cycles"])
 
     fixed = {
         f"{kernel}, {buffering}": cycles(
