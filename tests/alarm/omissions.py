@@ -154,9 +154,9 @@ def _never_updated(prepared: Prepared) -> Wrong | None:
     def machine(names: list[str]) -> Iterator[None]:
         run = Soc.run
 
-        def without(soc: Soc, program: Program, effects: bool = True) -> RunResult:
+        def without(soc: Soc, program: Program, **how: bool) -> RunResult:
             actions = [_idle(action) if name_of(action) in names else action for action in program.actions]
-            return run(soc, replace(program, actions=tuple(actions)), effects)
+            return run(soc, replace(program, actions=tuple(actions)), **how)
 
         with patch.object(Soc, "run", without):
             yield

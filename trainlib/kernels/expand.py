@@ -220,9 +220,6 @@ class Expander:
                 units_bytes += (stride_bytes,)
         except (KeyError, ArithmeticError, RecursionError) as error:
             raise self._failure(error, names) from None
-        if body.reach * placed.largest_bytes > FARTHEST_BYTES:
-            for _, _, offset_bytes, strides_bytes in _plan(body.skeleton, units_bytes):
-                self._check_distance(max(offset_bytes, *strides_bytes, key=abs))
         form = CoreForm(body.skeleton, tuple(trips), units_bytes, tuple(anchors_bytes))
         if prod(trips) * body.instructions > MOST_EXECUTED and _executed(self._nodes(form)) > MOST_EXECUTED:
             raise ConfigError(
@@ -230,6 +227,9 @@ class Expander:
                 where=self.where,
                 cure="smaller sizes, or fewer trips of the loops",
             )
+        if body.reach * placed.largest_bytes > FARTHEST_BYTES:
+            for _, _, offset_bytes, strides_bytes in _plan(body.skeleton, units_bytes):
+                self._check_distance(max(offset_bytes, *strides_bytes, key=abs))
         return form
 
     def work(self, form: CoreForm) -> CoreWork:
