@@ -5,8 +5,8 @@
     python -m tools.pages socs paper.peak     a page; a block
     python -m tools.pages --print paper.peak  print it instead
 
-The figures of docs/tuned.md take a quarter of an hour and have a command of their own, which keeps them in docs/tuned.json:
-``python -m tools.pages.tuned --cache FILE``.
+The figures of docs/tuned.md take a quarter of an hour and have a command of their own, which keeps them in
+docs/tuned.json: ``python -m tools.pages.tuned --cache FILE``.
 So have those of docs/what-if.md, which are kept in docs/what-if.json: ``python -m tools.pages.what_if``;
 those of docs/fit.md in docs/fit.json: ``python -m tools.pages.fit``.
 docs/validation.md is written by ``make validation``.
