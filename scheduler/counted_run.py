@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from arch.energy.activity import activity_of
@@ -14,10 +15,9 @@ from scheduler.plan_figures import plan_figures
 from scheduler.time_line import kernels_of, time_line
 from traces.causes import DMA_IN, DMA_OUT
 from traces.events import Work
-from traces.master_line import EITHER
 from traces.metrics import Metrics, metrics_of
 from traces.recorder import Recorder
-from traces.tally import Tally
+from traces.tally import Tally, one_or_either
 
 if TYPE_CHECKING:
     from arch.blocks.soc import RunResult
@@ -55,18 +55,16 @@ class CountedRun:
 
 def directions_in(program: Program) -> dict[Work, str]:
     """What waits in a run of a program are for, as `traces.tally.directions_of` says it of its slices."""
-    directions: dict[Work, str] = {}
-    off_chip: set[Work] = set()
-    for action in program.actions:
-        commands: Sequence[Command] = ()
-        if isinstance(action, DmaStart):
-            commands = action.commands
-        elif isinstance(action, TeamTransfer):
-            commands = [command for of_core in action.commands for command in of_core]
-        elif isinstance(action, UdmaStart) and action.commands:
-            off_chip.add(action.work)
-        for to_l1 in {command.to_l1 for command in commands}:
-            direction = DMA_IN if to_l1 else DMA_OUT
-            if directions.setdefault(action.work, direction) != direction:
-                directions[action.work] = EITHER
-    return directions | dict.fromkeys(off_chip & directions.keys(), EITHER)
+    actions = program.actions
+    moved = (
+        (action.work, DMA_IN if to_l1 else DMA_OUT)
+        for action in actions
+        if isinstance(action, (DmaStart, TeamTransfer))
+        for to_l1 in {command.to_l1 for command in _commands(action)}
+    )
+    off_chip = {action.work for action in actions if isinstance(action, UdmaStart) and action.commands}
+    return one_or_either(moved, off_chip)
+
+
+def _commands(action: DmaStart | TeamTransfer) -> Iterable[Command]:
+    return action.commands if isinstance(action, DmaStart) else chain.from_iterable(action.commands)

@@ -9,7 +9,7 @@ cycles are (`traces.master_line`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -341,16 +341,17 @@ class Tally:
 
 def directions_of(transfers: Iterable[Slice]) -> dict[Work, str]:
     """What waits are for, from all transfers of a run."""
+    names = [(event.work, track_name(event.track)) for event in transfers]
+    moved = ((work, direction_of(name)) for work, name in names if name.family == DMA)
+    return one_or_either(moved, {work for work, name in names if name.family == UDMA})
+
+
+def one_or_either(moved: Iterable[tuple[Work, str]], off_chip: Set[Work]) -> dict[Work, str]:
+    """By work the direction in which it is `moved`; `EITHER` of both, and of what the uDMA moves as well."""
     by_work: dict[Work, str] = {}
-    off_chip: set[Work] = set()
-    for event in transfers:
-        name = track_name(event.track)
-        if name.family == UDMA:
-            off_chip.add(event.work)
-        elif name.family == DMA:
-            direction = direction_of(name)
-            if by_work.setdefault(event.work, direction) != direction:
-                by_work[event.work] = EITHER
+    for work, direction in moved:
+        if by_work.setdefault(work, direction) != direction:
+            by_work[work] = EITHER
     return by_work | dict.fromkeys(off_chip & by_work.keys(), EITHER)
 
 

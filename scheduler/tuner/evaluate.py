@@ -109,23 +109,23 @@ class CandidateSimulator:
     def bounds(self, question: Question, candidates: Sequence[Candidate]) -> list[int]:
         """What the candidates cost at least (`scheduler.tuner.lower_bound`); 0 if one is impossible."""
         timelines: dict[Cut, Timeline] = {}
+        counted, formats = question.objective.counts, question.task.graph.formats
         result = []
         for candidate in candidates:
             try:
                 programs = self._programs(question, candidate.cut)
                 kernels = self._floors_of(question, programs, candidate.kernel)
+                if kernels is None or counted:
+                    _, program = programs.under(candidate.kernel)
                 if kernels is None:
-                    cycles = self._floor.cycles(programs.under(candidate.kernel)[1])
+                    cycles = self._floor.cycles(program)
                 else:
                     if candidate.cut not in timelines:
                         timelines[candidate.cut] = self._floor.timeline(programs.schedule.program)
                     cycles = timelines[candidate.cut].cycles(kernels)
-                if question.objective.counts:
-                    _, program = programs.under(candidate.kernel)
-                    counts = counts_of(program, self.timing, question.task.graph.formats)
-                    result.append(question.objective.cost(counts, cycles))
-                else:
-                    result.append(cycles)
+                if counted:
+                    cycles = question.objective.cost(counts_of(program, self.timing, formats), cycles)
+                result.append(cycles)
             except PulptrainError:
                 result.append(0)
         return result
@@ -138,16 +138,14 @@ class CandidateSimulator:
         """
         content = question.task.content, question.codegen
         asked = [(content, kernel if form.exchanged else "", form) for form in programs.forms]
-        missing = dict.fromkeys(key for key in asked if key not in self._floors)
-        if missing:
+        if any(key not in self._floors for key in asked):
             teams = programs.teams(kernel)
             if teams is None:
                 return None
             if len(self._floors) > FLOORS_KEPT:
                 self._floors.clear()
-                missing = dict.fromkeys(asked)
             for key, team in zip(asked, teams, strict=True):
-                if key in missing and key not in self._floors:
+                if key not in self._floors:
                     self._floors[key] = self._floor.kernel_cycles(team, fork=key[2].fork)
         return [self._floors[key] for key in asked]
 

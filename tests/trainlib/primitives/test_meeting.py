@@ -81,6 +81,18 @@ def test_dimensions_that_are_said_to_meet_do():
     assert dependent(op, graph.tensors, "co", "ci", dims, random.Random(0)) == "x"
 
 
+def boxes_of_one_shape(op, tensors, whole, name, size, starts):
+    """Boxes by buffer of pieces of so much of a dimension, after all have been seen to have one shape."""
+    lowering = lowering_of(op)
+    ranges = {each: (0, extent) for each, extent in whole.items()}
+    choice = KernelChoice(lowering.default_kernel(op), CODEGEN, cores=8)
+    tasks = [lowering.tile(op, tensors, ranges | {name: (start, start + size)}, choice) for start in starts]
+    boxes = [{item.name: item for item in (*task.inputs, *task.outputs)} for task in tasks]
+    assert len({tuple((key, item.shape) for key, item in tile.items()) for tile in boxes}) <= 1
+    assert len({task.scratch for task in tasks}) <= 1
+    return boxes
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_inner_pieces_of_dimensions_that_are_said_to_be_alike_are_alike(case: Case):
     """Same buffers of the same size, and from piece to piece all their boxes change, or none does."""
@@ -88,17 +100,9 @@ def test_inner_pieces_of_dimensions_that_are_said_to_be_alike_are_alike(case: Ca
     for op in graph.ops:
         lowering = lowering_of(op)
         whole = {**lowering.extents(op, graph.tensors), **reductions_of(lowering, op, graph.tensors)}
-        ranges = {name: (0, size) for name, size in whole.items()}
-        choice = KernelChoice(lowering.default_kernel(op), CODEGEN, cores=8)
         for name, size in product(alike_of(lowering, op, graph.tensors) & whole.keys(), (1, 2)):
             starts = range(size, whole[name] - size, size)
-            tasks = [
-                lowering.tile(op, graph.tensors, ranges | {name: (start, start + size)}, choice)
-                for start in starts[:12]
-            ]
-            inner = [{item.name: item for item in (*task.inputs, *task.outputs)} for task in tasks]
-            assert len({tuple((key, item.shape) for key, item in tile.items()) for tile in inner}) <= 1
-            assert len({task.scratch for task in tasks}) <= 1
+            inner = boxes_of_one_shape(op, graph.tensors, whole, name, size, starts[:12])
             moved = {tuple(key for key in one if one[key] != two[key]) for one, two in pairwise(inner)}
             assert len(moved) <= 1, f"{op.name}: pieces of {name} differ in what moves"
 
@@ -110,17 +114,10 @@ def test_pieces_of_dimensions_that_are_said_to_be_cut_evenly_have_one_shape(case
     for op in graph.ops:
         lowering = lowering_of(op)
         whole = {**lowering.extents(op, graph.tensors), **reductions_of(lowering, op, graph.tensors)}
-        ranges = {name: (0, size) for name, size in whole.items()}
-        choice = KernelChoice(lowering.default_kernel(op), CODEGEN, cores=8)
         moved = set()
         for name, size in product(even_of(lowering, op, graph.tensors) & whole.keys(), (1, 2, 3)):
-            tasks = [
-                lowering.tile(op, graph.tensors, ranges | {name: (start, start + size)}, choice)
-                for start in range(min(12, whole[name] - size + 1))
-            ]
-            boxes = [{item.name: item for item in (*task.inputs, *task.outputs)} for task in tasks]
-            assert len({tuple((key, item.shape) for key, item in tile.items()) for tile in boxes}) <= 1
-            assert len({task.scratch for task in tasks}) <= 1
+            starts = range(min(12, whole[name] - size + 1))
+            boxes = boxes_of_one_shape(op, graph.tensors, whole, name, size, starts)
             pairs = combinations(boxes, 2)
             moved |= {(name, *[key for key in one if one[key] != two[key]]) for one, two in pairs}
         assert len(moved) == len({name for name, *_ in moved}), f"{op.name}: pieces differ in what moves"
