@@ -21,7 +21,7 @@ from tools.timing_defects.bounds import COMMITTED, Cycles, Move, committed, figu
 from tools.timing_defects.defects import DEFECTS, NOT_SEEN
 from tools.timing_defects.harmless import HARMLESS
 from tools.timing_defects.rows import count_of
-from tools.timing_defects.trial import AS_IT_IS, predictions
+from tools.timing_defects.trial import AS_IT_IS, OutgrownError, predictions
 
 DIGITS = 3
 """Decimals of what is written."""
@@ -83,9 +83,15 @@ def main() -> int:
     records: dict[str, Any] = committed()["defects"] if COMMITTED.exists() else {}
     if given.write:
         ((_, cycles),) = predictions([AS_IT_IS])
+        if isinstance(cycles, OutgrownError):
+            raise cycles
         _write(_figures(cycles), records)
     fine = True
     for name, cycles in predictions([AS_IT_IS, *names], workers=given.workers):
+        if isinstance(cycles, OutgrownError):
+            print(f"no longer fits: {cycles}", flush=True)
+            fine = False
+            continue
         moved = moves(cycles)
         fine &= _tell(name, moved)
         if name in DEFECTS:

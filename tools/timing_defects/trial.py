@@ -37,22 +37,32 @@ def changed(name: str) -> Iterator[None]:
         yield
 
 
-def _predicted(job: Job) -> tuple[str, dict[str, list[int | None]]]:
+class OutgrownError(Exception):
+    """A change that the product has outgrown: under it something is raised, not priced."""
+
+
+def _predicted(job: Job) -> tuple[str, dict[str, list[int | None]] | OutgrownError]:
     name, rows = job
-    with changed(name):
-        return name, {
-            set_name: [
-                answer.cycles if isinstance(answer, Prediction) else None
-                for answer in predict_rows(SETS[set_name].kind, cases)
-            ]
-            for set_name, cases in rows.items()
-        }
+    try:
+        with changed(name):
+            return name, {
+                set_name: [
+                    answer.cycles if isinstance(answer, Prediction) else None
+                    for answer in predict_rows(SETS[set_name].kind, cases)
+                ]
+                for set_name, cases in rows.items()
+            }
+    except Exception as error:
+        return name, OutgrownError(f"{name or 'nothing'}: {type(error).__name__}: {error}")
 
 
 def predictions(
     names: Sequence[str], sets: Mapping[str, Sequence[str]] | None = None, workers: int = 2
-) -> Iterator[tuple[str, Cycles]]:
-    """(name, predictions) of every change; `sets` says by name which sets are predicted, all otherwise."""
+) -> Iterator[tuple[str, Cycles | OutgrownError]]:
+    """(name, predictions) of every change; `sets` says by name which sets are predicted, all otherwise.
+
+    One that no longer fits does not keep the others from being tried.
+    """
     context = multiprocessing.get_context("forkserver")
     # Processes are copies of one that has imported everything and predicted nothing.
     context.set_forkserver_preload(["tools.timing_defects.warm"])
