@@ -294,7 +294,9 @@ class _Watch:
             self.waits[name] += event.end_cycles - event.start_cycles
 
     def team(self, kernel: TeamKernel) -> None:
-        """Nothing of the master."""
+        """Look at what core 0 does in it."""
+        for event in kernel.master_slices():
+            self.slice(event)
 
     def counter(self, track: str, name: str, time_cycles: int, value: int) -> None:
         """Nothing to keep."""

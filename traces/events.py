@@ -97,11 +97,13 @@ WorkerShare = tuple[str, int, int, tuple[tuple[str, int], ...], int]
 
 
 class TeamKernel(NamedTuple):
-    """A kernel as the workers of a team saw it, one record: the slices of each are made when they are read.
+    """A kernel as the cores of a team saw it, one record: the slices of each are made when they are read.
 
     A worker waits until the job is pushed, takes it, computes, and waits until the join is released. Each of
     `workers` has its track, start and end of its share from the push on, the stalls and the instructions in
-    it; many kernels have the same. `spent_cycles` has for each the cycle up to which it is accounted for.
+    it; many kernels have the same. `spent_cycles` has for each the cycle up to which it is accounted for. So
+    has `master`, where it is told of: it forks from `begun_cycles` on and goes on after the join at
+    `ended_cycles`.
     """
 
     work: Work
@@ -109,10 +111,42 @@ class TeamKernel(NamedTuple):
     released_cycles: int
     spent_cycles: tuple[int, ...]
     workers: tuple[WorkerShare, ...]
+    master: WorkerShare | None = None
+    begun_cycles: int = 0
+    ended_cycles: int = 0
+
+    @property
+    def tracks(self) -> list[str]:
+        """Those of all its cores."""
+        return [share[0] for share in (*self.workers, *([self.master] if self.master else ()))]
+
+    def master_slices(self) -> list[Slice]:
+        """What the master did, without what took no time."""
+        work, pushed, released, _, _, master, begun, ended = self
+        events: list[Slice] = []
+        if master is not None:
+            track, start, end, stalls, instructions = master
+            if pushed + start > begun:
+                events.append(make_slice((track, begun, pushed + start, "fork", work, (), 0, 0)))
+            if end > start:
+                events.append(
+                    make_slice((track, pushed + start, pushed + end, COMPUTE, work, stalls, 0, instructions))
+                )
+            if released > pushed + end:
+                events.append(make_slice((track, pushed + end, released, "barrier", work, (), 0, 0)))
+            if ended > released:
+                events.append(make_slice((track, released, ended, "fork", work, (), 0, 0)))
+        return events
 
     def slices(self, of_track: str | None = None) -> Iterator[Slice]:
-        """What each worker did, or the one of this track, without what took no time."""
-        work, pushed, released, accounted, workers = self
+        """What each core did, or the one of this track, without what took no time."""
+        if self.master is not None and of_track in (None, self.master[0]):
+            yield from self.master_slices()
+        yield from self.worker_slices(of_track)
+
+    def worker_slices(self, of_track: str | None = None) -> Iterator[Slice]:
+        """What each worker did, or the one of this track."""
+        work, pushed, released, accounted, workers, _, _, _ = self
         for spent, (track, start, end, stalls, instructions) in zip(accounted, workers, strict=True):
             if of_track is not None and track != of_track:
                 continue
@@ -138,7 +172,7 @@ class Tracer(Protocol):
         """Take one finished interval."""
 
     def team(self, kernel: TeamKernel) -> None:
-        """Take what the workers did in one kernel."""
+        """Take what the cores of a team did in one kernel."""
 
     def counter(self, track: str, name: str, time_cycles: int, value: int) -> None:
         """Take a new value of a counter, e.g. commands in a DMA queue."""

@@ -132,7 +132,7 @@ def _counted(slices: Iterable[Slice] | Recorder) -> Tally:
     records = sorted_records(slices)
     tracks: set[str] = set()
     for record in records:
-        tracks.update([record[0]] if isinstance(record, Slice) else [worker[0] for worker in record.workers])
+        tracks.update([record[0]] if isinstance(record, Slice) else record.tracks)
     transfers = (item for item in records if isinstance(item, Slice) and item.kind == TRANSFER)
     tally = Tally(cores_of(tracks), directions_of(transfers))
     tally.add(records)

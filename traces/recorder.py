@@ -60,7 +60,7 @@ class Recorder:
         self._keep(event)
 
     def team(self, kernel: TeamKernel) -> None:
-        """Keep what the workers did in one kernel."""
+        """Keep what the cores of a team did in one kernel."""
         self._keep(kernel)
 
     def _keep(self, record: Record) -> None:
@@ -154,13 +154,13 @@ class _Tracks(Mapping[str, Sequence[Slice]]):
         for record in records:
             if isinstance(record, TeamKernel):
                 teams.append(record)
-                for worker in record.workers:
-                    by_track.setdefault(worker[0], [])
+                for track in record.tracks:
+                    by_track.setdefault(track, [])
                 continue
-            track = by_track.get(record[0])
-            if track is None:
-                track = by_track[record[0]] = []
-            track.append(record)
+            events = by_track.get(record[0])
+            if events is None:
+                events = by_track[record[0]] = []
+            events.append(record)
         self._found = {
             track: by_track[track] for track in sorted(by_track, key=lambda path: track_name(path).order)
         }

@@ -100,18 +100,21 @@ class Tally:
                         self._fault = self._fault or self._overlap(next(record.slices(track)))
                     last[track] = record[2]
                 self._pending.append(record)
-                continue
-            track, start, end, kind, _, _, _, _ = record
-            if end < start or start < last.get(track, 0):
-                self._fault = self._fault or self._overlap(record)
-            last[track] = end
-            kinds[track] = kind
-            if track == master:
-                masters.append(record)
-            elif track in cores:
-                self._pending.append(record)
-            elif kind == TRANSFER:
-                self._move(record, spells)
+                events: Sequence[Slice] = record.master_slices()
+            else:
+                events = (record,)
+            for event in events:
+                track, start, end, kind, _, _, _, _ = event
+                if end < start or start < last.get(track, 0):
+                    self._fault = self._fault or self._overlap(event)
+                last[track] = end
+                kinds[track] = kind
+                if track == master:
+                    masters.append(event)
+                elif track in cores:
+                    self._pending.append(event)
+                elif kind == TRANSFER:
+                    self._move(event, spells)
         self._merge(spells)
         self._go_on(masters, over=False)
 
@@ -295,17 +298,16 @@ class Tally:
 
     def _count_team(self, kernel: TeamKernel) -> None:
         """A kernel; mostly all workers have waited for it equally long, and the op stays the same."""
-        work, pushed, released, accounted, _ = kernel
+        work, pushed, released, accounted, _, _, _, _ = kernel
         team = self._team(kernel)
         who = team.who
         op = self.line.op_of(pushed, released)
-        if op is None or pushed < max(accounted) or released < pushed + team.latest_cycles:
-            for event in kernel.slices():
+        if op is None or pushed < max(accounted, default=0) or released < pushed + team.latest_cycles:
+            for event in kernel.worker_slices():
                 self._count_worker(event)
             return
-        spent = accounted[0]
-        if accounted.count(spent) == len(accounted):
-            self._wait(who, "idle", spent, pushed, "")
+        if len(set(accounted)) == 1:
+            self._wait(who, "idle", accounted[0], pushed, "")
         else:
             for track, spent in zip(who, accounted, strict=True):
                 self._wait((track,), "idle", spent, pushed, "")

@@ -83,39 +83,58 @@ class Core(Module):
             yield from driver.wait(self, transfer, "of the core itself", work, thread)
 
 
-class Workers:
-    """The workers of a team, and the account of its kernels on them."""
+TeamShares = tuple[tuple[WorkerShare, ...], WorkerShare | None]
+"""Of the workers and of the master, in cycles from the push on; empty and None if nobody listens."""
 
-    def __init__(self, cores: Sequence[Core]) -> None:
+
+class Workers:
+    """The master and the workers of a team, and the account of its kernels on them.
+
+    `fork_cycles` are those from the push to the end of the fork; `computes` says if the master takes part.
+    """
+
+    def __init__(self, master: Core, cores: Sequence[Core], fork_cycles: int, *, computes: bool) -> None:
+        self._master = master
         self._cores = cores
-        self._alike: dict[int, tuple[Sequence[CoreCost], tuple[WorkerShare, ...]]] = {}
+        self._forked = master.path, fork_cycles, fork_cycles, (), 0
+        self._computes = computes
+        self._alike: dict[int, tuple[Sequence[CoreCost], TeamShares]] = {}
         """By the identity of costs the shares of kernels that ended at these costs."""
 
     def account(
-        self, work: Work, pushed_cycles: int, shares: tuple[WorkerShare, ...], released_cycles: int
+        self, work: Work, pushed_cycles: int, shares: TeamShares, released_cycles: int, ended_cycles: int
     ) -> None:
-        """A kernel: the wait for its job, the shares of all, and the wait at the join barrier."""
-        cores = self._cores
-        if cores and (tracer := cores[0].tracer) is not None:
+        """A kernel: fork and wait for it, the shares of all, the join barrier, and the join of the master."""
+        master, cores = self._master, self._cores
+        if (tracer := master.tracer) is not None:
             spent = tuple([core.spent_cycles for core in cores])
-            tracer.team(make_team_kernel((work, pushed_cycles, released_cycles, spent, shares)))
+            workers, own_share = shares
+            times = master.spent_cycles, ended_cycles
+            tracer.team(
+                make_team_kernel((work, pushed_cycles, released_cycles, spent, workers, own_share, *times))
+            )
+        master.spent_cycles = ended_cycles
         for core in cores:
             core.spent_cycles = released_cycles
 
-    def shares(self, pushed_cycles: int, run: KernelRun) -> tuple[WorkerShare, ...]:
+    def shares(self, pushed_cycles: int, run: KernelRun) -> TeamShares:
         """Those of a kernel that is over, if somebody listens."""
-        if not self._cores or self._cores[0].tracer is None:
-            return ()
+        master = self._master
+        if master.tracer is None:
+            return (), None
         costs = run.steady_costs
         alike = self._alike.get(id(costs))
         if alike is not None and alike[0] is costs:
             return alike[1]
-        shares = []
-        for core in self._cores:
-            start, end, stalls, instructions = run.share(core.index)
-            shares.append((core.path, start - pushed_cycles, end - pushed_cycles, stalls, instructions))
+        workers = tuple([_share(core, pushed_cycles, run) for core in self._cores])
+        shares = workers, _share(master, pushed_cycles, run) if self._computes else self._forked
         if costs is not None:
             if len(self._alike) >= DIFFERENT_COSTS:
                 self._alike.clear()
-            self._alike[id(costs)] = costs, tuple(shares)
-        return tuple(shares)
+            self._alike[id(costs)] = costs, shares
+        return shares
+
+
+def _share(core: Core, pushed_cycles: int, run: KernelRun) -> WorkerShare:
+    start, end, stalls, instructions = run.share(core.index)
+    return core.path, start - pushed_cycles, end - pushed_cycles, stalls, instructions

@@ -8,10 +8,19 @@ and ended, in order, when somebody looks (`DmaChannel.advance`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import NamedTuple
 
-from arch.blocks.bursts import Bursts, EngineState
+from arch.blocks.bursts import (
+    BurstRules,
+    Bursts,
+    EngineState,
+    Link,
+    Pace,
+    bursts_of,
+    run_command,
+)
 from arch.blocks.order import Transfer
 from arch.memories.effects import OpenAccess
 from arch.spec.program import Command
@@ -95,6 +104,84 @@ def course_of(
         free = max(outcome[0] + ready, begin + 1)
         steps.append(Step(accepted, ready, begin, free, cut, bursts, before, outcome))
     return Course(pushed, tuple(steps))
+
+
+MOST_STEPS = 1 << 16
+"""Commands of all courses that are kept by an engine."""
+_MAX_MEMOISED = 4096
+
+
+class Kept:
+    """What came of commands, for all engines alike of a process: a search makes many SoCs that are alike.
+
+    `links` are those to each memory by its level, in this direction.
+    """
+
+    def __init__(self, rules: BurstRules, in_front: Rules, links: Mapping[str, Link], *, to_l1: bool) -> None:
+        self._rules = rules
+        self._in_front = in_front
+        self._links = links
+        self._to_l1 = to_l1
+        self._results: dict[tuple[object, ...], Outcome] = {}
+        self._courses: dict[tuple[object, ...], Course] = {}
+        self._steps = 0
+        self._shapes: dict[tuple[int, ...], Bursts] = {}
+        """By what they depend on."""
+        self._bursts: dict[tuple[tuple[int, int], ...], Bursts] = {}
+
+    def bursts(self, commands: Sequence[Command]) -> tuple[Bursts, ...]:
+        """Those of each command."""
+        rules, shapes = self._rules, self._shapes
+        word_bytes, burst_bytes, aligned = rules.word_bytes, rules.burst_bytes, rules.aligned
+        result = []
+        for command in commands:
+            line_bytes, lines, near = command.line_bytes, command.lines, command.l1_address % word_bytes
+            far, stride_bytes = command.external_address % burst_bytes, command.stride_bytes
+            shape = (line_bytes, lines, near, far, stride_bytes) if aligned else (line_bytes, lines, near)
+            bursts = shapes.get(shape)
+            if bursts is None:
+                if len(shapes) >= _MAX_MEMOISED:
+                    shapes.clear()
+                    self._bursts.clear()
+                sizes = tuple(bursts_of(command, rules))
+                bursts = shapes[shape] = self._bursts.setdefault(sizes, Bursts(sizes))
+            result.append(bursts)
+        return tuple(result)
+
+    def result(self, bursts: Bursts, level: str, before: EngineState, pace: Pace | None) -> Outcome:
+        """What comes of a command at a pace of L1."""
+        key = (bursts, level, before, pace)
+        result = self._results.get(key)
+        if result is None:
+            if len(self._results) >= _MAX_MEMOISED:
+                self._results.clear()
+            result = run_command(
+                bursts.sizes, before, self._rules, self._links[level], to_l1=self._to_l1, pace=pace
+            )
+            self._results[key] = result
+        return result
+
+    def course(self, commands: tuple[Bursts, ...], cycles: Sequence[int], start: Start, level: str) -> Course:
+        """The course of a transfer; of `cycles` all but the first are alike."""
+        key = (commands, cycles[0], cycles[-1], start, level)
+        course = self._courses.get(key)
+        if course is None:
+            self._steps += len(commands)
+            if self._steps > MOST_STEPS:
+                self._courses.clear()
+                self._steps = len(commands)
+            run = partial(self._at_full_pace, level)
+            course = self._courses[key] = course_of(commands, cycles, start, self._in_front, run)
+        return course
+
+    def _at_full_pace(self, level: str, bursts: Bursts, before: EngineState) -> Outcome:
+        return self.result(bursts, level, before, None)
+
+
+@lru_cache(8)
+def kept_for(rules: BurstRules, in_front: Rules, links: tuple[tuple[str, Link], ...], to_l1: bool) -> Kept:
+    """That of engines that are alike: nothing else decides."""
+    return Kept(rules, in_front, dict(links), to_l1=to_l1)
 
 
 class Flight:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import simpy
 
-from arch.blocks.bursts import IDLE, BurstRules, Bursts, EngineState, Pace, bursts_of, run_command
-from arch.blocks.course import Course, Flight, Outcome, Rules, Start, course_of
+from arch.blocks.bursts import IDLE, BurstRules, EngineState, Pace
+from arch.blocks.course import Flight, Rules, Start, kept_for
 from arch.blocks.l2 import ExternalMemory
 from arch.blocks.order import Order, Transfer
 from arch.blocks.progress import Progress
@@ -24,7 +24,6 @@ from traces.events import TRANSFER, Tracer, make_slice
 if TYPE_CHECKING:
     from arch.blocks.dma import Dma
 
-_MAX_MEMOISED = 4096
 _SHARED = "l2"
 """The memory whose links nobody but the engine of this direction takes."""
 
@@ -59,19 +58,16 @@ class DmaChannel(Module):
         self._until_cut = timing.queued_until_cut
         self._flies = timing.queued_until_cut and timing.core_queue_commands == 1
         self._in_front = Rules(self._room, self._latency_cycles, rules.words_per_cycle)
-        self._courses: dict[tuple[object, ...], Course] = {}
-        self._shapes: dict[tuple[int, ...], Bursts] = {}
-        """By what they depend on."""
         self._effects = effects
         self._tracer = tracer
         self._direction = Traffic.IN if to_l1 else Traffic.OUT
-        self._known: dict[tuple[object, ...], tuple[int, EngineState]] = {}
-        self._bursts: dict[tuple[tuple[int, int], ...], Bursts] = {}
 
     def reset(self) -> None:
         """Empty queue, idle engine."""
         self.queue.clear()
         self._memory = {level: port.target for level, port in self.memories.items()}
+        links = tuple([(level, memory.link(to_l1=self.to_l1)) for level, memory in self._memory.items()])
+        self._kept = kept_for(self._rules, self._in_front, links, self.to_l1)
         self._tell_traffic = self.traffic.target
         self._state = IDLE
         self._origin = 0
@@ -137,31 +133,13 @@ class DmaChannel(Module):
         order.channel = self
         order.memory = self._memory[command.external_level]
         order.ready_cycles = cycles + self._latency_cycles
-        order.bursts = self._bursts_of((command,))[0]
+        order.bursts = self._kept.bursts((command,))[0]
         if self._until_cut:
             self._cut(order)
         self.queue.append(order)
         self._accepted.append(cycles)
         if self._sleeps:
             self._sleep_until(order.ready_cycles)
-
-    def _bursts_of(self, commands: Sequence[Command]) -> tuple[Bursts, ...]:
-        rules, shapes = self._rules, self._shapes
-        word_bytes, burst_bytes, aligned = rules.word_bytes, rules.burst_bytes, rules.aligned
-        result = []
-        for command in commands:
-            line_bytes, lines, near = command.line_bytes, command.lines, command.l1_address % word_bytes
-            far, stride_bytes = command.external_address % burst_bytes, command.stride_bytes
-            shape = (line_bytes, lines, near, far, stride_bytes) if aligned else (line_bytes, lines, near)
-            bursts = shapes.get(shape)
-            if bursts is None:
-                if len(shapes) >= _MAX_MEMOISED:
-                    shapes.clear()
-                    self._bursts.clear()
-                sizes = tuple(bursts_of(command, rules))
-                bursts = shapes[shape] = self._bursts.setdefault(sizes, Bursts(sizes))
-            result.append(bursts)
-        return tuple(result)
 
     def _cut(self, order: Order) -> None:
         """Work out when the bursts of a command will have been cut, as far as is known now."""
@@ -171,7 +149,7 @@ class DmaChannel(Module):
             self._astray = True
         origin = order.ready_cycles
         before = self._ahead.seen_from(origin - self._ahead_origin, self._rules.words_per_cycle)
-        result = self._result_of(order.bursts, order.command.external_level, before, None)
+        result = self._kept.result(order.bursts, order.command.external_level, before, None)
         order.foreseen = before, result
         self._ahead = result[1]
         self._ahead_origin = origin
@@ -279,7 +257,7 @@ class DmaChannel(Module):
     def _set_speed(self, order: Order, now: int) -> None:
         """The command under way advances at the pace of now."""
         start = order.start_cycles
-        result = self._result_of(order.bursts, order.command.external_level, order.before, self._pace)
+        result = self._kept.result(order.bursts, order.command.external_level, order.before, self._pace)
         end = result[0] + order.ready_cycles
         cycles = max(1, end - start)
         if now == start:
@@ -301,7 +279,7 @@ class DmaChannel(Module):
         before = order.before = self._state_before(order)
         if foreseen is not None and foreseen[0] == before:
             return foreseen[1]
-        return self._result_of(order.bursts, order.command.external_level, before, None)
+        return self._kept.result(order.bursts, order.command.external_level, before, None)
 
     def _state_before(self, order: Order) -> EngineState:
         """What earlier commands left, seen from the cycle in which this one may begin."""
@@ -310,17 +288,6 @@ class DmaChannel(Module):
         if shared > state.link_free:
             state = state._replace(link_free=shared)
         return state.seen_from(order.ready_cycles - self._origin, self._rules.words_per_cycle)
-
-    def _result_of(self, bursts: Bursts, level: str, before: EngineState, pace: Pace | None) -> Outcome:
-        key = (bursts, level, before, pace)
-        result = self._known.get(key)
-        if result is None:
-            if len(self._known) >= _MAX_MEMOISED:
-                self._known.clear()
-            link = self._memory[level].link(to_l1=self.to_l1)
-            result = run_command(bursts.sizes, before, self._rules, link, to_l1=self.to_l1, pace=pace)
-            self._known[key] = result
-        return result
 
     # What is in flight: transfers that nothing can hold up before a kernel begins.
 
@@ -341,20 +308,14 @@ class DmaChannel(Module):
             return None
         if not self.flights:
             self._ahead, self._ahead_origin, self._astray = self._state, self._origin, False
-        bursts = self._bursts_of(commands)
+        bursts = self._kept.bursts(commands)
         start = Start(
             self._ahead.seen_from(begin_cycles - self._ahead_origin, self._rules.words_per_cycle),
             max(0, self.flights_end_cycles - begin_cycles),
             tuple([cut - begin_cycles for cut in self._cuts]),
             max(0, slot_cycles - begin_cycles),
         )
-        key = (bursts, cycles[0], cycles[-1], start)
-        course = self._courses.get(key)
-        if course is None:
-            if len(self._courses) >= _MAX_MEMOISED:
-                self._courses.clear()
-            course = course_of(bursts, cycles, start, self._in_front, self._at_full_pace)
-            self._courses[key] = course
+        course = self._kept.course(bursts, cycles, start, _SHARED)
         self.flights.append(Flight(course, commands, transfer, begin_cycles, self.env.now))
         last = course.steps[-1]
         self._ahead, self._ahead_origin = last.outcome[1], begin_cycles + last.ready
@@ -364,9 +325,6 @@ class DmaChannel(Module):
         transfer.certain = True
         transfer.ends_at_cycles = self.flights_end_cycles = begin_cycles + last.end
         return begin_cycles + course.pushed
-
-    def _at_full_pace(self, bursts: Bursts, before: EngineState) -> Outcome:
-        return self._result_of(bursts, _SHARED, before, None)
 
     @property
     def accepted_cycles(self) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from arch.blocks.core import Core, CoreShare, Workers
+from arch.blocks.core import Core, CoreShare, TeamShares, Workers
 from arch.blocks.dma import Transfer
 from arch.blocks.dma_driver import DmaDriver, programming_cycles
 from arch.blocks.event_unit import TeamJob
@@ -29,7 +29,6 @@ from arch.spec.timing import SocTiming
 from arch.systemc.module import Body, Module, Notification, Port, Thread
 from arch.systemc.transaction import Target, Transaction, TxnCommand
 from configs.errors import InputError
-from traces.events import WorkerShare
 
 if TYPE_CHECKING:
     from arch.blocks.cluster import Cluster
@@ -42,40 +41,38 @@ _WAITS = (DmaWait, UdmaWait)
 class _Shares(NamedTuple):
     """What the cores do in a kernel, in cycles from its call, and if nothing disturbed it its price.
 
-    `over` is the end of the last core, `own` the share of the master if it takes part.
+    `over` is the end of the last core, `own` the share of a master that computes alone.
     """
 
     cost: TeamCost | None
     over: int
     own: CoreShare | None
-    workers: tuple[WorkerShare, ...]
+    team: TeamShares | None
 
     @staticmethod
     def of(run: KernelRun, crew: _Crew, called: int, over: int, cost: TeamCost | None = None) -> _Shares:
         """Those of a kernel that is over."""
-        own = None
-        if 0 in crew.starts:
-            start, end, stalls, instructions = run.share(0)
-            own = start - called, end - called, stalls, instructions
-        pushed = called + crew.pushed
-        return _Shares(cost, over - called, own, crew.workers.shares(pushed, run) if crew.workers else ())
+        if crew.workers is not None:
+            return _Shares(cost, over - called, None, crew.workers.shares(called + crew.pushed, run))
+        start, end, stalls, instructions = run.share(0)
+        return _Shares(cost, over - called, (start - called, end - called, stalls, instructions), None)
 
 
 class _Crew:
     """Who computes the kernels of a team (kept, so that no other takes its identity).
 
-    `workers` if they are forked; in cycles from the call the push that calls them, when each core begins, and
-    the master, `own_start`; what they did in the last kernel that was alone.
+    `workers` if they are forked; in cycles from the call the push that calls them and when each core begins;
+    what they did in the last kernel that was alone.
     """
 
-    __slots__ = ("own_start", "pushed", "shares", "starts", "team", "waits_for", "workers")
+    __slots__ = ("pushed", "shares", "starts", "team", "waits_for", "workers")
 
     def __init__(self, team: TeamWork) -> None:
         self.team = team
         self.waits_for = f"the end of kernel {team.kernel}"
         self.workers: Workers | None = None
         self.starts: dict[int, int] = {}
-        self.pushed = self.own_start = 0
+        self.pushed = 0
         self.shares: _Shares | None = None
 
 
@@ -239,41 +236,35 @@ class Master(Module):
 
     def _account(self, action: Compute, crew: _Crew, called: int, shares: _Shares) -> int:
         """Account a kernel on all its cores; returns when the master goes on."""
-        core, work, timing, over = self._core, action.work, self._timing.event_unit, called + shares.over
-        if crew.workers is None:
-            if shares.own is not None:
-                core.compute(shares.own, called, work)
+        over = called + shares.over
+        if shares.own is not None:
+            self._core.compute(shares.own, called, action.work)
+        if crew.workers is None or shares.team is None:
             return over
         # The barrier opens for the last arrival only, and nothing depends on the earlier ones.
+        timing = self._timing.event_unit
         released = over + timing.barrier_wake_cycles
         ended = released + timing.join_cycles
-        if core.tracer is None:
-            core.spent_cycles = ended
-        else:
-            core.lose("fork", called + crew.own_start, work)
-            if shares.own is not None:
-                core.compute(shares.own, called, work)
-            core.lose("barrier", released, work)
-            core.lose("fork", ended, work)
-        crew.workers.account(work, called + crew.pushed, shares.workers, released)
+        crew.workers.account(action.work, called + crew.pushed, shares.team, released, ended)
         return ended
 
     def _crew(self, action: Compute) -> _Crew:
         """Who computes a kernel, checked, and kept for those of the same team."""
         team, members, timing = action.team, self._members(action), self._timing.event_unit
-        crew = _Crew(team)
+        crew, own_start = _Crew(team), 0
         if action.fork:
-            others = tuple([member for member in members if member])
-            workers = self._teams.get(others)
-            if workers is None:
-                cores = self._cluster.cores
-                workers = self._teams[others] = Workers([cores[worker] for worker in others])
-            crew.workers = workers
+            others = [member for member in members if member]
             crew.pushed = timing.fork_push_cycles
-            crew.own_start = max(timing.fork_push_cycles, timing.fork_master_cycles)
+            own_start = max(timing.fork_push_cycles, timing.fork_master_cycles)
+            crew.workers = self._teams.get(members)
+            if crew.workers is None:
+                workers = [self._cluster.cores[worker] for worker in others]
+                fork_cycles = own_start - crew.pushed
+                crew.workers = Workers(self._core, workers, fork_cycles, computes=0 in members)
+                self._teams[members] = crew.workers
             crew.starts = dict.fromkeys(others, timing.fork_push_cycles + timing.fork_worker_cycles)
         if 0 in members:
-            crew.starts[0] = crew.own_start
+            crew.starts[0] = own_start
         self._crews[id(team), action.fork] = crew
         return crew
 

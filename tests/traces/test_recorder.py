@@ -91,6 +91,31 @@ def test_an_op_is_named_once_with_its_step() -> None:
     assert [op_label("fc", "FW"), op_label("fc.FW", "FW"), op_label("", "UPD")] == ["fc.FW", "fc.FW", "UPD"]
 
 
+def test_what_a_master_does_in_a_kernel_counts_like_its_slices() -> None:
+    work, master, worker = Work("conv", "FW", 0, "mm"), "soc.cluster.core0", "soc.cluster.core1"
+    shares = (master, 4, 13, (("fpu", 2),), 7), (worker, 3, 16, (), 10)
+    together, apart = Recorder(), Recorder()
+    for number, computes in enumerate((True, False)):
+        begun, end = 40 * number, 13 if computes else 4
+        own = (master, 4, end, *shares[0][3:]) if computes else (master, 4, 4, (), 0)
+        kernel = TeamKernel(work, begun + 7, begun + 29, (begun,), shares[1:], own, begun, begun + 40)
+        together.team(kernel)
+        apart.slice(Slice(master, begun, begun + 11, "fork", work))
+        if computes:
+            apart.slice(Slice(master, begun + 11, begun + 20, COMPUTE, work, (("fpu", 2),), 0, 7))
+        apart.slice(Slice(master, begun + 7 + end, begun + 29, "barrier", work))
+        apart.slice(Slice(master, begun + 29, begun + 40, "fork", work))
+        apart.team(kernel._replace(master=None))
+    for recorder in (together, apart):
+        recorder.slice(Slice(worker, 69, 80, "idle"))
+        recorder.slice(Slice(worker, 29, 40, "idle"))
+    figures = measure(together, 80)
+    check_tracks(together.slices, 80)
+    assert figures == measure(apart, 80) == measure(together.slices, 80)
+    assert together.slices == apart.slices
+    assert figures.cores[0].stalls == (("fpu", 2), ("barrier", 27), ("fork", 44))
+
+
 def test_a_fresh_recorder_is_not_mistaken_for_no_tracer() -> None:
     recorder = Recorder()
     assert (recorder or None) is recorder

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from arch.blocks import dma_channel, dma_driver, l2
+from arch.blocks import course, dma_driver, l2
 from arch.blocks.bursts import BurstRules
 from arch.blocks.dma import Dma, DmaChannel
 from arch.blocks.dma_driver import DmaDriver
@@ -55,7 +55,7 @@ _defect("arch/blocks/bursts.py", "the first beat comes a cycle early")(
     lambda: _rules(lambda rules: {"first_beat_cycles": rules.first_beat_cycles - 1})
 )
 _defect("arch/blocks/bursts.py", "the lines of a 2D command are one burst after another")(
-    lambda: around(dma_channel, "bursts_of", lambda right, command, rules: right(as_run(command), rules))
+    lambda: around(course, "bursts_of", lambda right, command, rules: right(as_run(command), rules))
 )
 
 
