@@ -90,7 +90,9 @@ class _Lowering:
         self._arrays = {name: Array(0, strides, element_bytes) for name, strides, element_bytes in forms}
         self._per_core = per_core
         self._shared: dict[Kernel, dict[str, int]] = {}
-        self._forms: dict[int, tuple[Kernel, CoreForm]] = {}
+        self._forms: dict[int, CoreForm] = {}
+        self._ends: dict[int, Kernel] = {}
+        """The kernels cores execute in the end."""
         # Raises ConfigError for arrays the kernel does not have, InputError for too narrow elements.
         self._placed: dict[Expander, Placed] = {kernel.expander: kernel.expander.placed(self._arrays)}
 
@@ -139,8 +141,8 @@ class _Lowering:
 
     def _form(self, core: int) -> tuple[Kernel, CoreForm]:
         """The kernel a core executes in the end, and all it executes by its numbers, arrays at 0."""
-        lowered = self._forms.get(core)
-        if lowered is None:
+        form = self._forms.get(core)
+        if form is None:
             *costs, (kernel, expander, names) = self._texts(core)
             form = self._form_of(expander, names, kernel.code_bytes)
             for before, cost, names in reversed(costs):
@@ -149,8 +151,8 @@ class _Lowering:
                 form = form._replace(
                     skeleton=_joined(first.skeleton, form.skeleton), trips=first.trips + form.trips
                 )
-            lowered = self._forms[core] = kernel, form
-        return lowered
+            self._forms[core], self._ends[core] = form, kernel
+        return self._ends[core], form
 
     def _form_of(self, expander: Expander, names: Mapping[str, int], code_bytes: int) -> CoreForm:
         placed = self._placed.get(expander)
