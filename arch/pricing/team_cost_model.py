@@ -27,6 +27,7 @@ OBJECT_ENTRIES = 4_000
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
+_OriginKey = tuple[str, tuple[int, ...], int]
 _NestKey = tuple[Shape, tuple[int, ...], int, CodeLayout | None, tuple[tuple[int, ...], ...]]
 
 
@@ -50,7 +51,11 @@ class TeamCostModel:
         self._together: OrderedDict[tuple[object, ...], TeamCost] = OrderedDict()
         self._answers = 0
         """Answers that were not found in a memo."""
-        self._by_object: OrderedDict[tuple[int, Traffic], tuple[TeamWork, TeamCost]] = OrderedDict()
+        self._by_object: OrderedDict[int, tuple[TeamWork, TeamCost]] = OrderedDict()
+        """By four times the identity of a work and its traffic: enums are slow to hash."""
+        self._by_origin: OrderedDict[_OriginKey, TeamCost] = OrderedDict()
+        self._least: OrderedDict[_OriginKey, int] = OrderedDict()
+        self._turn = timing.l1.banks * timing.l1.word_bytes
 
     def price(self, work: TeamWork, traffic: Traffic = Traffic.NONE) -> TeamCost:
         """Price `work`, one `CoreCost` per entry of `work.cores` (zero for a core that takes no part).
@@ -58,16 +63,28 @@ class TeamCostModel:
         Raises `InputError` if an address stream does not match the loops it is used in, or if there are more
         than `MAX_CORES` cores.
         """
-        object_key = (id(work), traffic)
+        object_key = 4 * id(work) + traffic
         priced = self._by_object.get(object_key)
         if priced is not None and priced[0] is work:
             return priced[1]
         answers = self._answers
-        cost = self._price(work, traffic)
+        key = self._origin_key(work, traffic)
+        cost = self._by_origin.get(key) if key is not None else None
+        if cost is None:
+            cost = self._price(work, traffic)
+            if key is not None:
+                _remember(self._by_origin, key, cost)
         if answers == self._answers:
             # Asked before, so this work may come again; a search asks every work once, and need not keep it.
             _remember(self._by_object, object_key, (work, cost), OBJECT_ENTRIES)
         return cost
+
+    def _origin_key(self, work: TeamWork, traffic: int = 0) -> _OriginKey | None:
+        """Works of equal ones have one price: addresses matter as far as the banks do not repeat."""
+        origin, turn = work.origin, self._turn
+        if origin is None:
+            return None
+        return origin.text, tuple([address % turn for address in origin.addresses]), int(traffic)
 
     def least_cycles(self, work: TeamWork) -> int:
         """What the core that issues the most takes with every unit to itself.
@@ -75,6 +92,15 @@ class TeamCostModel:
         Others can only delay it. Half a cycle per stall word is left to the rounding of means; of what is
         extrapolated only the instructions are certain.
         """
+        key = self._origin_key(work)
+        least = self._least.get(key) if key is not None else None
+        if least is None:
+            least = self._least_cycles(work)
+            if key is not None:
+                _remember(self._least, key, least)
+        return least
+
+    def _least_cycles(self, work: TeamWork) -> int:
         counts = work.issued
         if not counts:
             return 0

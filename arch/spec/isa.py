@@ -149,6 +149,8 @@ class Skeleton:
     streams: Mapping[int, tuple[tuple[int, ...], ...]]
     code_bytes: int
     layout: CodeLayout | None = None
+    arrays: tuple[str, ...] = ()
+    """Of each anchor the name of its array, if anybody wants to move it."""
 
 
 class CoreForm(NamedTuple):

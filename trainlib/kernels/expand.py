@@ -14,10 +14,10 @@ from functools import partial
 from itertools import accumulate, count
 from math import prod
 from operator import mul
+from typing import NamedTuple
 
 from arch.spec.isa import CodeLayout, CoreForm, CoreWork, Instruction, Loop, Node, Skeleton, Stream
 from configs.errors import ConfigError, InputError
-from configs.records import record
 from trainlib.kernels.expressions import Evaluator, Names, Sum, evaluator
 from trainlib.kernels.kernel_file import suggestion
 from trainlib.kernels.nodes import Access, Choice, Code, Nest, NestNode
@@ -44,8 +44,7 @@ _UNUSED = Stream(0, ())
 _stream = partial(tuple.__new__, Stream)
 
 
-@record(frozen=True, slots=True)
-class Array:
+class Array(NamedTuple):
     """An array in L1: byte address of element 0, distance of neighbours in elements in each dimension.
 
     An access of one element is as wide as the array's: a nest for 16-bit data may have fp32 statistics.
@@ -296,7 +295,8 @@ class Expander:
             streams[access] = rows
         reach = max([self._uses[access].reach for access in used], default=0)
         layout = self._code_layout(tuple(runs))
-        skeleton = Skeleton(body, streams, code_bytes, layout)
+        arrays = tuple([self._anchors[anchor].array for anchor in anchors])
+        skeleton = Skeleton(body, streams, code_bytes, layout, arrays)
         if len(self._texts) >= BODY_CACHE_ENTRIES:
             self._texts.clear()
         text = self._texts[structure, widths_bytes, code_bytes] = _Body(

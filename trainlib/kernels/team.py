@@ -59,36 +59,71 @@ def team_work(
     return team
 
 
+_Forms = tuple[tuple[str, tuple[int, ...], int], ...]
+"""Of `NestCall`."""
+
 _Lowered = tuple[Kernel, Expander, Mapping[str, int]]
 """A kernel, the text of it that is executed, and the names of the core that executes it."""
 
 
 class _Lowering:
-    """What one core after the other executes; names that are the same on all cores are evaluated once."""
+    """A nest as it was called, wherever its arrays lie, and what one core after the other executes of it.
+
+    Names that are the same on all cores are evaluated once.
+    """
 
     def __init__(
         self,
         library: KernelLibrary,
         kernel: Kernel,
         sizes: _Sizes,
-        arrays: tuple[tuple[str, Array], ...],
+        forms: _Forms,
         cores: int,
         per_core: tuple[_Sizes, ...],
     ) -> None:
+        self.call = NestCall(kernel.codegen, kernel.name, kernel.accumulates, cores, sizes, per_core, forms)
+        self.shipped = library is LIBRARY
+        self.members = tuple(range(cores))
         self._library = library
         self._kernel = kernel
         self._sizes = {**dict(sizes), "cores": cores}
-        self._arrays = dict(arrays)
+        self._arrays = {name: Array(0, strides, element_bytes) for name, strides, element_bytes in forms}
         self._per_core = per_core
-        self._placed: dict[Expander, Placed] = {}
         self._shared: dict[Kernel, dict[str, int]] = {}
+        self._forms: dict[int, CoreForm] = {}
+        self._ends: dict[int, Kernel] = {}
+        """The kernels cores execute in the end."""
+        # Raises ConfigError for arrays the kernel does not have, InputError for too narrow elements.
+        self._placed: dict[Expander, Placed] = {kernel.expander: kernel.expander.placed(self._arrays)}
 
-    def check(self) -> None:
-        """Raise ConfigError for arrays the kernel does not have, InputError for too narrow elements."""
-        expander = self._kernel.expander
-        self._placed[expander] = expander.placed(self._arrays)
+    @cached_property
+    def text(self) -> str:
+        """Of an `Origin`; one object, so that its hash is worked out once."""
+        return repr(tuple(self.call))
 
-    def texts(self, core: int) -> list[_Lowered]:
+    @cached_property
+    def issued(self) -> tuple[int, ...] | None:
+        """Instructions of every core; None where they are not those of the text."""
+        counts = []
+        for core in self.members:
+            texts = self._texts(core)
+            if texts[-1][0].element_bytes == 1:
+                return None
+            counts.append(sum([text.issued(names) for _, text, names in texts]))
+        return tuple(counts)
+
+    def work(self, core: int, addresses: Mapping[str, int]) -> CoreWork:
+        """The work of a core."""
+        kernel, form = self._form(core)
+        work = kernel.expander.work(_at(form, addresses))
+        return converting(work, _bytes_in(kernel, self._arrays)) if kernel.element_bytes == 1 else work
+
+    def form(self, core: int, addresses: Mapping[str, int]) -> CoreForm | None:
+        """That work by its numbers; None where it is more than the text."""
+        kernel, form = self._form(core)
+        return None if kernel.element_bytes == 1 else _at(form, addresses)
+
+    def _texts(self, core: int) -> list[_Lowered]:
         """What a core executes: what it pays for a fallback, if it takes one, and the kernel."""
         sizes, shared = self._sizes, self._shared
         if self._per_core:
@@ -104,54 +139,51 @@ class _Lowering:
             use = self._library.named(kernel.codegen, fallback.use, kernel.element_bytes)
             kernel = self._library.kernel(kernel.codegen, use, kernel.accumulates)
 
-    def work(self, core: int) -> CoreWork:
-        """The work of a core."""
-        *costs, (kernel, expander, names) = self.texts(core)
-        work = expander.work(self._form(expander, names, kernel.code_bytes))
-        if kernel.element_bytes == 1:
-            work = converting(work, _bytes_in(kernel, self._arrays))
-        for before, cost, names in reversed(costs):
-            # Straight-line code without addressed accesses, and then the other kernel.
-            first = cost.work(self._form(cost, names, before.code_bytes))
-            work = CoreWork(first.body + work.body, work.streams, work.code_bytes)
-        return work
+    def _form(self, core: int) -> tuple[Kernel, CoreForm]:
+        """The kernel a core executes in the end, and all it executes by its numbers, arrays at 0."""
+        form = self._forms.get(core)
+        if form is None:
+            *costs, (kernel, expander, names) = self._texts(core)
+            form = self._form_of(expander, names, kernel.code_bytes)
+            for before, cost, names in reversed(costs):
+                # Straight-line code without addressed accesses, and then the other kernel.
+                first = self._form_of(cost, names, before.code_bytes)
+                form = form._replace(
+                    skeleton=_joined(first.skeleton, form.skeleton), trips=first.trips + form.trips
+                )
+            self._forms[core], self._ends[core] = form, kernel
+        return self._ends[core], form
 
-    def form(self, core: int) -> CoreForm | None:
-        """That work by its numbers; None where it is more than the text."""
-        *costs, (kernel, expander, names) = self.texts(core)
-        if kernel.element_bytes == 1:
-            return None
-        form = self._form(expander, names, kernel.code_bytes)
-        for before, cost, names in reversed(costs):
-            first = self._form(cost, names, before.code_bytes)
-            form = form._replace(
-                skeleton=_joined(first.skeleton, form.skeleton), trips=first.trips + form.trips
-            )
-        return form
-
-    def _form(self, expander: Expander, names: Mapping[str, int], code_bytes: int) -> CoreForm:
+    def _form_of(self, expander: Expander, names: Mapping[str, int], code_bytes: int) -> CoreForm:
         placed = self._placed.get(expander)
         if placed is None:
             placed = self._placed[expander] = expander.placed(self._arrays)
         return expander.form(names, placed, code_bytes)
 
-    def issued(self, core: int) -> int | None:
-        """Instructions of a core; None where they are not those of the text."""
-        texts = self.texts(core)
-        return None if texts[-1][0].element_bytes == 1 else sum([text.issued(at) for _, text, at in texts])
+
+def _at(form: CoreForm, addresses: Mapping[str, int]) -> CoreForm:
+    """A form whose arrays are at 0 with them at `addresses`."""
+    skeleton, trips, units_bytes, anchors_bytes = form
+    moved = tuple([addresses[array] + at for array, at in zip(skeleton.arrays, anchors_bytes, strict=True)])
+    return CoreForm(skeleton, trips, units_bytes, moved)
 
 
 class _Team(TeamWork):
     """The work of a team, lowered core by core when it is asked for: of most works only a count is wanted."""
 
     _lowering: _Lowering
+    _addresses: Mapping[str, int]
     _works: dict[int, CoreWork]
 
-    def __init__(
-        self, kernel: str, cores: int, macs: int, origin: Origin | None, lowering: _Lowering
-    ) -> None:
-        mine = {"kernel": kernel, "macs": macs, "origin": origin, "members": tuple(range(cores))}
-        vars(self).update(mine, size=cores, _lowering=lowering, _works={})
+    def __init__(self, kernel: str, macs: int, lowering: _Lowering, addresses: Mapping[str, int]) -> None:
+        mine = {"kernel": kernel, "macs": macs, "members": lowering.members, "size": len(lowering.members)}
+        vars(self).update(mine, _lowering=lowering, _addresses=addresses, _works={})
+
+    @cached_property
+    def origin(self) -> Origin | None:
+        """The call and where its arrays lie."""
+        made = self._lowering
+        return Origin(made.text, tuple(self._addresses.values()), (made.call,)) if made.shipped else None
 
     @cached_property
     def cores(self) -> tuple[CoreWork, ...]:
@@ -161,26 +193,25 @@ class _Team(TeamWork):
     @cached_property
     def issued(self) -> tuple[int, ...]:
         """Instructions of every core."""
-        counts = [self._lowering.issued(member) for member in self.members]
-        certain = tuple([count for count in counts if count is not None])
-        return certain if len(certain) == len(counts) else super().issued
+        counts = self._lowering.issued
+        return super().issued if counts is None else counts
 
     def core(self, member: int) -> CoreWork:
         """The work of one core."""
         work = self._works.get(member)
         if work is None:
-            work = self._works[member] = self._lowering.work(member)
+            work = self._works[member] = self._lowering.work(member, self._addresses)
         return work
 
     def form(self, member: int) -> CoreForm | None:
-        """The work of one core by its numbers, lowered whenever it is asked for."""
-        return self._lowering.form(member)
+        """The work of one core by its numbers."""
+        return self._lowering.form(member, self._addresses)
 
 
 @lru_cache(KEPT_JOINED)
 def _joined(first: Skeleton, second: Skeleton) -> Skeleton:
     """What a fallback costs, and the kernel behind it."""
-    return Skeleton(first.body + second.body, second.streams, second.code_bytes)
+    return Skeleton(first.body + second.body, second.streams, second.code_bytes, arrays=second.arrays)
 
 
 @lru_cache(KEPT_TEAMS)
@@ -193,25 +224,13 @@ def _team(
     macs: int,
     per_core: tuple[_Sizes, ...],
 ) -> TeamWork:
-    origin = _origin(kernel, sizes, arrays, cores, per_core, library)
-    lowering = _Lowering(library, kernel, sizes, arrays, cores, per_core)
-    lowering.check()
-    return _Team(kernel.name, cores, macs, origin, lowering)
+    forms = tuple([(name, strides, element_bytes) for name, (_, strides, element_bytes) in arrays])
+    lowering = _lowering(library, kernel, sizes, forms, cores, per_core)
+    return _Team(kernel.name, macs, lowering, {name: array.address for name, array in arrays})
 
 
-def _origin(
-    kernel: Kernel,
-    sizes: _Sizes,
-    arrays: tuple[tuple[str, Array], ...],
-    cores: int,
-    per_core: tuple[_Sizes, ...],
-    library: KernelLibrary,
-) -> Origin | None:
-    if library is not LIBRARY:
-        return None
-    forms = tuple([(name, array.strides, array.element_bytes) for name, array in arrays])
-    made = NestCall(kernel.codegen, kernel.name, kernel.accumulates, cores, sizes, per_core, forms)
-    return Origin(repr(tuple(made)), tuple([array.address for _, array in arrays]), (made,))
+_lowering = lru_cache(KEPT_TEAMS)(_Lowering)
+"""Tiles of one shape lie at different addresses."""
 
 
 def _bytes_in(kernel: Kernel, arrays: Mapping[str, Array]) -> frozenset[int]:
