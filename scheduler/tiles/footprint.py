@@ -218,17 +218,27 @@ class Footprint:
         for name, loop in zip(self._dims, self._turns, strict=True):
             combinations = self._combinations(loop.dims)[rows]
             along[name] = loop.distinct[:, combinations], loop.present[:, combinations]
-        cut = [name for name, loop in along.items() if any((turns > 1).any() for turns in loop)]
+        moving = {name: changing > 1 for name, (changing, _) in along.items()}
+        cut = [name for name, (_, turns) in along.items() if moving[name].any() or (turns > 1).any()]
+        one = np.ones((len(self.keys), len(rows)), np.int64)
+        # Loop orders that begin alike share what their outer loops make of it.
+        running: dict[frozenset[str], Integers] = {frozenset(): one}
+        last: dict[tuple[str, ...], Integers] = {(): one}
         for order in orders:
-            running = np.ones((len(self.keys), len(rows)), np.int64)
-            last = running
+            outer: tuple[str, ...] = ()
             for name in order:
-                if name in cut:
+                if name not in cut:
+                    continue
+                inner = (*outer, name)
+                if inner not in last:
                     changing, turns = along[name]
+                    turned = running[frozenset(outer)]
                     # A loop outside the innermost one that changes the box repeats all its changes.
-                    last = np.where(changing > 1, running * changing, last)
-                    running = running * turns
-            yield last
+                    last[inner] = np.where(moving[name], turned * changing, last[outer])
+                    if len(inner) < len(cut) and frozenset(inner) not in running:
+                        running[frozenset(inner)] = turned * turns
+                outer = inner
+            yield last[outer]
 
     def l1_bytes(self, rows: Integers, changes: Integers, depths: BufferDepths) -> Integers:
         """Bytes of all buffers with all their slots, per candidate: its row and its `changes`."""

@@ -6,11 +6,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
+from pathlib import Path
 
-import numba
 import pytest
 
-from arch.pricing import window_engine
+from arch.pricing import window_engine, window_object
 from arch.pricing.cost_model import Traffic
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.pricing.window import PLAIN, EngineChoice, compiled
@@ -41,8 +41,9 @@ def test_a_process_loads_the_compiled_engine_once_it_has_executed_enough():
     assert engines == [PLAIN, compiled(), compiled()]
 
 
-def test_without_numba_everything_runs_in_plain_python(monkeypatch):
-    monkeypatch.setitem(sys.modules, "numba", None)
+@pytest.mark.parametrize("missing", ["llvmlite", "llvmlite.binding"])
+def test_without_numba_everything_runs_in_plain_python(monkeypatch, missing):
+    monkeypatch.setitem(sys.modules, missing, None)
     compiled.cache_clear()
     try:
         assert EngineChoice(0).take(1) is PLAIN
@@ -50,28 +51,77 @@ def test_without_numba_everything_runs_in_plain_python(monkeypatch):
         compiled.cache_clear()
 
 
-def test_an_install_nobody_may_write_to_compiles_for_the_process(monkeypatch):
-    """Numba refuses `cache=True` when it finds no folder to keep its result in."""
-    wanted: list[bool] = []
+@pytest.fixture
+def kept_in(monkeypatch):
+    """Machine code as it is kept, in folders of the test's; compiling again is an error."""
+    compiled()
+    code = {
+        path.name: path.read_bytes()
+        for folder in window_object._folders()
+        for path in folder.glob(f"window_{window_object._made_of()}_*.o")
+    }
 
-    def njit(*, cache=None, **_):
-        if cache is not None:
-            wanted.append(cache)
-        if cache:
-            raise RuntimeError("no locator available")
-        return lambda function: function
+    def keep(*folders: Path) -> None:
+        monkeypatch.setattr(window_object, "_folders", lambda: iter(folders))
+        for name, text in code.items():
+            (folders[-1] / name).write_bytes(text)
 
+    def no_compiler(llvm: object) -> None:
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(window_object, "_compiled", no_compiler)
+    return keep
+
+
+def test_what_is_kept_is_loaded_without_numba(monkeypatch, kept_in, tmp_path):
+    kept_in(tmp_path / "not there", tmp_path)
+    monkeypatch.setitem(sys.modules, "numba", None)
     work = matmul_team(1, 4, 4)
     expected = TeamCostModel(soc(conflicts=True)).price(work)
-    monkeypatch.setattr(numba, "njit", njit)
-    monkeypatch.setattr(numba.extending, "intrinsic", lambda _: lambda bits: window_engine.place(int(bits)))
     compiled.cache_clear()
     try:
-        uncached = TeamCostModel(soc(conflicts=True), engine=EngineChoice(0)).price(work)
+        assert TeamCostModel(soc(conflicts=True), engine=EngineChoice(0)).price(work) == expected
+        assert compiled() is not None
     finally:
         compiled.cache_clear()
-    assert wanted == [True, False]
-    assert uncached == expected
+
+
+@pytest.mark.parametrize("damage", [b"", b"x", bytes(100)])
+def test_damaged_machine_code_is_compiled_again(kept_in, tmp_path, damage):
+    kept_in(tmp_path)
+    for path in tmp_path.glob("*.o"):
+        path.write_bytes(damage)
+    with pytest.raises(AssertionError, match="compiled again"):
+        window_object.price_window()
+
+
+def test_machine_code_is_kept_where_there_is_room(monkeypatch, tmp_path):
+    """In an install nobody may write to, and without a folder of the user's, in no place."""
+    (tmp_path / "file").write_text("no folder")
+    folders = [tmp_path / "file" / "below", tmp_path / "new"]
+    monkeypatch.setattr(window_object, "_folders", lambda: iter(folders))
+    window_object._keep("name", b"code")
+    assert window_object._kept("name") == b"code"
+    assert [path.name for path in folders[1].iterdir()] == ["name"]
+    folders.pop()
+    window_object._keep("name", b"code")
+    assert window_object._kept("name") is None
+
+
+def test_all_that_machine_code_depends_on_is_in_its_name(monkeypatch, tmp_path):
+    machine = ["cpu", "+feature", "0.1", "0.2"]
+    names = {window_object.file_name(*machine)}
+    for place in range(len(machine)):
+        names.add(window_object.file_name(*machine[:place], "other", *machine[place + 1 :]))
+    for number, source in enumerate(window_object.SOURCES):
+        changed = tmp_path / str(number)
+        changed.write_text(Path(source).read_text() + "#")
+        sources = [*window_object.SOURCES]
+        sources[number] = str(changed)
+        monkeypatch.setattr(window_object, "SOURCES", tuple(sources))
+        names.add(window_object.file_name(*machine))
+        monkeypatch.undo()
+    assert len(names) == 1 + len(machine) + len(window_object.SOURCES)
 
 
 def test_the_functions_of_the_engine_are_short():

@@ -277,19 +277,34 @@ class ContractionStep:
         return [*self.space(op).meeting(dims), *self.strategy.meeting(op)]
 
     def alike(self, op: Op, tensors: Tensors) -> Collection[str]:
-        """Loops that are an axis by themselves wherever they stand: no halo, no groups, no padding."""
+        """Loops that are an axis by themselves wherever they stand: no halo, no groups, no padding.
+
+        With a halo those whose inner pieces reach no padding, if kernels see nothing but sizes.
+        """
+        space, single = self.space(op), self._single(op)
+        if not self.strategy.same_calls(op):
+            return single
+        indices = [index for access in space.accesses.values() for index in access]
+        return single | {
+            name
+            for name in space.loops.keys() - single
+            if all(index.is_free_inside(name, space.loops) for index in indices if name in index.loops)
+        }
+
+    def _single(self, op: Op) -> set[str]:
+        """Loops that are an axis by themselves wherever they stand."""
         indices = [index for access in self.space(op).accesses.values() for index in access]
         mixed = {name for index in indices if index.loop is None for name in index.loops}
         return self.space(op).loops.keys() - mixed
 
     def even(self, op: Op, tensors: Tensors) -> Collection[str]:
-        """Those of them where no tile has a bias, or its gradient, that others have not."""
+        """The loops that are an axis by themselves, where no tile has a bias, or its gradient, alone."""
         space, begun = self.space(op), set[str]()
         if BIAS in op:
             begun |= space.reductions.keys()
         if BIAS_GRADIENT in op:
             begun |= {"ci", "co"}
-        return set(self.alike(op, tensors)) - begun
+        return self._single(op) - begun
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """What the strategy makes of the tile."""

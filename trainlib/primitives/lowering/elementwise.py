@@ -129,11 +129,11 @@ class ElementwiseLowering(NoMatmul):
 
     def even(self, op: Op, tensors: Tensors) -> Collection[str]:
         """All, unless the last tile writes more than the others."""
-        return () if self.numbers else self.extents(op, tensors)
+        return self.extents(op, tensors) if self.same_calls(op) else ()
 
     def same_calls(self, op: Op) -> bool:
         """Unless the last tile writes more than the others."""
-        return not self.numbers
+        return not any(name in op.roles for name in self.numbers)
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The same box of everything, one fork per loop."""

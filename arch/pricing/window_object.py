@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`price_window` of `arch.pricing.window_engine` as machine code: made by Numba once, loaded without it.
+
+Importing Numba and loading what it has compiled takes longer than a hundred prices do. So the function is
+compiled as one for C (`numba.cfunc`), and the object file LLVM makes of it is kept; `llvmlite`, Numba's own
+layer to LLVM, loads it in a tenth of the time. A table is given to it by address and length.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from types import FunctionType
+from typing import Any
+
+from arch.pricing import scoreboard, window_engine
+from arch.pricing.window_engine import Ints
+
+ENTRY = "price_window"
+"""The name of the function in its object file."""
+
+TABLES = 5
+"""Its arguments."""
+
+CHECKSUM_BYTES = 32
+"""In front of machine code, which a processor must not be given in part."""
+
+SOURCES = (window_engine.__file__, scoreboard.__file__, __file__)
+"""What the machine code is made of."""
+
+
+def price_window() -> Callable[[Ints, Ints, Ints, Ints, Ints], None]:
+    """The function on int64 arrays of NumPy, loaded, or compiled and kept.
+
+    Raises `ImportError` without Numba.
+    """
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    triple = llvm.Target.from_default_triple()
+    machine = triple.create_target_machine(cpu=cpu, features=features, opt=3, jit=True)
+    name = file_name(cpu, features, version("llvmlite"), version("numba"))
+    code = _kept(name)
+    if code is None:
+        code = machine.emit_object(_compiled(llvm))
+        _keep(name, code)
+    # What is loaded lives as long as the process.
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    _LOADED.append(engine)
+    arguments = (ctypes.c_void_p, ctypes.c_int64) * TABLES
+    function = ctypes.PYFUNCTYPE(None, *arguments)(engine.get_function_address(ENTRY))
+
+    def call(*tables: Ints) -> None:
+        function(*[value for table in tables for value in (table.ctypes.data, len(table))])
+
+    return call
+
+
+_LOADED: list[object] = []
+
+
+def file_name(*machine: str) -> str:
+    """That of the machine code: of these sources, for this processor and these versions."""
+    return f"window_{_made_of()}_{hashlib.sha256(repr(machine).encode()).hexdigest()[:16]}.o"
+
+
+def _made_of() -> str:
+    texts = b"".join([Path(source).read_bytes() for source in SOURCES])
+    return hashlib.sha256(texts).hexdigest()[:16]
+
+
+def is_kept() -> bool:
+    """Whether machine code of these sources is kept, for whatever processor: that is told in no time."""
+    return any(any(folder.glob(f"window_{_made_of()}_*.o")) for folder in _folders())
+
+
+def _folders() -> Iterator[Path]:
+    """Where machine code may be: where Numba is told to, beside the source, in the user's cache."""
+    told = os.environ.get("NUMBA_CACHE_DIR")
+    if told:
+        yield Path(told)
+    yield Path(__file__).parent / "__pycache__"
+    yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "pulptrain")
+
+
+def _kept(name: str) -> bytes | None:
+    """The machine code of this name, if it is there as it was written."""
+    for folder in _folders():
+        with suppress(OSError):
+            text = (folder / name).read_bytes()
+            code = text[CHECKSUM_BYTES:]
+            if hashlib.sha256(code).digest() == text[:CHECKSUM_BYTES]:
+                return code
+    return None
+
+
+def _keep(name: str, code: bytes) -> None:
+    """In the first folder that can be written to; in none, the next process compiles again."""
+    for folder in _folders():
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            with NamedTemporaryFile(dir=folder, delete=False) as file:
+                file.write(hashlib.sha256(code).digest() + code)
+            Path(file.name).replace(folder / name)
+            return
+
+
+def _compiled(llvm: Any) -> Any:
+    """A module of LLVM that has the function as `ENTRY`."""
+    import numba
+
+    # What a processor has an instruction for.
+    @numba.extending.intrinsic
+    def place(typing: Any, bits: Any) -> Any:
+        def lowest(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+            return builder.cttz(values[0], target.get_constant(numba.types.boolean, True))
+
+        return bits(bits), lowest
+
+    # The same functions, where every name of a part is the compiled part. Nothing is allocated in them, so
+    # nothing is counted (`_nrt`): counting who holds a table takes longer than what is done with it.
+    names = {**vars(window_engine), "place": place}
+    njit: Callable[..., Any] = numba.njit
+
+    def own(name: str) -> FunctionType:
+        return FunctionType(names[name].__code__, names, name)
+
+    for part in window_engine.PARTS:
+        names[part.__name__] = njit(inline="always", _nrt=False, error_model="numpy")(own(part.__name__))
+    for name in [*[part.__name__ for part in window_engine.WHOLE], ENTRY]:
+        names[name] = njit(_nrt=False, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(
+            own(name)
+        )
+    whole, types = names[ENTRY], numba.types
+    table: Any = numba.carray  # type: ignore[attr-defined]
+    arguments = (types.CPointer(types.int64), types.int64) * TABLES  # type: ignore[no-untyped-call]
+
+    def framed(a, in_a, b, in_b, c, in_c, d, in_d, e, in_e):  # type: ignore[no-untyped-def]
+        whole(table(a, in_a), table(b, in_b), table(c, in_c), table(d, in_d), table(e, in_e))
+
+    entry = numba.cfunc(types.void(*arguments), error_model="numpy")(framed)
+    module = llvm.parse_assembly(entry.inspect_llvm())
+    module.get_function(entry.native_name).name = ENTRY
+    # Nothing raises and nothing is allocated: what would be called then, and a process without Numba has not.
+    declared = [item.name for item in module.functions if item.is_declaration]
+    lacking = [name for name in declared if not name.startswith(("llvm.", "Py", "mem"))]
+    ends = [f"define void @{name}() {{\n call void @abort()\n unreachable\n}}" for name in lacking]
+    module.link_in(llvm.parse_assembly("\n".join(["declare void @abort()", *ends])))
+    return module
