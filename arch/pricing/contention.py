@@ -290,7 +290,7 @@ class ClusterModel:
         call += ports
         call[4:6] = registers, len(loops)
         fields = MEMBER_FIELDS + COUNTERS
-        fixed = len(traces) + fields * width + rules.units + 2 * rules.fpus + 2 * DAYS + STATES + SERVED
+        fixed = len(traces) + fields * width + rules.units + rules.fpus + 2 * DAYS + STATES + SERVED
         work = engine.zeros(fixed + registers + COUNTERS * len(loops) + len(ports) + scratch)
         of_start = COUNTERS * width + SERVED
         out = engine.zeros(len(starts) * of_start)
@@ -335,11 +335,11 @@ class ClusterModel:
             gaps_cycles = dma.read_burst_gap_cycles, dma.write_burst_gap_cycles
             beats = max(1, dma.burst_bytes // (self._beat_words * machine.word_bytes))
             for direction in directions:
-                ports += (0, direction, 0, beats, gaps_cycles[direction])
+                ports += (0, direction, 0, beats, beats, gaps_cycles[direction])
             return ports
         width = dma.l1_bytes_per_cycle // machine.word_bytes
         for direction in directions:
-            ports += (0, direction, 0, 0, 0) * width
+            ports += (0, direction, 0, 0, 0, 0) * width
         return ports
 
     def _rules(self, machine: WindowHardware, members: tuple[Member, ...]) -> Rules:

@@ -60,11 +60,12 @@ MAX_LEAVES = 36
 LOW_BANKS = 31
 """Bits of the number of a bank by which requests are told apart before anybody looks more closely."""
 
-PORT_FIELDS = 5
+PORT_FIELDS = 6
 
-PORT_CYCLE, PORT_DIRECTION, PORT_WORDS, PORT_BEATS, PORT_GAP = range(PORT_FIELDS)
+PORT_CYCLE, PORT_DIRECTION, PORT_WORDS, PORT_BEATS, PORT_LEFT, PORT_GAP = range(PORT_FIELDS)
 """Of a DMA port: the cycle of its next request, its direction; the others under round robin only, where a
-direction is one port: words of the beat under way, beats in a burst, idle cycles behind it."""
+direction is one port: words of the beat under way that wait, as bits, beats in a burst and those left of it,
+idle cycles behind it."""
 
 STATES = 5
 
@@ -134,10 +135,10 @@ class Requests(NamedTuple):
 
     By number of the core: `at` is the place of its next item in `trace`, `when` the cycle of that item
     (NEVER: the core takes no part; at the end: the cycle in which it ended). `waited` has `COUNTERS` of every
-    core. `free` says from when on every unit is free. `asked` has, under round robin, per bank the directions
-    of the DMA whose word waits for it, as bits, and its pointer. `calendar` has the bits of the cores whose
-    next item is less than `DAYS` cycles away, by cycle modulo `DAYS`: first those of most items, then those
-    that ask for a round robin bank. `state` has `STATES` numbers.
+    core. `free` says from when on every unit is free. `pointers` has, under round robin, that of every
+    bank. `calendar` has the bits of the cores whose next item is less than `DAYS` cycles away, by cycle
+    modulo `DAYS`: first those of most items, then those that ask for a round robin bank. `state` has
+    `STATES` numbers.
     """
 
     trace: Ints
@@ -145,7 +146,7 @@ class Requests(NamedTuple):
     when: Ints
     waited: Ints
     free: Ints
-    asked: Ints
+    pointers: Ints
     calendar: Ints
     state: Ints
 
@@ -551,7 +552,8 @@ def not_served(team: Team, cycle: int, asking: int) -> int:
 
 def serve(rules: Rules, team: Team, cycle: int, asking: int, ports: int) -> int:
     """Every round robin bank grants one request; which of the cores `asking` got theirs, as bits."""
-    trace, at, free, asked = team.requests.trace, team.requests.at, team.requests.free, team.requests.asked
+    requests = team.requests
+    trace, at, free, pointers = requests.trace, requests.at, requests.free, requests.pointers
     occupied = contested = 0
     left = asking
     while left:
@@ -574,7 +576,7 @@ def serve(rules: Rules, team: Team, cycle: int, asking: int, ports: int) -> int:
         bank = trace[at[core] & INDEX] & CODE
         free[bank] = cycle + 1
         if contested >> (bank & LOW_BANKS) & 1 == 0:
-            asked[2 * bank + 1] = core
+            pointers[bank] = core
         at[core] += 1
         enter(team, core, cycle, cycle, rules.fpus)
     return granted
@@ -586,7 +588,7 @@ def settle(rules: Rules, team: Team, cycle: int, asking: int, contested: int) ->
     The others wait. A bit of `contested` stands for all banks that are equal in their low bits.
     """
     requests, ports, banks = team.requests, team.ports, rules.fpus
-    trace, at, asked = requests.trace, requests.at, requests.asked
+    trace, at, pointers = requests.trace, requests.at, requests.pointers
     granted = asking
     while contested:
         bank = place(contested)
@@ -600,15 +602,14 @@ def settle(rules: Rules, team: Team, cycle: int, asking: int, contested: int) ->
                 if trace[at[core] & INDEX] & CODE == bank:
                     cores |= 1 << core
             asks = cores
-            if asked[2 * bank]:
-                for port in range(0, len(ports), PORT_FIELDS):
-                    if asked[2 * bank] >> ports[port + PORT_DIRECTION] & 1:
-                        asks |= 1 << leaf(rules, team, ports[port + PORT_DIRECTION], bank)
+            for port in range(0, len(ports), PORT_FIELDS):
+                if word_of(rules, team, port, bank):
+                    asks |= 1 << leaf(rules, team, ports[port + PORT_DIRECTION], bank)
             if asks:
-                pointer = asked[2 * bank + 1]
+                pointer = pointers[bank]
                 winner = pick(asks, pointer, rules.levels)
                 behind = asks >> (pointer + 1) << (pointer + 1)
-                asked[2 * bank + 1] = place(behind if behind else asks)
+                pointers[bank] = place(behind if behind else asks)
                 left = cores & ~winner
                 granted ^= left
                 while left:
@@ -617,16 +618,23 @@ def settle(rules: Rules, team: Team, cycle: int, asking: int, contested: int) ->
                 for port in range(0, len(ports), PORT_FIELDS):
                     if winner == 1 << leaf(rules, team, ports[port + PORT_DIRECTION], bank):
                         requests.free[bank] = cycle + 1
-                        asked[2 * bank] ^= 1 << ports[port + PORT_DIRECTION]
-                        ports[port + PORT_WORDS] -= 1
+                        ports[port + PORT_WORDS] ^= word_of(rules, team, port, bank)
             bank += LOW_BANKS + 1
     return granted
+
+
+def word_of(rules: Rules, team: Team, port: int, bank: int) -> int:
+    """The word of the beat under way that waits for a bank, as a bit, or 0."""
+    word = (bank - team.served[2 * team.ports[port + PORT_DIRECTION]]) & (rules.fpus - 1)
+    return team.ports[port + PORT_WORDS] & 1 << word if word < rules.beat_words else 0
 
 
 def leaf(rules: Rules, team: Team, direction: int, bank: int) -> int:
     """Leaf of the word that a beat of a direction of the DMA has for a bank."""
     word: int = (bank - team.served[2 * direction]) & (rules.fpus - 1)
-    return rules.first_leaf + direction * rules.direction_leaves + word % rules.direction_leaves
+    if word >= rules.direction_leaves:  # seldom, and a division takes long
+        word %= rules.direction_leaves
+    return rules.first_leaf + direction * rules.direction_leaves + word
 
 
 def ask_beats(rules: Rules, team: Team, cycle: int, occupied: int) -> int:
@@ -634,21 +642,18 @@ def ask_beats(rules: Rules, team: Team, cycle: int, occupied: int) -> int:
 
     Which banks are contested by words of beats and others, whose banks are `occupied`.
     """
-    ports, asked = team.ports, team.requests.asked
+    ports = team.ports
     contested = 0
     for port in range(0, len(ports), PORT_FIELDS):
-        direction = ports[port + PORT_DIRECTION]
-        begins = ports[port + PORT_CYCLE] == cycle and ports[port + PORT_WORDS] == 0
-        if begins:
-            ports[port + PORT_WORDS] = rules.beat_words
-        if ports[port + PORT_WORDS]:
-            for word in range(rules.beat_words):
-                bank = (team.served[2 * direction] + word) & (rules.fpus - 1)
-                if begins:
-                    asked[2 * bank] |= 1 << direction
-                if asked[2 * bank] >> direction & 1:
-                    contested |= occupied & 1 << (bank & LOW_BANKS)
-                    occupied |= 1 << (bank & LOW_BANKS)
+        if ports[port + PORT_CYCLE] == cycle and ports[port + PORT_WORDS] == 0:
+            ports[port + PORT_WORDS] = (1 << rules.beat_words) - 1
+        first = team.served[2 * ports[port + PORT_DIRECTION]]
+        words = ports[port + PORT_WORDS]
+        while words:
+            bank = 1 << ((first + place(words)) & (rules.fpus - 1) & LOW_BANKS)
+            words &= words - 1
+            contested |= occupied & bank
+            occupied |= bank
     return contested
 
 
@@ -658,23 +663,26 @@ def end_beats(rules: Rules, team: Team, cycle: int, contested: int) -> None:
     It begins in the cycle behind, or behind the gap between bursts.
     """
     ports, served, requests = team.ports, team.served, team.requests
-    asked = requests.asked
     for port in range(0, len(ports), PORT_FIELDS):
         if ports[port + PORT_CYCLE] > cycle:
             continue
         direction = ports[port + PORT_DIRECTION]
-        for word in range(rules.beat_words):
-            bank = (served[2 * direction] + word) & (rules.fpus - 1)
-            if asked[2 * bank] >> direction & 1 and contested >> (bank & LOW_BANKS) & 1 == 0:
+        words = left = ports[port + PORT_WORDS]
+        while left:
+            bank = (served[2 * direction] + place(left)) & (rules.fpus - 1)
+            if contested >> (bank & LOW_BANKS) & 1 == 0:
                 requests.free[bank] = cycle + 1
-                asked[2 * bank] ^= 1 << direction
-                asked[2 * bank + 1] = leaf(rules, team, direction, bank)
-                ports[port + PORT_WORDS] -= 1
-        if ports[port + PORT_WORDS] == 0:
+                requests.pointers[bank] = leaf(rules, team, direction, bank)
+                words ^= left & -left
+            left &= left - 1
+        ports[port + PORT_WORDS] = words
+        if words == 0:
             served[2 * direction] += rules.beat_words
             served[2 * direction + 1] += cycle + 1 - ports[port + PORT_CYCLE]
             ports[port + PORT_CYCLE] = cycle + 1
-            if served[2 * direction] // rules.beat_words % ports[port + PORT_BEATS] == 0:
+            ports[port + PORT_LEFT] -= 1
+            if ports[port + PORT_LEFT] == 0:
+                ports[port + PORT_LEFT] = ports[port + PORT_BEATS]
                 ports[port + PORT_CYCLE] += ports[port + PORT_GAP]
 
 
@@ -756,8 +764,8 @@ def price_window(  # noqa: PLR0915 - names for every part of its tables
     used += COUNTERS * width
     free = work[used : used + rules.units]
     used += rules.units
-    asked = work[used : used + 2 * rules.fpus * rules.fair]
-    used += 2 * rules.fpus * rules.fair
+    pointers = work[used : used + rules.fpus * rules.fair]
+    used += rules.fpus * rules.fair
     calendar = work[used : used + 2 * DAYS]
     used += 2 * DAYS
     state = work[used : used + STATES]
@@ -769,13 +777,13 @@ def price_window(  # noqa: PLR0915 - names for every part of its tables
     ports = work[used : used + ports_at]
     used += ports_at
     served = work[used : used + SERVED]
-    requests = Requests(trace, places, when, waited, free, asked, calendar, state)
+    requests = Requests(trace, places, when, waited, free, pointers, calendar, state)
     specials = Specials(shelf, special_at, values, register_at)
     team = Team(requests, specials, fpu_of, measured, loop_at, marks, ports, served)
     for start in range(starts):
         clear(waited)
         clear(free)
-        clear(asked)
+        clear(pointers)
         clear(calendar)
         clear(state)
         clear(values)
@@ -879,6 +887,7 @@ PARTS = (
     issue,
     queue_words,
     not_served,
+    word_of,
     leaf,
     pick,
     ask_beats,
