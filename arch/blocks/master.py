@@ -255,7 +255,8 @@ class Master(Module):
         cost = self._cluster.price_alone(team)
         shares = crew.shares
         if shares is None or cost is None or shares.cost is not cost:
-            run = self._cluster.whole_kernel(team, {core: called + at for core, at in crew.starts.items()})
+            starts = {core: called + at for core, at in crew.starts.items()}
+            run = self._cluster.whole_kernel(team, starts, cost)
             shares = crew.shares = _Shares.of(run, crew, called, max(run.end_cycles, called), cost)
         return self._account(action, crew, called, shares)
 
