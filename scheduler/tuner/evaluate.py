@@ -16,7 +16,7 @@ from arch.spec.timing import SocTiming
 from configs.errors import PulptrainError
 from scheduler.search.rows import whole_of
 from scheduler.search.workers import PerThread
-from scheduler.tuner.cut_programs import CutPrograms, Form
+from scheduler.tuner.cut_programs import CutPrograms, Form, Tiles
 from scheduler.tuner.lower_bound import LowerBound, Timeline
 from scheduler.tuner.search_space import Candidate, Cut, Question, list_cuts
 from traces.metrics import measure
@@ -79,6 +79,8 @@ class CandidateSimulator:
         self._floor = LowerBound(timing, self._cost_model)
         self._floors: dict[tuple[tuple[str, str], str, Form], int] = {}
         self._cuts: OrderedDict[tuple[str, str, Cut], CutPrograms] = OrderedDict()
+        self._tiles: tuple[tuple[str, str], Tiles] | None = None
+        """Those of the question asked last."""
         self.hand_over_cycles = self._soc.run(Program("nothing", ()), effects=False).cycles
         """What an offload takes in which nothing is done."""
         self._ear = _Ear()
@@ -152,7 +154,9 @@ class CandidateSimulator:
     def _programs(self, question: Question, cut: Cut) -> CutPrograms:
         key = question.task.content, question.codegen, cut
         if key not in self._cuts:
-            self._cuts[key] = CutPrograms(question, cut, self._cost_model)
+            if self._tiles is None or self._tiles[0] != key[:2]:
+                self._tiles = key[:2], Tiles(question)
+            self._cuts[key] = CutPrograms(question, cut, self._cost_model, self._tiles[1])
             if len(self._cuts) > CUTS_KEPT:
                 self._cuts.popitem(last=False)
         self._cuts.move_to_end(key)
