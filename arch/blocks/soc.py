@@ -42,6 +42,11 @@ class RunResult:
     effect_log: EffectLog
 
 
+def core_paths(timing: SocTiming) -> tuple[str, ...]:
+    """The tracks of the cores of a `Soc`, core 0 first, known before there is one."""
+    return tuple([f"soc.cluster.core{core}" for core in range(timing.cores)])
+
+
 class Soc(Module):
     """Fabric controller, cluster, L2, and HyperRAM behind the uDMA, built once and run any number of times.
 

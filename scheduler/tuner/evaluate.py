@@ -14,12 +14,12 @@ from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.program import Program
 from arch.spec.timing import SocTiming
 from configs.errors import PulptrainError
+from scheduler.counted_run import CountedRun
 from scheduler.search.rows import whole_of
 from scheduler.search.workers import PerThread
 from scheduler.tuner.cut_programs import CutPrograms, Form, Tiles
 from scheduler.tuner.lower_bound import LowerBound, Timeline
 from scheduler.tuner.search_space import Candidate, Cut, Question, list_cuts
-from traces.metrics import measure
 from traces.recorder import Recorder
 
 MACHINES_KEPT = 2
@@ -53,16 +53,14 @@ class Evaluation:
 
 
 class _Ear:
-    """A tracer whose recorder is a new one for every candidate."""
+    """A tracer that tells each candidate to a recorder of its own."""
 
     def __init__(self) -> None:
-        self.listen()
+        self.listen_for(Recorder())
 
-    def listen(self) -> None:
-        """Forget what was heard."""
-        self.recorder = Recorder()
-        self.slice, self.team = self.recorder.slice, self.recorder.team
-        self.counter = self.recorder.counter
+    def listen_for(self, recorder: Recorder) -> None:
+        """From now on `recorder` is told."""
+        self.slice, self.team, self.counter = recorder.slice, recorder.team, recorder.counter
 
 
 class CandidateSimulator:
@@ -92,18 +90,21 @@ class CandidateSimulator:
 
     def evaluate(self, question: Question, candidate: Candidate) -> Evaluation:
         """Simulate one candidate."""
-        counted = question.objective.counts
+        counted: CountedRun | None = None
+        soc = self._soc
         try:
             programs = self._programs(question, candidate.cut)
             schedule, program = programs.under(candidate.kernel)
-            if counted:
-                self._ear.listen()
-            cycles = (self._heard if counted else self._soc).run(program, effects=False, logged=False).cycles
+            if question.objective.counts:
+                soc = self._heard
+                counted = CountedRun(program, soc.core_paths, traced=False)
+                self._ear.listen_for(counted.recorder)
+            cycles = soc.run(program, effects=False, logged=False).cycles
         except PulptrainError as error:
             return Evaluation(0, refused=str(error).splitlines()[0])
         tiling, cost = schedule.ops[0].tiling, 0
-        if counted:
-            metrics = measure(self._ear.recorder, cycles)
+        if counted is not None:
+            metrics = counted.metrics(cycles)
             activity = activity_of(program, metrics, self.timing, question.task.graph.formats)
             cost = question.objective.cost(activity.total, cycles)
         return Evaluation(cycles - self.hand_over_cycles, len(tiling.tiles), tiling.l1_bytes, cost=cost)
