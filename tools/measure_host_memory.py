@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What runs take of this computer's memory, beside what `scheduler.memory.host_memory` says they will.
 
-`python -m tools.measure_host_memory [CASE ...]` runs every case in a process of its own, without numbers,
-with numbers, and with PyTorch, and prints a line for each. After a change of what is kept of an action, a
-command or a kernel, its constants are to be set such that the estimates are right again.
+`python -m tools.measure_host_memory [CASE ...]` runs every case in a process of its own, without numbers and
+without or with a trace, with numbers, and with PyTorch, and prints a line for each. After a change of what is
+kept of an action, a command or a kernel, its constants are to be set such that the estimates are right again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from configs.limits import HOST_MEMORY_VARIABLE
 
-FORMS = ("timing", "numbers", "torch")
+FORMS = ("untraced", "timing", "numbers", "torch")
 UNLIMITED = "1024GiB"
 MIB = 1 << 20
 
@@ -78,6 +78,7 @@ CASES = {
     "large-tensors": Case(DENSE, {"l1": "2MiB", "l2": "96MiB"}),
     "streamed": Case(DENSE, {"l2": "1MiB", "l3": "128MiB"}),
     "large-batch": Case(CONVOLUTION.replace("BATCH", "32"), {"l2": "32MiB"}),
+    "many-tiles": Case("resnet8", {"l1": "12KiB"}),
     "many-transfers": Case(CONVOLUTION.replace("BATCH", "4"), {"l1": "12KiB"}),
 }
 
@@ -97,7 +98,7 @@ class Measured:
 
 def measure(case: str, form: str) -> Measured:
     """Run a case in a process of its own. Raises `subprocess.CalledProcessError` if that fails."""
-    found = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "tools.measure_host_memory", "--one", case, form],
         check=True,
         capture_output=True,
@@ -105,7 +106,7 @@ def measure(case: str, form: str) -> Measured:
         cwd=Path(__file__).parents[1],
         env={**os.environ, HOST_MEMORY_VARIABLE: UNLIMITED},
     )
-    return Measured(*map(int, found.stdout.split()[-2:]))
+    return Measured(*map(int, done.stdout.split()[-2:]))
 
 
 def _run(case: Case, form: str) -> Measured:
@@ -118,14 +119,15 @@ def _run(case: Case, form: str) -> Measured:
     if form != "torch":
         setattr(number_check, "torch_available", lambda: False)  # noqa: B010 - a name it has imported
     settings = Settings(**case.settings)
-    use = HostUse(form != "timing", form == "torch")
+    numbers = form in ("numbers", "torch")
+    use = HostUse(numbers, form == "torch", traced=form != "untraced")
     with tempfile.TemporaryDirectory() as folder:
         model = case.model
         if "\n" in model:
             file = Path(folder) / "m.yaml"
             file.write_text(model, encoding="utf-8")
             model = str(file)
-        prepared = prepare(model, settings, None, use)
+        prepared = prepare(model, settings, None, use, traced=use.traced)
     run_prepared(prepared, settings, functional=use.numbers)
     schedule = prepared.schedule
     parts = host_memory_parts(schedule.graph, prepared.timing, use, schedule.size)
@@ -142,10 +144,10 @@ def main(arguments: list[str]) -> None:
     print(f"{'case':18}{'form':10}{'estimate MiB':>14}{'measured MiB':>14}{'ratio':>8}")
     for case in arguments or CASES:
         for form in FORMS:
-            found = measure(case, form)
+            measured = measure(case, form)
             print(
-                f"{case:18}{form:10}{found.estimate_bytes / MIB:14,.0f}{found.peak_bytes / MIB:14,.0f}"
-                f"{found.ratio:8.2f}",
+                f"{case:18}{form:10}{measured.estimate_bytes / MIB:14,.0f}{measured.peak_bytes / MIB:14,.0f}"
+                f"{measured.ratio:8.2f}",
                 flush=True,
             )
 

@@ -104,10 +104,10 @@ class Cluster(Module):
         """What a kernel takes without traffic; None where its code may not be in the caches."""
         return self._cost_model.price(team) if self._code is None else None
 
-    def whole_kernel(self, team: TeamWork, starts: Mapping[int, int]) -> KernelRun:
-        """A kernel beside which nothing moves, from its begin to its end."""
+    def whole_kernel(self, team: TeamWork, starts: Mapping[int, int], cost: TeamCost | None) -> KernelRun:
+        """A kernel beside which nothing moves, from its begin to its end, with what `price_alone` said."""
         code_stalls = self._code.call(team) if self._code is not None else None
-        return KernelRun(self.env, self._cost_model, team, starts, Traffic.NONE, code_stalls, True)
+        return KernelRun(self.env, self._cost_model, team, starts, Traffic.NONE, code_stalls, True, cost)
 
     def end_kernel(self) -> None:
         """The kernel is over: it no longer feels the DMA, nor the DMA it."""

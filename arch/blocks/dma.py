@@ -67,6 +67,16 @@ class Dma(Module):
         return self._effects.catch_up is None and self.idle
 
     @property
+    def settled(self) -> bool:
+        """Whether it is at rest and what was moved holds nothing up any more."""
+        return self.at_rest and self.inward.settled and self.outward.settled
+
+    @property
+    def taken(self) -> int:
+        """Transfer IDs that are taken."""
+        return len(self._taken)
+
+    @property
     def idle(self) -> bool:
         """Whether no command is queued or under way."""
         return not self._waiting and self.inward.idle and self.outward.idle
@@ -153,7 +163,7 @@ class Dma(Module):
         """When all commands are pushed, if they are and it is certain how they will go; else None."""
         to_l1 = commands[0].to_l1
         channel = self.inward if to_l1 else self.outward
-        self._check(commands)
+        self.check(commands)
         for command in commands:
             if command.to_l1 != to_l1 or command.external_level != "l2":
                 break
@@ -217,7 +227,7 @@ class Dma(Module):
         order = txn.extension
         if not isinstance(order, Order):
             raise InputError("the DMA control port takes orders only", where=self.path)
-        self._check((order.command,))
+        self.check((order.command,))
         self.land()
         queue = self._queues.setdefault(txn.master, deque())
         while len(queue) >= self._timing.core_queue_commands:
@@ -254,7 +264,7 @@ class Dma(Module):
                 channel.tell_room()
         return moved
 
-    def _check(self, commands: Sequence[Command]) -> None:
+    def check(self, commands: Sequence[Command]) -> None:
         """Raise `InputError` for a command that cannot be carried out."""
         timing, l1_bytes = self._timing, self._l1.size_bytes
         for command in commands:

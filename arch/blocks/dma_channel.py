@@ -96,6 +96,14 @@ class DmaChannel(Module):
         return not self.queue and self.under_way is None
 
     @property
+    def settled(self) -> bool:
+        """Whether an idle engine, and its link, are as if it had never moved anything."""
+        now, state = self.env.now, self._state
+        return state.seen_from(now - self._origin, self._rules.words_per_cycle) is IDLE and all(
+            memory.link_free(to_l1=self.to_l1) <= now for memory in self._memory.values()
+        )
+
+    @property
     def has_room(self) -> bool:
         """Whether the global queue of this direction takes another command."""
         if not self._until_cut:

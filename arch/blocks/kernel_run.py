@@ -92,7 +92,8 @@ class KernelRun:
     `over` is notified at the last end. `starts` gives the start cycle of each core of the team, `code_stalls`
     the cycles by which a core takes longer than its price because its code is not in the caches. When the DMA
     traffic class changes, `retime` asks the cost model again; costs that do not differ change nothing. A
-    kernel `alone` has no traffic beside it to the end, which then is no event.
+    kernel `alone` has no traffic beside it to the end, which then is no event. `cost` is the price it begins
+    with, if the caller knows it.
     """
 
     def __init__(
@@ -104,12 +105,13 @@ class KernelRun:
         traffic: Traffic,
         code_stalls: Mapping[int, int] | None = None,
         alone: bool = False,
+        cost: TeamCost | None = None,
     ) -> None:
         self._env = env
         self._cost_model = cost_model
         self._team = team
         self._code_stalls = code_stalls or {}
-        self._cost = cost_model.price(team, traffic)
+        self._cost = cost if cost is not None else cost_model.price(team, traffic)
         self._starts = starts
         self._costs = self._by_core(self._cost)
         self._shares: dict[int, Share] | None = None

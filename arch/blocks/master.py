@@ -11,6 +11,7 @@ from arch.blocks.dma import Transfer
 from arch.blocks.dma_driver import DmaDriver, programming_cycles
 from arch.blocks.event_unit import TeamJob
 from arch.blocks.kernel_run import KernelRun
+from arch.blocks.stretches import Stretches
 from arch.blocks.udma import Udma, UdmaOrder
 from arch.pricing.cost_model import TeamCost
 from arch.spec.isa import TeamWork
@@ -91,6 +92,8 @@ class Master(Module):
         self._timing = timing
         self.udma: Port[Udma] = Port(self, "udma")
         self.completion: Port[Target] = Port(self, "completion")
+        self.stretches: Stretches | None = None
+        """If set, what has been run before is passed over: nobody sees it."""
         self._executes: Mapping[type[Action], Callable[[Any, Thread], Body]] = {
             DmaStart: self._start_transfer,
             DmaWait: self._wait_transfer,
@@ -114,10 +117,21 @@ class Master(Module):
         program: Program = yield self._cluster.task
         for core in self._cluster.cores:
             core.lose("offload", int(self.env.now))
-        for position, action in enumerate(program.actions):
-            if action.id != position:
+        actions = program.actions
+        walk = self.stretches.walk(program) if self.stretches is not None else None
+        position = 0
+        while position < len(actions):
+            if walk is not None and position == walk.border:
+                position, passed_cycles = walk.go_on(self.env.now, self._transfers, self._passed)
+                if passed_cycles:
+                    yield self.env.timeout(passed_cycles)
+                if position == len(actions):
+                    break
+            action = actions[position]
+            position += 1
+            if action.id != position - 1:
                 raise InputError(
-                    f"action {position} of program {program.name!r} has id {action.id}",
+                    f"action {position - 1} of program {program.name!r} has id {action.id}",
                     where=program.name,
                     cure="number the actions in program order",
                 )
@@ -127,8 +141,16 @@ class Master(Module):
             if execute is None:
                 raise InputError(f"the master cannot execute a {type(action).__name__}")
             yield from execute(action, thread)
+        if walk is not None:
+            walk.go_on(self.env.now, self._transfers, self._passed)
         done = Transaction(TxnCommand.WRITE, 0, 0, self._core.path)
         yield from self.completion.target.transport(done, thread)
+
+    def _passed(self, action: Action) -> Transfer:
+        """A transfer that is over, begun by an action that is passed over."""
+        transfer = self._cluster.dma.take_id(0, action.work)
+        assert transfer is not None
+        return transfer
 
     def _wait_for_deps(self, action: Action, thread: Thread) -> Body:
         for dep in action.deps:
@@ -230,7 +252,8 @@ class Master(Module):
         cost = self._cluster.price_alone(team)
         shares = crew.shares
         if shares is None or cost is None or shares.cost is not cost:
-            run = self._cluster.whole_kernel(team, {core: called + at for core, at in crew.starts.items()})
+            starts = {core: called + at for core, at in crew.starts.items()}
+            run = self._cluster.whole_kernel(team, starts, cost)
             shares = crew.shares = _Shares.of(run, crew, called, max(run.end_cycles, called), cost)
         return self._account(action, crew, called, shares)
 

@@ -13,6 +13,7 @@ from simpy.core import EmptySchedule
 from arch.blocks.cluster import Cluster
 from arch.blocks.fabric_controller import FabricController
 from arch.blocks.l2 import hyper_ram, shared_l2
+from arch.blocks.stretches import Stretches
 from arch.blocks.udma import Udma
 from arch.memories.effects import EffectLog, Effects, Probe
 from arch.memories.memory import Storage
@@ -39,6 +40,11 @@ class RunResult:
     cycles: int
     events: int
     effect_log: EffectLog
+
+
+def core_paths(timing: SocTiming) -> tuple[str, ...]:
+    """The tracks of the cores of a `Soc`, core 0 first, known before there is one."""
+    return tuple([f"soc.cluster.core{core}" for core in range(timing.cores)])
 
 
 class Soc(Module):
@@ -80,6 +86,8 @@ class Soc(Module):
         self.udma.memory.bind(l3)
         self.cluster.master.udma.bind(self.udma)
         self.elaborate()
+        unseen = tracer is None and not detect_races and code_start == WARM
+        self._stretches = Stretches(self.cluster.dma, timing) if unseen else None
         self._plans: list[tuple[EffectLog, ReplayPlan]] = []
 
     @property
@@ -121,6 +129,7 @@ class Soc(Module):
         """
         env = Environment()
         self._effects.begin_run(enabled=effects, logged=logged)
+        self.cluster.master.stretches = None if effects or logged else self._stretches
         self.start(env)
         self.fc.offload(program)
         notified = self.fc.notified

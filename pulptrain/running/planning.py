@@ -40,6 +40,7 @@ def planned(
     errors of `configs.errors`.
     """
     graphs = phases.graphs
+    use = replace(use, traced=traced)
     cost_model: CostModel = TeamCostModelWhenAsked(timing)
     several = len(graphs) > 1
     if several:

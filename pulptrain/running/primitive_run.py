@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from arch.blocks.soc import core_paths
 from arch.energy.activity import activity_of
 from arch.pricing.team_cost_model import TeamCostModel
 from configs.errors import InputError
@@ -20,13 +21,13 @@ from pulptrain.running.evidence import evidence_of
 from pulptrain.running.number_check import NumberCheck
 from pulptrain.running.session import RunOutcome
 from pulptrain.running.summary import run_summary, simulator_summary
+from scheduler.counted_run import CountedRun
 from scheduler.executor import Executor
 from scheduler.memory.host_memory import HostUse
 from scheduler.plan_figures import plan_figures
 from scheduler.schedule import build_schedule, multiplying
 from scheduler.time_line import calls_of, kernels_of, time_line
-from traces.metrics import Metrics, check_tracks, measure
-from traces.recorder import Recorder
+from traces.metrics import Metrics
 from traces.stall_words import every_stall
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.steps import Array
@@ -80,7 +81,8 @@ def run_primitive(
         plan = replace(plan, kernels={op.name: kernel for op in multiplying(graph, plan.variants) or ops})
     cost_model = TeamCostModel(timing)
     schedule = build_schedule(graph, timing, cost_model, plan, use=HostUse(True, torch_available()))
-    recorder = Recorder()
+    counted_run = CountedRun(schedule.program, core_paths(timing), traced=True)
+    recorder = counted_run.recorder
     executor = Executor(schedule, timing, cost_model, recorder, code_start=code_start(settings))
     given = {name: evaluated[name] for name in graph.given}
     executor.load(given)
@@ -97,8 +99,7 @@ def run_primitive(
     check.iterations = 1
     if executor.not_finite is not None and not check.wrong:
         raise executor.not_finite
-    check_tracks(recorder.slices, result.cycles)
-    metrics = measure(recorder.slices, result.cycles)
+    metrics = counted_run.metrics(result.cycles)
     kernels = kernels_of(schedule.program)
     summary = run_summary(plan_figures(schedule), timing, metrics, kernels, codegen=settings.codegen)
     lines = time_line(metrics.master, result.cycles, schedule.program, timing)

@@ -6,19 +6,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 
+from arch.blocks.soc import core_paths
 from arch.energy.activity import Counts, activity_of, sum_of
 from arch.pricing.code_caches import WARM
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, PulptrainError
+from scheduler.counted_run import CountedRun
 from scheduler.executor import Executor
+from scheduler.memory.host_memory import UNTRACED
 from scheduler.options import ScheduleOptions
 from scheduler.resident_search import schedule_for
 from scheduler.search.fingerprint import fingerprint, model_version
 from scheduler.search.workers import PerThread
 from scheduler.time_line import TimeLine, time_line, whole_line
-from traces.metrics import measure
-from traces.recorder import Recorder
 from trainlib.ir.graph import TrainingGraph
 
 COST_MODELS_CACHED = 4
@@ -78,15 +79,20 @@ def simulate_point(point: Point) -> Outcome:
     """Simulate one iteration without numbers. A point that is impossible is an outcome, not an error."""
     cost_model = cost_model_of(point.timing)
     try:
-        schedule = schedule_for(point.graph, point.timing, cost_model, point.options)
-        recorder = Recorder()
+        schedule = schedule_for(point.graph, point.timing, cost_model, point.options, use=UNTRACED)
+        counted = CountedRun(schedule.program, core_paths(point.timing), traced=False)
         executor = Executor(
-            schedule, point.timing, cost_model, recorder, functional=False, code_start=point.code_start
+            schedule,
+            point.timing,
+            cost_model,
+            counted.recorder,
+            functional=False,
+            code_start=point.code_start,
         )
-        result = executor.simulate()
+        result = executor.simulate(logged=False)
     except PulptrainError as error:
         return refusal(error)
-    metrics = measure(recorder, result.cycles)
+    metrics = counted.metrics(result.cycles)
     peak = schedule.peak_bytes
     return Outcome(
         cycles=result.cycles,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from arch.blocks.soc import Soc
+from arch.blocks.soc import Soc, core_paths
 from arch.energy.activity import activity_of
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.program import Program
@@ -14,12 +14,12 @@ from arch.spec.timing import SocTiming
 from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import storage_lives
 from scheduler.addresses.plan_options import ALL_OTHERS, STREAMED, PlanOptions
+from scheduler.counted_run import CountedRun
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule
 from scheduler.tiles.l2_slots import OpStream
 from scheduler.tuner.objective import Objective
 from scheduler.tuner.task import task_of
-from traces.metrics import measure
 from traces.recorder import Recorder
 from trainlib.ir.graph import Op, TrainingGraph
 
@@ -89,7 +89,7 @@ class StreamedOps:
         self._timing, self._options, self._objective = timing, options, objective
         self._known: dict[tuple[str, frozenset[str], int, int], Price] = {}
         self._cost_model = TeamCostModel(timing)
-        self._hand_over_cycles = self._simulated(Program("nothing", ()), timing)[0]
+        self._hand_over_cycles = self._simulated(Program("nothing", ()), timing)
 
     def __call__(self, graph: TrainingGraph, op: Op, stream: OpStream) -> Price:
         """Cycles, and all it costs by the objective (0 where that is cycles)."""
@@ -114,15 +114,15 @@ class StreamedOps:
         schedule = build_schedule(graph, timing, self._cost_model, options)
         slots = [item for item in schedule.plan.allocations if item.level == "l2" and item.staged]
         slot_bytes = sum(item.size_bytes for item in slots)
-        cycles, recorder = self._simulated(schedule.program, timing)
         if not self._objective.counts:
+            cycles = self._simulated(schedule.program, timing)
             return Price(cycles - self._hand_over_cycles, slot_bytes=slot_bytes)
-        metrics = measure(recorder.slices, cycles)
+        counted = CountedRun(schedule.program, core_paths(timing), traced=False)
+        metrics = counted.metrics(self._simulated(schedule.program, timing, counted.recorder))
         activity = activity_of(schedule.program, metrics, timing, graph.formats)
         counts = activity.by_op[op.name]
         return Price(counts["cycles"], self._objective.cost(counts, counts["cycles"]), slot_bytes)
 
-    def _simulated(self, program: Program, timing: SocTiming) -> tuple[int, Recorder]:
-        recorder = Recorder()
+    def _simulated(self, program: Program, timing: SocTiming, recorder: Recorder | None = None) -> int:
         soc = Soc(timing, self._cost_model, recorder, detect_races=False)
-        return soc.run(program, effects=False).cycles, recorder
+        return soc.run(program, effects=False, logged=False).cycles

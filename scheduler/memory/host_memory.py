@@ -26,20 +26,30 @@ from trainlib.ir.steps import Operand
 if TYPE_CHECKING:
     from scheduler.tiles.tiling import Tiler, Tiling
 
-# Fitted to the peaks of the cases of the tool, without numbers and with them, on CPython 3.11 and NumPy 2.
-ACTION_BYTES = 1150
-"""An action with its tile's share and what the simulator and the trace keep of it."""
+# Fitted to the peaks of the cases of the tool without a trace, with one and with numbers, on CPython 3.11 and
+# NumPy 2.
+ACTION_BYTES = 500
+"""An action with its tile's share and what the simulator keeps of it."""
 
-COMMAND_BYTES = 780
-"""A command of the DMA, with the slices that are traced of it."""
+COMMAND_BYTES = 300
+"""A command of the DMA."""
 
 OFFCHIP_COMMAND_BYTES = 100
 """A command of the uDMA: one box has many, which are traced together."""
 
-KERNEL_BYTES = 2600
-"""A kernel, without what is traced of it."""
+KERNEL_BYTES = 1150
+"""A kernel."""
 
-KERNEL_BYTES_PER_CORE = 464
+ACTION_TRACED_BYTES = 650
+"""With a trace, what is kept of an action beside that."""
+
+COMMAND_TRACED_BYTES = 480
+"""The slices of a command."""
+
+KERNEL_TRACED_BYTES = 1450
+"""What is traced of a kernel, whatever its cores."""
+
+KERNEL_TRACED_BYTES_PER_CORE = 464
 """What is traced of a kernel on one core."""
 
 COMMAND_NUMBERS_BYTES = 520
@@ -74,15 +84,18 @@ NO_PROGRAM = ProgramSize()
 
 @dataclass(frozen=True, slots=True)
 class HostUse:
-    """What a run does beside simulating time: compute `numbers`, and ask PyTorch about them (`torch`)."""
+    """What a run does beside simulating time: compute `numbers`, ask PyTorch about them (`torch`), keep
+    all slices (`traced`)."""
 
     numbers: bool = False
     torch: bool = False
+    traced: bool = True
     beside: ProgramSize = NO_PROGRAM
     """Other programs that are held at the same time."""
 
 
 TIMING_ONLY = HostUse()
+UNTRACED = HostUse(traced=False)
 
 
 def program_size(tiler: Tiler, tiling: Tiling, dma: DmaTiming) -> ProgramSize:
@@ -147,15 +160,17 @@ def host_memory_parts(
     size += use.beside
     tensors_bytes = tensor_bytes(graph) if use.numbers else 0
     memories_bytes = timing.l1.size_bytes + timing.l2.size_bytes + timing.l3.size_bytes
-    command_bytes = COMMAND_BYTES + COMMAND_NUMBERS_BYTES * use.numbers
+    action_bytes = ACTION_BYTES + ACTION_TRACED_BYTES * use.traced
+    command_bytes = COMMAND_BYTES + COMMAND_TRACED_BYTES * use.traced + COMMAND_NUMBERS_BYTES * use.numbers
     offchip_bytes = OFFCHIP_COMMAND_BYTES + COMMAND_NUMBERS_BYTES * use.numbers
-    kernel_bytes = KERNEL_BYTES + KERNEL_BYTES_PER_CORE * timing.cores + KERNEL_NUMBERS_BYTES * use.numbers
+    kernel_traced_bytes = KERNEL_TRACED_BYTES + KERNEL_TRACED_BYTES_PER_CORE * timing.cores
+    kernel_bytes = KERNEL_BYTES + kernel_traced_bytes * use.traced + KERNEL_NUMBERS_BYTES * use.numbers
     parts = {
         "the process": PROCESS_BYTES,
         "PyTorch": PYTORCH_BYTES * use.torch,
         "simulated memories": memories_bytes,
         f"numbers of {size_text(tensors_bytes)} of tensors": TENSOR_COPIES * tensors_bytes * use.numbers,
-        f"{size.actions:,} actions": ACTION_BYTES * size.actions,
+        f"{size.actions:,} actions": action_bytes * size.actions,
         f"{size.commands:,} DMA commands": command_bytes * size.commands,
         f"{size.offchip_commands:,} uDMA commands": offchip_bytes * size.offchip_commands,
         f"{size.kernels:,} kernels": kernel_bytes * size.kernels,
@@ -173,7 +188,7 @@ def check_host_memory(
     parts = host_memory_parts(graph, timing, use, size)
     cures = ["fewer and larger tiles (a larger --l1, --tile)"] if size.actions else ["smaller tensors"]
     if use.numbers:
-        without = host_memory_parts(graph, timing, HostUse(beside=use.beside), size)
+        without = host_memory_parts(graph, timing, HostUse(traced=use.traced, beside=use.beside), size)
         saved_bytes = sum(parts.values()) - sum(without.values())
         cures.append(f"no numbers (run --no-functional, {size_text(saved_bytes)} less)")
     require_host_memory(

@@ -53,28 +53,52 @@ def accumulated(
 
     Tiles that write each box once are returned as they are.
     """
-    turns: dict[str, list[tuple[int, Region]]] = {}
-    for number, task in enumerate(tasks):
-        for operand in task.outputs:
-            turns.setdefault(operand.name, []).append((number, operand.region))
-    if all(len({region for _, region in turn}) == len(turn) for turn in turns.values()):
+    sums = Sums(tasks)
+    if not sums:
         return tuple(tasks)
-    before, after = _neighbours(turns)
-    seen: set[tuple[str, Region]] = set()
-    kept: _Kept = {}
-    result: list[TileTask] = []
-    for number, given in enumerate(tasks):
+    add = Additions(choice, tensors)
+    return tuple([sums.of_tile(number, task, add) for number, task in enumerate(tasks)])
+
+
+class Sums:
+    """Which of the tiles of an op add to a sum of earlier ones: that follows from the boxes they write."""
+
+    def __init__(self, tasks: Sequence[TileTask]) -> None:
+        self._before: dict[tuple[str, int], Region] = {}
+        self._after: dict[tuple[str, int], Region] = {}
+        self._loads: set[tuple[str, int]] = set()
+        """(Buffer, tile) of which the sum so far has been stored."""
+        turns: dict[str, list[tuple[int, Region]]] = {}
+        for number, task in enumerate(tasks):
+            for operand in task.outputs:
+                turns.setdefault(operand.name, []).append((number, operand.region))
+        self._any = any(len({region for _, region in turn}) < len(turn) for turn in turns.values())
+        if not self._any:
+            return
+        self._before, self._after = _neighbours(turns)
+        for name, turn in turns.items():
+            seen: set[Region] = set()
+            for number, region in turn:
+                if region in seen and self._before.get((name, number)) != region:
+                    self._loads.add((name, number))
+                seen.add(region)
+
+    def __bool__(self) -> bool:
+        return self._any
+
+    def of_tile(self, number: int, given: TileTask, additions: Additions) -> TileTask:
+        """A tile with the additions it makes; `given` may be another one that writes the same boxes."""
+        if not self._any:
+            return given
         task = given
         for operand in given.outputs:
-            if before.get((operand.name, number)) == operand.region:
-                task = _added_in_l1(task, operand, choice, tensors, kept)
-            elif (operand.name, operand.region) in seen:
-                task = _added_to_loaded(task, operand, choice, tensors)
-            seen.add((operand.name, operand.region))
-        held = tuple(item for item in task.outputs if after.get((item.name, number)) == item.region)
+            if self._before.get((operand.name, number)) == operand.region:
+                task = additions.in_l1(task, operand)
+            elif (operand.name, number) in self._loads:
+                task = additions.to_loaded(task, operand)
+        held = tuple(item for item in task.outputs if self._after.get((item.name, number)) == item.region)
         stored = tuple(item for item in task.outputs if item not in held)
-        result.append(PartTask(task, stored, held) if held else task)
-    return tuple(result)
+        return PartTask(task, stored, held) if held else task
 
 
 def _neighbours(
@@ -90,35 +114,38 @@ def _neighbours(
     return before, after
 
 
-_Kept = dict[tuple[int, str, int], tuple[object, tuple[KernelCall, ...]]]
-"""(Number of the calls of a tile, which are kept alive beside, buffer, elements) -> the calls that add."""
+class Additions:
+    """Makes the calls that add; tiles that share their calls share these as well."""
 
+    def __init__(self, choice: KernelChoice, tensors: Mapping[str, Tensor]) -> None:
+        self._choice, self._tensors = choice, tensors
+        self._kept: dict[tuple[int, str, int], tuple[object, tuple[KernelCall, ...]]] = {}
+        """By the identity of the calls of a tile (kept alive beside), buffer and elements."""
 
-def _added_in_l1(
-    task: TileTask, operand: Operand, choice: KernelChoice, tensors: Mapping[str, Tensor], kept: _Kept
-) -> TileTask:
-    """The part goes to a scratch buffer and is added to the sum, which lies in the output buffer."""
-    aside = operand.name + PART
-    dtype = tensors[operand.tensor].dtype
-    add = _addition(choice, operand.name, aside, prod(operand.shape), dtype)
+    def in_l1(self, task: TileTask, operand: Operand) -> TileTask:
+        """The part goes to a scratch buffer and is added to the sum, which lies in the output buffer."""
+        aside = operand.name + PART
+        dtype = self._tensors[operand.tensor].dtype
+        add = _addition(self._choice, operand.name, aside, prod(operand.shape), dtype)
+        kept = self._kept
 
-    def calls() -> tuple[KernelCall, ...]:
-        given = task.calls  # most tiles share them
-        key = id(given), operand.name, prod(operand.shape)
-        if key not in kept:
-            kept[key] = given, (*(_renamed(call, operand.name, aside) for call in given), add)
-        return kept[key][1]
+        def calls() -> tuple[KernelCall, ...]:
+            given = task.calls  # most tiles share them
+            key = id(given), operand.name, prod(operand.shape)
+            if key not in kept:
+                kept[key] = given, (*(_renamed(call, operand.name, aside) for call in given), add)
+            return kept[key][1]
 
-    return LateTask(task.inputs, task.outputs, (*task.scratch, Scratch(aside, operand.shape, dtype)), calls)
+        return LateTask(
+            task.inputs, task.outputs, (*task.scratch, Scratch(aside, operand.shape, dtype)), calls
+        )
 
-
-def _added_to_loaded(
-    task: TileTask, operand: Operand, choice: KernelChoice, tensors: Mapping[str, Tensor]
-) -> TileTask:
-    """The sum so far is loaded and added to the part."""
-    loaded = Operand(operand.tensor, operand.region, operand.name + SUM)
-    add = _addition(choice, operand.name, loaded.name, prod(operand.shape), tensors[operand.tensor].dtype)
-    return LateTask((*task.inputs, loaded), task.outputs, task.scratch, lambda: [*task.calls, add])
+    def to_loaded(self, task: TileTask, operand: Operand) -> TileTask:
+        """The sum so far is loaded and added to the part."""
+        loaded = Operand(operand.tensor, operand.region, operand.name + SUM)
+        dtype = self._tensors[operand.tensor].dtype
+        add = _addition(self._choice, operand.name, loaded.name, prod(operand.shape), dtype)
+        return LateTask((*task.inputs, loaded), task.outputs, task.scratch, lambda: [*task.calls, add])
 
 
 @lru_cache(ADDITIONS_KEPT)

@@ -21,10 +21,13 @@ from arch.spec.program import Action, Compute, Program
 from scheduler.options import ScheduleOptions
 from scheduler.planned import Schedule
 from scheduler.schedule import build_schedule
-from scheduler.tiles.partial_sums import accumulated, written
-from scheduler.tiles.tiling import tile_ranges
+from scheduler.tiles.partial_sums import Additions, Sums, written
+from scheduler.tiles.tiling import Tiler, tile_ranges
 from scheduler.tuner.search_space import Candidate, Cut, Question
-from trainlib.ir.steps import KernelCall, TileTask, find_part
+from trainlib.ir.steps import Extent, KernelCall, Ranges, TileTask, find_part
+
+TILES_KEPT = 4096
+"""Tiles of an op that are kept."""
 
 _NUMBERS = count()
 
@@ -54,14 +57,42 @@ class Form:
     exchanged: bool
 
 
+class Tiles:
+    """Tiles of an op under its kernels, before sums are put together: cuts that differ in their loops have
+    them in common, and all that are alike their calls."""
+
+    def __init__(self, question: Question) -> None:
+        self._question = question
+        self._tilers: dict[str, Tiler] = {}
+        self._kept: dict[tuple[str, tuple[Extent, ...]], TileTask] = {}
+
+    def tiler(self, kernel: str) -> Tiler:
+        """What cuts the op, whatever the number of buffers."""
+        tiler = self._tilers.get(kernel)
+        if tiler is None:
+            tiler = self._tilers[kernel] = self._question.tiler(kernel, 1)
+        return tiler
+
+    def task(self, kernel: str, ranges: Ranges) -> TileTask:
+        """A tile."""
+        key = kernel, tuple(ranges.values())
+        task = self._kept.get(key)
+        if task is None:
+            if len(self._kept) >= TILES_KEPT:
+                self._kept.clear()
+            task = self._kept[key] = self.tiler(kernel).task(ranges)
+        return task
+
+
 class CutPrograms:
     """One cut of an op, scheduled with the op's default kernel; other kernels take its place on demand.
 
-    Raises what `build_schedule` raises.
+    `tiles` are those of the question. Raises what `build_schedule` raises.
     """
 
-    def __init__(self, question: Question, cut: Cut, cost_model: CostModel) -> None:
+    def __init__(self, question: Question, cut: Cut, cost_model: CostModel, tiles: Tiles) -> None:
         self._question = question
+        self._drawn = tiles
         self._cut = cut
         self._cost_model = cost_model
         self._kernel = question.default_kernel
@@ -69,19 +100,24 @@ class CutPrograms:
         self.schedule = build_schedule(
             question.task.graph, question.timing, cost_model, options_for(question, usual)
         )
-        tiles = self.schedule.ops[0].tiling.tiles
-        self._usual = question.tiler(self._kernel, cut.depth)
-        dims, sizes = self._usual.dims, dict(cut.sizes)
+        usual_tiler = tiles.tiler(self._kernel)
+        dims, sizes = usual_tiler.dims, dict(cut.sizes)
         whole = {name: sizes.get(name, extent) for name, extent in dims.items()}
-        self._ranges = list(tile_ranges(dims, whole, self._usual.loop_order(cut.order)))
+        self._ranges = list(tile_ranges(dims, whole, usual_tiler.loop_order(cut.order)))
         computes = [action for action in self.schedule.program.actions if isinstance(action, Compute)]
         bounds = [0]
-        for task in tiles:
+        for task in self.schedule.ops[0].tiling.tiles:
             bounds.append(bounds[-1] + len(task.calls))
         self._computes = [computes[first:last] for first, last in pairwise(bounds)]
-        self._tasks: list[TileTask] = []
-        self._firsts: dict[int, None] = {}
+
+    @cached_property
+    def _firsts(self) -> list[int]:
         """Tiles in which a nest that depends on the kernel occurs first."""
+        return list(dict.fromkeys(self._find_firsts()))
+
+    @cached_property
+    def _sums(self) -> Sums:
+        return Sums([self._drawn.task(self._kernel, each) for each in self._ranges])
 
     @cached_property
     def forms(self) -> list[Form]:
@@ -119,14 +155,12 @@ class CutPrograms:
         """
         if kernel == self._kernel:
             return [item.team for items in self._computes for item in items]
-        if not self._tasks:
-            self._tasks = [self._usual.task(each) for each in self._ranges]
-            self._firsts = dict.fromkeys(self._find_firsts())
-        cores = self._question.timing.cores
-        tasks = self._lowered(kernel)
+        cores, tiler = self._question.timing.cores, self._drawn.tiler(kernel)
+        additions = Additions(tiler.choice, tiler.tensors)
         exchanged: dict[int, TeamWork] = {}
         for tile in self._firsts:
-            usual, task, computes = self.schedule.ops[0].tiling.tiles[tile], tasks[tile], self._computes[tile]
+            usual, computes = self.schedule.ops[0].tiling.tiles[tile], self._computes[tile]
+            task = self._sums.of_tile(tile, self._drawn.task(kernel, self._ranges[tile]), additions)
             if _frame(usual) != _frame(task):
                 return None
             places = _places(usual, computes)
@@ -161,14 +195,6 @@ class CutPrograms:
     def _depends(self, call: KernelCall) -> bool:
         """Whether the nest is another one under another kernel: only calls named after theirs run it."""
         return call.kernel == self._kernel
-
-    def _lowered(self, kernel: str) -> tuple[TileTask, ...]:
-        """The tiles in which a nest occurs first with a kernel, all others with the default one."""
-        other = self._question.tiler(kernel, self._cut.depth)
-        tasks = list(self._tasks)
-        for tile in self._firsts:
-            tasks[tile] = other.task(self._ranges[tile])
-        return accumulated(tasks, other.choice, other.tensors)
 
 
 def _frame(task: TileTask) -> object:

@@ -14,12 +14,12 @@ from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.program import Program
 from arch.spec.timing import SocTiming
 from configs.errors import PulptrainError
+from scheduler.counted_run import CountedRun
 from scheduler.search.rows import whole_of
 from scheduler.search.workers import PerThread
-from scheduler.tuner.cut_programs import CutPrograms, Form
+from scheduler.tuner.cut_programs import CutPrograms, Form, Tiles
 from scheduler.tuner.lower_bound import LowerBound, Timeline
 from scheduler.tuner.search_space import Candidate, Cut, Question, list_cuts
-from traces.metrics import measure
 from traces.recorder import Recorder
 
 MACHINES_KEPT = 2
@@ -53,16 +53,14 @@ class Evaluation:
 
 
 class _Ear:
-    """A tracer whose recorder is a new one for every candidate."""
+    """A tracer that tells each candidate to a recorder of its own."""
 
     def __init__(self) -> None:
-        self.listen()
+        self.listen_for(Recorder())
 
-    def listen(self) -> None:
-        """Forget what was heard."""
-        self.recorder = Recorder()
-        self.slice, self.team = self.recorder.slice, self.recorder.team
-        self.counter = self.recorder.counter
+    def listen_for(self, recorder: Recorder) -> None:
+        """From now on `recorder` is told."""
+        self.slice, self.team, self.counter = recorder.slice, recorder.team, recorder.counter
 
 
 class CandidateSimulator:
@@ -79,6 +77,8 @@ class CandidateSimulator:
         self._floor = LowerBound(timing, self._cost_model)
         self._floors: dict[tuple[tuple[str, str], str, Form], int] = {}
         self._cuts: OrderedDict[tuple[str, str, Cut], CutPrograms] = OrderedDict()
+        self._tiles: tuple[tuple[str, str], Tiles] | None = None
+        """Those of the question asked last."""
         self.hand_over_cycles = self._soc.run(Program("nothing", ()), effects=False).cycles
         """What an offload takes in which nothing is done."""
         self._ear = _Ear()
@@ -90,18 +90,21 @@ class CandidateSimulator:
 
     def evaluate(self, question: Question, candidate: Candidate) -> Evaluation:
         """Simulate one candidate."""
-        counted = question.objective.counts
+        counted: CountedRun | None = None
+        soc = self._soc
         try:
             programs = self._programs(question, candidate.cut)
             schedule, program = programs.under(candidate.kernel)
-            if counted:
-                self._ear.listen()
-            cycles = (self._heard if counted else self._soc).run(program, effects=False, logged=False).cycles
+            if question.objective.counts:
+                soc = self._heard
+                counted = CountedRun(program, soc.core_paths, traced=False)
+                self._ear.listen_for(counted.recorder)
+            cycles = soc.run(program, effects=False, logged=False).cycles
         except PulptrainError as error:
             return Evaluation(0, refused=str(error).splitlines()[0])
         tiling, cost = schedule.ops[0].tiling, 0
-        if counted:
-            metrics = measure(self._ear.recorder, cycles)
+        if counted is not None:
+            metrics = counted.metrics(cycles)
             activity = activity_of(program, metrics, self.timing, question.task.graph.formats)
             cost = question.objective.cost(activity.total, cycles)
         return Evaluation(cycles - self.hand_over_cycles, len(tiling.tiles), tiling.l1_bytes, cost=cost)
@@ -152,7 +155,9 @@ class CandidateSimulator:
     def _programs(self, question: Question, cut: Cut) -> CutPrograms:
         key = question.task.content, question.codegen, cut
         if key not in self._cuts:
-            self._cuts[key] = CutPrograms(question, cut, self._cost_model)
+            if self._tiles is None or self._tiles[0] != key[:2]:
+                self._tiles = key[:2], Tiles(question)
+            self._cuts[key] = CutPrograms(question, cut, self._cost_model, self._tiles[1])
             if len(self._cuts) > CUTS_KEPT:
                 self._cuts.popitem(last=False)
         self._cuts.move_to_end(key)

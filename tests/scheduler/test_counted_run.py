@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import traces.recorder
-from arch.blocks.soc import Soc
+from arch.blocks.soc import Soc, core_paths
 from arch.spec.isa import CoreWork, TeamWork
 from arch.spec.program import (
     Action,
@@ -187,3 +187,9 @@ def cause_of_wait(wait: Slice, slices: Sequence[Slice]) -> str:
     if over > wait.start_cycles and first.start_cycles >= wait.end_cycles:
         return L3
     return DMA_OUT if first.track.endswith("out") else "dma_in"
+
+
+def test_the_tracks_of_the_cores_are_known_before_there_is_a_soc() -> None:
+    for cores in (1, 4):
+        timing = soc_timing(cores)
+        assert core_paths(timing) == Soc(timing, FixedCostModel({})).core_paths

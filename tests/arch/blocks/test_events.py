@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +17,7 @@ from arch.pricing.cost_model import CoreCost, DmaService, TeamCost, Traffic
 from arch.spec.isa import CoreWork, TeamWork
 from arch.spec.program import Command, Program
 from arch.spec.timing import SocTiming
+from configs.errors import DeadlockError
 from shared.soc_fixture import DMA, Script, read, soc_timing, write
 from shared.tiers import examples
 from traces.recorder import Recorder
@@ -62,10 +65,11 @@ def program_of(steps: list[tuple[list[Command], str]]) -> Program:
     """Transfers, and after each a kernel or a wait for the oldest, for all, or nothing."""
     script = Script()
     begun: list[int] = []
+    team = TeamWork("k", (CoreWork(()),) * 4)
     for commands, after in steps:
         begun.append(script.start(*commands))
         if after == "compute":
-            script.compute(TeamWork("k", (CoreWork(()),) * 4))
+            script.compute(team)
         while begun and after in ("wait", "wait for all"):
             script.wait(begun.pop(0))
             if after == "wait":
@@ -98,6 +102,47 @@ def test_commands_taken_ahead_are_taken_when_they_would_be_one_by_one(steps, que
         more_events, *one_by_one = seen(program, timing)
     assert ahead == one_by_one
     assert events <= more_events
+
+
+@examples(300, derandomize=True, deadline=None)
+@given(
+    st.lists(STEP, min_size=1, max_size=5),
+    st.lists(st.integers(0, 4), min_size=4, max_size=16),
+    st.sampled_from(QUEUES),
+    st.sampled_from([2, 16]),
+)
+def test_what_has_been_run_from_rest_to_rest_takes_as_long_when_it_is_passed_over(
+    kinds, order, queues, transfer_ids
+):
+    """Some steps come again and again; a machine that has seen them, or others, says what a new one says."""
+    timing = soc_timing(4, dataclasses.replace(queues, transfer_ids=transfer_ids))
+    steps = [kinds[kind % len(kinds)] for kind in order]
+    machine = Soc(timing, SlowBesideDma(), detect_races=False)
+    for some in (steps, steps[1:], steps):
+        program = program_of(some)
+        try:
+            whole = Soc(timing, SlowBesideDma(), detect_races=False).run(program, effects=False)
+        except DeadlockError as error:
+            with pytest.raises(DeadlockError, match=re.escape(str(error))):
+                machine.run(program, effects=False, logged=False)
+            continue
+        again = machine.run(program, effects=False, logged=False)
+        assert again.cycles == whole.cycles
+        assert again.events <= whole.events
+
+
+def test_tiles_like_one_before_are_no_events() -> None:
+    """Loaded beside the kernel of the tile before: from the end of a kernel on all is as it was."""
+
+    def events(tiles: int) -> int:
+        program = program_of([([read(0, 0, 256)], "compute"), ([], "wait for all")] * tiles)
+        return (
+            Soc(soc_timing(4, QUEUES[0]), SlowBesideDma(), detect_races=False)
+            .run(program, effects=False, logged=False)
+            .events
+        )
+
+    assert events(1) < events(2) <= events(3) == events(10)
 
 
 def test_what_nobody_sees_is_no_event() -> None:

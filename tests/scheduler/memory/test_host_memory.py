@@ -117,11 +117,31 @@ def test_every_part_is_charged_once() -> None:
     assert all_of_it[f"{2 * size.actions:,} actions"] == 2 * timing_only[f"{size.actions:,} actions"]
 
 
+def test_a_run_without_a_trace_is_not_charged_for_one() -> None:
+    prepared = prepare("resnet8", Settings(), traced=False)
+    graph, timing, size = prepared.schedule.graph, prepared.timing, prepared.schedule.size
+    untraced, traced = (
+        host_memory_parts(graph, timing, HostUse(traced=each), size) for each in (False, True)
+    )
+    assert untraced.keys() == traced.keys()
+    for name, less in (("actions", 0.5), ("DMA commands", 0.4), ("kernels", 0.2)):
+        part = next(part for part in traced if part.endswith(name))
+        assert untraced[part] < less * traced[part]
+
+
+@pytest.mark.slow
+@pytest.mark.needs_proc
+def test_many_tiles_without_a_trace_need_what_they_are_said_to_need() -> None:
+    """ResNet8 with an L1 of 12 KiB, of which a trace would take twice as much again."""
+    measured = measure("many-tiles", "untraced")
+    assert 0.8 <= measured.ratio <= 1.3, measured
+
+
 @pytest.mark.slow
 @pytest.mark.needs_torch
 @pytest.mark.needs_proc
-@pytest.mark.parametrize("form", ["timing", "numbers", "torch"])
+@pytest.mark.parametrize("form", ["untraced", "timing", "numbers", "torch"])
 @pytest.mark.parametrize("case", ["cct", "large-tensors", "large-batch", "streamed"])
 def test_the_estimate_is_about_what_is_taken(case: str, form: str) -> None:
-    found = measure(case, form)
-    assert found.peak_bytes < 400 * MIB or 0.8 <= found.ratio <= 1.3, (case, form, found)
+    measured = measure(case, form)
+    assert measured.peak_bytes < 400 * MIB or 0.8 <= measured.ratio <= 1.3, (case, form, measured)

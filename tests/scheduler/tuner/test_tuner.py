@@ -22,7 +22,7 @@ from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule
 from scheduler.search.cache import ResultCache
 from scheduler.search.workers import open_workers
-from scheduler.tuner.cut_programs import CutPrograms, options_for
+from scheduler.tuner.cut_programs import CutPrograms, Tiles, options_for
 from scheduler.tuner.evaluate import CandidateSimulator, Evaluation, as_text, from_text
 from scheduler.tuner.iteration_tuning import Tuning
 from scheduler.tuner.lower_bound import LowerBound
@@ -124,7 +124,7 @@ def test_a_kernel_put_into_the_program_of_a_cut_takes_what_its_own_schedule_take
         tiling = schedule.ops[0].tiling
         expected = Evaluation(cycles, len(tiling.tiles), tiling.l1_bytes)
         assert machine.evaluate(asked, candidate) == expected
-        programs = CutPrograms(asked, candidate.cut, cost_model)
+        programs = CutPrograms(asked, candidate.cut, cost_model, Tiles(asked))
         teams = programs.teams(candidate.kernel)
         assert teams is not None
         works = [action.team for action in schedule.program.actions if isinstance(action, Compute)]
