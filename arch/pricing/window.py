@@ -8,6 +8,7 @@ plain Python, some 20 times slower. Compiling happens once per machine (`arch.pr
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -53,6 +54,8 @@ def compiled() -> Engine | None:
         price_window = window_object.price_window()
     except ImportError:
         return None
+    # What is loaded by now lives as long as the process; the collector need not walk it again and again.
+    gc.freeze()
     store = np.zeros(1 << 16, dtype=np.int64)
 
     def room(count: int) -> Ints:
