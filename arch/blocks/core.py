@@ -61,7 +61,7 @@ class Core(Module):
         """Worker: wait for a job, do its part, wait at the join barrier, again.
 
         Jobs that move data come here. In a kernel nothing a worker does depends on when it takes the job, so
-        its cycles are accounted at the join (`account_workers`) and the thread sleeps on: TLM's temporal
+        its cycles are accounted at the join (`Workers.account`) and the thread sleeps on: TLM's temporal
         decoupling, two events saved per core and kernel.
         """
         events = self.events.target

@@ -107,8 +107,10 @@ def course_of(
 
 
 MOST_STEPS = 1 << 16
-"""Commands of all courses that are kept by an engine."""
+"""Commands of all courses that are kept for engines that are alike."""
+
 _MAX_MEMOISED = 4096
+"""Results of single commands that are kept for them."""
 
 
 class Kept:

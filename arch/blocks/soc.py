@@ -34,7 +34,8 @@ class RunResult:
     """What one run gave.
 
     `cycles` counts cluster cycles from the start of the offload until the fabric controller knows of the end;
-    `events` are the SimPy events processed; `effect_log` can be given to `Soc.replay`.
+    `events` are the SimPy events processed (none for what is passed over); `effect_log` can be given to
+    `Soc.replay`.
     """
 
     cycles: int

@@ -18,7 +18,7 @@ from arch.spec.timing import SocTiming
 from configs.errors import InputError
 
 MOST_KEPT = 50_000
-"""Different pieces, actions and teams that are remembered; then all is forgotten."""
+"""Different pieces, actions with their commands, and teams that are remembered; then all is forgotten."""
 
 
 class _Piece(NamedTuple):
@@ -57,11 +57,14 @@ class Stretches:
         self._roots: dict[int, _Node] = {}
         self._numbers: dict[object, int] = {}
         self._of_objects: dict[int, tuple[object, object | None]] = {}
-        """By identity an action or a team, kept so that no other takes it, and what it comes to here."""
+        """By identity an action or a team, kept so that no other takes it, and what it comes to wherever it
+        stands: the same action may be part of several programs."""
+        self._commands = 0
+        """Those of actions that are kept."""
 
     def walk(self, program: Program) -> Walk | None:
         """The way through a program; None if it does what is not passed over."""
-        if len(self._numbers) + len(self._of_objects) > MOST_KEPT:
+        if len(self._numbers) + len(self._of_objects) + self._commands > MOST_KEPT:
             self._forget()
         actions = program.actions
         pieces: list[_Piece] = []
@@ -85,8 +88,8 @@ class Stretches:
             if isinstance(action, DmaStart):
                 begins.append(action)
             elif isinstance(action, DmaWait):
-                if action.transfer in waited:
-                    return None  # its ID may be another's by now
+                if action.transfer in waited or not isinstance(actions[action.transfer], DmaStart):
+                    return None  # its ID may be another's by now; what has not begun never ends
                 waited.add(action.transfer)
                 waits.append(action.transfer)
         if content:
@@ -107,25 +110,27 @@ class Stretches:
             return None if transfers is None else (id(team), action.fork, transfers)
         kept = self._of_objects.get(id(action))
         if kept is None:
-            kept = self._of_objects[id(action)] = action, self._content(action, actions)
+            kept = self._of_objects[id(action)] = action, self._content(action)
         return kept[1]
 
-    def _content(self, action: Action, actions: Sequence[Action]) -> object | None:
-        transfers = _transfers_before(action, actions)
-        if transfers is None:
+    def _content(self, action: Action) -> object | None:
+        """That of an action which is no kernel, whatever stands before it."""
+        back = tuple([action.id - dep for dep in action.deps])
+        if not all(0 < steps <= action.id for steps in back):
             return None
         if isinstance(action, DmaWait):
-            begun = 0 <= action.transfer < action.id and isinstance(actions[action.transfer], DmaStart)
-            return (DmaWait, action.id - action.transfer, transfers) if begun else None
+            steps = action.id - action.transfer
+            return (DmaWait, steps, back) if 0 < steps <= action.id else None
         if isinstance(action, DmaStart):
+            self._commands += len(action.commands)
             if any(command.external_level != "l2" for command in action.commands):
                 return None
             try:
                 self._dma.check(action.commands)
             except InputError:
                 return None  # it is refused when its turn comes
-            return DmaStart, action.code_cycles, transfers, tuple(map(self._shape, action.commands))
-        return Release if isinstance(action, Release) else None
+            return DmaStart, action.code_cycles, back, tuple(map(self._shape, action.commands))
+        return (Release, back) if isinstance(action, Release) else None
 
     def _shape(self, command: Command) -> tuple[int, ...]:
         return (
@@ -138,10 +143,10 @@ class Stretches:
         )
 
 
-def _transfers_before(action: Action, actions: Sequence[Action]) -> tuple[int, ...] | None:
-    """How far before an action the transfers begin that it depends on; all else it depends on is over then.
+def _transfers_before(action: Compute, actions: Sequence[Action]) -> tuple[int, ...] | None:
+    """How far before a kernel the transfers begin that it depends on; all else it depends on is over then.
 
-    None if one comes later, or is none of the DMA.
+    None if one comes later.
     """
     transfers = []
     for dep in action.deps:

@@ -20,7 +20,7 @@ LOADING_ITEMS = 10_000
 """A third of the items plain Python executes in the 0.03 s it takes to load what has been compiled before."""
 
 COMPILING_ITEMS = 5_000_000
-"""Items plain Python executes in the 8 s it takes Numba to compile both functions."""
+"""Items plain Python executes in the 8 s it takes Numba to compile the function."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +47,7 @@ PLAIN = Engine(list, list, _zeros, _zeros, window_engine.price_window)
 
 @cache
 def compiled() -> Engine | None:
-    """The engine compiled by Numba; None if Numba is not installed for this Python."""
+    """The compiled engine; None if Numba, or its layer to LLVM, is not installed for this Python."""
     try:
         import numpy as np
 
@@ -94,4 +94,4 @@ class EngineChoice:
 
 
 PROCESS = EngineChoice()
-"""The choice of this process: the compiled functions are loaded once, whoever asks."""
+"""The choice of this process: the compiled function is loaded once, whoever asks."""

@@ -15,12 +15,15 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from types import FunctionType
 from typing import Any
 
+import platformdirs
+
 from arch.pricing import scoreboard, window_engine
 from arch.pricing.window_engine import Ints
+from configs.errors import InputError
+from configs.files import replacing
 
 ENTRY = "price_window"
 """The name of the function in its object file."""
@@ -42,12 +45,14 @@ def price_window() -> Callable[[Ints, Ints, Ints, Ints, Ints], None]:
     """
     import llvmlite.binding as llvm
 
+    with suppress(RuntimeError):  # only an older llvmlite has to be told
+        llvm.initialize()
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
     triple = llvm.Target.from_default_triple()
     machine = triple.create_target_machine(cpu=cpu, features=features, opt=3, jit=True)
-    name = file_name(cpu, features, version("llvmlite"), version("numba"))
+    name = file_name(llvm.get_process_triple(), cpu, features, version("llvmlite"), version("numba"))
     code = _kept(name)
     if code is None:
         code = machine.emit_object(_compiled(llvm))
@@ -80,8 +85,11 @@ def _made_of() -> str:
 
 
 def is_kept() -> bool:
-    """Whether machine code of these sources is kept, for whatever processor: that is told in no time."""
-    return any(any(folder.glob(f"window_{_made_of()}_*.o")) for folder in _folders())
+    """Whether machine code of these sources may be read, for whatever processor: that is told in no time."""
+    made_of = _made_of()
+    return any(
+        os.access(path, os.R_OK) for folder in _folders() for path in folder.glob(f"window_{made_of}_*.o")
+    )
 
 
 def _folders() -> Iterator[Path]:
@@ -90,7 +98,7 @@ def _folders() -> Iterator[Path]:
     if told:
         yield Path(told)
     yield Path(__file__).parent / "__pycache__"
-    yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "pulptrain")
+    yield Path(platformdirs.user_cache_dir("pulptrain", appauthor=False))
 
 
 def _kept(name: str) -> bytes | None:
@@ -107,11 +115,10 @@ def _kept(name: str) -> bytes | None:
 def _keep(name: str, code: bytes) -> None:
     """In the first folder that can be written to; in none, the next process compiles again."""
     for folder in _folders():
-        with suppress(OSError):
+        with suppress(OSError, InputError):
             folder.mkdir(parents=True, exist_ok=True)
-            with NamedTemporaryFile(dir=folder, delete=False) as file:
-                file.write(hashlib.sha256(code).digest() + code)
-            Path(file.name).replace(folder / name)
+            with replacing(folder / name) as path:
+                path.write_bytes(hashlib.sha256(code).digest() + code)
             return
 
 
@@ -132,14 +139,16 @@ def _compiled(llvm: Any) -> Any:
     names = {**vars(window_engine), "place": place}
     njit: Callable[..., Any] = numba.njit
 
-    def own(name: str) -> FunctionType:
+    def with_names(name: str) -> FunctionType:
         return FunctionType(names[name].__code__, names, name)
 
     for part in window_engine.PARTS:
-        names[part.__name__] = njit(inline="always", _nrt=False, error_model="numpy")(own(part.__name__))
+        names[part.__name__] = njit(inline="always", _nrt=False, error_model="numpy")(
+            with_names(part.__name__)
+        )
     for name in [*[part.__name__ for part in window_engine.WHOLE], ENTRY]:
         names[name] = njit(_nrt=False, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(
-            own(name)
+            with_names(name)
         )
     whole, types = names[ENTRY], numba.types
     table: Any = numba.carray  # type: ignore[attr-defined]

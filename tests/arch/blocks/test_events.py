@@ -15,7 +15,7 @@ from arch.blocks.dma import Dma, Transfer
 from arch.blocks.soc import Soc
 from arch.pricing.cost_model import CoreCost, DmaService, TeamCost, Traffic
 from arch.spec.isa import CoreWork, TeamWork
-from arch.spec.program import Command, Program
+from arch.spec.program import Action, Command, Compute, DmaStart, DmaWait, Program, Release, Work
 from arch.spec.timing import SocTiming
 from configs.errors import DeadlockError
 from shared.soc_fixture import DMA, Script, read, soc_timing, write
@@ -129,6 +129,39 @@ def test_what_has_been_run_from_rest_to_rest_takes_as_long_when_it_is_passed_ove
         again = machine.run(program, effects=False, logged=False)
         assert again.cycles == whole.cycles
         assert again.events <= whole.events
+
+
+def test_what_an_action_waits_for_decides_whether_it_is_like_one_before() -> None:
+    """The same actions but for what they depend on, and one action in two programs."""
+    timing = soc_timing(4, QUEUES[0])
+
+    def program_with(actions: list[Action]) -> Program:
+        return Program("test", tuple(actions))
+
+    def cycles(machine: Soc, actions: list[Action]) -> int:
+        return machine.run(program_with(actions), effects=False, logged=False).cycles
+
+    work = Work("op", "FW")
+    long, short = (read(0, 0, 4096),), (read(0, 0, 64),)
+    waits = [DmaWait(3, (), work, 0), DmaWait(4, (), work, 2)]
+    released = [
+        [DmaStart(0, (), work, long), Release(1, deps, work), DmaStart(2, (), work, short), *waits]
+        for deps in ((), (0,))
+    ]
+    shared = DmaStart(1, (0,), work, short)
+    kernel = Compute(0, (), work, TeamWork("k", (CoreWork(()),) * 4), True, None)
+    behind = [DmaWait(2, (), work, 1)]
+    begun = [
+        [kernel, shared, *behind],
+        [DmaStart(0, (), work, long), shared, *behind, DmaWait(3, (), work, 0)],
+        [DmaStart(0, (), work, long), DmaStart(1, (), work, short), *behind, DmaWait(3, (), work, 0)],
+    ]
+    for programs in (released, released[::-1], begun, begun[::-1]):
+        machine = Soc(timing, SlowBesideDma(), detect_races=False)
+        together = [cycles(machine, actions) for actions in programs]
+        alone = [cycles(Soc(timing, SlowBesideDma(), detect_races=False), actions) for actions in programs]
+        assert together == alone
+        assert together[-1] != together[-2]
 
 
 def test_tiles_like_one_before_are_no_events() -> None:
