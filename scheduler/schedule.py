@@ -90,9 +90,8 @@ def build_schedule(
     # Place: every tensor in L2 or L3, what is copied between them and when, which ops stream from L3.
     placed = plan_memory(graph, timing, options.memory, streamer_of(graph, timing, options))
     # Choose: what stays in L1 between ops; kernel, tiles and loop order of every op.
-    check = partial(check_host_memory, graph, timing, use)
     cache = cache if cache is not None else ScheduleCache()
-    chooser = TilingChooser(timing, cost_model, options, cache, check)
+    chooser = TilingChooser(timing, cost_model, options, cache)
     choices = _choose(graph, placed, chooser, options.resident if resident is None else resident, use)
     # Lay out: in L1 the buffers of every op beside the residents, in L2 the slots of what is streamed.
     layout = _lay_out(graph, placed, choices, timing, prefetch=options.prefetch)
@@ -135,6 +134,7 @@ def _choose(
             tiler = tiler_of(op, graph, timing, options, in_place, stream)
             readable = readable_early(graph, plan, number) if options.prefetch else frozenset[str]()
             early = early_beside(tilings[-1] if tilings else None, readable, timing)
+            chooser.check = partial(_check_rest, graph, plan, chooser, residents, use, number, size)
             try:
                 choice = chooser.choose(tiler, residents.limit_bytes(number), early)
             except DoesNotFitError as error:
@@ -153,6 +153,27 @@ def _choose(
                 if choice.note
             ]
             return Choices(tuple(tilings), residents, tuple(notes), size)
+
+
+def _check_rest(
+    graph: TrainingGraph,
+    plan: MemoryPlan,
+    chooser: TilingChooser,
+    residents: Residents,
+    use: HostUse,
+    number: int,
+    size: ProgramSize,
+    least: ProgramSize,
+) -> None:
+    """Raise `InputError` if ops before `number` of this `size`, itself and those behind it are too much.
+
+    Asked before an op of very many tiles is built: each such op takes tens of seconds.
+    """
+    for later in range(number + 1, len(graph.ops)):
+        in_place, stream = residents.of_op(later), plan.stream(later)
+        tiler = tiler_of(graph.ops[later], graph, chooser.timing, chooser.options, in_place, stream)
+        least += chooser.least(tiler, residents.limit_bytes(later))
+    check_host_memory(graph, chooser.timing, use, size + least)
 
 
 def _lay_out(

@@ -84,11 +84,10 @@ class TilingChooser:
         cost_model: CostModel,
         options: ScheduleOptions,
         cache: ScheduleCache,
-        check: Callable[[ProgramSize], None] = lambda least: None,
     ) -> None:
-        """`check` raises for a program that is too large, before any of its tiles is built."""
         self.timing = timing
-        self._check = check
+        self.check: Callable[[ProgramSize], None] = lambda least: None
+        """Raises for a program that is too large, before any tile of an op that has very many is built."""
         self.options = options
         self._cost_model = cost_model
         self._dma = DmaCost(timing)
@@ -113,6 +112,19 @@ class TilingChooser:
         finally:
             if not self._cache.keep_rankings:
                 self._cache.rankings.clear()
+
+    def least(self, tiler: Tiler, available_bytes: int) -> ProgramSize:
+        """About what the program of an op consists of at least, if that is much and not fixed by options."""
+        name = tiler.op.name
+        fixed = name in self.options.tile_sizes or name in self.options.loop_orders
+        if fixed or self.options.buffer_depth == WHOLE_OPS:
+            return NO_PROGRAM
+        try:
+            single = self.options.buffer_depth == BEST_DEPTH
+            listed = self._listed(tiler.with_depth(1) if single else tiler, available_bytes)
+        except DoesNotFitError:
+            return NO_PROGRAM
+        return listed.least if isinstance(listed, ShortList) else NO_PROGRAM
 
     def _of_best_depth(self, tiler: Tiler, limit_bytes: int, early: Early) -> TilingChoice | NotInPlace:
         """The choice with double or single buffers, by estimate; double for a tile that is fixed and fits."""
@@ -226,7 +238,8 @@ class TilingChooser:
         listed = self._listed(tiler, limit_bytes)
         if isinstance(listed, NotInPlace):
             return listed
-        self._check(listed.least)
+        if listed.least != NO_PROGRAM:
+            self.check(listed.least)
         cost = TileCost(self.timing, self._cost_model, tiler.tensors, self._dma)
         return _best_tiling(tiler, listed, limit_bytes, cost, early)
 

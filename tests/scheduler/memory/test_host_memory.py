@@ -14,7 +14,7 @@ from pulptrain.__main__ import run
 from pulptrain.given.settings import Settings, with_options
 from pulptrain.running.session import prepare, run_model
 from scheduler.memory import host_memory
-from scheduler.memory.host_memory import HostUse, ProgramSize, host_memory_parts
+from scheduler.memory.host_memory import TIMING_ONLY, UNTRACED, HostUse, ProgramSize, host_memory_parts
 from scheduler.options import ScheduleOptions
 from scheduler.planned import Schedule
 from scheduler.schedule import ProgramBuilder, build_schedule
@@ -77,9 +77,12 @@ def test_no_action_is_made_of_a_program_that_is_too_large(monkeypatch: pytest.Mo
     assert "--l1" in str(no.value.cure)
 
 
+@pytest.mark.parametrize("use", [TIMING_ONLY, UNTRACED])
 def test_a_convolution_of_hundreds_of_thousands_of_tiles_is_refused_before_one_is_built(
-    monkeypatch: pytest.MonkeyPatch,
+    use: HostUse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Untraced the first op alone could be held, and takes half a minute to build."""
+
     def built(*_: object, **__: object) -> None:
         raise AssertionError("a tiling")
 
@@ -89,7 +92,7 @@ def test_a_convolution_of_hundreds_of_thousands_of_tiles_is_refused_before_one_i
     monkeypatch.setenv(HOST_MEMORY_VARIABLE, "1GiB")
     monkeypatch.setattr(Tiler, "build", built)
     with pytest.raises(InputError, match=r"needs about .* kernels .*, 1\.0 GiB are"):
-        build_schedule(graph, timing, TeamCostModel(timing), ScheduleOptions())
+        build_schedule(graph, timing, TeamCostModel(timing), ScheduleOptions(), use=use)
 
 
 def test_runs_without_numbers_are_not_charged_for_them(
