@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from tools.pages.page import table
 from tools.speed.measure import Measured, once
 from tools.speed.page import write_block
-from tools.speed.rows import SMALLEST, TIMING_ONLY, Row
+from tools.speed.rows import SMALLEST, TIMING_ONLY, WARM_UP, Row
 from tools.speed.versions import ROOT, Version, present
 
 MIB = 1 << 20
@@ -133,6 +133,7 @@ def main() -> None:
     found: dict[str, list[tuple[int, float]]] = {}
     with tempfile.TemporaryDirectory() as name:
         version = present(Path(name))
+        once(version, WARM_UP)
         start = min(once(version, SMALLEST).user_seconds for _ in range(3))
         rows = []
         for growth in GROWTHS:
