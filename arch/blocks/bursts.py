@@ -120,6 +120,14 @@ class Bursts:
         self.sizes = sizes
 
 
+def shape_of(command: Command, rules: BurstRules) -> tuple[int, ...]:
+    """What of a command its bursts follow from: those of commands of one shape are equal."""
+    shape = command.line_bytes, command.lines, command.l1_address % rules.word_bytes
+    if not rules.aligned:
+        return shape
+    return *shape, command.external_address % rules.burst_bytes, command.stride_bytes
+
+
 def bursts_of(command: Command, rules: BurstRules) -> list[tuple[int, int]]:
     """(bytes, aligned L1 words touched) of every burst.
 

@@ -20,6 +20,7 @@ from arch.blocks.bursts import (
     Pace,
     bursts_of,
     run_command,
+    shape_of,
 )
 from arch.blocks.order import Transfer
 from arch.memories.effects import OpenAccess
@@ -134,12 +135,9 @@ class Kept:
     def bursts(self, commands: Sequence[Command]) -> tuple[Bursts, ...]:
         """Those of each command."""
         rules, shapes = self._rules, self._shapes
-        word_bytes, burst_bytes, aligned = rules.word_bytes, rules.burst_bytes, rules.aligned
         result = []
         for command in commands:
-            line_bytes, lines, near = command.line_bytes, command.lines, command.l1_address % word_bytes
-            far, stride_bytes = command.external_address % burst_bytes, command.stride_bytes
-            shape = (line_bytes, lines, near, far, stride_bytes) if aligned else (line_bytes, lines, near)
+            shape = shape_of(command, rules)
             bursts = shapes.get(shape)
             if bursts is None:
                 if len(shapes) >= _MAX_MEMOISED:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from arch.blocks.bursts import BurstRules, shape_of
 from arch.blocks.dma import Dma, Transfer
 from arch.spec.program import Action, Command, Compute, DmaStart, DmaWait, Program, Release
 from arch.spec.timing import SocTiming
@@ -50,7 +51,7 @@ class Stretches:
 
     def __init__(self, dma: Dma, timing: SocTiming) -> None:
         self._dma = dma
-        self._word_bytes, self._burst_bytes = timing.l1.word_bytes, timing.dma.burst_bytes
+        self._rules = BurstRules.of(timing.dma, timing.l1.word_bytes)
         self._forget()
 
     def _forget(self) -> None:
@@ -129,18 +130,12 @@ class Stretches:
                 self._dma.check(action.commands)
             except InputError:
                 return None  # it is refused when its turn comes
-            return DmaStart, action.code_cycles, back, tuple(map(self._shape, action.commands))
+            return DmaStart, action.code_cycles, back, self._shapes(action.commands)
         return (Release, back) if isinstance(action, Release) else None
 
-    def _shape(self, command: Command) -> tuple[int, ...]:
-        return (
-            command.to_l1,
-            command.line_bytes,
-            command.lines,
-            command.stride_bytes,
-            command.l1_address % self._word_bytes,
-            command.external_address % self._burst_bytes,
-        )
+    def _shapes(self, commands: Sequence[Command]) -> tuple[tuple[object, ...], ...]:
+        """By direction; what it takes to program a command follows from its lines, which are in its shape."""
+        return tuple([(command.to_l1, shape_of(command, self._rules)) for command in commands])
 
 
 def _transfers_before(action: Compute, actions: Sequence[Action]) -> tuple[int, ...] | None:

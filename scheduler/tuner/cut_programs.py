@@ -92,7 +92,7 @@ class CutPrograms:
 
     def __init__(self, question: Question, cut: Cut, cost_model: CostModel, tiles: Tiles) -> None:
         self._question = question
-        self._drawn = tiles
+        self._tiles = tiles
         self._cut = cut
         self._cost_model = cost_model
         self._kernel = question.default_kernel
@@ -117,7 +117,7 @@ class CutPrograms:
 
     @cached_property
     def _sums(self) -> Sums:
-        return Sums([self._drawn.task(self._kernel, each) for each in self._ranges])
+        return Sums([self._tiles.task(self._kernel, each) for each in self._ranges])
 
     @cached_property
     def forms(self) -> list[Form]:
@@ -155,12 +155,12 @@ class CutPrograms:
         """
         if kernel == self._kernel:
             return [item.team for items in self._computes for item in items]
-        cores, tiler = self._question.timing.cores, self._drawn.tiler(kernel)
+        cores, tiler = self._question.timing.cores, self._tiles.tiler(kernel)
         additions = Additions(tiler.choice, tiler.tensors)
         exchanged: dict[int, TeamWork] = {}
         for tile in self._firsts:
             usual, computes = self.schedule.ops[0].tiling.tiles[tile], self._computes[tile]
-            task = self._sums.of_tile(tile, self._drawn.task(kernel, self._ranges[tile]), additions)
+            task = self._sums.of_tile(tile, self._tiles.task(kernel, self._ranges[tile]), additions)
             if _frame(usual) != _frame(task):
                 return None
             places = _places(usual, computes)
