@@ -460,7 +460,9 @@ def _summary(machine: Machine, prepared: Prepared, settings: Settings) -> dict[s
     times = (1,) if len(lines) == 1 else (prepared.phases.mini_batches, 1)
     line = whole_line(zip(lines, times, strict=True))
     summary = summaries[0] if len(lines) == 1 else update_summary(summaries[0], summaries[1], times[0])
-    error = error_of(line, whole_calls(zip(calls, times, strict=True)), settings, prepared.timing)
+    whole = whole_calls(zip(calls, times, strict=True))
+    ops = [op["cycles"] for op in summary["ops"]]
+    error = error_of(line, whole, settings, prepared.timing, ops)
     activity = whole_activity(zip(activities, times, strict=True))
     summary = {**summary, "evidence": evidence_of(line, settings), "error": error}
     return with_energy(summary, activity, settings, prepared.timing)
