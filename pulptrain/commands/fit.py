@@ -81,6 +81,7 @@ def command(
     full: common.Full = False,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
+    seed: common.Seed = 0,
     **options: Any,
 ) -> None:
     """Decide what of MODEL is kept, computed again, paged to L3 or streamed to fit the memories given."""
@@ -98,7 +99,7 @@ def command(
         check_objective(objective)
         allowed = parse_changes(allow)
         check_solver()
-        settings = Settings(**options)
+        settings = Settings(**options, seed=seed)
         network = open_source(model, settings).network(settings)
         files = prepare_fit(model, file, out, ladder=ladder)
         with open_cache(cache, no_cache) as kept:

@@ -6,13 +6,18 @@ What is simulated is declared in `pulptrain.given.option`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import re
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from configs.errors import InputError
 from pulptrain.commands.completion import completes
 from pulptrain.given.option import SEARCH
 from pulptrain.running.result_cache import CACHE_VARIABLE, NO_CACHE_VARIABLE
+
+if TYPE_CHECKING:
+    from traces.pictures.drawing import Paper
 
 OUTPUT, RUN = "Output", "Run"
 """Groups of options in help texts, beside those of `pulptrain.given.option`."""
@@ -82,3 +87,31 @@ LearningRate = Annotated[
         min=0.0,
     ),
 ]
+Width = Annotated[
+    str | None, option("--width", "LENGTH", "Width of the picture: 3.5in, 88mm, 8.8cm, 252pt.", OUTPUT)
+]
+Font = Annotated[str | None, option("--font", "SIZE", "Size of its text, e.g. 8pt; none is smaller.", OUTPUT)]
+
+
+_INCHES = {"in": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72}
+
+
+def parse_paper(width: str | None, font: str | None) -> Paper | None:
+    """The paper of ``--width`` and ``--font``; None if neither is given. Raises `InputError`."""
+    from traces.pictures.drawing import POINTS_PER_INCH, Paper
+
+    sizes = {}
+    if width is not None:
+        sizes["width_inches"] = _inches(width, "--width", "a length from 1in to 100in, e.g. 3.5in or 88mm")
+    if font is not None:
+        size = _inches(font, "--font", "a size from 4pt to 72pt, e.g. 8pt")
+        sizes["font_points"] = POINTS_PER_INCH * size
+    return Paper(**sizes) if sizes else None
+
+
+def _inches(text: str, option: str, cure: str) -> float:
+    """A length with its unit."""
+    length = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(in|cm|mm|pt)\s*", text)
+    if length is None:
+        raise InputError(f"cannot take {text!r}", where=option, cure=cure)
+    return float(length[1]) * _INCHES[length[2]]

@@ -12,7 +12,7 @@ import pytest
 
 import pulptrain as pt
 from pulptrain.__main__ import run
-from pulptrain.commands.plot import parse_paper
+from pulptrain.commands.options import parse_paper
 from pulptrain.running import pictures
 from shared.printed import printed, refused
 from shared.tuner_case import SMALL_MODEL
