@@ -111,7 +111,7 @@ def export_module(
 def _no_thread_left() -> Iterator[None]:
     """A progress bar of torch leaves no thread: with one, processes could not be forked later."""
     try:
-        from tqdm import tqdm
+        from tqdm import tqdm  # type: ignore[import-untyped]
     except ImportError:
         yield
         return

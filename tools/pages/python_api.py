@@ -7,6 +7,7 @@ Functions and results are put in by Sphinx, from their docstrings.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import get_type_hints
 
 import pulptrain
@@ -15,7 +16,12 @@ from pulptrain.given.option import ExploreOptions, FitOptions, Option, RunOption
 from tools.pages.page import Page, table
 from trainlib.about import ABOUT
 
-_ALSO = {"run": RunOptions, "tune": TuneOptions, "fit": FitOptions, "explore": ExploreOptions}
+_ALSO: Mapping[str, type] = {
+    "run": RunOptions,
+    "tune": TuneOptions,
+    "fit": FitOptions,
+    "explore": ExploreOptions,
+}
 
 
 def options() -> str:
