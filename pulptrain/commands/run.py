@@ -35,12 +35,7 @@ DumpProgram = Annotated[
 def command(
     model: common.ModelName,
     iterations: Iterations = 1,
-    learning_rate: common.LearningRate = None,
-    model_input: common.ModelInput = None,
-    loss: common.ModelLoss = None,
-    optimizer: common.ModelOptimizer = None,
     seed: common.Seed = 0,
-    values: common.Values = None,
     save_values: SaveValues = None,
     no_functional: NoFunctional = False,
     dump_program: DumpProgram = False,
@@ -61,7 +56,7 @@ def command(
         from configs.errors import InputError
         from pulptrain.commands.printing import end_interrupted, finish_run, run_folder, told
         from pulptrain.foreign.model_source import open_source
-        from pulptrain.given.npz_file import prepare_file, read_values, write_values
+        from pulptrain.given.npz_file import prepare_file, write_values
         from pulptrain.given.settings import Settings
         from pulptrain.running.program_text import print_program
         from pulptrain.running.result_cache import open_cache
@@ -71,12 +66,11 @@ def command(
         settings = Settings(**options, seed=seed)
         check_iterations(iterations)
         detail = Detail(top, by, full, why, evidence)
-        source = open_source(model, settings, model_input, loss, optimizer, learning_rate)
+        source = open_source(model, settings)
         if dump_program:
             print_program(source.prepared(settings), as_json=as_json)
             return
         folder = run_folder(out) if out is not None else None
-        given_values = read_values(values) if values is not None else None
         if no_functional and save_values is not None:
             raise InputError(
                 "a run without numbers has none", where="--save-values", cure="no --no-functional"
@@ -95,7 +89,6 @@ def command(
                     progress=advance,
                     traced=folder is not None,
                     cache=kept,
-                    values=given_values,
                     teller=teller,
                 )
             )
