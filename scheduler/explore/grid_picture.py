@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from traces.pictures.drawing import drawn, grid_below, number_text
+from traces.pictures.drawing import OWN_PAPER, Paper, drawn, grid_below, number_text
 
 MOST_LINES = 10
 """Combinations of the other parameters that get a line each."""
@@ -21,6 +21,7 @@ def draw_grid(
     what: str,
     title: str,
     *paths: Path,
+    paper: Paper = OWN_PAPER,
 ) -> bool:
     """Draw the figure `what` of all points; False, and no file, if nothing takes two values or more.
 
@@ -31,12 +32,12 @@ def draw_grid(
     varied = [axis for axis in axes if len(taken[axis]) > 1]
     if not varied or all(number is None for _, number in points):
         return False
-    with drawn(6.4, 4.0, paths) as figure:
+    with drawn(6.4, 4.0, paths, dpi=paper.dpi) as figure:
         if len(varied) == 2:
             _heat_map(figure, points, varied, taken, what)
         else:
             _lines(figure, points, varied, taken, what)
-        figure.text(0.02, 0.985, title, va="top", fontsize=9, fontweight="bold")
+        figure.text(0.02, 0.985, paper.titled(title), va="top", fontsize=9, fontweight="bold")
     return True
 
 

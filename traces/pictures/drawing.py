@@ -6,7 +6,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,27 +44,49 @@ RC: Any = {
 """matplotlib settings of every picture (typed Any: matplotlib wants its 300 keys as literals)."""
 
 
-WIDTHS_INCHES, FONTS_POINTS = (1.0, 100.0), (4.0, 72.0)
+WIDTHS_INCHES, FONTS_POINTS, DOTS_PER_INCH = (1.0, 100.0), (4.0, 72.0), (30, 2400)
 """Smallest and largest of a picture."""
 LEAST_CHART_INCHES = 0.5
+NO_TITLE = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """How wide a picture is, and how large its text; no text in it is smaller."""
+    """How wide a picture is, how large its text (no text in it is smaller), its dots per inch and its title.
+
+    Of the sizes named in `own` a picture takes those it has itself (`sized`). A title of None is the
+    picture's own, "" is none.
+    """
 
     width_inches: float = 11.0
     font_points: float = 8.0
+    dpi: int = DPI
+    title: str | None = None
+    own: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise InputError for what is no size of a picture."""
         for value, (least, most), unit, option in (
             (self.width_inches, WIDTHS_INCHES, "in", "--width"),
             (self.font_points, FONTS_POINTS, "pt", "--font"),
+            (self.dpi, DOTS_PER_INCH, " dots per inch", "--dpi"),
         ):
             if not least <= round(value, 6) <= most:
                 cure = f"from {least:g}{unit} to {most:g}{unit}"
-                raise InputError(f"{value:g} {unit} is no size of a picture", where=option, cure=cure)
+                raise InputError(f"{value:g} {unit.strip()} is no size of a picture", where=option, cure=cure)
+
+    def but(self, **asked: Any) -> Paper:
+        """This paper with what is asked for in place of the picture's own. Raises `InputError`."""
+        return replace(self, **asked, own=tuple(name for name in self.own if name not in asked))
+
+    def sized(self, width_inches: float, font_points: float = 8.0) -> Paper:
+        """This paper, with the picture's own sizes where no others are asked for."""
+        sizes: dict[str, Any] = {"width_inches": width_inches, "font_points": font_points}
+        return replace(self, **{name: sizes[name] for name in self.own}, own=())
+
+    def titled(self, title: str) -> str:
+        """The title asked for, else the picture's own."""
+        return title if self.title is None else self.title
 
     def check_room(self, taken_inches: float) -> None:
         """Raise InputError if labels take so much of the width that nothing can be drawn beside them."""
@@ -95,6 +117,10 @@ class Paper:
         return textwrap.wrap(text, max(int(inches / self.inches("x") / 1.08), 12), break_long_words=False)
 
 
+OWN_PAPER = Paper(own=("width_inches", "font_points"))
+"""Of a picture with sizes of its own."""
+
+
 def text_points(text: str, font_points: float) -> float:
     """Approximate width of a text."""
     return len(text) * CHARACTER_POINTS * font_points
@@ -105,25 +131,29 @@ def number_text(number: float) -> str:
     return f"{number:,.0f}" if float(number).is_integer() else f"{number:.4g}"
 
 
-def empty_figure(width_inches: float, height_inches: float) -> Any:
+def empty_figure(width_inches: float, height_inches: float, dpi: int = DPI) -> Any:
     """A figure with an Agg canvas; no pyplot, hence no global state and no display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width_inches, height_inches), dpi=DPI)
+    figure = Figure(figsize=(width_inches, height_inches), dpi=dpi)
     FigureCanvasAgg(figure)
     return figure
 
 
 @contextmanager
 def drawn(
-    width_inches: float, height_inches: float, paths: Iterable[Path | None], settings: Any = RC
+    width_inches: float,
+    height_inches: float,
+    paths: Iterable[Path | None],
+    settings: Any = RC,
+    dpi: int = DPI,
 ) -> Iterator[Any]:
     """An empty figure, which `save_figure` writes at the end of the ``with``."""
     import matplotlib as mpl  # slow to import
 
     with mpl.rc_context(settings):
-        figure = empty_figure(width_inches, height_inches)
+        figure = empty_figure(width_inches, height_inches, dpi)
         yield figure
         save_figure(figure, *paths)
 
@@ -133,7 +163,7 @@ def framed(
     paper: Paper, height_inches: float, paths: Iterable[Path | None], title: str, legend: Legend
 ) -> Iterator[Any]:
     """The same on a paper, with a title and a legend around what is drawn."""
-    with drawn(paper.width_inches, height_inches, paths, paper.rc) as figure:
+    with drawn(paper.width_inches, height_inches, paths, paper.rc, paper.dpi) as figure:
         yield figure
         legend.draw(figure, paper)
         draw_title(figure, title, paper)
@@ -221,13 +251,13 @@ def boxes_path(boxes: Sequence[Sequence[tuple[float, float]]]) -> Any:
 
 def title_inches(title: str, paper: Paper) -> float:
     """Height of the title of a picture."""
-    return len(paper.folded(title, paper.width_inches)) * paper.line_inches + 0.12
+    return len(paper.folded(paper.titled(title), paper.width_inches)) * paper.line_inches + 0.12
 
 
 def draw_title(figure: Any, title: str, paper: Paper) -> None:
     """Write the title along the top of the figure, folded where it is long."""
     left, top = 0.06 / figure.get_figwidth(), 1 - 0.06 / figure.get_figheight()
-    text = "\n".join(paper.folded(title, paper.width_inches))
+    text = "\n".join(paper.folded(paper.titled(title), paper.width_inches))
     figure.text(left, top, text, va="top", ha="left", fontsize=paper.font_points, fontweight="bold")
 
 
@@ -246,7 +276,7 @@ def save_figure(figure: Any, *paths: Path | None) -> None:
         if path is not None:
             with replacing(path) as temporary:
                 kind = path.suffix.lower()
-                figure.savefig(temporary, dpi=DPI, format=kind[1:], metadata=metadata[kind])
+                figure.savefig(temporary, format=kind[1:], metadata=metadata[kind])
 
 
 def picture_file(name: str, where: str) -> Path:

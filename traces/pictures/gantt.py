@@ -17,7 +17,7 @@ from traces.events import COMPUTE, STALLS, TRANSFER, Slice
 from traces.metrics import OpMetrics, measure
 from traces.parts import slice_parts
 from traces.pictures.bars import Bar, Segments, overlay, to_columns
-from traces.pictures.drawing import DPI, POINTS_PER_INCH, Legend, Paper, boxes_path, name_rows, text_points
+from traces.pictures.drawing import POINTS_PER_INCH, Legend, Paper, boxes_path, name_rows, text_points
 from traces.pictures.op_strip import op_spans
 from traces.pictures.overview import overview_panels
 from traces.pictures.palette import (
@@ -116,7 +116,7 @@ def _rows_panel(
 ) -> tuple[Panel, Legend]:
     """A row per core and direction of the DMA, and what its colours mean."""
     is_coarse = colour_by == "stall" and tile_points < CLOSE_UP_POINTS
-    pixels = round(COARSE_POINTS * DPI / POINTS_PER_INCH) if is_coarse else 1
+    pixels = round(COARSE_POINTS * time.paper.dpi / POINTS_PER_INCH) if is_coarse else 1
     rows = {
         label: to_columns(
             row, time.start_cycles, time.end_cycles, time.columns // (1 if _moves_bytes(label) else pixels)

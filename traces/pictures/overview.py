@@ -10,7 +10,7 @@ import numpy as np
 
 from traces.events import TRANSFER, Slice
 from traces.pictures.bars import Segments, profile
-from traces.pictures.drawing import DPI, POINTS_PER_INCH
+from traces.pictures.drawing import POINTS_PER_INCH
 from traces.pictures.palette import (
     HATCH_COLOUR,
     INWARD_STYLE,
@@ -121,7 +121,7 @@ def _moving_panel(
 
 def column_edges(time: TimeAxis) -> Array:
     """Edges of the columns that are averaged over, on pixels."""
-    pixels = round(COLUMN_POINTS * DPI / POINTS_PER_INCH)
+    pixels = round(COLUMN_POINTS * time.paper.dpi / POINTS_PER_INCH)
     return np.linspace(time.start_cycles, time.end_cycles, max(time.columns // pixels, 1) + 1)
 
 

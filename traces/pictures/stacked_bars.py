@@ -11,6 +11,7 @@ from typing import Any
 from traces.causes import bound_by
 from traces.metrics import OpMetrics
 from traces.pictures.drawing import (
+    OWN_PAPER,
     Legend,
     Paper,
     framed,
@@ -149,7 +150,7 @@ def _draw(
     title: str,
     paper: Paper | None,
 ) -> None:
-    paper = paper or Paper(WIDTH_INCHES)
+    paper = (paper or OWN_PAPER).sized(WIDTH_INCHES)
     used = [name for name in looks if any(row.parts.get(name) for row in rows)]
     legend = Legend([looks[name] for name in used])
     axis_lines = paper.folded(axis, 0.7 * paper.width_inches)
