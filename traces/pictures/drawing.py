@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ from traces.pictures.palette import HATCH_COLOUR, Style
 DPI = 160
 DRAWN_BY = "drawn by pulptrain"
 POINTS_PER_INCH = 72
+LEAST_SEEN_POINTS = 0.5
+"""Narrower or lower shares of a picture are not seen, and no legend names them."""
+PATCH_LETTERS = 5
+"""A patch of a legend and its gaps are as wide as so many letters."""
 CHARACTER_POINTS = 0.62
 """Mean width of a character of DejaVu Sans in units of the font size, a little generous."""
 LINE = 1.35
@@ -179,9 +184,14 @@ class Legend:
     """Of points of each look, where they are drawn as such."""
 
     def _columns(self, paper: Paper) -> int:
-        """As many as fit beside each other; a patch and its gaps are as wide as six letters."""
-        widest = max((paper.inches(look.name + 6 * "x") for look in self.looks), default=1.0)
-        return max(min(int(paper.width_inches / widest), len(self.looks)), 1)
+        """As many as fit beside each other, each as wide as its widest entry with `PATCH_LETTERS`."""
+        widths = [paper.inches(look.name + PATCH_LETTERS * "x") for look in self.looks]
+        for columns in range(len(widths), 1, -1):
+            rows, longer = divmod(len(widths), columns)
+            ends = [number * rows + min(number, longer) for number in range(columns + 1)]
+            if sum(max(widths[first:end]) for first, end in pairwise(ends)) <= paper.width_inches:
+                return columns
+        return 1
 
     def inches(self, paper: Paper) -> float:
         """Its height."""
@@ -216,9 +226,9 @@ class Legend:
             fontsize=paper.font_points,
             title="\n".join(paper.folded(self.note, paper.width_inches)),
             title_fontsize=paper.font_points,
-            handlelength=1.7,
-            handletextpad=0.6,
-            columnspacing=1.2,
+            handlelength=1.4,
+            handletextpad=0.5,
+            columnspacing=1.0,
             borderpad=0.0,
             borderaxespad=0.0,
             labelspacing=0.25,
