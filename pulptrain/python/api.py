@@ -285,6 +285,8 @@ def speed_up(
     path: str | PathLike[str] | None = None,
     width_inches: float = 5.0,
     font_points: float = 8.0,
+    dpi: int = 160,
+    title: str | None = None,
 ) -> SpeedUp:
     """What more cores are worth to runs of one model: cycles by step and op; printed it is tables.
 
@@ -302,7 +304,7 @@ def speed_up(
     summaries = [run.summary if isinstance(run, Result) else read_summary(Path(fspath(run))) for run in runs]
     speed = speed_up_of(summaries, [f"run {number}" for number in range(1, len(runs) + 1)])
     if path is not None:
-        draw_speed_up(speed, Path(fspath(path)), paper=Paper(width_inches, font_points))
+        draw_speed_up(speed, Path(fspath(path)), paper=Paper(width_inches, font_points, dpi, title))
     return speed
 
 
