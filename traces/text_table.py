@@ -57,6 +57,11 @@ def labelled(label: str, text: str, width: int) -> list[str]:
     return wrapped(f"{label:<{LABEL_WIDTH}}{text}", width, " " * LABEL_WIDTH)
 
 
+def unbroken(label: str, text: str) -> str:
+    """A line of a headline that is as long as it is: a command, to be copied."""
+    return f"{label:<{LABEL_WIDTH}}{text}"
+
+
 def amount(value: float, unit: str) -> str:
     """An amount in the prefix that leaves one to three digits before the point."""
     prefix, factor = next(

@@ -11,7 +11,7 @@ from configs.limits import size_text
 from scheduler.fit.prices import UNITS_OF_JOULE
 from scheduler.fit.problem import Decisions, NotAllowedError, Outcome, Problem, evaluate
 from scheduler.tuner.objective import ENERGY
-from traces.text_table import amount, labelled, table_lines
+from traces.text_table import amount, labelled, table_lines, unbroken
 
 if TYPE_CHECKING:
     from pulptrain.fitting.fit_model import Answer, Fitting
@@ -156,10 +156,12 @@ def _next(outcome: Outcome, task: int) -> int:
 
 
 def fit_lines(summary: Mapping[str, Any], width: int, *, top: int = 10, full: bool = False) -> list[str]:
-    """Headline, predictions, decisions, front and ladder, as far as there are any."""
+    """Headline, predictions, decisions and ladder, as far as there are any."""
     lines: list[str] = []
     for label, text in _headline(summary) if summary["feasible"] else ():
         lines += labelled(label, text, width)
+    if "command" in summary:
+        lines.append(unbroken("run it", summary["command"]))
     decisions = summary["decisions"]
     if decisions:
         shown = decisions if full else sorted(decisions, key=lambda row: -(row["saves_bytes"] or 0))[:top]
@@ -178,8 +180,6 @@ def fit_lines(summary: Mapping[str, Any], width: int, *, top: int = 10, full: bo
         lines += ["", *table_lines(heads, cells, width, left=("tensor", "from", "before"))]
         if len(decisions) > len(shown):
             lines.append(f"{len(decisions) - len(shown)} others: --full")
-    if summary["pareto"]:
-        lines += ["", *_front_lines(summary["pareto"], width)]
     if summary["ladder"]:
         lines += ["", *ladder_lines(summary["ladder"], width)]
     return lines
@@ -210,11 +210,18 @@ def _headline(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         )
     of = summary["objective"]
     yield "gap", f"at most {100 * summary['gap']:.2f} % of the {of}, by the prices of the search"
-    if "command" in summary:
-        yield "run it", summary["command"]
 
 
-def _front_lines(points: Sequence[Mapping[str, Any]], width: int) -> list[str]:
+def front_lines(summary: Mapping[str, Any], width: int) -> list[str]:
+    """The front, if it is more than the answer, and the notes."""
+    points = summary["pareto"]
+    lines = ["", *_points_table(points, width)] if len(points) > 1 else []
+    for note in summary["notes"]:
+        lines += labelled("note", note, width)
+    return lines
+
+
+def _points_table(points: Sequence[Mapping[str, Any]], width: int) -> list[str]:
     heads = ["L2 B", "L3 B", "cycles", "predicted", "energy", "gap %", "recomputed", "in L3", "front"]
     rows = [
         [
