@@ -44,8 +44,12 @@ def next_command(
         is_carried = flag in CARRIED or group in (MACHINE, MODEL, SCHEDULE)
         if not is_carried or flag not in taken or flag in add or flag in drop or group in drop:
             continue
-        if option.name is not None and _group(taken[flag]) != OUTPUT:
-            words += _words(flag, context.params[option.name], taken[flag].default)
+        if option.name is None or _group(taken[flag]) == OUTPUT:
+            continue
+        value = context.params[option.name]
+        if isinstance(value, list | tuple) and not taken[flag].multiple:
+            value = [one for one in value if "=" not in one]  # what is about single ops is chosen there
+        words += _words(flag, value, taken[flag].default)
     for flag, value in add.items():
         words += _words(flag, value)
     return shlex.join(words)
