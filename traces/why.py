@@ -199,7 +199,7 @@ REMEDIES: Mapping[str, Remedy] = {
 }
 """What to try against a cause, or several that the same helps against."""
 
-NOTHING_LEFT = "{}; next: what changes of machine, kernels and schedule would gain"
+NOTHING_LEFT = "next: what changes of machine, kernels and schedule would gain"
 
 
 def remedy_of(summary: Summary, cause: str) -> tuple[str, str | None]:
@@ -213,13 +213,14 @@ def remedy_of(summary: Summary, cause: str) -> tuple[str, str | None]:
     remedy = REMEDIES[cause]
     texts = []
     is_alone, is_tuned = "primitive" in summary, _has(summary, "--schedule")
-    if remedy.by_tuning is not None and not is_tuned:
+    can_tune = not is_tuned and ("commands" not in summary or _command(summary, TUNE) is not None)
+    if remedy.by_tuning is not None and can_tune:
         texts.append(remedy.by_tuning + (" by --kernel and --tile" if is_alone else ""))
     if remedy.by_option is not None and not (remedy.option and _has(summary, *remedy.option)):
         texts.append(remedy.by_option)
     if not texts:
-        return NOTHING_LEFT.format("tuned" if is_tuned else "what helps was given"), NEXT
-    by_tuning = remedy.by_tuning is not None and not is_tuned and not is_alone
+        return (f"tuned; {NOTHING_LEFT}" if is_tuned else NOTHING_LEFT), NEXT
+    by_tuning = remedy.by_tuning is not None and can_tune and not is_alone
     return ", or ".join(texts).format(**summary), TUNE if by_tuning else None
 
 

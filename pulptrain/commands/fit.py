@@ -24,15 +24,6 @@ Objective = Annotated[
         SEARCH,
     ),
 ]
-Train = Annotated[
-    str | None,
-    common.option(
-        "--train",
-        "LAYER,LAYER|last|all",
-        "What is trained, in place of what the model says.",
-        MODEL,
-    ),
-]
 Allow = Annotated[
     str | None,
     common.option(
@@ -95,7 +86,6 @@ def command(
     model: common.ModelName,
     deadline: Deadline = None,
     objective: Objective = "cycles",
-    train: Train = None,
     allow: Allow = None,
     points: Points = 0,
     seconds: Seconds = 300.0,
@@ -125,6 +115,7 @@ def command(
         from pulptrain.fitting.fit_summary import fit_lines, front_lines
         from pulptrain.fitting.ladder import check_ladder, ladder_summary
         from pulptrain.fitting.ways import parse_changes
+        from pulptrain.foreign.model_source import open_source
         from pulptrain.given.settings import Settings
         from pulptrain.running.result_cache import open_cache
 
@@ -141,11 +132,12 @@ def command(
                 file=file,
             )
         check_solver()
+        network = open_source(model, settings).network(settings)
         files = prepare_fit(model, file, out, ladder=ladder)
         printing = {"as_json": as_json, "quiet": quiet}
         with open_cache(cache, no_cache) as kept:
             if ladder:
-                summary, interrupted = ladder_summary(model, settings, train=train, cache=kept, teller=teller)
+                summary, interrupted = ladder_summary(network, settings, cache=kept, teller=teller)
                 files.write_ladder(summary)
                 teller.end()
                 print_result(
@@ -153,11 +145,10 @@ def command(
                 )
             else:
                 outcome = fit_model(
-                    model,
+                    network,
                     settings,
                     deadline=deadline_cycles(deadline),
                     objective=objective,
-                    train=train,
                     allowed=allowed,
                     points=points,
                     seconds=seconds,

@@ -13,10 +13,7 @@ import typer
 from pulptrain.commands.options import OUTPUT
 from pulptrain.given.option import MACHINE, MODEL, SCHEDULE
 
-CARRIED = (
-    *("--input", "--loss", "--optimizer", "--learning-rate", "--values", "--variant"),
-    *("--seed", "--accumulation"),
-)
+CARRIED = ("--variant", "--seed", "--accumulation")
 """Options that change what is simulated, beside those of the groups machine, model and schedule."""
 
 AFTER_RUN = ("run", "tune", "what-if")
@@ -55,9 +52,9 @@ def next_command(
     return shlex.join(words)
 
 
-def commands_after_run(context: typer.Context, **more: Any) -> dict[str, str]:
-    """What may be advised after a run, by name: `AFTER_RUN`; `more` is that of `next_command`."""
-    return {name: next_command(context, name, **more) for name in AFTER_RUN}
+def commands_after_run(context: typer.Context, but: Collection[str] = (), **more: Any) -> dict[str, str]:
+    """What may be advised after a run, by name: `AFTER_RUN` `but` some; `more` is that of `next_command`."""
+    return {name: next_command(context, name, **more) for name in AFTER_RUN if name not in but}
 
 
 def _group(option: Any) -> str | None:

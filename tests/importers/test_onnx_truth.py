@@ -278,6 +278,46 @@ def test_another_output_is_refused_with_its_name_and_the_error(
         check_output(other)
 
 
+NORM = {name: RANDOM.uniform(0.5, 1, 3).astype(np.float32) for name in "sbmv"}
+WRONG_THERE = {
+    "BatchNormalization": ([node("BatchNormalization", ["y", *NORM], ["z"])], NORM, (7, 9, 11, 13), 14),
+    "Softmax": ([node("Softmax", ["y"], ["z"])], {}, (9, 12), 13),
+    "LogSoftmax": ([node("LogSoftmax", ["y"], ["z"], axis=2)], {}, (11,), 13),
+}
+"""Nodes that onnx.reference computes wrongly: their weights, in which opsets, and where it is right."""
+
+
+@pytest.mark.parametrize("op", WRONG_THERE)
+@pytest.mark.parametrize("known", [True, False])
+def test_where_onnx_reference_alone_differs_pytorch_decides(
+    op: str, known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it is known to be wrong there or not; without PyTorch only what is known is forgiven."""
+    if not known:
+        monkeypatch.setattr(foreign_check, "_WRONG_THERE", {})
+    nodes, weights, opsets, right = WRONG_THERE[op]
+    nodes, weights = [node("Conv", ["x", "w"], ["y"]), *nodes], {"w": drawn(3, 3, 1, 1), **weights}
+    for opset in (*opsets, right):
+        made = model(nodes, [value("x", [2, 3, 4, 4])], [value("z", None)], weights, opset=opset)
+        graph = load_onnx(saved(tmp_path, made))
+        origin = OnnxOrigin(graph, import_forward(graph))
+        who = "onnx.reference" if opset == right else "PyTorch"
+        assert f"that of the file by {who} (0.0" in check_output(origin), opset
+        values = {name: array * np.float32(1.01) for name, array in origin.read.values.items()}
+        with pytest.raises(WrongNumbersError, match="times the tolerance"):
+            check_output(spoilt(origin, lambda found, values=values: replace(found, values=values)))
+    with monkeypatch.context() as without:
+        without.setattr(foreign_check, "_missing_torch", lambda: "no PyTorch")
+        made = model(nodes, [value("x", [2, 3, 4, 4])], [value("z", None)], weights, opset=opsets[-1])
+        graph = load_onnx(saved(tmp_path, made))
+        origin = OnnxOrigin(graph, import_forward(graph))
+        if known:
+            assert "not compared with the file's" in check_output(origin)
+        else:
+            with pytest.raises(WrongNumbersError, match=r"onnx\.reference computes"):
+                check_output(origin)
+
+
 def test_a_gradient_of_another_weight_and_a_frozen_weight_show(tmp_path: Path) -> None:
     origin = read(tmp_path, *EXACT["a matrix joined of two weights"])
     places = WeightNumbers(("v", "w"), origin.read.places.starts, origin.read.places.shapes)
