@@ -87,7 +87,7 @@ class Comparison:
     def lines(self, width: int, top: int) -> list[str]:
         """Totals, causes and the `top` ops that changed most, at most `width` wide."""
         percent = 100 * (self.cycles[-1] / self.cycles[0] - 1)
-        text = f"{' -> '.join(f'{item:,}' for item in self.cycles)} cycles ({percent:z+.1f} %"
+        text = f"{' -> '.join(f'{item:,}' for item in self.cycles)} cycles ({percent:+z.1f} %"
         lines = wrapped(f"{self.model}: {text}, {self.speedup:.2f} times as fast)", width)
         for table in (self._by_cause(), self._by_op(top)):
             lines += ["", *table.lines(width)]
@@ -170,5 +170,5 @@ def _sums(rows: Iterable[Sequence[int]]) -> list[int]:
 
 def _row(name: str, cycles: Sequence[int]) -> list[str]:
     change = cycles[-1] - cycles[0]
-    share = f"{100 * change / cycles[0]:z+.1f} %" if cycles[0] else "new"
+    share = f"{100 * change / cycles[0]:+z.1f} %" if cycles[0] else "new"
     return [name, *(f"{item:,}" for item in cycles), f"{change:+,}", share if change else ""]

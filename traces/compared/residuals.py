@@ -147,8 +147,8 @@ class Residuals:
     def lines(self, width: int, top: int) -> list[str]:
         """Summary, residuals by layer, the `top` that differ most, and what has no counterpart."""
         sums = f"{self.predicted_cycles:,} cycles predicted, {self.measured_cycles:,} measured"
-        off = f"median error {self.median_error:.1%}, worst {self.worst.error:z+.1%} in {self.worst.name}"
-        lines = wrapped(f"{self.model}: {sums} ({self.error:z+.1%}); {off}", width)
+        off = f"median error {self.median_error:.1%}, worst {self.worst.error:+z.1%} in {self.worst.name}"
+        lines = wrapped(f"{self.model}: {sums} ({self.error:+z.1%}); {off}", width)
         for table in (self._by_layer(), self._by_row(top)):
             lines += ["", *table.lines(width)]
         if self.unmatched:
@@ -201,7 +201,7 @@ def _table(name: str, rows: Sequence[Sequence[str]], *more: str) -> Table:
 
 def _cells(name: str, predicted: int, measured: int) -> list[str]:
     difference = predicted - measured
-    return [name, f"{predicted:,}", f"{measured:,}", f"{difference:+,}", f"{predicted / measured - 1:z+.1%}"]
+    return [name, f"{predicted:,}", f"{measured:,}", f"{difference:+,}", f"{predicted / measured - 1:+z.1%}"]
 
 
 def residuals(
