@@ -203,23 +203,27 @@ NOTHING_LEFT = "next: what changes of machine, kernels and schedule would gain"
 
 
 def remedy_of(summary: Summary, cause: str) -> tuple[str, str | None]:
-    """What to try against a cause that was not tried yet, and the command of it (`TUNE`, `NEXT`, None)."""
+    """What to try against a cause that was not tried yet, and the command of it (`TUNE`, `NEXT`, None).
+
+    A schedule is of one machine and one model, so no option that changes these is advised beside it.
+    """
+    if _has(summary, "--schedule"):
+        return f"tuned; {NOTHING_LEFT}", NEXT
+    is_alone = "primitive" in summary
     if cause == "transfers":
         if summary.get("buffering") == 1:
             return "--buffering double: transfers beside kernels", None
-        is_said = any(_has(summary, flag) for flag in ("--resident", "--schedule"))
-        if not (summary.get("resident") or is_said or "primitive" in summary):
+        if not (summary.get("resident") or _has(summary, "--resident") or is_alone):
             return "--resident auto: tensors that stay in L1 between ops", None
     remedy = REMEDIES[cause]
     texts = []
-    is_alone, is_tuned = "primitive" in summary, _has(summary, "--schedule")
-    can_tune = not is_tuned and ("commands" not in summary or _command(summary, TUNE) is not None)
+    can_tune = "commands" not in summary or _command(summary, TUNE) is not None
     if remedy.by_tuning is not None and can_tune:
         texts.append(remedy.by_tuning + (" by --kernel and --tile" if is_alone else ""))
     if remedy.by_option is not None and not (remedy.option and _has(summary, *remedy.option)):
         texts.append(remedy.by_option)
     if not texts:
-        return (f"tuned; {NOTHING_LEFT}" if is_tuned else NOTHING_LEFT), NEXT
+        return NOTHING_LEFT, NEXT
     by_tuning = remedy.by_tuning is not None and can_tune and not is_alone
     return ", or ".join(texts).format(**summary), TUNE if by_tuning else None
 

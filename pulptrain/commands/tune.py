@@ -161,7 +161,7 @@ def command(
         # What stays in L1 is what the schedule says.
         how = {"add": {"--schedule": files.schedule}, "drop": ("--resident",)}
         command = next_command(context, "run", **how)
-        written = write_tuning(outcome, files, command, commands_after_run(context, **how), teller)
+        written = write_tuning(outcome, files, command, commands_after_run(context, ["tune"], **how), teller)
         summary = {**outcome.summary, "schedule": str(files.schedule), "command": command}
         teller.end()
         print_result(
