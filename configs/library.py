@@ -81,7 +81,10 @@ def open_config(kind: str, name_or_path: str | Path, *, folder: Path | None = No
         if other is not None:
             raise ConfigError(f"'{name}' is a {KINDS[other]}, no {KINDS[kind]}", cure=_SWAPPED[kind])
         files_here = [f"'{name}{suffix}'" for suffix in SUFFIXES if Path(f"{name}{suffix}").is_file()]
-        cure = next(iter(files_here), f"{suggestion(name, list_names(kind))}, or the path of a .yaml file")
+        file = (
+            "a file: model.yaml, model.onnx, net.py:Net" if kind == "models" else "the path of a .yaml file"
+        )
+        cure = next(iter(files_here), f"{suggestion(name, list_names(kind))}, or {file}")
         raise ConfigError(f"unknown {KINDS[kind]} '{name}'", cure=cure)
     resource = files("configs").joinpath(kind, f"{name}.yaml")
     return installed_yaml(resource.read_text(encoding="utf-8"), f"configs/{kind}/{name}.yaml")

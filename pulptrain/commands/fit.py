@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
-from pulptrain.given.option import MODEL, SEARCH, FitOptions
+from pulptrain.given.option import SEARCH, FitOptions
 from pulptrain.process.progress import telling
 
 Deadline = Annotated[
@@ -20,15 +20,6 @@ Objective = Annotated[
         "cycles|energy",
         "What is made small: time, or energy of an iteration (docs/energy.md).",
         SEARCH,
-    ),
-]
-Train = Annotated[
-    str | None,
-    common.option(
-        "--train",
-        "LAYER,LAYER|last|all",
-        "What is trained, in place of what the model says.",
-        MODEL,
     ),
 ]
 Allow = Annotated[
@@ -78,7 +69,6 @@ def command(
     model: common.ModelName,
     deadline: Deadline = None,
     objective: Objective = "cycles",
-    train: Train = None,
     allow: Allow = None,
     points: Points = 4,
     seconds: Seconds = 300.0,
@@ -101,6 +91,7 @@ def command(
         from pulptrain.fitting.fit_summary import fit_lines
         from pulptrain.fitting.ladder import ladder_summary
         from pulptrain.fitting.ways import parse_changes
+        from pulptrain.foreign.model_source import open_source
         from pulptrain.given.settings import Settings
         from pulptrain.running.result_cache import open_cache
 
@@ -108,18 +99,18 @@ def command(
         allowed = parse_changes(allow)
         check_solver()
         settings = Settings(**options)
+        network = open_source(model, settings).network(settings)
         files = prepare_fit(model, file, out, ladder=ladder)
         with open_cache(cache, no_cache) as kept:
             if ladder:
-                summary, interrupted = ladder_summary(model, settings, train=train, cache=kept, teller=teller)
+                summary, interrupted = ladder_summary(network, settings, cache=kept, teller=teller)
                 written = write_ladder(summary, files)
             else:
                 outcome = fit_model(
-                    model,
+                    network,
                     settings,
                     deadline=deadline_cycles(deadline),
                     objective=objective,
-                    train=train,
                     allowed=allowed,
                     points=points,
                     seconds=seconds,

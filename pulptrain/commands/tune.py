@@ -114,6 +114,7 @@ def command(
         from configs.errors import InputError
         from configs.limits import check_seed
         from pulptrain.commands.printing import end_interrupted, print_result
+        from pulptrain.foreign.model_source import open_source
         from pulptrain.given.settings import Settings
         from pulptrain.running.result_cache import open_cache
         from pulptrain.tuning.model_tuning import tune_model
@@ -138,9 +139,10 @@ def command(
             open_workers(workers, executor) as pool,
             open_cache(cache, no_cache) as kept,
         ):
+            network = open_source(model, settings).network(settings)
             teller.stage(f"tuning {model}")
             outcome = tune_model(
-                model,
+                network,
                 pool,
                 settings,
                 strategy=StrategyOptions(strategy, largest_tiles, budget, seed),

@@ -13,14 +13,14 @@ from typing import Any
 from arch.spec.timing import SocTiming
 from configs.errors import ConfigError, DoesNotFitError, InputError
 from configs.limits import size_text
-from configs.model_file import TRAIN_WORDS, ModelSpec
+from configs.model_file import ModelSpec
 from configs.suggest import suggestion
 from configs.version import VERSION
 from pulptrain.fitting.ways import Way, ways_of
 from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.energy import chip_of
-from pulptrain.running.session import RunOutcome, model_of, run_model
+from pulptrain.running.session import RunOutcome, run_model, settled
 from scheduler.addresses.optimal_placement import solver_installed
 from scheduler.addresses.plan_options import ALL_OTHERS
 from scheduler.explore.pareto import pareto_front
@@ -450,20 +450,6 @@ def deadline_cycles(text: str | None) -> int | None:
     return cycles
 
 
-def trained(spec: ModelSpec, text: str | None) -> ModelSpec:
-    """The model with what ``--train`` says is trained in place of what its file says. Raises `InputError`."""
-    if text is None:
-        return spec
-    if text.strip() in TRAIN_WORDS:
-        return replace(spec, train=None if text.strip() == "all" else text.strip())
-    names = tuple(name.strip() for name in text.split(","))
-    layers = [layer.name for layer in spec.layers]
-    for name in names:
-        if name not in layers:
-            raise InputError(f"no layer {name!r}", where="--train", cure=suggestion(name, layers))
-    return replace(spec, train=names)
-
-
 def check_objective(objective: str) -> None:
     """Raise `InputError` for one that is none."""
     if objective not in OBJECTIVES:
@@ -477,7 +463,6 @@ def fit_model(
     *,
     deadline: int | None = None,
     objective: str = CYCLES,
-    train: str | None = None,
     allowed: tuple[str, ...] = (),
     points: int = POINTS,
     seconds: float = SECONDS,
@@ -497,8 +482,7 @@ def fit_model(
     settings = settings or Settings()
     check_objective(objective)
     started = time.perf_counter()
-    spec = trained(model_of(model, settings), train)
-    settings = replace(settings, batch=None, accumulate=None)  # the model says it now
+    spec, settings = settled(model, settings)
     l2_bytes = soc_timing(settings).l2.size_bytes
     teller.stage(f"pricing the ops of {spec.name} on {settings.soc}")
     fitting = Fitting(spec, settings, cache, objective, deadline)

@@ -12,10 +12,10 @@ from configs.errors import DoesNotFitError, InputError, Lever, PulptrainError
 from configs.limits import size_text
 from configs.model_file import AdapterSpec, LayerSpec, ModelSpec
 from configs.version import VERSION
-from pulptrain.fitting.fit_model import Fitting, as_immediate, host_bytes, sized, trained
+from pulptrain.fitting.fit_model import Fitting, as_immediate, host_bytes, sized
 from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
-from pulptrain.running.session import model_of, run_model
+from pulptrain.running.session import run_model, settled
 from scheduler.fit.of_graph import problem_of
 from scheduler.fit.prices import Prices
 from scheduler.fit.problem import Decisions, evaluate
@@ -154,7 +154,7 @@ def ladder_of(
     the settings. Every row is simulated, unless not to `simulate`.
     """
     settings = settings or Settings()
-    spec = model_of(model, settings)
+    spec, settings = settled(model, settings)
     for form in forms_of(spec):
         for levers, way in _ways(form, settings):
             teller.stage(f"{form.name}: {', '.join(levers) or 'as it is'}")
@@ -300,14 +300,13 @@ def ladder_summary(
     model: str | ModelSpec,
     settings: Settings | None = None,
     *,
-    train: str | None = None,
     cache: ResultCache | None = None,
     teller: Teller = NOBODY,
 ) -> tuple[dict[str, Any], bool]:
     """What ``fit --ladder --json`` prints, and whether Ctrl-C ended it: the rows found by then are kept."""
     settings = settings or Settings()
     started = time.perf_counter()
-    spec = trained(model_of(model, settings), train)
+    spec, settings = settled(model, settings)
     rows: list[dict[str, Any]] = []
     interrupted = False
     try:

@@ -39,6 +39,7 @@ from pulptrain.foreign.golden_updates import (
 )
 from pulptrain.foreign.goldens import Goldens, read_goldens
 from pulptrain.given.settings import Settings, code_start
+from pulptrain.given.what_it_is import refuse_others
 from pulptrain.running.graph_run import prepare_phases
 from pulptrain.running.machine import Machine
 from pulptrain.running.number_check import NumberCheck
@@ -117,6 +118,7 @@ def find_cases(folders: Sequence[str]) -> tuple[list[ReplayCase], list[str]]:
     for name in folders:
         root = Path(name)
         if not root.is_dir():
+            refuse_others(name, "cases", "replay")
             raise InputError(f"'{name}' is no folder", where="replay", cure="a folder with cases below it")
         for inputs in sorted(root.rglob("inputs.npz")):
             folder = inputs.parent

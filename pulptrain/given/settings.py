@@ -53,7 +53,9 @@ class Settings:
     `icache` is one of `arch.pricing.code_caches.CODE_STARTS`. `schedule` is what `pulptrain tune` has found,
     or the path of its file. `dtype`, `batch` and `accumulate` replace what the model file says;
     `separate_update` makes the update a program of its own. `steps` (``fw,ig``) are those of an iteration
-    that are taken, None for all. `accumulation` is how
+    that are taken, None for all; `train` says which layers are trained. `inputs`, `loss`, `optimizer`,
+    `learning_rate` and `values` are what a model is opened with (`pulptrain.foreign.model_source`).
+    `accumulation` is how
     (`trainlib.ir.numerics.ACCUMULATIONS`).
     """
 
@@ -87,6 +89,12 @@ class Settings:
     lr_schedule: str | None
     separate_update: bool
     steps: str | None
+    train: str | None
+    inputs: str | None
+    loss: str | None
+    optimizer: str | None
+    learning_rate: float | None
+    values: str | None
     seed: int = 0
     accumulation: str = "reference"
 

@@ -66,7 +66,7 @@ def _model(item: Description, width: int) -> Iterator[str]:
         )
     yield from columns(rows, width)
     yield ""
-    yield f"The file itself: pulptrain show {item['name']} --kind model --file"
+    yield f"The file itself: pulptrain show {item['typed']} --kind model --file"
 
 
 def _soc(item: Description, part: str | None, width: int) -> Iterator[str]:

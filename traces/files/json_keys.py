@@ -373,6 +373,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "unit": ("", "unit of a parameter"),
     "what": ("", "layer, loss, optimizer; matmul, depthwise, loop; of a resource what it does"),
     "codegens": ("", "codegens that have the kernel"),
+    "typed": ("", "how a command line names the model"),
     "element_bytes": (BYTES, "of an element of the kernel's operands"),
     "code_bytes": (BYTES, "machine code of the kernel"),
     "arrays": ("count", "indices of each array"),

@@ -9,10 +9,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from matplotlib.image import imread
 
 import pulptrain as pt
 from pulptrain.__main__ import run
-from pulptrain.commands.plot import parse_paper
+from pulptrain.commands.options import parse_paper
 from pulptrain.running import pictures
 from shared.printed import printed, refused
 from shared.tuner_case import SMALL_MODEL
@@ -81,9 +82,30 @@ def test_a_figure_of_a_paper_is_one_file_of_its_size(copy: Path, tmp_path: Path)
     assert float(found_box[1]) == pytest.approx(88 / 25.4 * 72, abs=0.1)
 
 
+@pytest.mark.parametrize("command", ["plot", "compare"])
+def test_a_picture_has_the_dots_and_the_title_that_are_asked_for(
+    command: str, runs: Path, copy: Path, tmp_path: Path
+) -> None:
+    shown = ["plot", str(copy), "--what", "breakdown"] if command == "plot" else ["compare", str(copy)]
+    shown += [str(runs / "8")] if command == "compare" else []
+    own, asked, dots = (tmp_path / name for name in ("own.svg", "asked.svg", "dots.png"))
+    assert run([*shown, "-q", "--out", str(own)]) == 0
+    assert ">small" in own.read_text()
+    assert run([*shown, "-q", "--title", "Figure 3", "--out", str(asked)]) == 0
+    assert ">Figure 3<" in asked.read_text()
+    assert run([*shown, "-q", "--title", "none", "--dpi", "300", "--width", "3in", "--out", str(dots)]) == 0
+    assert imread(dots).shape[1] == 900
+    assert run([*shown, "-q", "--title", "none", "--out", str(asked)]) == 0
+    texts = asked.read_text()
+    assert ">small" not in texts
+    assert ">none" not in texts
+    heights = [float(re.search(r'height="([\d.]+)pt"', svg.read_text())[1]) for svg in (own, asked)]  # type: ignore[index]
+    assert heights[1] < heights[0], "the room of the title is not left empty"
+
+
 def test_a_length_is_read_in_every_unit() -> None:
     for text in ("3.5in", "8.89cm", "88.9mm", "252pt"):
-        paper = parse_paper(text, "8pt")
+        paper = parse_paper("out", text, "8pt")
         assert paper is not None
         assert (paper.width_inches, paper.font_points) == (pytest.approx(3.5), pytest.approx(8))
 
@@ -127,6 +149,7 @@ def test_a_speed_up_adds_up_and_is_at_most_ideal_where_nothing_waits(
         ),
         (["8", "2", "--width", "1in", "--font", "30pt", "--what", "speed-up"], "leave no room"),
         (["8", "--width", "1e400in"], "--width: cannot take"),
+        (["8", "--dpi", "5"], "--dpi: 5 dots per inch is no size.*from 30"),
         (["8", "--font", "x"], "--font: cannot take 'x'.*8pt"),
         (["8", "--font", "0pt"], "--font"),
         (["8", "--window", "conv9.FW"], "is no op and no span.*START:END"),
