@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from traces.pictures.drawing import (
     Paper,
     framed,
     name_rows,
+    short,
     title_inches,
 )
 from traces.pictures.palette import (
@@ -153,6 +154,7 @@ def _draw(
     paper: Paper | None,
 ) -> None:
     paper = (paper or OWN_PAPER).sized(WIDTH_INCHES)
+    rows = [replace(row, name=short(row.name)) for row in rows]
     used = [name for name in looks if any(row.parts.get(name) for row in rows)]
     left = max((paper.inches(row.name) for row in rows), default=0.0) + 0.12
     width = paper.width_inches - left - 0.15
