@@ -134,7 +134,7 @@ def command(
         check_solver()
         network = open_source(model, settings).network(settings)
         files = prepare_fit(model, file, out, ladder=ladder)
-        printing = {"as_json": as_json, "quiet": quiet}
+        printing: dict[str, Any] = {"as_json": as_json, "quiet": quiet}
         with open_cache(cache, no_cache) as kept:
             if ladder:
                 summary, interrupted = ladder_summary(network, settings, cache=kept, teller=teller)

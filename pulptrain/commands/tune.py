@@ -159,7 +159,7 @@ def command(
                 teller=teller,
             )
         # What stays in L1 is what the schedule says.
-        how = {"add": {"--schedule": files.schedule}, "drop": ("--resident",)}
+        how: dict[str, Any] = {"add": {"--schedule": files.schedule}, "drop": ("--resident",)}
         command = next_command(context, "run", **how)
         written = write_tuning(outcome, files, command, commands_after_run(context, ["tune"], **how), teller)
         summary = {**outcome.summary, "schedule": str(files.schedule), "command": command}

@@ -23,7 +23,7 @@ def draw_gains(rows: Sequence[tuple[str, int, int]], title: str, *paths: Path) -
     if rest:
         others = (counted(len(rest), "other"), sum(row[1] for row in rest), sum(row[2] for row in rest))
         shown.append(others)
-    shown = [(short(name), *cycles) for name, *cycles in shown]
+    shown = [(short(name), before, after) for name, before, after in shown]
     before, after = sum(row[1] for row in rows), sum(row[2] for row in rows)
     height = 1.0 + ROW_INCHES * len(shown)
     with drawn(7.2, height, paths) as figure:
