@@ -46,6 +46,8 @@ def command(
     ] = None,
     width: common.Width = None,
     font: common.Font = None,
+    dpi: common.Dpi = None,
+    title: common.Title = None,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
 ) -> None:
@@ -57,16 +59,12 @@ def command(
 
         choices = ("all", *PICTURES, SPEED_UP)
         check_known(what, choices, f"no picture {what!r}", "--what")
-        paper = common.parse_paper(width, font)
+        paper = common.parse_paper(out or folders[0], width, font, dpi, title)
         if what == SPEED_UP:
             drawn, result, table = _speed_up(folders, out, window, paper)
         elif len(folders) > 1:
-            runs = " ".join(folders)
-            raise InputError(
-                "several runs",
-                where="plot",
-                cure=f"pulptrain compare {runs} --out strips.png, one run, or --what {SPEED_UP}",
-            )
+            strips = f"pulptrain compare {' '.join(folders)} --out strips.png"
+            raise InputError("several runs", where="plot", cure=f"{strips}; one run; or --what {SPEED_UP}")
         else:
             drawn, result = _pictures(folders[0], out, window, what, paper), {}
     paths = [str(path) for path in drawn]

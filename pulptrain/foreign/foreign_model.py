@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -250,14 +251,27 @@ def compare_with_origin(
     if check.passed:
         outcome.summary["notes"].append(
             f"loss and gradients are those of the {foreign.origin} by torch.autograd ({check.compared} "
-            f"tensors, worst error {check.worst:.2f} of its tolerance, {check.tensor})"
+            f"tensors, worst error {check.worst:.2f} of its tolerance, {check.tensor}){_in_double(check)}"
         )
+
+
+def _in_double(check: ModuleCheck) -> str:
+    """What is said of tensors that fp32 does not decide, "" if there are none."""
+    if not check.not_in_fp32:
+        return ""
+    first, *others = check.not_in_fp32
+    more = f" and {len(others)} more" if others else ""
+    return (
+        f"; not decidable in fp32: {first}{more}, which its roundings move by more than is allowed; in fp64 "
+        "our graph makes the same"
+    )
 
 
 def _compared(foreign: ForeignModel, outcome: RunOutcome, settings: Settings) -> ModuleCheck | str:
     """What came of it; a text says why it cannot be computed."""
     from importers.torch.check import check_module
     from pulptrain.foreign.foreign_check import check_file, loss_of
+    from trainlib.references.conditioning import conditioning
     from trainlib.training.training_data import sample_stream
 
     spec, graph = foreign.spec, outcome.schedule.graph
@@ -269,9 +283,13 @@ def _compared(foreign: ForeignModel, outcome: RunOutcome, settings: Settings) ->
         if name.startswith("results/")
     }
     results["loss"] = sum((results[name] for name in graph.losses[1:]), results[graph.loss])
+    before = {name: outcome.values.get(f"before/{name}") for name in graph.given}
+    start = {name: array for name, array in before.items() if array is not None}
+    own = partial(conditioning, graph, {**start, **fed})
     if foreign.file is not None:
-        return check_file(foreign.file, spec, graph, fed, results)
-    return check_module(foreign.module, foreign.script or loss_of(spec.loss), foreign.sources, fed, results)
+        return check_file(foreign.file, spec, graph, fed, results, own)
+    loss = foreign.script or loss_of(spec.loss)
+    return check_module(foreign.module, loss, foreign.sources, fed, results, own)
 
 
 def refuse_other_gradients(foreign: ForeignModel, outcome: RunOutcome) -> None:

@@ -30,7 +30,6 @@ from importers.training.graph import (
 )
 from pulptrain.foreign.golden_updates import (
     NOT_DECIDABLE,
-    NUDGED,
     RIGHT,
     WRONG,
     GoldenUpdate,
@@ -47,6 +46,7 @@ from pulptrain.running.number_check import NumberCheck
 from scheduler.memory.host_memory import HostUse
 from trainlib.ir.graph import KEPT_KINDS, TrainingGraph
 from trainlib.ir.steps import Array
+from trainlib.references.conditioning import NUDGED
 from trainlib.references.reference import evaluate
 from trainlib.training.phases import (
     TrainingPhases,

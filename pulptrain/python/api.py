@@ -149,7 +149,7 @@ def fit(
     deadline: int | str | None = None,
     objective: str = "cycles",
     allow: str | None = None,
-    points: int = 4,
+    points: int = 0,
     seconds: float = 300.0,
     seed: int = 0,
     cache: Cache = True,
@@ -158,13 +158,13 @@ def fit(
     """The fastest way to train `model` with the memories of `soc`: what is kept, computed again, paged.
 
     With `ladder` the smallest memories for each form of training instead. `deadline` are cycles (a number or
-    ``"20Mcycles"``), `allow` are changes of numbers (``"accumulate,fp16-states"``), `seconds` those of the
-    search, `points` other sizes of L2 for the Pareto front; the `options` are those of ``pulptrain fit``:
-    ``l2="256KiB"``, ``train=["fc"]``. Raises the errors of `configs.errors`, `DoesNotFitError` where nothing
-    fits.
+    ``"20Mcycles"``), `allow` are changes of numbers (``"accumulate,fp16-states"``), `seconds` the time of the
+    whole call, `points` other sizes of L2 for the Pareto front, which share half of it; the `options` are
+    those of ``pulptrain fit``: ``l2="256KiB"``, ``train=["fc"]``. Raises the errors of `configs.errors`,
+    `DoesNotFitError` where nothing fits.
     """
-    from pulptrain.fitting.fit_model import check_solver, deadline_cycles, fit_model
-    from pulptrain.fitting.ladder import ladder_summary
+    from pulptrain.fitting.fit_model import add_points, check_solver, deadline_cycles, fit_model
+    from pulptrain.fitting.ladder import check_ladder, ladder_summary
     from pulptrain.fitting.ways import parse_changes
 
     check_solver()
@@ -173,6 +173,7 @@ def fit(
     spec = network.source.network(settings)
     with cache_of(cache) as kept:
         if ladder:
+            check_ladder(deadline=deadline, objective=objective, allow=allow, points=points, seconds=seconds)
             return Fitted(ladder_summary(spec, settings, cache=kept)[0])
         outcome = fit_model(
             spec,
@@ -184,6 +185,7 @@ def fit(
             seconds=seconds,
             cache=kept,
         )
+        outcome = add_points(outcome, points)
     return Fitted(outcome.summary, outcome.spec)
 
 
@@ -274,6 +276,8 @@ def compare(
     path: str | PathLike[str] | None = None,
     width_inches: float | None = None,
     font_points: float | None = None,
+    dpi: int | None = None,
+    title: str | None = None,
 ) -> Comparison | Residuals:
     """What changed between runs of one model, or how far one is off from a log; printed it is tables.
 
@@ -285,15 +289,15 @@ def compare(
     """
     from pulptrain.running.compared_runs import compare_runs
     from traces.compared.strips import draw_strips
-    from traces.pictures.drawing import Paper, picture_file
+    from traces.pictures.drawing import OWN_PAPER, picture_file
 
     given = [run.summary if isinstance(run, Result) else Path(fspath(run)) for run in runs]
     drawn = picture_file(fspath(path), "path") if path is not None else None
     found = compare_runs(given, [f"run {number}" for number in range(1, len(runs) + 1)], in_l1=in_l1)
     if drawn is not None:
-        sizes = {"width_inches": width_inches, "font_points": font_points}
-        given_sizes = {key: size for key, size in sizes.items() if size is not None}
-        draw_strips(found.strips(), found.model, drawn, Paper(**given_sizes) if given_sizes else None)
+        asked = {"width_inches": width_inches, "font_points": font_points, "dpi": dpi, "title": title}
+        paper = OWN_PAPER.but(**{key: value for key, value in asked.items() if value is not None})
+        draw_strips(found.strips(), found.model, drawn, paper)
     return found
 
 
@@ -302,6 +306,8 @@ def speed_up(
     path: str | PathLike[str] | None = None,
     width_inches: float = 5.0,
     font_points: float = 8.0,
+    dpi: int = 160,
+    title: str | None = None,
 ) -> SpeedUp:
     """What more cores are worth to runs of one model: cycles by step and op; printed it is tables.
 
@@ -319,7 +325,7 @@ def speed_up(
     summaries = [run.summary if isinstance(run, Result) else read_summary(Path(fspath(run))) for run in runs]
     speed = speed_up_of(summaries, [f"run {number}" for number in range(1, len(runs) + 1)])
     if path is not None:
-        draw_speed_up(speed, Path(fspath(path)), paper=Paper(width_inches, font_points))
+        draw_speed_up(speed, Path(fspath(path)), paper=Paper(width_inches, font_points, dpi, title))
     return speed
 
 

@@ -21,7 +21,14 @@ from importers.training_text import parse_schedule
 from pulptrain.given.channel_order import channels_last, with_order
 from pulptrain.given.given_values import with_own_values
 from pulptrain.given.own_data import Data, data_of
-from pulptrain.given.settings import Settings, code_start, model_variant, schedule_options, soc_timing
+from pulptrain.given.settings import (
+    Settings,
+    code_start,
+    model_variant,
+    requested_of,
+    schedule_options,
+    soc_timing,
+)
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.energy import asked_chip, with_energy
 from pulptrain.running.error_bar import error_of
@@ -377,6 +384,7 @@ def run_prepared(
     summary = _summary(machine, prepared, settings)
     has_loss = functional and bool(graph.losses)
     summary["steps"] = list(prepared.spec.steps or STEPS)
+    summary["requested"] = requested_of(settings)
     if fed is not None and fed.skipped:
         summary["notes"].append(fed.skipped)
     summary["loss"] = finite_or_none(training.losses[0]) if has_loss else None
@@ -478,7 +486,9 @@ def _summary(machine: Machine, prepared: Prepared, settings: Settings) -> dict[s
     times = (1,) if len(lines) == 1 else (prepared.phases.mini_batches, 1)
     line = whole_line(zip(lines, times, strict=True))
     summary = summaries[0] if len(lines) == 1 else update_summary(summaries[0], summaries[1], times[0])
-    error = error_of(line, whole_calls(zip(calls, times, strict=True)), settings, prepared.timing)
+    whole = whole_calls(zip(calls, times, strict=True))
+    ops = [op["cycles"] for op in summary["ops"]]
+    error = error_of(line, whole, settings, prepared.timing, ops)
     activity = whole_activity(zip(activities, times, strict=True))
     summary = {**summary, "evidence": evidence_of(line, settings), "error": error}
     return with_energy(summary, activity, settings, prepared.timing)

@@ -10,21 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from traces.pictures.drawing import (
+    OWN_PAPER,
     POINTS_PER_INCH,
-    RC,
     Legend,
     Paper,
-    drawn,
+    framed,
     name_rows,
+    short,
     text_points,
+    title_inches,
 )
 from traces.pictures.palette import STEP_STYLES, family, ink_on, style
 
-WIDTH_INCHES, LEFT_INCHES, RIGHT_INCHES = 7.2, 1.35, 0.75
-STRIP_INCHES, BAR_INCHES = 0.9, 0.1
+WIDTH_INCHES, FONT = 7.2, 6.5
+STRIP_LINES, BAR_LINES = 7.4, 0.85
+"""Heights of a strip and of a bar of a cause, in lines of text."""
 OF_STRIP = 0.78
 """Height of a bar in its strip."""
-FONT, LEGEND_FONT, TITLE_FONT = 6.0, 7.0, 9.0
 LEAST_EDGED_POINTS = 1.5
 """Narrower ops would be all edge."""
 LEAST_SHARE = 0.01
@@ -51,14 +53,11 @@ class Strip:
 def draw_strips(strips: Sequence[Strip], title: str, path: Path, paper: Paper | None = None) -> None:
     """Draw strips below each other, and bars of their causes if they have any. Equal input, equal bytes.
 
-    Raises InputError if the file cannot be written, and for a paper without room.
+    Raises InputError if the file cannot be written, and for a paper that is too narrow.
     """
-    settings = RC if paper is None else paper.rc
-    paper = paper or Paper(WIDTH_INCHES, FONT)
-    scale = paper.font_points / FONT
-    left_inches, right_inches = LEFT_INCHES * scale, RIGHT_INCHES * scale
-    paper.check_room(left_inches + right_inches)
-    chart_inches = paper.width_inches - left_inches - right_inches
+    paper = (paper or OWN_PAPER).sized(WIDTH_INCHES, FONT)
+    strips = [replace(strip, label=short(strip.label)) for strip in strips]
+    line_inches = paper.line_inches
     longest = max(strip.cycles for strip in strips)
     causes = list(dict.fromkeys(name for strip in strips for name in strip.causes))
     shown = [
@@ -67,33 +66,37 @@ def draw_strips(strips: Sequence[Strip], title: str, path: Path, paper: Paper | 
     used = [
         name for name in STEP_STYLES if any(family(s) == name for strip in strips for _, s, _ in strip.ops)
     ]
-    strips_inches = STRIP_INCHES * len(strips)
-    bars_inches = ((BAR_INCHES * len(strips) + 0.06) * len(shown) + 0.12) * scale if shown else 0.0
-    bottom_inches, top_inches = 0.85 * scale, 0.3 * scale
-    height = bottom_inches + bars_inches + strips_inches + top_inches
+    legend = Legend([style(name) for name in used])
+    strips_inches = STRIP_LINES * line_inches * len(strips)
+    bars_inches = (BAR_LINES * len(strips) + 0.5) * line_inches * len(shown) + 0.12 if shown else 0.0
+    bottom_inches = legend.inches(paper) + 2.4 * line_inches + 0.1
+    height = bottom_inches + bars_inches + strips_inches + title_inches(title, paper)
+    left_inches = max(map(paper.inches, [*shown, *(strip.label for strip in strips)])) + 0.1
+    right_inches = max(paper.inches(f" {strip.cycles:,}") for strip in strips)
+    paper.check_room(left_inches + right_inches)
+    chart_inches = paper.width_inches - left_inches - right_inches
     left, width = left_inches / paper.width_inches, chart_inches / paper.width_inches
-    with drawn(paper.width_inches, height, [path], settings) as figure:
+    with framed(paper, height, [path], title, legend) as figure:
         strip_bottom = (bottom_inches + bars_inches) / height
         chart = figure.add_axes((left, strip_bottom, width, strips_inches / height))
-        _draw_ops(chart, strips, chart_inches * POINTS_PER_INCH / longest, paper.font_points)
+        _draw_ops(chart, strips, chart_inches * POINTS_PER_INCH / longest, paper)
         axes = chart
         if shown:
             axes = figure.add_axes(
-                (left, bottom_inches / height, width, (bars_inches - 0.08 * scale) / height), sharex=chart
+                (left, bottom_inches / height, width, (bars_inches - 0.08) / height), sharex=chart
             )
-            _draw_causes(axes, strips, shown, paper.font_points)
+            _draw_causes(axes, strips, shown, paper)
             chart.tick_params(axis="x", labelbottom=False)
         chart.set_xlim(0, longest)
+        axes.locator_params(axis="x", nbins=max(int(chart_inches / paper.inches(f"{longest:,}") / 1.6), 2))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.set_xlabel("cluster cycles", labelpad=1)
-        fonts = max(paper.font_points, LEGEND_FONT), max(paper.font_points, TITLE_FONT)
-        Legend([style(name) for name in used]).draw(figure, replace(paper, font_points=fonts[0]))
-        figure.text(left, 1 - 0.07 / height, title, va="top", ha="left", fontsize=fonts[1], fontweight="bold")
 
 
-def _draw_ops(chart: Any, strips: Sequence[Strip], points_per_cycle: float, font: float) -> None:
+def _draw_ops(chart: Any, strips: Sequence[Strip], points_per_cycle: float, paper: Paper) -> None:
     """Ops that follow each other and are parts of one step of a layer have one name."""
-    high_points = STRIP_INCHES * OF_STRIP * POINTS_PER_INCH
+    font = paper.font_points
+    high_points = STRIP_LINES * paper.line_inches * OF_STRIP * POINTS_PER_INCH
     for row, strip in enumerate(strips):
         end = 0
         spans: dict[tuple[str, float], list[tuple[int, int]]] = {}
@@ -126,11 +129,12 @@ def _whole_step(op: tuple[str, str, int]) -> str:
     return name.removesuffix(step) + step.partition("_")[0]
 
 
-def _draw_causes(axes: Any, strips: Sequence[Strip], causes: Sequence[str], font: float) -> None:
+def _draw_causes(axes: Any, strips: Sequence[Strip], causes: Sequence[str], paper: Paper) -> None:
     room = 0.9 / len(strips)
     for number, strip in enumerate(strips):
         places = [at + (number - (len(strips) - 1) / 2) * room for at in range(len(causes))]
         lengths = [strip.causes.get(name, 0) for name in causes]
         axes.barh(places, lengths, room * 0.9, color=_GREYS[number % len(_GREYS)], label=strip.label)
     name_rows(axes, causes)
+    font = paper.font_points
     axes.legend(frameon=False, fontsize=font, loc="lower right", title="cycles a core", title_fontsize=font)

@@ -18,7 +18,7 @@ from shared.paths import ROOT
 
 OF_PRINTING = {
     *("--json", "--quiet", "--top", "--full", "--by", "--why", "--evidence", "--no-cache", "--dump-program"),
-    *("--out", "--file", "--save-values", "--schedule"),
+    *("--out", "--file", "--save-values", "--schedule", "--width", "--font", "--dpi", "--title"),
 }
 """How a command shows and keeps what came out, an object of Python; `--no-cache` is ``cache=False``."""
 
@@ -26,7 +26,7 @@ DIFFERENT = {
     "run": ({"--no-functional"}, {"functional", "progress", "data"}),
     "deploy": ({"--kernels"}, {"trainlib", "data", "out"}),
     "explore": (set(), {"sweep", "points", "objectives", "baseline", "spec", "name"}),
-    "compare": ({"--fail-above", "--width", "--font"}, {"path", "width_inches", "font_points"}),
+    "compare": ({"--fail-above"}, {"path", "width_inches", "font_points", "dpi", "title"}),
     "barvinn": ({"--input", "--set"}, {"input_shape", "overrides", "progress", "x"}),
 }
 """By call: flags that are called otherwise, and keywords for what a command has in files or on the screen."""
