@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import typer
+
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
 from pulptrain.given.option import RunOptions
@@ -33,6 +35,7 @@ DumpProgram = Annotated[
 
 @takes(RunOptions)
 def command(
+    context: typer.Context,
     model: common.ModelName,
     iterations: Iterations = 1,
     seed: common.Seed = 0,
@@ -57,6 +60,7 @@ def command(
     with telling(f"preparing {model}", show=not (quiet or as_json or dump_program)) as teller:
         from configs.errors import InputError
         from pulptrain.commands.printing import end_interrupted, finish_run, run_folder, told
+        from pulptrain.commands.typed import commands_after_run
         from pulptrain.foreign.model_source import open_source
         from pulptrain.given.npz_file import prepare_file, write_values
         from pulptrain.given.settings import Settings
@@ -95,6 +99,7 @@ def command(
                     teller=teller,
                 )
             )
+        outcome.summary["commands"] = commands_after_run(context, ["tune"] if source.training else ())
         if target is not None:
             write_values(target, outcome.values)
         finish_run(outcome, folder, as_json=as_json, quiet=quiet, detail=detail, teller=teller, paper=paper)

@@ -210,7 +210,7 @@ def _spec(node: Node, folder: Path, given: Mapping[str, Any], schedules: Mapping
 
 
 SETTINGS_OF_ENERGY = (
-    "settings: {energy: gap9}, or a file: pulptrain new mine.yaml --kind energy; docs/energy.md"
+    "settings: {energy: gap9}, or a file (docs/energy.md): pulptrain new mine.yaml --kind energy"
 )
 """How a file says what energy is counted with."""
 

@@ -13,7 +13,7 @@ from arch.spec.timing import SocTiming
 from configs.errors import InputError
 from configs.limits import check_seed
 from configs.parameters import default_codegen
-from pulptrain.given.option import ALL, MODEL_PREFIX, AllOptions
+from pulptrain.given.option import ALL, MODEL_PREFIX, SCHEDULE, AllOptions
 from scheduler.addresses.placement import parse_placement
 from scheduler.addresses.plan_options import PlanOptions, parse_homes
 from scheduler.options import ScheduleOptions, parse_buffers, parse_resident
@@ -227,3 +227,18 @@ def _tile(text: str) -> tuple[str, dict[str, int]]:
             )
         tile[name.strip()] = int(size)
     return op, tile
+
+
+def requested_of(settings: Settings) -> dict[str, Any]:
+    """Options of schedule and parameters of the SoC that were given, by flag."""
+    requested: dict[str, Any] = {}
+    for key, option in ALL.items():
+        value = getattr(settings, key)
+        if value != option.default and (option.group == SCHEDULE or key == "overrides"):
+            many = list(value) if option.many else value
+            requested[option.flag] = many if isinstance(many, str | int | list) else TUNED
+    return requested
+
+
+TUNED = "tuned"
+"""A schedule that no file holds."""

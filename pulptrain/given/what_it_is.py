@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -75,11 +76,14 @@ def refuse_others(text: str, wanted: str, where: str | None = None) -> None:
     if kind in ("", wanted) or (kind, wanted) == ("folder", RUN):
         return
     (what, command), (name, how) = _COMMANDS[kind], WANTED[wanted]
-    cures = [how.format(model=text if kind == MODEL else "MODEL"), command.format(text)]
+    typed = shlex.quote(text)
+    cures = [how.format(model=typed if kind == MODEL else "MODEL"), command.format(typed)]
     if kind == MODEL and wanted in (RUN, SPEC):
         cures = cures[:1]
     elif kind == RUN and wanted == MODEL:
-        cures[0] = f"its model, {read_json(Path(text) / SUMMARY_NAME, 'pulptrain run').get('model')}"
+        cures[0] = (
+            f"its model, {read_json(Path(text) / SUMMARY_NAME, 'pulptrain run MODEL --out DIR').get('model')}"
+        )
     raise InputError(
         f"{text} is {what}, not {name}", where=where, cure="; or ".join(cure for cure in cures if cure)
     )

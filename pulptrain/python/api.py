@@ -147,7 +147,7 @@ def fit(
     deadline: int | str | None = None,
     objective: str = "cycles",
     allow: str | None = None,
-    points: int = 4,
+    points: int = 0,
     seconds: float = 300.0,
     seed: int = 0,
     cache: Cache = True,
@@ -156,13 +156,13 @@ def fit(
     """The fastest way to train `model` with the memories of `soc`: what is kept, computed again, paged.
 
     With `ladder` the smallest memories for each form of training instead. `deadline` are cycles (a number or
-    ``"20Mcycles"``), `allow` are changes of numbers (``"accumulate,fp16-states"``), `seconds` those of the
-    search, `points` other sizes of L2 for the Pareto front; the `options` are those of ``pulptrain fit``:
-    ``l2="256KiB"``, ``train=["fc"]``. Raises the errors of `configs.errors`, `DoesNotFitError` where nothing
-    fits.
+    ``"20Mcycles"``), `allow` are changes of numbers (``"accumulate,fp16-states"``), `seconds` the time of the
+    whole call, `points` other sizes of L2 for the Pareto front, which share half of it; the `options` are
+    those of ``pulptrain fit``: ``l2="256KiB"``, ``train=["fc"]``. Raises the errors of `configs.errors`,
+    `DoesNotFitError` where nothing fits.
     """
-    from pulptrain.fitting.fit_model import check_solver, deadline_cycles, fit_model
-    from pulptrain.fitting.ladder import ladder_summary
+    from pulptrain.fitting.fit_model import add_points, check_solver, deadline_cycles, fit_model
+    from pulptrain.fitting.ladder import check_ladder, ladder_summary
     from pulptrain.fitting.ways import parse_changes
 
     check_solver()
@@ -171,6 +171,7 @@ def fit(
     spec = network.source.network(settings)
     with cache_of(cache) as kept:
         if ladder:
+            check_ladder(deadline=deadline, objective=objective, allow=allow, points=points, seconds=seconds)
             return Fitted(ladder_summary(spec, settings, cache=kept)[0])
         outcome = fit_model(
             spec,
@@ -182,6 +183,7 @@ def fit(
             seconds=seconds,
             cache=kept,
         )
+        outcome = add_points(outcome, points)
     return Fitted(outcome.summary, outcome.spec)
 
 

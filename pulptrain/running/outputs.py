@@ -62,10 +62,10 @@ def _write_all(outcome: RunOutcome, folder: Path, paper: Paper | None) -> list[P
     }
     paths.append(write_json(folder / INFORMATION_NAME, information))
     paths.append(write_table(outcome.slices, folder))
-    perfetto = folder / PERFETTO_NAME
-    write_perfetto(outcome.slices, outcome.counters, outcome.timing.clock.cluster_hz, perfetto)
-    paths.append(perfetto)
     pictures = RunPictures(outcome.slices, outcome.summary, partial(blocks_of, outcome), paper=paper)
+    perfetto, clock_hz = folder / PERFETTO_NAME, outcome.timing.clock.cluster_hz
+    write_perfetto(outcome.slices, outcome.counters, clock_hz, perfetto, pictures.memory_map)
+    paths.append(perfetto)
     paths.append(write_blocks(pictures.memory_map, folder))
     paths.append(write_activity(outcome.summary["activity"], folder / ACTIVITY_NAME))
     paths += pictures.draw_files(RUN_PICTURES, folder)

@@ -21,7 +21,14 @@ from importers.training_text import parse_schedule
 from pulptrain.given.channel_order import channels_last, with_order
 from pulptrain.given.given_values import with_own_values
 from pulptrain.given.own_data import Data, data_of
-from pulptrain.given.settings import Settings, code_start, model_variant, schedule_options, soc_timing
+from pulptrain.given.settings import (
+    Settings,
+    code_start,
+    model_variant,
+    requested_of,
+    schedule_options,
+    soc_timing,
+)
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.energy import asked_chip, with_energy
 from pulptrain.running.error_bar import error_of
@@ -377,6 +384,7 @@ def run_prepared(
     summary = _summary(machine, prepared, settings)
     has_loss = functional and bool(graph.losses)
     summary["steps"] = list(prepared.spec.steps or STEPS)
+    summary["requested"] = requested_of(settings)
     if fed is not None and fed.skipped:
         summary["notes"].append(fed.skipped)
     summary["loss"] = finite_or_none(training.losses[0]) if has_loss else None

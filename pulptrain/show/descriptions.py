@@ -81,7 +81,7 @@ def describe(
         raise InputError(
             f"nothing is called {name!r}",
             where="show",
-            cure=near if near.startswith("'") else "pulptrain list socs | models | kernels | primitives",
+            cure=near if near.startswith("'") else "pulptrain list models, or socs, kernels, primitives",
         )
     return described
 

@@ -51,19 +51,27 @@ def prepare_tuning(schedule: str | None, out: str | None) -> TuningFiles:
     return TuningFiles(check_file(schedule, "--schedule", is_schedule), folder)
 
 
-def write_tuning(outcome: TuneOutcome, files: TuningFiles, teller: Teller) -> list[Path]:
-    """Write the schedule at once, then, if there is a folder, all files of it; returns their paths."""
+def write_tuning(
+    outcome: TuneOutcome, files: TuningFiles, command: str, after_run: Mapping[str, str], teller: Teller
+) -> list[Path]:
+    """Write the schedule at once, then, if there is a folder, all files of it; returns their paths.
+
+    `command` runs the schedule, `after_run` are those that go on from that run.
+    """
     write_schedule(outcome.schedule, files.schedule)
     if files.folder is None:
         return [files.schedule]
     teller.stage(f"writing files and pictures to {files.folder}")
-    return [files.schedule, *_write_folder(outcome, files.schedule, files.folder)]
+    if outcome.tuned is not None:
+        outcome.tuned.summary["commands"] = dict(after_run)
+    more = {"schedule": str(files.schedule), "command": command}
+    return [files.schedule, *_write_folder(outcome, more, files.folder)]
 
 
 @together()
-def _write_folder(outcome: TuneOutcome, schedule: Path, folder: Path) -> list[Path]:
+def _write_folder(outcome: TuneOutcome, more: Mapping[str, str], folder: Path) -> list[Path]:
     written = write_outputs(outcome.tuned, folder) if outcome.tuned is not None else []
-    written.append(write_summary(folder / JSON_NAME, outcome.summary, schedule=str(schedule)))
+    written.append(write_summary(folder / JSON_NAME, outcome.summary, **more))
     rows = map(_csv_row, outcome.summary["choices"])
     written.append(write_rows(folder / CSV_NAME, [*_FLAT, "tile", "loop_order"], rows))
     if outcome.tuned is not None:

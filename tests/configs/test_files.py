@@ -214,13 +214,9 @@ def inputs(text: str = SMALL_MODEL) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(
-            name,
-            marks=[pytest.mark.slow] * (name not in QUICK) + [pytest.mark.needs_onnx] * (name == "barvinn"),
-            id=name,
-        )
-        for name in OUT
-        if name != "fit"
+        *("explore", "example"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("run", "tune", "deploy", "plot")),
+        pytest.param("barvinn", marks=(pytest.mark.slow, pytest.mark.needs_onnx)),
     ],
 )
 def test_a_command_that_cannot_write_all_its_files_writes_none(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from traces.pictures.drawing import drawn, grid_below, short
+from traces.text_table import counted
 
 MOST_ROWS = 20
 """Ops that get bars; the others are added up in the last row."""
@@ -20,9 +21,9 @@ def draw_gains(rows: Sequence[tuple[str, int, int]], title: str, *paths: Path) -
     ordered = sorted(rows, key=lambda row: -max(row[1], row[2]))
     shown, rest = list(ordered[:MOST_ROWS]), ordered[MOST_ROWS:]
     if rest:
-        others = (f"{len(rest)} others", sum(row[1] for row in rest), sum(row[2] for row in rest))
+        others = (counted(len(rest), "other"), sum(row[1] for row in rest), sum(row[2] for row in rest))
         shown.append(others)
-    shown = [(short(name), *cycles) for name, *cycles in shown]
+    shown = [(short(name), before, after) for name, before, after in shown]
     before, after = sum(row[1] for row in rows), sum(row[2] for row in rows)
     height = 1.0 + ROW_INCHES * len(shown)
     with drawn(7.2, height, paths) as figure:

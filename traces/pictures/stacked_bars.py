@@ -30,7 +30,7 @@ from traces.pictures.palette import (
     cause_style,
     family,
 )
-from traces.text_table import amount
+from traces.text_table import amount, counted
 from traces.totals import collapsed, largest, layer_of
 
 WIDTH_INCHES = 7.5
@@ -102,7 +102,7 @@ def energy_rows(energy: Mapping[str, Any], most: int = MOST_ROWS) -> list[BarRow
     if rest:
         blocks = {name: sum(item["by_block"][name] for item in rest) for name in BLOCK_STYLES}
         joules = sum(item["joules"] for item in rest)
-        shown.append({"name": f"{len(rest)} others", "joules": joules, "by_block": blocks})
+        shown.append({"name": counted(len(rest), "other"), "joules": joules, "by_block": blocks})
     return [
         BarRow(
             item["name"],
