@@ -69,6 +69,7 @@ _PLAIN = {
     "multicycle": "latency",
     "fpu": "FPU",
     "icache": "code refill",
+    "dma_program": "DMA programming",
     "l2_access": "L2 access",
 }
 _NO_LOOK = ("#B7A58C", "****")
