@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -116,8 +117,8 @@ def _refuse_unknown_command(arguments: list[str]) -> None:
         from configs.library import list_names
         from configs.suggest import suggestion
 
-        model = name in list_names("models") or name.endswith((".yaml", ".yml", ".onnx"))
-        cure = f"pulptrain run {name}" if model else suggestion(name, COMMANDS)
+        model = name in list_names("models") or name.endswith((".yaml", ".yml", ".onnx")) or ".py:" in name
+        cure = shlex.join(["pulptrain", "run", *arguments]) if model else suggestion(name, COMMANDS)
         raise InputError(f"there is no command {name!r}", cure=cure)
 
 

@@ -28,6 +28,7 @@ from configs.parameters import PROFILES, UNITS, ParameterSchema, SocSchema, load
 from configs.schema import Schema
 from pulptrain.exploring.explore_spec import (
     OBJECTIVES,
+    OF_MODEL,
     OF_ONE,
     SETTINGS,
     SHORT_PATHS,
@@ -174,7 +175,7 @@ def explore() -> Json:
             settings={
                 "type": "object",
                 "additionalProperties": False,
-                "properties": {key: {"type": scalar} for key in (*SETTINGS, *SHORT_PATHS)},
+                "properties": {key: {"type": scalar} for key in (*SETTINGS, *SHORT_PATHS, *OF_MODEL)},
             },
             sweep={
                 "type": "object",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from configs.errors import InputError
-from traces.text_table import Table, wrapped
+from traces.text_table import Table, counted, wrapped
 from traces.totals import base_step, op_name, summed
 from traces.why import check_causes
 
@@ -53,7 +53,7 @@ class SpeedUp:
         rest = [cycles for _, cycles in ordered[top:]]
         shown = dict(ordered[:top])
         if rest:
-            shown[f"{len(rest)} others"] = tuple(sum(column) for column in zip(*rest, strict=True))
+            shown[counted(len(rest), "other")] = tuple(sum(column) for column in zip(*rest, strict=True))
         for head, rows in (("step", {**self.steps, "total": self.cycles}), ("largest ops", shown)):
             columns = [f"{count} core{'s' if count > 1 else ''}" for count in self.cores]
             cells = [self._row(name, cycles) for name, cycles in rows.items()]

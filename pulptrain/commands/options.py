@@ -32,7 +32,7 @@ ModelName = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="Model name (see `pulptrain list models`) or file.",
+        help="A name (`pulptrain list models`), model.yaml, model.onnx, or net.py:Net.",
         autocompletion=completes("models"),
     ),
 ]
@@ -40,16 +40,6 @@ Seed = Annotated[int, option("--seed", "N", "Seed of weights, data and sample or
 Accumulation = Annotated[
     str,
     option("--accumulation", "reference|kernel", "Sums in fp32, or rounded as the kernel does.", RUN),
-]
-Values = Annotated[
-    str | None,
-    option(
-        "--values",
-        "FILE.npz",
-        "Weights, states, input or label by tensor name, in place of drawn ones; an input or label is "
-        "that of every iteration. Takes what --save-values writes.",
-        RUN,
-    ),
 ]
 Out = Annotated[
     str | None,
@@ -106,31 +96,6 @@ LearningRate = Annotated[
         "RATE",
         "Of a training graph that says none; 0.001 if this says none either.",
         min=0.0,
-    ),
-]
-ModelInput = Annotated[
-    str | None,
-    option(
-        "--input",
-        "[int:]N,...",
-        "Shape of the input of net.py:Net or model.onnx, the batch first, e.g. 1,3,32,32; int:1,16 for "
-        "words; 'left=8,40 right=8,40' of several.",
-    ),
-]
-ModelLoss = Annotated[
-    str | None,
-    option(
-        "--loss",
-        "'NAME [KEY=VALUE ...]'",
-        "Loss of net.py:Net or model.onnx; default cross_entropy for outputs [batch, classes], else mse.",
-    ),
-]
-ModelOptimizer = Annotated[
-    str | None,
-    option(
-        "--optimizer",
-        "'NAME KEY=VALUE ...'",
-        "Optimizer of net.py:Net or model.onnx, e.g. 'adam lr=0.001'; default 'sgd lr=0.01'.",
     ),
 ]
 

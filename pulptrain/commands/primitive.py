@@ -94,10 +94,12 @@ def command(
         from pulptrain.commands.printing import finish_run, run_folder, told
         from pulptrain.given.npz_file import read_values
         from pulptrain.given.settings import Settings
+        from pulptrain.given.what_it_is import refuse_others
         from pulptrain.running.primitive_run import run_primitive
         from traces.report import Detail
         from trainlib.primitives.definition import VARIANT
 
+        refuse_others(name, "primitive", "primitive")
         settings = Settings(
             **options,
             loop_orders=(f"{name}.{step.upper()}={loop_order}",) if loop_order is not None else (),

@@ -18,14 +18,14 @@ from pulptrain.running.session import RunOutcome
 from pulptrain.running.update_summary import update_line
 from traces.files.json_text import json_text
 from traces.report import Detail, report_lines
-from traces.text_table import labelled
+from traces.text_table import counted, labelled
 
 if TYPE_CHECKING:
     from traces.pictures.drawing import Paper
 
 UNDECIDED = {
-    "not_decidable": "are not decidable, a defect could hide in their rounding",
-    "without_truth": "were compared with nothing",
+    "not_decidable": "not decidable, a defect could hide in its rounding",
+    "without_truth": "compared with nothing",
 }
 """Verdicts that leave open whether the numbers are right, and what a warning says of them."""
 
@@ -124,6 +124,6 @@ def finish_run(
         for verdict, what in UNDECIDED.items():
             names = [item["name"] for item in functional["tensors"] if item["verdict"] == verdict]
             if names:
-                text = f"{len(names)} tensors {what}: {', '.join(names)}"
+                text = f"{counted(len(names), 'tensor')} {what}: {', '.join(names)}"
                 print(f"pulptrain: warning: {text}", file=sys.stderr)
     outcome.refuse_wrong_numbers()

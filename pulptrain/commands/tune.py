@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import typer
+
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
 from pulptrain.given.option import SEARCH, TuneOptions
@@ -85,6 +87,7 @@ Out = Annotated[
 
 @takes(TuneOptions, resident="auto")
 def command(
+    context: typer.Context,
     model: common.ModelName,
     objective: Goal = "cycles",
     strategy: Strategy = "pruned",
@@ -114,6 +117,8 @@ def command(
         from configs.errors import InputError
         from configs.limits import check_seed
         from pulptrain.commands.printing import end_interrupted, print_result
+        from pulptrain.commands.typed import commands_after_run, next_command
+        from pulptrain.foreign.model_source import open_source
         from pulptrain.given.settings import Settings
         from pulptrain.running.result_cache import open_cache
         from pulptrain.tuning.model_tuning import tune_model
@@ -138,9 +143,10 @@ def command(
             open_workers(workers, executor) as pool,
             open_cache(cache, no_cache) as kept,
         ):
+            network = open_source(model, settings).network(settings)
             teller.stage(f"tuning {model}")
             outcome = tune_model(
-                model,
+                network,
                 pool,
                 settings,
                 strategy=StrategyOptions(strategy, largest_tiles, budget, seed),
@@ -152,8 +158,11 @@ def command(
                 objective=objective,
                 teller=teller,
             )
-        written = write_tuning(outcome, files, teller)
-        summary = {**outcome.summary, "schedule": str(files.schedule)}
+        # What stays in L1 is what the schedule says.
+        how: dict[str, Any] = {"add": {"--schedule": files.schedule}, "drop": ("--resident",)}
+        command = next_command(context, "run", **how)
+        written = write_tuning(outcome, files, command, commands_after_run(context, ["tune"], **how), teller)
+        summary = {**outcome.summary, "schedule": str(files.schedule), "command": command}
         teller.end()
         print_result(
             summary,

@@ -21,10 +21,6 @@ def command(
     model: common.ModelName,
     verify: Verify = False,
     more_l1: MoreL1 = None,
-    learning_rate: common.LearningRate = None,
-    model_input: common.ModelInput = None,
-    loss: common.ModelLoss = None,
-    optimizer: common.ModelOptimizer = None,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
     **options: Any,
@@ -37,6 +33,6 @@ def command(
         from pulptrain.predicting.gains import gains_of
 
         settings = Settings(**options)
-        source = open_source(model, settings, model_input, loss, optimizer, learning_rate)
+        source = open_source(model, settings)
         gains = gains_of(source.prepared, settings, more_l1=more_l1, verify=verify, teller=teller)
     print_result(gains.as_dict(), gains.lines, as_json=as_json, quiet=quiet)

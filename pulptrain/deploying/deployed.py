@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from deploy.project.recorded import Recorded
 from pulptrain.running.session import RunOutcome
 from traces.files.json_text import json_text
 from traces.files.result_folder import is_our_json
+from traces.text_table import counted
 
 MARK = "deploy.json"
 """The file by which a folder is known as one of ours: what was exported, and all files."""
@@ -58,12 +60,14 @@ class Deployed:
         text = {path: content for path, content in project.files.items() if not path.endswith(".bin")}
         lines = sum(content.count(b"\n") for content in text.values())
         sizes = ", ".join(f"{level.upper()} {size:,} B" for level, size in project.peak_bytes.items() if size)
+        folder = shlex.quote(str(self.folder))
         return [
             f"{self.outcome.summary['model']}: {project.ops} ops as {project.statements:,} statements in "
             f"{project.loops} loops, {len(project.kernels)} kernels; {sizes}",
             f"{len(project.files)} files in {self.folder}: {lines:,} lines, "
-            f"{sum(map(len, project.files.values())):,} bytes with data of {project.iterations} iterations",
-            f"make -C {self.folder} check    # builds it for this computer, runs it, compares",
+            f"{sum(map(len, project.files.values())):,} bytes with data of "
+            + counted(project.iterations, "iteration"),
+            f"make -C {folder} check    # builds it for this computer, runs it, compares",
         ]
 
 

@@ -15,13 +15,20 @@ from arch.energy.activity import whole_activity
 from arch.spec.timing import SocTiming
 from configs.errors import ConfigError, DoesNotFitError, InputError
 from configs.limits import require_host_memory
-from configs.model_file import ModelSpec, load_model
-from configs.suggest import suggestion
+from configs.model_file import TRAIN_WORDS, ModelSpec, load_model
+from configs.suggest import check_known, suggestion
 from importers.training_text import parse_schedule
 from pulptrain.given.channel_order import channels_last, with_order
 from pulptrain.given.given_values import with_own_values
 from pulptrain.given.own_data import Data, data_of
-from pulptrain.given.settings import Settings, code_start, model_variant, schedule_options, soc_timing
+from pulptrain.given.settings import (
+    Settings,
+    code_start,
+    model_variant,
+    requested_of,
+    schedule_options,
+    soc_timing,
+)
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.energy import asked_chip, with_energy
 from pulptrain.running.error_bar import error_of
@@ -100,6 +107,8 @@ def model_of(model: str | ModelSpec, settings: Settings) -> ModelSpec:
         spec = replace(spec, variant=variant)
     if settings.steps is not None:
         spec = replace(spec, steps=parse_steps(settings.steps))
+    if settings.train is not None:
+        spec = replace(spec, train=parse_train(settings.train, [layer.name for layer in spec.layers]))
     options = dict(spec.optimizer.options)
     if settings.accumulate is not None:
         if settings.accumulate < 1:
@@ -115,6 +124,21 @@ def model_of(model: str | ModelSpec, settings: Settings) -> ModelSpec:
     if options != spec.optimizer.options:
         spec = replace(spec, optimizer=replace(spec.optimizer, options=options))
     return spec
+
+
+def settled(model: str | ModelSpec, settings: Settings) -> tuple[ModelSpec, Settings]:
+    """The model as the settings change it, and the settings without that. Raises as `model_of`."""
+    return model_of(model, settings), replace(settings, batch=None, accumulate=None, train=None)
+
+
+def parse_train(text: str, layers: Sequence[str]) -> str | tuple[str, ...] | None:
+    """What ``--train`` says, as `ModelSpec.train` has it. Raises `InputError` for what is no layer."""
+    if text.strip() in TRAIN_WORDS:
+        return None if text.strip() == "all" else text.strip()
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        check_known(name, layers, f"no layer {name!r}", "--train")
+    return names
 
 
 def prepare(
@@ -200,6 +224,7 @@ def _as_given(model: str | ModelSpec, settings: Settings, file: ScheduleFile | N
         schedule=parse_schedule(settings.lr_schedule) if settings.lr_schedule is not None else None,
         separate=settings.separate_update,
         steps=settings.steps,
+        train=settings.train,
         layouts=file.layouts if file is not None else None,
     )
 
@@ -359,6 +384,7 @@ def run_prepared(
     summary = _summary(machine, prepared, settings)
     has_loss = functional and bool(graph.losses)
     summary["steps"] = list(prepared.spec.steps or STEPS)
+    summary["requested"] = requested_of(settings)
     if fed is not None and fed.skipped:
         summary["notes"].append(fed.skipped)
     summary["loss"] = finite_or_none(training.losses[0]) if has_loss else None
@@ -460,7 +486,9 @@ def _summary(machine: Machine, prepared: Prepared, settings: Settings) -> dict[s
     times = (1,) if len(lines) == 1 else (prepared.phases.mini_batches, 1)
     line = whole_line(zip(lines, times, strict=True))
     summary = summaries[0] if len(lines) == 1 else update_summary(summaries[0], summaries[1], times[0])
-    error = error_of(line, whole_calls(zip(calls, times, strict=True)), settings, prepared.timing)
+    whole = whole_calls(zip(calls, times, strict=True))
+    ops = [op["cycles"] for op in summary["ops"]]
+    error = error_of(line, whole, settings, prepared.timing, ops)
     activity = whole_activity(zip(activities, times, strict=True))
     summary = {**summary, "evidence": evidence_of(line, settings), "error": error}
     return with_energy(summary, activity, settings, prepared.timing)

@@ -51,7 +51,7 @@ def read_curve(path: Path) -> list[CurvePoint]:
 
 def draw_curve(curve: Sequence[CurvePoint], title: str, *paths: Path, paper: Paper | None = None) -> None:
     """Draw loss and accuracy over iterations, and over simulated time along the top."""
-    from traces.pictures.drawing import OWN_PAPER, drawn
+    from traces.pictures.drawing import LONGEST_TITLE, OWN_PAPER, drawn, short
 
     paper = paper or OWN_PAPER
     with drawn(6.4, 3.6, paths, dpi=paper.dpi) as figure:
@@ -89,4 +89,6 @@ def draw_curve(curve: Sequence[CurvePoint], title: str, *paths: Path, paper: Pap
             right.set_ylim(0, 100)
             right.spines["right"].set_visible(True)
         plot.legend(frameon=False, fontsize=7)
-        figure.text(0.1, 0.985, paper.titled(title), va="top", fontsize=9, fontweight="bold")
+        figure.text(
+            0.1, 0.985, short(paper.titled(title), LONGEST_TITLE), va="top", fontsize=9, fontweight="bold"
+        )

@@ -51,16 +51,23 @@ def prepare_tuning(schedule: str | None, out: str | None) -> TuningFiles:
     return TuningFiles(check_file(schedule, "--schedule", is_schedule), folder)
 
 
-def write_tuning(outcome: TuneOutcome, files: TuningFiles, teller: Teller) -> list[Path]:
-    """Write the schedule and, if there is a folder, all files of it; returns their paths."""
+def write_tuning(
+    outcome: TuneOutcome, files: TuningFiles, command: str, after_run: Mapping[str, str], teller: Teller
+) -> list[Path]:
+    """Write the schedule and, if there is a folder, all files of it; returns their paths.
+
+    `command` runs the schedule, `after_run` are those that go on from that run.
+    """
     write_schedule(outcome.schedule, files.schedule)
     written = [files.schedule]
     if files.folder is None:
         return written
     teller.stage(f"writing files and pictures to {files.folder}")
     if outcome.tuned is not None:
+        outcome.tuned.summary["commands"] = dict(after_run)
         written += write_outputs(outcome.tuned, files.folder)
-    written.append(write_summary(files.folder / JSON_NAME, outcome.summary, schedule=str(files.schedule)))
+    more = {"schedule": str(files.schedule), "command": command}
+    written.append(write_summary(files.folder / JSON_NAME, outcome.summary, **more))
     rows = map(_csv_row, outcome.summary["choices"])
     written.append(write_rows(files.folder / CSV_NAME, [*_FLAT, "tile", "loop_order"], rows))
     if outcome.tuned is not None:

@@ -10,17 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from traces.pictures.drawing import (
+    LONGEST_TITLE,
     OWN_PAPER,
     POINTS_PER_INCH,
     Paper,
     drawn,
     grid_below,
     number_text,
+    short,
     text_points,
 )
 
 MOST_LINES = 10
 """Combinations of the other parameters that get a line each; those that lie on each other have one."""
+LONGEST_VALUE = 20
+"""Characters of the value of a parameter beside an axis."""
 LEAST_APART = 0.01
 """Of the highest value: lines that are nowhere further apart are drawn as one."""
 
@@ -51,7 +55,9 @@ def draw_grid(
             _heat_map(figure, points, varied, taken, what)
         else:
             _lines(figure, points, varied, taken, what)
-        figure.text(0.02, 0.985, paper.titled(title), va="top", fontsize=9, fontweight="bold")
+        figure.text(
+            0.02, 0.985, short(paper.titled(title), LONGEST_TITLE), va="top", fontsize=9, fontweight="bold"
+        )
     return True
 
 
@@ -86,15 +92,15 @@ def _heat_map(
         plot.text(column, row, text, ha="center", va="center", fontsize=7, color="white" if dark else "black")
     plot.set_xticks(range(len(taken[across])), [_value(value) for value in taken[across]])
     plot.set_yticks(range(len(taken[down])), [_value(value) for value in taken[down]])
-    plot.set_xlabel(across)
-    plot.set_ylabel(down)
+    plot.set_xlabel(short(across))
+    plot.set_ylabel(short(down))
     bar = figure.add_axes((0.85, 0.14, 0.025, 0.74))
     figure.colorbar(image, cax=bar, label=what)
 
 
 def _value(value: Any) -> str:
     """What a point that leaves a parameter as it is takes for it has no value to show."""
-    return "as it is" if value is None else str(value)
+    return "as it is" if value is None else short(str(value), LONGEST_VALUE)
 
 
 def _lines(
@@ -126,7 +132,7 @@ def _lines(
             label=label_of(keys, others, taken),
         )
     plot.set_xticks(range(len(places)), [_value(value) for value in places])
-    plot.set_xlabel(along)
+    plot.set_xlabel(short(along))
     plot.set_ylabel(what)
     plot.set_ylim(bottom=0)
     plot.yaxis.set_major_formatter(lambda value, _: number_text(value))

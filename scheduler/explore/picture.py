@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from traces.pictures.drawing import OWN_PAPER, Paper, drawn, grid_below, number_text
+from traces.pictures.drawing import LONGEST_TITLE, OWN_PAPER, Paper, drawn, grid_below, number_text, short
 from traces.pictures.labels import draw_labels
 
 _POINT, _FRONT = "#9A9A9A", "#0072B2"
@@ -54,5 +54,5 @@ def draw_front(
             axis.set_major_formatter(lambda value, _: number_text(value))
         draw_labels(figure, plot, rows, steps)
         grid_below(plot)
-        plot.set_title(paper.titled(title), fontsize=8, loc="left")
+        plot.set_title(short(paper.titled(title), LONGEST_TITLE), fontsize=8, loc="left")
         figure.legend(loc="lower right", ncols=2, frameon=False, fontsize=7)

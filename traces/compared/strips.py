@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from traces.pictures.drawing import (
     Paper,
     framed,
     name_rows,
+    short,
     text_points,
     title_inches,
 )
@@ -55,6 +56,7 @@ def draw_strips(strips: Sequence[Strip], title: str, path: Path, paper: Paper | 
     Raises InputError if the file cannot be written, and for a paper that is too narrow.
     """
     paper = (paper or OWN_PAPER).sized(WIDTH_INCHES, FONT)
+    strips = [replace(strip, label=short(strip.label)) for strip in strips]
     line_inches = paper.line_inches
     longest = max(strip.cycles for strip in strips)
     causes = list(dict.fromkeys(name for strip in strips for name in strip.causes))

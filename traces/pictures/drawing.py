@@ -119,11 +119,21 @@ class Paper:
 
     def folded(self, text: str, inches: float) -> list[str]:
         """Lines of a text that are at most so wide, in bold too."""
-        return textwrap.wrap(text, max(int(inches / self.inches("x") / 1.08), 12), break_long_words=False)
+        return textwrap.wrap(text, max(int(inches / self.inches("x") / 1.08), 12))
 
 
 OWN_PAPER = Paper(own=("width_inches", "font_points"))
 """Of a picture with sizes of its own."""
+
+
+LONGEST_NAME, LONGEST_TITLE = 48, 90
+"""Characters of a name beside a chart, and of a title that is not folded: all of them have room."""
+
+
+def short(text: str, most: int = LONGEST_NAME) -> str:
+    """The text, without its middle where it is longer than a picture has room for."""
+    half = (most - 1) // 2
+    return text if len(text) <= most else f"{text[:half]}\N{HORIZONTAL ELLIPSIS}{text[-half:]}"
 
 
 def text_points(text: str, font_points: float) -> float:

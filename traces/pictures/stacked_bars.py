@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from traces.pictures.drawing import (
     Paper,
     framed,
     name_rows,
+    short,
     title_inches,
 )
 from traces.pictures.palette import (
@@ -29,7 +30,7 @@ from traces.pictures.palette import (
     cause_style,
     family,
 )
-from traces.text_table import amount
+from traces.text_table import amount, counted
 from traces.totals import collapsed, largest, layer_of
 
 WIDTH_INCHES = 7.5
@@ -101,7 +102,7 @@ def energy_rows(energy: Mapping[str, Any], most: int = MOST_ROWS) -> list[BarRow
     if rest:
         blocks = {name: sum(item["by_block"][name] for item in rest) for name in BLOCK_STYLES}
         joules = sum(item["joules"] for item in rest)
-        shown.append({"name": f"{len(rest)} others", "joules": joules, "by_block": blocks})
+        shown.append({"name": counted(len(rest), "other"), "joules": joules, "by_block": blocks})
     return [
         BarRow(
             item["name"],
@@ -153,6 +154,7 @@ def _draw(
     paper: Paper | None,
 ) -> None:
     paper = (paper or OWN_PAPER).sized(WIDTH_INCHES)
+    rows = [replace(row, name=short(row.name)) for row in rows]
     used = [name for name in looks if any(row.parts.get(name) for row in rows)]
     left = max((paper.inches(row.name) for row in rows), default=0.0) + 0.12
     width = paper.width_inches - left - 0.15

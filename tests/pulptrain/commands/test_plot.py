@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from matplotlib.image import imread
@@ -203,3 +204,39 @@ def test_a_summary_without_roofs_has_no_roofline(
 def test_the_help_names_every_picture(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plot", "--help"]) == 0
     assert f"all|{'|'.join(pictures.PICTURES)}|speed-up" in capsys.readouterr().out
+
+
+LONG_LAYER, LONG_MODEL = "layer_" + 294 * "x", "m" * 300
+LONG = {
+    "run": ["run", "long.yaml", "--out", "out"],
+    "tune": ["tune", "long.yaml", "--budget", "2", "--workers", "1", "--out", "out", "--schedule", "t.yaml"],
+    "fit": ["fit", "long.yaml", "--seconds", "1", "--out", "out"],
+    "explore": ["explore", "sweep.yaml", "--workers", "1", "--out", "out"],
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "run" else pytest.mark.slow, id=name) for name in LONG]
+)
+def test_names_longer_than_a_picture_are_drawn_without_their_middle(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of layers, and so of ops and tensors, and of models."""
+    monkeypatch.chdir(tmp_path)
+    text = SMALL_MODEL.replace("name: conv,", f"name: {LONG_LAYER},").replace(
+        "name: small", f"name: {LONG_MODEL}"
+    )
+    Path("long.yaml").write_text(text)
+    Path("sweep.yaml").write_text(
+        f"name: {LONG_MODEL}\nmodel: long.yaml\nsweep: {{cores: [1, 2], l1: [48KiB, 64KiB]}}\n"
+    )
+    assert run([*LONG[name], "-q"]) == 0
+    if name == "run":
+        assert run(["compare", "out", "out", "--out", "compare.svg", "-q"]) == 0
+    drawn = sorted(tmp_path.rglob("*.svg"))
+    assert drawn
+    for picture in drawn:
+        elements = ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")
+        texts = [element.text or "" for element in elements]
+        assert max(map(len, texts)) <= 160, picture
+        assert any("\u2026" in words or "mmm" in words for words in texts), picture
