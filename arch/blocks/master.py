@@ -306,7 +306,7 @@ class Master(Module):
             yield env.timeout(events.timing.fork_push_cycles)
         job = TeamJob(action.work, env.now, events.barrier(1 + len(workers)), commands)
         if workers:
-            yield from events.push(job, workers, thread)
+            events.push(job, workers)
             job.pushed_cycles = int(env.now)
         own_start = max(int(env.now), called + self._timing.event_unit.fork_master_cycles)
         if own_start > env.now:
