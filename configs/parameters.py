@@ -60,7 +60,7 @@ PROFILED_KEYS = OVERRIDE_KEYS
 DEFAULT_CODEGEN = "clang-xpulp"
 """Codegen profile of a SoC file that names none and has no base: PULP cores."""
 
-COMMANDS = {PULP: "pulptrain run", "barvinn": "pulptrain barvinn"}
+COMMANDS = {PULP: "pulptrain run MODEL", "barvinn": "pulptrain barvinn MODEL.onnx"}
 """Kinds of machines that a file may describe, and what simulates them."""
 
 _FLAGS = {

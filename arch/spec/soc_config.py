@@ -287,16 +287,18 @@ def check_stacks(soc: SocTiming, where: str | None = None) -> None:
     """Raise `DoesNotFitError` unless L1 holds the stacks of all cores and one word of data."""
     if soc.l1_usable_bytes >= soc.l1.word_bytes:
         return
+    needed_bytes = soc.l1.size_bytes - soc.l1_usable_bytes + soc.l1.word_bytes
     raise DoesNotFitError(
         "l1",
-        soc.l1.size_bytes - soc.l1_usable_bytes + soc.l1.word_bytes,
+        needed_bytes,
         soc.l1.size_bytes,
         where=where,
         contributors=(
             Contributor("stack of the master core", soc.l1.master_stack_bytes),
             Contributor("stacks of the worker cores", (soc.cores - 1) * soc.l1.worker_stack_bytes),
         ),
-        cure="a larger --l1, fewer --cores, or smaller l1.master_stack_bytes and l1.worker_stack_bytes",
+        cure=f"--l1 {-(-needed_bytes // 1024)}KiB, fewer --cores, or smaller l1.master_stack_bytes and "
+        "l1.worker_stack_bytes",
     )
 
 

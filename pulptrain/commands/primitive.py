@@ -82,6 +82,8 @@ def command(
     loop_order: LoopOrder = None,
     seed: common.Seed = 0,
     out: common.Out = None,
+    dpi: common.Dpi = None,
+    title: common.Title = None,
     evidence: common.Evidence = False,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
@@ -92,10 +94,12 @@ def command(
         from pulptrain.commands.printing import finish_run, run_folder, told
         from pulptrain.given.npz_file import read_values
         from pulptrain.given.settings import Settings
+        from pulptrain.given.what_it_is import refuse_others
         from pulptrain.running.primitive_run import run_primitive
         from traces.report import Detail
         from trainlib.primitives.definition import VARIANT
 
+        refuse_others(name, "primitive", "primitive")
         settings = Settings(
             **options,
             loop_orders=(f"{name}.{step.upper()}={loop_order}",) if loop_order is not None else (),
@@ -105,6 +109,7 @@ def command(
         attributes = dict(parse_option(text) for text in option or ())
         shapes = [parse_shape(text) for text in shape or ()]
         _refuse_missing(name, shapes, attributes)
+        paper = common.parse_paper(out, dpi=dpi, title=title)
         folder = run_folder(out) if out is not None else None
         given_values = read_values(values) if values is not None else None
         outcome = told(
@@ -122,7 +127,7 @@ def command(
             )
         )
         detail = Detail(full=True, evidence=evidence)
-        finish_run(outcome, folder, as_json=as_json, quiet=quiet, detail=detail, teller=teller)
+        finish_run(outcome, folder, as_json=as_json, quiet=quiet, detail=detail, teller=teller, paper=paper)
 
 
 def _refuse_missing(name: str, shapes: Sequence[DrawnInput], attributes: Mapping[str, Any]) -> None:

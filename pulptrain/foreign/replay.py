@@ -30,7 +30,6 @@ from importers.training.graph import (
 )
 from pulptrain.foreign.golden_updates import (
     NOT_DECIDABLE,
-    NUDGED,
     RIGHT,
     WRONG,
     GoldenUpdate,
@@ -40,12 +39,14 @@ from pulptrain.foreign.golden_updates import (
 )
 from pulptrain.foreign.goldens import Goldens, read_goldens
 from pulptrain.given.settings import Settings, code_start
+from pulptrain.given.what_it_is import refuse_others
 from pulptrain.running.graph_run import prepare_phases
 from pulptrain.running.machine import Machine
 from pulptrain.running.number_check import NumberCheck
 from scheduler.memory.host_memory import HostUse
 from trainlib.ir.graph import KEPT_KINDS, TrainingGraph
 from trainlib.ir.steps import Array
+from trainlib.references.conditioning import NUDGED
 from trainlib.references.reference import evaluate
 from trainlib.training.phases import (
     TrainingPhases,
@@ -117,6 +118,7 @@ def find_cases(folders: Sequence[str]) -> tuple[list[ReplayCase], list[str]]:
     for name in folders:
         root = Path(name)
         if not root.is_dir():
+            refuse_others(name, "cases", "replay")
             raise InputError(f"'{name}' is no folder", where="replay", cure="a folder with cases below it")
         for inputs in sorted(root.rglob("inputs.npz")):
             folder = inputs.parent

@@ -66,7 +66,7 @@ def _model(item: Description, width: int) -> Iterator[str]:
         )
     yield from columns(rows, width)
     yield ""
-    yield f"The file itself: pulptrain show {item['name']} --kind model --file"
+    yield f"The file itself: pulptrain show {item['typed']} --kind model --file"
 
 
 def _soc(item: Description, part: str | None, width: int) -> Iterator[str]:
@@ -88,11 +88,10 @@ def _soc(item: Description, part: str | None, width: int) -> Iterator[str]:
             yield from _wrapped(f"source: {parameter['source']}", width, "    ")
     yield ""
     if part is None:
-        yield from _wrapped(
-            f"Meaning and source of each: pulptrain show {item['name']} dma (or another group). Change one: "
-            "--set PATH=VALUE, or a file with this SoC as its base (pulptrain new --kind soc).",
-            width,
-        )
+        group = next(path.partition(".")[0] for each in chosen if "." in (path := each["path"]))
+        yield f"Meaning and source of those of a group: pulptrain show {item['name']} {group}"
+        yield "Change one by --set PATH=VALUE, or in a file with this SoC as its base:"
+        yield "pulptrain new mine.yaml --kind soc"
 
 
 def _kernel(item: Description, width: int) -> Iterator[str]:

@@ -18,7 +18,7 @@ from pulptrain.__main__ import run
 from tools.pages.page import ROOT, Page, golden, table
 from traces.causes import bound_by
 from traces.compared.comparison import compared
-from traces.why import REMEDIES, advice, why_lines
+from traces.why import REMEDIES, advice, remedy_of, why_lines
 
 WIDTH, ROWS = 100, 3
 """Of what is shown: columns, and rows of a table."""
@@ -137,7 +137,7 @@ def overview() -> str:
 def said() -> list[str]:
     """The advice there is, in the words of today."""
     sample = {"model": "m", "cores": 8, "buffering": 2, "resident": []}
-    return [remedy(sample) for remedy in REMEDIES.values()]
+    return [str(remedy_of(sample, cause)) for cause in REMEDIES]
 
 
 def _rests_on(story: Story) -> Callable[[], object]:

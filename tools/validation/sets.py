@@ -73,6 +73,7 @@ SETS = {
         *_measures(
             "overlap", "rtl-overlap.csv.gz", ("cores", "direction"), ("kernel", "transfers"), (("kernel",),)
         ),
+        *_measures("steps", "rtl-steps.csv.gz", ("model", "buffering", "cores"), ("later", "first")),
         MeasuredSet("rtl dma", "dma", "rtl-dma.csv.gz", ("test", "direction")),
         *_measures(
             "dma-contention-rtl",
@@ -189,6 +190,8 @@ GOALS = (
     Goal("RTL: tiled, single and double buffered", "rtl tiled", _all, 4, 10, 2),
     Goal("RTL: overlap, the kernel", "rtl overlap, kernel", _all, 4, 10, 2),
     Goal("RTL: overlap, the transfers", "rtl overlap, transfers", _all, 4, 10, 2),
+    Goal("RTL: ops of exported programs", "rtl steps, later", _all, 5, 15),
+    Goal("RTL: the same, first iteration", "rtl steps, first", _all, 5, 15),
     Goal("RTL: dma", "rtl dma", _all, 3, 8, 2),
     Goal("RTL: dma-contention, the transfer", "rtl dma-contention, transfer", _all, 6, 12),
     Goal("RTL: dma-contention, core 1, cycles a load", "rtl dma-contention, core", _all, 6, 12),

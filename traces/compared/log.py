@@ -40,7 +40,7 @@ ITERATION, TRAIN, OPTIMIZER = "iteration", "train_cycles", "opt_cycles"
 COMMENT = "#"
 
 TEMPLATE = """\
-# Cycles measured on a board, in RTL or in GVSoC; pulptrain compare RUN {file} holds them against a run.
+# Cycles measured on a board, in RTL or in GVSoC. To hold them against a run: {command}
 # A row is an op (conv1.FW), a layer (conv1), a step (FW, BW, UPD) or iteration. Of several by one name the
 # median counts; a row without cycles was not measured.
 op,cycles

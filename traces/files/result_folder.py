@@ -62,7 +62,7 @@ def check_format(content: Mapping[str, Any], path: Path) -> None:
         raise InputError(
             f"format {number!r} is not known; this pulptrain reads up to {FORMAT}",
             where=str(path),
-            cure="a newer pulptrain, or run `pulptrain run` again",
+            cure="a newer pulptrain, or run `pulptrain run MODEL --out DIR` again",
         )
 
 

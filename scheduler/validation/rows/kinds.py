@@ -20,6 +20,7 @@ from scheduler.validation.rows import (
     micro,
     mm,
     overlap,
+    steps,
     tiled,
     tiled_layers,
 )
@@ -46,8 +47,8 @@ class Measure:
 class Kind:
     """One KIND; `groups` are the columns its table is grouped by unless the user says otherwise.
 
-    A row with several `measures` is as many cases, ``id:measure`` each. `named_by` are the columns that name
-    a row.
+    A row with several `measures` is a case for each of them that it has, ``id:measure``. `named_by` are the
+    columns that name a row.
     """
 
     name: str
@@ -82,7 +83,8 @@ class Kind:
                 where=str(path),
                 cure="give the column another name",
             )
-        names = tuple(measure.name for measure in self.measures)
+        columns = {measure.name: measure.column for measure in self.measures}
+        names = tuple(columns)
         for value in (value for item in measures for value in item.values):
             check_known(value, names, f"KIND {self.name} has no measure '{value}'", "--where")
         chosen = [name for name in names if all(name in item.values for item in measures)]
@@ -90,6 +92,7 @@ class Kind:
             dataclasses.replace(row, id=f"{row.id}:{name}", cells={**row.cells, MEASURE: name})
             for row in rows
             for name in chosen
+            if row.cells[columns[name]]
         )
 
 
@@ -135,7 +138,7 @@ KINDS = {
         *(
             Kind(
                 name,
-                icache.COLUMNS,
+                icache.RTL_COLUMNS if rtl else icache.COLUMNS,
                 (
                     Measure(partial(icache.predict_cold, rtl=rtl), "cold_iter0_max", "cold"),
                     Measure(partial(icache.predict_warm, rtl=rtl), "iter3_max", "warm"),
@@ -144,6 +147,16 @@ KINDS = {
                 ("cores", "n_nops"),
             )
             for name, rtl in (("icache", False), ("icache-rtl", True))
+        ),
+        Kind(
+            "steps",
+            steps.COLUMNS,
+            (
+                Measure(steps.predict_later, steps.LATER, "later"),
+                Measure(steps.predict_first, steps.FIRST, "first"),
+            ),
+            (MEASURE, "model", "buffering", "cores"),
+            ("model", "buffering", "cores", "op"),
         ),
         Kind(
             "micro",

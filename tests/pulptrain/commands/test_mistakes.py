@@ -96,7 +96,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run pulp-open",
             "'pulp-open' is a SoC, no model",
-            "a model, and the SoC as --soc: pulptrain run tutorial-cnn --soc NAME; pulptrain list models",
+            "a model (`pulptrain list models`), the SoC as --soc: pulptrain run tutorial-cnn --soc pulp-open",
         ),
         (
             "run simple-mlp --soc simple-mlp",
@@ -109,7 +109,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "known: run, tune, explore, fit, kernel, primitive, validate, convert, replay, plot, why, "
             "what-if, deploy, compare, barvinn, list, show, new, example",
         ),
-        ("simple-mlp --l1 64KiB", "there is no command 'simple-mlp'", "pulptrain run simple-mlp"),
+        ("simple-mlp --l1 64KiB", "there is no command 'simple-mlp'", "pulptrain run simple-mlp --l1 64KiB"),
         (
             "run simple-mlp --l1 64",
             "--l1: 64 bytes, without a unit, are no L1",

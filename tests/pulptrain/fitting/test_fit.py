@@ -11,9 +11,10 @@ import pytest
 import pulptrain as pt
 from configs.model_file import load_model
 from pulptrain.cli import dispatch
-from pulptrain.fitting.fit_model import Fitting, trained
+from pulptrain.fitting.fit_model import Fitting
 from pulptrain.fitting.ladder import forms_of
 from pulptrain.given.settings import Settings, soc_timing
+from pulptrain.running.session import model_of
 from scheduler.fit.problem import evaluate
 from scheduler.tiles.udma_cost import UdmaCost
 
@@ -92,7 +93,7 @@ def test_what_may_be_changed_is_where_it_helps_and_is_priced_as_a_whole() -> Non
 def test_the_list_of_the_user_is_a_form_and_the_others_do_not_heed_it() -> None:
     spec = load_model("resnet8")
     assert [form.name for form in forms_of(spec)][-2:] == ["last quarter (s3_conv2 on)", "full"]
-    listed = trained(spec, "conv1, fc")
+    listed = model_of(spec, Settings(train="conv1, fc"))
     assert [form.name for form in forms_of(listed)][-2:] == ["as listed (conv1, fc)", "full"]
     assert forms_of(listed)[-1].spec == spec
 
