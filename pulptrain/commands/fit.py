@@ -94,10 +94,13 @@ def command(
     no_cache: common.NoCache = False,
     file: File = None,
     out: Out = None,
+    dpi: common.Dpi = None,
+    title: common.Title = None,
     top: common.Top = 10,
     full: common.Full = False,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
+    seed: common.Seed = 0,
     **options: Any,
 ) -> None:
     """Decide what of MODEL is kept, computed again, paged to L3 or streamed to fit the memories given."""
@@ -121,7 +124,7 @@ def command(
 
         check_objective(objective)
         allowed = parse_changes(allow)
-        settings = Settings(**options)
+        settings = Settings(**options, seed=seed)
         if ladder:
             check_ladder(
                 deadline=deadline,
@@ -133,7 +136,8 @@ def command(
             )
         check_solver()
         network = open_source(model, settings).network(settings)
-        files = prepare_fit(model, file, out, ladder=ladder)
+        paper = common.parse_paper(out, dpi=dpi, title=title)
+        files = prepare_fit(model, file, out, ladder=ladder, paper=paper)
         printing: dict[str, Any] = {"as_json": as_json, "quiet": quiet}
         with open_cache(cache, no_cache) as kept:
             if ladder:

@@ -63,7 +63,8 @@ def command(
         if what == SPEED_UP:
             drawn, result, table = _speed_up(folders, out, window, paper)
         elif len(folders) > 1:
-            raise InputError("several runs", where="plot", cure=f"one run, or --what {SPEED_UP}")
+            strips = f"pulptrain compare {' '.join(folders)} --out strips.png"
+            raise InputError("several runs", where="plot", cure=f"{strips}; one run; or --what {SPEED_UP}")
         else:
             drawn, result = _pictures(folders[0], out, window, what, paper), {}
     paths = [str(path) for path in drawn]

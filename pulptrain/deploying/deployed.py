@@ -17,7 +17,7 @@ from deploy.project.recorded import Recorded
 from pulptrain.running.session import RunOutcome
 from traces.files.json_text import json_text
 from traces.files.result_folder import is_our_json
-from traces.text_table import counted
+from traces.text_table import counted, first_line_repr
 
 MARK = "deploy.json"
 """The file by which a folder is known as one of ours: what was exported, and all files."""
@@ -33,6 +33,11 @@ class Deployed:
     project: Project
     outcome: RunOutcome
     folder: Path
+
+    __repr__ = first_line_repr
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
 
     def as_dict(self) -> dict[str, Any]:
         """What ``--json`` prints and `MARK` holds."""
