@@ -155,7 +155,7 @@ def _command_of(name: str, step: str, example: Example) -> str:
     options = [
         f"--option {shlex.quote(f'{key}={json.dumps(value)}')}" for key, value in example.attributes.items()
     ]
-    return " ".join(["pulptrain primitive", name, *shapes, *options])
+    return " ".join(["pulptrain", "primitive", name, *shapes, *options])
 
 
 def parse_shape(text: str) -> DrawnInput:
