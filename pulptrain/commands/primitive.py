@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -107,6 +108,7 @@ def command(
         attributes = dict(parse_option(text) for text in option or ())
         shapes = [parse_shape(text) for text in shape or ()]
         _refuse_missing(name, shapes, attributes)
+        shapes = _in_domain(name, shapes)
         folder = run_folder(out) if out is not None else None
         given_values = read_values(values) if values is not None else None
         outcome = told(
@@ -134,7 +136,7 @@ def _refuse_missing(name: str, shapes: Sequence[DrawnInput], attributes: Mapping
     from trainlib.registry import PRIMITIVES
 
     primitive = PRIMITIVES.get(name)
-    if primitive is None or isinstance(primitive, InternalPrimitive):
+    if primitive is None or isinstance(primitive, InternalPrimitive) or not primitive.steps:
         return  # said where it is looked up
     needed = [key for key, field in primitive.schema.model_fields.items() if field.is_required()]
     lacking = [f"--option {key}=..." for key in needed if key not in (*attributes, "name", "type")]
@@ -144,6 +146,18 @@ def _refuse_missing(name: str, shapes: Sequence[DrawnInput], attributes: Mapping
             where=f"primitive {name}",
             cure=_command_of(name, primitive.steps[0].name, primitive.examples[0]),
         )
+
+
+def _in_domain(name: str, shapes: Sequence[DrawnInput]) -> list[DrawnInput]:
+    """The inputs, positive where those of the primitive's examples are: a logarithm has no other."""
+    from trainlib.registry import PRIMITIVES
+
+    cases = [case for example in getattr(PRIMITIVES.get(name), "examples", ()) for case in example.cases]
+    low, high = max(((case.low, case.high) for case in cases if case.dtype is None), default=(-1.0, 1.0))
+    is_positive = low > 0
+    return [
+        replace(item, low=low, high=high) if is_positive and item.dtype is None else item for item in shapes
+    ]
 
 
 def _command_of(name: str, step: str, example: Example) -> str:

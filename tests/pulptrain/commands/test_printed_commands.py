@@ -126,11 +126,11 @@ NET = "net.py:Net --input 2,8 --optimizer 'adam lr=0.01'"
 
 FITTED = (
     f"fit {NET} {OPTIONS} --prefetch off --l2 2KiB --seconds 9",
-    "fit 'a b.yaml' --codegen gcc-pulp --buffering single --home label=l2 --l2 3KiB --batch 2 --seconds 9",
+    "fit 'a b.yaml' --codegen pulp-gcc7 --buffering single --home label=l2 --l2 3KiB --batch 2 --seconds 9",
 )
 
 SAID = (
-    Said(f"run {NET} {OPTIONS} --resident auto --fpus private", (TYPED,), cycles=True),
+    Said(f"run {NET} {OPTIONS} --prefetch off --fpus private", (TYPED,), cycles=True),
     Said(f"tune {NET} --soc vega --cores 4 --cuts 1", (TYPED,), cycles=True),
     Said("tune 'a b.yaml' --variant as-published --cuts 1", (TYPED,), cycles=True),
     *(Said(words, (TYPED,), cycles=True) for words in FITTED),
@@ -163,7 +163,7 @@ SAID = (
     *(
         Said(f"primitive {name}", ("pulptrain/commands/primitive.py",), code=2)
         for name, primitive in sorted(PRIMITIVES.items())
-        if not is_internal(primitive)
+        if not is_internal(primitive) and primitive.steps
     ),
 )
 """Commands that print command lines of what they were given."""
