@@ -41,7 +41,7 @@ from scheduler.tuner.schedule_file import (
     ScheduleSchema,
     TunedSocSchema,
 )
-from trainlib.about import ABOUT
+from trainlib.about import about
 from trainlib.ir.graph import LAYOUTS
 from trainlib.primitives.definition import LayerPrimitive, LossPrimitive, OptimizerPrimitive
 from trainlib.registry import PRIMITIVES, is_internal
@@ -92,7 +92,7 @@ def _of_kind(kind: type[Any], key: str) -> dict[str, Json]:
     found = {}
     for name, primitive in PRIMITIVES.items():
         if isinstance(primitive, kind) and not is_internal(primitive):
-            found[name] = of(primitive.schema, ABOUT[name], **{key: {"const": name}})
+            found[name] = of(primitive.schema, about(name), **{key: {"const": name}})
     return found
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from configs.errors import InputError
-from traces.text_table import Table, counted, wrapped
+from traces.text_table import Table, counted, first_line_repr, wrapped
 from traces.totals import base_step, op_name, summed
 from traces.why import check_causes
 
@@ -37,6 +37,8 @@ class SpeedUp:
             "speedup": speed_up(self.cycles),
             "rows": rows,
         }
+
+    __repr__ = first_line_repr
 
     def __str__(self) -> str:
         return "\n".join(self.lines(100, 10))

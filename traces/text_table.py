@@ -18,6 +18,11 @@ LABEL_WIDTH = 12
 """Columns of the labels of the headline."""
 
 
+def first_line_repr(shown: object) -> str:
+    """The repr of what prints as tables: its class, and of the first line at most a hundred characters."""
+    return f"{type(shown).__name__}({str(shown).partition(chr(10))[0].strip()[:100]})"
+
+
 def table_lines(
     heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, left: Sequence[str] = ()
 ) -> list[str]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from arch.spec.program import Place
@@ -85,9 +85,10 @@ def network_c(name: str, programs: Sequence[NetworkProgram], varying: int, recor
         '#include "network.h"\n\n#include "kernels.h"\n#include "network_types.h"\n#include "platform.h"\n\n'
         f"float network_varying[{max(1, varying)}];"
     ]
+    rooms = recorded.rooms([program.schedule.graph for program in programs])
     for program, label in zip(programs, PROGRAMS, strict=False):
         parts.append(ops_text(program.statements.ops, program.functions, program.buffers))
-        parts.append(_tables(program, label, recorded))
+        parts.append(_tables(program, label, rooms))
     rows = ", ".join(
         f"{{{label}_ops, {len(p.functions)}}}" for p, label in zip(programs, PROGRAMS, strict=False)
     )
@@ -98,8 +99,7 @@ def network_c(name: str, programs: Sequence[NetworkProgram], varying: int, recor
     return "\n\n".join(parts)
 
 
-def _tables(program: NetworkProgram, label: str, recorded: Recorded) -> str:
-    rooms = recorded.rooms()
+def _tables(program: NetworkProgram, label: str, rooms: Mapping[str, float]) -> str:
     lines, rows = [], []
     graph = program.schedule.graph
     begins: dict[int, list[Place]] = {}

@@ -98,6 +98,7 @@ def command(
     full: common.Full = False,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
+    seed: common.Seed = 0,
     **options: Any,
 ) -> None:
     """Decide what of MODEL is kept, computed again, paged to L3 or streamed to fit the memories given."""
@@ -121,7 +122,7 @@ def command(
 
         check_objective(objective)
         allowed = parse_changes(allow)
-        settings = Settings(**options)
+        settings = Settings(**options, seed=seed)
         if ladder:
             check_ladder(
                 deadline=deadline,
@@ -134,7 +135,7 @@ def command(
         check_solver()
         network = open_source(model, settings).network(settings)
         files = prepare_fit(model, file, out, ladder=ladder)
-        printing = {"as_json": as_json, "quiet": quiet}
+        printing: dict[str, Any] = {"as_json": as_json, "quiet": quiet}
         with open_cache(cache, no_cache) as kept:
             if ladder:
                 summary, interrupted = ladder_summary(network, settings, cache=kept, teller=teller)

@@ -83,6 +83,8 @@ def command(
     loop_order: LoopOrder = None,
     seed: common.Seed = 0,
     out: common.Out = None,
+    dpi: common.Dpi = None,
+    title: common.Title = None,
     evidence: common.Evidence = False,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
@@ -109,6 +111,7 @@ def command(
         shapes = [parse_shape(text) for text in shape or ()]
         _refuse_missing(name, shapes, attributes)
         shapes = _in_domain(name, shapes)
+        paper = common.parse_paper(out, dpi=dpi, title=title)
         folder = run_folder(out) if out is not None else None
         given_values = read_values(values) if values is not None else None
         outcome = told(
@@ -126,7 +129,7 @@ def command(
             )
         )
         detail = Detail(full=True, evidence=evidence)
-        finish_run(outcome, folder, as_json=as_json, quiet=quiet, detail=detail, teller=teller)
+        finish_run(outcome, folder, as_json=as_json, quiet=quiet, detail=detail, teller=teller, paper=paper)
 
 
 def _refuse_missing(name: str, shapes: Sequence[DrawnInput], attributes: Mapping[str, Any]) -> None:

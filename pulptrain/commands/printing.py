@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
@@ -19,6 +19,9 @@ from pulptrain.running.update_summary import update_line
 from traces.files.json_text import json_text
 from traces.report import Detail, report_lines
 from traces.text_table import counted, labelled
+
+if TYPE_CHECKING:
+    from traces.pictures.drawing import Paper
 
 UNDECIDED = {
     "not_decidable": "not decidable, a defect could hide in its rounding",
@@ -95,17 +98,18 @@ def finish_run(
     quiet: bool,
     detail: Detail,
     teller: Teller,
+    paper: Paper | None = None,
 ) -> None:
     """Write the files of a run, if it has a folder, and print its JSON object or its report.
 
-    Then raises `WrongNumbersError` if the run has a wrong tensor.
+    Pictures are drawn on `paper`. Then raises `WrongNumbersError` if the run has a wrong tensor.
     """
     written = []
     if folder is not None:
         from pulptrain.running.outputs import write_outputs
 
         teller.stage(f"writing files and pictures to {folder}")
-        written = write_outputs(outcome, folder)
+        written = write_outputs(outcome, folder, paper)
     teller.end()
 
     def lines(width: int) -> list[str]:

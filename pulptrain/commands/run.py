@@ -45,6 +45,8 @@ def command(
     cache: common.CacheFile = None,
     no_cache: common.NoCache = False,
     out: common.Out = None,
+    dpi: common.Dpi = None,
+    title: common.Title = None,
     top: common.Top = 10,
     by: common.By = None,
     full: common.Full = False,
@@ -74,6 +76,7 @@ def command(
         if dump_program:
             print_program(source.prepared(settings), as_json=as_json)
             return
+        paper = common.parse_paper(out, dpi=dpi, title=title)
         folder = run_folder(out) if out is not None else None
         if no_functional and save_values is not None:
             raise InputError(
@@ -99,7 +102,7 @@ def command(
         outcome.summary["commands"] = commands_after_run(context, ["tune"] if source.training else ())
         if target is not None:
             write_values(target, outcome.values)
-        finish_run(outcome, folder, as_json=as_json, quiet=quiet, detail=detail, teller=teller)
+        finish_run(outcome, folder, as_json=as_json, quiet=quiet, detail=detail, teller=teller, paper=paper)
         source.refuse_other_gradients(outcome)
     if outcome.interrupted:
         end_interrupted("; the figures count the iterations completed")

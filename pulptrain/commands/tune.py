@@ -114,28 +114,21 @@ def command(
 ) -> None:
     """Find the fastest tile, loop order, buffering, kernel and variant of every layer and step of MODEL."""
     with telling(f"preparing {model}", show=not (quiet or as_json)) as teller:
-        from configs.errors import InputError
         from configs.limits import check_seed
         from pulptrain.commands.printing import end_interrupted, print_result
         from pulptrain.commands.typed import commands_after_run, next_command
         from pulptrain.foreign.model_source import open_source
         from pulptrain.given.settings import Settings
         from pulptrain.running.result_cache import open_cache
-        from pulptrain.tuning.model_tuning import tune_model
+        from pulptrain.tuning.model_tuning import base_variant, tune_model
         from pulptrain.tuning.tuning_files import prepare_tuning, write_tuning
         from pulptrain.tuning.tuning_report import tuning_lines
         from scheduler.search.workers import open_workers
         from scheduler.tuner.search_space import space_rules
         from scheduler.tuner.strategies import StrategyOptions
 
-        if variant is not None and "=" in variant:
-            raise InputError(
-                f"{variant!r} is about single ops, which tune chooses for",
-                where="--variant",
-                cure="default or as-published; --lowerings says which variants are searched",
-            )
         check_seed(seed)
-        settings = Settings(**options, variants=(variant,) if variant is not None else (), seed=seed)
+        settings = Settings(**options, variants=base_variant(variant), seed=seed)
         files = prepare_tuning(schedule, out)
         teller.alone()
         with (
@@ -159,7 +152,7 @@ def command(
                 teller=teller,
             )
         # What stays in L1 is what the schedule says.
-        how = {"add": {"--schedule": files.schedule}, "drop": ("--resident",)}
+        how: dict[str, Any] = {"add": {"--schedule": files.schedule}, "drop": ("--resident",)}
         command = next_command(context, "run", **how)
         written = write_tuning(outcome, files, command, commands_after_run(context, ["tune"], **how), teller)
         summary = {**outcome.summary, "schedule": str(files.schedule), "command": command}

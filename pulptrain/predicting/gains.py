@@ -14,7 +14,7 @@ from pulptrain.predicting.changes import what_ifs
 from pulptrain.predicting.evidence import Evidence
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.machine import Prepared
-from traces.text_table import Table
+from traces.text_table import Table, first_line_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,8 @@ class Gains:
         simulated = self.cycles - gain.simulated_cycles
         error = f"{abs(predicted - simulated) / abs(simulated):.0%}" if simulated else ""
         return [*cells, f"{simulated:,}", f"{simulated / self.cycles:.1%}", error, gain.about]
+
+    __repr__ = first_line_repr
 
     def __str__(self) -> str:
         return "\n".join(self.lines(120))

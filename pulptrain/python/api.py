@@ -103,8 +103,10 @@ def tune(
     objective: str = "cycles",
     strategy: str = "pruned",
     cuts: int | None = None,
+    largest_tiles: int = 5,
     budget: int = 200,
     lowerings: str = "search",
+    variant: str | None = None,
     layout: str = "keep",
     start: str | PathLike[str] | None = None,
     workers: int | None = None,
@@ -117,19 +119,19 @@ def tune(
 
     Arguments are the options of ``pulptrain tune``. Raises the errors of `configs.errors`.
     """
-    from pulptrain.tuning.model_tuning import tune_model
+    from pulptrain.tuning.model_tuning import base_variant, tune_model
     from scheduler.search.workers import open_workers
     from scheduler.tuner.search_space import space_rules
     from scheduler.tuner.strategies import StrategyOptions
 
     network, others = as_model(model, options, seed)
-    settings = settings_of(soc, {"resident": "auto", **others}, seed=seed)
+    settings = settings_of(soc, {"resident": "auto", **others}, seed=seed, variants=base_variant(variant))
     with open_workers(workers, executor) as pool, cache_of(cache) as kept:
         outcome = tune_model(
             network.source.network(settings),
             pool,
             settings,
-            strategy=StrategyOptions(strategy, budget=budget, seed=seed),
+            strategy=StrategyOptions(strategy, largest_tiles, budget, seed),
             rules=space_rules(cuts, lowerings),
             start=fspath(start) if start is not None else None,
             cache=kept,
@@ -268,18 +270,35 @@ def _values(value: object) -> str:
     return str(value)
 
 
-def compare(*runs: Result | str | PathLike[str], in_l1: bool = False) -> Comparison | Residuals:
+def compare(
+    *runs: Result | str | PathLike[str],
+    in_l1: bool = False,
+    path: str | PathLike[str] | None = None,
+    width_inches: float | None = None,
+    font_points: float | None = None,
+    dpi: int | None = None,
+    title: str | None = None,
+) -> Comparison | Residuals:
     """What changed between runs of one model, or how far one is off from a log; printed it is tables.
 
     `runs` are results, or folders that `save` or ``--out`` has written; the first is what the others are
     compared with. A file in place of the second is a log of measured cycles (docs/measured-logs.md); with
-    `in_l1` predictions are without waits for transfers. Raises `InputError` for runs of different models,
-    fewer than two, a folder that holds no run, and a log in which nothing is an op of the run.
+    `in_l1` predictions are without waits for transfers. With `path`, a .png, .svg or .pdf file, they are
+    drawn on one axis of time. Raises `InputError` for runs of different models, fewer than two, a folder that
+    holds no run, and a log in which nothing is an op of the run.
     """
     from pulptrain.running.compared_runs import compare_runs
+    from traces.compared.strips import draw_strips
+    from traces.pictures.drawing import OWN_PAPER, picture_file
 
     given = [run.summary if isinstance(run, Result) else Path(fspath(run)) for run in runs]
-    return compare_runs(given, [f"run {number}" for number in range(1, len(runs) + 1)], in_l1=in_l1)
+    drawn = picture_file(fspath(path), "path") if path is not None else None
+    found = compare_runs(given, [f"run {number}" for number in range(1, len(runs) + 1)], in_l1=in_l1)
+    if drawn is not None:
+        asked = {"width_inches": width_inches, "font_points": font_points, "dpi": dpi, "title": title}
+        paper = OWN_PAPER.but(**{key: value for key, value in asked.items() if value is not None})
+        draw_strips(found.strips(), found.model, drawn, paper)
+    return found
 
 
 def speed_up(
@@ -287,6 +306,8 @@ def speed_up(
     path: str | PathLike[str] | None = None,
     width_inches: float = 5.0,
     font_points: float = 8.0,
+    dpi: int = 160,
+    title: str | None = None,
 ) -> SpeedUp:
     """What more cores are worth to runs of one model: cycles by step and op; printed it is tables.
 
@@ -304,7 +325,7 @@ def speed_up(
     summaries = [run.summary if isinstance(run, Result) else read_summary(Path(fspath(run))) for run in runs]
     speed = speed_up_of(summaries, [f"run {number}" for number in range(1, len(runs) + 1)])
     if path is not None:
-        draw_speed_up(speed, Path(fspath(path)), paper=Paper(width_inches, font_points))
+        draw_speed_up(speed, Path(fspath(path)), paper=Paper(width_inches, font_points, dpi, title))
     return speed
 
 
@@ -352,16 +373,17 @@ def deploy(
     is as in `run`. Raises the errors of `run`, and `InputError` for a folder with files of others and for a
     kernel or dtype that has no form in C.
     """
+    from configs.files import no_empty_folder
     from configs.units import parse_bytes
     from deploy.calls.trainlib import check_trainlib
     from pulptrain.deploying.deployed import deploy as write
     from pulptrain.deploying.deployed import deploy_folder
 
     library = check_trainlib(fspath(trainlib)) if trainlib is not None else None
-    folder = deploy_folder(fspath(out))
     network, others = as_model(model, options, seed)
     settings = settings_of(soc, others, seed=seed, accumulation=accumulation)
-    with cache_of(cache) as kept:
+    with no_empty_folder(), cache_of(cache) as kept:
+        folder = deploy_folder(fspath(out))
         return write(
             lambda record: network.source.run(
                 settings,

@@ -25,7 +25,7 @@ from pulptrain.given.npz_file import read_values
 from pulptrain.given.option import ALL, SourceOptions
 from pulptrain.given.real_values import as_fields
 from pulptrain.given.settings import Settings
-from traces.text_table import table_lines
+from traces.text_table import first_line_repr, table_lines
 from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.steps import Array
 from trainlib.training.options import check_options
@@ -85,6 +85,8 @@ class Model:
         tree = Node({**self.tree.mapping("the model"), **keys}, self.tree.file, self.tree.line)
         model = _checked(tree)
         return replace(model, source=replace(self.source, model=model.spec))
+
+    __repr__ = first_line_repr
 
     def __str__(self) -> str:
         from pulptrain.show.descriptions import described_layers

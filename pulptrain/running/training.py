@@ -203,7 +203,7 @@ class Training:
         if check is not None:
             self._compare_samples(batch, check)
             if record is not None:
-                record.gains = {name: verdict.gain for name, verdict in check.verdicts.items()}
+                record.verdicts = dict(check.verdicts)
         self._after()
         if self.machine.not_finite is not None:
             self.not_finite = NotFinite(len(self.losses), self.machine.not_finite)

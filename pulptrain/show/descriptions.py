@@ -25,7 +25,7 @@ from pulptrain.given.settings import Settings
 from pulptrain.given.what_it_is import MODEL, refuse_others
 from pulptrain.running.session import model_of
 from traces.stall_words import BUSY, MEANINGS
-from trainlib.about import ABOUT
+from trainlib.about import about
 from trainlib.ir.graph import TrainingGraph
 from trainlib.kernels.catalogue import codegen_names, kind_of
 from trainlib.kernels.evidence import nest_evidence
@@ -244,7 +244,7 @@ def _primitive(primitive: Primitive) -> Description:
     return {
         "kind": "primitive",
         "name": primitive.name,
-        "about": ABOUT[primitive.name],
+        "about": about(primitive.name),
         "what": what,
         "inputs": [low, high],
         "steps": [step.name for step in primitive.steps],

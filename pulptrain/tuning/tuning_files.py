@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from configs.files import check_file
+from configs.files import check_file, together
 from pulptrain.process.progress import Teller
 from pulptrain.running.outputs import RUN_FILES, write_outputs
 from pulptrain.tuning.model_tuning import TuneOutcome
@@ -54,24 +54,28 @@ def prepare_tuning(schedule: str | None, out: str | None) -> TuningFiles:
 def write_tuning(
     outcome: TuneOutcome, files: TuningFiles, command: str, after_run: Mapping[str, str], teller: Teller
 ) -> list[Path]:
-    """Write the schedule and, if there is a folder, all files of it; returns their paths.
+    """Write the schedule at once, then, if there is a folder, all files of it; returns their paths.
 
     `command` runs the schedule, `after_run` are those that go on from that run.
     """
     write_schedule(outcome.schedule, files.schedule)
-    written = [files.schedule]
     if files.folder is None:
-        return written
+        return [files.schedule]
     teller.stage(f"writing files and pictures to {files.folder}")
     if outcome.tuned is not None:
         outcome.tuned.summary["commands"] = dict(after_run)
-        written += write_outputs(outcome.tuned, files.folder)
     more = {"schedule": str(files.schedule), "command": command}
-    written.append(write_summary(files.folder / JSON_NAME, outcome.summary, **more))
+    return [files.schedule, *_write_folder(outcome, more, files.folder)]
+
+
+@together()
+def _write_folder(outcome: TuneOutcome, more: Mapping[str, str], folder: Path) -> list[Path]:
+    written = write_outputs(outcome.tuned, folder) if outcome.tuned is not None else []
+    written.append(write_summary(folder / JSON_NAME, outcome.summary, **more))
     rows = map(_csv_row, outcome.summary["choices"])
-    written.append(write_rows(files.folder / CSV_NAME, [*_FLAT, "tile", "loop_order"], rows))
+    written.append(write_rows(folder / CSV_NAME, [*_FLAT, "tile", "loop_order"], rows))
     if outcome.tuned is not None:
-        png, svg = (files.folder / f"{PICTURE_NAME}.{ending}" for ending in ("png", "svg"))
+        png, svg = (folder / f"{PICTURE_NAME}.{ending}" for ending in ("png", "svg"))
         gains = [
             (choice["op"], choice["untuned_run_cycles"], choice["run_cycles"])
             for choice in outcome.summary["choices"]

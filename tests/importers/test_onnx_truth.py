@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from pulptrain.foreign import foreign_check
 from pulptrain.foreign.foreign_check import OnnxOrigin, check_file, check_output
 from shared.onnx_models import NodeText, model, node, saved, value
 from shared.printed import printed
+from trainlib.references.conditioning import conditioning
 from trainlib.references.reference import evaluate
 from trainlib.training.phases import build_training_graph, initial_weights
 from trainlib.training.training_data import sample_stream
@@ -49,9 +51,9 @@ def gradients_of(origin: OnnxOrigin, seed: int = 0) -> Any:
     spec = origin.read.spec
     graph = build_training_graph(spec)
     sample = next(sample_stream(graph, spec, seed))
-    results = evaluate(graph, {**sample, **initial_weights(graph, seed), **origin.read.values})
-    own = {"input": sample[graph.input], "label": sample[graph.label]}
-    return check_file(origin, spec, graph, own, results)
+    values = {**sample, **initial_weights(graph, seed), **origin.read.values}
+    fed = {"input": sample[graph.input], "label": sample[graph.label]}
+    return check_file(origin, spec, graph, fed, evaluate(graph, values), partial(conditioning, graph, values))
 
 
 def gemm(x: str, y: str, name: str, *more: str, **attributes: Any) -> NodeText:

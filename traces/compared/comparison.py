@@ -10,7 +10,7 @@ from typing import Any
 from configs.errors import InputError
 from traces.causes import bound_by
 from traces.compared.strips import Strip
-from traces.text_table import Table, counted, wrapped
+from traces.text_table import Table, counted, first_line_repr, wrapped
 from traces.totals import collapsed_names, op_name
 from traces.why import check_causes
 
@@ -80,6 +80,8 @@ class Comparison:
             ],
             "offload": list(self.offload_cycles),
         }
+
+    __repr__ = first_line_repr
 
     def __str__(self) -> str:
         return "\n".join(self.lines(100, 10))

@@ -13,7 +13,7 @@ from configs.errors import InputError
 from configs.suggest import suggestion
 from traces.compared.log import ITERATION, OPTIMIZER, TRAIN, Measured
 from traces.compared.strips import Strip
-from traces.text_table import Table, counted, wrapped
+from traces.text_table import Table, counted, first_line_repr, wrapped
 from traces.totals import base_step, collapsed_names, layer_of, op_name
 from traces.why import check_causes
 
@@ -140,6 +140,8 @@ class Residuals:
                 {"op": name, "predicted": cycles} for name, cycles in self.unmeasured.items()
             ],
         }
+
+    __repr__ = first_line_repr
 
     def __str__(self) -> str:
         return "\n".join(self.lines(100, 10))

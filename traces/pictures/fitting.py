@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from traces.memory_table import MemoryBlock
-from traces.pictures.drawing import drawn, grid_below, number_text
+from traces.pictures.drawing import LONGEST_TITLE, drawn, grid_below, number_text, short
 from traces.pictures.memory_map import KIND_STYLES, live_bytes
 from traces.pictures.overview import draw_stacks
 
@@ -43,13 +43,13 @@ def draw_before_after(
             if kind in present
         ]
         figure.legend(handles=handles, loc="upper right", ncols=4, frameon=False, fontsize=6)
-        figure.text(0.01, 0.985, title, fontsize=9, va="top")
+        figure.text(0.01, 0.985, short(title, LONGEST_TITLE), fontsize=9, va="top")
 
 
 def draw_ladder(rows: Sequence[Mapping[str, Any]], title: str, *paths: Path) -> None:
     """Smallest L2 of every form and levers as bars, with the cycles behind them."""
     height = 1.0 + ROW_INCHES * len(rows)
-    names = [f"{row['form']}: {', '.join(row['levers']) or 'as it is'}" for row in rows]
+    names = [short(f"{row['form']}: {', '.join(row['levers']) or 'as it is'}") for row in rows]
     with drawn(7.2, height, paths) as figure:
         left = 0.04 + 0.0095 * max(map(len, names))
         plot = figure.add_axes((left, 0.5 / height, 0.86 - left, 1 - 1.0 / height))
@@ -62,5 +62,5 @@ def draw_ladder(rows: Sequence[Mapping[str, Any]], title: str, *paths: Path) -> 
         plot.set_yticks(range(len(rows)), names)
         plot.invert_yaxis()
         plot.set_xlabel("smallest L2 [KiB]; behind the bars cycles of an iteration")
-        plot.set_title(title, fontsize=9, loc="left")
+        plot.set_title(short(title, LONGEST_TITLE), fontsize=9, loc="left")
         grid_below(plot, "x")

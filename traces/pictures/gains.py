@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from traces.pictures.drawing import drawn, grid_below
+from traces.pictures.drawing import drawn, grid_below, short
 from traces.text_table import counted
 
 MOST_ROWS = 20
@@ -23,6 +23,7 @@ def draw_gains(rows: Sequence[tuple[str, int, int]], title: str, *paths: Path) -
     if rest:
         others = (counted(len(rest), "other"), sum(row[1] for row in rest), sum(row[2] for row in rest))
         shown.append(others)
+    shown = [(short(name), before, after) for name, before, after in shown]
     before, after = sum(row[1] for row in rows), sum(row[2] for row in rows)
     height = 1.0 + ROW_INCHES * len(shown)
     with drawn(7.2, height, paths) as figure:
@@ -41,7 +42,7 @@ def draw_gains(rows: Sequence[tuple[str, int, int]], title: str, *paths: Path) -
         plot.set_yticks(list(places), [row[0] for row in shown])
         plot.invert_yaxis()
         plot.set_xlabel("cycles in an iteration")
-        plot.set_title(f"{title}: {before:,} cycles become {after:,}", fontsize=9, loc="left")
+        plot.set_title(f"{short(title)}: {before:,} cycles become {after:,}", fontsize=9, loc="left")
         plot.margins(x=0.1)
         grid_below(plot, "x")
         plot.legend(frameon=False, fontsize=7, loc="lower right")

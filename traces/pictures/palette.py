@@ -64,7 +64,26 @@ _STALL_LOOKS = {
     "offload": ("#E4E4E4", "\\\\\\\\\\"),
     "idle": ("#F7F7F7", ""),
 }
-STALL_STYLES = {word: Style(look[0], word, look[1]) for word, look in _STALL_LOOKS.items()}
+_PLAIN = {
+    "load_use": "load-use",
+    "multicycle": "latency",
+    "fpu": "FPU",
+    "icache": "code refill",
+    "l2_access": "L2 access",
+}
+_NO_LOOK = ("#B7A58C", "****")
+"""Of a word that has no look of its own yet."""
+
+
+def plain(word: str) -> str:
+    """A stall word as a legend says it."""
+    return _PLAIN.get(word) or word.replace("_", " ").replace("dma", "DMA")
+
+
+STALL_STYLES = {
+    word: Style(colour, plain(word), hatch)
+    for word, (colour, hatch) in ((word, _STALL_LOOKS.get(word, _NO_LOOK)) for word in STALLS)
+}
 BUSY_STYLE = Style(BLUE, BUSY)
 MOVING_STYLE = Style(SLATE, "DMA moving bytes")
 
@@ -105,7 +124,7 @@ OTHER_KERNELS = Style(BROWN, "other kernels", "xxxx")
 
 INWARD_STYLE = Style(SLATE, "DMA into L1")
 OUTWARD_STYLE = Style("#B9C4D6", "DMA out of L1", "\\\\\\\\\\")
-OFF_CHIP_STYLE = Style("#5A5A5A", "uDMA, to and from L3", "||||")
+OFF_CHIP_STYLE = Style("#5A5A5A", "uDMA (L3)", "||||")
 
 MOVING = "moving"
 STEP_ORDER = (*STEP_STYLES, MOVING, *STALLS)

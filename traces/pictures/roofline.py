@@ -11,7 +11,7 @@ from typing import Any
 from configs.errors import InputError
 from traces.events import Slice
 from traces.pictures.drawing import (
-    DPI,
+    OWN_PAPER,
     Legend,
     Paper,
     framed,
@@ -49,7 +49,7 @@ def draw_roofline(
     """
     from matplotlib.ticker import LogLocator, NullLocator
 
-    paper = paper or Paper(WIDTH_INCHES)
+    paper = (paper or OWN_PAPER).sized(WIDTH_INCHES)
     roofs = roofs_of(summary)
     points = [point for point in op_points(summary) if not op or point.name == op]
     if not points:
@@ -94,7 +94,6 @@ def draw_roofline(
         axes.set_xlabel("\n".join(axis_lines), labelpad=1)
         axes.set_ylabel("MAC per cycle", labelpad=1)
         grid_below(axes)
-        figure.set_dpi(DPI)
         places = [(p.intensity, rate) for p in points for rate in {p.rate, p.useful_rate} if rate]
         places += _roof_places(axes, roofs)
         draw_labels(

@@ -42,7 +42,7 @@ class Conditioning:
     def confirms(self, name: str, truth: Array) -> bool:
         """Whether fp64 makes `truth` of the tensor: its own roundings are what may lie between."""
         allowed = _SHARE * _largest(truth) + NUDGED * DOUBLE * self.spread[name]
-        return _largest(self.double[name].reshape(truth.shape) - truth) <= allowed
+        return bool(_largest(self.double[name].reshape(truth.shape) - truth) <= allowed)
 
 
 def conditioning(graph: TrainingGraph, values: Mapping[str, Array]) -> Conditioning | None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -97,6 +98,14 @@ def test_a_module_runs_with_its_own_values_and_its_gradients_are_compared(net, c
 @pytest.mark.needs_torch
 def test_words_go_in_as_integers_below_the_size_of_the_table(net, capsys):
     assert printed(capsys, "run", "net.py:words", "--input", "int:2,3")["functional"]["module"]["passed"]
+
+
+@pytest.mark.needs_torch
+def test_a_module_is_captured_without_a_thread_that_stays(net):
+    """With one, workers could not be copies of the process."""
+    before = threading.active_count()
+    open_foreign("net.py:Net", Settings(inputs="1,6"))
+    assert threading.active_count() == before
 
 
 @pytest.mark.needs_torch
