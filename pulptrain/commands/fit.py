@@ -155,6 +155,7 @@ def command(
                     objective=objective,
                     allowed=allowed,
                     points=points,
+                    pictures=out is not None,
                     seconds=seconds,
                     cache=kept,
                     teller=teller,
