@@ -122,14 +122,14 @@ class Executor:
         op = f"{action.work.op}.{action.work.step}"
         tensors = dict(zip([place.name for place in action.results], results, strict=True))
         self.ended.append((op, len(tensors)))
+        for name, runs in self._parts.get(op, {}).items():
+            if name in tensors:
+                tensors[name] = _with_part(self.fetch(name), tensors[name], runs)
         for name, array in tensors.items():
             if name in self._updated:
                 self.written[self._updated[name]] = array.tobytes()
             elif name in self._losses:
                 self.losses.append(float(array.flat[0]))
-        for name, runs in self._parts.get(op, {}).items():
-            if name in tensors:
-                tensors[name] = _with_part(self.fetch(name), tensors[name], runs)
         if self.not_finite is None:
             self.not_finite = not_finite(op, tensors)
         for told in (self.watch, self.record):
