@@ -326,8 +326,8 @@ def functional_line(functional: Mapping[str, Any] | None) -> str:
     iterations, tensors = functional["iterations_checked"], functional["tensors"]
     verdict = {True: "checked", False: "WRONG", None: "checked in part"}[functional["passed"]]
     text = (
-        f"{verdict} against {functional['checked_against']}: {counted(iterations, 'iteration')}, "
-        f"{counted(len(tensors), 'tensor')}"
+        f"{verdict} against {functional['checked_against']}: {counted(iterations, 'iteration')}"
+        f"{_which(functional.get('iterations_followed', ()))}, {counted(len(tensors), 'tensor')}"
     )
     if functional["worst_tensor"]:
         ratio = functional["worst_ratio"]
@@ -338,6 +338,15 @@ def functional_line(functional: Mapping[str, Any] | None) -> str:
     if functional.get("skipped"):
         text += f"; not compared: {'; '.join(functional['skipped'])}"
     return text
+
+
+def _which(numbers: Sequence[int]) -> str:
+    """The numbers of iterations that do not just begin with the first."""
+    if list(numbers) == list(range(1, len(numbers) + 1)):
+        return ""
+    first = next(place for place, number in enumerate(numbers) if number != place + 1)
+    *others, last = [f"1 to {first}", *(f"{number:,}" for number in numbers[first:])]
+    return f" ({', '.join(others)} and {last})"
 
 
 def not_finite_line(event: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from pulptrain.tuning.model_tuning import TuneOutcome
 from scheduler.tuner.schedule_file import is_schedule, write_schedule
 from traces.csv_file import write_rows
 from traces.files.result_folder import prepare_folder, write_summary
+from traces.pictures.drawing import OWN_PAPER, Paper
 from traces.pictures.gains import draw_gains
 
 SCHEDULE_NAME, JSON_NAME, CSV_NAME, PICTURE_NAME = "schedule.yaml", "tune.json", "tune.csv", "tune"
@@ -27,13 +28,14 @@ _FLAT = ("op", "step", "kernel", "variant", "buffering", "cycles", "untuned_run_
 
 @dataclass(frozen=True, slots=True)
 class TuningFiles:
-    """Where the schedule goes, and the result folder, if there is one."""
+    """Where the schedule goes, the result folder, if there is one, and what its pictures are drawn on."""
 
     schedule: Path
     folder: Path | None
+    paper: Paper
 
 
-def prepare_tuning(schedule: str | None, out: str | None) -> TuningFiles:
+def prepare_tuning(schedule: str | None, out: str | None, paper: Paper | None = None) -> TuningFiles:
     """Both places, refused before any work if they cannot or may not be written.
 
     Without a name the schedule goes to the folder, or takes the first name in the current one that is free:
@@ -48,7 +50,7 @@ def prepare_tuning(schedule: str | None, out: str | None) -> TuningFiles:
         while Path(schedule).exists():
             schedule = f"schedule-{number}.yaml"
             number += 1
-    return TuningFiles(check_file(schedule, "--schedule", is_schedule), folder)
+    return TuningFiles(check_file(schedule, "--schedule", is_schedule), folder, paper or OWN_PAPER)
 
 
 def write_tuning(
@@ -65,12 +67,12 @@ def write_tuning(
     if outcome.tuned is not None:
         outcome.tuned.summary["commands"] = dict(after_run)
     more = {"schedule": str(files.schedule), "command": command}
-    return [files.schedule, *_write_folder(outcome, more, files.folder)]
+    return [files.schedule, *_write_folder(outcome, more, files.folder, files.paper)]
 
 
 @together()
-def _write_folder(outcome: TuneOutcome, more: Mapping[str, str], folder: Path) -> list[Path]:
-    written = write_outputs(outcome.tuned, folder) if outcome.tuned is not None else []
+def _write_folder(outcome: TuneOutcome, more: Mapping[str, str], folder: Path, paper: Paper) -> list[Path]:
+    written = write_outputs(outcome.tuned, folder, paper) if outcome.tuned is not None else []
     written.append(write_summary(folder / JSON_NAME, outcome.summary, **more))
     rows = map(_csv_row, outcome.summary["choices"])
     written.append(write_rows(folder / CSV_NAME, [*_FLAT, "tile", "loop_order"], rows))
@@ -81,7 +83,7 @@ def _write_folder(outcome: TuneOutcome, more: Mapping[str, str], folder: Path) -
             for choice in outcome.summary["choices"]
         ]
         title = f"{outcome.summary['model']} on {outcome.summary['soc']}"
-        draw_gains(gains, title, png, svg)
+        draw_gains(gains, title, png, svg, paper=paper)
         written += [png, svg]
     return written
 
