@@ -24,7 +24,7 @@ TOP = 10
 
 def command(
     folders: Annotated[
-        list[str], typer.Argument(metavar="RUN", help="Folder written by `pulptrain run --out`.")
+        list[str], typer.Argument(metavar="RUN", help="Folder written by `pulptrain run MODEL --out DIR`.")
     ],
     window: Annotated[
         str | None,
