@@ -373,7 +373,7 @@ def deploy(
     is as in `run`. Raises the errors of `run`, and `InputError` for a folder with files of others and for a
     kernel or dtype that has no form in C.
     """
-    from configs.units import parse_bytes
+    from configs.units import parse_size
     from deploy.calls.trainlib import check_trainlib
     from pulptrain.deploying.deployed import deploy as write
     from pulptrain.deploying.deployed import deploy_folder
@@ -394,7 +394,7 @@ def deploy(
                 **_data(data),
             ),
             folder,
-            parse_bytes(arena, where="arena") if arena is not None else None,
+            parse_size(arena, where="arena") if arena is not None else None,
             library,
         )
 
