@@ -26,8 +26,9 @@ def test_three_notebooks_ship() -> None:
 def test_the_first_screens_of_the_first_notebook_are_todays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its cells up to the first picture, carried out here: what one prints, and what its last line is worth."""
+    """Its cells up to the first picture, carried out here: what they print, and what last lines are worth."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
     notebook = json.loads((FOLDER / "first-run.ipynb").read_text())
     space: dict[str, Any] = {}
     compared = 0
