@@ -14,7 +14,7 @@ base.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -27,7 +27,7 @@ from configs.errors import ConfigError
 from configs.library import PULP, is_path, open_config
 from configs.problems import Problems
 from configs.schema import Schema, check_keys, validate
-from configs.suggest import check_known, suggestion
+from configs.suggest import check_known, path_suggestion, suggestion
 from configs.units import parse_bytes, parse_hz
 from configs.yaml_file import Node, shortened
 
@@ -124,6 +124,13 @@ class ParameterTree(Mapping[str, Parameter]):
         return tuple(parameter for parameter in self.values() if parameter.assumed)
 
 
+def last_set(paths: Iterable[str], places: Mapping[str, str], file: str = "") -> str | None:
+    """Of the places where these parameters were set that of an option, else one in `file`, else any."""
+    found = [places[path] for path in paths if path in places]
+    of_file = [place for place in found if file and place.startswith(file)]
+    return next(iter([*[place for place in found if place.startswith("--")], *of_file, *found]), None)
+
+
 class SocSchema(Schema):
     """A SoC file: a name, a base and the parameters that differ from it."""
 
@@ -198,7 +205,7 @@ def load_parameters(
         where = f"--set {shortened(path)}={shortened(str(text))}"
         if path not in changed:
             raise ConfigError(
-                f"unknown parameter '{shortened(path)}'", where=where, cure=_path_cure(path, changed)
+                f"unknown parameter '{shortened(path)}'", where=where, cure=path_suggestion(path, changed)
             )
         old = changed[path]
         try:
@@ -261,7 +268,7 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
             elif path in items:
                 changed = problems.of(_override, items[path], leaf, profile)
             else:
-                cure = _path_cure(path, items)
+                cure = path_suggestion(path, items)
                 message = f"unknown parameter '{path}': '{header.base}' has none to change"
                 problems.note(leaf.error(message, cure))
                 continue
@@ -410,17 +417,6 @@ def _number(given: Any, *, whole: bool) -> int | float | None:
     if number.is_integer():
         return int(number)
     return None if whole else number
-
-
-def _path_cure(path: str, known: Mapping[str, Parameter]) -> str:
-    """Closest path; when nothing is close, the groups that exist."""
-    same_name = [each for each in known if each.rpartition(".")[2] == path.rpartition(".")[2]]
-    candidates = same_name or list(known)
-    cure = suggestion(path, candidates)
-    if cure.startswith("'"):
-        return cure.split(" (")[0]
-    groups = dict.fromkeys(each.partition(".")[0] for each in known)
-    return f"a path in one of: {', '.join(groups)}"
 
 
 def _machine(top: Mapping[str, Node], base: Mapping[str, ParameterTree]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 from configs.errors import DoesNotFitError, InputError, PulptrainError
+from configs.files import no_empty_folder
 from configs.limits import DEFAULT_HOST_MEMORY_BYTES, HOST_MEMORY_VARIABLE, size_text
 from configs.version import VERSION
 from pulptrain.commands.help_text import WIDTH, GroupedCommand, WholeGroup
@@ -129,7 +130,8 @@ def dispatch(arguments: list[str]) -> int:
     """
     try:
         _refuse_unknown_command(arguments)
-        application(arguments)(args=arguments, prog_name="pulptrain")
+        with no_empty_folder():
+            application(arguments)(args=arguments, prog_name="pulptrain")
     except PulptrainError as error:
         if isinstance(error, DoesNotFitError) and "--json" in arguments:
             print(json_text(error.as_dict()))

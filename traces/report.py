@@ -259,8 +259,8 @@ def notes_line(notes: Sequence[str]) -> str:
     """Several notes in a line: how many say what."""
     kinds: dict[str, int] = {}
     for note in notes:
-        what = note.partition(": ")[2] or note
-        what = what.partition(":")[0]
+        place, _, said = note.partition(": ")
+        what = note if " " in place or not said else said.partition(":")[0]  # of an op, without its numbers
         kinds[what] = kinds.get(what, 0) + 1
     ordered = sorted(kinds.items(), key=lambda item: -item[1])
     shown = "; ".join(f"{what} (x{count})" if count > 1 else what for what, count in ordered[:2])
@@ -334,8 +334,8 @@ def functional_line(functional: Mapping[str, Any] | None) -> str:
     iterations, tensors = functional["iterations_checked"], functional["tensors"]
     verdict = {True: "checked", False: "WRONG", None: "checked in part"}[functional["passed"]]
     text = (
-        f"{verdict} against {functional['checked_against']}: {counted(iterations, 'iteration')}, "
-        f"{counted(len(tensors), 'tensor')}"
+        f"{verdict} against {functional['checked_against']}: {counted(iterations, 'iteration')}"
+        f"{_which(functional.get('iterations_followed', ()))}, {counted(len(tensors), 'tensor')}"
     )
     if functional["worst_tensor"]:
         ratio = functional["worst_ratio"]
@@ -346,6 +346,15 @@ def functional_line(functional: Mapping[str, Any] | None) -> str:
     if functional.get("skipped"):
         text += f"; not compared: {'; '.join(functional['skipped'])}"
     return text
+
+
+def _which(numbers: Sequence[int]) -> str:
+    """The numbers of iterations that do not just begin with the first."""
+    if list(numbers) == list(range(1, len(numbers) + 1)):
+        return ""
+    first = next(place for place, number in enumerate(numbers) if number != place + 1)
+    *others, last = [f"1 to {first}", *(f"{number:,}" for number in numbers[first:])]
+    return f" ({', '.join(others)} and {last})"
 
 
 def not_finite_line(event: Mapping[str, Any]) -> str:

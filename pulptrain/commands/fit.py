@@ -94,6 +94,8 @@ def command(
     no_cache: common.NoCache = False,
     file: File = None,
     out: Out = None,
+    dpi: common.Dpi = None,
+    title: common.Title = None,
     top: common.Top = 10,
     full: common.Full = False,
     as_json: common.Json = False,
@@ -124,17 +126,12 @@ def command(
         allowed = parse_changes(allow)
         settings = Settings(**options, seed=seed)
         if ladder:
-            check_ladder(
-                deadline=deadline,
-                objective=objective,
-                allow=allow,
-                points=points,
-                seconds=seconds,
-                file=file,
-            )
+            asked = {"deadline": deadline, "objective": objective, "allow": allow, "file": file}
+            check_ladder(**asked, points=points, seconds=seconds)
         check_solver()
         network = open_source(model, settings).network(settings)
-        files = prepare_fit(model, file, out, ladder=ladder)
+        paper = common.parse_paper(out, dpi=dpi, title=title)
+        files = prepare_fit(model, file, out, ladder=ladder, paper=paper)
         printing: dict[str, Any] = {"as_json": as_json, "quiet": quiet}
         with open_cache(cache, no_cache) as kept:
             if ladder:
@@ -152,6 +149,7 @@ def command(
                     objective=objective,
                     allowed=allowed,
                     points=points,
+                    pictures=out is not None,
                     seconds=seconds,
                     cache=kept,
                     teller=teller,

@@ -24,7 +24,7 @@ TOP = 10
 
 def command(
     folders: Annotated[
-        list[str], typer.Argument(metavar="RUN", help="Folder written by `pulptrain run --out`.")
+        list[str], typer.Argument(metavar="RUN", help="Folder written by `pulptrain run MODEL --out DIR`.")
     ],
     window: Annotated[
         str | None,
@@ -76,6 +76,7 @@ def command(
 
 def _pictures(folder: str, out: str | None, window: str | None, what: str, paper: Paper | None) -> list[Path]:
     """Draw pictures of one run and return their files."""
+    from configs.files import together
     from pulptrain.running.pictures import RunPictures, file_names, window_of
     from pulptrain.running.stored_run import read_summary
     from traces.errors import TraceError
@@ -94,8 +95,9 @@ def _pictures(folder: str, out: str | None, window: str | None, what: str, paper
             run = run.within(window_of(window, run.ops, run.cycles))
         names = run.drawable() if what == "all" else (what,)
         files = _targets(out or folder, names, [file_names(name, run.window) for name in names])
-        for name, paths in files.items():
-            run.draw(name, *paths)
+        with together():
+            for name, paths in files.items():
+                run.draw(name, *paths)
     except TraceError as error:
         # Of a run it would be a defect; what was read from a file, somebody has changed.
         raise InputError(str(error), where=str(source), cure="run the simulation again") from None

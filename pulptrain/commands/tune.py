@@ -105,6 +105,8 @@ def command(
     no_cache: common.NoCache = False,
     schedule: Schedule = None,
     out: Out = None,
+    dpi: common.Dpi = None,
+    title: common.Title = None,
     top: common.Top = 10,
     full: common.Full = False,
     evidence: common.Evidence = False,
@@ -129,7 +131,7 @@ def command(
 
         check_seed(seed)
         settings = Settings(**options, variants=base_variant(variant), seed=seed)
-        files = prepare_tuning(schedule, out)
+        files = prepare_tuning(schedule, out, common.parse_paper(out, dpi=dpi, title=title))
         teller.alone()
         with (
             # The first of all: workers are copies of this process as it is here.

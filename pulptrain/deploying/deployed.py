@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import DoesNotFitError, InputError
-from configs.files import check_folder, replacing
+from configs.files import check_folder, make_folder, replacing, together
 from deploy.project.project import Project, project_of
 from deploy.project.recorded import Recorded
 from pulptrain.running.session import RunOutcome
@@ -124,9 +124,10 @@ def deploy_folder(name: str) -> Path:
 def write_project(deployed: Deployed) -> None:
     """All files, those of an earlier export that are none of this one's removed."""
     folder = deployed.folder
-    for path in _written_before(folder) - deployed.project.files.keys():
-        (folder / path).unlink(missing_ok=True)
+    stale = _written_before(folder) - deployed.project.files.keys()
     write_files(folder, {MARK: (json_text(deployed.as_dict()) + "\n").encode(), **deployed.project.files})
+    for path in stale:
+        (folder / path).unlink(missing_ok=True)
 
 
 def _written_before(folder: Path) -> set[str]:
@@ -137,12 +138,13 @@ def _written_before(folder: Path) -> set[str]:
     return {path for path in paths if ".." not in Path(path).parts and not Path(path).is_absolute()}
 
 
+@together()
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Write those that are not there as they are: what is built from the others need not be built again."""
     for name, content in contents.items():
         path = folder / name
         if path.is_file() and path.read_bytes() == content:
             continue
-        path.parent.mkdir(exist_ok=True)
+        make_folder(path.parent)
         with replacing(path) as temporary:
             temporary.write_bytes(content)

@@ -11,6 +11,7 @@ from typing import Any
 
 from arch.energy.accounting import energy_of
 from arch.energy.activity import NO_OP, Activity
+from configs.files import together
 from configs.units import parse_bytes
 from configs.version import VERSION
 from pulptrain.exploring.explore_spec import DELAY, ENERGY, OBJECTIVES, Spec, SpecPoint
@@ -112,6 +113,7 @@ def _row(number: int, item: SpecPoint, outcome: Outcome) -> dict[str, Any]:
     return row
 
 
+@together()
 def write_exploration(summary: Mapping[str, Any], folder: Path, paper: Paper | None = None) -> list[Path]:
     """Write points.json, points.csv, pictures of the grid and, for two objectives or more, of the front."""
     objects, table, png, svg, grid_png, grid_svg = (folder / name for name in EXPLORATION_FILES)

@@ -17,6 +17,7 @@ from pulptrain.running.outputs import blocks_of
 from scheduler.explore.picture import draw_front
 from traces.files.result_folder import prepare_folder, write_json
 from traces.metrics import measure
+from traces.pictures.drawing import OWN_PAPER, Paper
 from traces.pictures.fitting import draw_before_after, draw_ladder
 from traces.text_table import amount
 
@@ -30,10 +31,14 @@ _MARK = "Written by `pulptrain fit`"
 
 @dataclass(frozen=True, slots=True)
 class FitFiles:
-    """Where the model goes (None: nowhere), the result folder, if there is one, and what was `written`."""
+    """Where the model goes (None: nowhere), the result folder, if there is one, and what was `written`.
+
+    Pictures are drawn on `paper`.
+    """
 
     model: Path | None
     folder: Path | None
+    paper: Paper = OWN_PAPER
     written: list[Path] = field(default_factory=list)
 
     def write_answer(self, outcome: FitOutcome, command: str) -> None:
@@ -66,7 +71,7 @@ class FitFiles:
             cycles = int(run.summary["cycles"])
             panels.append((f"{name}: {cycles:,} cycles", blocks_of(run, measure(run.slices, cycles).ops)))
         png, svg = self._pictures(0)
-        draw_before_after(panels, summary["budget_bytes"]["l2"], _title(summary), png, svg)
+        draw_before_after(panels, summary["budget_bytes"]["l2"], _title(summary), png, svg, paper=self.paper)
 
     def write_points(self, outcome: FitOutcome) -> None:
         """Write the figures again, and draw the front if there is more than the answer on it."""
@@ -84,6 +89,7 @@ class FitFiles:
             _title(summary),
             png,
             svg,
+            paper=self.paper,
         )
 
     def _pictures(self, number: int) -> tuple[Path, Path]:
@@ -105,7 +111,7 @@ class FitFiles:
         """Write the ladder and its picture to the folder, if there is one."""
         self._write_json(summary)
         if self.folder is not None:
-            draw_ladder(summary["ladder"], _title(summary), *self._pictures(2))
+            draw_ladder(summary["ladder"], _title(summary), *self._pictures(2), paper=self.paper)
 
 
 def _title(summary: Mapping[str, Any]) -> str:
@@ -117,12 +123,15 @@ def _label(point: Mapping[str, Any]) -> str:
     return f"{point['recomputed']} again, {point['paged']} in L3{joules}"
 
 
-def prepare_fit(model: str, file: str | None, out: str | None, *, ladder: bool) -> FitFiles:
+def prepare_fit(
+    model: str, file: str | None, out: str | None, *, ladder: bool, paper: Paper | None = None
+) -> FitFiles:
     """Both places, refused before any work if they cannot or may not be written. Raises `InputError`."""
     folder = prepare_folder(out, FIT_FILES) if out is not None else None
     if ladder:
-        return FitFiles(None, folder)
+        return FitFiles(None, folder, paper or OWN_PAPER)
     if file is None:
         name = f"{Path(model).stem}-fit.yaml"
         file = str(folder / name) if folder is not None else name
-    return FitFiles(check_file(file, "--file", lambda path: _MARK.encode() in start_of(path)), folder)
+    model_file = check_file(file, "--file", lambda path: _MARK.encode() in start_of(path))
+    return FitFiles(model_file, folder, paper or OWN_PAPER)

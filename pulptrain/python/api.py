@@ -373,16 +373,17 @@ def deploy(
     is as in `run`. Raises the errors of `run`, and `InputError` for a folder with files of others and for a
     kernel or dtype that has no form in C.
     """
+    from configs.files import no_empty_folder
     from configs.units import parse_size
     from deploy.calls.trainlib import check_trainlib
     from pulptrain.deploying.deployed import deploy as write
     from pulptrain.deploying.deployed import deploy_folder
 
     library = check_trainlib(fspath(trainlib)) if trainlib is not None else None
-    folder = deploy_folder(fspath(out))
     network, others = as_model(model, options, seed)
     settings = settings_of(soc, others, seed=seed, accumulation=accumulation)
-    with cache_of(cache) as kept:
+    with no_empty_folder(), cache_of(cache) as kept:
+        folder = deploy_folder(fspath(out))
         return write(
             lambda record: network.source.run(
                 settings,

@@ -12,6 +12,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from configs.files import replacing, together
 from configs.suggest import check_known
 from pulptrain.python.op_result import (
     OpResult,
@@ -309,7 +310,8 @@ class Result(Summarised):
             return write_outputs(self._outcome, target)
         assert self._folder is not None
         there = [name for name in RUN_FILES if (self._folder / name).is_file()]
-        if target.resolve() != self._folder.resolve():
-            for name in there:
-                shutil.copyfile(self._folder / name, target / name)
+        with together():
+            for name in there if target.resolve() != self._folder.resolve() else ():
+                with replacing(target / name) as temporary:
+                    shutil.copyfile(self._folder / name, temporary)
         return [target / name for name in there]

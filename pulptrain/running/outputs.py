@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from configs.files import together
 from pulptrain.running.energy import ACTIVITY_NAME, write_activity
 from pulptrain.running.pictures import PICTURES, RUN_PICTURES, RunPictures, file_names
 from pulptrain.running.session import RunOutcome
@@ -42,8 +43,15 @@ RUN_FILES = (
 def write_outputs(outcome: RunOutcome, folder: Path, paper: Paper | None = None) -> list[Path]:
     """Write all files of a run and return their paths; for equal runs all but run-info.json are equal.
 
-    `paper` is what pictures are drawn on, if not on their own.
+    `paper` is what pictures are drawn on, if not on their own. Raises `InputError`; nothing is written then.
     """
+    paths = _write_all(outcome, folder, paper)
+    _remove_stale(folder, paths)
+    return paths
+
+
+@together()
+def _write_all(outcome: RunOutcome, folder: Path, paper: Paper | None) -> list[Path]:
     paths = [write_summary(folder / SUMMARY_NAME, outcome.summary)]
     information = {
         "simulator": outcome.summary["simulator"],
@@ -68,7 +76,6 @@ def write_outputs(outcome: RunOutcome, folder: Path, paper: Paper | None = None)
         title = f"{outcome.summary['model']} on {outcome.summary['soc']}: {len(outcome.curve):,} iterations"
         draw_curve(outcome.curve, title, png, svg, paper=paper)
         paths += [png, svg]
-    _remove_stale(folder, paths)
     return paths
 
 

@@ -298,11 +298,11 @@ def run_model(
     """Simulate one training iteration (one update) of `model` and compute `iterations` of them.
 
     `model` is a name from ``pulptrain list models``, the path of a model file, or a model that is read.
-    Timing is simulated once; all
-    iterations are computed. Every tensor of the first three iterations and of the last one is checked
-    (`pulptrain.running.number_check`), against PyTorch where it is installed; ``summary["functional"]`` says
-    what was found, and a wrong tensor is a `WrongNumbersError`, which has the outcome. An update over several
-    mini-batches, or one that is a program of its own, is two programs; each is simulated once in time.
+    Timing is simulated once; all iterations are computed. Every tensor of the first three iterations, of the
+    last one and of one more is checked (`pulptrain.running.number_check`), against PyTorch where it is
+    installed; ``summary["functional"]`` says what was found, and a wrong tensor is a `WrongNumbersError`,
+    which has the outcome. An update over several mini-batches, or one that is a program of its own, is two
+    programs; each is simulated once in time.
     `values` replace weights, buffers, states (at the start) and inputs, labels (in all iterations) by name,
     `data` the samples of the model's data set (`pulptrain.given.own_data`).
     Raises the errors of `configs.errors`. Ctrl-C during training ends it early: the outcome then says
@@ -367,7 +367,7 @@ def run_prepared(
     if functional:
         _check_samples(graph, prepared.phases.mini_batches)
     fed = _fed(machine.given, settings.seed, data, values or {}) if functional else None
-    training = Training(machine, prepared.phases.mini_batches, stream, kept, fed, record)
+    training = Training(machine, prepared.phases.mini_batches, stream, kept, fed, record, settings.seed)
     asked = (functional and iterations > 1) or users_own is not None
     tested = _tested(prepared, users_own) if asked else None
     if tested is not None:
@@ -377,11 +377,7 @@ def run_prepared(
     training.first(iterations, check=functional)
     if values and training.not_finite is not None and not training.wrong:
         raise training.not_finite.error
-    if prepared.run_cache is not None:
-        prepared.run_cache.write()
-        if not (prepared.traced or prepared.figures):
-            figures = [phase.figures for phase in machine.phases if phase.figures is not None]
-            prepared.run_cache.keep_figures(code_start(settings), figures)
+    _store_figures(prepared, machine, settings)
     summary = _summary(machine, prepared, settings)
     has_loss = functional and bool(graph.losses)
     summary["steps"] = list(prepared.spec.steps or STEPS)
@@ -397,16 +393,21 @@ def run_prepared(
             name: [finite_or_none(value) for value in values] for name, values in training.terms.items()
         }
     summary["not_finite"] = training.not_finite.as_dict() if training.not_finite else None
-    summary["functional"] = training.check.summary() if training.check is not None else None
+    summary["functional"] = None
     if has_loss:
         training.ask_at_the_end()
         summary["training"] = _training_summary(training, iterations, summary, tested)
+    saved = training.values() if functional else {}
+    if training.check is not None:
+        training.told(summary, saved)
+        summary["functional"] = training.check.summary()
     phases = machine.phases
-    wall_seconds = sum(phase.wall_seconds for phase in phases)
-    cycles = sum(phase.cycles for phase in phases)
-    events = sum(phase.figures.events for phase in phases if phase.figures is not None)
     summary["simulator"] = {
-        **simulator_summary(events, wall_seconds, cycles),
+        **simulator_summary(
+            sum(phase.figures.events for phase in phases if phase.figures is not None),
+            sum(phase.wall_seconds for phase in phases),
+            sum(phase.cycles for phase in phases),
+        ),
         "cached": len(prepared.figures),
     }
     return RunOutcome(
@@ -418,8 +419,18 @@ def run_prepared(
         interrupted,
         prepared.update,
         _curve(training, summary) if has_loss else (),
-        training.values() if functional else {},
+        saved,
     )
+
+
+def _store_figures(prepared: Prepared, machine: Machine, settings: Settings) -> None:
+    """Write the run cache, with what a run without a trace came to."""
+    if prepared.run_cache is None:
+        return
+    prepared.run_cache.write()
+    if not (prepared.traced or prepared.figures):
+        figures = [phase.figures for phase in machine.phases if phase.figures is not None]
+        prepared.run_cache.keep_figures(code_start(settings), figures)
 
 
 def _fed(given: Given | None, seed: int, data: Data | None, values: Mapping[str, Array]) -> Fed | None:

@@ -212,6 +212,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "not_decidable": ("count", "tensors whose rounding could hide a defect"),
     "without_truth": ("count", "tensors nothing could be compared with"),
     "iterations_checked": ("count", "iterations that were compared"),
+    "iterations_followed": ("", "their numbers, from 1: the first three, one drawn by the seed, the last"),
     "max_abs_error": ("", "largest absolute error"),
     "max_rel_error": ("", "largest error relative to the largest element of its tensor"),
     "worst_tensor": ("", "tensor with the largest error in terms of its tolerance"),

@@ -36,6 +36,7 @@ RC: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"],
     "font.size": 8.0,
+    "text.parse_math": False,  # a $ in the name of a model is a $
     "svg.hashsalt": "pulptrain",
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
@@ -52,6 +53,8 @@ RC: Any = {
 WIDTHS_INCHES, FONTS_POINTS, DOTS_PER_INCH = (1.0, 100.0), (4.0, 72.0), (30, 2400)
 """Smallest and largest of a picture."""
 LEAST_CHART_INCHES = 0.5
+MOST_TITLE = 300
+"""Characters of a title that is asked for."""
 NO_TITLE = "none"
 
 
@@ -79,6 +82,10 @@ class Paper:
             if not least <= round(value, 6) <= most:
                 cure = f"from {least:g}{unit} to {most:g}{unit}"
                 raise InputError(f"{value:g} {unit.strip()} is no size of a picture", where=option, cure=cure)
+
+        if len(self.title or "") > MOST_TITLE:
+            message = f"a title of {len(self.title or ''):,} characters"
+            raise InputError(message, where="--title", cure=f"at most {MOST_TITLE} characters")
 
     def but(self, **asked: Any) -> Paper:
         """This paper with what is asked for in place of the picture's own. Raises `InputError`."""

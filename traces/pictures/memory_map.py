@@ -56,7 +56,6 @@ BYTES_LINES = 8.0
 """Heights of panels, in lines of text."""
 MAX_VECTOR_BLOCKS = 2000
 """Maps with more blocks are embedded as an image in the SVG or PDF, to keep the file small."""
-EDGE_POINTS = 0.35
 LEAST_EDGED_POINTS = 2.5
 """Blocks that are thinner have no white edge, which would eat them."""
 
@@ -195,11 +194,11 @@ def _shown(blocks: Iterable[MemoryBlock], time: TimeAxis) -> list[MemoryBlock]:
 
 
 def _is_seen(block: MemoryBlock, top_bytes: float, time: TimeAxis) -> bool:
-    """Whether a block, with its edge, is high and wide enough."""
+    """Whether a block is high and wide enough."""
     left, right = time.clip(block.start_cycle, block.end_cycle)
     panel_points = MAP_LINES[block.level] * time.paper.line_inches * POINTS_PER_INCH
     high, wide = block.size_bytes / top_bytes * panel_points, (right - left) * time.points_per_cycle
-    return min(high, wide) + EDGE_POINTS >= LEAST_SEEN_POINTS
+    return min(high, wide) >= LEAST_SEEN_POINTS
 
 
 def _top_bytes(blocks: Iterable[MemoryBlock], level: str, peak_bytes: int, capacity_bytes: int) -> float:
@@ -256,7 +255,7 @@ def _draw_blocks(panel: Any, blocks: Sequence[MemoryBlock], time: TimeAxis, poin
                 boxes,
                 facecolor=look.colour,
                 edgecolor="white" if is_thick else look.colour,
-                linewidth=EDGE_POINTS,
+                linewidth=0.35,
                 hatch=hatch or None,
                 hatchcolor="white" if staged else HATCH_COLOUR,
                 rasterized=len(blocks) > MAX_VECTOR_BLOCKS,

@@ -9,8 +9,9 @@ apart or hatched in another way, and so stays apart in grey print too. A colour 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from traces.causes import GROUPS
 from traces.events import STALLS
 from traces.parts import BUSY
 
@@ -69,10 +70,11 @@ _PLAIN = {
     "multicycle": "latency",
     "fpu": "FPU",
     "icache": "code refill",
+    "dma_program": "DMA programming",
     "l2_access": "L2 access",
 }
 _NO_LOOK = ("#B7A58C", "****")
-"""Of a word that has no look of its own yet."""
+"""Of a word or a cause that has no look of its own yet."""
 
 
 def plain(word: str) -> str:
@@ -87,7 +89,7 @@ STALL_STYLES = {
 BUSY_STYLE = Style(BLUE, BUSY)
 MOVING_STYLE = Style(SLATE, "DMA moving bytes")
 
-CAUSE_STYLES: Mapping[str, Style] = {
+_CAUSE_LOOKS = {
     "compute": BUSY_STYLE,
     "load-use": STALL_STYLES["load_use"],
     "latency": STALL_STYLES["multicycle"],
@@ -104,7 +106,11 @@ CAUSE_STYLES: Mapping[str, Style] = {
     "overhead of tiles": STALL_STYLES["fork"],
     "offload": Style("#F7F7F7", ""),
 }
-"""By `traces.causes.GROUPS`, in their order; the name of a look is that of the group."""
+CAUSE_STYLES: Mapping[str, Style] = {
+    group: replace(_CAUSE_LOOKS.get(group, Style(_NO_LOOK[0], "", _NO_LOOK[1])), name=group)
+    for group in GROUPS
+}
+"""By `traces.causes.GROUPS`, in their order."""
 
 BLOCK_STYLES: Mapping[str, Style] = {
     "cores": Style(BLUE, "cores"),
@@ -139,12 +145,6 @@ def style(category: str) -> Style:
     if category == MOVING:
         return MOVING_STYLE
     return STEP_STYLES.get(category) or STALL_STYLES[category]
-
-
-def cause_style(group: str) -> Style:
-    """Look of one of `traces.causes.GROUPS`."""
-    look = CAUSE_STYLES[group]
-    return Style(look.colour, group, look.hatch)
 
 
 def rgb(colour: str) -> tuple[float, float, float]:

@@ -63,8 +63,14 @@ def draw_roofline(
     off_chip = {point.name: moved[point.name] for point in points if moved.get(point.name)}
     tiles = tiles[:: len(tiles) // MOST_DOTS + 1]
     used = [step for step in STEP_STYLES if any(family(point.step) == step for point in points)]
-    note = f"{_roof(roofs, bool(off_chip))}; filled: executed, hollow: without products by zeros; dots: tiles"
-    note += "; cross: per byte from or to L3" if off_chip else ""
+    wastes = any(point.useful_macs < point.macs for point in points)
+    notes = {
+        _roof(roofs, bool(off_chip)): True,
+        "filled: executed, hollow: without products by zeros": wastes,
+        "dots: tiles": bool(tiles),
+        "cross: per byte from or to L3": bool(off_chip),
+    }
+    note = "; ".join(text for text, occurs in notes.items() if occurs)
     legend = Legend([STEP_STYLES[step] for step in used], note, [MARKERS[step] for step in used])
     axis_lines = paper.folded("MAC per byte moved, in the busier direction", 0.8 * paper.width_inches)
     bottom_inches = legend.inches(paper) + (1.6 + len(axis_lines)) * paper.line_inches + 0.14

@@ -27,7 +27,6 @@ from traces.pictures.palette import (
     HATCH_COLOUR,
     STEP_STYLES,
     Style,
-    cause_style,
     family,
 )
 from traces.text_table import amount, counted
@@ -73,9 +72,8 @@ def draw_causes(
 
     Steps that a layer takes again and again are one op, as in the table of a run. Raises as `draw_breakdown`.
     """
-    looks = {group: cause_style(group) for group in CAUSE_STYLES}
     axis = "cluster cycles; colours: what the cores do or wait for, their mean"
-    _draw(cause_rows(ops, most), looks, axis, paths, title, paper)
+    _draw(cause_rows(ops, most), CAUSE_STYLES, axis, paths, title, paper)
 
 
 def draw_energy(

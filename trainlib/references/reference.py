@@ -95,10 +95,9 @@ def evaluate(
 def not_finite(op: str, results: Mapping[str, Array]) -> NotFiniteError | None:
     """The first of an op's results that is not finite throughout, as the error it is."""
     for name, array in results.items():
-        dtype = str(array.dtype)
-        if is_float(dtype) and not np.isfinite(widened(array)).all():
+        if is_float(array.dtype) and not np.isfinite(widened(array)).all():
             value = "NaN" if np.isnan(widened(array)).any() else "infinity"
-            return NotFiniteError(op, name, value, dtype)
+            return NotFiniteError(op, name, value, str(array.dtype))
     return None
 
 

@@ -92,8 +92,8 @@ def test_a_picture_has_the_dots_and_the_title_that_are_asked_for(
     own, asked, dots = (tmp_path / name for name in ("own.svg", "asked.svg", "dots.png"))
     assert run([*shown, "-q", "--out", str(own)]) == 0
     assert ">small" in own.read_text()
-    assert run([*shown, "-q", "--title", "Figure 3", "--out", str(asked)]) == 0
-    assert ">Figure 3<" in asked.read_text()
+    assert run([*shown, "-q", "--title", "$x_$ 3", "--out", str(asked)]) == 0
+    assert ">$x_$ 3<" in asked.read_text()
     assert run([*shown, "-q", "--title", "none", "--dpi", "300", "--width", "3in", "--out", str(dots)]) == 0
     assert imread(dots).shape[1] == 900
     assert run([*shown, "-q", "--title", "none", "--out", str(asked)]) == 0
@@ -150,6 +150,7 @@ def test_a_speed_up_adds_up_and_is_at_most_ideal_where_nothing_waits(
         ),
         (["8", "2", "--width", "1in", "--font", "30pt", "--what", "speed-up"], "leave no room"),
         (["8", "--width", "1e400in"], "--width: cannot take"),
+        (["8", "--title", 301 * "x"], "--title: a title of 301 characters.*at most 300"),
         (["8", "--dpi", "5"], "--dpi: 5 dots per inch is no size.*from 30"),
         (["8", "--font", "x"], "--font: cannot take 'x'.*8pt"),
         (["8", "--font", "0pt"], "--font"),

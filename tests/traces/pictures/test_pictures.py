@@ -213,6 +213,21 @@ def test_the_legend_of_a_part_of_a_run_names_kinds_of_this_part(
     assert KIND_STYLES["gradient"].name not in named, "there is none before the backward pass"
 
 
+def test_the_note_of_a_roofline_explains_only_what_it_shows(
+    drawing: RunPictures, figures: list[Figure], tmp_path: Path
+) -> None:
+    paper = Paper(dpi=60)
+    replace(drawing, paper=paper).draw("roofline", tmp_path / "picture.png")
+    ops = [{**op, "useful_macs": op["macs"] // 2} for op in drawing.summary["ops"]]
+    wasting = {**drawing.summary, "ops": ops}
+    replace(drawing, paper=paper, summary=wasting).draw("roofline", tmp_path / "picture.png")
+    plain, hollow = (figure.legends[0].get_title().get_text().replace("\n", " ") for figure in figures)
+    assert "hollow" not in plain
+    assert "hollow: without products by zeros" in hollow
+    assert "cross" not in plain + hollow
+    assert "dots: tiles" in plain
+
+
 def test_equal_runs_are_equal_files_of_every_kind_that_say_whose_they_are(
     drawing: RunPictures, tmp_path: Path
 ) -> None:
