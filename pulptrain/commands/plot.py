@@ -127,10 +127,12 @@ def _targets(out: str, names: Sequence[str], files: Sequence[Sequence[str]]) -> 
 
     Raises `InputError` before anything is drawn if one of them may not be written.
     """
-    from configs.files import check_file
+    from configs.files import FILE_ENDINGS, check_file
     from traces.files.result_folder import prepare_folder
-    from traces.pictures.drawing import ENDINGS, is_our_picture
+    from traces.pictures.drawing import ENDINGS, is_our_picture, picture_file
 
+    if Path(out).suffix.lower() in FILE_ENDINGS and not Path(out).is_dir():
+        picture_file(out, "--out")
     if Path(out).suffix.lower()[1:] not in ENDINGS or Path(out).is_dir():
         folder = prepare_folder(out, [file for of_picture in files for file in of_picture])
         return {
