@@ -259,8 +259,8 @@ def notes_line(notes: Sequence[str]) -> str:
     """Several notes in a line: how many say what."""
     kinds: dict[str, int] = {}
     for note in notes:
-        what = note.partition(": ")[2] or note
-        what = what.partition(":")[0]
+        place, _, said = note.partition(": ")
+        what = note if " " in place or not said else said.partition(":")[0]  # of an op, without its numbers
         kinds[what] = kinds.get(what, 0) + 1
     ordered = sorted(kinds.items(), key=lambda item: -item[1])
     shown = "; ".join(f"{what} (x{count})" if count > 1 else what for what, count in ordered[:2])
