@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -12,6 +13,7 @@ from typing import Any
 import typer
 
 from configs.errors import DoesNotFitError, InputError, PulptrainError
+from configs.files import no_empty_folder
 from configs.limits import DEFAULT_HOST_MEMORY_BYTES, HOST_MEMORY_VARIABLE, size_text
 from configs.version import VERSION
 from pulptrain.commands.help_text import WIDTH, GroupedCommand, WholeGroup
@@ -116,8 +118,8 @@ def _refuse_unknown_command(arguments: list[str]) -> None:
         from configs.library import list_names
         from configs.suggest import suggestion
 
-        model = name in list_names("models") or name.endswith((".yaml", ".yml", ".onnx"))
-        cure = f"pulptrain run {name}" if model else suggestion(name, COMMANDS)
+        model = name in list_names("models") or name.endswith((".yaml", ".yml", ".onnx")) or ".py:" in name
+        cure = shlex.join(["pulptrain", "run", *arguments]) if model else suggestion(name, COMMANDS)
         raise InputError(f"there is no command {name!r}", cure=cure)
 
 
@@ -128,7 +130,8 @@ def dispatch(arguments: list[str]) -> int:
     """
     try:
         _refuse_unknown_command(arguments)
-        application(arguments)(args=arguments, prog_name="pulptrain")
+        with no_empty_folder():
+            application(arguments)(args=arguments, prog_name="pulptrain")
     except PulptrainError as error:
         if isinstance(error, DoesNotFitError) and "--json" in arguments:
             print(json_text(error.as_dict()))

@@ -105,6 +105,10 @@ class Soc(Module):
         """A copy of an array in a memory. Raises `InputError` outside the memory."""
         return self._effects.storage(place.level).read(place)
 
+    def view(self, place: Place) -> Array:
+        """The array in a memory itself, as it is whenever one looks. Raises `InputError` outside it."""
+        return self._effects.storage(place.level).view(place)
+
     def release(self, place: Place) -> None:
         """End the life of the bytes of `place`: reading them gives NaN."""
         self._effects.storage(place.level).poison(place)

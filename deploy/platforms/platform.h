@@ -43,7 +43,8 @@ void pt_l3_in(int transfer, void *l2, uint32_t l3, uint32_t bytes);
 void pt_l3_out(int transfer, const void *l2, uint32_t l3, uint32_t bytes);
 void pt_l3_wait(int transfer);
 
-/* Cycles of the master core, or of any clock that runs as it does; they may wrap around. */
+/* Cycles of the cluster's clock; they may wrap around. The clock must run on while the master core sleeps in a wait: a
+ * core's own counter often does not. 0 at all times if there is no clock. */
 uint32_t pt_cycles(void);
 
 /* A line of text, without its end. */

@@ -50,7 +50,8 @@ def _text(
     fed: Sequence[str],
 ) -> str:
     schedule = programs[0].schedule
-    losses, rooms = schedule.graph.losses, recorded.rooms()
+    losses = schedule.graph.losses
+    rooms = recorded.rooms([program.schedule.graph for program in programs])
     updates = {name: new for program in programs for name, new in program.schedule.graph.updates.items()}
 
     def table(label: str, names: Sequence[str]) -> list[str]:

@@ -18,7 +18,7 @@ struct tensor {
     const char *name;
     struct place at;
     int whole_numbers; /* int32_t, else float */
-    float room;        /* by how much an element may differ from the expected one */
+    float room;        /* by how much an element may differ from the expected one, besides a last bit of its own */
 };
 
 /* A step: its function, the buffers whose life begins with it or ends with it, the tensors it has made then. */

@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from configs.dtypes import is_float
+from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.steps import Array
 from trainlib.ir.varying import Varying
-from trainlib.references.verdicts import WIDE_CAP
+from trainlib.primitives.lowering.elementwise import ElementwiseLowering
+from trainlib.references.verdicts import WIDE_CAP, Verdict
+from trainlib.registry import lowering_of
 
 SHARE = WIDE_CAP
 """Of the largest element of a tensor, or of its gain: what the number check caps arithmetic at.
@@ -39,8 +42,8 @@ class Recorded:
     results: list[Values] = field(default_factory=list)
     losses: list[Sequence[float]] = field(default_factory=list)
     totals: list[float] = field(default_factory=list)
-    gains: Mapping[str, float] = field(default_factory=dict)
-    """How far the elements of a result move with what it is made of, by the number check."""
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    """What the number check has found of a result: how far rounding, and its inputs, may move an element."""
 
     @property
     def compared(self) -> int:
@@ -54,21 +57,36 @@ class Recorded:
             for number in range(len(self.totals))
         ]
 
-    def rooms(self) -> dict[str, float]:
-        """By how much an element of a result may differ from what was found: a share of the largest of them.
+    def rooms(self, graphs: Sequence[TrainingGraph]) -> dict[str, float]:
+        """By how much an element of a result may differ from what was found, its last bit apart.
 
-        Every op that is compared begins with what the simulator had, so this is what one op rounds. Where
-        terms cancel (the gradient of a scale that a later norm takes out) it is a share of the terms.
+        Every op that is compared begins with what the simulator had, so this is what one op rounds: twice
+        what the number check allows, since both may round; at most a share of the largest element. Where
+        terms cancel (the gradient of a scale that a later norm takes out) it is a share of the terms. What an
+        optimizer has moved may differ by a share of how far it has moved: 1 - beta^t of an Adam takes most,
+        where a last bit of the power is 3e-5 of the update.
         """
-        rooms = {name: SHARE * gain for name, gain in self.gains.items()}
+        rooms: dict[str, float] = {}
+        moved_by_elements = _moved_by_elements(graphs)
+        now = dict(self.kept)
         for tensors in self.results:
             for name, values in tensors.items():
-                if is_float(values.dtype):
-                    largest = float(np.max(np.abs(values), initial=0))
-                    rooms[name] = max(SHARE * largest, rooms.get(name, 0.0))
+                if not is_float(values.dtype):
+                    room = 0.0
+                elif name in moved_by_elements:
+                    before = now[moved_by_elements[name]].astype(np.float64)
+                    room = SHARE * _largest(values.astype(np.float64) - before)
+                    now[moved_by_elements[name]] = values
                 else:
-                    rooms[name] = 0.0
+                    room = self._room(name, values)
+                rooms[name] = max(room, rooms.get(name, 0.0))
         return rooms
+
+    def _room(self, name: str, values: Array) -> float:
+        verdict = self.verdicts.get(name)
+        if verdict is None or not verdict.room:
+            return SHARE * _largest(values)
+        return min(2 * verdict.room, SHARE * max(_largest(values), verdict.gain))
 
     def watch(self, iteration: int) -> Callable[[str, Values], None] | None:
         """Who is to hear of the ops of an iteration, counted from 0 (`scheduler.executor.Watch`)."""
@@ -91,3 +109,19 @@ class Recorded:
             tensors = kept()
             self.results.append({name: tensors[name] for name in self.kept})
         self.totals.append(total)
+
+
+def _largest(values: Array) -> float:
+    return float(np.max(np.abs(values), initial=0))
+
+
+def _moved_by_elements(graphs: Sequence[TrainingGraph]) -> dict[str, str]:
+    """What optimizers make of weights and states, element by element: after -> before."""
+    moved: dict[str, str] = {}
+    for graph in graphs:
+        before = {after: name for name, after in graph.updates.items()}
+        for op in graph.ops:
+            lowering = lowering_of(op)
+            if isinstance(lowering, ElementwiseLowering) and not lowering.batched:
+                moved |= {name: before[name] for name in op.outputs if name in before}
+    return moved

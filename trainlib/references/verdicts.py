@@ -60,6 +60,8 @@ class Verdict:
     why: str = ""
     gain: float = 0.0
     """The largest of an element: how far it moves with its inputs (`trainlib.references.op_truth`)."""
+    room: float = 0.0
+    """The largest of an element: how far rounding may have taken it; 0 if that is not known."""
 
     @property
     def ratio(self) -> float:
@@ -76,7 +78,7 @@ def together(one: Verdict, other: Verdict) -> Verdict:
     decide what others left open; a single failure counts.
     """
     graver = max(one, other, key=lambda item: (GRAVITY.index(item.verdict), item.ratio))
-    return replace(graver, gain=max(one.gain, other.gain))
+    return replace(graver, gain=max(one.gain, other.gain), room=max(one.room, other.room))
 
 
 class Judgement:
@@ -140,12 +142,13 @@ class Judgement:
         """What was found, once it is no longer open."""
         unit, worst = self._scale or 1.0, self._worst
         figures = worst.error / unit, worst.room / unit, worst.difference
+        sizes = self._largest_gain, self._largest_room
         if self._first is not None:
             number, wrong, truth = self._first
             place = tuple(int(index) for index in np.unravel_index(number, self._shape))
             why = f"{self._wrong} of {prod(self._shape)} elements, the first at {place}: "
             said = f"{why}{wrong:.6g}, not {truth:.6g}"
-            return Verdict(self.name, FAILED, *figures, said, self._largest_gain)
+            return Verdict(self.name, FAILED, *figures, said, *sizes)
         if self._hidden:
             share = self._largest_room / self._scale if self._scale else 0
             return Verdict(
@@ -153,9 +156,9 @@ class Judgement:
                 NOT_DECIDABLE,
                 *figures,
                 f"rounding alone may be {share:.1e} of its scale",
-                self._largest_gain,
+                *sizes,
             )
-        return Verdict(self.name, PASSED, *figures, gain=self._largest_gain)
+        return Verdict(self.name, PASSED, *figures, "", *sizes)
 
     @property
     def _scale(self) -> float:

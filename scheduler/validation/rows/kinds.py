@@ -140,7 +140,7 @@ KINDS = {
         *(
             Kind(
                 name,
-                icache.COLUMNS,
+                icache.RTL_COLUMNS if rtl else icache.COLUMNS,
                 (
                     Measure(partial(icache.predict_cold, rtl=rtl), "cold_iter0_max", "cold"),
                     Measure(partial(icache.predict_warm, rtl=rtl), "iter3_max", "warm"),

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exports broken by hand: `make check` fails for each edit that changes a number, with its own seeds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+
+from shared.tiers import sweep_nine_of_ten
+from tools.deployed.breaks import (
+    BREAKS,
+    EXPORTS,
+    Break,
+    broken,
+    check,
+    export,
+    functions,
+    instead,
+    moved_statements,
+    said,
+)
+
+SEEDS = 8
+"""Those of `make check`."""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of an export, which passes as it is."""
+    folder = tmp_path_factory.mktemp("breaks")
+
+    @cache
+    def of(name: str) -> Path:
+        export(name, folder / name)
+        return folder / name
+
+    return of
+
+
+def by_kind(item: Break) -> str:
+    return item.kind
+
+
+@pytest.mark.needs_gcc
+@pytest.mark.parametrize("item", sweep_nine_of_ten(BREAKS, by_kind))
+def test_an_edit_that_changes_a_number_fails_the_check(
+    item: Break, built: Callable[[str], Path], tmp_path: Path
+) -> None:
+    broken(built(item.export), tmp_path / "net", item.file, item.applied)
+    ended = check(tmp_path / "net")
+    assert (ended.returncode == 0) == bool(item.harmless), ended.stdout + ended.stderr
+    assert ": error:" not in ended.stderr
+    passed = re.findall(r"^0 of \d+ numbers and tensors wrong$", ended.stdout, re.MULTILINE)
+    assert len(passed) == SEEDS if item.harmless else len(passed) < SEEDS
+
+
+@pytest.mark.slow
+@pytest.mark.needs_gcc
+@pytest.mark.parametrize("name", EXPORTS)
+def test_an_order_that_passes_with_all_seeds_passes_the_thread_sanitizer(
+    name: str, built: Callable[[str], Path], tmp_path: Path
+) -> None:
+    text = (built(name) / "network.c").read_text()
+    orders = [
+        (what, text[:first] + moved + text[last:])
+        for _, first, last in functions(text)
+        for what, moved in moved_statements(text[first:last])
+    ]
+    failed = 0
+    for what, order in orders[::23]:
+        broken(built(name), tmp_path / "net", "network.c", partial(instead, order))
+        ended = check(tmp_path / "net")
+        failed += ended.returncode != 0
+        assert ended.returncode or not check(tmp_path / "net", "SANITIZE=thread").returncode, what
+    assert 0 < failed < len(orders[::23])
+
+
+@pytest.mark.needs_gcc
+def test_a_seed_that_failed_does_the_same_again(built: Callable[[str], Path], tmp_path: Path) -> None:
+    item = next(item for item in BREAKS if item.what == "a weight in the loop")
+    broken(built(item.export), tmp_path / "net", item.file, item.applied)
+    first = said(check(tmp_path / "net"))
+    (seed,) = re.findall(r"seed (\d+)", first)
+    again = [check(tmp_path / "net", f"SEEDS={seed}", "VERBOSE=1").stdout for _ in range(2)]
+    assert again[0] == again[1]
+    assert said(check(tmp_path / "net", f"SEEDS={seed}")) == first
