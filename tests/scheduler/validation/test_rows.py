@@ -104,6 +104,9 @@ FILES = {
     "loop": "loops",
     "dma-contention-rtl": "rtl-dma-contention",
     "icache-rtl": "rtl-icache",
+    "refill": "rtl-refill",
+    "sequence": "rtl-sequence",
+    "steps": "rtl-steps",
 }
 """Measured files of KINDS that are called otherwise."""
 
@@ -121,7 +124,8 @@ def measured_rows(kind: str) -> tuple[list[str], list[list[str]]]:
     """The header and all rows of the measured file of a KIND."""
     text = gzip.decompress((MEASURED / f"{FILES.get(kind, kind)}.csv.gz").read_bytes()).decode()
     header, *rows = csv.reader(text.splitlines())
-    return header, rows
+    # Models that lie beside the measured file are not found beside another.
+    return header, [row for row in rows if row[0] not in ("attn", "gru")]
 
 
 def with_cell(folder: Path, header: list[str], row: list[str], column: str, cell: str) -> Path:
