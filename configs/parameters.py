@@ -286,10 +286,18 @@ def _header(node: Node, problems: Problems) -> SocSchema:
 
     Raises the mistakes if the base cannot be read: then nothing can be said of the parameters.
     """
+    top = node.mapping("the SoC file")
+    groups = open_config("soc", "pulp-open").mapping("")["parameters"].mapping("")
+    for key, child in top.items():
+        if key in groups and key not in SocSchema.model_fields:
+            inner = child.plain() if child.is_mapping else {"value": child.plain()}
+            text = f"{{{key}: {inner}}}".replace("'", "")
+            raise child.error(
+                f"unknown key '{key}' in the SoC file", f"under 'parameters': parameters: {text}"
+            )
     header = problems.of(validate, SocSchema, node, "the SoC file")
     if header is not None:
         return header
-    top = node.mapping("the SoC file")
     base = top["base"].value if "base" in top else None
     if not isinstance(base, str):
         problems.refuse()
@@ -299,6 +307,10 @@ def _header(node: Node, problems: Problems) -> SocSchema:
 def _leaves(node: Node, path: str, leaves: dict[str, Node], problems: Problems) -> None:
     """Walk the groups depth first; a mapping with a key of `LEAF_KEYS`, or with scalars only, is a leaf."""
     what = f"group '{path}'" if path else "'parameters'"
+    if path and not (node.is_mapping or node.is_sequence):
+        value = f"{path.rpartition('.')[2]}: {{value: {node.value}}}"
+        problems.note(node.error(f"parameter '{path}' must be a mapping, not {node.kind}", value))
+        return
     children = problems.of(node.mapping, what)
     if children is None:
         return

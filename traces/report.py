@@ -230,7 +230,7 @@ def total_lines(
             f"{summary['utilisation']['dma']:.0%} of the time",
         )
     )
-    lines.append(("machine", f"{summary['soc']}, timing {summary['timing']}{_code_caches(summary)}"))
+    lines.append(("machine", f"{_machine(summary)}{_code_caches(summary)}"))
     notes = list(summary.get("notes", ()))
     if full or len(notes) == 1:
         lines.extend(("note", note) for note in notes)
@@ -259,8 +259,8 @@ def notes_line(notes: Sequence[str]) -> str:
     """Several notes in a line: how many say what."""
     kinds: dict[str, int] = {}
     for note in notes:
-        what = note.partition(": ")[2] or note
-        what = what.partition(":")[0]
+        place, _, said = note.partition(": ")
+        what = note if " " in place or not said else said.partition(":")[0]  # of an op, without its numbers
         kinds[what] = kinds.get(what, 0) + 1
     ordered = sorted(kinds.items(), key=lambda item: -item[1])
     shown = "; ".join(f"{what} (x{count})" if count > 1 else what for what, count in ordered[:2])
@@ -278,6 +278,14 @@ def _memory(summary: Mapping[str, Any]) -> str:
             of = f" of {_kib(sizes[level])}" if sizes.get(level) else ""
             parts.append(f"{level.upper()} {_kib(peak_bytes)}{of} KiB")
     return f"peak {', '.join(parts)}"
+
+
+def _machine(summary: Mapping[str, Any]) -> str:
+    """The SoC, its timing, and how many of its parameters no source gives."""
+    evidence = summary.get("evidence")
+    assumed = evidence["assumed_parameters"] if evidence else 0
+    of_them = f" ({counted(assumed, 'parameter')} assumed)" if assumed else ""
+    return f"{summary['soc']}{of_them}, timing {summary['timing']}"
 
 
 def error_line(error: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from arch.spec.timing import SocTiming
 from configs.errors import ConfigError, Contributor, DoesNotFitError
 from configs.parameters import Parameter, ParameterTree, last_set, load_parameters
 from configs.suggest import path_suggestion, suggestion
-from configs.units import parse_bytes, parse_hz
+from configs.units import parse_bytes, parse_hz, parse_size
 
 FPU_MAPPINGS = ("private", "static", "dynamic")
 """How cores reach FPUs: one each, by core id modulo count, or allocated each cycle."""
@@ -111,9 +111,6 @@ MAXIMUM_BY_UNIT: Mapping[str, int] = {
 
 UNIT_BY_ENDING: Mapping[str, str] = {"_bytes": "B", "_cycles": "cycles", "_hz": "Hz"}
 """Units of parameters as their names say them; all other numbers are counts."""
-
-FEWEST_BYTES = 1024
-"""Bytes of a memory below which a number without a unit is taken for KiB or MiB that lost theirs."""
 
 STACKS = ("l1.size_bytes", "l1.master_stack_bytes", "l1.worker_stack_bytes", "cores")
 """What decides whether L1 holds the stacks."""
@@ -235,20 +232,10 @@ def _read(path: str, value: Any, where: str) -> dict[str, object]:
     if parameter_types()[path] is bool:
         return {path: _parse_switch(value, where)}
     unit = next((unit for ending, unit in UNIT_BY_ENDING.items() if path.endswith(ending)), "count")
-    read = parse_bytes(value, where=where) if unit == "B" else value
-    if path.endswith(".size_bytes"):
-        _check_unit(path, value, read, where)
+    parse = parse_size if path.endswith(".size_bytes") else parse_bytes
+    read = parse(value, where=where) if unit == "B" else value
     _check_value(path, read, unit, where)
     return {path: read}
-
-
-def _check_unit(path: str, text: str | int, size_bytes: int, where: str) -> None:
-    """Raise `ConfigError` for so few bytes of a memory without a unit that another unit must be meant."""
-    if 0 < size_bytes < FEWEST_BYTES and str(text).strip().isdigit():
-        message = f"{size_bytes} bytes, without a unit, are no {path.partition('.')[0].upper()}"
-        raise ConfigError(
-            message, where=where, cure=f"did you mean {size_bytes} KiB? {where} {size_bytes}KiB"
-        )
 
 
 def _check_relations(soc: SocTiming, places: Mapping[str, str], file: str = "") -> None:
@@ -310,7 +297,9 @@ def _parse_fpus(text: str, where: str) -> dict[str, object]:
     match = re.fullmatch(r"(\d{1,3})-(static|dynamic)", text)
     if match is None:
         forms = ("private", "4-static", "4-dynamic")
-        raise ConfigError(f"unknown FPU arrangement '{text}'", where=where, cure=suggestion(text, forms))
+        shared = f"{text}-static (by core number), {text}-dynamic (per cycle), or private"
+        cure = shared if re.fullmatch(r"\d{1,3}", text) else suggestion(text, forms)
+        raise ConfigError(f"unknown FPU arrangement '{text}'", where=where, cure=cure)
     count = int(match[1])
     _check_value("fpu.count", count, "count", where)
     return {"fpu.mapping": match[2], "fpu.count": count}

@@ -262,8 +262,8 @@ def _in_double(check: ModuleCheck) -> str:
     first, *others = check.not_in_fp32
     more = f" and {len(others)} more" if others else ""
     return (
-        f"; not decidable in fp32: {first}{more}, which its roundings move by more than is allowed; in fp64 "
-        "our graph makes the same"
+        f"; fp32 does not decide {first}{more}, which its roundings move by more than is allowed, and in "
+        "fp64 our graph makes the same"
     )
 
 
