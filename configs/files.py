@@ -38,6 +38,15 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISSOCK, "a socket"),
 )
 
+FILE_ENDINGS = frozenset(
+    (
+        *(".bmp", ".c", ".csv", ".eps", ".gif", ".gz", ".html", ".ipynb", ".jpeg", ".jpg", ".json", ".log"),
+        *(".md", ".npz", ".onnx", ".parquet", ".pdf", ".pftrace", ".png", ".ps", ".py", ".svg", ".tif"),
+        *(".tiff", ".txt", ".webp", ".yaml", ".yml", ".zip"),
+    )
+)
+"""A name that ends so is that of a file."""
+
 _ANOTHER_PLACE = "a place you may write to, with room on its disk"
 
 
@@ -132,6 +141,7 @@ def check_file(name: str, option: str, is_ours: Callable[[Path], bool]) -> Path:
     """
     if not name.strip():
         raise InputError("the name of the file is empty", where=option, cure="name a file")
+    _refuse_dash(name, option)
     target = _resolved(Path(name), option)
     _refuse_special(target, name, option)
     refuse_foreign(target, name, option, is_ours)
@@ -150,12 +160,23 @@ def check_folder(name: str, option: str) -> Path:
     if not name.strip():
         raise InputError("the name of the folder is empty", where=option, cure="name a folder")
     folder = Path(name)
+    _refuse_dash(name, option)
+    if folder.suffix.lower() in FILE_ENDINGS and not folder.is_dir():
+        raise InputError(
+            f"{name!r} is the name of a file, not of a folder", where=option, cure=f"a folder: {folder.stem}"
+        )
     try:
         make_folder(folder)
     except (OSError, ValueError) as error:
         raise _cannot_be_written(error, option, name) from error
     _probe(folder, name, option)
     return folder
+
+
+def _refuse_dash(name: str, option: str) -> None:
+    """Raise `InputError` for the ``-`` that means standard output elsewhere."""
+    if name.strip() == "-":
+        raise InputError("only --json goes to standard output", where=option, cure="a name; ./- is one, too")
 
 
 def refuse_foreign(path: Path, name: str, option: str, is_ours: Callable[[Path], bool]) -> None:

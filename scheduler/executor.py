@@ -66,7 +66,7 @@ class Executor:
         self._losses = frozenset(schedule.graph.losses)
         self._updated = {updated: name for name, updated in schedule.graph.updates.items()}
         self._result: RunResult | None = None
-        self._parts = _parts_in_l2(schedule)
+        self._parts = parts_in_l2(schedule)
 
     def place(self, name: str) -> Place:
         """Where the tensor `name` lives in its home memory, L2 or L3 (an alias: where its target lives)."""
@@ -122,14 +122,14 @@ class Executor:
         op = f"{action.work.op}.{action.work.step}"
         tensors = dict(zip([place.name for place in action.results], results, strict=True))
         self.ended.append((op, len(tensors)))
+        for name, runs in self._parts.get(op, {}).items():
+            if name in tensors:
+                tensors[name] = _with_part(self.fetch(name), tensors[name], runs)
         for name, array in tensors.items():
             if name in self._updated:
                 self.written[self._updated[name]] = array.tobytes()
             elif name in self._losses:
                 self.losses.append(float(array.flat[0]))
-        for name, runs in self._parts.get(op, {}).items():
-            if name in tensors:
-                tensors[name] = _with_part(self.fetch(name), tensors[name], runs)
         if self.not_finite is None:
             self.not_finite = not_finite(op, tensors)
         for told in (self.watch, self.record):
@@ -137,7 +137,7 @@ class Executor:
                 told(op, {name: array.copy() for name, array in tensors.items()})
 
 
-def _parts_in_l2(schedule: Schedule) -> dict[str, dict[str, Runs]]:
+def parts_in_l2(schedule: Schedule) -> dict[str, dict[str, Runs]]:
     """Op -> results of which L2 has a part only: the bytes that are there; the others are in L3."""
     plan, parts = schedule.plan, dict[str, dict[str, Runs]]()
     copies = [stay for stay in plan.stays if stay.part_in]

@@ -230,7 +230,7 @@ def total_lines(
             f"{summary['utilisation']['dma']:.0%} of the time",
         )
     )
-    lines.append(("machine", f"{summary['soc']}, timing {summary['timing']}{_code_caches(summary)}"))
+    lines.append(("machine", f"{_machine(summary)}{_code_caches(summary)}"))
     notes = list(summary.get("notes", ()))
     if full or len(notes) == 1:
         lines.extend(("note", note) for note in notes)
@@ -278,6 +278,14 @@ def _memory(summary: Mapping[str, Any]) -> str:
             of = f" of {_kib(sizes[level])}" if sizes.get(level) else ""
             parts.append(f"{level.upper()} {_kib(peak_bytes)}{of} KiB")
     return f"peak {', '.join(parts)}"
+
+
+def _machine(summary: Mapping[str, Any]) -> str:
+    """The SoC, its timing, and how many of its parameters no source gives."""
+    evidence = summary.get("evidence")
+    assumed = evidence["assumed_parameters"] if evidence else 0
+    of_them = f" ({counted(assumed, 'parameter')} assumed)" if assumed else ""
+    return f"{summary['soc']}{of_them}, timing {summary['timing']}"
 
 
 def error_line(error: Mapping[str, Any]) -> str:

@@ -83,7 +83,7 @@ def speed_up_of(summaries: Sequence[Mapping[str, Any]], names: Sequence[str]) ->
         raise InputError(
             "one run alone has no speed-up",
             where="--what speed-up",
-            cure="pulptrain plot RUN1 RUN2 ... --what speed-up, folders of runs with other --cores",
+            cure="pulptrain plot RUN1 RUN2 --what speed-up, folders of runs with other --cores",
         )
     first = summaries[0]
     seen: dict[int, str] = {}

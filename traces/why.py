@@ -184,7 +184,7 @@ REMEDIES: Mapping[str, Remedy] = {
         "what runs on core 0 alone: a --variant that forks, where there is one",
         ("--variant", ""),
     ),
-    "overhead of tiles": Remedy("fewer, larger tiles", "fewer, larger tiles in a larger --l1"),
+    "overhead of tiles": Remedy("fewer, larger tiles", "a larger --l1"),
     "bank conflicts": Remedy(
         "other kernels", "--set l1.banks=32 to see what banks give", ("--set", "l1.banks=")
     ),
@@ -199,7 +199,7 @@ REMEDIES: Mapping[str, Remedy] = {
 }
 """What to try against a cause, or several that the same helps against."""
 
-NOTHING_LEFT = "next: what changes of machine, kernels and schedule would gain"
+NOTHING_LEFT = "next: what-if, to see what changes of machine, kernels and schedule would gain"
 
 
 def remedy_of(summary: Summary, cause: str) -> tuple[str, str | None]:
@@ -219,7 +219,10 @@ def remedy_of(summary: Summary, cause: str) -> tuple[str, str | None]:
     texts = []
     can_tune = "commands" not in summary or _command(summary, TUNE) is not None
     if remedy.by_tuning is not None and can_tune:
-        texts.append(remedy.by_tuning + (" by --kernel and --tile" if is_alone else ""))
+        how = "--kernel and --tile" if is_alone else "tuning"
+        texts.append(
+            remedy.by_tuning if _command(summary, TUNE) is not None else f"{remedy.by_tuning} by {how}"
+        )
     if remedy.by_option is not None and not (remedy.option and _has(summary, *remedy.option)):
         texts.append(remedy.by_option)
     if not texts:

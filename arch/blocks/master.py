@@ -161,9 +161,11 @@ class Master(Module):
                 thread.waits_for = f"the transfer of action {dep}, on which action {action.id} depends"
                 if transfer.certain:
                     ends = transfer.ends_at_cycles or 0
-                    if ends <= self.env.now:
+                    if ends < self.env.now:
                         continue
-                    yield self.env.timeout(ends - self.env.now)
+                    if ends > self.env.now:
+                        yield self.env.timeout(ends - self.env.now)
+                    yield self.env.timeout()  # behind the end, which is in this cycle
                 else:
                     yield transfer.ended
                 self._core.lose("dma_wait", int(self.env.now), action.work)
@@ -306,7 +308,7 @@ class Master(Module):
             yield env.timeout(events.timing.fork_push_cycles)
         job = TeamJob(action.work, env.now, events.barrier(1 + len(workers)), commands)
         if workers:
-            yield from events.push(job, workers, thread)
+            events.push(job, workers)
             job.pushed_cycles = int(env.now)
         own_start = max(int(env.now), called + self._timing.event_unit.fork_master_cycles)
         if own_start > env.now:

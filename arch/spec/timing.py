@@ -169,18 +169,16 @@ class DmaTiming:
 
 @dataclass(frozen=True, slots=True)
 class EventUnitTiming:
-    """Barrier, mutex, dispatch FIFO and team fork, in cycles."""
+    """Barrier, mutex and team fork, in cycles."""
 
     barrier_wake_cycles: int
     """All cores resume this long after the last arrival."""
-    mutexes: int
     event_load_cycles: int
     """Load from the event unit that need not sleep, such as taking a free mutex."""
     event_store_cycles: int
     """Store to the event unit, such as freeing a mutex or raising a software event."""
     event_wake_cycles: int
     """From such a store to the next instruction of the core it wakes."""
-    dispatch_fifo_entries: int
     fork_master_cycles: int
     """Master: from the fork call to the first instruction of its own share."""
     fork_worker_cycles: int

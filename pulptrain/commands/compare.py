@@ -24,7 +24,7 @@ def command(
         list[str],
         typer.Argument(
             metavar="RUN RUN...|LOG",
-            help="Folders written by `pulptrain run --out`; or one, and a file of measured cycles.",
+            help="Folders written by `pulptrain run MODEL --out DIR`; or one, and a file of measured cycles.",
         ),
     ],
     fail_above: Annotated[

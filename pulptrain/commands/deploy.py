@@ -48,7 +48,7 @@ def command(
 ) -> None:
     """Write the schedule of MODEL as a C project: same tiles, kernels, buffers and DMA commands."""
     with telling(f"preparing {model}", show=not (quiet or as_json)) as teller:
-        from configs.units import parse_bytes
+        from configs.units import parse_size
         from deploy.calls.trainlib import trainlib_of
         from pulptrain.commands.printing import print_result
         from pulptrain.deploying.deployed import deploy, deploy_folder
@@ -59,7 +59,7 @@ def command(
 
         settings = Settings(**options, seed=seed, accumulation=accumulation)
         check_iterations(iterations)
-        arena_bytes = parse_bytes(arena, where="--arena") if arena is not None else None
+        arena_bytes = parse_size(arena, where="--arena") if arena is not None else None
         trainlib = trainlib_of(library)
         folder = deploy_folder(out)
         source = open_source(model, settings)

@@ -126,14 +126,8 @@ def command(
         allowed = parse_changes(allow)
         settings = Settings(**options, seed=seed)
         if ladder:
-            check_ladder(
-                deadline=deadline,
-                objective=objective,
-                allow=allow,
-                points=points,
-                seconds=seconds,
-                file=file,
-            )
+            asked = {"deadline": deadline, "objective": objective, "allow": allow, "file": file}
+            check_ladder(**asked, points=points, seconds=seconds)
         check_solver()
         network = open_source(model, settings).network(settings)
         paper = common.parse_paper(out, dpi=dpi, title=title)
@@ -155,6 +149,7 @@ def command(
                     objective=objective,
                     allowed=allowed,
                     points=points,
+                    pictures=out is not None,
                     seconds=seconds,
                     cache=kept,
                     teller=teller,

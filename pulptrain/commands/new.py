@@ -117,6 +117,7 @@ def template(kind: str, target: Path) -> str:
     """The text of a new file: named after it, and with the place of the schema for editors."""
     text = files("configs").joinpath("templates", f"{kind}.yaml").read_text(encoding="utf-8")
     name = name_of(target)
+    text = text.replace("NAME.yaml", shlex.quote(target.as_posix()))
     return text.replace("$schema=SCHEMA", f"$schema={schema_path(kind)}").replace("NAME", name)
 
 

@@ -24,7 +24,7 @@ TOP = 10
 
 def command(
     folders: Annotated[
-        list[str], typer.Argument(metavar="RUN", help="Folder written by `pulptrain run --out`.")
+        list[str], typer.Argument(metavar="RUN", help="Folder written by `pulptrain run MODEL --out DIR`.")
     ],
     window: Annotated[
         str | None,
@@ -127,10 +127,12 @@ def _targets(out: str, names: Sequence[str], files: Sequence[Sequence[str]]) -> 
 
     Raises `InputError` before anything is drawn if one of them may not be written.
     """
-    from configs.files import check_file
+    from configs.files import FILE_ENDINGS, check_file
     from traces.files.result_folder import prepare_folder
-    from traces.pictures.drawing import ENDINGS, is_our_picture
+    from traces.pictures.drawing import ENDINGS, is_our_picture, picture_file
 
+    if Path(out).suffix.lower() in FILE_ENDINGS and not Path(out).is_dir():
+        picture_file(out, "--out")
     if Path(out).suffix.lower()[1:] not in ENDINGS or Path(out).is_dir():
         folder = prepare_folder(out, [file for of_picture in files for file in of_picture])
         return {

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -109,6 +110,7 @@ def command(
         attributes = dict(parse_option(text) for text in option or ())
         shapes = [parse_shape(text) for text in shape or ()]
         _refuse_missing(name, shapes, attributes)
+        shapes = _in_domain(name, shapes)
         paper = common.parse_paper(out, dpi=dpi, title=title)
         folder = run_folder(out) if out is not None else None
         given_values = read_values(values) if values is not None else None
@@ -137,7 +139,7 @@ def _refuse_missing(name: str, shapes: Sequence[DrawnInput], attributes: Mapping
     from trainlib.registry import PRIMITIVES
 
     primitive = PRIMITIVES.get(name)
-    if primitive is None or isinstance(primitive, InternalPrimitive):
+    if primitive is None or isinstance(primitive, InternalPrimitive) or not primitive.steps:
         return  # said where it is looked up
     needed = [key for key, field in primitive.schema.model_fields.items() if field.is_required()]
     lacking = [f"--option {key}=..." for key in needed if key not in (*attributes, "name", "type")]
@@ -149,6 +151,18 @@ def _refuse_missing(name: str, shapes: Sequence[DrawnInput], attributes: Mapping
         )
 
 
+def _in_domain(name: str, shapes: Sequence[DrawnInput]) -> list[DrawnInput]:
+    """The inputs, positive where those of the primitive's examples are: a logarithm has no other."""
+    from trainlib.registry import PRIMITIVES
+
+    cases = [case for example in getattr(PRIMITIVES.get(name), "examples", ()) for case in example.cases]
+    low, high = max(((case.low, case.high) for case in cases if case.dtype is None), default=(-1.0, 1.0))
+    is_positive = low > 0
+    return [
+        replace(item, low=low, high=high) if is_positive and item.dtype is None else item for item in shapes
+    ]
+
+
 def _command_of(name: str, step: str, example: Example) -> str:
     """The command that runs an example; every layer has a step FW, which needs not be said."""
     shapes = [f"--step {step.lower()}"] if step in ("LOSS", "UPD") else []
@@ -158,7 +172,7 @@ def _command_of(name: str, step: str, example: Example) -> str:
     options = [
         f"--option {shlex.quote(f'{key}={json.dumps(value)}')}" for key, value in example.attributes.items()
     ]
-    return " ".join(["pulptrain primitive", name, *shapes, *options])
+    return " ".join(["pulptrain", "primitive", name, *shapes, *options])
 
 
 def parse_shape(text: str) -> DrawnInput:
@@ -171,8 +185,10 @@ def parse_shape(text: str) -> DrawnInput:
     dtype, _, high = rest.partition(":")
     parts = sizes.split("x")
     if not all(_is_size(part) for part in parts) or (dtype and not _is_size(high)):
+        by_comma = all(_is_size(part.strip()) for part in text.split(",")) and "," in text
+        right = text.replace(" ", "").replace(",", "x") if by_comma else "write it as 8x8x8, or 5:int32:10"
         raise InputError(
-            f"cannot read {text!r}", where="--shape", cure="write it as 8x8x8, or 5:int32:10 for integers"
+            f"cannot read {text!r}", where="--shape", cure=right if by_comma else f"{right} for integers"
         )
     shape = tuple(int(part) for part in parts)
     if not dtype:

@@ -45,6 +45,9 @@ GAP = 0.001
 ANSWER_SHARE = 0.5
 """Of the time, for the answer where points of the front are asked for, too."""
 
+TRACED = 3.0
+"""Times as long as a run without a trace the two runs with one and their picture take."""
+
 HURRY = 2.0
 """Times as long as pricing took: with less time left a first plan takes addresses that are found at once."""
 
@@ -141,7 +144,7 @@ class Fitting:
         self.before = self.all_in_l2()
         run_started = time.perf_counter()
         self.base = self._run(self.spec, self._roomy(spec)) if self.immediate else self.before
-        self._run_seconds = time.perf_counter() - (run_started if self.immediate else started)
+        self.run_seconds = time.perf_counter() - (run_started if self.immediate else started)
         rows = self.base.summary["ops"]
         ops = {op["name"]: _once(op) for op in rows}
         self._rest_cycles = int(self.base.summary["cycles"]) - sum(int(op["cycles"]) for op in rows)
@@ -270,10 +273,10 @@ class Fitting:
                 self.written, problem, Decisions(), cycles, joules_of(run), self.needed_bytes, run, 0.0
             )
             return plain, False
-        found, bound, interrupted = self._searched(l2_bytes, ends - self._run_seconds, better)
+        found, bound, interrupted = self._searched(l2_bytes, ends - self.run_seconds, better)
         answers = [replace(answer, gap=self._gap(bound, answer)) for answer in found]
         left_seconds = ends - time.perf_counter()
-        has_time = not interrupted and left_seconds > self._planning_seconds + self._run_seconds
+        has_time = not interrupted and left_seconds > self._planning_seconds + self.run_seconds
         if not answers or (has_time and min(answer.gap for answer in answers) > GAP):
             own = self._plain(l2_bytes)
             answers += [replace(own, gap=self._gap(bound, own))] if own is not None else []
@@ -502,6 +505,7 @@ def fit_model(
     objective: str = CYCLES,
     allowed: tuple[str, ...] = (),
     points: int = 0,
+    pictures: bool = False,
     seconds: float = SECONDS,
     cache: ResultCache | None = None,
     teller: Teller = NOBODY,
@@ -511,7 +515,8 @@ def fit_model(
 
     Every answer is simulated. `allowed` are changes of numbers that it may make (`pulptrain.fitting.ways`).
     After `seconds` it ends with what it has; the simulations that price the ops and confirm the answer are
-    not cut short. If `points` of the front are to follow (`add_points`), a half of the time is left for them.
+    not cut short. If `points` of the front are to follow (`add_points`), a half of the time is left for them,
+    and if `pictures` are, what the runs for these take.
     Raises `DoesNotFitError` where L2 is too small whatever is decided (the report says what trains in it),
     `InputError` for a `deadline` (cycles) that cannot be met, and the errors of `configs.errors`.
     """
@@ -535,6 +540,7 @@ def fit_model(
         )
     search_started = time.perf_counter()
     answer_ends = started + seconds * (ANSWER_SHARE if points else 1)
+    answer_ends -= TRACED * fitting.run_seconds if pictures else 0
     ways = ways_of(spec, allowed) if fitting.needed_bytes > l2_bytes else [Way(spec)]
     found: list[tuple[Way, Fitting, Answer]] = []
     interrupted = False
@@ -601,11 +607,12 @@ def add_points(outcome: FitOutcome, points: int, teller: Teller = NOBODY) -> Fit
         )
 
     try:
+        has_time = ends - started > fitting.run_seconds
         teller.stage(f"the smallest L2 for {name}")
-        least = fitting.least_bytes(max(1.0, share(0) - started))
+        least = fitting.least_bytes(max(1.0, share(0) - started)) if has_time else 0
         most = int(fitting.base.summary["peak_bytes"]["l2"])
         for number in range(points):
-            if time.perf_counter() >= ends:
+            if not has_time or time.perf_counter() >= ends:
                 notes.append(f"no time was left for {points - number} of {points} points: a longer --seconds")
                 break
             l2_bytes = -(-(least + (most - least) * number // max(1, points - 1)) // 1024) * 1024

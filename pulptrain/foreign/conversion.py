@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,13 +61,13 @@ def convert(source: str, target: str, settings: Settings) -> Converted:
     start = opened.weights(graph, settings.seed)
     if path.suffix == ONNX:
         _write_onnx(path, spec, start)
-        return Converted((path,), target, _training_words(spec))
+        return Converted((path,), shlex.quote(target), _training_words(spec))
     arrays = {name: np.asarray(array, np.float32) for name, array in start.items()}
     with together():
         write_text(path, model_text(spec, f"{MADE_BY}{source}"))
         with replacing(weights_path) as temporary, temporary.open("wb") as stream:
             np.savez(stream, allow_pickle=False, **arrays)
-    return Converted((path, weights_path), f"{path} --values {weights_path}")
+    return Converted((path, weights_path), shlex.join([str(path), "--values", str(weights_path)]))
 
 
 def _write_onnx(path: Path, spec: ModelSpec, start: Mapping[str, Array]) -> None:

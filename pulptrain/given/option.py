@@ -430,7 +430,11 @@ class ChoiceOptions(TypedDict, total=False):
     schedule: Annotated[
         str | PathLike[str] | Tuned | None,
         Option(
-            "--schedule", "FILE", "Choices per op, as `pulptrain tune` writes.", SCHEDULE, completes="file"
+            "--schedule",
+            "FILE",
+            "Choices per op, as `pulptrain tune MODEL` writes.",
+            SCHEDULE,
+            completes="file",
         ),
     ]
 

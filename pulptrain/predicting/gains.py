@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from configs.errors import InputError
-from configs.units import parse_bytes
+from configs.units import parse_size
 from pulptrain.given.settings import Settings, code_start
 from pulptrain.predicting.changes import what_ifs
 from pulptrain.predicting.evidence import Evidence
@@ -89,7 +89,7 @@ def gains_of(
     tiles are chosen for its L1, that is not asked. Raises the errors of
     `prepare`, and `InputError` for an L1 that does not grow.
     """
-    more = parse_bytes(more_l1, where="--more-l1") if more_l1 is not None else None
+    more = parse_size(more_l1, where="--more-l1") if more_l1 is not None else None
     if more == 0:
         raise InputError("no more of L1", where="--more-l1", cure="a size above 0, e.g. 64KiB")
     if more is not None and settings.schedule is not None:

@@ -374,7 +374,7 @@ def deploy(
     kernel or dtype that has no form in C.
     """
     from configs.files import no_empty_folder
-    from configs.units import parse_bytes
+    from configs.units import parse_size
     from deploy.calls.trainlib import check_trainlib
     from pulptrain.deploying.deployed import deploy as write
     from pulptrain.deploying.deployed import deploy_folder
@@ -395,7 +395,7 @@ def deploy(
                 **_data(data),
             ),
             folder,
-            parse_bytes(arena, where="arena") if arena is not None else None,
+            parse_size(arena, where="arena") if arena is not None else None,
             library,
         )
 

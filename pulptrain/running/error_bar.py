@@ -90,6 +90,24 @@ def error_of(
     }
 
 
+def op_bars(ops: Iterable[Mapping[str, Any]], settings: Settings, timing: SocTiming) -> list[float | None]:
+    """By op of a summary, within how many per cent 95 % of the measured cycles lie; None if nothing compares.
+
+    Under `rtl` an op is held against ops of measured programs, under `gvsoc` against rows of its kernel.
+    """
+    table, team = shipped_table(), team_on(timing)
+    bars: list[float | None] = []
+    for op in ops if _unlike(settings, timing) is None else ():
+        key: Key | None = op_key(timing.profile, team, op["cycles"])
+        if timing.profile != RTL:
+            nest, tiles = str(op["kernel"]), max(int(op["tiles"]), 1)
+            of_kernel = kernel_key(timing.profile, "", settings.codegen, team, op["cycles"], tiles)
+            key = _with_family(table, of_kernel, nest) if nest else None
+        nearest = table.nearest(key) if key is not None else None
+        bars.append(100 * combined([(1.0, *nearest)]).within if nearest is not None else None)
+    return bars
+
+
 def _sorted_out(
     parts: Iterable[tuple[str, float, Key | None]], table: ErrorTable, *, none: bool
 ) -> tuple[Mapping[str, float], Mapping[str, float]]:

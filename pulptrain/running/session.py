@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from pulptrain.given.settings import (
 )
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.energy import asked_chip, with_energy
-from pulptrain.running.error_bar import error_of
+from pulptrain.running.error_bar import error_of, op_bars
 from pulptrain.running.evidence import evidence_of
 from pulptrain.running.machine import Machine, Prepared
 from pulptrain.running.planning import planned
@@ -500,6 +501,9 @@ def _summary(machine: Machine, prepared: Prepared, settings: Settings) -> dict[s
     whole = whole_calls(zip(calls, times, strict=True))
     ops = [op["cycles"] for op in summary["ops"]]
     error = error_of(line, whole, settings, prepared.timing, ops)
+    bars = op_bars(summary["ops"], settings, prepared.timing)
+    for op, bar in zip_longest(summary["ops"], bars):
+        op["within_percent"] = bar
     activity = whole_activity(zip(activities, times, strict=True))
     summary = {**summary, "evidence": evidence_of(line, settings), "error": error}
     return with_energy(summary, activity, settings, prepared.timing)

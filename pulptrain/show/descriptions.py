@@ -10,6 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from arch.spec.soc_config import soc_from_parameters
 from configs.errors import InputError
 from configs.library import is_path, list_names, open_config
 from configs.meanings import Key, keys_of
@@ -185,6 +186,8 @@ def _loss(loss: LossSpec) -> Description:
 
 def _soc(name: str) -> Description:
     by_profile = {profile: load_parameters(name, profile) for profile in ("rtl", "gvsoc")}
+    for each in by_profile.values():
+        soc_from_parameters(each)  # what cannot be run is not shown as if it could
     tree = by_profile["rtl"]
     return {
         "kind": "soc",

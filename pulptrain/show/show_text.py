@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from configs.errors import InputError
+from configs.parameters import DEFAULT_CODEGEN
 from pulptrain.show.descriptions import Description, flow
 from pulptrain.show.listings import columns, size_text
 
@@ -113,7 +114,9 @@ def _kernel(item: Description, width: int) -> Iterator[str]:
     )
     if item["what"] == "matmul":
         yield ""
-        yield f"Try it: pulptrain kernel {item['name']} --n 32 --k 64 --m 32"
+        more = f" --codegen {item['codegen']}" if item["codegen"] != DEFAULT_CODEGEN else ""
+        more += " --trans-b" if item["trans_b"] else ""
+        yield f"Try it: pulptrain kernel {item['name']} --n 32 --k 64 --m 32{more}"
 
 
 def _primitive(item: Description, width: int) -> Iterator[str]:

@@ -21,6 +21,7 @@ from arch.spec.program import (
     Effect,
     Place,
     Program,
+    Release,
     TeamTransfer,
 )
 from arch.spec.timing import (
@@ -77,11 +78,9 @@ DMA = DmaTiming(
 
 EVENT_UNIT = EventUnitTiming(
     barrier_wake_cycles=BARRIER,
-    mutexes=1,
     event_load_cycles=3,
     event_store_cycles=1,
     event_wake_cycles=4,
-    dispatch_fifo_entries=8,
     fork_master_cycles=MASTER,
     fork_worker_cycles=WORKER,
     fork_push_cycles=PUSH,
@@ -192,6 +191,9 @@ class Script:
 
     def team_transfer(self, *commands: tuple[Command, ...]) -> int:
         return self._add(TeamTransfer(len(self.actions), (), Work("op", "FW"), commands))
+
+    def release(self, *places: Place, deps: tuple[int, ...] = ()) -> int:
+        return self._add(Release(len(self.actions), deps, Work("op", "FW"), places))
 
     def program(self) -> Program:
         return Program("test", tuple(self.actions))

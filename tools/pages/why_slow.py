@@ -86,7 +86,7 @@ def summary_of(model: str, options: str, tune: str = "") -> dict[str, Any]:
         code = code or run([*shlex.split(command)[1:], "--json"])
     if code:
         raise ValueError(f"{words(model, options)}: exit code {code}")
-    found: dict[str, Any] = json.loads(out.getvalue())
+    found: dict[str, Any] = json.loads(out.getvalue().replace(f"{ROOT}/", ""))
     return found
 
 

@@ -174,6 +174,8 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "error.within_percent": ("%", "within so many lie 95 %; null if nothing compares"),
     "error.no_measurement_share": (SHARE, "cycles without a comparable measurement"),
     "error.no_measurement": ("", "what they belong to, the largest first"),
+    "within_percent": ("%", "95 % of the measured cycles lie within it; null if nothing compares"),
+    "rows.within_bar": ("", "whether the measured cycles lie within the error bar"),
     "error.by_class": ("", "classes of measured rows that cycles are compared with"),
     "error.note": ("", "why nothing compares; null if something does"),
     "class": ("", "timing, family, codegen, team and size of call of measured rows"),

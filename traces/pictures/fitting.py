@@ -10,7 +10,7 @@ from typing import Any
 from traces.memory_table import MemoryBlock
 from traces.pictures.drawing import LONGEST_TITLE, OWN_PAPER, Paper, drawn, grid_below, number_text, short
 from traces.pictures.memory_map import KIND_STYLES, live_bytes
-from traces.pictures.overview import draw_stacks
+from traces.pictures.overview import draw_stacks, seen_stacks
 
 _COLOURS = ("#9A9A9A", "#0072B2", "#E69F00")
 ROW_INCHES = 0.26
@@ -28,13 +28,16 @@ def draw_before_after(
     top = max(float(sum(kinds.values()).max()) for _, (_, kinds) in live) / 1024
     end = max(int(edges[-1]) for _, (edges, _) in live)
     with drawn(7.2, 4.8, paths, dpi=paper.dpi) as figure:
-        present = {kind for _, (_, kinds) in live for kind in kinds}
+        highest, panel_inches = 1.05 * max(top, budget_bytes / 1024), 0.33 * 4.8
+        present = {
+            kind for _, (_, kinds) in live for kind in seen_stacks(kinds, 1024 * highest, panel_inches)
+        }
         for number, (name, (edges, kinds)) in enumerate(live):
             axes = figure.add_axes((0.09, 0.56 - 0.42 * number, 0.89, 0.33))
             draw_stacks(axes, edges, {kind: count / 1024 for kind, count in kinds.items()}, KIND_STYLES)
             axes.axhline(budget_bytes / 1024, color="black", linewidth=0.8, linestyle="--")
             axes.set_xlim(0, end)
-            axes.set_ylim(0, 1.05 * max(top, budget_bytes / 1024))
+            axes.set_ylim(0, highest)
             axes.set_ylabel("L2 [KiB]")
             axes.set_title(name, fontsize=8, loc="left")
             axes.xaxis.set_major_formatter(lambda value, _: number_text(value))
