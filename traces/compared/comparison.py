@@ -88,7 +88,8 @@ class Comparison:
 
     def lines(self, width: int, top: int) -> list[str]:
         """Totals, causes and the `top` ops that changed most, at most `width` wide."""
-        text = f"{' -> '.join(f'{item:,}' for item in self.cycles)} cycles ({change(self.cycles[-1] / self.cycles[0] - 1)} %"
+        share = change(self.cycles[-1] / self.cycles[0] - 1)
+        text = f"{' -> '.join(f'{item:,}' for item in self.cycles)} cycles ({share} %"
         lines = wrapped(f"{self.model}: {text}, {self.speedup:.2f} times as fast)", width)
         for table in (self._by_cause(), self._by_op(top)):
             lines += ["", *table.lines(width)]
