@@ -122,9 +122,9 @@ def no_empty_folder() -> Iterator[None]:
 
 def make_folder(folder: Path) -> None:
     """Make a folder and those it lies in. Raises what the system does."""
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
+    missing = [path for path in (folder, *folder.parents) if not os.path.exists(path)]
     _MADE.extend(path.absolute() for path in reversed(missing))
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

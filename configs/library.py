@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
+from os.path import isfile
 from pathlib import Path
 
 from configs.errors import ConfigError
@@ -82,7 +83,7 @@ def open_config(kind: str, name_or_path: str | Path, *, folder: Path | None = No
             raise ConfigError(
                 f"'{name}' is a {KINDS[other]}, no {KINDS[kind]}", cure=_SWAPPED[kind].format(name=name)
             )
-        files_here = [f"'{name}{suffix}'" for suffix in SUFFIXES if Path(f"{name}{suffix}").is_file()]
+        files_here = [f"'{name}{suffix}'" for suffix in SUFFIXES if isfile(f"{name}{suffix}")]
         file = (
             "a file: model.yaml, model.onnx, net.py:Net" if kind == "models" else "the path of a .yaml file"
         )

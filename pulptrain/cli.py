@@ -7,6 +7,7 @@ import functools
 import shlex
 import sys
 from collections.abc import Callable
+from errno import EACCES, ELOOP, ENAMETOOLONG
 from importlib import import_module
 from typing import Any
 
@@ -123,6 +124,15 @@ def _refuse_unknown_command(arguments: list[str]) -> None:
         raise InputError(f"there is no command {name!r}", cure=cure)
 
 
+def _of_a_name(error: OSError) -> InputError:
+    """What is wrong with a name that somebody typed and the system refuses; another error is raised again."""
+    if error.errno not in (ENAMETOOLONG, EACCES, ELOOP):
+        raise error
+    name, longest = str(error.filename), 60
+    shown = name if len(name) <= longest else f"{name[:longest]}..."
+    return InputError(f"{shown!r}: {error.strerror}", cure="a file or folder that you may read or write")
+
+
 def dispatch(arguments: list[str]) -> int:
     """Run one command line and return its exit code; an error raised on purpose prints its message only.
 
@@ -132,7 +142,8 @@ def dispatch(arguments: list[str]) -> int:
         _refuse_unknown_command(arguments)
         with no_empty_folder():
             application(arguments)(args=arguments, prog_name="pulptrain")
-    except PulptrainError as error:
+    except (PulptrainError, OSError) as caught:
+        error = caught if isinstance(caught, PulptrainError) else _of_a_name(caught)
         if isinstance(error, DoesNotFitError) and "--json" in arguments:
             print(json_text(error.as_dict()))
         print(f"pulptrain: error: {error}", file=sys.stderr)

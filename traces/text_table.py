@@ -75,6 +75,12 @@ def labelled(label: str, text: str, width: int) -> list[str]:
     return [line] if label in (COMMAND, RUN_IT) else wrapped(line, width, " " * LABEL_WIDTH)
 
 
+def change(share: float, decimals: int = 1) -> str:
+    """A change, a share of what was before, in per cent with its sign; of none that shows without one."""
+    text = f"{100 * share:+.{decimals}f}"
+    return text if float(text) else text[1:]
+
+
 def counted(count: int, noun: str) -> str:
     """So many of something: ``1 other``, ``2 others``."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")

@@ -184,7 +184,7 @@ REMEDIES: Mapping[str, Remedy] = {
         "what runs on core 0 alone: a --variant that forks, where there is one",
         ("--variant", ""),
     ),
-    "overhead of tiles": Remedy("fewer, larger tiles", "fewer, larger tiles in a larger --l1"),
+    "overhead of tiles": Remedy("fewer, larger tiles", "a larger --l1"),
     "bank conflicts": Remedy(
         "other kernels", "--set l1.banks=32 to see what banks give", ("--set", "l1.banks=")
     ),

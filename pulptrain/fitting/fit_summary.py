@@ -11,7 +11,7 @@ from configs.limits import size_text
 from scheduler.fit.prices import UNITS_OF_JOULE
 from scheduler.fit.problem import Decisions, NotAllowedError, Outcome, Problem, evaluate
 from scheduler.tuner.objective import ENERGY
-from traces.text_table import RUN_IT, amount, counted, labelled, table_lines
+from traces.text_table import RUN_IT, amount, change, counted, labelled, table_lines
 
 if TYPE_CHECKING:
     from pulptrain.fitting.fit_model import Answer, Fitting
@@ -192,13 +192,13 @@ def _headline(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         "fit",
         f"{summary['model']} on {summary['soc']}: {summary['cycles']:,} cycles in "
         f"{size_text(summary['budget_bytes']['l2'])} of L2; with all in L2 {before['cycles']:,} in "
-        f"{before['peak_bytes']['l2']:,} B ({100 * more:+z.1f} %)",
+        f"{before['peak_bytes']['l2']:,} B ({change(more)} %)",
     )
     levels = ", ".join(f"{level.upper()} {count:,} B" for level, count in peak.items() if count)
     yield (
         "peak",
         f"{levels}; L2 predicted {summary['predicted_bytes']:,} B, cycles {summary['predicted_cycles']:,} "
-        f"({100 * (summary['cycles'] / summary['predicted_cycles'] - 1):+z.2f} % simulated)",
+        f"({change(summary['cycles'] / summary['predicted_cycles'] - 1, 2)} % simulated)",
     )
     if summary["joules"] is not None:
         joules, all_in_l2 = summary["joules"], before["joules"]
@@ -206,7 +206,7 @@ def _headline(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         yield (
             "energy",
             f"{amount(joules, 'J')}, with all in L2 {amount(all_in_l2, 'J')} "
-            f"({100 * (joules / all_in_l2 - 1):+z.1f} %); predicted {100 * error:+z.2f} % simulated",
+            f"({change(joules / all_in_l2 - 1)} %); predicted {change(error, 2)} % simulated",
         )
     of = summary["objective"]
     yield "gap", f"at most {100 * summary['gap']:.2f} % of the {of}, by the prices of the search"

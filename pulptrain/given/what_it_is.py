@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
+from os.path import isdir, isfile
 from pathlib import Path
 
 from configs.errors import InputError
@@ -57,13 +58,13 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 def kind_of(text: str) -> str:
     """The kind of `_COMMANDS` that a name or path is of; "" if it is of none, or cannot be told."""
     path = Path(text)
-    if path.is_dir():
+    if isdir(path):
         marks = {SUMMARY_NAME: RUN, EXPLORATION_FILES[0]: "explored"}
         return next((kind for mark, kind in marks.items() if (path / mark).is_file()), "folder")
     if re.search(r"\.(onnx|py(:[A-Za-z_]\w*)?)$", text) or text in list_names("models"):
         return MODEL
     if text.endswith(SUFFIXES):
-        keys = re.findall(rb"^(\w+):", start_of(path), re.MULTILINE) if path.is_file() else []
+        keys = re.findall(rb"^(\w+):", start_of(path), re.MULTILINE) if isfile(path) else []
         names = {key.decode() for key in keys}
         return next((kind for kind, those in _KEYS.items() if names & {*those}), "")
     endings = {".npz": "npz", ".csv": "csv", ".csv.gz": "csv"}

@@ -8,7 +8,7 @@ from typing import Any
 
 from scheduler.tuner.search_space import MOST_CUTS
 from traces.report import error_line, evidence_line
-from traces.text_table import RUN_IT, amount, counted, labelled, table_lines
+from traces.text_table import RUN_IT, amount, change, counted, labelled, table_lines
 
 
 def tuning_lines(
@@ -46,7 +46,7 @@ def _headline(summary: Mapping[str, Any], *, evidence: bool) -> list[tuple[str, 
         lines = [("tuned", f"{name}: {summary['cycles']:,} cycles{gain}")]
     if summary.get("energy"):
         after, untuned = summary["energy"]["nominal_joules"], summary["untuned_energy"]["nominal_joules"]
-        share = f", untuned {amount(untuned, 'J')} ({after / untuned - 1:+z.1%})"
+        share = f", untuned {amount(untuned, 'J')} ({change(after / untuned - 1)} %)"
         goal = {
             "cycles": "",
             "energy": "; energy was made small",
@@ -63,7 +63,7 @@ def _headline(summary: Mapping[str, Any], *, evidence: bool) -> list[tuple[str, 
         )
     for stay in summary["resident"]:
         before, after = stay["before_cycles"], stay["after_cycles"]
-        saved = f": {before:,} cycles become {after:,} ({100 * (after / before - 1):+z.1f} %)"
+        saved = f": {before:,} cycles become {after:,} ({change(after / before - 1)} %)"
         names = ", ".join(stay["resident"]) + saved if stay["resident"] else "nothing"
         lines.append(("resident", f"in L1 between ops of the {stay['program']}: {names}"))
     simulator = summary["simulator"]

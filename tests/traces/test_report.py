@@ -7,7 +7,7 @@ from configs.errors import InputError
 from shared.synthetic_trace import training_run
 from traces.metrics import measure
 from traces.report import Detail, functional_line, report_lines, top_stalls
-from traces.text_table import RUN_IT, counted, labelled
+from traces.text_table import RUN_IT, change, counted, labelled
 
 
 def summary(**changes: Any) -> dict[str, Any]:
@@ -169,3 +169,4 @@ def test_a_command_is_one_line_a_percentage_is_not_broken_and_one_is_singular() 
     assert labelled(RUN_IT, command, 40) == [f"run it      {command}"]
     assert all(line != "%)" for line in labelled("try", "saves up to 23,393 cycles (17 %)", 43))
     assert [counted(count, "other") for count in (1, 2)] == ["1 other", "2 others"]
+    assert [change(share) for share in (-0.0004, 0.0004, 0.25)] == ["0.0", "0.0", "+25.0"]

@@ -13,7 +13,7 @@ from configs.errors import InputError
 from configs.suggest import suggestion
 from traces.compared.log import ITERATION, OPTIMIZER, TRAIN, Measured
 from traces.compared.strips import Strip
-from traces.text_table import Table, counted, first_line_repr, wrapped
+from traces.text_table import Table, change, counted, first_line_repr, wrapped
 from traces.totals import base_step, collapsed_names, layer_of, op_name
 from traces.why import check_causes
 
@@ -161,8 +161,8 @@ class Residuals:
     def lines(self, width: int, top: int) -> list[str]:
         """Summary, residuals by layer, the `top` that differ most, and what has no counterpart."""
         sums = f"{self.predicted_cycles:,} cycles predicted, {self.measured_cycles:,} measured"
-        off = f"median error {self.median_error:.1%}, worst {self.worst.error:+z.1%} in {self.worst.name}"
-        lines = wrapped(f"{self.model}: {sums} ({self.error:+z.1%}); {off}{self._in_bars()}", width)
+        off = f"median error {self.median_error:.1%}, worst {change(self.worst.error)}% in {self.worst.name}"
+        lines = wrapped(f"{self.model}: {sums} ({change(self.error)}%); {off}{self._in_bars()}", width)
         for table in (self._by_layer(), self._by_row(top)):
             lines += ["", *table.lines(width)]
         if self.unmatched:
@@ -232,7 +232,13 @@ def _table(name: str, rows: Sequence[Sequence[str]], *more: str) -> Table:
 
 def _cells(name: str, predicted: int, measured: int) -> list[str]:
     difference = predicted - measured
-    return [name, f"{predicted:,}", f"{measured:,}", f"{difference:+,}", f"{predicted / measured - 1:+z.1%}"]
+    return [
+        name,
+        f"{predicted:,}",
+        f"{measured:,}",
+        f"{difference:+,}",
+        f"{change(predicted / measured - 1)}%",
+    ]
 
 
 def residuals(

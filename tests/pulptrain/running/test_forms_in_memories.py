@@ -11,6 +11,7 @@ import pytest
 
 from arch.spec.program import UdmaCommand, UdmaStart
 from pulptrain.given.settings import Settings
+from shared.exported import checked, exported
 from shared.form_table import BY_MORE, BY_RULE, FORMS, MEMORIES, ROWS, Row, outcome_of
 from shared.kept_plans import prepare, run_model
 from shared.tiers import sweep_nine_of_ten
@@ -77,3 +78,12 @@ def test_runs_that_lie_close_together_are_one_transfer_and_what_lies_between_kee
         overrides=("l3.program_cycles=0", "l3.burst_setup_peripheral_cycles=0", "l3.wake_cycles=0"),
     )
     assert [item.size_bytes for item in apart[False]] == [12] * 4, "a transfer that costs nothing to set up"
+
+
+@pytest.mark.needs_gcc
+def test_an_export_compares_the_part_in_l2_and_the_rest_in_l3(tmp_path: Path) -> None:
+    """Of the copy in L2 the bytes beside the channels are poison: what was compared there was wrong."""
+    layers = ("{name: fc, type: linear, out_features: 8, update_channels: [2, 5]}",)
+    path = written(tmp_path, layers, shape="[6]")
+    ended = checked(exported(path, 2, homes=("fc.weight=l3",)).project(), tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
