@@ -104,6 +104,7 @@ FILES = {
     "loop": "loops",
     "dma-contention-rtl": "rtl-dma-contention",
     "icache-rtl": "rtl-icache",
+    "steps": "rtl-steps",
 }
 """Measured files of KINDS that are called otherwise."""
 
@@ -137,9 +138,10 @@ def with_cell(folder: Path, header: list[str], row: list[str], column: str, cell
 def test_a_number_that_is_none_is_refused_with_its_line_and_column_in_every_kind(
     kind: str, tmp_path: Path
 ) -> None:
-    header, (*_, row) = measured_rows(kind)
+    header, rows = measured_rows(kind)
+    row = rows[0 if kind == "steps" else -1]  # the last one is of a model beside the file
     numbers = [column for column in KINDS[kind].columns if column.least is not None and column.name in header]
-    assert len(numbers) >= 4
+    assert len(numbers) >= 3
     for column in numbers:
         for cell in NO_NUMBERS:
             if not cell and (column.optional or column.extra):
@@ -155,7 +157,8 @@ def test_a_number_that_is_none_is_refused_with_its_line_and_column_in_every_kind
 def test_a_column_that_a_kind_does_not_name_may_hold_anything(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    header, (*_, row) = measured_rows(kind)
+    header, rows = measured_rows(kind)
+    row = rows[0 if kind == "steps" else -1]  # the last one is of a model beside the file
     named = {column.name for column in KINDS[kind].columns} | {*KINDS[kind].named_by, "build"}
     cells = ["eight" if name not in named else old for name, old in zip(header, row, strict=True)]
     path = with_cell(tmp_path, header, cells, "", "")
