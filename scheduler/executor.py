@@ -17,6 +17,7 @@ from scheduler.addresses.lifetimes import Runs
 from scheduler.memory.completeness import check_complete
 from scheduler.memory.plan_check import check_program
 from scheduler.planned import Schedule
+from scheduler.programs.program_code import check_room, with_code
 from traces.events import NullTracer, Tracer
 from trainlib.references.reference import check_given, not_finite
 
@@ -32,7 +33,8 @@ class Executor:
     persist, so updated weights carry over. Where an op makes an infinity or a NaN the iteration goes on, so
     that its cycles are known; `not_finite` then names the first such op. Raises
     `addresses.allocation.PlanError` for a plan in which live buffers overlap, or a program that leaves its
-    plan, and `memory.completeness.IncompleteError` for one that does not make all of its graph. `code_start`
+    plan, `memory.completeness.IncompleteError` for one that does not make all of its graph, and
+    `DoesNotFitError` where L2 has no room for the code beside the plan (unless all starts warm). `code_start`
     is that of `arch.blocks.soc.Soc`. A `soc` that is given (with its tracer) is shared with the executors of
     other programs: they find in its memories what this one leaves.
     """
@@ -53,6 +55,12 @@ class Executor:
         self.schedule = schedule
         self.functional = functional
         self.soc = soc or Soc(timing, cost_model, tracer or NullTracer(), code_start=code_start)
+        program = schedule.program
+        if self.soc.code_start != WARM:
+            program = with_code(program)
+            assert program.code is not None
+            check_room(program.code, schedule.peak_bytes.get("l2", 0), timing.l2.size_bytes)
+        self._program = program
         self.watch: Watch | None = None
         self.record: Watch | None = None
         """Told as `watch` is, of what is to be kept beside what is checked."""
@@ -101,7 +109,7 @@ class Executor:
         """
         self._begin()
         with np.errstate(all="ignore"):
-            self._result = self.soc.run(self.schedule.program, effects=self.functional, logged=logged)
+            self._result = self.soc.run(self._program, effects=self.functional, logged=logged)
         return self._result
 
     def replay(self) -> None:

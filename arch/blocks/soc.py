@@ -69,6 +69,7 @@ class Soc(Module):
         if isinstance(tracer, NullTracer):
             tracer = None  # nobody listens, so the modules need not work out what to tell
         self.timing = timing
+        self.code_start = code_start
         clock = Clock("cluster", timing.clock.cluster_hz)
         soc_clock = Clock("soc", timing.clock.soc_hz)
         peripheral = Clock("peripheral", timing.clock.peripheral_hz)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -63,8 +64,10 @@ def command(
         if what == SPEED_UP:
             drawn, result, table = _speed_up(folders, out, window, paper)
         elif len(folders) > 1:
-            strips = f"pulptrain compare {' '.join(folders)} --out strips.png"
-            raise InputError("several runs", where="plot", cure=f"{strips}; one run; or --what {SPEED_UP}")
+            strips = shlex.join(["pulptrain", "compare", *folders, "--out", "strips.png"])
+            raise InputError(
+                "several runs", where="plot", cure=f"one run, or --what {SPEED_UP}; on one axis: {strips}"
+            )
         else:
             drawn, result = _pictures(folders[0], out, window, what, paper), {}
     paths = [str(path) for path in drawn]

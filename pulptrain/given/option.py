@@ -282,7 +282,7 @@ class CodeOptions(TypedDict, total=False):
         Option(
             "--icache",
             "warm|steady|cold",
-            "Kernels find their code in the caches, as an earlier iteration left them, or cold caches.",
+            "All code is in the caches, it is as the iteration before left it, or they are empty.",
             MACHINE,
             default="warm",
         ),

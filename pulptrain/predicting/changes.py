@@ -172,9 +172,18 @@ def _twice_as_wide(timing: SocTiming) -> SocTiming:
     )
 
 
+HELD_BYTES = 1 << 20
+"""A private cache that holds any program."""
+
+
 def _without_refills(timing: SocTiming) -> SocTiming:
+    """The private caches hold all code, and what the price of a kernel has of refills is nothing."""
     icache = replace(
-        timing.icache, private_refill_stall_cycles=0, shared_refill_stall_cycles=0, fetch_bytes_per_cycle=0
+        timing.icache,
+        private_bytes=HELD_BYTES,
+        private_refill_stall_cycles=0,
+        shared_refill_stall_cycles=0,
+        fetch_bytes_per_cycle=0,
     )
     return replace(timing, icache=icache)
 

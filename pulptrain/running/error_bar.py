@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
 from configs.grades import MEASURED
 from pulptrain.given.settings import Settings
@@ -61,7 +62,7 @@ def error_of(
     parts = _parts(line, calls, settings, timing, table)
     compared, left = _sorted_out(parts, table, none=note is not None)
     if timing.profile == RTL:
-        compared = _by_ops(sum(compared.values()), ops, timing, table)
+        compared = _by_ops(sum(compared.values()), ops, settings, timing, table)
     whole_cycles = max(sum(cycles for _, _, cycles in line), 1)
     left_share = sum(left.values()) / whole_cycles
     ordered = sorted(compared.items(), key=lambda item: (-item[1], item[0]))
@@ -98,7 +99,7 @@ def op_bars(ops: Iterable[Mapping[str, Any]], settings: Settings, timing: SocTim
     table, team = shipped_table(), team_on(timing)
     bars: list[float | None] = []
     for op in ops if _unlike(settings, timing) is None else ():
-        key: Key | None = op_key(timing.profile, team, op["cycles"])
+        key: Key | None = op_key(timing.profile, team, op["cycles"], warm=settings.icache == WARM)
         if timing.profile != RTL:
             nest, tiles = str(op["kernel"]), max(int(op["tiles"]), 1)
             of_kernel = kernel_key(timing.profile, "", settings.codegen, team, op["cycles"], tiles)
@@ -123,11 +124,14 @@ def _sorted_out(
     return compared, left
 
 
-def _by_ops(cycles: float, ops: Iterable[float], timing: SocTiming, table: ErrorTable) -> Mapping[str, float]:
+def _by_ops(
+    cycles: float, ops: Iterable[float], settings: Settings, timing: SocTiming, table: ErrorTable
+) -> Mapping[str, float]:
     """So many cycles of a program by the classes of its ops."""
     compared: dict[str, float] = defaultdict(float)
+    team, warm = team_on(timing), settings.icache == WARM
     for op_cycles in ops if cycles else ():
-        nearest = table.nearest(op_key(timing.profile, team_on(timing), op_cycles))
+        nearest = table.nearest(op_key(timing.profile, team, op_cycles, warm=warm))
         assert nearest is not None, "the shipped table has ops of all sizes"
         compared[nearest[0]] += op_cycles
     whole_cycles = sum(compared.values())

@@ -45,8 +45,8 @@ ONE, UNDISTURBED, DISTURBED = "1 core", "apart", "shared"
 MATMUL, MOVES, COMPUTES = "matmul", "moves", "computes"
 """Families of kernels: products of matrices; loops without floating-point arithmetic; all other loops."""
 
-OPS = "ops of a program"
-"""An op of a whole iteration: its kernels, its transfers, and the code of the program."""
+OPS, OPS_WARM = "ops of a program", "ops of a program, warm"
+"""An op of a whole iteration: its kernels, its transfers, and the code of the program; or all but that."""
 
 BESIDE = "DMA beside kernels"
 """The part of a double buffered program in which the master serves transfers: what kernels do not hide."""
@@ -183,9 +183,9 @@ def kernel_key(profile: str, family: str, codegen: str, team: str, cycles: float
     return Key(profile, family, codegen, team, _size(cycles, calls))
 
 
-def op_key(profile: str, team: str, cycles: float) -> Key:
+def op_key(profile: str, team: str, cycles: float, *, warm: bool) -> Key:
     """The class of an op of a program, whatever compiled it, that takes so many cycles."""
-    return Key(profile, OPS, team=team, size=_size(cycles, 1))
+    return Key(profile, OPS_WARM if warm else OPS, team=team, size=_size(cycles, 1))
 
 
 def machine_key(profile: str, part: str, cycles: float, calls: int) -> Key:

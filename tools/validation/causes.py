@@ -9,8 +9,8 @@ import numpy as np
 
 from scheduler.validation.rows.statistics import Result, farthest_off
 
-OWN_LIST = ("rtl micro", "rtl steps, later", "rtl steps, first")
-"""Sets whose far rows the page lists by name."""
+OWN_LIST = ("rtl micro", "rtl steps", "rtl sequence", "rtl refill")
+"""Sets, by how their names begin, whose far rows the page lists by name."""
 
 SHORT_CYCLES = 500
 """A refill more or less of a few cores is per cents of a kernel shorter than this."""
@@ -29,7 +29,7 @@ def worst_on_rtl(done: Mapping[str, Sequence[Result]], count: int) -> list[tuple
     off = [
         (abs(row.error_percent), name, row)
         for name, results in done.items()
-        if name.startswith("rtl ") and name not in OWN_LIST
+        if name.startswith("rtl ") and not name.startswith(OWN_LIST)
         for row in farthest_off(results, count)
     ]
     off.sort(key=lambda item: -item[0])

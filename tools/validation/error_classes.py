@@ -25,6 +25,7 @@ from scheduler.validation.error_bars import (
     MATMUL,
     MOVES,
     OPS,
+    OPS_WARM,
     Bar,
     ErrorClass,
     ErrorTable,
@@ -34,7 +35,7 @@ from scheduler.validation.error_bars import (
     machine_key,
     op_key,
 )
-from tools.validation.error_rows import ROOT, STEPS, ErrorRow, kept
+from tools.validation.error_rows import ROOT, STEPS, STEPS_WARM, ErrorRow, kept
 from trainlib.kernels.library import LIBRARY
 from trainlib.kernels.nodes import Choice, Counted, NestNode
 
@@ -42,7 +43,7 @@ TABLE = ROOT / "configs" / "data" / FILE
 FIGURES = ROOT / "tests" / "validation-figures.json"
 
 LAYER = "layer"
-WHOLE = (LAYER, "tutorial-anchors", "tiled", "tiled-layers", "rtl tiled", *STEPS)
+WHOLE = (LAYER, "tutorial-anchors", "tiled", "tiled-layers", "rtl tiled", *STEPS, STEPS_WARM)
 """Sets of programs: of many kernels, or of kernels and transfers."""
 
 OPS_ON_RTL, ITERATIONS_ON_RTL = "ops of exported programs, by other models", "their iterations"
@@ -77,8 +78,8 @@ def shares_of(row: ErrorRow) -> Mapping[Key, float]:
         if part.is_nest:
             family = family_of(row.codegen, part.name)
             key = kernel_key(row.profile, family, row.codegen, row.team, part.cycles, part.calls)
-        elif part.name == OPS:
-            key = op_key(row.profile, row.team, part.cycles)
+        elif part.name in (OPS, OPS_WARM):
+            key = op_key(row.profile, row.team, part.cycles, warm=part.name == OPS_WARM)
         else:
             key = machine_key(row.profile, part.name, part.cycles, part.calls)
         cycles[key] += part.cycles
@@ -169,9 +170,9 @@ def held_out(rows: Sequence[ErrorRow]) -> Mapping[str, list[Held]]:
     about ops of exported programs and about their iterations.
     """
     single = errors_of(row for row in rows if row.set not in WHOLE)
-    exported = [row for row in rows if row.set in STEPS]
+    exported, warm = ([row for row in rows if row.set in names] for names in (STEPS, (STEPS_WARM,)))
     by_model = {
-        name: ErrorTable(classes_of(errors_of(row for row in exported if _model(row) != name)))
+        name: ErrorTable(classes_of(errors_of(row for row in (*exported, *warm) if _model(row) != name)))
         for name in set(map(_model, exported))
     }
     steps = [row for row in rows if row.set == LAYER and not _is_iteration(row)]
@@ -191,6 +192,10 @@ def held_out(rows: Sequence[ErrorRow]) -> Mapping[str, list[Held]]:
         OPS_ON_RTL: [_held(row, by_model[_model(row)]) for row in exported],
         ITERATIONS_ON_RTL: [
             _held(row, by_model[_model(row)], shares) for row, shares in iterations_of(exported)
+        ],
+        f"{OPS_ON_RTL}, warm": [_held(row, by_model[_model(row)]) for row in warm],
+        f"{ITERATIONS_ON_RTL}, warm": [
+            _held(row, by_model[_model(row)], shares) for row, shares in iterations_of(warm)
         ],
     }
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from configs.errors import InputError
 from scheduler.search.workers import begin_worker
 from scheduler.time_line import DMA, OFFLOAD, TEAM
-from scheduler.validation.error_bars import BESIDE, ONE, OPS, team_of
+from scheduler.validation.error_bars import BESIDE, ONE, OPS, OPS_WARM, team_of
 from scheduler.validation.rows import overlap, steps
 from scheduler.validation.rows.bare_loop import NONE
 from scheduler.validation.rows.cases import Case, Selection
@@ -35,12 +35,16 @@ MEASURED = ROOT / "measured"
 FILES = tuple(
     name
     for name in SETS
-    if not any(word in name for word in ("contention", "icache")) and name != "rtl micro"
+    if not any(word in name for word in ("contention", "icache", "sequence", "refill", "counted"))
+    and name != "rtl micro"
 )
 """The sets whose rows tell how far a kernel, transfers or a program is off; of micro the group `offload`."""
 
 STEPS = ("rtl steps, later", "rtl steps, first")
 """Ops of exported programs, each in the later iterations or, if these were not measured, in the first."""
+
+STEPS_WARM = "rtl steps, warm"
+"""The same, predicted with all code in the caches."""
 
 _COLUMNS = ("set", "row", "what", "profile", "codegen", "team", "measured", "predicted", "parts")
 
@@ -119,7 +123,7 @@ def _error_row(name: str, case: Case) -> ErrorRow | None:
     )
     columns = ("primitive", "workload", "kernel", "test", "name", "step", "buffering")
     what = " ".join(cells[column] for column in columns if cells.get(column, "-") != "-")
-    codegen = cells.get("codegen", steps.CODEGEN if name in STEPS else "")
+    codegen = cells.get("codegen", steps.CODEGEN if SETS[name].kind == "steps" else "")
     profile = "rtl" if name.startswith("rtl ") else "gvsoc"
     return ErrorRow(name, case.id, what, profile, codegen, team, measured, predicted, parts)
 
@@ -127,8 +131,8 @@ def _error_row(name: str, case: Case) -> ErrorRow | None:
 def _parts(name: str, case: Case, predicted: int, programs: Sequence[Watched]) -> tuple[Part, ...]:
     """What a prediction is made of."""
     kind = SETS[name].kind
-    if name in STEPS:
-        return (Part(OPS, predicted, 1, is_nest=False),)
+    if kind == "steps":
+        return (Part(OPS_WARM if name == STEPS_WARM else OPS, predicted, 1, is_nest=False),)
     if kind == "micro":
         return (Part(OFFLOAD, predicted, 1, is_nest=False),)
     if kind == "dma":

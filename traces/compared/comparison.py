@@ -88,9 +88,9 @@ class Comparison:
 
     def lines(self, width: int, top: int) -> list[str]:
         """Totals, causes and the `top` ops that changed most, at most `width` wide."""
-        cycles = " -> ".join(f"{item:,}" for item in self.cycles)
-        off = f"{change(self.cycles[-1] / self.cycles[0] - 1)} %, {self.speedup:.2f} times as fast"
-        lines = wrapped(f"{self.model}: {cycles} cycles ({off})", width)
+        share = change(self.cycles[-1] / self.cycles[0] - 1)
+        text = f"{' -> '.join(f'{item:,}' for item in self.cycles)} cycles ({share} %"
+        lines = wrapped(f"{self.model}: {text}, {self.speedup:.2f} times as fast)", width)
         for table in (self._by_cause(), self._by_op(top)):
             lines += ["", *table.lines(width)]
         return lines

@@ -20,6 +20,8 @@ from scheduler.validation.rows import (
     micro,
     mm,
     overlap,
+    refill,
+    sequence,
     steps,
     tiled,
     tiled_layers,
@@ -149,11 +151,29 @@ KINDS = {
             for name, rtl in (("icache", False), ("icache-rtl", True))
         ),
         Kind(
+            "refill",
+            refill.COLUMNS,
+            (Measure(refill.predict),),
+            ("group", "code", "state"),
+            ("group", "prefetch", "cores", "code", "lines", "offset", "state", "dma", "distance"),
+        ),
+        Kind(
+            "sequence",
+            sequence.COLUMNS,
+            (
+                Measure(sequence.predict, "total_cycles", "whole"),
+                Measure(sequence.predict_warm, "warm_total_cycles", "warm"),
+            ),
+            (MEASURE, "buffering", "kernel_loop_cycles"),
+        ),
+        Kind(
             "steps",
             steps.COLUMNS,
             (
                 Measure(steps.predict_later, steps.LATER, "later"),
                 Measure(steps.predict_first, steps.FIRST, "first"),
+                Measure(steps.predict_counted, steps.LATER, "counted"),
+                Measure(steps.predict_warm, steps.LATER, "warm"),
             ),
             (MEASURE, "model", "buffering", "cores"),
             ("model", "buffering", "cores", "op"),

@@ -152,6 +152,7 @@ SAID = (
             ("table.csv", "--of 'out/a run'"),
         )
     ),
+    Said("plot 'out/a run' 'out/a run' --out x.png", ("pulptrain/commands/plot.py",), code=2),
     Said("show models", ("pulptrain/show/descriptions.py",), code=2),
     Said("show simple-mlp", ("pulptrain/show/show_text.py",)),
     *(Said(f"show {name}", ("pulptrain/show/show_text.py",)) for name in list_names("soc")),
