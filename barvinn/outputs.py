@@ -24,7 +24,7 @@ from barvinn.mapping.images import map_words
 from barvinn.mapping.network import RealLayer
 from barvinn.mapping.table import table_csv, table_text
 from barvinn.run import BarvinnOutcome
-from configs.files import replacing, write_text
+from configs.files import replacing, together, write_text
 from traces.files.perfetto_trace import write_perfetto
 from traces.files.result_folder import (
     INFORMATION_NAME,
@@ -50,6 +50,7 @@ def prepare_barvinn_folder(name: str) -> Path:
     return prepare_folder(name, (*fixed, PARQUET_NAME, CSV_NAME, PERFETTO_NAME, *GANTT))
 
 
+@together()
 def write_barvinn_outputs(outcome: BarvinnOutcome, folder: Path) -> list[Path]:
     """Write all files and return their paths; for equal runs all but run-info.json are equal.
 

@@ -45,6 +45,10 @@ class BarvinnOutcome:
     network: CompiledNetwork | None = None
     slices: Sequence[Slice] = ()
 
+    def __repr__(self) -> str:
+        cycles = self.summary["total_countdown"]
+        return f"BarvinnOutcome({len(self.real_layers)} layers: {cycles:,} cycles of jobs)"
+
     @property
     def output(self) -> Integers:
         """The output map [c, h, w], integers. Raises `InputError` for the published table, which has none."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that are written: whole under their name or not there, and never in place of what is not ours.
 
-Every file a command writes goes through `replacing`; what is asked for is checked before any work by
-`check_file` and `check_folder`. A hard link is not kept: the new file takes this name only.
+Every file a command writes goes through `replacing`; files that belong together take their names `together`.
+What is asked for is checked before any work by `check_file` and `check_folder`. A hard link is not kept: the
+new file takes this name only.
 """
 
 from __future__ import annotations
@@ -13,12 +14,21 @@ import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
+from zlib import crc32
 
 from configs.errors import InputError
 
 TEMPORARY_PREFIX, TEMPORARY_SUFFIX = ".pulptrain-", ".part"
-"""A file being written is called so, with random digits between; who was killed leaves one of these."""
+"""A file being written is called so, with who writes it between; who was killed leaves one of these."""
+
+_PENDING: ContextVar[list[tuple[Path, Path]] | None] = ContextVar("pending", default=None)
+"""Temporary files and their targets, while `together`."""
+
+_MADE: list[Path] = []
+"""Folders that were made, and may be removed again as long as nothing is in them."""
 
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISDIR, "a folder"),
@@ -27,6 +37,15 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISFIFO, "a named pipe"),
     (stat.S_ISSOCK, "a socket"),
 )
+
+FILE_ENDINGS = frozenset(
+    (
+        *(".bmp", ".c", ".csv", ".eps", ".gif", ".gz", ".html", ".ipynb", ".jpeg", ".jpg", ".json", ".log"),
+        *(".md", ".npz", ".onnx", ".parquet", ".pdf", ".pftrace", ".png", ".ps", ".py", ".svg", ".tif"),
+        *(".tiff", ".txt", ".webp", ".yaml", ".yml", ".zip"),
+    )
+)
+"""A name that ends so is that of a file."""
 
 _ANOTHER_PLACE = "a place you may write to, with room on its disk"
 
@@ -38,10 +57,12 @@ def replacing(path: Path) -> Iterator[Path]:
     It lies in the folder of the target, under a name of its own. What a symbolic link points to is written,
     the link stays. A file that was there gives its permissions to the new one. Raises `InputError` for a
     target that is a folder or a special file, and for whatever the system refuses (no room, no permission).
+    Parts that killed runs have left in the folder are removed.
     """
     target = _resolved(path, str(path))
     _refuse_special(target, str(path), str(path))
-    temporary = _temporary(target.parent)
+    _sweep(target.parent)
+    temporary, pending = _temporary(target.parent), _PENDING.get()
     try:
         try:
             # Created for writing by all: the umask takes away what the user does not want.
@@ -49,13 +70,61 @@ def replacing(path: Path) -> Iterator[Path]:
             if target.exists():
                 temporary.chmod(stat.S_IMODE(target.stat().st_mode))
             yield temporary
-            temporary.replace(target)
+            if pending is None:
+                temporary.replace(target)
+            else:
+                pending.append((temporary, target))
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
     except OSError as error:
         raise _cannot_be_written(error, str(path)) from error
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Files written meanwhile take their names when the ``with`` ends well, all of them, else none does.
+
+    Within another one it is a part of that. Raises `InputError` if the system refuses a name.
+    """
+    if _PENDING.get() is not None:
+        yield
+        return
+    pending: list[tuple[Path, Path]] = []
+    token = _PENDING.set(pending)
+    try:
+        yield
+        for temporary, target in pending:
+            try:
+                temporary.replace(target)
+            except OSError as error:
+                raise _cannot_be_written(error, str(target)) from error
+    finally:
+        _PENDING.reset(token)
+        for temporary, _ in pending:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+
+
+@contextmanager
+def no_empty_folder() -> Iterator[None]:
+    """Folders that are made meanwhile are removed in the end if nothing has been written to them."""
+    before = len(_MADE)
+    try:
+        yield
+    finally:
+        for folder in reversed(_MADE[before:]):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        del _MADE[before:]
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those it lies in. Raises what the system does."""
+    missing = [path for path in (folder, *folder.parents) if not os.path.exists(path)]
+    _MADE.extend(path.absolute() for path in reversed(missing))
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -72,6 +141,7 @@ def check_file(name: str, option: str, is_ours: Callable[[Path], bool]) -> Path:
     """
     if not name.strip():
         raise InputError("the name of the file is empty", where=option, cure="name a file")
+    _refuse_dash(name, option)
     target = _resolved(Path(name), option)
     _refuse_special(target, name, option)
     refuse_foreign(target, name, option, is_ours)
@@ -90,12 +160,23 @@ def check_folder(name: str, option: str) -> Path:
     if not name.strip():
         raise InputError("the name of the folder is empty", where=option, cure="name a folder")
     folder = Path(name)
+    _refuse_dash(name, option)
+    if folder.suffix.lower() in FILE_ENDINGS and not folder.is_dir():
+        raise InputError(
+            f"{name!r} is the name of a file, not of a folder", where=option, cure=f"a folder: {folder.stem}"
+        )
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     except (OSError, ValueError) as error:
         raise _cannot_be_written(error, option, name) from error
     _probe(folder, name, option)
     return folder
+
+
+def _refuse_dash(name: str, option: str) -> None:
+    """Raise `InputError` for the ``-`` that means standard output elsewhere."""
+    if name.strip() == "-":
+        raise InputError("only --json goes to standard output", where=option, cure="a name; ./- is one, too")
 
 
 def refuse_foreign(path: Path, name: str, option: str, is_ours: Callable[[Path], bool]) -> None:
@@ -159,7 +240,37 @@ def _probe(folder: Path, name: str, option: str) -> None:
 
 
 def _temporary(folder: Path) -> Path:
-    return folder / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
+    return folder / f"{TEMPORARY_PREFIX}{_machine()}-{os.getpid()}-{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
+
+
+@cache
+def _machine() -> str:
+    """Where a number of a process means the same: this computer, of a container its own numbers."""
+    name, namespace = os.uname().nodename if hasattr(os, "uname") else "", Path("/proc/self/ns/pid")
+    numbers = os.readlink(namespace) if namespace.is_symlink() else ""
+    return f"{crc32(f'{name} {numbers}'.encode()):08x}"
+
+
+@cache
+def _sweep(folder: Path) -> None:
+    """Remove, once, the parts in a folder whose process is no more; those of other computers stay."""
+    if os.name != "posix":
+        return
+    for part in folder.glob(f"{TEMPORARY_PREFIX}{_machine()}-*{TEMPORARY_SUFFIX}"):
+        number = part.name.split("-")[2]
+        if number.isdigit() and number.isascii() and not _lives(int(number)):
+            with contextlib.suppress(OSError):
+                part.unlink()
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # it is another user's
+        return True
+    return True
 
 
 def _cannot_be_written(error: Exception, where: str, name: str = "") -> InputError:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
+from os.path import isfile
 from pathlib import Path
 
 from configs.errors import ConfigError
@@ -22,7 +23,7 @@ PULP = "pulp"
 """Kind of machine that a SoC file describes unless it says ``machine: ...``."""
 
 _SWAPPED: Mapping[str, str] = {
-    "models": "a model, and the SoC as --soc: pulptrain run tutorial-cnn --soc NAME; pulptrain list models",
+    "models": "a model (`pulptrain list models`), the SoC as --soc: pulptrain run tutorial-cnn --soc {name}",
     "soc": "the model comes after the command, --soc takes a SoC: pulptrain list socs",
     "energy": "--energy takes coefficients of a chip (docs/energy.md)",
 }
@@ -79,9 +80,14 @@ def open_config(kind: str, name_or_path: str | Path, *, folder: Path | None = No
     if name not in names:
         other = next((each for each in KINDS if each != kind and name in _all_names(each)), None)
         if other is not None:
-            raise ConfigError(f"'{name}' is a {KINDS[other]}, no {KINDS[kind]}", cure=_SWAPPED[kind])
-        files_here = [f"'{name}{suffix}'" for suffix in SUFFIXES if Path(f"{name}{suffix}").is_file()]
-        cure = next(iter(files_here), f"{suggestion(name, list_names(kind))}, or the path of a .yaml file")
+            raise ConfigError(
+                f"'{name}' is a {KINDS[other]}, no {KINDS[kind]}", cure=_SWAPPED[kind].format(name=name)
+            )
+        files_here = [f"'{name}{suffix}'" for suffix in SUFFIXES if isfile(f"{name}{suffix}")]
+        file = (
+            "a file: model.yaml, model.onnx, net.py:Net" if kind == "models" else "the path of a .yaml file"
+        )
+        cure = next(iter(files_here), f"{suggestion(name, list_names(kind))}, or {file}")
         raise ConfigError(f"unknown {KINDS[kind]} '{name}'", cure=cure)
     resource = files("configs").joinpath(kind, f"{name}.yaml")
     return installed_yaml(resource.read_text(encoding="utf-8"), f"configs/{kind}/{name}.yaml")

@@ -14,7 +14,7 @@ base.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -27,7 +27,7 @@ from configs.errors import ConfigError
 from configs.library import PULP, is_path, open_config
 from configs.problems import Problems
 from configs.schema import Schema, check_keys, validate
-from configs.suggest import check_known, suggestion
+from configs.suggest import check_known, path_suggestion, suggestion
 from configs.units import parse_bytes, parse_hz
 from configs.yaml_file import Node, shortened
 
@@ -60,7 +60,7 @@ PROFILED_KEYS = OVERRIDE_KEYS
 DEFAULT_CODEGEN = "clang-xpulp"
 """Codegen profile of a SoC file that names none and has no base: PULP cores."""
 
-COMMANDS = {PULP: "pulptrain run", "barvinn": "pulptrain barvinn"}
+COMMANDS = {PULP: "pulptrain run MODEL", "barvinn": "pulptrain barvinn MODEL.onnx"}
 """Kinds of machines that a file may describe, and what simulates them."""
 
 _FLAGS = {
@@ -122,6 +122,13 @@ class ParameterTree(Mapping[str, Parameter]):
     def assumed(self) -> tuple[Parameter, ...]:
         """The parameters that no source gives."""
         return tuple(parameter for parameter in self.values() if parameter.assumed)
+
+
+def last_set(paths: Iterable[str], places: Mapping[str, str], file: str = "") -> str | None:
+    """Of the places where these parameters were set that of an option, else one in `file`, else any."""
+    found = [places[path] for path in paths if path in places]
+    of_file = [place for place in found if file and place.startswith(file)]
+    return next(iter([*[place for place in found if place.startswith("--")], *of_file, *found]), None)
 
 
 class SocSchema(Schema):
@@ -198,7 +205,7 @@ def load_parameters(
         where = f"--set {shortened(path)}={shortened(str(text))}"
         if path not in changed:
             raise ConfigError(
-                f"unknown parameter '{shortened(path)}'", where=where, cure=_path_cure(path, changed)
+                f"unknown parameter '{shortened(path)}'", where=where, cure=path_suggestion(path, changed)
             )
         old = changed[path]
         try:
@@ -261,7 +268,7 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
             elif path in items:
                 changed = problems.of(_override, items[path], leaf, profile)
             else:
-                cure = _path_cure(path, items)
+                cure = path_suggestion(path, items)
                 message = f"unknown parameter '{path}': '{header.base}' has none to change"
                 problems.note(leaf.error(message, cure))
                 continue
@@ -279,10 +286,18 @@ def _header(node: Node, problems: Problems) -> SocSchema:
 
     Raises the mistakes if the base cannot be read: then nothing can be said of the parameters.
     """
+    top = node.mapping("the SoC file")
+    groups = open_config("soc", "pulp-open").mapping("")["parameters"].mapping("")
+    for key, child in top.items():
+        if key in groups and key not in SocSchema.model_fields:
+            inner = child.plain() if child.is_mapping else {"value": child.plain()}
+            text = f"{{{key}: {inner}}}".replace("'", "")
+            raise child.error(
+                f"unknown key '{key}' in the SoC file", f"under 'parameters': parameters: {text}"
+            )
     header = problems.of(validate, SocSchema, node, "the SoC file")
     if header is not None:
         return header
-    top = node.mapping("the SoC file")
     base = top["base"].value if "base" in top else None
     if not isinstance(base, str):
         problems.refuse()
@@ -292,6 +307,10 @@ def _header(node: Node, problems: Problems) -> SocSchema:
 def _leaves(node: Node, path: str, leaves: dict[str, Node], problems: Problems) -> None:
     """Walk the groups depth first; a mapping with a key of `LEAF_KEYS`, or with scalars only, is a leaf."""
     what = f"group '{path}'" if path else "'parameters'"
+    if path and not (node.is_mapping or node.is_sequence):
+        value = f"{path.rpartition('.')[2]}: {{value: {node.value}}}"
+        problems.note(node.error(f"parameter '{path}' must be a mapping, not {node.kind}", value))
+        return
     children = problems.of(node.mapping, what)
     if children is None:
         return
@@ -398,17 +417,6 @@ def _number(given: Any, *, whole: bool) -> int | float | None:
     if number.is_integer():
         return int(number)
     return None if whole else number
-
-
-def _path_cure(path: str, known: Mapping[str, Parameter]) -> str:
-    """Closest path; when nothing is close, the groups that exist."""
-    same_name = [each for each in known if each.rpartition(".")[2] == path.rpartition(".")[2]]
-    candidates = same_name or list(known)
-    cure = suggestion(path, candidates)
-    if cure.startswith("'"):
-        return cure.split(" (")[0]
-    groups = dict.fromkeys(each.partition(".")[0] for each in known)
-    return f"a path in one of: {', '.join(groups)}"
 
 
 def _machine(top: Mapping[str, Node], base: Mapping[str, ParameterTree]) -> str:

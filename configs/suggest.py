@@ -26,6 +26,21 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     return f"'{match}' ({listing})" if match else listing
 
 
+def path_suggestion(path: str, known: Collection[str]) -> str:
+    """The cure for an unknown dotted `path`: its name in another group, or what is alike in its own."""
+    group, _, name = path.rpartition(".")
+    in_group = {each.rpartition(".")[2]: each for each in known if each.rpartition(".")[0] == group}
+    same_name = [each for each in known if each.rpartition(".")[2] == name]
+    if len(same_name) == 1:
+        return f"'{same_name[0]}'"
+    if group and in_group:
+        match = closest(name, in_group)
+        return f"'{in_group[match]}'" if match else f"remove it; {group} has {', '.join(in_group)}"
+    if (match := closest(path, same_name or known)) is not None:
+        return f"'{match}'"
+    return f"a path in one of: {', '.join(dict.fromkeys(each.partition('.')[0] for each in known))}"
+
+
 def check_known(
     word: str,
     known: Collection[str],

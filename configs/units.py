@@ -62,9 +62,36 @@ def parse_hz(text: str | int | float, *, where: str | None = None) -> int:
     """Return the frequency in hertz that `text` means.
 
     Accepts an integer (Hz) or a number with an optional unit of `HERTZ_UNITS` ("450 MHz"). Raises
-    `ConfigError` for a negative or broken number and for a fraction of a hertz.
+    `ConfigError` for a negative or broken number, for a fraction of a hertz, and for a number without a unit
+    that is too small for a clock.
     """
-    return _parse(text, "a frequency", "450 MHz", HERTZ_UNITS, where)
+    hertz = _parse(text, "a frequency", "450 MHz", HERTZ_UNITS, where)
+    refuse_without_unit(text, hertz, FEWEST_HERTZ, "MHz", "frequency of a clock", where)
+    return hertz
+
+
+def parse_size(text: str | int | float, *, where: str | None = None) -> int:
+    """The bytes of a memory, as `parse_bytes`, of which a few without a unit are refused, too."""
+    size_bytes = parse_bytes(text, where=where)
+    refuse_without_unit(text, size_bytes, FEWEST_BYTES, "KiB", "size of a memory", where)
+    return size_bytes
+
+
+FEWEST_BYTES, FEWEST_HERTZ = 1024, 1_000_000
+"""Of a memory and of a clock that somebody writes without a unit."""
+
+
+def refuse_without_unit(
+    text: str | int | float, amount: int, fewest: int, unit: str, what: str, where: str | None
+) -> None:
+    """Raise `ConfigError` for so small a number without a unit that another unit must be meant."""
+    if 0 < amount < fewest and not str(text).strip()[-1].isalpha():
+        written = f" {where} {text}{unit}" if where is not None and where.startswith("--") else ""
+        raise ConfigError(
+            f"{text} without a unit is no {what}",
+            where=where,
+            cure=f"did you mean {text} {unit}?{written}",
+        )
 
 
 PREFIXES: Mapping[str, float] = {"f": 1e-15, "p": 1e-12, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "": 1}

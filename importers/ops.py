@@ -8,9 +8,11 @@ windows or axes are read by a function of their own in the dialects.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+_Handler = TypeVar("_Handler")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +123,43 @@ SELU = (1.6732632423543772, 1.0507009873554805)
 
 def by_onnx(table: Sequence[Op]) -> dict[str, Op]:
     """Rows by the names ONNX has for them."""
-    return {name: op for op in table for name in op.onnx.split()}
+    return _once(table, lambda op: op.onnx)
 
 
 def by_aten(table: Sequence[Op]) -> dict[str, Op]:
     """Rows by the names ATen has for them."""
-    return {name: op for op in table for name in op.aten.split()}
+    return _once(table, lambda op: op.aten)
+
+
+def _once(table: Sequence[Op], names: Callable[[Op], str]) -> dict[str, Op]:
+    found: dict[str, Op] = {}
+    for op in table:
+        for name in names(op).split():
+            if name in found:
+                raise ValueError(
+                    f"two rows of importers/ops.py have {name}: {found[name].ours} and {op.ours}"
+                )
+            found[name] = op
+    return found
+
+
+def with_own(
+    rows: Mapping[str, _Handler], own: Mapping[str, _Handler], *, instead: Sequence[str] = ()
+) -> dict[str, _Handler]:
+    """Handlers of the rows above, and those of a module itself; `instead` names rows that it reads itself.
+
+    Raises `ValueError` for a row that a handler would hide without that, naming both.
+    """
+    for name in sorted((rows.keys() & own.keys()) ^ set(instead)):
+        if name not in instead:
+            code = getattr(own[name], "__code__", None)
+            at = f"{own[name].__module__}:{code.co_firstlineno}" if code is not None else repr(own[name])
+            raise ValueError(
+                f"{name} has a row in importers/ops.py and a handler at {at}: one of them goes, or `instead` "
+                "there names it"
+            )
+        raise ValueError(f"`instead` names {name}, of which there are not a row and a handler")
+    return {**rows, **own}
 
 
 NEAREST_ONNX = {

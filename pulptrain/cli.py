@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import functools
+import shlex
 import sys
 from collections.abc import Callable
+from errno import EACCES, ELOOP, ENAMETOOLONG
 from importlib import import_module
 from typing import Any
 
 import typer
 
 from configs.errors import DoesNotFitError, InputError, PulptrainError
+from configs.files import no_empty_folder
 from configs.limits import DEFAULT_HOST_MEMORY_BYTES, HOST_MEMORY_VARIABLE, size_text
 from configs.version import VERSION
 from pulptrain.commands.help_text import WIDTH, GroupedCommand, WholeGroup
@@ -116,9 +119,18 @@ def _refuse_unknown_command(arguments: list[str]) -> None:
         from configs.library import list_names
         from configs.suggest import suggestion
 
-        model = name in list_names("models") or name.endswith((".yaml", ".yml", ".onnx"))
-        cure = f"pulptrain run {name}" if model else suggestion(name, COMMANDS)
+        model = name in list_names("models") or name.endswith((".yaml", ".yml", ".onnx")) or ".py:" in name
+        cure = shlex.join(["pulptrain", "run", *arguments]) if model else suggestion(name, COMMANDS)
         raise InputError(f"there is no command {name!r}", cure=cure)
+
+
+def _of_a_name(error: OSError) -> InputError:
+    """What is wrong with a name that somebody typed and the system refuses; another error is raised again."""
+    if error.errno not in (ENAMETOOLONG, EACCES, ELOOP):
+        raise error
+    name, longest = str(error.filename), 60
+    shown = name if len(name) <= longest else f"{name[:longest]}..."
+    return InputError(f"{shown!r}: {error.strerror}", cure="a file or folder that you may read or write")
 
 
 def dispatch(arguments: list[str]) -> int:
@@ -128,8 +140,10 @@ def dispatch(arguments: list[str]) -> int:
     """
     try:
         _refuse_unknown_command(arguments)
-        application(arguments)(args=arguments, prog_name="pulptrain")
-    except PulptrainError as error:
+        with no_empty_folder():
+            application(arguments)(args=arguments, prog_name="pulptrain")
+    except (PulptrainError, OSError) as caught:
+        error = caught if isinstance(caught, PulptrainError) else _of_a_name(caught)
         if isinstance(error, DoesNotFitError) and "--json" in arguments:
             print(json_text(error.as_dict()))
         print(f"pulptrain: error: {error}", file=sys.stderr)

@@ -13,9 +13,11 @@ from arch.pricing.cost_model import CostModel
 from arch.spec.program import Array, Place, Release
 from arch.spec.timing import SocTiming
 from configs.errors import InputError, NotFiniteError
+from scheduler.addresses.lifetimes import Runs
 from scheduler.memory.completeness import check_complete
 from scheduler.memory.plan_check import check_program
 from scheduler.planned import Schedule
+from scheduler.programs.program_code import check_room, with_code
 from traces.events import NullTracer, Tracer
 from trainlib.references.reference import check_given, not_finite
 
@@ -31,7 +33,8 @@ class Executor:
     persist, so updated weights carry over. Where an op makes an infinity or a NaN the iteration goes on, so
     that its cycles are known; `not_finite` then names the first such op. Raises
     `addresses.allocation.PlanError` for a plan in which live buffers overlap, or a program that leaves its
-    plan, and `memory.completeness.IncompleteError` for one that does not make all of its graph. `code_start`
+    plan, `memory.completeness.IncompleteError` for one that does not make all of its graph, and
+    `DoesNotFitError` where L2 has no room for the code beside the plan (unless all starts warm). `code_start`
     is that of `arch.blocks.soc.Soc`. A `soc` that is given (with its tracer) is shared with the executors of
     other programs: they find in its memories what this one leaves.
     """
@@ -52,11 +55,26 @@ class Executor:
         self.schedule = schedule
         self.functional = functional
         self.soc = soc or Soc(timing, cost_model, tracer or NullTracer(), code_start=code_start)
+        program = schedule.program
+        if self.soc.code_start != WARM:
+            program = with_code(program)
+            assert program.code is not None
+            check_room(program.code, schedule.peak_bytes.get("l2", 0), timing.l2.size_bytes)
+        self._program = program
         self.watch: Watch | None = None
         self.record: Watch | None = None
         """Told as `watch` is, of what is to be kept beside what is checked."""
         self.not_finite: NotFiniteError | None = None
+        self.ended: list[tuple[str, int]] = []
+        """Ops of the iteration in the order in which they ended, and of how many results each has told."""
+        self.losses: list[float] = []
+        """What the ops of the losses have left in that iteration."""
+        self.written: dict[str, bytes] = {}
+        """What each op of that iteration has left of the tensors that live on, by what holds it."""
+        self._losses = frozenset(schedule.graph.losses)
+        self._updated = {updated: name for name, updated in schedule.graph.updates.items()}
         self._result: RunResult | None = None
+        self._parts = parts_in_l2(schedule)
 
     def place(self, name: str) -> Place:
         """Where the tensor `name` lives in its home memory, L2 or L3 (an alias: where its target lives)."""
@@ -79,6 +97,11 @@ class Executor:
         """A copy of a tensor as it lies in its home memory now."""
         return self.soc.fetch(self.place(name))
 
+    def bytes_of(self, name: str) -> Array:
+        """The bytes of a tensor in its home memory, as they are whenever one looks."""
+        home, tensor = self.schedule.plan.home(name), self.schedule.graph.tensors[name]
+        return self.soc.view(Place(home.level, home.address, (tensor.size_bytes,), "uint8", name))
+
     def simulate(self, *, logged: bool = True) -> RunResult:
         """Simulate one iteration in time, numbers included unless the executor was made non-functional.
 
@@ -86,7 +109,7 @@ class Executor:
         """
         self._begin()
         with np.errstate(all="ignore"):
-            self._result = self.soc.run(self.schedule.program, effects=self.functional, logged=logged)
+            self._result = self.soc.run(self._program, effects=self.functional, logged=logged)
         return self._result
 
     def replay(self) -> None:
@@ -100,13 +123,43 @@ class Executor:
 
     def _begin(self) -> None:
         self.not_finite = None
+        self.ended, self.losses, self.written = [], [], {}
         self.soc.watch(self._op_ended)
 
     def _op_ended(self, action: Release, results: Sequence[Array]) -> None:
         op = f"{action.work.op}.{action.work.step}"
         tensors = dict(zip([place.name for place in action.results], results, strict=True))
+        self.ended.append((op, len(tensors)))
+        for name, runs in self._parts.get(op, {}).items():
+            if name in tensors:
+                tensors[name] = _with_part(self.fetch(name), tensors[name], runs)
+        for name, array in tensors.items():
+            if name in self._updated:
+                self.written[self._updated[name]] = array.tobytes()
+            elif name in self._losses:
+                self.losses.append(float(array.flat[0]))
         if self.not_finite is None:
             self.not_finite = not_finite(op, tensors)
         for told in (self.watch, self.record):
             if told is not None:
                 told(op, {name: array.copy() for name, array in tensors.items()})
+
+
+def parts_in_l2(schedule: Schedule) -> dict[str, dict[str, Runs]]:
+    """Op -> results of which L2 has a part only: the bytes that are there; the others are in L3."""
+    plan, parts = schedule.plan, dict[str, dict[str, Runs]]()
+    copies = [stay for stay in plan.stays if stay.part_in]
+    for number, op in enumerate(schedule.graph.ops if copies else ()):
+        there = {stay.tensor: stay for stay in copies if stay.needed_op <= number <= stay.last_op}
+        for name in op.outputs:
+            if plan.owners[name] in there:
+                parts.setdefault(op.name, {})[name] = there[plan.owners[name]].part_in
+    return parts
+
+
+def _with_part(whole: Array, part: Array, runs: Runs) -> Array:
+    """`whole`, of which these bytes are those of `part`."""
+    ours, theirs = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (whole, part))
+    for first, size_bytes in runs:
+        ours[first : first + size_bytes] = theirs[first : first + size_bytes]
+    return whole

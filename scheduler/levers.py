@@ -16,6 +16,7 @@ from scheduler.tiles.partial_sums import SUM
 from scheduler.tiles.tiling import Tiling
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.registry import layer_primitive
+from trainlib.training.options import GRADIENT_KEYS
 from trainlib.training.phases import build_training_phases
 from trainlib.training.variants import with_variants
 
@@ -62,7 +63,14 @@ def with_levers(
             fits = all(need[1] for need in needs)
             levers.append(Lever(attempt.name, attempt.how, required_bytes, saved_bytes, fits))
     levers.sort(key=lambda lever: (-lever.saved_bytes, lever.name))
-    return error.but(levers=tuple(levers[:MAX_LEVERS]))
+    found = tuple(levers[:MAX_LEVERS])
+    if error.level != "l1":
+        return error.but(levers=found)
+    size = f"--l1 {-(-(timing.l1.size_bytes + error.gap_bytes) // 1024)}KiB"
+    whole = options.buffer_depth == WHOLE_OPS
+    return error.but(
+        levers=found, cure=f"{size} or --buffering single, which cuts ops into tiles" if whole else size
+    )
 
 
 def _requirement(error: DoesNotFitError, graph: TrainingGraph, attempt: Attempt) -> tuple[int, bool]:
@@ -76,7 +84,11 @@ def _requirement(error: DoesNotFitError, graph: TrainingGraph, attempt: Attempt)
         if not ops:
             return 0, True
         required_bytes = max(_refused_tiling(op, graph, timing, options).l1_bytes for op in ops)
-        return required_bytes, required_bytes <= timing.l1_usable_bytes
+        # The report is of the first op that is too large; another may be, too.
+        fits = all(
+            _refused_tiling(op, graph, timing, options).l1_bytes <= timing.l1_usable_bytes for op in graph.ops
+        )
+        return required_bytes, fits
     try:
         plan = plan_memory(graph, timing, options.memory, streamer_of(graph, timing, options))
     except DoesNotFitError as still:
@@ -208,5 +220,6 @@ def _layers_of(error: DoesNotFitError, spec: ModelSpec) -> list[LayerSpec]:
 
 
 def _rate(spec: ModelSpec) -> dict[str, object]:
-    """The options of the optimizer that plain SGD has as well."""
-    return {key: value for key, value in spec.optimizer.options.items() if key == "learning_rate"}
+    """The options of the optimizer that plain SGD has as well: the rate, and those of all optimizers."""
+    common = ("learning_rate", *GRADIENT_KEYS)
+    return {key: value for key, value in spec.optimizer.options.items() if key in common}

@@ -95,3 +95,31 @@ def test_nothing_is_written_but_what_was_asked_for(tmp_path: Path) -> None:
     assert {path.name for path in folders["home"].rglob("*") if path.is_dir()} <= {
         *(".cache", ".config", "matplotlib")
     }
+
+
+LONG_NAMES = ("x" * 300, "y" * 300 + ".yaml", "a/" * 3000 + "b", "d" * 250 + "/" + "e" * 300)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(f"{name} NAME" for name in ("run", "show", "kernel", "primitive", "explore", "plot", "replay")),
+        *(
+            "new NAME",
+            "compare . NAME",
+            "run simple-mlp --soc NAME",
+            "run simple-mlp --values NAME",
+            "validate mm NAME",
+        ),
+        *("run simple-mlp --schedule NAME", "example examples --out NAME", "run simple-mlp --out NAME"),
+    ],
+)
+def test_a_name_that_no_file_can_have_is_an_error_in_one_line(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in LONG_NAMES:
+        assert run([name if word == "NAME" else word for word in command.split()]) == 2, name[-9:]
+        error = capsys.readouterr().err
+        assert "pulptrain: error: " in error
+        assert "internal defect" not in error
+    assert not os.listdir()

@@ -28,6 +28,7 @@ from configs.parameters import PROFILES, UNITS, ParameterSchema, SocSchema, load
 from configs.schema import Schema
 from pulptrain.exploring.explore_spec import (
     OBJECTIVES,
+    OF_MODEL,
     OF_ONE,
     SETTINGS,
     SHORT_PATHS,
@@ -40,7 +41,7 @@ from scheduler.tuner.schedule_file import (
     ScheduleSchema,
     TunedSocSchema,
 )
-from trainlib.about import ABOUT
+from trainlib.about import about
 from trainlib.ir.graph import LAYOUTS
 from trainlib.primitives.definition import LayerPrimitive, LossPrimitive, OptimizerPrimitive
 from trainlib.registry import PRIMITIVES, is_internal
@@ -91,7 +92,7 @@ def _of_kind(kind: type[Any], key: str) -> dict[str, Json]:
     found = {}
     for name, primitive in PRIMITIVES.items():
         if isinstance(primitive, kind) and not is_internal(primitive):
-            found[name] = of(primitive.schema, ABOUT[name], **{key: {"const": name}})
+            found[name] = of(primitive.schema, about(name), **{key: {"const": name}})
     return found
 
 
@@ -174,7 +175,7 @@ def explore() -> Json:
             settings={
                 "type": "object",
                 "additionalProperties": False,
-                "properties": {key: {"type": scalar} for key in (*SETTINGS, *SHORT_PATHS)},
+                "properties": {key: {"type": scalar} for key in (*SETTINGS, *SHORT_PATHS, *OF_MODEL)},
             },
             sweep={
                 "type": "object",

@@ -28,7 +28,7 @@ class CounterSample:
     track: str
     name: str
     time_cycles: int
-    value: int
+    value: float
 
 
 class Recorder:

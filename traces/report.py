@@ -14,9 +14,9 @@ from typing import Any
 from configs.errors import InputError
 from configs.grades import LABELS
 from configs.suggest import check_known
-from traces.text_table import Table, amount, labelled, percent, wrapped
+from traces.text_table import Table, amount, counted, labelled, percent, wrapped
 from traces.totals import BY, Total, collapsed, largest, totals
-from traces.why import advice_line, bound_line, why_table
+from traces.why import advice_texts, bound_line, why_table
 
 TOP_STALLS = 2
 LEAST_RATE = 0.005
@@ -177,7 +177,7 @@ def _code_caches(summary: Mapping[str, Any]) -> str:
 
 def _throughput(summary: Mapping[str, Any]) -> str:
     """Multiply-accumulates per cycle, and how many of them meet a zero, if some do."""
-    text = f"{summary['mac_per_cycle']:.2f} MAC/cycle on {_plural(core_count(summary), 'core')}"
+    text = f"{summary['mac_per_cycle']:.2f} MAC/cycle on {counted(core_count(summary), 'core')}"
     zeros = summary["macs"] - summary.get("useful_macs", summary["macs"])
     if not zeros:
         return text
@@ -206,7 +206,7 @@ def total_lines(
     """The totals as (name, text): throughput, memory, check of the numbers, error, and the rest."""
     lines = [
         ("throughput", _throughput(summary)),
-        *([("bound by", bound_line(summary)), ("try", advice_line(summary))] if "causes" in summary else []),
+        *([("bound by", bound_line(summary)), *advice_texts(summary)] if "causes" in summary else []),
         ("memory", _memory(summary)),
     ]
     if summary["loss"] is not None:
@@ -230,7 +230,7 @@ def total_lines(
             f"{summary['utilisation']['dma']:.0%} of the time",
         )
     )
-    lines.append(("machine", f"{summary['soc']}, timing {summary['timing']}{_code_caches(summary)}"))
+    lines.append(("machine", f"{_machine(summary)}{_code_caches(summary)}"))
     notes = list(summary.get("notes", ()))
     if full or len(notes) == 1:
         lines.extend(("note", note) for note in notes)
@@ -259,13 +259,13 @@ def notes_line(notes: Sequence[str]) -> str:
     """Several notes in a line: how many say what."""
     kinds: dict[str, int] = {}
     for note in notes:
-        what = note.partition(": ")[2] or note
-        what = what.partition(":")[0]
+        place, _, said = note.partition(": ")
+        what = note if " " in place or not said else said.partition(":")[0]  # of an op, without its numbers
         kinds[what] = kinds.get(what, 0) + 1
     ordered = sorted(kinds.items(), key=lambda item: -item[1])
     shown = "; ".join(f"{what} (x{count})" if count > 1 else what for what, count in ordered[:2])
     others = sum(count for _, count in ordered[2:])
-    more = f"; {others} others" if others else ""
+    more = f"; {counted(others, 'other')}" if others else ""
     return f"{shown}{more}; --full lists all {len(notes)}"
 
 
@@ -280,11 +280,19 @@ def _memory(summary: Mapping[str, Any]) -> str:
     return f"peak {', '.join(parts)}"
 
 
+def _machine(summary: Mapping[str, Any]) -> str:
+    """The SoC, its timing, and how many of its parameters no source gives."""
+    evidence = summary.get("evidence")
+    assumed = evidence["assumed_parameters"] if evidence else 0
+    of_them = f" ({counted(assumed, 'parameter')} assumed)" if assumed else ""
+    return f"{summary['soc']}{of_them}, timing {summary['timing']}"
+
+
 def error_line(error: Mapping[str, Any]) -> str:
     """How far the cycles may be off, and what of them nothing measured tells about."""
     left = error["no_measurement"]
     names = [f"{item['kernel']} {_share(item['share'])}" for item in left[:LARGEST]]
-    names += [_plural(len(left) - LARGEST, "other")] if len(left) > LARGEST else []
+    names += [counted(len(left) - LARGEST, "other")] if len(left) > LARGEST else []
     if error["typical_percent"] is None:
         return f"not known: {error['note']}"
     bar = f"typical {error['typical_percent']:.1f}%, 95% within {error['within_percent']:.1f}%"
@@ -304,7 +312,7 @@ def evidence_line(evidence: Mapping[str, Any]) -> str:
     shares = ", ".join(f"{evidence[label]:.1%} {label}" for label in LABELS)
     largest = ", ".join(f"{item['kernel']} {item['share']:.1%}" for item in evidence["largest_unmeasured"])
     most = f"; largest not measured: {largest}" if largest else ""
-    return f"{shares}{most}; {_plural(evidence['assumed_parameters'], 'parameter')} of the SoC assumed"
+    return f"{shares}{most}; {counted(evidence['assumed_parameters'], 'parameter')} of the SoC assumed"
 
 
 def training_line(training: Mapping[str, Any]) -> str:
@@ -326,8 +334,8 @@ def functional_line(functional: Mapping[str, Any] | None) -> str:
     iterations, tensors = functional["iterations_checked"], functional["tensors"]
     verdict = {True: "checked", False: "WRONG", None: "checked in part"}[functional["passed"]]
     text = (
-        f"{verdict} against {functional['checked_against']}: {_plural(iterations, 'iteration')}, "
-        f"{_plural(len(tensors), 'tensor')}"
+        f"{verdict} against {functional['checked_against']}: {counted(iterations, 'iteration')}"
+        f"{_which(functional.get('iterations_followed', ()))}, {counted(len(tensors), 'tensor')}"
     )
     if functional["worst_tensor"]:
         ratio = functional["worst_ratio"]
@@ -338,6 +346,15 @@ def functional_line(functional: Mapping[str, Any] | None) -> str:
     if functional.get("skipped"):
         text += f"; not compared: {'; '.join(functional['skipped'])}"
     return text
+
+
+def _which(numbers: Sequence[int]) -> str:
+    """The numbers of iterations that do not just begin with the first."""
+    if list(numbers) == list(range(1, len(numbers) + 1)):
+        return ""
+    first = next(place for place, number in enumerate(numbers) if number != place + 1)
+    *others, last = [f"1 to {first}", *(f"{number:,}" for number in numbers[first:])]
+    return f" ({', '.join(others)} and {last})"
 
 
 def not_finite_line(event: Mapping[str, Any]) -> str:
@@ -371,7 +388,3 @@ def _mean_utilisation(summary: Mapping[str, Any]) -> float:
 
 def _kib(size_bytes: int) -> str:
     return f"{size_bytes / _KIB:,.1f}"
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "s")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from configs.errors import InputError
-from traces.text_table import Table, wrapped
+from traces.text_table import Table, counted, first_line_repr, wrapped
 from traces.totals import base_step, op_name, summed
 from traces.why import check_causes
 
@@ -38,6 +38,8 @@ class SpeedUp:
             "rows": rows,
         }
 
+    __repr__ = first_line_repr
+
     def __str__(self) -> str:
         return "\n".join(self.lines(100, 10))
 
@@ -53,7 +55,7 @@ class SpeedUp:
         rest = [cycles for _, cycles in ordered[top:]]
         shown = dict(ordered[:top])
         if rest:
-            shown[f"{len(rest)} others"] = tuple(sum(column) for column in zip(*rest, strict=True))
+            shown[counted(len(rest), "other")] = tuple(sum(column) for column in zip(*rest, strict=True))
         for head, rows in (("step", {**self.steps, "total": self.cycles}), ("largest ops", shown)):
             columns = [f"{count} core{'s' if count > 1 else ''}" for count in self.cores]
             cells = [self._row(name, cycles) for name, cycles in rows.items()]
@@ -81,7 +83,7 @@ def speed_up_of(summaries: Sequence[Mapping[str, Any]], names: Sequence[str]) ->
         raise InputError(
             "one run alone has no speed-up",
             where="--what speed-up",
-            cure="pulptrain plot RUN1 RUN2 ... --what speed-up, folders of runs with other --cores",
+            cure="pulptrain plot RUN1 RUN2 --what speed-up, folders of runs with other --cores",
         )
     first = summaries[0]
     seen: dict[int, str] = {}

@@ -18,6 +18,11 @@ LABEL_WIDTH = 12
 """Columns of the labels of the headline."""
 
 
+def first_line_repr(shown: object) -> str:
+    """The repr of what prints as tables: its class, and of the first line at most a hundred characters."""
+    return f"{type(shown).__name__}({str(shown).partition(chr(10))[0].strip()[:100]})"
+
+
 def table_lines(
     heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, left: Sequence[str] = ()
 ) -> list[str]:
@@ -46,15 +51,39 @@ def table_lines(
 
 
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """Lines at most `width` wide, all but the first indented; no word is cut."""
-    return textwrap.wrap(
-        text, max(width, 40), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    """Lines at most `width` wide, all but the first indented; no word is cut, nor a percentage."""
+    lines = textwrap.wrap(
+        text.replace(" %", f"{_HARD_SPACE}%"),
+        max(width, 40),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
+    return [line.replace(_HARD_SPACE, " ") for line in lines]
+
+
+_HARD_SPACE = "\N{NO-BREAK SPACE}"
+
+
+COMMAND, RUN_IT = "", "run it"
+"""Labels of commands: lines that are never folded, to be copied."""
 
 
 def labelled(label: str, text: str, width: int) -> list[str]:
     """A line of a headline, folded behind its label."""
-    return wrapped(f"{label:<{LABEL_WIDTH}}{text}", width, " " * LABEL_WIDTH)
+    line = f"{label:<{LABEL_WIDTH}}{text}"
+    return [line] if label in (COMMAND, RUN_IT) else wrapped(line, width, " " * LABEL_WIDTH)
+
+
+def change(share: float, decimals: int = 1) -> str:
+    """A change, a share of what was before, in per cent with its sign; of none that shows without one."""
+    text = f"{100 * share:+.{decimals}f}"
+    return text if float(text) else text[1:]
+
+
+def counted(count: int, noun: str) -> str:
+    """So many of something: ``1 other``, ``2 others``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def amount(value: float, unit: str) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
+from traces.text_table import counted
+
 _Key = TypeVar("_Key")
 
 BY = ("layer", "step", "kernel")
@@ -72,7 +74,7 @@ def largest(rows: Iterable[Total], most: int) -> list[Total]:
     """The `most` rows with most cycles, and behind them the others added up, if there are any."""
     ordered = sorted(rows, key=lambda row: -row.cycles)
     first, rest = ordered[:most], [asdict(row) | {"tile": {}, "kernel": ""} for row in ordered[most:]]
-    others = f"{len(rest)} other{'s' if len(rest) > 1 else ''}"
+    others = counted(len(rest), "other")
     return [*first, *([_added(others, rest)] if rest else [])]
 
 

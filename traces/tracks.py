@@ -10,7 +10,12 @@ from dataclasses import dataclass
 CORE = "core"
 DMA = "dma"
 UDMA = "udma"
+ITERATION = "iteration"
+MEMORY = "memory"
 OTHER = "other"
+
+ITERATION_PATH, MEMORY_PATH = f"soc.{ITERATION}", f"soc.{MEMORY}"
+"""Tracks that are no module: what the iteration is at, and below the second what lives in a memory."""
 
 INWARD = "in"
 OUTWARD = "out"
@@ -18,8 +23,14 @@ OUTWARD = "out"
 _CORE = re.compile(r"core(\d+)\Z")
 _DMA = re.compile(r"(?:dma|mchan)\d*\Z")
 _DIRECTION = re.compile(r"(in|read|rx|to_l1|out|write|tx|from_l1|to_ext)(?=\d|_|\Z)_?(\d*)\Z")
+_NAMED = {
+    ITERATION_PATH: (ITERATION, "phases, ops, tiles"),
+    **{f"{MEMORY_PATH}.{level}": (MEMORY, level.upper()) for level in ("l1", "l2", "l3")},
+    UDMA: (UDMA, "uDMA"),
+}
+"""Tracks by their path or by its last component: family and label."""
 _INWARD_WORDS = frozenset({"in", "read", "rx", "to_l1"})
-_CLASS_RANK = {DMA: 0, CORE: 1, UDMA: 2, OTHER: 2}
+_CLASS_RANK = {ITERATION: 0, MEMORY: 0, DMA: 0, CORE: 1, UDMA: 2, OTHER: 2}
 _DIRECTION_RANK = {INWARD: 0, OUTWARD: 1, "": 2}
 
 
@@ -27,8 +38,8 @@ _DIRECTION_RANK = {INWARD: 0, OUTWARD: 1, "": 2}
 class TrackName:
     """A track read from its path.
 
-    `family` is `CORE`, `DMA`, `UDMA` or `OTHER`; `index` the number of the core or channel (-1 without one);
-    `direction` is `INWARD` (to L1), `OUTWARD` or empty where the path does not say.
+    `family` is `CORE`, `DMA`, `UDMA`, `ITERATION`, `MEMORY` or `OTHER`; `index` the number of the core or
+    channel (-1 without one); `direction` is `INWARD` (to L1), `OUTWARD` or empty where the path does not say.
     """
 
     path: str
@@ -54,8 +65,9 @@ def track_name(path: str) -> TrackName:
     core = _CORE.fullmatch(parts[-1])
     if core:
         return TrackName(path, CORE, int(core[1]), "", f"core {int(core[1])}")
-    if parts[-1] == UDMA:
-        return TrackName(path, UDMA, -1, "", "uDMA")
+    named = _NAMED.get(path) or _NAMED.get(parts[-1])
+    if named is not None:
+        return TrackName(path, named[0], -1, "", named[1])
     if not any(_DMA.fullmatch(part) for part in parts):
         return TrackName(path, OTHER, -1, "", path.removeprefix("soc.").replace("_", " "))
     directed = _DIRECTION.fullmatch(parts[-1])

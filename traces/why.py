@@ -7,13 +7,13 @@ lost to a cause is its core-cycles over the cores: removing it alone gains no mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from configs.errors import InputError
 from traces.causes import CAUSES, bound_by
-from traces.text_table import Table, labelled, percent
+from traces.text_table import COMMAND, Table, labelled, percent
 from traces.totals import collapsed, largest
 
 SHOWN = 3
@@ -24,14 +24,19 @@ LEAST_SHARE = 0.1
 Summary = Mapping[str, Any]
 
 
+TUNE, NEXT = "tune", "what-if"
+"""Commands that go on from a run, keys of ``summary["commands"]``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to try first, and the cluster cycles that what it is against takes."""
+    """What to try first, by what command if that is known, and the cluster cycles it could save at most."""
 
     what: str
     most: str
     """The op that loses most."""
     loss_cycles: int
+    command: str | None = None
 
 
 def bound_line(summary: Summary) -> str:
@@ -49,21 +54,28 @@ def advice(summary: Summary) -> Advice:
     if lost[remedy] < LEAST_SHARE * whole:
         remedy = "compute"
     most = max(summary["ops"], key=lambda op: _cycles_of(op, remedy))
-    return Advice(REMEDIES[remedy](summary), most["name"], lost[remedy] // cores)
+    what, name = remedy_of(summary, remedy)
+    command = _command(summary, name) if name is not None else None
+    return Advice(what, most["name"], lost[remedy] // cores, command)
 
 
-def advice_line(summary: Summary) -> str:
-    """The advice and its figure."""
+def advice_texts(summary: Summary) -> list[tuple[str, str]]:
+    """The advice with its figure, and its command, if there is one, as texts with their labels."""
     given = advice(summary)
-    share = percent(given.loss_cycles, summary["cycles"])
-    return f"{given.what}; against {given.loss_cycles:,} cycles ({share}), most in {given.most}"
+    share = f"{100 * given.loss_cycles / summary['cycles']:.0f} %"
+    text = f"{given.what}; could save up to {given.loss_cycles:,} cycles ({share}), most in {given.most}"
+    return [("try", text), *([(COMMAND, given.command)] if given.command is not None else [])]
 
 
 def why_lines(summary: Summary, top: int, width: int) -> list[str]:
     """What binds the run, what to try, and `why_table`, at most `width` wide; its errors."""
     table = why_table(summary, top).lines(width)
-    lines = labelled("bound by", bound_line(summary), width) + labelled("try", advice_line(summary), width)
-    return [*lines, "", *table]
+    return [
+        *labelled("bound by", bound_line(summary), width),
+        *(line for label, text in advice_texts(summary) for line in labelled(label, text, width)),
+        "",
+        *table,
+    ]
 
 
 def why_json(summary: Summary) -> dict[str, Any]:
@@ -75,7 +87,12 @@ def why_json(summary: Summary) -> dict[str, Any]:
         "soc": summary["soc"],
         "cycles": summary["cycles"],
         "bound_by": bound_by(summary["causes"]),
-        "advice": {"try": given.what, "loss_cycles": given.loss_cycles, "most_in": given.most},
+        "advice": {
+            "try": given.what,
+            "command": given.command,
+            "loss_cycles": given.loss_cycles,
+            "most_in": given.most,
+        },
         "ops": [
             {"name": op["name"], "cycles": op["cycles"], "bound_by": bound_by(op["causes"])}
             for op in summary["ops"]
@@ -143,38 +160,90 @@ def _cycles_of(counted: Summary, remedy: str) -> int:
     return sum(groups.get(name, 0) for name in _FOR[remedy])
 
 
-def _transfers(summary: Summary) -> str:
-    if summary.get("buffering") == 1:
-        return "--buffering double: transfers beside kernels"
-    if not summary.get("resident") and "primitive" not in summary:
-        return "--resident auto: tensors that stay in L1 between ops"
-    return f"a larger --l1, or fewer transfers by {_tune(summary)}"
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What to try against a cause: by tuning, by options (texts), or by either.
+
+    An option that was given already, of `options` (a flag, or a flag and how its value begins), is not
+    advised again.
+    """
+
+    by_tuning: str | None = None
+    by_option: str | None = None
+    option: tuple[str, str] | None = None
 
 
-def _stands(text: str) -> Callable[[Summary], str]:
-    return lambda summary: text.format(**summary, tune=_tune(summary))
-
-
-def _tune(summary: Summary) -> str:
-    """What chooses kernels and tiles: a step alone is not tuned, its options choose."""
-    return "--kernel and --tile" if "primitive" in summary else f"pulptrain tune {summary['model']}"
-
-
-REMEDIES: Mapping[str, Callable[[Summary], str]] = {
-    "compute": _stands("other kernels and tiles: {tune}"),
-    "inside kernels": _stands("kernels with fewer stalls: {tune}"),
-    "transfers": _transfers,
-    "L3": _stands("a larger --l2, or --home of what is streamed from L3"),
-    "imbalance": _stands("tiles whose rows fill all {cores} cores: {tune}"),
-    "serial code": _stands("what runs on core 0 alone: a --variant that forks, where there is one"),
-    "overhead of tiles": _stands("fewer, larger tiles: a larger --l1, or {tune}"),
-    "bank conflicts": _stands("other kernels by {tune}, or --set l1.banks=32 to see what banks give"),
-    "FPU": _stands("--fpus private, to see what FPUs of their own give"),
-    "divider": _stands("--set fpu.divsqrt_count={cores}, to see what dividers of their own give"),
-    "code refills": _stands("kernels of less code: {tune}"),
-    "offload": _stands("more work in an iteration: --batch"),
+REMEDIES: Mapping[str, Remedy] = {
+    "compute": Remedy("other kernels and tiles"),
+    "inside kernels": Remedy("kernels with fewer stalls"),
+    "transfers": Remedy("fewer transfers", "a larger --l1"),
+    "L3": Remedy(None, "a larger --l2, or --home of what is streamed from L3"),
+    "imbalance": Remedy("tiles whose rows fill all {cores} cores"),
+    "serial code": Remedy(
+        None,
+        "what runs on core 0 alone: a --variant that forks, where there is one",
+        ("--variant", ""),
+    ),
+    "overhead of tiles": Remedy("fewer, larger tiles", "a larger --l1"),
+    "bank conflicts": Remedy(
+        "other kernels", "--set l1.banks=32 to see what banks give", ("--set", "l1.banks=")
+    ),
+    "FPU": Remedy(None, "--fpus private, to see what FPUs of their own give"),
+    "divider": Remedy(
+        None,
+        "--set fpu.divsqrt_count={cores}, to see what dividers of their own give",
+        ("--set", "fpu.divsqrt_count="),
+    ),
+    "code refills": Remedy("kernels of less code"),
+    "offload": Remedy(None, "more work in an iteration: a larger --batch"),
 }
 """What to try against a cause, or several that the same helps against."""
+
+NOTHING_LEFT = "next: what-if, to see what changes of machine, kernels and schedule would gain"
+
+
+def remedy_of(summary: Summary, cause: str) -> tuple[str, str | None]:
+    """What to try against a cause that was not tried yet, and the command of it (`TUNE`, `NEXT`, None).
+
+    A schedule is of one machine and one model, so no option that changes these is advised beside it.
+    """
+    if _has(summary, "--schedule"):
+        return f"tuned; {NOTHING_LEFT}", NEXT
+    is_alone = "primitive" in summary
+    if cause == "transfers":
+        if summary.get("buffering") == 1:
+            return "--buffering double: transfers beside kernels", None
+        if not (summary.get("resident") or _has(summary, "--resident") or is_alone):
+            return "--resident auto: tensors that stay in L1 between ops", None
+    remedy = REMEDIES[cause]
+    texts = []
+    can_tune = "commands" not in summary or _command(summary, TUNE) is not None
+    if remedy.by_tuning is not None and can_tune:
+        how = "--kernel and --tile" if is_alone else "tuning"
+        texts.append(
+            remedy.by_tuning if _command(summary, TUNE) is not None else f"{remedy.by_tuning} by {how}"
+        )
+    if remedy.by_option is not None and not (remedy.option and _has(summary, *remedy.option)):
+        texts.append(remedy.by_option)
+    if not texts:
+        return NOTHING_LEFT, NEXT
+    by_tuning = remedy.by_tuning is not None and can_tune and not is_alone
+    return ", or ".join(texts).format(**summary), TUNE if by_tuning else None
+
+
+def _has(summary: Summary, flag: str, start: str = "") -> bool:
+    """Whether an option was given, with a value that begins so."""
+    requested = summary.get("requested", {})
+    values = requested.get(flag, []) if isinstance(requested, dict) else []
+    return any(str(value).startswith(start) for value in (values if isinstance(values, list) else [values]))
+
+
+def _command(summary: Summary, name: str) -> str | None:
+    """A command that goes on from a run of the command line; the summary may have been changed."""
+    commands = summary.get("commands")
+    text = commands.get(name) if isinstance(commands, dict) else None
+    return text if isinstance(text, str) and text.isprintable() else None
+
 
 _FOR: Mapping[str, tuple[str, ...]] = {
     **{name: (name,) for name in REMEDIES},

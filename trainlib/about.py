@@ -5,6 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+
+def about(name: str) -> str:
+    """A primitive in a sentence. Raises `LookupError` for one without."""
+    if name not in ABOUT:
+        raise LookupError(f"there is no sentence about {name}: a line of ABOUT in trainlib/about.py has it")
+    return ABOUT[name]
+
+
 ABOUT: Mapping[str, str] = {
     "conv1d": "Convolution along a sequence.",
     "conv2d": "Convolution of an image, by im2col and a matmul or by direct loops.",

@@ -117,16 +117,20 @@ def as_given(
     schedule: Mapping[str, Any] | None = None,
     separate: bool = False,
     steps: str | None = None,
+    train: str | None = None,
     layouts: Mapping[str, str] | None = None,
 ) -> Given:
     """The model of a name, a path, the tree of a file, or a `ModelSpec`, with the options said replaced.
 
-    `schedule` is one of learning rates; `steps` are as on the command line, ``fw,ig``; `layouts` those of a
-    schedule file, by layer.
+    `schedule` is one of learning rates; `steps` (``fw,ig``) and `train` (``fc,conv1``) are as on the command
+    line; `layouts` those of a schedule file, by layer.
     """
     tree, folder, own_steps = _tree(model)
     said = {"dtype": dtype, "batch": batch, "variant": variant}
     tree |= {key: value for key, value in said.items() if value is not None}
+    if train is not None:
+        names = [name.strip() for name in train.split(",")]
+        tree["train"] = names[0] if names[0] in ("all", "last") else names
     more: dict[str, Any] = {
         "accumulate": accumulate,
         "schedule": schedule,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -753,12 +754,31 @@ def _rnn_step(n: _Node, inner: Any, wh: Any, bias: Sequence[Any], h: Any, cell: 
 
 
 def read_graph(path: str) -> Any:
-    """The model in a file, functions in place, external data from its own folder. Raises what onnx does."""
+    """The model in a file, functions in place, external data from its own folder. Raises what onnx does.
+
+    `importers.graph.onnx_file` has seen that the data lie there. onnx itself refuses files with several hard
+    links or behind a symbolic one, as caches of packages have them.
+    """
     import onnx
     from onnx import inliner
+    from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
-    model = onnx.load(path)
+    model, folder = onnx.load(path, load_external_data=False), Path(path).resolve().parent
+    for proto in _constants(model):
+        if uses_external_data(proto):
+            place = ExternalDataInfo(proto)
+            with (folder / place.location).open("rb") as stream:
+                stream.seek(place.offset or 0)
+                proto.raw_data = stream.read(place.length or -1)
+            proto.data_location = onnx.TensorProto.DEFAULT
+            del proto.external_data[:]
     return inliner.inline_local_functions(model) if model.functions else model
+
+
+def _constants(model: Any) -> list[Any]:
+    """Initializers, and the tensors that attributes of nodes are."""
+    attributes = [item for node in model.graph.node for item in node.attribute]
+    return [*model.graph.initializer, *(item.t for item in attributes if item.HasField("t"))]
 
 
 def in_double(model: Any) -> Any:
@@ -768,8 +788,7 @@ def in_double(model: Any) -> Any:
     narrow = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
     copied = type(model)()
     copied.CopyFrom(model)
-    attributes = [item for node in copied.graph.node for item in node.attribute]
-    for proto in (*copied.graph.initializer, *(item.t for item in attributes if item.HasField("t"))):
+    for proto in _constants(copied):
         if proto.data_type in narrow:
             wide = numpy_helper.to_array(proto).astype(np.float64)
             proto.CopyFrom(numpy_helper.from_array(wide, proto.name))

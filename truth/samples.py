@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,9 @@ class Fed:
 
     def __init__(self, given: Given, seed: int, data: Any = None, fixed: Iterable[str] = ()) -> None:
         self._given, self._seed, self._fixed = given, seed, frozenset(fixed)
-        self._outputs: Sequence[tuple[int, ...]] = ()
+        self._outputs: tuple[tuple[int, ...], ...] = ()
+        self._labels: dict[str, tuple[Mapping[str, Any], tuple[int, ...]]] = {}
+        """The first loss that reads a label, and the shape of what it is of, by the name of the label."""
         self._drawn = 0
         self._samples = self._stream(data)
         self.skipped = "" if self._samples is not None else "samples come from an iterator: not compared"
@@ -83,7 +86,13 @@ class Fed:
 
         `outputs` are the shapes of what the losses are of. Numbers must not go down.
         """
-        self._outputs = outputs
+        if tuple(outputs) != self._outputs:
+            self._outputs = tuple(outputs)
+            pairs = list(zip(self._given.losses, outputs, strict=True))
+            self._labels = {
+                name: next(pair for pair in pairs if pair[0].get("label") == name)
+                for name in self._label_names
+            }
         reasons = {name: why for name, why in self._masks(number, fed) if name not in self._fixed}
         if self._samples is None:
             return reasons
@@ -97,19 +106,27 @@ class Fed:
         return reasons
 
     def _masks(self, number: int, fed: Mapping[str, Array]) -> Iterator[tuple[str, str]]:
-        for part in Network(self._given).parts:
-            for name in part.names(part.entry.masks):
-                draws = np.random.default_rng([self._seed, number, zlib.crc32(name.encode())])
-                kept = draws.random(fed[name].shape) >= part.options.get("p", 0.5)
-                if not _same(fed[name].astype(np.float32), kept.astype(np.float32)):
-                    share = f"{1 - float(kept.mean()):.0%}"
-                    yield name, f"is not the mask of mini-batch {number}, which drops {share}"
+        for name, share_dropped in self._dropping:
+            draws = np.random.default_rng([self._seed, number, zlib.crc32(name.encode())])
+            kept = draws.random(fed[name].shape) >= share_dropped
+            if not _same(fed[name].astype(np.float32), kept.astype(np.float32)):
+                share = f"{1 - float(kept.mean()):.0%}"
+                yield name, f"is not the mask of mini-batch {number}, which drops {share}"
+
+    @cached_property
+    def _dropping(self) -> list[tuple[str, float]]:
+        """(mask, share of its elements that is 0)."""
+        return [
+            (name, part.options.get("p", 0.5))
+            for part in Network(self._given).parts
+            for name in part.names(part.entry.masks)
+        ]
 
     def _stored(self, sample: Mapping[str, Array]) -> dict[str, Array]:
         """A sample in the formats in which the machine is fed."""
-        words = {name for name, said in self._given.fed.items() if said.get("classes", 0)}
         stored = {
-            name: sample[name].astype("int32" if name in words else "float32") for name in self._given.fed
+            name: sample[name].astype(np.int32 if said.get("classes", 0) else np.float32)
+            for name, said in self._given.fed.items()
         }
         for name, (loss, shape) in self._labels.items():
             stored[name] = self._label(sample[name], loss, shape)
@@ -123,7 +140,7 @@ class Fed:
             places = np.zeros(shape[1:], np.float32)
             np.put_along_axis(places, target[None], 1, axis=0)
             return places
-        if target.ndim or not np.issubdtype(target.dtype, np.integer):
+        if target.ndim or target.dtype.kind not in "iu":
             return target.astype(np.float32)
         one_hot = np.zeros(shape[1:], np.float32)
         one_hot.reshape(-1)[int(target)] = 1
@@ -134,14 +151,6 @@ class Fed:
         """Labels that a data set has, in the order of the losses that read them first."""
         read = (loss for loss in self._given.losses if loss["name"] not in UNLABELLED)
         return tuple(dict.fromkeys(loss["label"] for loss in read if loss.get("target") is None))
-
-    @property
-    def _labels(self) -> dict[str, tuple[Mapping[str, Any], tuple[int, ...]]]:
-        """The first loss that reads a label, and the shape of what it is of, by the name of the label."""
-        pairs = list(zip(self._given.losses, self._outputs, strict=True))
-        return {
-            name: next(pair for pair in pairs if pair[0].get("label") == name) for name in self._label_names
-        }
 
     def _stream(self, data: Any) -> Iterator[Sample] | None:
         dataset = str(self._given.tree.get("dataset", "random"))

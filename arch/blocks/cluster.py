@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from arch.blocks.code_fetch import CodeFetch
 from arch.blocks.core import Core
 from arch.blocks.dma import Dma
 from arch.blocks.dma_driver import DmaDriver
@@ -77,13 +78,19 @@ class Cluster(Module):
         self._kernel: KernelRun | None = None
         self._traffic = Traffic.NONE
         self._code: CodeCaches | None = None
+        self.fetch: CodeFetch | None = None
 
     def transport(self, txn: Transaction, thread: Thread) -> Body:
         """Mailbox: `txn.extension` is a `Program` for the master core; takes no time of its own."""
         if not isinstance(txn.extension, Program):
             raise InputError("the mailbox takes programs only", where=self.path)
         program = txn.extension
-        if self._code_start != WARM:
+        if self._code_start != WARM and program.code is not None:
+            self.fetch = CodeFetch(program, program.code, self._timing, self.dma.queued_cycles)
+            if self._code_start == STEADY:
+                self.fetch.warm_up()
+            self.fetch.begin()
+        elif self._code_start != WARM:
             self._code = CodeCaches(len(self.cores), self._timing.icache)
             if self._code_start == STEADY:
                 teams = (action.team for action in program.actions if isinstance(action, Compute))
@@ -91,10 +98,11 @@ class Cluster(Module):
         self.task.notify(value=program)
         yield from ()
 
-    def begin_kernel(self, team: TeamWork, starts: Mapping[int, int]) -> KernelRun:
+    def begin_kernel(self, action: Compute, starts: Mapping[int, int]) -> KernelRun:
         """A kernel starts on the cores of `starts` (core -> cycle of its first instruction, now or later)."""
+        team = action.team
         self.dma.land()
-        code_stalls = self._code.call(team) if self._code is not None else None
+        code_stalls = self._code_stalls(action)
         self._kernel = KernelRun(self.env, self._cost_model, team, starts, self._traffic, code_stalls)
         if self._traffic:
             self._pace_dma()
@@ -102,12 +110,18 @@ class Cluster(Module):
 
     def price_alone(self, team: TeamWork) -> TeamCost | None:
         """What a kernel takes without traffic; None where its code may not be in the caches."""
-        return self._cost_model.price(team) if self._code is None else None
+        return self._cost_model.price(team) if self._code is None and self.fetch is None else None
 
-    def whole_kernel(self, team: TeamWork, starts: Mapping[int, int], cost: TeamCost | None) -> KernelRun:
+    def whole_kernel(self, action: Compute, starts: Mapping[int, int], cost: TeamCost | None) -> KernelRun:
         """A kernel beside which nothing moves, from its begin to its end, with what `price_alone` said."""
-        code_stalls = self._code.call(team) if self._code is not None else None
+        team, code_stalls = action.team, self._code_stalls(action)
         return KernelRun(self.env, self._cost_model, team, starts, Traffic.NONE, code_stalls, True, cost)
+
+    def _code_stalls(self, action: Compute) -> Mapping[int, int] | None:
+        """What each core of a team waits for the code of its kernel."""
+        if self.fetch is not None:
+            return dict.fromkeys(action.team.members, self.fetch.in_kernel(action, self.env.now))
+        return self._code.call(action.team) if self._code is not None else None
 
     def end_kernel(self) -> None:
         """The kernel is over: it no longer feels the DMA, nor the DMA it."""

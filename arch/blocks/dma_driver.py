@@ -93,12 +93,14 @@ class DmaDriver:
         if not transfer.over and (not alone or transfer.certain_end_cycles(begun) is None):
             thread.waits_for = f"the DMA event of transfer {transfer.id} ({what})"
             yield transfer.ended
-        resume = begun + timing.wait_done_cycles
+        resume = begun + max(timing.wait_done_cycles, timing.wait_check_cycles)
         if not (found_over or (alone and _is_over_at(transfer, checks))):
             ended = max(env.now, transfer.ends_at_cycles or 0)
             resume = max(begun + timing.wait_sleep_min_cycles, ended + timing.wait_wake_cycles)
         if resume > env.now:
             yield env.timeout(resume - env.now)
+        if transfer.ends_at_cycles == env.now:
+            yield env.timeout()  # behind the end of the transfer, which is in this cycle
         self._dma.free(transfer)
         core.lose("dma_wait", env.now, work)
 

@@ -44,14 +44,10 @@ class TeamJob:
 
 
 class Mutex:
-    """A hardware mutex: of the cores that wait, the one with the lowest number gets it next.
+    """A hardware mutex: of the cores that wait, the one with the lowest number gets it next."""
 
-    `name` is what a core says it waits for.
-    """
-
-    def __init__(self, env: simpy.Environment, name: str, timing: EventUnitTiming) -> None:
+    def __init__(self, env: simpy.Environment, timing: EventUnitTiming) -> None:
         self._env = env
-        self._name = name
         self._timing = timing
         self._owner: int | None = None
         self._waiting: dict[int, Notification] = {}
@@ -62,14 +58,14 @@ class Mutex:
             self._owner = core
             yield self._env.timeout(self._timing.event_load_cycles)
             return
-        thread.waits_for = f"{self._name}, which core {self._owner} holds"
+        thread.waits_for = f"the mutex, which core {self._owner} holds"
         self._waiting[core] = Notification(self._env)
         yield self._waiting[core]
 
     def unlock(self, core: int) -> Body:
         """One store. Raises `PulptrainError` when `core` does not hold the mutex."""
         if self._owner != core:
-            raise PulptrainError(f"core {core} frees {self._name}, which it does not hold")
+            raise PulptrainError(f"core {core} frees the mutex, which it does not hold")
         yield self._env.timeout(self._timing.event_store_cycles)
         self._owner = min(self._waiting, default=None)
         if self._owner is not None:
@@ -77,7 +73,7 @@ class Mutex:
 
 
 class EventUnit(Module):
-    """Barriers, mutexes and the dispatch FIFO.
+    """Barriers, the mutex that the SDK uses, and the dispatch FIFO.
 
     A FIFO entry is a job for a set of cores; it leaves when the last of them has taken it.
     """
@@ -87,23 +83,17 @@ class EventUnit(Module):
         self.timing = timing
 
     def reset(self) -> None:
-        """Empty FIFO, mutexes free, nobody waiting."""
+        """Empty FIFO, mutex free, nobody waiting."""
         self._entries: deque[tuple[TeamJob, set[int]]] = deque()
         self._pushed: Notification | None = None
-        self._room: Notification | None = None
-        mutexes = range(self.timing.mutexes)
-        self.mutexes = tuple(Mutex(self.env, f"mutex {number}", self.timing) for number in mutexes)
+        self.mutex = Mutex(self.env, self.timing)
 
     def barrier(self, size: int) -> Barrier:
         """A fresh barrier of `size` cores."""
         return Barrier(self.env, size, self.timing.barrier_wake_cycles)
 
-    def push(self, job: TeamJob, cores: Iterable[int], thread: Thread) -> Body:
-        """Offer `job` to `cores`; blocks while the FIFO is full."""
-        while len(self._entries) >= self.timing.dispatch_fifo_entries:
-            thread.waits_for = "room in the dispatch FIFO"
-            self._room = self._room or Notification(self.env)
-            yield self._room
+    def push(self, job: TeamJob, cores: Iterable[int]) -> None:
+        """Offer `job` to `cores`; who pushes joins them before the next, so the FIFO has always room."""
         self._entries.append((job, set(cores)))
         if self._pushed is not None:
             self._pushed.notify()
@@ -118,13 +108,7 @@ class EventUnit(Module):
                     cores.discard(core)
                     if not cores:
                         self._entries.remove(entry)
-                        self._make_room()
                     return job
             thread.waits_for = "a task from the dispatch FIFO"
             self._pushed = self._pushed or Notification(self.env)
             yield self._pushed
-
-    def _make_room(self) -> None:
-        if self._room is not None:
-            self._room.notify()
-            self._room = None

@@ -137,6 +137,11 @@ class Master(Module):
                 )
             if action.deps:
                 yield from self._wait_for_deps(action, thread)
+            if (fetch := self._cluster.fetch) is not None:
+                waits = fetch.before(action, self.env.now)
+                if waits:
+                    yield self.env.timeout(waits)
+                    self._core.lose("icache", int(self.env.now), action.work)
             execute = self._executes.get(type(action))
             if execute is None:
                 raise InputError(f"the master cannot execute a {type(action).__name__}")
@@ -161,9 +166,11 @@ class Master(Module):
                 thread.waits_for = f"the transfer of action {dep}, on which action {action.id} depends"
                 if transfer.certain:
                     ends = transfer.ends_at_cycles or 0
-                    if ends <= self.env.now:
+                    if ends < self.env.now:
                         continue
-                    yield self.env.timeout(ends - self.env.now)
+                    if ends > self.env.now:
+                        yield self.env.timeout(ends - self.env.now)
+                    yield self.env.timeout()  # behind the end, which is in this cycle
                 else:
                     yield transfer.ended
                 self._core.lose("dma_wait", int(self.env.now), action.work)
@@ -234,7 +241,7 @@ class Master(Module):
         under_way = None
         if effect is not None:
             under_way = cluster.effects.kernel_begin(crew.team.kernel, effect, action.work)
-        run = cluster.begin_kernel(crew.team, starts)
+        run = cluster.begin_kernel(action, starts)
         thread.waits_for = crew.waits_for
         yield run.over
         cluster.end_kernel()
@@ -253,7 +260,7 @@ class Master(Module):
         shares = crew.shares
         if shares is None or cost is None or shares.cost is not cost:
             starts = {core: called + at for core, at in crew.starts.items()}
-            run = self._cluster.whole_kernel(team, starts, cost)
+            run = self._cluster.whole_kernel(action, starts, cost)
             shares = crew.shares = _Shares.of(run, crew, called, max(run.end_cycles, called), cost)
         return self._account(action, crew, called, shares)
 
@@ -306,7 +313,7 @@ class Master(Module):
             yield env.timeout(events.timing.fork_push_cycles)
         job = TeamJob(action.work, env.now, events.barrier(1 + len(workers)), commands)
         if workers:
-            yield from events.push(job, workers, thread)
+            events.push(job, workers)
             job.pushed_cycles = int(env.now)
         own_start = max(int(env.now), called + self._timing.event_unit.fork_master_cycles)
         if own_start > env.now:

@@ -69,6 +69,7 @@ class Soc(Module):
         if isinstance(tracer, NullTracer):
             tracer = None  # nobody listens, so the modules need not work out what to tell
         self.timing = timing
+        self.code_start = code_start
         clock = Clock("cluster", timing.clock.cluster_hz)
         soc_clock = Clock("soc", timing.clock.soc_hz)
         peripheral = Clock("peripheral", timing.clock.peripheral_hz)
@@ -103,6 +104,10 @@ class Soc(Module):
     def fetch(self, place: Place) -> Array:
         """A copy of an array in a memory. Raises `InputError` outside the memory."""
         return self._effects.storage(place.level).read(place)
+
+    def view(self, place: Place) -> Array:
+        """The array in a memory itself, as it is whenever one looks. Raises `InputError` outside it."""
+        return self._effects.storage(place.level).view(place)
 
     def release(self, place: Place) -> None:
         """End the life of the bytes of `place`: reading them gives NaN."""

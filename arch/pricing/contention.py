@@ -167,6 +167,10 @@ def _of_places(places: Places) -> list[int]:
     return [len(places.numbers), places.anchors, places.units, *rows]
 
 
+MAX_BEAT_WORDS = 62
+"""Words of a beat of the DMA are bits of an integer of 64; a wider beat is priced as one of so many."""
+
+
 class ClusterModel:
     """Prices teams whose cores can be in each other's way on the machine `timing`."""
 
@@ -176,7 +180,7 @@ class ClusterModel:
         self._engine = engine
         ports = max(1, timing.dma.l1_bytes_per_cycle // timing.l1.word_bytes)
         # Words of a beat lie in different banks, so its ports are told apart by bank where leaves are few.
-        self._beat_words = min(ports, timing.l1.banks)
+        self._beat_words = min(ports, timing.l1.banks, MAX_BEAT_WORDS)
         self._direction_leaves = max(1, min(self._beat_words, (MAX_LEAVES - timing.cores) // 2))
         self._levels = (timing.cores + 2 * self._direction_leaves - 1).bit_length()
         self._machines: dict[WindowHardware, _Machine] = {}

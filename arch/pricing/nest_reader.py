@@ -467,7 +467,8 @@ class _Steps:
         if node.op is Op.FDIV:
             if node.dst not in divided:
                 return (), ()
-            written_cycles = rule.result_cycles + rule.occupancy_cycles - 1
+            # If the core went on, the result takes the port to the registers for a cycle.
+            written_cycles = rule.result_cycles + min(1, rule.occupancy_cycles - 1)
             sets = ((FPU_BUSY, written_cycles, cause), (DIVIDER_BUSY, self._divider_cycles, cause))
             return (FPU_EMPTY, DIVIDER_BUSY), sets
         if node.op in FPU_OPS:

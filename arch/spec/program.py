@@ -164,8 +164,31 @@ class Release(Action):
 
 
 @dataclass(frozen=True, slots=True)
+class CodePiece:
+    """Straight code that is jumped to: its place in the code of a program, its size, and that of a mean
+    instruction, in bytes. `kernel` says that all cores of a team execute it."""
+
+    address: int
+    size_bytes: int
+    instruction_bytes: float
+    kernel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramCode:
+    """The code core 0 executes for the actions of a program, piece by piece, and the bytes of all code."""
+
+    pieces: Sequence[tuple[CodePiece, ...]]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
-    """One offload to the cluster: the actions of the master core in program order."""
+    """One offload to the cluster: the actions of the master core in program order.
+
+    Without `code` only kernels have code, see `arch.pricing.code_caches`.
+    """
 
     name: str
     actions: tuple[Action, ...]
+    code: ProgramCode | None = None

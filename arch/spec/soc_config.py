@@ -7,14 +7,15 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from arch.spec.timing import SocTiming
 from configs.errors import ConfigError, Contributor, DoesNotFitError
-from configs.parameters import Parameter, ParameterTree, load_parameters
-from configs.suggest import suggestion
-from configs.units import parse_bytes, parse_hz
+from configs.parameters import Parameter, ParameterTree, last_set, load_parameters
+from configs.suggest import path_suggestion, suggestion
+from configs.units import parse_bytes, parse_hz, parse_size
 
 FPU_MAPPINGS = ("private", "static", "dynamic")
 """How cores reach FPUs: one each, by core id modulo count, or allocated each cycle."""
@@ -93,8 +94,10 @@ MAXIMUM_BY_PATH: Mapping[str, int] = {
     "l3.burst_bytes": 65_536,
     "icache.line_bytes": 65_536,
     "l1.word_bytes": 65_536,
+    # A bank and what else a core asks for is a code of 16 bits in the pricing of teams.
+    "l1.banks": 32_768,
 }
-"""Largest legal value where it is not that of the unit: there are tables with an entry per byte."""
+"""Largest legal value where it is not that of the unit: of bytes there are tables with an entry for each."""
 
 MAXIMUM_BY_UNIT: Mapping[str, int] = {
     "cycles": 100_000,
@@ -109,8 +112,8 @@ MAXIMUM_BY_UNIT: Mapping[str, int] = {
 UNIT_BY_ENDING: Mapping[str, str] = {"_bytes": "B", "_cycles": "cycles", "_hz": "Hz"}
 """Units of parameters as their names say them; all other numbers are counts."""
 
-FEWEST_BYTES = 1024
-"""Bytes of a memory below which a number without a unit is taken for KiB or MiB that lost theirs."""
+STACKS = ("l1.size_bytes", "l1.master_stack_bytes", "l1.worker_stack_bytes", "cores")
+"""What decides whether L1 holds the stacks."""
 
 POWERS_OF_TWO = frozenset({"l1.banks", "l1.word_bytes", "icache.line_bytes"})
 """Values that select bits of an address."""
@@ -140,7 +143,7 @@ def soc_from_parameters(tree: ParameterTree) -> SocTiming:
             raise ConfigError(
                 f"unknown parameter '{path}'",
                 where=parameter.where,
-                cure=_path_suggestion(path, tuple(wanted)),
+                cure=path_suggestion(path, wanted),
             )
     for path, kind in wanted.items():
         if path not in tree:
@@ -164,7 +167,9 @@ def soc_from_parameters(tree: ParameterTree) -> SocTiming:
         (groups.setdefault(group, {}) if group else fields)[name] = value
     fields.update({group: types[group](**inner) for group, inner in groups.items()})
     soc = SocTiming(name=tree.name, profile=tree.profile, **fields)
-    check_stacks(soc, tree["l1.size_bytes"].where)
+    places = {path: parameter.where for path, parameter in tree.items()}
+    _check_relations(soc, places, tree.file)
+    check_stacks(soc, last_set(STACKS, places, tree.file))
     return soc
 
 
@@ -199,7 +204,9 @@ def with_values(
                 soc = _replaced(soc, name, read)
     if soc.fpu.mapping == "private":
         soc = _replaced(soc, "fpu.count", soc.cores)
-    check_stacks(soc, where.get("l1.size_bytes", where.get("cores")))
+    places = {path: where.get(path, path) for path in values}
+    _check_relations(soc, places)
+    check_stacks(soc, last_set(STACKS, places))
     return soc
 
 
@@ -225,19 +232,43 @@ def _read(path: str, value: Any, where: str) -> dict[str, object]:
     if parameter_types()[path] is bool:
         return {path: _parse_switch(value, where)}
     unit = next((unit for ending, unit in UNIT_BY_ENDING.items() if path.endswith(ending)), "count")
-    read = parse_bytes(value, where=where) if unit == "B" else value
-    if path.endswith(".size_bytes"):
-        _check_unit(path, value, read, where)
+    parse = parse_size if path.endswith(".size_bytes") else parse_bytes
+    read = parse(value, where=where) if unit == "B" else value
     _check_value(path, read, unit, where)
     return {path: read}
 
 
-def _check_unit(path: str, text: str | int, size_bytes: int, where: str) -> None:
-    """Raise `ConfigError` for so few bytes of a memory without a unit that another unit must be meant."""
-    if 0 < size_bytes < FEWEST_BYTES and str(text).strip().isdigit():
-        message = f"{size_bytes} bytes, without a unit, are no {path.partition('.')[0].upper()}"
-        raise ConfigError(
-            message, where=where, cure=f"did you mean {size_bytes} KiB? {where} {size_bytes}KiB"
+def _check_relations(soc: SocTiming, places: Mapping[str, str], file: str = "") -> None:
+    """Raise `ConfigError` for values that are legal alone and not together.
+
+    It is raised where the last of them was set: by an option, in `file`, or in one of its bases.
+    """
+
+    def refused(path: str, others: tuple[str, ...], problem: str, cure: str) -> ConfigError:
+        message = f"{path} = {attrgetter(path)(soc)} {problem}"
+        return ConfigError(message, where=last_set((path, *others), places, file), cure=cure)
+
+    for cache_name in ("private", "shared"):
+        of_bytes, of_ways = f"icache.{cache_name}_bytes", f"icache.{cache_name}_ways"
+        size_bytes, ways = attrgetter(of_bytes)(soc), attrgetter(of_ways)(soc)
+        way_bytes = soc.icache.line_bytes * ways
+        sets, rest = divmod(size_bytes, way_bytes)
+        if rest or not sets or sets & (sets - 1):
+            below = way_bytes << max(0, sets.bit_length() - 1)
+            sizes = f"{below} or {2 * below}" if sets else f"{way_bytes}"
+            raise refused(
+                of_bytes,
+                (of_ways, "icache.line_bytes"),
+                f"must be icache.line_bytes x {of_ways} x 1, 2, 4, 8 ... sets; these are "
+                f"{soc.icache.line_bytes} B x {ways}",
+                f"{of_bytes} of {sizes}, or another {of_ways}",
+            )
+    if soc.dma.l1_bytes_per_cycle % soc.l1.word_bytes:
+        raise refused(
+            "dma.l1_bytes_per_cycle",
+            ("l1.word_bytes",),
+            f"must be a multiple of l1.word_bytes = {soc.l1.word_bytes}: the ports move whole words",
+            f"a multiple of {soc.l1.word_bytes} B/cycle",
         )
 
 
@@ -245,16 +276,18 @@ def check_stacks(soc: SocTiming, where: str | None = None) -> None:
     """Raise `DoesNotFitError` unless L1 holds the stacks of all cores and one word of data."""
     if soc.l1_usable_bytes >= soc.l1.word_bytes:
         return
+    needed_bytes = soc.l1.size_bytes - soc.l1_usable_bytes + soc.l1.word_bytes
     raise DoesNotFitError(
         "l1",
-        soc.l1.size_bytes - soc.l1_usable_bytes + soc.l1.word_bytes,
+        needed_bytes,
         soc.l1.size_bytes,
         where=where,
         contributors=(
             Contributor("stack of the master core", soc.l1.master_stack_bytes),
             Contributor("stacks of the worker cores", (soc.cores - 1) * soc.l1.worker_stack_bytes),
         ),
-        cure="a larger --l1, fewer --cores, or smaller l1.master_stack_bytes and l1.worker_stack_bytes",
+        cure=f"--l1 {-(-needed_bytes // 1024)}KiB, fewer --cores, or smaller l1.master_stack_bytes and "
+        "l1.worker_stack_bytes",
     )
 
 
@@ -264,7 +297,9 @@ def _parse_fpus(text: str, where: str) -> dict[str, object]:
     match = re.fullmatch(r"(\d{1,3})-(static|dynamic)", text)
     if match is None:
         forms = ("private", "4-static", "4-dynamic")
-        raise ConfigError(f"unknown FPU arrangement '{text}'", where=where, cure=suggestion(text, forms))
+        shared = f"{text}-static (by core number), {text}-dynamic (per cycle), or private"
+        cure = shared if re.fullmatch(r"\d{1,3}", text) else suggestion(text, forms)
+        raise ConfigError(f"unknown FPU arrangement '{text}'", where=where, cure=cure)
     count = int(match[1])
     _check_value("fpu.count", count, "count", where)
     return {"fpu.mapping": match[2], "fpu.count": count}
@@ -312,8 +347,3 @@ def _check_value(path: str, value: Any, unit: str, where: str | None) -> None:
         problem, cure = "must be a power of two", f"{below} or {2 * below}"
     if problem:
         raise ConfigError(f"{path} = {value} {problem}", where=where, cure=cure)
-
-
-def _path_suggestion(path: str, known: tuple[str, ...]) -> str:
-    cure = suggestion(path, known)
-    return cure.split(" (")[0] if cure.startswith("'") else "remove it"

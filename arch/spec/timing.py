@@ -68,6 +68,16 @@ class IcacheTiming:
     """Lines of the code of fork and join, whose own refills are part of a call; both 0: all stays."""
     fetch_bytes_per_cycle: int
     """What the prefetcher of a core takes from a line that is there; 0: it does not run ahead."""
+    line_from_shared_cycles: int
+    """From the begin of a line of straight code to that of the next, which the shared cache has."""
+    line_from_l2_cycles: int
+    """The same if the next line comes from L2 and nothing is before it."""
+    jump_from_shared_cycles: int
+    """From a jump to the first instruction of a line that the shared cache has."""
+    jump_from_l2_cycles: int
+    """The same if the line comes from L2."""
+    jump_cycles: int
+    """The same if the private cache has the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +107,11 @@ class L2Timing:
     dma_write_latency_cycles: int
     link_bytes_per_cycle: int
     """Width of the link in each direction; 0 when the model puts no limit (GVSoC)."""
+    code_behind_cycles: int
+    """A line of code waits for all bursts but one that the DMA may have outstanding, less so many cycles."""
+    code_ahead_cycles: int
+    """A line of code that waits behind reads of the DMA has waited so many cycles before the last of these
+    has ended in L1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,18 +184,16 @@ class DmaTiming:
 
 @dataclass(frozen=True, slots=True)
 class EventUnitTiming:
-    """Barrier, mutex, dispatch FIFO and team fork, in cycles."""
+    """Barrier, mutex and team fork, in cycles."""
 
     barrier_wake_cycles: int
     """All cores resume this long after the last arrival."""
-    mutexes: int
     event_load_cycles: int
     """Load from the event unit that need not sleep, such as taking a free mutex."""
     event_store_cycles: int
     """Store to the event unit, such as freeing a mutex or raising a software event."""
     event_wake_cycles: int
     """From such a store to the next instruction of the core it wakes."""
-    dispatch_fifo_entries: int
     fork_master_cycles: int
     """Master: from the fork call to the first instruction of its own share."""
     fork_worker_cycles: int

@@ -16,7 +16,7 @@ from barvinn.machine.datapath import JobResult, compute
 from barvinn.machine.job import CsrWrite, Job, job_of
 from barvinn.machine.memories import UnitMemories
 from barvinn.machine.timing import BarvinnTiming
-from configs.errors import PulptrainError, RaceError
+from configs.errors import InputError, RaceError
 from traces.events import COMPUTE, TRANSFER, Slice, Tracer, Work
 
 
@@ -241,7 +241,8 @@ class Mvu(Module):
         }
         for what, (value, most) in limits.items():
             if value > most:
-                raise PulptrainError(
+                raise InputError(
                     f"job '{job.what}' of {job.layer}: {what} {value}, the register holds up to {most}",
                     where=self.path,
+                    cure="a smaller layer, fewer bits, or a machine whose width.* and memory.* are larger",
                 )

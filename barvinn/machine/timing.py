@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 
 from barvinn.machine.behaviour import RTL, Behaviour
 from configs.errors import ConfigError
-from configs.parameters import ParameterTree
+from configs.parameters import ParameterTree, last_set
 from configs.suggest import suggestion
 
 MACHINE = "barvinn"
@@ -116,7 +116,7 @@ class BarvinnTiming:
     behaviour: Behaviour = RTL
 
 
-_LEAST = {"host.bytes_per_cycle": 0, "hart.handler_instructions": 0}
+_LEAST = {"host.bytes_per_cycle": 0, "hart.handler_instructions": 0, "hart.instruction_cycles": 1}
 _MOST = {
     "units": 8,
     "memory.activation_words": 1 << 20,
@@ -159,10 +159,11 @@ def timing_of(tree: ParameterTree, behaviour: Behaviour = RTL) -> BarvinnTiming:
         ("weight", timing.memory.weight_words, timing.width.weight_jump_bits),
     ):
         if words > 1 << bits:
-            path = f"memory.{what}_words"
+            path, of_bits = f"memory.{what}_words", f"width.{what}_jump_bits"
+            places = {each: tree[each].where for each in (path, of_bits)}
             raise ConfigError(
                 f"{path} = {words}: addresses of {bits} bits reach {1 << bits}",
-                where=tree[path].where,
+                where=last_set(places, places, tree.file),
                 cure=f"fewer words, or a larger width.{what}_jump_bits",
             )
     return timing

@@ -10,8 +10,8 @@ import numpy as np
 
 from deploy.program.buffers import INDICES, Buffer, Buffers
 from deploy.program.index_arithmetic import Numbers, expression
-from deploy.program.rolling import Leaf, Loop, Node, rolled
 from deploy.program.statements import Argument, External, Kernel, OpStatements, Transfer, Wait, levels_of
+from scheduler.programs.rolling import Leaf, Loop, Node, rolled
 
 WIDTH = 118
 """Of a line, at most, where it can be broken."""

@@ -25,7 +25,7 @@ from arch.spec.program import (
 )
 from configs.errors import InputError
 from deploy.calls.call import CCall, Pointer, Table
-from deploy.program.rolling import Leaf
+from scheduler.programs.rolling import Leaf
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.varying import Varying
 

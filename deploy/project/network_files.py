@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from arch.spec.program import Place
@@ -13,6 +13,9 @@ from deploy.program.buffers import Buffers, Names
 from deploy.program.network_text import float_text, ops_text
 from deploy.program.statements import Call, Statements
 from deploy.project.recorded import Recorded
+from scheduler.addresses.lifetimes import Runs
+from scheduler.executor import parts_in_l2
+from scheduler.memory.memory_plan import MemoryPlan
 from scheduler.planned import Schedule
 from trainlib.ir.graph import Tensor
 from trainlib.ir.varying import Varying
@@ -103,7 +106,7 @@ def network_c(name: str, programs: Sequence[NetworkProgram], varying: int, recor
 
 def _tables(program: NetworkProgram, label: str, rooms: Mapping[str, float]) -> str:
     lines, rows = [], []
-    graph = program.schedule.graph
+    graph, parts = program.schedule.graph, parts_in_l2(program.schedule)
     begins: dict[int, list[Place]] = {}
     for buffer in program.buffers.all:
         item = buffer.allocation
@@ -113,7 +116,11 @@ def _tables(program: NetworkProgram, label: str, rooms: Mapping[str, float]) -> 
     for statements, function in zip(program.statements.ops, program.functions, strict=True):
         born = begins.get(statements.number, [])
         results = [
-            tensor_text(place, graph.tensors[place.name], rooms[place.name]) for place in statements.results
+            tensor_text(piece, graph.tensors[place.name], rooms[place.name])
+            for place in statements.results
+            for piece in _pieces(
+                place, program.schedule.plan, parts.get(statements.op.name, {}).get(place.name, ())
+            )
         ]
         named = []
         for word, items in (
@@ -130,6 +137,20 @@ def _tables(program: NetworkProgram, label: str, rooms: Mapping[str, float]) -> 
             f"{len(statements.dead)}, {named[2]}, {len(results)}}},"
         )
     return "\n".join([*lines, f"static const struct op {label}_ops[] = {{", *rows, "};"])
+
+
+def _pieces(place: Place, plan: MemoryPlan, there: Runs) -> Iterator[Place]:
+    """A result in order: where its op has left it; if only the bytes `there` are, the rest in L3."""
+    if not there:
+        yield place
+        return
+    home, done = plan.home(place.name), 0
+    for first, size_bytes in (*there, (place.size_bytes, 0)):
+        if first > done:
+            yield Place(home.level, home.address + done, (first - done,), "uint8", place.name)
+        if size_bytes:
+            yield Place(place.level, place.address + first, (size_bytes,), "uint8", place.name)
+        done = first + size_bytes
 
 
 def programs_of(schedules: Sequence[Schedule], call: Call, varying: list[Varying]) -> list[NetworkProgram]:

@@ -11,11 +11,11 @@ from arch.spec.timing import SocTiming
 from deploy.calls.call import c_calls, sources
 from deploy.calls.trainlib import with_trainlib
 from deploy.program.network_text import loops_of
-from deploy.program.rolling import rolled
 from deploy.project.data_files import data_files
 from deploy.project.network_files import NetworkProgram, network_c, network_h, programs_of
 from deploy.project.recorded import Recorded
 from scheduler.planned import Schedule
+from scheduler.programs.rolling import rolled
 from trainlib.ir.varying import Varying
 
 LEVELS = ("l1", "l2", "l3")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from importers.export.layer import Layer, Writer
-from importers.ops import ALONE, PAIRS, REDUCTIONS, RELATIONS, WITH_NUMBER
+from importers.ops import ALONE, PAIRS, REDUCTIONS, RELATIONS, WITH_NUMBER, with_own
 
 _ALONE = {op.ours: op for op in (*PAIRS, *ALONE[::-1]) if op.onnx and ":" not in op.written}
 _RELATIONS = {op.ours: op.written for op in RELATIONS}
@@ -130,33 +130,38 @@ def _axis(layer: Layer) -> int:
     return int(layer.options["axis"] % (len(layer.shapes[0]) - 1)) + 1
 
 
-WRITERS: Mapping[str, Writer] = {
-    **dict.fromkeys(_ALONE, _alone),
-    **dict.fromkeys(WITH_NUMBER, _with_number),
-    "square": lambda layer: layer.node("Mul", (layer.x, layer.x)),
-    **dict.fromkeys(("silu", "swiglu"), _silu),
-    "clip": _clip,
-    "compare": _compare,
-    "where": _where,
-    "dropout": _dropout,
-    **dict.fromkeys(("softmax", "log_softmax"), _softmax),
-    "prelu": _prelu,
-    "position": lambda layer: layer.node("Add", (layer.x, layer.weight("w", "weight"))),
-    "parameter": _parameter,
-    "class_token": _class_token,
-    "flatten": lambda layer: layer.node("Flatten", (layer.x,), axis=1),
-    "reshape": lambda layer: layer.reshaped(layer.x, layer.output),
-    "transpose": lambda layer: layer.node(
-        "Transpose", (layer.x,), perm=[0, *(axis + 1 for axis in layer.options["axes"])]
-    ),
-    "broadcast_add": lambda layer: layer.node("Add", (layer.wide(0), layer.wide(1))),
-    "expand": lambda layer: layer.node("Expand", (layer.wide(0), layer.integers("shape", layer.output))),
-    "concat": lambda layer: layer.node("Concat", layer.inputs, axis=_axis(layer)),
-    "split": lambda layer: layer.node(
-        "Split", (layer.x, layer.integers("sizes", layer.options["sizes"])), axis=_axis(layer)
-    ),
-    "slice": _slice,
-    "flip": _flip,
-    "pad": _pad,
-    **dict.fromkeys(_REDUCTIONS, _reduce),
-}
+WRITERS: Mapping[str, Writer] = with_own(
+    {
+        **dict.fromkeys(_ALONE, _alone),
+        **dict.fromkeys(_REDUCTIONS, _reduce),
+    },
+    {
+        **dict.fromkeys(WITH_NUMBER, _with_number),
+        "square": lambda layer: layer.node("Mul", (layer.x, layer.x)),
+        **dict.fromkeys(("silu", "swiglu"), _silu),
+        "clip": _clip,
+        "compare": _compare,
+        "where": _where,
+        "dropout": _dropout,
+        **dict.fromkeys(("softmax", "log_softmax"), _softmax),
+        "prelu": _prelu,
+        "position": lambda layer: layer.node("Add", (layer.x, layer.weight("w", "weight"))),
+        "parameter": _parameter,
+        "class_token": _class_token,
+        "flatten": lambda layer: layer.node("Flatten", (layer.x,), axis=1),
+        "reshape": lambda layer: layer.reshaped(layer.x, layer.output),
+        "transpose": lambda layer: layer.node(
+            "Transpose", (layer.x,), perm=[0, *(axis + 1 for axis in layer.options["axes"])]
+        ),
+        "broadcast_add": lambda layer: layer.node("Add", (layer.wide(0), layer.wide(1))),
+        "expand": lambda layer: layer.node("Expand", (layer.wide(0), layer.integers("shape", layer.output))),
+        "concat": lambda layer: layer.node("Concat", layer.inputs, axis=_axis(layer)),
+        "split": lambda layer: layer.node(
+            "Split", (layer.x, layer.integers("sizes", layer.options["sizes"])), axis=_axis(layer)
+        ),
+        "slice": _slice,
+        "flip": _flip,
+        "pad": _pad,
+    },
+    instead=("scale",),
+)

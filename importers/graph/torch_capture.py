@@ -15,7 +15,7 @@ import logging
 import operator
 import re
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,7 +84,7 @@ def export_module(
     """
     disabled = logging.root.manager.disable
     # Of a decision that depends on the numbers torch prints the whole graph so far.
-    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()), _no_thread_left():
         warnings.simplefilter("ignore")
         logging.disable()  # of shapes that do not fit torch logs a traceback besides the error
         try:
@@ -105,6 +105,21 @@ def export_module(
             logging.disable(disabled)
     _refuse_stopped(program, where)
     return functional
+
+
+@contextlib.contextmanager
+def _no_thread_left() -> Iterator[None]:
+    """A progress bar of torch leaves no thread: with one, processes could not be forked later."""
+    try:
+        from tqdm import tqdm  # type: ignore[import-untyped]
+    except ImportError:
+        yield
+        return
+    before, tqdm.monitor_interval = tqdm.monitor_interval, 0
+    try:
+        yield
+    finally:
+        tqdm.monitor_interval = before
 
 
 def _refuse_stopped(program: Any, where: str) -> None:

@@ -13,7 +13,7 @@ from importers.graph.draft import CannotTakeError, elements
 from importers.graph.node import Attributes, Handler, Node, axis_of, meant
 from importers.graph.views import BATCH, View, neighbours
 from importers.graph.weights import Constant
-from importers.ops import ALONE, REDUCTIONS, RELATIONS, SELU, Op, by_onnx
+from importers.ops import ALONE, REDUCTIONS, RELATIONS, SELU, Op, by_onnx, with_own
 from importers.place.elements import (
     above,
     celu,
@@ -246,31 +246,36 @@ def reduced_axes(node: Attributes, rank: int) -> list[int]:
     return sorted({axis_of(axis, rank) for axis in (asked or range(rank))})
 
 
-HANDLERS: Mapping[str, Handler] = {
-    **dict.fromkeys(_ALONE, _alone),
-    **dict.fromkeys(("Gelu", "com.microsoft:Gelu", "com.microsoft:BiasGelu"), _gelu),
-    "com.microsoft:QuickGelu": _quick_gelu,
-    "HardSigmoid": _hard_sigmoid,
-    "Clip": _clip,
-    "Softsign": lambda node: softsign(node, node.x),
-    "Selu": lambda node: selu(node, node.x, node.number("alpha", SELU[0]), node.number("gamma", SELU[1])),
-    "Celu": lambda node: celu(node, node.x, node.number("alpha", 1.0)),
-    "ThresholdedRelu": lambda node: above(node, node.x, node.number("alpha", 1.0), 0.0),
-    "Shrink": _shrink,
-    "Sign": lambda node: sign(node, node.x),
-    "PRelu": _prelu,
-    **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
-    **dict.fromkeys(("Add", "Sum"), _sum),
-    "Sub": _two(difference),
-    "Mul": _two(times),
-    "Div": _two(quotient),
-    "Pow": _power,
-    **dict.fromkeys(("Min", "Max"), _extreme),
-    **dict.fromkeys(_RELATIONS, _compare),
-    "And": lambda node: pair(node, "multiply", _operand(node, 0), _operand(node, 1)),
-    "Not": lambda node: compared(node, node.x, "eq", 0.0),
-    "Where": _where,
-    **dict.fromkeys(_REDUCTIONS, _reduce),
-    **dict.fromkeys((*_ORDERS, "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"), _reduce_made),
-    "LpNormalization": _normalized,
-}
+HANDLERS: Mapping[str, Handler] = with_own(
+    {
+        **dict.fromkeys(_ALONE, _alone),
+        **dict.fromkeys(_RELATIONS, _compare),
+        **dict.fromkeys(_REDUCTIONS, _reduce),
+    },
+    {
+        **dict.fromkeys(("Gelu", "com.microsoft:Gelu", "com.microsoft:BiasGelu"), _gelu),
+        "com.microsoft:QuickGelu": _quick_gelu,
+        "HardSigmoid": _hard_sigmoid,
+        "Clip": _clip,
+        "Softsign": lambda node: softsign(node, node.x),
+        "Selu": lambda node: selu(node, node.x, node.number("alpha", SELU[0]), node.number("gamma", SELU[1])),
+        "Celu": lambda node: celu(node, node.x, node.number("alpha", 1.0)),
+        "ThresholdedRelu": lambda node: above(node, node.x, node.number("alpha", 1.0), 0.0),
+        "Shrink": _shrink,
+        "Sign": lambda node: sign(node, node.x),
+        "PRelu": _prelu,
+        **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
+        **dict.fromkeys(("Add", "Sum"), _sum),
+        "Sub": _two(difference),
+        "Mul": _two(times),
+        "Div": _two(quotient),
+        "Pow": _power,
+        **dict.fromkeys(("Min", "Max"), _extreme),
+        "And": lambda node: pair(node, "multiply", _operand(node, 0), _operand(node, 1)),
+        "Not": lambda node: compared(node, node.x, "eq", 0.0),
+        "Where": _where,
+        **dict.fromkeys((*_ORDERS, "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"), _reduce_made),
+        "LpNormalization": _normalized,
+    },
+    instead=("Gelu", "com.microsoft:Gelu", "HardSigmoid"),
+)

@@ -14,6 +14,7 @@ from importers.extras import require_extra
 from importers.graph.weights import Given
 from importers.torch.script import Script
 from trainlib.ir.steps import Array
+from trainlib.references.conditioning import Conditioning
 
 ROUNDING = 1e-5
 """Share of the largest gradient of a parameter that may be lost in fp32 without anybody noticing."""
@@ -24,14 +25,21 @@ NOISE = 32.0
 Loss = Callable[[Any, Any], Any]
 """Of an output and a label, in PyTorch."""
 
+Own = Callable[[], Conditioning | None]
+"""Our graph in fp64, and how far fp32 moves it; None if that cannot be computed."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModuleCheck:
-    """What came of it: `worst` is the largest error over what is allowed, of tensor `tensor`; 1 is wrong."""
+    """What came of it: `worst` is the largest error over what is allowed, of tensor `tensor`; 1 is wrong.
+
+    `not_in_fp32` are tensors that roundings to fp32 move too far to decide anything: in fp64 they are right.
+    """
 
     compared: int
     worst: float
     tensor: str
+    not_in_fp32: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -45,6 +53,7 @@ class ModuleCheck:
             "worst_error_of_tolerance": self.worst,
             "worst_tensor": self.tensor,
             "passed": self.passed,
+            "not_decidable_in_fp32": list(self.not_in_fp32),
         }
 
 
@@ -95,30 +104,43 @@ def check_module(
     sources: Mapping[str, Given],
     sample: Mapping[str, Array],
     results: Mapping[str, Array],
+    own: Own = lambda: None,
 ) -> ModuleCheck:
-    """Compare `results` (loss and gradients by the names of our tensors) with the module's own.
-
-    What is allowed for a gradient is `ROUNDING` of its largest element and `NOISE` times what the module's
-    own one differs between fp32 and fp64.
-    """
+    """Compare `results` (loss and gradients by our names) with the module's own, as `judged` says."""
     exact = gradients_of_module(module, loss, sources, sample, double=True)
     single = gradients_of_module(module, loss, sources, sample, double=False)
-    return judged(results, exact, single)
+    return judged(results, exact, single, own)
 
 
 def judged(
-    results: Mapping[str, Array], exact: Mapping[str, Array], single: Mapping[str, Array]
+    results: Mapping[str, Array],
+    exact: Mapping[str, Array],
+    single: Mapping[str, Array],
+    own: Own = lambda: None,
 ) -> ModuleCheck:
-    """Those of `results` that are in `exact` against it; `single` is the same computed in fp32."""
+    """Those of `results` that are in `exact` against it; `single` is the same computed in fp32.
+
+    What is allowed is `ROUNDING` of the largest element and `NOISE` times what `single` is off. PyTorch sums
+    many ops in fp64, so a tensor off by more is asked how far fp32 moves it (`own`, called only then): it is
+    not decidable in fp32 if that explains the error and our graph in fp64 is the truth.
+    """
     worst, tensor, count = 0.0, "", 0
+    moved: Conditioning | None = None
+    open_ones: list[str] = []
     for name, array in results.items():
         if name not in exact:
             continue
         truth = exact[name]
         noise = np.abs(single[name] - truth).max(initial=0)
         room = ROUNDING * max(np.abs(truth).max(initial=0), 1e-6) + NOISE * noise
-        error = float(np.abs(array.astype(np.float64) - truth).max(initial=0) / room)
+        off = float(np.abs(array.astype(np.float64) - truth).max(initial=0))
+        error = float(off / room)
         count += 1
+        if not error <= 1:
+            moved = moved or own()
+            if moved is not None and moved.explains(name, off - room, NOISE) and moved.confirms(name, truth):
+                open_ones.append(name)
+                continue
         if not error <= worst:
             worst, tensor = error, name
-    return ModuleCheck(count, worst, tensor)
+    return ModuleCheck(count, worst, tensor, tuple(open_ones))

@@ -13,7 +13,7 @@ from importers.graph.node import Handler, Node
 from importers.graph.torch_capture import Aside
 from importers.graph.views import View
 from importers.graph.weights import Constant
-from importers.ops import ALONE, REDUCTIONS, RELATIONS, SELU, by_aten
+from importers.ops import ALONE, REDUCTIONS, RELATIONS, SELU, by_aten, with_own
 from importers.place.elements import (
     above,
     celu,
@@ -263,41 +263,48 @@ def _softmax(node: Node) -> View:
     return made
 
 
-HANDLERS: Mapping[str, Handler] = {
-    **dict.fromkeys(_ALONE, _alone),
-    "gelu": lambda node: applied(
-        node, "gelu", node.x, {"form": "tanh" if node["approximate"] == "tanh" else "erf"}
-    ),
-    "elu": _elu,
-    **dict.fromkeys(("hardtanh", "clamp", "clip", "clamp_min", "clamp_max"), _clamp),
-    "rsqrt": lambda node: applied(
-        node, "reciprocal", applied(node, "square_root", node.x), suffix="_inverse"
-    ),
-    "pow": _pow,
-    **dict.fromkeys(("native_dropout", "dropout"), _dropout),
-    "prelu": _prelu,
-    "softplus": _softplus,
-    **dict.fromkeys(("log_sigmoid", "log_sigmoid_forward"), _log_sigmoid),
-    "selu": lambda node: selu(node, node.x, *SELU),
-    "celu": lambda node: celu(node, node.x, float(node["alpha"])),
-    "glu": _glu,
-    "threshold": lambda node: above(node, node.x, float(node["threshold"]), float(node["value"])),
-    **dict.fromkeys(
-        ("hardshrink", "softshrink"),
-        lambda node: shrunk(node, node.x, float(node["lambd"]), hard=node.op == "hardshrink"),
-    ),
-    "sign": lambda node: sign(node, node.x),
-    **dict.fromkeys(("add", "sub", "rsub"), _add),
-    "mul": lambda node: times(node, node["self"], node["other"]),
-    **dict.fromkeys(("div", "true_divide"), _div),
-    **dict.fromkeys(("maximum", "max", "minimum", "min"), _largest),
-    **dict.fromkeys(_RELATIONS, _compare),
-    "where": _where,
-    "masked_fill": _masked_fill,
-    **dict.fromkeys(_REDUCTIONS, lambda node: _reduced(node, _REDUCTIONS[node.op].ours)),
-    **dict.fromkeys(("norm", "linalg_vector_norm"), _norm),
-    "logsumexp": lambda node: log_sum_exp(node, node.x, _dims(node), keep=_keep(node)),
-    "cosine_similarity": lambda node: cosine(node, node.x, node.view("x2"), node.dim(), float(node["eps"])),
-    **dict.fromkeys(("var", "std"), _variance),
-    **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax"), _softmax),
-}
+HANDLERS: Mapping[str, Handler] = with_own(
+    {
+        **dict.fromkeys(_ALONE, _alone),
+        **dict.fromkeys(_RELATIONS, _compare),
+        **dict.fromkeys(_REDUCTIONS, lambda node: _reduced(node, _REDUCTIONS[node.op].ours)),
+    },
+    {
+        "gelu": lambda node: applied(
+            node, "gelu", node.x, {"form": "tanh" if node["approximate"] == "tanh" else "erf"}
+        ),
+        "elu": _elu,
+        **dict.fromkeys(("hardtanh", "clamp", "clip", "clamp_min", "clamp_max"), _clamp),
+        "rsqrt": lambda node: applied(
+            node, "reciprocal", applied(node, "square_root", node.x), suffix="_inverse"
+        ),
+        "pow": _pow,
+        **dict.fromkeys(("native_dropout", "dropout"), _dropout),
+        "prelu": _prelu,
+        "softplus": _softplus,
+        **dict.fromkeys(("log_sigmoid", "log_sigmoid_forward"), _log_sigmoid),
+        "selu": lambda node: selu(node, node.x, *SELU),
+        "celu": lambda node: celu(node, node.x, float(node["alpha"])),
+        "glu": _glu,
+        "threshold": lambda node: above(node, node.x, float(node["threshold"]), float(node["value"])),
+        **dict.fromkeys(
+            ("hardshrink", "softshrink"),
+            lambda node: shrunk(node, node.x, float(node["lambd"]), hard=node.op == "hardshrink"),
+        ),
+        "sign": lambda node: sign(node, node.x),
+        **dict.fromkeys(("add", "sub", "rsub"), _add),
+        "mul": lambda node: times(node, node["self"], node["other"]),
+        **dict.fromkeys(("div", "true_divide"), _div),
+        **dict.fromkeys(("maximum", "max", "minimum", "min"), _largest),
+        "where": _where,
+        "masked_fill": _masked_fill,
+        **dict.fromkeys(("norm", "linalg_vector_norm"), _norm),
+        "logsumexp": lambda node: log_sum_exp(node, node.x, _dims(node), keep=_keep(node)),
+        "cosine_similarity": lambda node: cosine(
+            node, node.x, node.view("x2"), node.dim(), float(node["eps"])
+        ),
+        **dict.fromkeys(("var", "std"), _variance),
+        **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax"), _softmax),
+    },
+    instead=("gelu", "elu"),
+)

@@ -13,7 +13,7 @@ from importers.graph.draft import CannotTakeError
 from importers.graph.views import neighbours
 from importers.onnx.elements import clip_options, options_of, reduced_axes
 from importers.onnx.moves import gone_axes, indexed, new_axes, new_shape, order_of, part_sizes, slices
-from importers.ops import ALONE, PAIRS, REDUCTIONS, RELATIONS, by_onnx
+from importers.ops import ALONE, PAIRS, REDUCTIONS, RELATIONS, by_onnx, with_own
 from importers.place.pairs import common_shape, power_of
 from importers.training.layers import ACCUMULATORS, MICROSOFT, SGD, Handler, TrainingNode, kind_of
 from trainlib.primitives.definition import LayerPlan, Shape
@@ -381,27 +381,33 @@ def _gather_grad(item: TrainingNode) -> None:
     item.apply("slice", "IG", {"dy": dy, "dx": item.result(shape, (1, *shape))}, plan)
 
 
-HANDLERS: Mapping[str, Handler] = {
-    **dict.fromkeys(_ALONE, _forward),
-    **dict.fromkeys(_GRADIENTS, _backward),
-    **dict.fromkeys(("BiasGelu", "BiasGeluGrad_dX"), _bias_gelu),
-    "Clip": _clip,
-    **dict.fromkeys(("Add", "Sum"), _add),
-    "Scale": _scale,
-    **dict.fromkeys(("Mul", "Div", "Sub", "And", "Max", "Min"), _pair),
-    "Pow": _power,
-    "PRelu": _prelu,
-    "Sign": _sign,
-    **dict.fromkeys(_RELATIONS, _compare),
-    "Not": lambda item: _written(item, "compare", (item.read(0),), {"form": "eq", "value": 0.0}),
-    "Where": lambda item: _written(item, "where", _together(item, 3), {}),
-    "Expand": _expand,
-    **dict.fromkeys(_REDUCTIONS, _reduce),
-    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast", "PassThrough"), _view),
-    "Transpose": _transpose,
-    **dict.fromkeys(("Concat", "ConcatTraining"), _concat),
-    **dict.fromkeys(("Split", "SplitTraining"), _split),
-    "Slice": _slice,
-    "Gather": _gather,
-    "GatherGrad": _gather_grad,
-}
+HANDLERS: Mapping[str, Handler] = with_own(
+    {
+        **dict.fromkeys(_ALONE, _forward),
+        **dict.fromkeys(_GRADIENTS, _backward),
+        **dict.fromkeys(_RELATIONS, _compare),
+        **dict.fromkeys(_REDUCTIONS, _reduce),
+    },
+    {
+        **dict.fromkeys(("BiasGelu", "BiasGeluGrad_dX"), _bias_gelu),
+        "Clip": _clip,
+        **dict.fromkeys(("Add", "Sum"), _add),
+        "Scale": _scale,
+        **dict.fromkeys(("Mul", "Div", "Sub", "And", "Max", "Min"), _pair),
+        "Pow": _power,
+        "PRelu": _prelu,
+        "Sign": _sign,
+        "Not": lambda item: _written(item, "compare", (item.read(0),), {"form": "eq", "value": 0.0}),
+        "Where": lambda item: _written(item, "where", _together(item, 3), {}),
+        "Expand": _expand,
+        **dict.fromkeys(
+            ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast", "PassThrough"), _view
+        ),
+        "Transpose": _transpose,
+        **dict.fromkeys(("Concat", "ConcatTraining"), _concat),
+        **dict.fromkeys(("Split", "SplitTraining"), _split),
+        "Slice": _slice,
+        "Gather": _gather,
+        "GatherGrad": _gather_grad,
+    },
+)

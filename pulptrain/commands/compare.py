@@ -24,7 +24,7 @@ def command(
         list[str],
         typer.Argument(
             metavar="RUN RUN...|LOG",
-            help="Folders written by `pulptrain run --out`; or one, and a file of measured cycles.",
+            help="Folders written by `pulptrain run MODEL --out DIR`; or one, and a file of measured cycles.",
         ),
     ],
     fail_above: Annotated[
@@ -46,6 +46,10 @@ def command(
         str | None,
         common.option("--out", "FILE.png|svg|pdf", "Draw them on one time axis.", common.OUTPUT),
     ] = None,
+    width: common.Width = None,
+    font: common.Font = None,
+    dpi: common.Dpi = None,
+    title: common.Title = None,
     top: common.Top = 10,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
@@ -60,10 +64,11 @@ def command(
 
         most_percent = None if fail_above is None else parse_percent(fail_above)
         detail = Detail(top)
+        paper = common.parse_paper(out, width, font, dpi, title)
         picture = None if out is None else picture_file(out, "--out")
         comparison = compare_runs([Path(run) for run in runs], _names(runs), in_l1=in_l1)
         if picture is not None:
-            draw_strips(comparison.strips(), comparison.model, picture)
+            draw_strips(comparison.strips(), comparison.model, picture, paper)
     print_result(
         comparison.as_dict(),
         lambda width: [*comparison.lines(width, detail.top), *([str(picture)] if picture else [])],

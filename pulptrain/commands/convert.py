@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from pulptrain.commands import options
+from pulptrain.commands import options as common
+from pulptrain.commands.parameters import takes
+from pulptrain.given.option import NetworkOptions
 from pulptrain.process.progress import telling
 
 
+@takes(NetworkOptions, soc=False)
 def command(
     source: Annotated[
         str, typer.Argument(metavar="IN", help="A network: model.onnx, net.py:Net, a model file or name.")
@@ -19,25 +22,16 @@ def command(
         str,
         typer.Argument(metavar="OUT", help="NAME.yaml, a model file, its weights in NAME.npz; or NAME.onnx."),
     ],
-    values: Annotated[
-        str | None,
-        options.option("--values", "FILE.npz", "Weights of a model file, by tensor, in place of drawn ones."),
-    ] = None,
-    model_input: options.ModelInput = None,
-    loss: options.ModelLoss = None,
-    optimizer: options.ModelOptimizer = None,
-    batch: Annotated[int | None, options.option("--batch", "N", "Samples of a mini-batch.")] = None,
-    seed: options.Seed = 0,
-    quiet: options.Quiet = False,
+    seed: common.Seed = 0,
+    quiet: common.Quiet = False,
+    **options: Any,
 ) -> None:
     """Convert a network: what runs the result gives the same cycles and numbers."""
     with telling(f"converting {source}", show=not quiet):
         from pulptrain.foreign.conversion import convert
-        from pulptrain.foreign.foreign_model import ModelOptions
         from pulptrain.given.settings import Settings
 
-        settings = Settings(batch=batch, seed=seed)
-        written = convert(source, target, settings, ModelOptions(model_input, loss, optimizer), values)
+        written = convert(source, target, Settings(**options, seed=seed))
     if quiet:
         return
     for path in written.files:

@@ -39,12 +39,7 @@ def command(
     arena: Arena = None,
     library: Library = "ours",
     accumulation: common.Accumulation = "reference",
-    learning_rate: common.LearningRate = None,
-    model_input: common.ModelInput = None,
-    loss: common.ModelLoss = None,
-    optimizer: common.ModelOptimizer = None,
     seed: common.Seed = 0,
-    values: common.Values = None,
     cache: common.CacheFile = None,
     no_cache: common.NoCache = False,
     as_json: common.Json = False,
@@ -53,23 +48,21 @@ def command(
 ) -> None:
     """Write the schedule of MODEL as a C project: same tiles, kernels, buffers and DMA commands."""
     with telling(f"preparing {model}", show=not (quiet or as_json)) as teller:
-        from configs.units import parse_bytes
+        from configs.units import parse_size
         from deploy.calls.trainlib import trainlib_of
         from pulptrain.commands.printing import print_result
         from pulptrain.deploying.deployed import deploy, deploy_folder
         from pulptrain.foreign.model_source import open_source
-        from pulptrain.given.npz_file import read_values
         from pulptrain.given.settings import Settings
         from pulptrain.running.result_cache import open_cache
         from pulptrain.running.session import check_iterations
 
         settings = Settings(**options, seed=seed, accumulation=accumulation)
         check_iterations(iterations)
-        arena_bytes = parse_bytes(arena, where="--arena") if arena is not None else None
+        arena_bytes = parse_size(arena, where="--arena") if arena is not None else None
         trainlib = trainlib_of(library)
         folder = deploy_folder(out)
-        source = open_source(model, settings, model_input, loss, optimizer, learning_rate)
-        given_values = read_values(values) if values is not None else None
+        source = open_source(model, settings)
 
         def advance(done: int, total: int, loss: float) -> None:
             teller.count(done, total, f" iterations, loss {loss:.4f}")
@@ -83,7 +76,6 @@ def command(
                     progress=advance,
                     traced=False,
                     cache=kept,
-                    values=given_values,
                     teller=teller,
                     record=record,
                 ),

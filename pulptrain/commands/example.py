@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from configs.errors import InputError
-from configs.files import check_folder, replacing
+from configs.files import check_folder, replacing, together
 from pulptrain.commands import options as common
 from pulptrain.show.shipped import FOLDERS, shipped_files
 from traces.files.json_text import json_text
@@ -39,11 +39,12 @@ def command(
             raise InputError(
                 f"{target} is there already and says something else", where="example", cure="--out DIR"
             )
-    for place, target in targets.items():
-        check_folder(str(target.parent), "--out")
-        if not target.exists():
-            with replacing(target) as temporary:
-                temporary.write_bytes(files[place].read_bytes())
+    with together():
+        for place, target in targets.items():
+            check_folder(str(target.parent), "--out")
+            if not target.exists():
+                with replacing(target) as temporary:
+                    temporary.write_bytes(files[place].read_bytes())
     written = [str(target) for target in targets.values()]
     typer.echo(json_text({"written_files": written}) if as_json else "\n".join(written))
 

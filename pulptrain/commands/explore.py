@@ -24,6 +24,8 @@ def command(
         str | None,
         common.option("--out", "DIR", "Write points.csv, points.json and the pictures.", common.OUTPUT),
     ] = None,
+    dpi: common.Dpi = None,
+    title: common.Title = None,
     top: Annotated[
         int, common.option("--top", "N", "Points that are shown, those of the front first.", common.OUTPUT)
     ] = 40,
@@ -46,6 +48,7 @@ def command(
         from traces.files.result_folder import EXPLORATION_FILES, prepare_folder
 
         read = load_spec(spec, options)
+        paper = common.parse_paper(out, dpi=dpi, title=title)
         folder = prepare_folder(out, EXPLORATION_FILES) if out is not None else None
         teller.alone()
         with (
@@ -56,7 +59,7 @@ def command(
             teller.stage(f"exploring {read.model}")
             result = explore(read, pool, kept, StageMeter(teller, "points"))
         teller.stage("writing points and pictures")
-        written = write_exploration(result.summary, folder) if folder is not None else []
+        written = write_exploration(result.summary, folder, paper) if folder is not None else []
         teller.end()
         print_result(
             result.summary,

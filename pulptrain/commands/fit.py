@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import typer
+
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
 from pulptrain.given.option import MODEL, SEARCH, FitOptions
@@ -22,15 +24,6 @@ Objective = Annotated[
         SEARCH,
     ),
 ]
-Train = Annotated[
-    str | None,
-    common.option(
-        "--train",
-        "LAYER,LAYER|last|all",
-        "What is trained, in place of what the model says.",
-        MODEL,
-    ),
-]
 Allow = Annotated[
     str | None,
     common.option(
@@ -42,10 +35,24 @@ Allow = Annotated[
     ),
 ]
 Points = Annotated[
-    int, common.option("--points", "N", "Other sizes of L2 that the Pareto front is drawn of.", SEARCH, min=0)
+    int,
+    common.option(
+        "--points",
+        "N",
+        "Other sizes of L2, for a Pareto front, after the answer; a half of --seconds is theirs.",
+        SEARCH,
+        min=0,
+    ),
 ]
 Seconds = Annotated[
-    float, common.option("--seconds", "S", "After which the search ends with what it has.", SEARCH, min=0.1)
+    float,
+    common.option(
+        "--seconds",
+        "S",
+        "Time of the whole command; it ends with what it has, once that is simulated.",
+        SEARCH,
+        min=0.1,
+    ),
 ]
 Ladder = Annotated[
     bool,
@@ -75,66 +82,97 @@ Out = Annotated[
 
 @takes(FitOptions, placement="optimal")
 def command(
+    context: typer.Context,
     model: common.ModelName,
     deadline: Deadline = None,
     objective: Objective = "cycles",
-    train: Train = None,
     allow: Allow = None,
-    points: Points = 4,
+    points: Points = 0,
     seconds: Seconds = 300.0,
     ladder: Ladder = False,
     cache: common.CacheFile = None,
     no_cache: common.NoCache = False,
     file: File = None,
     out: Out = None,
+    dpi: common.Dpi = None,
+    title: common.Title = None,
     top: common.Top = 10,
     full: common.Full = False,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
+    seed: common.Seed = 0,
     **options: Any,
 ) -> None:
     """Decide what of MODEL is kept, computed again, paged to L3 or streamed to fit the memories given."""
     with telling(f"preparing {model}", show=not (quiet or as_json)) as teller:
         from pulptrain.commands.printing import end_interrupted, print_result
-        from pulptrain.fitting.fit_files import prepare_fit, write_fit, write_ladder
-        from pulptrain.fitting.fit_model import check_objective, check_solver, deadline_cycles, fit_model
-        from pulptrain.fitting.fit_summary import fit_lines
-        from pulptrain.fitting.ladder import ladder_summary
+        from pulptrain.commands.typed import next_command
+        from pulptrain.fitting.fit_files import prepare_fit
+        from pulptrain.fitting.fit_model import (
+            add_points,
+            check_objective,
+            check_solver,
+            deadline_cycles,
+            fit_model,
+        )
+        from pulptrain.fitting.fit_summary import fit_lines, front_lines
+        from pulptrain.fitting.ladder import check_ladder, ladder_summary
         from pulptrain.fitting.ways import parse_changes
+        from pulptrain.foreign.model_source import open_source
         from pulptrain.given.settings import Settings
         from pulptrain.running.result_cache import open_cache
 
         check_objective(objective)
         allowed = parse_changes(allow)
+        settings = Settings(**options, seed=seed)
+        if ladder:
+            asked = {"deadline": deadline, "objective": objective, "allow": allow, "file": file}
+            check_ladder(**asked, points=points, seconds=seconds)
         check_solver()
-        settings = Settings(**options)
-        files = prepare_fit(model, file, out, ladder=ladder)
+        network = open_source(model, settings).network(settings)
+        paper = common.parse_paper(out, dpi=dpi, title=title)
+        files = prepare_fit(model, file, out, ladder=ladder, paper=paper)
+        printing: dict[str, Any] = {"as_json": as_json, "quiet": quiet}
         with open_cache(cache, no_cache) as kept:
             if ladder:
-                summary, interrupted = ladder_summary(model, settings, train=train, cache=kept, teller=teller)
-                written = write_ladder(summary, files)
+                summary, interrupted = ladder_summary(network, settings, cache=kept, teller=teller)
+                files.write_ladder(summary)
+                teller.end()
+                print_result(
+                    summary, lambda width: fit_lines(summary, width), **printing, written=files.written
+                )
             else:
                 outcome = fit_model(
-                    model,
+                    network,
                     settings,
                     deadline=deadline_cycles(deadline),
                     objective=objective,
-                    train=train,
                     allowed=allowed,
                     points=points,
+                    pictures=out is not None,
                     seconds=seconds,
                     cache=kept,
                     teller=teller,
+                    ladder_command=next_command(context, "fit", add={"--ladder": True}),
                 )
-                written = write_fit(outcome, files, settings)
-                summary, interrupted = outcome.summary, outcome.interrupted
-        teller.end()
-        print_result(
-            summary,
-            lambda width: fit_lines(summary, width, top=top, full=full),
-            as_json=as_json,
-            quiet=quiet,
-            written=written,
-        )
+                files.write_answer(outcome, next_command(context, "run", files.model, drop=[MODEL]))
+                if not as_json:
+                    teller.end()
+                    print_result(
+                        outcome.summary,
+                        lambda width: fit_lines(outcome.summary, width, top=top, full=full),
+                        **printing,
+                    )
+                files.draw_answer(outcome, teller)
+                more = add_points(outcome, points, teller)
+                files.write_points(more)
+                teller.end()
+                print_result(
+                    more.summary,
+                    lambda width: front_lines(more.summary, width),
+                    **printing,
+                    written=files.written,
+                )
+                interrupted = more.interrupted
     if interrupted:
         end_interrupted("; this is the best so far")

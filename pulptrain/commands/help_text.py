@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ class GroupedCommand(TyperCommand):
             _refuse_no_number(error, given)
             raise
         if left and not ctx.resilient_parsing:
-            _refuse_extra_words(ctx, left)
+            _refuse_extra_words(ctx, left, given)
         return left
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -67,8 +68,8 @@ class WholeGroup(TyperGroup):
             formatter.write_dl(rows)
 
 
-def _refuse_extra_words(ctx: Any, words: Sequence[str]) -> None:
-    """Raise `InputError`: more words than the command takes, a model and a SoC perhaps."""
+def _refuse_extra_words(ctx: Any, words: Sequence[str], typed: Sequence[str]) -> None:
+    """Raise `InputError`: more words than the command takes, a model and a SoC perhaps, of all `typed`."""
     from configs.library import list_names
 
     name = ctx.command.name
@@ -77,7 +78,8 @@ def _refuse_extra_words(ctx: Any, words: Sequence[str]) -> None:
     models = [word for word in (*given, *words) if word not in socs]
     cure = f"quotes around a text with spaces; pulptrain {name} -h"
     if "soc" in ctx.params and len(socs) == len(models) == 1:
-        cure = f"pulptrain {name} {models[0]} --soc {socs[0]}"
+        others = [word for word in typed if word != socs[0]]
+        cure = shlex.join(["pulptrain", str(name), *others, "--soc", socs[0]])
     plural = "a word" if len(words) == 1 else f"{len(words)} words"
     raise InputError(f"{plural} too many: {' '.join(words)!r}", where=f"pulptrain {name}", cure=cure)
 

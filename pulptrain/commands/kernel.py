@@ -49,8 +49,10 @@ def command(
     with telling(f"pricing {name}", show=not (quiet or as_json)):
         from pulptrain.commands.printing import print_result
         from pulptrain.given.settings import Settings
+        from pulptrain.given.what_it_is import refuse_others
         from pulptrain.running.kernel_cost import kernel_cost, kernel_lines
 
+        refuse_others(name, "kernel", "kernel")
         result = kernel_cost(
             name, n, k, m, trans_b=trans_b, dtype=dtype, accumulate=accumulate, settings=Settings(**options)
         )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
@@ -77,16 +78,23 @@ def command(
         text = table_of(of, file) if is_table else template(kind, target)
     write_text(target, text)
     if not quiet:
-        typer.echo(f"wrote {file}; {_NEXT['table' if is_table else kind].format(file=file)}")
+        made = "table" if is_table else kind
+        typer.echo(f"wrote {file}; {_NEXT[made][0]}: {command_of(made, file, of)}")
 
 
 _NEXT = {
-    "model": "run it: pulptrain run {file}",
-    "soc": "use it: pulptrain run tutorial-cnn --soc {file}",
-    "explore": "run it: pulptrain explore {file}",
-    "energy": "use it: pulptrain run tutorial-cnn --energy {file}",
-    "table": "fill in cycles, then: pulptrain compare RUN {file}",
+    "model": ("run it", "run {file}"),
+    "soc": ("use it", "run tutorial-cnn --soc {file}"),
+    "explore": ("run it", "explore {file}"),
+    "energy": ("use it", "run tutorial-cnn --energy {file}"),
+    "table": ("fill in cycles, then", "compare {run} {file}"),
 }
+"""By what was written: what to do with it, and the command."""
+
+
+def command_of(kind: str, file: str, run: str | None) -> str:
+    """What takes a new file; `run` is the folder a table was made from."""
+    return "pulptrain " + _NEXT[kind][1].format(file=shlex.quote(file), run=shlex.quote(run or "RUN"))
 
 
 def table_of(folder: str | None, file: str) -> str:
@@ -101,13 +109,15 @@ def table_of(folder: str | None, file: str) -> str:
         summary = read_summary(Path(folder))
         check_causes(summary, folder)
         names = known_names(summary)
-    return TEMPLATE.format(file=file) + "".join(f"{name},\n" for name in names)
+    head = TEMPLATE.format(command=command_of("table", file, folder))
+    return head + "".join(f"{name},\n" for name in names)
 
 
 def template(kind: str, target: Path) -> str:
     """The text of a new file: named after it, and with the place of the schema for editors."""
     text = files("configs").joinpath("templates", f"{kind}.yaml").read_text(encoding="utf-8")
     name = name_of(target)
+    text = text.replace("NAME.yaml", shlex.quote(target.as_posix()))
     return text.replace("$schema=SCHEMA", f"$schema={schema_path(kind)}").replace("NAME", name)
 
 

@@ -6,13 +6,18 @@ What is simulated is declared in `pulptrain.given.option`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import re
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from configs.errors import InputError
 from pulptrain.commands.completion import completes
 from pulptrain.given.option import SEARCH
 from pulptrain.running.result_cache import CACHE_VARIABLE, NO_CACHE_VARIABLE
+
+if TYPE_CHECKING:
+    from traces.pictures.drawing import Paper
 
 OUTPUT, RUN = "Output", "Run"
 """Groups of options in help texts, beside those of `pulptrain.given.option`."""
@@ -27,7 +32,7 @@ ModelName = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="Model name (see `pulptrain list models`) or file.",
+        help="A name (`pulptrain list models`), model.yaml, model.onnx, or net.py:Net.",
         autocompletion=completes("models"),
     ),
 ]
@@ -36,19 +41,20 @@ Accumulation = Annotated[
     str,
     option("--accumulation", "reference|kernel", "Sums in fp32, or rounded as the kernel does.", RUN),
 ]
-Values = Annotated[
-    str | None,
-    option(
-        "--values",
-        "FILE.npz",
-        "Weights, states, input or label by tensor name, in place of drawn ones; an input or label is "
-        "that of every iteration. Takes what --save-values writes.",
-        RUN,
-    ),
-]
 Out = Annotated[
     str | None,
     option("--out", "DIR", "Write summary, trace, Perfetto file, memory map and pictures.", OUTPUT),
+]
+Width = Annotated[
+    str | None, option("--width", "LENGTH", "Width of the picture: 3.5in, 88mm, 8.8cm, 252pt.", OUTPUT)
+]
+Font = Annotated[
+    str | None, option("--font", "SIZE", "Size of its text, e.g. 8pt; no text is smaller.", OUTPUT)
+]
+Dpi = Annotated[int | None, option("--dpi", "N", "Dots per inch of PNG pictures; 160 if not given.", OUTPUT)]
+Title = Annotated[
+    str | None,
+    option("--title", "TEXT|none", "Title of pictures; none for no title.", OUTPUT),
 ]
 Json = Annotated[bool, option("--json", "", "Print one JSON object for machines.", OUTPUT)]
 Quiet = Annotated[bool, option("--quiet -q", "", "No progress, no tables.", OUTPUT)]
@@ -92,28 +98,47 @@ LearningRate = Annotated[
         min=0.0,
     ),
 ]
-ModelInput = Annotated[
-    str | None,
-    option(
-        "--input",
-        "[int:]N,...",
-        "Shape of the input of net.py:Net or model.onnx, the batch first, e.g. 1,3,32,32; int:1,16 for "
-        "words; 'left=8,40 right=8,40' of several.",
-    ),
-]
-ModelLoss = Annotated[
-    str | None,
-    option(
-        "--loss",
-        "'NAME [KEY=VALUE ...]'",
-        "Loss of net.py:Net or model.onnx; default cross_entropy for outputs [batch, classes], else mse.",
-    ),
-]
-ModelOptimizer = Annotated[
-    str | None,
-    option(
-        "--optimizer",
-        "'NAME KEY=VALUE ...'",
-        "Optimizer of net.py:Net or model.onnx, e.g. 'adam lr=0.001'; default 'sgd lr=0.01'.",
-    ),
-]
+
+
+def parse_paper(
+    out: str | None,
+    width: str | None = None,
+    font: str | None = None,
+    dpi: int | None = None,
+    title: str | None = None,
+) -> Paper | None:
+    """The paper of ``--width``, ``--font``, ``--dpi`` and ``--title``; None if none of them is given.
+
+    Raises `InputError` for a length without a unit, for sizes no picture can have, and if one is given
+    without the place where pictures go, `out`.
+    """
+    from traces.pictures.drawing import NO_TITLE, OWN_PAPER, POINTS_PER_INCH
+
+    asked: dict[str, Any] = {}
+    if width is not None:
+        asked["width_inches"] = _inches(width, "--width", "a length from 1in to 100in, e.g. 3.5in or 88mm")
+    if font is not None:
+        size = _inches(font, "--font", "a size from 4pt to 72pt, e.g. 8pt")
+        asked["font_points"] = POINTS_PER_INCH * size
+    if dpi is not None:
+        asked["dpi"] = dpi
+    if title is not None:
+        asked["title"] = "" if title == NO_TITLE else title
+    if not asked:
+        return None
+    paper = OWN_PAPER.but(**asked)
+    if out is None:
+        flags = {"width_inches": "--width", "font_points": "--font", "dpi": "--dpi", "title": "--title"}
+        raise InputError("no picture is drawn", where=flags[next(iter(asked))], cure="add --out")
+    return paper
+
+
+_INCHES = {"in": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72}
+
+
+def _inches(text: str, option_name: str, cure: str) -> float:
+    """A length with its unit."""
+    length = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(in|cm|mm|pt)\s*", text)
+    if length is None:
+        raise InputError(f"cannot take {text!r}", where=option_name, cure=cure)
+    return float(length[1]) * _INCHES[length[2]]

@@ -17,12 +17,12 @@ from pulptrain.given.option import ALL, Option, options_of
 _F = TypeVar("_F", bound=Callable[..., None])
 
 
-def takes(kind: type, *, only_given: bool = False, **defaults: Any) -> Callable[[_F], _F]:
-    """Decorator of a command with ``**options``: it gets the SoC and the options of a class.
+def takes(kind: type, *, soc: bool = True, only_given: bool = False, **defaults: Any) -> Callable[[_F], _F]:
+    """Decorator of a command with ``**options``: it gets the options of a class, and the `soc`.
 
     `defaults` replace those declared there. With `only_given` options that are not given are left out.
     """
-    keys = ["soc", *options_of(kind)]
+    keys = [*(["soc"] if soc else []), *options_of(kind)]
     declared = {
         key: replace(ALL[key], default=None if only_given else defaults.get(key, ALL[key].default))
         for key in keys

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,7 +25,7 @@ TOP = 10
 
 def command(
     folders: Annotated[
-        list[str], typer.Argument(metavar="RUN", help="Folder written by `pulptrain run --out`.")
+        list[str], typer.Argument(metavar="RUN", help="Folder written by `pulptrain run MODEL --out DIR`.")
     ],
     window: Annotated[
         str | None,
@@ -45,12 +45,10 @@ def command(
         str | None,
         common.option("--out", "DIR|FILE", "Folder, or .png, .svg or .pdf of one picture (default: RUN)."),
     ] = None,
-    width: Annotated[
-        str | None, common.option("--width", "LENGTH", "Width of the picture: 3.5in, 88mm, 8.8cm, 252pt.")
-    ] = None,
-    font: Annotated[
-        str | None, common.option("--font", "SIZE", "Size of its text, e.g. 8pt; none is smaller.")
-    ] = None,
+    width: common.Width = None,
+    font: common.Font = None,
+    dpi: common.Dpi = None,
+    title: common.Title = None,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
 ) -> None:
@@ -62,11 +60,14 @@ def command(
 
         choices = ("all", *PICTURES, SPEED_UP)
         check_known(what, choices, f"no picture {what!r}", "--what")
-        paper = parse_paper(width, font)
+        paper = common.parse_paper(out or folders[0], width, font, dpi, title)
         if what == SPEED_UP:
             drawn, result, table = _speed_up(folders, out, window, paper)
         elif len(folders) > 1:
-            raise InputError("several runs", where="plot", cure=f"one run, or --what {SPEED_UP}")
+            strips = shlex.join(["pulptrain", "compare", *folders, "--out", "strips.png"])
+            raise InputError(
+                "several runs", where="plot", cure=f"one run, or --what {SPEED_UP}; on one axis: {strips}"
+            )
         else:
             drawn, result = _pictures(folders[0], out, window, what, paper), {}
     paths = [str(path) for path in drawn]
@@ -78,6 +79,7 @@ def command(
 
 def _pictures(folder: str, out: str | None, window: str | None, what: str, paper: Paper | None) -> list[Path]:
     """Draw pictures of one run and return their files."""
+    from configs.files import together
     from pulptrain.running.pictures import RunPictures, file_names, window_of
     from pulptrain.running.stored_run import read_summary
     from traces.errors import TraceError
@@ -96,8 +98,9 @@ def _pictures(folder: str, out: str | None, window: str | None, what: str, paper
             run = run.within(window_of(window, run.ops, run.cycles))
         names = run.drawable() if what == "all" else (what,)
         files = _targets(out or folder, names, [file_names(name, run.window) for name in names])
-        for name, paths in files.items():
-            run.draw(name, *paths)
+        with together():
+            for name, paths in files.items():
+                run.draw(name, *paths)
     except TraceError as error:
         # Of a run it would be a defect; what was read from a file, somebody has changed.
         raise InputError(str(error), where=str(source), cure="run the simulation again") from None
@@ -127,10 +130,12 @@ def _targets(out: str, names: Sequence[str], files: Sequence[Sequence[str]]) -> 
 
     Raises `InputError` before anything is drawn if one of them may not be written.
     """
-    from configs.files import check_file
+    from configs.files import FILE_ENDINGS, check_file
     from traces.files.result_folder import prepare_folder
-    from traces.pictures.drawing import ENDINGS, is_our_picture
+    from traces.pictures.drawing import ENDINGS, is_our_picture, picture_file
 
+    if Path(out).suffix.lower() in FILE_ENDINGS and not Path(out).is_dir():
+        picture_file(out, "--out")
     if Path(out).suffix.lower()[1:] not in ENDINGS or Path(out).is_dir():
         folder = prepare_folder(out, [file for of_picture in files for file in of_picture])
         return {
@@ -140,27 +145,3 @@ def _targets(out: str, names: Sequence[str], files: Sequence[Sequence[str]]) -> 
     if len(names) > 1:
         raise InputError(f"{len(names)} pictures in one file", where="--out", cure="one picture by --what")
     return {names[0]: [check_file(out, "--out", is_our_picture)]}
-
-
-_INCHES = {"in": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72}
-
-
-def parse_paper(width: str | None, font: str | None) -> Paper | None:
-    """The paper of ``--width`` and ``--font``; None if neither is given. Raises `InputError`."""
-    from traces.pictures.drawing import POINTS_PER_INCH, Paper
-
-    sizes = {}
-    if width is not None:
-        sizes["width_inches"] = _inches(width, "--width", "a length from 1in to 100in, e.g. 3.5in or 88mm")
-    if font is not None:
-        size = _inches(font, "--font", "a size from 4pt to 72pt, e.g. 8pt")
-        sizes["font_points"] = POINTS_PER_INCH * size
-    return Paper(**sizes) if sizes else None
-
-
-def _inches(text: str, option: str, cure: str) -> float:
-    """A length with its unit."""
-    length = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(in|cm|mm|pt)\s*", text)
-    if length is None:
-        raise InputError(f"cannot take {text!r}", where=option, cure=cure)
-    return float(length[1]) * _INCHES[length[2]]

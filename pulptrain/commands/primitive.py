@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -82,6 +83,8 @@ def command(
     loop_order: LoopOrder = None,
     seed: common.Seed = 0,
     out: common.Out = None,
+    dpi: common.Dpi = None,
+    title: common.Title = None,
     evidence: common.Evidence = False,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
@@ -92,10 +95,12 @@ def command(
         from pulptrain.commands.printing import finish_run, run_folder, told
         from pulptrain.given.npz_file import read_values
         from pulptrain.given.settings import Settings
+        from pulptrain.given.what_it_is import refuse_others
         from pulptrain.running.primitive_run import run_primitive
         from traces.report import Detail
         from trainlib.primitives.definition import VARIANT
 
+        refuse_others(name, "primitive", "primitive")
         settings = Settings(
             **options,
             loop_orders=(f"{name}.{step.upper()}={loop_order}",) if loop_order is not None else (),
@@ -105,6 +110,8 @@ def command(
         attributes = dict(parse_option(text) for text in option or ())
         shapes = [parse_shape(text) for text in shape or ()]
         _refuse_missing(name, shapes, attributes)
+        shapes = _in_domain(name, shapes)
+        paper = common.parse_paper(out, dpi=dpi, title=title)
         folder = run_folder(out) if out is not None else None
         given_values = read_values(values) if values is not None else None
         outcome = told(
@@ -122,7 +129,7 @@ def command(
             )
         )
         detail = Detail(full=True, evidence=evidence)
-        finish_run(outcome, folder, as_json=as_json, quiet=quiet, detail=detail, teller=teller)
+        finish_run(outcome, folder, as_json=as_json, quiet=quiet, detail=detail, teller=teller, paper=paper)
 
 
 def _refuse_missing(name: str, shapes: Sequence[DrawnInput], attributes: Mapping[str, Any]) -> None:
@@ -132,7 +139,7 @@ def _refuse_missing(name: str, shapes: Sequence[DrawnInput], attributes: Mapping
     from trainlib.registry import PRIMITIVES
 
     primitive = PRIMITIVES.get(name)
-    if primitive is None or isinstance(primitive, InternalPrimitive):
+    if primitive is None or isinstance(primitive, InternalPrimitive) or not primitive.steps:
         return  # said where it is looked up
     needed = [key for key, field in primitive.schema.model_fields.items() if field.is_required()]
     lacking = [f"--option {key}=..." for key in needed if key not in (*attributes, "name", "type")]
@@ -144,6 +151,18 @@ def _refuse_missing(name: str, shapes: Sequence[DrawnInput], attributes: Mapping
         )
 
 
+def _in_domain(name: str, shapes: Sequence[DrawnInput]) -> list[DrawnInput]:
+    """The inputs, positive where those of the primitive's examples are: a logarithm has no other."""
+    from trainlib.registry import PRIMITIVES
+
+    cases = [case for example in getattr(PRIMITIVES.get(name), "examples", ()) for case in example.cases]
+    low, high = max(((case.low, case.high) for case in cases if case.dtype is None), default=(-1.0, 1.0))
+    is_positive = low > 0
+    return [
+        replace(item, low=low, high=high) if is_positive and item.dtype is None else item for item in shapes
+    ]
+
+
 def _command_of(name: str, step: str, example: Example) -> str:
     """The command that runs an example; every layer has a step FW, which needs not be said."""
     shapes = [f"--step {step.lower()}"] if step in ("LOSS", "UPD") else []
@@ -153,7 +172,7 @@ def _command_of(name: str, step: str, example: Example) -> str:
     options = [
         f"--option {shlex.quote(f'{key}={json.dumps(value)}')}" for key, value in example.attributes.items()
     ]
-    return " ".join(["pulptrain primitive", name, *shapes, *options])
+    return " ".join(["pulptrain", "primitive", name, *shapes, *options])
 
 
 def parse_shape(text: str) -> DrawnInput:
@@ -166,8 +185,10 @@ def parse_shape(text: str) -> DrawnInput:
     dtype, _, high = rest.partition(":")
     parts = sizes.split("x")
     if not all(_is_size(part) for part in parts) or (dtype and not _is_size(high)):
+        by_comma = all(_is_size(part.strip()) for part in text.split(",")) and "," in text
+        right = text.replace(" ", "").replace(",", "x") if by_comma else "write it as 8x8x8, or 5:int32:10"
         raise InputError(
-            f"cannot read {text!r}", where="--shape", cure="write it as 8x8x8, or 5:int32:10 for integers"
+            f"cannot read {text!r}", where="--shape", cure=right if by_comma else f"{right} for integers"
         )
     shape = tuple(int(part) for part in parts)
     if not dtype:

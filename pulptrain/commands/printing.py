@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
@@ -18,11 +18,14 @@ from pulptrain.running.session import RunOutcome
 from pulptrain.running.update_summary import update_line
 from traces.files.json_text import json_text
 from traces.report import Detail, report_lines
-from traces.text_table import labelled
+from traces.text_table import counted, labelled
+
+if TYPE_CHECKING:
+    from traces.pictures.drawing import Paper
 
 UNDECIDED = {
-    "not_decidable": "are not decidable, a defect could hide in their rounding",
-    "without_truth": "were compared with nothing",
+    "not_decidable": "not decidable, a defect could hide in its rounding",
+    "without_truth": "compared with nothing",
 }
 """Verdicts that leave open whether the numbers are right, and what a warning says of them."""
 
@@ -95,17 +98,18 @@ def finish_run(
     quiet: bool,
     detail: Detail,
     teller: Teller,
+    paper: Paper | None = None,
 ) -> None:
     """Write the files of a run, if it has a folder, and print its JSON object or its report.
 
-    Then raises `WrongNumbersError` if the run has a wrong tensor.
+    Pictures are drawn on `paper`. Then raises `WrongNumbersError` if the run has a wrong tensor.
     """
     written = []
     if folder is not None:
         from pulptrain.running.outputs import write_outputs
 
         teller.stage(f"writing files and pictures to {folder}")
-        written = write_outputs(outcome, folder)
+        written = write_outputs(outcome, folder, paper)
     teller.end()
 
     def lines(width: int) -> list[str]:
@@ -120,6 +124,6 @@ def finish_run(
         for verdict, what in UNDECIDED.items():
             names = [item["name"] for item in functional["tensors"] if item["verdict"] == verdict]
             if names:
-                text = f"{len(names)} tensors {what}: {', '.join(names)}"
+                text = f"{counted(len(names), 'tensor')} {what}: {', '.join(names)}"
                 print(f"pulptrain: warning: {text}", file=sys.stderr)
     outcome.refuse_wrong_numbers()

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import typer
+
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
 from pulptrain.given.option import RunOptions
@@ -33,20 +35,18 @@ DumpProgram = Annotated[
 
 @takes(RunOptions)
 def command(
+    context: typer.Context,
     model: common.ModelName,
     iterations: Iterations = 1,
-    learning_rate: common.LearningRate = None,
-    model_input: common.ModelInput = None,
-    loss: common.ModelLoss = None,
-    optimizer: common.ModelOptimizer = None,
     seed: common.Seed = 0,
-    values: common.Values = None,
     save_values: SaveValues = None,
     no_functional: NoFunctional = False,
     dump_program: DumpProgram = False,
     cache: common.CacheFile = None,
     no_cache: common.NoCache = False,
     out: common.Out = None,
+    dpi: common.Dpi = None,
+    title: common.Title = None,
     top: common.Top = 10,
     by: common.By = None,
     full: common.Full = False,
@@ -60,8 +60,9 @@ def command(
     with telling(f"preparing {model}", show=not (quiet or as_json or dump_program)) as teller:
         from configs.errors import InputError
         from pulptrain.commands.printing import end_interrupted, finish_run, run_folder, told
+        from pulptrain.commands.typed import commands_after_run
         from pulptrain.foreign.model_source import open_source
-        from pulptrain.given.npz_file import prepare_file, read_values, write_values
+        from pulptrain.given.npz_file import prepare_file, write_values
         from pulptrain.given.settings import Settings
         from pulptrain.running.program_text import print_program
         from pulptrain.running.result_cache import open_cache
@@ -71,12 +72,12 @@ def command(
         settings = Settings(**options, seed=seed)
         check_iterations(iterations)
         detail = Detail(top, by, full, why, evidence)
-        source = open_source(model, settings, model_input, loss, optimizer, learning_rate)
+        source = open_source(model, settings)
         if dump_program:
             print_program(source.prepared(settings), as_json=as_json)
             return
+        paper = common.parse_paper(out, dpi=dpi, title=title)
         folder = run_folder(out) if out is not None else None
-        given_values = read_values(values) if values is not None else None
         if no_functional and save_values is not None:
             raise InputError(
                 "a run without numbers has none", where="--save-values", cure="no --no-functional"
@@ -95,13 +96,13 @@ def command(
                     progress=advance,
                     traced=folder is not None,
                     cache=kept,
-                    values=given_values,
                     teller=teller,
                 )
             )
+        outcome.summary["commands"] = commands_after_run(context, ["tune"] if source.training else ())
         if target is not None:
             write_values(target, outcome.values)
-        finish_run(outcome, folder, as_json=as_json, quiet=quiet, detail=detail, teller=teller)
+        finish_run(outcome, folder, as_json=as_json, quiet=quiet, detail=detail, teller=teller, paper=paper)
         source.refuse_other_gradients(outcome)
     if outcome.interrupted:
         end_interrupted("; the figures count the iterations completed")

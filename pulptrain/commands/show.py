@@ -3,22 +3,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from pulptrain.commands import options as common
 from pulptrain.commands.completion import completes
+from pulptrain.commands.parameters import takes
+from pulptrain.given.option import NetworkOptions
 from pulptrain.process.progress import telling
 from traces.files.json_text import json_text
 
 
+@takes(NetworkOptions, soc=False, only_given=True)
 def command(
     name: Annotated[
         str,
         typer.Argument(
             metavar="NAME|FILE",
-            help="Model, SoC, kernel, primitive or stall word; or a model or SoC file.",
+            help="Model, SoC, kernel, primitive or stall word; a model or SoC file, model.onnx, net.py:Net.",
             autocompletion=completes("everything"),
         ),
     ],
@@ -39,6 +42,7 @@ def command(
         bool, common.option("--file", "", "Print the file itself, to be copied and changed.")
     ] = False,
     as_json: common.Json = False,
+    **options: Any,
 ) -> None:
     """Show what a name means: its options with their defaults, its parameters, its layers."""
     with telling(f"looking up {name}", show=not (as_json or as_file)):
@@ -46,7 +50,7 @@ def command(
         from pulptrain.show.descriptions import describe
         from pulptrain.show.show_text import file_of, lines_of
 
-        described = describe(name, kind, codegen=codegen)
+        described = describe(name, kind, codegen=codegen, of_model=options)
     if as_json:
         typer.echo(json_text({"found": described}))
     elif as_file:

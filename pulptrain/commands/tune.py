@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import typer
+
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
 from pulptrain.given.option import SEARCH, TuneOptions
@@ -85,6 +87,7 @@ Out = Annotated[
 
 @takes(TuneOptions, resident="auto")
 def command(
+    context: typer.Context,
     model: common.ModelName,
     objective: Goal = "cycles",
     strategy: Strategy = "pruned",
@@ -102,6 +105,8 @@ def command(
     no_cache: common.NoCache = False,
     schedule: Schedule = None,
     out: Out = None,
+    dpi: common.Dpi = None,
+    title: common.Title = None,
     top: common.Top = 10,
     full: common.Full = False,
     evidence: common.Evidence = False,
@@ -111,36 +116,32 @@ def command(
 ) -> None:
     """Find the fastest tile, loop order, buffering, kernel and variant of every layer and step of MODEL."""
     with telling(f"preparing {model}", show=not (quiet or as_json)) as teller:
-        from configs.errors import InputError
         from configs.limits import check_seed
         from pulptrain.commands.printing import end_interrupted, print_result
+        from pulptrain.commands.typed import commands_after_run, next_command
+        from pulptrain.foreign.model_source import open_source
         from pulptrain.given.settings import Settings
         from pulptrain.running.result_cache import open_cache
-        from pulptrain.tuning.model_tuning import tune_model
+        from pulptrain.tuning.model_tuning import base_variant, tune_model
         from pulptrain.tuning.tuning_files import prepare_tuning, write_tuning
         from pulptrain.tuning.tuning_report import tuning_lines
         from scheduler.search.workers import open_workers
         from scheduler.tuner.search_space import space_rules
         from scheduler.tuner.strategies import StrategyOptions
 
-        if variant is not None and "=" in variant:
-            raise InputError(
-                f"{variant!r} is about single ops, which tune chooses for",
-                where="--variant",
-                cure="default or as-published; --lowerings says which variants are searched",
-            )
         check_seed(seed)
-        settings = Settings(**options, variants=(variant,) if variant is not None else (), seed=seed)
-        files = prepare_tuning(schedule, out)
+        settings = Settings(**options, variants=base_variant(variant), seed=seed)
+        files = prepare_tuning(schedule, out, common.parse_paper(out, dpi=dpi, title=title))
         teller.alone()
         with (
             # The first of all: workers are copies of this process as it is here.
             open_workers(workers, executor) as pool,
             open_cache(cache, no_cache) as kept,
         ):
+            network = open_source(model, settings).network(settings)
             teller.stage(f"tuning {model}")
             outcome = tune_model(
-                model,
+                network,
                 pool,
                 settings,
                 strategy=StrategyOptions(strategy, largest_tiles, budget, seed),
@@ -152,8 +153,11 @@ def command(
                 objective=objective,
                 teller=teller,
             )
-        written = write_tuning(outcome, files, teller)
-        summary = {**outcome.summary, "schedule": str(files.schedule)}
+        # What stays in L1 is what the schedule says.
+        how: dict[str, Any] = {"add": {"--schedule": files.schedule}, "drop": ("--resident",)}
+        command = next_command(context, "run", **how)
+        written = write_tuning(outcome, files, command, commands_after_run(context, ["tune"], **how), teller)
+        summary = {**outcome.summary, "schedule": str(files.schedule), "command": command}
         teller.end()
         print_result(
             summary,

@@ -68,11 +68,13 @@ def command(
     """
     with telling(f"reading {cases}", show=not (quiet or as_json)) as teller:
         from pulptrain.commands.printing import end_interrupted, table_width
+        from pulptrain.given.what_it_is import refuse_others
         from pulptrain.show.validation_report import list_refused, print_tables
         from pulptrain.show.validation_summary import validation_summary
         from scheduler.validation.rows.cases import parse_selection
         from scheduler.validation.runner import validate
 
+        refuse_others(kind, "rows", "validate")
         columns = tuple(column.strip() for column in group_by.split(",")) if group_by else ()
         selections = [parse_selection(text) for text in where or ()]
         teller.stage("predicting")

@@ -21,12 +21,9 @@ def command(
     model: common.ModelName,
     verify: Verify = False,
     more_l1: MoreL1 = None,
-    learning_rate: common.LearningRate = None,
-    model_input: common.ModelInput = None,
-    loss: common.ModelLoss = None,
-    optimizer: common.ModelOptimizer = None,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
+    seed: common.Seed = 0,
     **options: Any,
 ) -> None:
     """Predict from one run of MODEL what a wider DMA, no bank conflicts, balanced rows ... would gain."""
@@ -36,7 +33,7 @@ def command(
         from pulptrain.given.settings import Settings
         from pulptrain.predicting.gains import gains_of
 
-        settings = Settings(**options)
-        source = open_source(model, settings, model_input, loss, optimizer, learning_rate)
+        settings = Settings(**options, seed=seed)
+        source = open_source(model, settings)
         gains = gains_of(source.prepared, settings, more_l1=more_l1, verify=verify, teller=teller)
     print_result(gains.as_dict(), gains.lines, as_json=as_json, quiet=quiet)

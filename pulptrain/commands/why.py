@@ -14,7 +14,9 @@ from traces.files.json_text import json_text
 
 
 def command(
-    folder: Annotated[str, typer.Argument(metavar="RUN", help="Folder written by `pulptrain run --out`.")],
+    folder: Annotated[
+        str, typer.Argument(metavar="RUN", help="Folder written by `pulptrain run MODEL --out DIR`.")
+    ],
     critical: Annotated[
         bool, common.option("--critical", "", "The critical path and the slack beside it, from the trace.")
     ] = False,

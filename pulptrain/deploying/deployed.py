@@ -4,18 +4,20 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from configs.errors import DoesNotFitError, InputError
-from configs.files import check_folder, replacing
+from configs.files import check_folder, make_folder, replacing, together
 from deploy.project.project import Project, project_of
 from deploy.project.recorded import Recorded
 from pulptrain.running.session import RunOutcome
 from traces.files.json_text import json_text
 from traces.files.result_folder import is_our_json
+from traces.text_table import counted, first_line_repr
 
 MARK = "deploy.json"
 """The file by which a folder is known as one of ours: what was exported, and all files."""
@@ -31,6 +33,11 @@ class Deployed:
     project: Project
     outcome: RunOutcome
     folder: Path
+
+    __repr__ = first_line_repr
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
 
     def as_dict(self) -> dict[str, Any]:
         """What ``--json`` prints and `MARK` holds."""
@@ -58,12 +65,14 @@ class Deployed:
         text = {path: content for path, content in project.files.items() if not path.endswith(".bin")}
         lines = sum(content.count(b"\n") for content in text.values())
         sizes = ", ".join(f"{level.upper()} {size:,} B" for level, size in project.peak_bytes.items() if size)
+        folder = shlex.quote(str(self.folder))
         return [
             f"{self.outcome.summary['model']}: {project.ops} ops as {project.statements:,} statements in "
             f"{project.loops} loops, {len(project.kernels)} kernels; {sizes}",
             f"{len(project.files)} files in {self.folder}: {lines:,} lines, "
-            f"{sum(map(len, project.files.values())):,} bytes with data of {project.iterations} iterations",
-            f"make -C {self.folder} check    # builds it for this computer, runs it, compares",
+            f"{sum(map(len, project.files.values())):,} bytes with data of "
+            + counted(project.iterations, "iteration"),
+            f"make -C {folder} check    # builds it for this computer, runs it, compares",
         ]
 
 
@@ -115,9 +124,10 @@ def deploy_folder(name: str) -> Path:
 def write_project(deployed: Deployed) -> None:
     """All files, those of an earlier export that are none of this one's removed."""
     folder = deployed.folder
-    for path in _written_before(folder) - deployed.project.files.keys():
-        (folder / path).unlink(missing_ok=True)
+    stale = _written_before(folder) - deployed.project.files.keys()
     write_files(folder, {MARK: (json_text(deployed.as_dict()) + "\n").encode(), **deployed.project.files})
+    for path in stale:
+        (folder / path).unlink(missing_ok=True)
 
 
 def _written_before(folder: Path) -> set[str]:
@@ -128,12 +138,13 @@ def _written_before(folder: Path) -> set[str]:
     return {path for path in paths if ".." not in Path(path).parts and not Path(path).is_absolute()}
 
 
+@together()
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Write those that are not there as they are: what is built from the others need not be built again."""
     for name, content in contents.items():
         path = folder / name
         if path.is_file() and path.read_bytes() == content:
             continue
-        path.parent.mkdir(exist_ok=True)
+        make_folder(path.parent)
         with replacing(path) as temporary:
             temporary.write_bytes(content)

@@ -11,6 +11,7 @@ from typing import Any
 
 from arch.energy.accounting import energy_of
 from arch.energy.activity import NO_OP, Activity
+from configs.files import together
 from configs.units import parse_bytes
 from configs.version import VERSION
 from pulptrain.exploring.explore_spec import DELAY, ENERGY, OBJECTIVES, Spec, SpecPoint
@@ -24,6 +25,7 @@ from scheduler.search.progress import Meter
 from scheduler.search.workers import Workers
 from traces.csv_file import write_rows
 from traces.files.result_folder import EXPLORATION_FILES, write_summary
+from traces.pictures.drawing import OWN_PAPER, Paper
 
 SIZES = ("l1", "l2", "l3")
 """Axes whose values are sizes, as parameters are whose names end in ``_bytes``."""
@@ -111,7 +113,8 @@ def _row(number: int, item: SpecPoint, outcome: Outcome) -> dict[str, Any]:
     return row
 
 
-def write_exploration(summary: Mapping[str, Any], folder: Path) -> list[Path]:
+@together()
+def write_exploration(summary: Mapping[str, Any], folder: Path, paper: Paper | None = None) -> list[Path]:
     """Write points.json, points.csv, pictures of the grid and, for two objectives or more, of the front."""
     objects, table, png, svg, grid_png, grid_svg = (folder / name for name in EXPLORATION_FILES)
     paths = [write_summary(objects, summary), table]
@@ -133,6 +136,7 @@ def write_exploration(summary: Mapping[str, Any], folder: Path) -> list[Path]:
             f"{summary['name']}: {summary['model']}, {len(fitting)} of {len(summary['points'])} points fit",
             png,
             svg,
+            paper=paper or OWN_PAPER,
         )
         paths += [png, svg]
     first = summary["objectives"][0]
@@ -143,6 +147,7 @@ def write_exploration(summary: Mapping[str, Any], folder: Path) -> list[Path]:
         f"{summary['name']}: {summary['model']}",
         grid_png,
         grid_svg,
+        paper=paper or OWN_PAPER,
     )
     return [*paths, *([grid_png, grid_svg] if drawn else [])]
 

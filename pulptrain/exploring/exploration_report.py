@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from traces.text_table import table_lines
+from traces.text_table import counted, table_lines
 
 
 def exploration_lines(
@@ -22,7 +22,7 @@ def exploration_lines(
         kept = sorted(points, key=lambda point: (not point["on_front"], point["number"]))[:top]
         shown = sorted(kept, key=lambda point: point["number"])
     fitting = [point for point in points if point["why"] is None]
-    lines = [f"{summary['name']}: {summary['model']}, {len(points)} points, {len(fitting)} fit"]
+    lines = [f"{summary['name']}: {summary['model']}, {counted(len(points), 'point')}, {len(fitting)} fit"]
     axes, objectives = list(summary["axes"]), list(summary["objectives"])
     objectives = [name for name in objectives if name not in axes]
     baseline = summary.get("baseline")
@@ -41,7 +41,7 @@ def exploration_lines(
         rows.append([*cells, f"{mark} baseline".strip() if point["number"] == baseline else mark])
     lines += ["", *table_lines([*heads, "front"], rows, width, left=("front",))]
     if len(shown) < len(points):
-        lines.append(f"{len(points) - len(shown)} others: --full, or points.csv of --out")
+        lines.append(f"{counted(len(points) - len(shown), 'other')}: --full, or points.csv of --out")
     refused = [point for point in shown if point["why"] is not None]
     for point in refused:
         text = ", ".join(f"{key}={value}" for key, value in point["values"].items())

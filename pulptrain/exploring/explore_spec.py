@@ -13,15 +13,19 @@ from configs.edit import with_value
 from configs.errors import DoesNotFitError, InputError, PulptrainError
 from configs.library import open_config
 from configs.model_file import ModelSpec, read_model
+from configs.model_text import model_tree
 from configs.parameters import load_parameters
 from configs.problems import Problems
 from configs.schema import Schema, check_keys, required_and_optional
 from configs.suggest import suggestion
 from configs.yaml_file import Node, load_yaml
+from pulptrain.foreign.model_source import open_source
 from pulptrain.given.layers import caller_of, node_of
-from pulptrain.given.option import ALL, MODEL_PREFIX
-from pulptrain.given.settings import Settings, code_start, model_variant, schedule_options, soc_timing
+from pulptrain.given.option import ALL, MODEL_PREFIX, ModelOptions, SourceOptions, options_of
+from pulptrain.given.settings import Settings, code_start, schedule_options, soc_timing
+from pulptrain.given.what_it_is import SPEC, refuse_others
 from pulptrain.running.energy import Chip, asked_chip, check_asked, chip_of
+from pulptrain.running.session import model_of
 from scheduler.explore.point import Outcome, Point, point_of, refusal
 from scheduler.options import of_programs
 from scheduler.schedule import check_names, in_one_memory
@@ -30,7 +34,6 @@ from scheduler.tuner.tuned_schedule import TunedSchedule
 from trainlib.kernels.catalogue import kernel_names
 from trainlib.training.options import check_options
 from trainlib.training.phases import TrainingPhases, build_training_phases
-from trainlib.training.step_choice import parse_steps
 
 _SWEPT = {key: option for key, option in ALL.items() if option.swept}
 
@@ -46,6 +49,11 @@ OF_ONE: Mapping[str, str] = {
 
 They are written ``kernel.conv1.FW: mm`` for ``--kernel conv1.FW=mm``.
 """
+
+OF_MODEL: Mapping[str, str] = {
+    ALL[key].flag.removeprefix("--").replace("-", "_"): key for key in options_of(SourceOptions)
+}
+"""What `settings` may say of a model from elsewhere, as on the command line, and the field of `Settings`."""
 
 SETTINGS = tuple(key for key, option in _SWEPT.items() if not option.many and key not in SHORT_PATHS)
 """Settings a sweep may vary; they are called as on the command line, with _ for -."""
@@ -126,6 +134,7 @@ def load_spec(path: str | Path, given: Mapping[str, Any] | None = None) -> Spec:
     the model, values out of range. A combination that cannot exist, each of its values being legal, is a
     point that says why.
     """
+    refuse_others(str(path), SPEC, "explore")
     return _spec(load_yaml(Path(path)), Path(path).parent, given or {}, {})
 
 
@@ -201,7 +210,7 @@ def _spec(node: Node, folder: Path, given: Mapping[str, Any], schedules: Mapping
 
 
 SETTINGS_OF_ENERGY = (
-    "settings: {energy: gap9}, or a file: pulptrain new mine.yaml --kind energy; docs/energy.md"
+    "settings: {energy: gap9}, or a file (docs/energy.md): pulptrain new mine.yaml --kind energy"
 )
 """How a file says what energy is counted with."""
 
@@ -248,7 +257,8 @@ class _Builder:
         self._base = base
         self._folder = folder
         self._paths = tuple(load_parameters(base.soc, base.timing))
-        self._known: dict[tuple[tuple[str, str], ...], tuple[ModelSpec, TrainingPhases]] = {}
+        self._known: dict[tuple[object, ...], tuple[ModelSpec, TrainingPhases]] = {}
+        self._opened: dict[str, Node] = {}
         self.name = "" if model.is_mapping else _text(model, "model")
         self._at(model, lambda: self._phases({}))
         if model.is_mapping:
@@ -356,20 +366,29 @@ class _Builder:
         }
         model = values.get("model", self._model)
         named = model.plain() if not model.is_mapping else ""
-        key = (*((name, str(node.plain())) for name, node in changes.items()), ("model", str(named)))
+        settings = self._settings(values)
+        paths = tuple((name, str(node.plain())) for name, node in changes.items())
+        of_model = tuple(getattr(settings, key) for key in (*options_of(ModelOptions), "variants"))
+        key = (str(named), paths, of_model)
         if key not in self._known:
-            tree = model
-            if not model.is_mapping:
-                tree = open_config("models", str(model.value), folder=self._folder)
+            tree = model if model.is_mapping else self._tree(str(model.value))
             for path, value in changes.items():
                 tree = with_value(tree, path.removeprefix(MODEL_PREFIX), value)
-            spec = read_model(tree, check_options)
-            variant = model_variant(self._base)
-            spec = replace(spec, variant=variant) if variant is not None else spec
-            if self._base.steps is not None:
-                spec = replace(spec, steps=parse_steps(self._base.steps))
+            spec = model_of(read_model(tree, check_options), settings)
             self._known[key] = (spec, build_training_phases(spec))
         return self._known[key]
+
+    def _tree(self, model: str) -> Node:
+        """The file of a model, or what it would be of one from elsewhere, opened once."""
+        if model not in self._opened:
+            source = open_source(model, self._base, self._folder)
+            network = source.network(self._base)
+            self._opened[model] = (
+                open_config("models", model, folder=self._folder)
+                if isinstance(network, str)
+                else node_of(model_tree(network), model, 1)
+            )
+        return self._opened[model]
 
     @staticmethod
     def _at(value: Node, action: Any) -> None:
@@ -394,18 +413,21 @@ def _base(node: Node | None, given: Mapping[str, Any]) -> tuple[Settings, dict[s
     """What holds for all points: settings, and values of the model by path."""
     values: Mapping[str, Node] = {}
     if node is not None:
-        check_keys(node, "'settings'", (), (*SETTINGS, *SHORT_PATHS))
+        check_keys(node, "'settings'", (), (*SETTINGS, *SHORT_PATHS, *OF_MODEL))
         values = node.mapping("'settings'")
     of_model = {SHORT_PATHS[key]: value for key, value in values.items() if key in SHORT_PATHS}
     of_model |= {
         SHORT_PATHS[key]: Node(value, f"--{key}", 1) for key, value in given.items() if key in SHORT_PATHS
     }
     fields = {key: _setting(key, value) for key, value in values.items() if key in SETTINGS}
+    fields |= {field: _setting(field, values[key]) for key, field in OF_MODEL.items() if key in values}
     fields |= {key: value for key, value in given.items() if key not in SHORT_PATHS}
     return Settings(**fields), of_model
 
 
 def _setting(key: str, value: Node) -> Any:
+    if ALL[key].kind is float and isinstance(value.value, int | float):
+        return float(value.value)
     if ALL[key].kind is int:
         if isinstance(value.value, bool) or not isinstance(value.value, int):
             raise value.error(f"'{key}' is {value.kind}", "a whole number")

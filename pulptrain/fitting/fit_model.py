@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from arch.spec.timing import SocTiming
-from configs.errors import ConfigError, DoesNotFitError, InputError
+from configs.errors import ConfigError, DoesNotFitError, InputError, PulptrainError
 from configs.limits import size_text
-from configs.model_file import TRAIN_WORDS, ModelSpec
+from configs.model_file import ModelSpec
 from configs.suggest import suggestion
 from configs.version import VERSION
 from pulptrain.fitting.ways import Way, ways_of
 from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.energy import chip_of
-from pulptrain.running.session import RunOutcome, model_of, run_model
+from pulptrain.running.session import RunOutcome, run_model, settled
 from scheduler.addresses.optimal_placement import solver_installed
 from scheduler.addresses.plan_options import ALL_OTHERS
 from scheduler.explore.pareto import pareto_front
@@ -42,11 +42,14 @@ OBJECTIVES = (CYCLES, ENERGY)
 GAP = 0.001
 """Share of the cycles, or joules, by which an answer may be off for the search to end."""
 
-POINTS = 4
-"""Budgets between the smallest and the largest peak that the front is drawn of, if not said."""
+ANSWER_SHARE = 0.5
+"""Of the time, for the answer where points of the front are asked for, too."""
 
-POINT_SECONDS = 20.0
-"""For the search of each of them."""
+TRACED = 3.0
+"""Times as long as a run without a trace the two runs with one and their picture take."""
+
+HURRY = 2.0
+"""Times as long as pricing took: with less time left a first plan takes addresses that are found at once."""
 
 ROUNDS = 100
 """How often it is searched again with the prices of the ops that stream in the answers before."""
@@ -92,13 +95,26 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class FitOutcome:
-    """What `fit` leaves: what `--json` prints, the model for a file, and runs before and after."""
+    """What `fit` leaves: what `--json` prints, and the answer with what it was found by.
+
+    `ends` is when the time is over (`time.perf_counter`).
+    """
 
     summary: dict[str, Any]
-    spec: ModelSpec
-    before: RunOutcome
-    after: RunOutcome
+    written: Fitting
+    chosen: Fitting
+    answer: Answer
+    ends: float
     interrupted: bool
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model with what was decided."""
+        return self.answer.spec
+
+    def traced(self) -> tuple[RunOutcome, RunOutcome]:
+        """Runs with a trace: of the model as written, with everything in L2, and of the answer."""
+        return self.written.all_in_l2(traced=True), self.chosen.run_of(self.spec, traced=True)
 
 
 class Fitting:
@@ -116,6 +132,7 @@ class Fitting:
         objective: str = CYCLES,
         deadline: int | None = None,
     ) -> None:
+        started = time.perf_counter()
         self.settings, self.cache, self.objective, self.deadline = settings, cache, objective, deadline
         self.timing = soc_timing(settings)
         energy = _energy_of(settings, self.timing, asked=objective == ENERGY)
@@ -124,8 +141,10 @@ class Fitting:
         self.immediate = self.spec is not spec
         phases = build_training_phases(self.spec)
         self.graph, self.times = phases.mini_batch, phases.mini_batches
-        self.before = self._run(spec, self._roomy(spec), traced=True)
+        self.before = self.all_in_l2()
+        run_started = time.perf_counter()
         self.base = self._run(self.spec, self._roomy(spec)) if self.immediate else self.before
+        self.run_seconds = time.perf_counter() - (run_started if self.immediate else started)
         rows = self.base.summary["ops"]
         ops = {op["name"]: _once(op) for op in rows}
         self._rest_cycles = int(self.base.summary["cycles"]) - sum(int(op["cycles"]) for op in rows)
@@ -137,12 +156,22 @@ class Fitting:
             self._rest_joules = (joules_of(self.base) or 0.0) - sum(op["joules"] for op in rows)
         plain = {name: Price(cycles) for name, (cycles, _) in ops.items()}
         self.cycles = Prices(plain, lambda graph, op, stream: replace(streamed(graph, op, stream), cost=0))
+        self._pricing_seconds = time.perf_counter() - started
+        self._planning_seconds = 0.0
 
     def _roomy(self, spec: ModelSpec) -> Settings:
         """The machine with an L2 in which everything has room."""
         graphs = build_training_phases(spec).graphs
         bytes_needed = 2 * sum(tensor_bytes(graph) for graph in graphs) + (64 << 10)
         return sized(self.settings, l2=max(bytes_needed, self.timing.l2.size_bytes))
+
+    def all_in_l2(self, *, traced: bool = False) -> RunOutcome:
+        """A run of the model as it is written, with room for everything."""
+        return self._run(self.written, self._roomy(self.written), traced=traced)
+
+    def run_of(self, spec: ModelSpec, *, traced: bool = False) -> RunOutcome:
+        """A run of a model with the memories of the settings."""
+        return self._run(spec, self.settings, traced=traced)
 
     def _run(self, spec: ModelSpec, settings: Settings, *, traced: bool = False) -> RunOutcome:
         return run_model(spec, settings, functional=False, traced=traced, cache=self.cache)
@@ -206,47 +235,57 @@ class Fitting:
             slot_bytes={name: ways[name].slot_bytes for name in streams},
         )
 
-    def planned(self, problem: Problem) -> Decisions | None:
-        """What the planner decides by itself, what may not move lying in L2; None if it cannot."""
+    def planned(self, problem: Problem, *, hurried: bool = False) -> Decisions | None:
+        """What the planner decides by itself, what may not move lying in L2; None if it cannot.
+
+        `hurried` it takes addresses by first fit.
+        """
+        started = time.perf_counter()
         timing, options = soc_timing(self.with_l2(problem.l2_bytes)), schedule_options(self.settings)
         homes = {item.name: "l2" for item in problem.buffers if not item.movable}
         memory = replace(options.memory, homes=homes)
+        if hurried:
+            memory = replace(memory, placement="first-fit")
         try:
             plan = plan_memory(self.graph, timing, memory, streamer_of(self.graph, timing, options))
         except DoesNotFitError:
             return None
+        finally:
+            self._planning_seconds = max(self._planning_seconds, time.perf_counter() - started)
         return decisions_of(problem, self.graph, plan)
 
     def answer(
         self,
         l2_bytes: int,
-        seconds: float = SECONDS,
+        ends: float,
         better: Callable[[int, int], None] = lambda value, bound: None,
     ) -> tuple[Answer | None, bool]:
         """The best answer found for so much L2, simulated, and whether Ctrl-C ended the search.
 
-        That of the planner by itself counts, too, and with room for everything nothing is searched.
+        The search `ends` (`time.perf_counter`) early enough to simulate what it found. The planner's own way
+        counts, too, if there is time for it; with room for everything nothing is searched.
         """
         if self.needed_bytes <= l2_bytes:
-            run = self.before
+            run = self._run(self.written, self.with_l2(l2_bytes))
             cycles = int(run.summary["cycles"])
             problem = self.problem(l2_bytes)
             plain = Answer(
                 self.written, problem, Decisions(), cycles, joules_of(run), self.needed_bytes, run, 0.0
             )
             return plain, False
-        found, bound, interrupted = self._searched(l2_bytes, seconds, better)
+        found, bound, interrupted = self._searched(l2_bytes, ends - self.run_seconds, better)
         answers = [replace(answer, gap=self._gap(bound, answer)) for answer in found]
-        if not answers or min(answer.gap for answer in answers) > GAP:
+        left_seconds = ends - time.perf_counter()
+        has_time = not interrupted and left_seconds > self._planning_seconds + self.run_seconds
+        if not answers or (has_time and min(answer.gap for answer in answers) > GAP):
             own = self._plain(l2_bytes)
             answers += [replace(own, gap=self._gap(bound, own))] if own is not None else []
         return min(answers, key=self.rank, default=None), interrupted
 
     def _searched(
-        self, l2_bytes: int, seconds: float, better: Callable[[int, int], None]
+        self, l2_bytes: int, ends: float, better: Callable[[int, int], None]
     ) -> tuple[list[Answer], int, bool]:
         """The best answers found, a bound below which none costs, and whether Ctrl-C ended the search."""
-        ends = time.perf_counter() + seconds
         streams = self._streams(l2_bytes)
         problem = self._problem(streams)
         bound = problem.cost
@@ -284,7 +323,8 @@ class Fitting:
         Prices of ops that stream are lower bounds until they are asked for, so that the bound holds.
         """
         problem = replace(self._problem(streams), **limits)
-        decisions, bound, interrupted = self.planned(problem), 0, False
+        hurried = ends - time.perf_counter() < HURRY * self._pricing_seconds
+        decisions, bound, interrupted = self.planned(problem, hurried=hurried), 0, False
         best: Decisions | None = None
         try:
             for number in range(ROUNDS):
@@ -300,7 +340,7 @@ class Fitting:
                     if interrupted or cost * (1 - GAP) <= bound or (number and not new):
                         break
                 left_seconds = ends - time.perf_counter()
-                if number and left_seconds <= 0:
+                if left_seconds <= 0 and (number or decisions is not None):
                     break
                 seconds = max(
                     1.0, left_seconds * (SHARE if any(task.streams for task in problem.tasks) else 1)
@@ -363,7 +403,7 @@ class Fitting:
         predicted_cost = answer.predicted_joules if self.objective == ENERGY else answer.predicted_cycles
         return max(0.0, 1 - (self.times * bound / unit + others) / (predicted_cost or 1))
 
-    def least_bytes(self, seconds: float = POINT_SECONDS) -> int:
+    def least_bytes(self, seconds: float) -> int:
         """The smallest L2 there is an answer for: with an L3 what one op needs, without the smallest peak."""
         options = schedule_options(self.settings)
         if self.timing.l3.size_bytes:
@@ -450,20 +490,6 @@ def deadline_cycles(text: str | None) -> int | None:
     return cycles
 
 
-def trained(spec: ModelSpec, text: str | None) -> ModelSpec:
-    """The model with what ``--train`` says is trained in place of what its file says. Raises `InputError`."""
-    if text is None:
-        return spec
-    if text.strip() in TRAIN_WORDS:
-        return replace(spec, train=None if text.strip() == "all" else text.strip())
-    names = tuple(name.strip() for name in text.split(","))
-    layers = [layer.name for layer in spec.layers]
-    for name in names:
-        if name not in layers:
-            raise InputError(f"no layer {name!r}", where="--train", cure=suggestion(name, layers))
-    return replace(spec, train=names)
-
-
 def check_objective(objective: str) -> None:
     """Raise `InputError` for one that is none."""
     if objective not in OBJECTIVES:
@@ -477,28 +503,31 @@ def fit_model(
     *,
     deadline: int | None = None,
     objective: str = CYCLES,
-    train: str | None = None,
     allowed: tuple[str, ...] = (),
-    points: int = POINTS,
+    points: int = 0,
+    pictures: bool = False,
     seconds: float = SECONDS,
     cache: ResultCache | None = None,
     teller: Teller = NOBODY,
+    ladder_command: str = "fit with --ladder",
 ) -> FitOutcome:
     """The way to train a model that takes least cycles, or energy, with the memories of the settings.
 
-    Every answer is simulated. `allowed` are changes of numbers that it may make (`pulptrain.fitting.ways`),
-    `points` further sizes of L2 make the front. Raises `DoesNotFitError` where L2 is too small whatever is
-    decided (the report says what trains in it), `InputError` for a `deadline` (cycles) that cannot be met,
-    and the errors of `configs.errors`.
+    Every answer is simulated. `allowed` are changes of numbers that it may make (`pulptrain.fitting.ways`).
+    After `seconds` it ends with what it has; the simulations that price the ops and confirm the answer are
+    not cut short. If `points` of the front are to follow (`add_points`), a half of the time is left for them,
+    and if `pictures` are, what the runs for these take.
+    Raises `DoesNotFitError` where L2 is too small whatever is decided (the report says what trains in it),
+    `InputError` for a `deadline` (cycles) that cannot be met, and the errors of `configs.errors`.
     """
     from pulptrain.fitting.fit_summary import changed_rows
-    from pulptrain.fitting.ladder import first_step
+    from pulptrain.fitting.ladder import SMALLEST_SECONDS, first_step
 
     settings = settings or Settings()
     check_objective(objective)
     started = time.perf_counter()
-    spec = trained(model_of(model, settings), train)
-    settings = replace(settings, batch=None, accumulate=None)  # the model says it now
+    ends = started + seconds
+    spec, settings = settled(model, settings)
     l2_bytes = soc_timing(settings).l2.size_bytes
     teller.stage(f"pricing the ops of {spec.name} on {settings.soc}")
     fitting = Fitting(spec, settings, cache, objective, deadline)
@@ -507,18 +536,23 @@ def fit_model(
         raise InputError(
             f"an iteration takes {least_cycles:,} cycles with everything in L2, the deadline is {deadline:,}",
             where="--deadline",
-            cure=f"--deadline {least_cycles}, more cores, or a tuned schedule (pulptrain tune)",
+            cure=f"--deadline {least_cycles}, more cores, or a tuned schedule",
         )
     search_started = time.perf_counter()
+    answer_ends = started + seconds * (ANSWER_SHARE if points else 1)
+    answer_ends -= TRACED * fitting.run_seconds if pictures else 0
     ways = ways_of(spec, allowed) if fitting.needed_bytes > l2_bytes else [Way(spec)]
     found: list[tuple[Way, Fitting, Answer]] = []
     interrupted = False
     for number, way in enumerate(ways):
-        tried = Fitting(way.spec, settings, cache, objective, deadline) if number else fitting
         teller.stage(" ".join((f"searching for {spec.name} in {size_text(l2_bytes)} of L2", *way.how)))
+        now = time.perf_counter()
+        if found and now >= answer_ends:
+            break
+        tried = Fitting(way.spec, settings, cache, objective, deadline) if number else fitting
         answer, interrupted = tried.answer(
             l2_bytes,
-            seconds,
+            now + (answer_ends - now) / (len(ways) - number),
             lambda value, bound: teller.count(1, 1, _better(value, bound, objective)),
         )
         found += [(way, tried, answer)] if answer is not None else []
@@ -526,7 +560,7 @@ def fit_model(
             break
     search_seconds = time.perf_counter() - search_started
     if not found:
-        raise first_step(fitting, l2_bytes)
+        raise first_step(fitting, l2_bytes, ladder_command, min(SMALLEST_SECONDS, seconds))
     way, chosen, best = min(found, key=lambda one: one[1].rank(one[2]))
     if deadline is not None and best.cycles > deadline:
         raise InputError(
@@ -535,13 +569,7 @@ def fit_model(
             where="--deadline",
             cure=f"--deadline {best.cycles}, or more L2: it takes {least_cycles:,} with everything there",
         )
-    front = [best]
-    if not interrupted and best.decisions != Decisions():
-        teller.stage(f"simulating {spec.name} in other sizes of L2")
-        more, interrupted = _front(chosen, best, points)
-        front += more
-    traced = run_model(best.spec, settings, functional=False, traced=True, cache=cache)
-    summary = _summary(chosen, best, front, traced)
+    summary = _summary(chosen, best)
     summary["before"] = _before(fitting)
     summary["decisions"] = [*changed_rows(way, fitting, chosen), *summary["decisions"]]
     summary["simulator"] = {
@@ -549,7 +577,67 @@ def fit_model(
         "search_seconds": search_seconds,
         "host_bytes": host_bytes(),
     }
-    return FitOutcome(summary, best.spec, fitting.before, traced, interrupted)
+    return FitOutcome(summary, fitting, chosen, best, ends, interrupted)
+
+
+def add_points(outcome: FitOutcome, points: int, teller: Teller = NOBODY) -> FitOutcome:
+    """The outcome with `points` other sizes of L2 in its front, each in its share of the time that is left.
+
+    They lie evenly between the smallest L2 that will do and the peak with everything there. What goes wrong
+    with one, and that there was no time for some, is a note of the summary. Ctrl-C ends them.
+    """
+    if not points or outcome.interrupted or outcome.answer.decisions == Decisions():
+        return outcome
+    started = time.perf_counter()
+    fitting, ends = outcome.chosen, outcome.ends
+    name = fitting.written.name
+    front, notes, interrupted = [outcome.answer], list(outcome.summary["notes"]), False
+
+    def share(number: int) -> float:
+        """When the time of a point is over, of those from this number on."""
+        now = time.perf_counter()
+        return now + (ends - now) / (points - number)
+
+    def point(number: int, l2_bytes: int) -> tuple[Answer | None, bool]:
+        teller.stage(f"point {number + 1} of {points}: {name} in {size_text(l2_bytes)} of L2")
+        return fitting.answer(
+            l2_bytes,
+            share(number),
+            lambda value, bound: teller.count(number, points, _better(value, bound, fitting.objective)),
+        )
+
+    try:
+        has_time = ends - started > fitting.run_seconds
+        teller.stage(f"the smallest L2 for {name}")
+        least = fitting.least_bytes(max(1.0, share(0) - started)) if has_time else 0
+        most = int(fitting.base.summary["peak_bytes"]["l2"])
+        for number in range(points):
+            if not has_time or time.perf_counter() >= ends:
+                notes.append(f"no time was left for {points - number} of {points} points: a longer --seconds")
+                break
+            l2_bytes = -(-(least + (most - least) * number // max(1, points - 1)) // 1024) * 1024
+            try:
+                answer, interrupted = point(number, l2_bytes)
+            except (PulptrainError, MemoryError) as error:
+                what = error.message if isinstance(error, PulptrainError) else "out of memory"
+                notes.append(f"no point with {size_text(l2_bytes)} of L2: {what.splitlines()[0]}")
+                continue
+            front += [answer] if answer is not None else []
+            if interrupted:
+                break
+    except KeyboardInterrupt:
+        interrupted = True
+    except (PulptrainError, MemoryError) as error:
+        notes.append(f"no points of the front: {error}")
+    simulator = outcome.summary["simulator"]
+    wall_seconds = simulator["wall_seconds"] + time.perf_counter() - started
+    summary = {
+        **outcome.summary,
+        "pareto": points_of(front),
+        "notes": notes,
+        "simulator": {**simulator, "wall_seconds": wall_seconds, "host_bytes": host_bytes()},
+    }
+    return replace(outcome, summary=summary, interrupted=interrupted)
 
 
 def _better(value: int, bound: int, objective: str) -> str:
@@ -558,16 +646,16 @@ def _better(value: int, bound: int, objective: str) -> str:
     return f", {amount(value / UNITS_OF_JOULE, 'J')}, none below {amount(bound / UNITS_OF_JOULE, 'J')}"
 
 
-def _summary(fitting: Fitting, best: Answer, front: Sequence[Answer], traced: RunOutcome) -> dict[str, Any]:
+def _summary(fitting: Fitting, best: Answer) -> dict[str, Any]:
     """The object of ``--json``, but for the simulator."""
-    from pulptrain.fitting.fit_summary import decision_rows, point_of
+    from pulptrain.fitting.fit_summary import decision_rows
 
     return {
         "model": fitting.written.name,
         "soc": fitting.settings.soc,
         "objective": fitting.objective,
         "feasible": True,
-        "budget_bytes": dict(traced.summary["capacity_bytes"]),
+        "budget_bytes": {**best.run.summary["capacity_bytes"], "l2": fitting.timing.l2.size_bytes},
         "peak_bytes": dict(best.peak_bytes),
         "cycles": best.cycles,
         "predicted_cycles": best.predicted_cycles,
@@ -577,8 +665,9 @@ def _summary(fitting: Fitting, best: Answer, front: Sequence[Answer], traced: Ru
         "gap": round(best.gap, 6),
         "before": _before(fitting),
         "decisions": decision_rows(fitting, best),
-        "pareto": _marked([point_of(answer) for answer in front]),
+        "pareto": points_of([best]),
         "ladder": [],
+        "notes": [],
         "version": VERSION,
     }
 
@@ -593,28 +682,11 @@ def _before(fitting: Fitting) -> dict[str, Any]:
     }
 
 
-def _front(fitting: Fitting, best: Answer, points: int) -> tuple[list[Answer], bool]:
-    """Answers for other sizes of L2, evenly between the smallest that will do and the peak without any.
+def points_of(answers: Sequence[Answer]) -> list[dict[str, Any]]:
+    """Answers as points by peak, each once and with whether it is on the front: bytes, cycles, energy."""
+    from pulptrain.fitting.fit_summary import point_of
 
-    And whether Ctrl-C ended that.
-    """
-    answers: list[Answer] = []
-    try:
-        least, most = fitting.least_bytes(), int(fitting.base.summary["peak_bytes"]["l2"])
-        for number in range(points):
-            l2_bytes = -(-(least + (most - least) * number // max(1, points - 1)) // 1024) * 1024
-            answer, interrupted = fitting.answer(l2_bytes, POINT_SECONDS)
-            answers += [answer] if answer is not None else []
-            if interrupted:
-                return answers, True
-    except KeyboardInterrupt:
-        return answers, True
-    return answers, False
-
-
-def _marked(points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The points by peak, each once and with whether it is on the front: bytes, cycles, energy if known."""
-    different = {tuple(point.values()): point for point in points}
+    different = {tuple(point.values()): point for point in map(point_of, answers)}
     ordered = sorted(different.values(), key=lambda point: (point["l2_bytes"], point["cycles"]))
     rows = [(point["l2_bytes"], point["cycles"], point["joules"] or 0.0) for point in ordered]
     front = set(pareto_front(rows))

@@ -11,7 +11,7 @@ from configs.limits import size_text
 from scheduler.fit.prices import UNITS_OF_JOULE
 from scheduler.fit.problem import Decisions, NotAllowedError, Outcome, Problem, evaluate
 from scheduler.tuner.objective import ENERGY
-from traces.text_table import amount, labelled, table_lines
+from traces.text_table import RUN_IT, amount, change, counted, labelled, table_lines
 
 if TYPE_CHECKING:
     from pulptrain.fitting.fit_model import Answer, Fitting
@@ -156,10 +156,12 @@ def _next(outcome: Outcome, task: int) -> int:
 
 
 def fit_lines(summary: Mapping[str, Any], width: int, *, top: int = 10, full: bool = False) -> list[str]:
-    """Headline, predictions, decisions, front and ladder, as far as there are any."""
+    """Headline, predictions, decisions and ladder, as far as there are any."""
     lines: list[str] = []
     for label, text in _headline(summary) if summary["feasible"] else ():
         lines += labelled(label, text, width)
+    if "command" in summary:
+        lines += labelled(RUN_IT, summary["command"], width)
     decisions = summary["decisions"]
     if decisions:
         shown = decisions if full else sorted(decisions, key=lambda row: -(row["saves_bytes"] or 0))[:top]
@@ -177,9 +179,7 @@ def fit_lines(summary: Mapping[str, Any], width: int, *, top: int = 10, full: bo
         ]
         lines += ["", *table_lines(heads, cells, width, left=("tensor", "from", "before"))]
         if len(decisions) > len(shown):
-            lines.append(f"{len(decisions) - len(shown)} others: --full")
-    if summary["pareto"]:
-        lines += ["", *_front_lines(summary["pareto"], width)]
+            lines.append(f"{counted(len(decisions) - len(shown), 'other')}: --full")
     if summary["ladder"]:
         lines += ["", *ladder_lines(summary["ladder"], width)]
     return lines
@@ -192,13 +192,13 @@ def _headline(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         "fit",
         f"{summary['model']} on {summary['soc']}: {summary['cycles']:,} cycles in "
         f"{size_text(summary['budget_bytes']['l2'])} of L2; with all in L2 {before['cycles']:,} in "
-        f"{before['peak_bytes']['l2']:,} B ({100 * more:+.1f} %)",
+        f"{before['peak_bytes']['l2']:,} B ({change(more)} %)",
     )
     levels = ", ".join(f"{level.upper()} {count:,} B" for level, count in peak.items() if count)
     yield (
         "peak",
         f"{levels}; L2 predicted {summary['predicted_bytes']:,} B, cycles {summary['predicted_cycles']:,} "
-        f"({100 * (summary['cycles'] / summary['predicted_cycles'] - 1):+.2f} % simulated)",
+        f"({change(summary['cycles'] / summary['predicted_cycles'] - 1, 2)} % simulated)",
     )
     if summary["joules"] is not None:
         joules, all_in_l2 = summary["joules"], before["joules"]
@@ -206,15 +206,22 @@ def _headline(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         yield (
             "energy",
             f"{amount(joules, 'J')}, with all in L2 {amount(all_in_l2, 'J')} "
-            f"({100 * (joules / all_in_l2 - 1):+.1f} %); predicted {100 * error:+.2f} % simulated",
+            f"({change(joules / all_in_l2 - 1)} %); predicted {change(error, 2)} % simulated",
         )
     of = summary["objective"]
     yield "gap", f"at most {100 * summary['gap']:.2f} % of the {of}, by the prices of the search"
-    if "command" in summary:
-        yield "run it", summary["command"]
 
 
-def _front_lines(points: Sequence[Mapping[str, Any]], width: int) -> list[str]:
+def front_lines(summary: Mapping[str, Any], width: int) -> list[str]:
+    """The front, if it is more than the answer, and the notes."""
+    points = summary["pareto"]
+    lines = ["", *_points_table(points, width)] if len(points) > 1 else []
+    for note in summary["notes"]:
+        lines += labelled("note", note, width)
+    return lines
+
+
+def _points_table(points: Sequence[Mapping[str, Any]], width: int) -> list[str]:
     heads = ["L2 B", "L3 B", "cycles", "predicted", "energy", "gap %", "recomputed", "in L3", "front"]
     rows = [
         [

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,18 +12,19 @@ from configs.errors import DoesNotFitError, InputError, Lever, PulptrainError
 from configs.limits import size_text
 from configs.model_file import AdapterSpec, LayerSpec, ModelSpec
 from configs.version import VERSION
-from pulptrain.fitting.fit_model import Fitting, as_immediate, host_bytes, sized, trained
+from pulptrain.fitting.fit_model import Fitting, as_immediate, host_bytes, sized
 from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
-from pulptrain.running.session import model_of, run_model
+from pulptrain.running.session import run_model, settled
 from scheduler.fit.of_graph import problem_of
 from scheduler.fit.prices import Prices
 from scheduler.fit.problem import Decisions, evaluate
-from scheduler.fit.solver import solve
+from scheduler.fit.solver import SECONDS, solve
 from scheduler.memory.host_memory import tensor_bytes
 from scheduler.memory.memory_plan import plan_memory
 from scheduler.schedule import tiler_of
 from scheduler.search.cache import ResultCache
+from scheduler.tuner.objective import CYCLES
 from trainlib.ir.graph import TrainingGraph
 from trainlib.training.phases import build_training_phases
 
@@ -147,16 +148,18 @@ def ladder_of(
     cache: ResultCache | None = None,
     teller: Teller = NOBODY,
     simulate: bool = True,
+    seconds: float = SMALLEST_SECONDS,
 ) -> Iterator[dict[str, Any]]:
     """A row per form and levers: smallest bytes of L1, L2 and L3, and cycles of an iteration with these L2.
 
     L1 is what the ops need cut as small as they can be, with the stacks; the cycles are those with the L1 of
-    the settings. Every row is simulated, unless not to `simulate`.
+    the settings. Every row is simulated, unless not to `simulate`. `seconds` are those of each search for the
+    smallest peak.
     """
     settings = settings or Settings()
-    spec = model_of(model, settings)
+    spec, settings = settled(model, settings)
     for form in forms_of(spec):
-        for levers, way in _ways(form, settings):
+        for levers, way in _ways(form, settings, seconds):
             teller.stage(f"{form.name}: {', '.join(levers) or 'as it is'}")
             try:
                 chosen, l2_bytes = way()
@@ -168,7 +171,7 @@ def ladder_of(
 
 
 def _ways(
-    form: Form, settings: Settings
+    form: Form, settings: Settings, seconds: float
 ) -> Iterator[tuple[tuple[str, ...], Callable[[], tuple[ModelSpec, int]]]]:
     """Levers, and what makes the model and the L2 it needs with them."""
     yield (), lambda: (form.spec, _peak_bytes(form.spec, settings))
@@ -176,7 +179,7 @@ def _ways(
     changed = as_immediate(form.spec) if trains else form.spec
     at_once = (AT_ONCE,) if changed is not form.spec else ()
     if trains:
-        yield (*at_once, RECOMPUTE), lambda: _recomputed(changed, settings)
+        yield (*at_once, RECOMPUTE), lambda: _recomputed(changed, settings, seconds)
     if soc_timing(settings).l3.size_bytes:
         yield (*at_once, PAGING), lambda: (changed, _least_bytes(changed, settings))
 
@@ -226,12 +229,12 @@ def _peak_bytes(spec: ModelSpec, settings: Settings) -> int:
     return plan.peak_bytes["l2"]
 
 
-def _recomputed(spec: ModelSpec, settings: Settings) -> tuple[ModelSpec, int]:
+def _recomputed(spec: ModelSpec, settings: Settings, seconds: float) -> tuple[ModelSpec, int]:
     """The model with what is done again for the smallest peak, and that."""
     graph = _graph(spec)
     timing = soc_timing(sized(settings, l2=_roomy_bytes(graph), l3=0))
     problem = problem_of(graph, Prices(), timing, None, frozenset(layer.name for layer in spec.layers))
-    found = solve(problem, smallest=True, hint=Decisions(), seconds=SMALLEST_SECONDS)
+    found = solve(problem, smallest=True, hint=Decisions(), seconds=seconds)
     decisions = found.decisions if found is not None else Decisions()
     again = {problem.groups[number] for number in decisions.again}
     layers = tuple(replace(layer, recompute=layer.recompute or layer.name in again) for layer in spec.layers)
@@ -263,9 +266,14 @@ def _least_l1_bytes(spec: ModelSpec, settings: Settings) -> int:
     )
 
 
-def first_step(fitting: Fitting, l2_bytes: int) -> PulptrainError:
-    """Why nothing fits so much L2: what full training needs, the forms that fit, or the smallest form."""
-    rows = list(ladder_of(fitting.written, fitting.settings, simulate=False))
+def first_step(
+    fitting: Fitting, l2_bytes: int, ladder_command: str, seconds: float = SMALLEST_SECONDS
+) -> PulptrainError:
+    """Why nothing fits so much L2: what full training needs, the forms that fit, or the smallest form.
+
+    `ladder_command` shows all forms; each is searched for so many `seconds`.
+    """
+    rows = list(ladder_of(fitting.written, fitting.settings, simulate=False, seconds=seconds))
     least = min(rows, key=lambda row: row["bytes"]["l2"])
     asked = next((row["form"] for row in rows if row["form"].startswith(LISTED)), FULL)
     required_bytes = min(row["bytes"]["l2"] for row in rows if row["form"] == asked)
@@ -277,7 +285,7 @@ def first_step(fitting: Fitting, l2_bytes: int) -> PulptrainError:
             where="--l2",
             cure=f"--l2 {-(-least['bytes']['l2'] // 1024)}KiB for {least['form']}, "
             f"{-(-required_bytes // 1024)}KiB for {'all parameters' if asked == FULL else asked}; "
-            f"pulptrain fit {name} --ladder",
+            f"all forms: {ladder_command}",
         )
     fitting_rows = [row for row in rows if row["bytes"]["l2"] <= l2_bytes]
     levers = tuple(
@@ -290,24 +298,49 @@ def first_step(fitting: Fitting, l2_bytes: int) -> PulptrainError:
         )
         for row in fitting_rows
     )
-    cure = f"--l2 {-(-required_bytes // 1024)}KiB, or a form of training that fits: `--ladder`"
+    cure = f"--l2 {-(-required_bytes // 1024)}KiB, or a form of training that fits"
     if not fitting.timing.l3.size_bytes:
         cure += "; there is no L3 to page to: --l3 8MiB"
+    cure += f"; all forms: {ladder_command}"
     return DoesNotFitError("l2", required_bytes, l2_bytes, where=f"training {name}", levers=levers, cure=cure)
+
+
+def check_ladder(**options: Any) -> None:
+    """Raise `InputError` for an option, by name and with its value, that says nothing to a ladder.
+
+    A ladder is of all forms and of no one answer: no file of a model, no clock, no goal.
+    """
+    for name, value in options.items():
+        if value != _OF_AN_ANSWER[name]:
+            raise InputError(
+                f"--{name} is about one answer, and the ladder is of all forms of training",
+                where=f"--ladder with --{name}",
+                cure=f"two commands: one with --ladder, one with --{name}",
+            )
+
+
+_OF_AN_ANSWER: Mapping[str, Any] = {
+    "deadline": None,
+    "objective": CYCLES,
+    "allow": None,
+    "points": 0,
+    "seconds": SECONDS,
+    "file": None,
+}
+"""Options of `fit` that a ladder has no use for, and what they are if they are not given."""
 
 
 def ladder_summary(
     model: str | ModelSpec,
     settings: Settings | None = None,
     *,
-    train: str | None = None,
     cache: ResultCache | None = None,
     teller: Teller = NOBODY,
 ) -> tuple[dict[str, Any], bool]:
     """What ``fit --ladder --json`` prints, and whether Ctrl-C ended it: the rows found by then are kept."""
     settings = settings or Settings()
     started = time.perf_counter()
-    spec = trained(model_of(model, settings), train)
+    spec, settings = settled(model, settings)
     rows: list[dict[str, Any]] = []
     interrupted = False
     try:
@@ -325,6 +358,7 @@ def ladder_summary(
         "decisions": [],
         "pareto": [],
         "ladder": rows,
+        "notes": [],
         "version": VERSION,
         "simulator": {"wall_seconds": time.perf_counter() - started, "host_bytes": host_bytes()},
     }

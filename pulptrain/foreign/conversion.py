@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,20 +11,18 @@ from pathlib import Path
 import numpy as np
 
 from configs.errors import InputError
-from configs.files import check_file, replacing, start_of, write_text
+from configs.files import check_file, replacing, start_of, together, write_text
 from configs.model_file import ModelSpec
 from configs.model_text import model_text
 from importers.export.writer import PRODUCER
 from importers.extras import require_extra
 from importers.training_text import option_text
-from pulptrain.foreign.foreign_model import ONNX, ModelOptions, open_foreign
-from pulptrain.given.given_values import replaced
-from pulptrain.given.npz_file import read_values
+from pulptrain.foreign.foreign_model import ONNX
+from pulptrain.foreign.model_source import open_source
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import model_of
-from trainlib.ir.graph import KEPT_KINDS, TrainingGraph
 from trainlib.ir.steps import Array
-from trainlib.training.phases import build_training_phases, initial_weights
+from trainlib.training.phases import build_training_phases
 
 MADE_BY = "made by pulptrain convert from "
 """Begins the comment of a model file that `convert` has written."""
@@ -38,13 +37,11 @@ class Converted:
     notes: tuple[str, ...] = ()
 
 
-def convert(
-    source: str, target: str, settings: Settings, options: ModelOptions, values: str | None = None
-) -> Converted:
+def convert(source: str, target: str, settings: Settings) -> Converted:
     """Write `source` in the form that the suffix of `target` names.
 
     ``.yaml`` writes a model file and, beside it, its weights and statistics as ``.npz``; ``.onnx`` a forward
-    graph, with all of the model file in its metadata. `values` are weights of a model file. Raises InputError
+    graph, with all of the model file in its metadata. Raises InputError
     for another suffix, for files that are there and not ours, for layers that have no form in ONNX (nothing
     is written then), and what reading `source` raises.
     """
@@ -58,24 +55,19 @@ def convert(
     else:
         check_file(target, "OUT", _is_ours)
         check_file(str(weights_path), "OUT", _is_archive)
-    foreign = open_foreign(source, settings, options)
-    spec = model_of(foreign.spec if foreign is not None else source, settings)
+    opened = open_source(source, settings)
+    spec = model_of(opened.network(settings), settings)
     graph = build_training_phases(spec).mini_batch
-    start = {**initial_weights(graph, settings.seed), **_weights(graph, foreign.values if foreign else {})}
-    if values is not None:
-        start = replaced(graph, start, read_values(values))
-    start = {name: array for name, array in start.items() if name in graph.of_kind("weight", "buffer")}
+    start = opened.weights(graph, settings.seed)
     if path.suffix == ONNX:
         _write_onnx(path, spec, start)
-        return Converted((path,), target, _training_words(spec))
-    write_text(path, model_text(spec, f"{MADE_BY}{source}"))
-    with replacing(weights_path) as temporary, temporary.open("wb") as stream:
-        np.savez(
-            stream,
-            allow_pickle=False,
-            **{name: np.asarray(array, np.float32) for name, array in start.items()},
-        )
-    return Converted((path, weights_path), f"{path} --values {weights_path}")
+        return Converted((path,), shlex.quote(target), _training_words(spec))
+    arrays = {name: np.asarray(array, np.float32) for name, array in start.items()}
+    with together():
+        write_text(path, model_text(spec, f"{MADE_BY}{source}"))
+        with replacing(weights_path) as temporary, temporary.open("wb") as stream:
+            np.savez(stream, allow_pickle=False, **arrays)
+    return Converted((path, weights_path), shlex.join([str(path), "--values", str(weights_path)]))
 
 
 def _write_onnx(path: Path, spec: ModelSpec, start: Mapping[str, Array]) -> None:
@@ -93,11 +85,6 @@ def _training_words(spec: ModelSpec) -> tuple[str, ...]:
         words = {"--loss": option_text(spec.loss.name, spec.loss.options), **words}
     said = " ".join(f"{option} '{text}'" for option, text in words.items())
     return (f"loss and optimizer lie in its metadata; if another tool drops that: {said}",)
-
-
-def _weights(graph: TrainingGraph, values: Mapping[str, Array]) -> dict[str, Array]:
-    kept = graph.of_kind(*KEPT_KINDS)
-    return {name: array for name, array in values.items() if name in kept}
 
 
 def _is_ours(path: Path) -> bool:

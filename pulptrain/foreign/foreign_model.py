@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,27 +27,26 @@ if TYPE_CHECKING:
 ONNX = ".onnx"
 """Ending of ONNX files."""
 
+TRAINING_GRAPHS = "run, what-if and deploy take it; other commands take networks, whose training is derived"
+"""Who takes a graph that has a backward pass of its own."""
+
 INTEGERS = "int:"
 """Before a shape: the input is integers, numbers of words."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelOptions:
-    """What a command line says about a model from elsewhere: its input's shape, its loss, its optimizer."""
-
-    input: str | None = None
-    loss: str | None = None
-    optimizer: str | None = None
-
-    def refuse(self, model: str) -> None:
-        """Raise `InputError` for options that a model file answers itself."""
-        for name in ("input", "loss", "optimizer"):
-            if getattr(self, name) is not None:
-                raise InputError(
-                    f"{model} says its {name} itself",
-                    where=f"--{name}",
-                    cure=f"'{name}:' in the file; the option is for net.py:Net and model.onnx",
-                )
+def refuse_options(model: str, settings: Settings) -> None:
+    """Raise `InputError` for options that a model file answers itself."""
+    for flag, asked in (
+        ("input", settings.inputs),
+        ("loss", settings.loss),
+        ("optimizer", settings.optimizer),
+    ):
+        if asked is not None:
+            raise InputError(
+                f"{model} says its {flag} itself",
+                where=f"--{flag}",
+                cure=f"'{flag}:' in the file; the option is for net.py:Net and model.onnx",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,12 @@ class ForeignModel:
         """What it was: ``file``, ``module``, or "" of one that is held against nothing."""
         return "file" if self.file is not None else "module" if self.module is not None else ""
 
+    def for_iterations(self, spec: ModelSpec, iterations: int) -> ModelSpec:
+        """`spec`, with what a schedule of torch.optim.lr_scheduler says of so many iterations."""
+        if self.optimizer is None or spec.optimizer != self.optimizer.spec(1):
+            return spec
+        return replace(spec, optimizer=self.optimizer.spec(iterations))
+
 
 def parse_input(text: str, where: str = "--input") -> tuple[tuple[int, ...], bool]:
     """(shape, whether it is integers) of ``1,3,32,32`` or ``int:1,16``. Raises InputError."""
@@ -86,39 +92,37 @@ def parse_input(text: str, where: str = "--input") -> tuple[tuple[int, ...], boo
     return shape, integers
 
 
-def _is_module_file(text: str) -> bool:
-    """Whether a model is named as ``net.py:Net``."""
+def is_foreign(text: str) -> bool:
+    """Whether a model is named as ``model.onnx``, ``net.py:Net``, or ``net.py``, which lacks the class."""
     path, separator, member = text.rpartition(":")
-    return bool(separator) and path.endswith(".py") and member.isidentifier()
+    of_module = bool(separator) and path.endswith(".py") and member.isidentifier()
+    return of_module or text.endswith((ONNX, ".py"))
 
 
-def open_foreign(model: str, settings: Settings, options: ModelOptions) -> ForeignModel | None:
-    """The model if it is ``net.py:Net``, whose file is then run, or ``model.onnx``; None for ours.
+def open_foreign(model: str, settings: Settings) -> ForeignModel:
+    """``net.py:Net``, whose file is then run, or ``model.onnx``, with what the settings say of them.
 
     The first size of ``--input`` is the batch, unless `settings` says another. Raises the errors of
     `importers.torch.module.import_module_file`.
     """
     if model.endswith(ONNX):
-        return _open_onnx(model, settings, options)
-    if not (model.endswith(".py") or _is_module_file(model)):
-        options.refuse(model)
-        return None
+        return _open_onnx(model, settings)
     from importers.torch import module as torch_module
 
     if model.endswith(".py"):
         names = torch_module.modules_in(Path(model))
         wanted = f"{model}:{names[-1] if names else 'Net'}"
         raise InputError("a file of Python has no model by itself", where=model, cure=wanted)
-    if options.input is None:
+    if settings.inputs is None:
         raise InputError(
             "the shape of its input is missing", where=model, cure="--input 1,3,32,32, the batch first"
         )
-    shape, integers = parse_input(options.input)
+    shape, integers = parse_input(settings.inputs)
     if settings.batch is not None and settings.batch > 0:
         shape = (settings.batch, *shape[1:])
     module = torch_module.load_module(model, settings.seed)
     read = torch_module.import_module_file(
-        model, module, shape, options.loss, options.optimizer, integers=integers
+        model, module, shape, settings.loss, settings.optimizer, integers=integers
     )
     return ForeignModel(read.spec, read.values, read.notes, module, read.sources)
 
@@ -127,7 +131,7 @@ CHANGED = "the graph is not the one that pulptrain wrote: read as any other, wit
 """Note on a file of ours that somebody has changed."""
 
 
-def _open_onnx(model: str, settings: Settings, options: ModelOptions) -> ForeignModel:
+def _open_onnx(model: str, settings: Settings) -> ForeignModel:
     """A forward graph; the shape of its input from ``--input``, loss and optimizer as for a module.
 
     A file that `pulptrain convert` wrote is the model it was written from.
@@ -136,19 +140,19 @@ def _open_onnx(model: str, settings: Settings, options: ModelOptions) -> Foreign
 
     converted = read_own(model)
     if converted is None:
-        return _open_graph(model, settings, options)
+        return _open_graph(model, settings)
     if converted.values is None:
-        read = _open_graph(model, settings, options)
-        return replace(read, spec=_told(merged(converted, read.spec), options), notes=(*read.notes, CHANGED))
+        read = _open_graph(model, settings)
+        return replace(read, spec=_told(merged(converted, read.spec), settings), notes=(*read.notes, CHANGED))
     spec = converted.spec
-    if options.input is not None:
+    if settings.inputs is not None:
         if spec.more_inputs:
             raise InputError(
                 f"{model} says the shapes of its inputs itself",
                 where="--input",
                 cure="--batch, which it leaves open",
             )
-        shape, _ = parse_input(options.input)
+        shape, _ = parse_input(settings.inputs)
         if shape[1:] != spec.input_shape:
             raise InputError(
                 f"{model} takes samples of shape {list(spec.input_shape)}, not {list(shape[1:])}",
@@ -156,19 +160,19 @@ def _open_onnx(model: str, settings: Settings, options: ModelOptions) -> Foreign
                 cure=",".join(str(size) for size in (shape[0], *spec.input_shape)),
             )
         spec = replace(spec, batch=shape[0])
-    return ForeignModel(_told(spec, options), converted.values)
+    return ForeignModel(_told(spec, settings), converted.values)
 
 
-def _told(spec: ModelSpec, options: ModelOptions) -> ModelSpec:
+def _told(spec: ModelSpec, settings: Settings) -> ModelSpec:
     """The model with loss and optimizer of the command line, where it says them."""
-    if options.loss is not None:
+    if settings.loss is not None:
         if spec.more_losses:
             raise InputError(
                 f"{spec.name} has several losses", where="--loss", cure="'losses:' in NAME.yaml (convert)"
             )
-        spec = replace(spec, loss=parse_loss(options.loss))
-    if options.optimizer is not None:
-        spec = replace(spec, optimizer=parse_optimizer(options.optimizer))
+        spec = replace(spec, loss=parse_loss(settings.loss))
+    if settings.optimizer is not None:
+        spec = replace(spec, optimizer=parse_optimizer(settings.optimizer))
     return spec
 
 
@@ -178,13 +182,13 @@ def _input_shapes(text: str) -> dict[str, tuple[int, ...]]:
     return {name: parse_input(shape)[0] for name, _, shape in words}
 
 
-def _open_graph(model: str, settings: Settings, options: ModelOptions) -> ForeignModel:
+def _open_graph(model: str, settings: Settings) -> ForeignModel:
     from importers.graph.onnx_file import load_onnx
     from importers.onnx.forward import import_forward
     from importers.training.graph import is_training_graph
 
     batch = settings.batch if settings.batch is not None and settings.batch > 0 else 1
-    shapes = {} if options.input is None else _input_shapes(options.input)
+    shapes = {} if settings.inputs is None else _input_shapes(settings.inputs)
     if settings.batch is not None and settings.batch > 0:
         shapes = {name: (settings.batch, *shape[1:]) for name, shape in shapes.items()}
     graph = load_onnx(model, batch=batch, input_shapes=shapes)
@@ -192,12 +196,12 @@ def _open_graph(model: str, settings: Settings, options: ModelOptions) -> Foreig
         raise InputError(
             "is a training graph, with a backward pass of its own",
             where=model,
-            cure="pulptrain run takes it; other commands take networks, whose training is derived",
+            cure=TRAINING_GRAPHS,
         )
     read = import_forward(
         graph,
-        loss=parse_loss(options.loss) if options.loss is not None else None,
-        optimizer=parse_optimizer(options.optimizer) if options.optimizer is not None else None,
+        loss=parse_loss(settings.loss) if settings.loss is not None else None,
+        optimizer=parse_optimizer(settings.optimizer) if settings.optimizer is not None else None,
     )
     from pulptrain.foreign.foreign_check import OnnxOrigin, check_output
 
@@ -247,14 +251,27 @@ def compare_with_origin(
     if check.passed:
         outcome.summary["notes"].append(
             f"loss and gradients are those of the {foreign.origin} by torch.autograd ({check.compared} "
-            f"tensors, worst error {check.worst:.2f} of its tolerance, {check.tensor})"
+            f"tensors, worst error {check.worst:.2f} of its tolerance, {check.tensor}){_in_double(check)}"
         )
+
+
+def _in_double(check: ModuleCheck) -> str:
+    """What is said of tensors that fp32 does not decide, "" if there are none."""
+    if not check.not_in_fp32:
+        return ""
+    first, *others = check.not_in_fp32
+    more = f" and {len(others)} more" if others else ""
+    return (
+        f"; fp32 does not decide {first}{more}, which its roundings move by more than is allowed, and in "
+        "fp64 our graph makes the same"
+    )
 
 
 def _compared(foreign: ForeignModel, outcome: RunOutcome, settings: Settings) -> ModuleCheck | str:
     """What came of it; a text says why it cannot be computed."""
     from importers.torch.check import check_module
     from pulptrain.foreign.foreign_check import check_file, loss_of
+    from trainlib.references.conditioning import conditioning
     from trainlib.training.training_data import sample_stream
 
     spec, graph = foreign.spec, outcome.schedule.graph
@@ -266,9 +283,13 @@ def _compared(foreign: ForeignModel, outcome: RunOutcome, settings: Settings) ->
         if name.startswith("results/")
     }
     results["loss"] = sum((results[name] for name in graph.losses[1:]), results[graph.loss])
+    before = {name: outcome.values.get(f"before/{name}") for name in graph.given}
+    start = {name: array for name, array in before.items() if array is not None}
+    own = partial(conditioning, graph, {**start, **fed})
     if foreign.file is not None:
-        return check_file(foreign.file, spec, graph, fed, results)
-    return check_module(foreign.module, foreign.script or loss_of(spec.loss), foreign.sources, fed, results)
+        return check_file(foreign.file, spec, graph, fed, results, own)
+    loss = foreign.script or loss_of(spec.loss)
+    return check_module(foreign.module, loss, foreign.sources, fed, results, own)
 
 
 def refuse_other_gradients(foreign: ForeignModel, outcome: RunOutcome) -> None:

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainlib.ir.graph import Op, TrainingGraph
+from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.steps import Array
+from trainlib.references.conditioning import nudges
 from trainlib.references.reference import evaluate
 from trainlib.training.phases import TrainingPhases
 
@@ -35,9 +36,6 @@ DECIDES = 0.1
 SUMS = 16
 """Roundings of a sum of few terms, where a nudge is one: as the room of `trainlib.references.op_truth`
 begins."""
-
-NUDGED = 8
-"""Trainings by the references that say how far roundings move an update."""
 
 RIGHT, WRONG, NOT_DECIDABLE = "right", "wrong", "not decidable"
 
@@ -155,15 +153,8 @@ def _carried_out(
     sample: Mapping[str, Array],
     generator: np.random.Generator | None,
 ) -> dict[str, Array]:
-    def nudged(op: Op, name: str, array: Array) -> Array:
-        floats = array.dtype == np.float32 and op.step not in ("UPD", "ACCUMULATE")
-        if generator is None or not floats or graph.tensors[name].kind == "buffer":
-            return array
-        way = generator.integers(-1, 2, array.shape) * (array != 0)  # the 0 that a ReLU leaves is one
-        moved: Array = array + (way * np.spacing(np.abs(array))).astype(np.float32)
-        return moved
-
-    values = evaluate(graph, {**kept, **sample}, nudged)
+    reading = () if generator is None else (nudges(graph, generator),)
+    values = evaluate(graph, {**kept, **sample}, *reading)
     kept.update({name: values[after] for name, after in graph.updates.items()})
     return values
 

@@ -159,6 +159,16 @@ class Goldens:
             fed = next(iter(self.inputs.values()))
         return [(fed, None)]
 
+    def has_output(self, name: str, size: int) -> bool:
+        """Whether an array may be the output `name` of a network, of so many elements.
+
+        Losses and weights without it are those of a training graph beside the network; ONNX Runtime's
+        artifacts are of the network itself.
+        """
+        if self.is_artifact or name in self.outputs:
+            return True
+        return self.losses is None and self.output(name).size == size
+
     def output(self, name: str) -> Array:
         """The golden output of a network."""
         stored = self.outputs.get(name, self.outputs.get("logits0"))

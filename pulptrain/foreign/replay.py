@@ -30,7 +30,6 @@ from importers.training.graph import (
 )
 from pulptrain.foreign.golden_updates import (
     NOT_DECIDABLE,
-    NUDGED,
     RIGHT,
     WRONG,
     GoldenUpdate,
@@ -40,12 +39,14 @@ from pulptrain.foreign.golden_updates import (
 )
 from pulptrain.foreign.goldens import Goldens, read_goldens
 from pulptrain.given.settings import Settings, code_start
+from pulptrain.given.what_it_is import refuse_others
 from pulptrain.running.graph_run import prepare_phases
 from pulptrain.running.machine import Machine
 from pulptrain.running.number_check import NumberCheck
 from scheduler.memory.host_memory import HostUse
 from trainlib.ir.graph import KEPT_KINDS, TrainingGraph
 from trainlib.ir.steps import Array
+from trainlib.references.conditioning import NUDGED
 from trainlib.references.reference import evaluate
 from trainlib.training.phases import (
     TrainingPhases,
@@ -117,6 +118,7 @@ def find_cases(folders: Sequence[str]) -> tuple[list[ReplayCase], list[str]]:
     for name in folders:
         root = Path(name)
         if not root.is_dir():
+            refuse_others(name, "cases", "replay")
             raise InputError(f"'{name}' is no folder", where="replay", cure="a folder with cases below it")
         for inputs in sorted(root.rglob("inputs.npz")):
             folder = inputs.parent
@@ -253,9 +255,13 @@ def _forward(
     samples = [_fed(mini, model, sample, label) for sample, label in goldens.forward_samples(graph.inputs[0])]
     run = _Run(phases, settings, start)
     run.train(samples, progress)
-    if goldens.losses is None or not trains:
+    output = graph.outputs[0]
+    if not goldens.has_output(output, run.first_output.size):
+        why = f"no golden for this graph: outputs.npz has no '{output}' but what another graph makes"
+        return _bare_row(case, model.nodes, run, NOT_DECIDABLE, [why])
+    if goldens.losses is None or not goldens.is_artifact or not trains:
         notes = [] if trains else ["nothing to train: forward only"]
-        return _output_row(case, model.nodes, run, graph.outputs[0], goldens.output(graph.outputs[0]), notes)
+        return _output_row(case, model.nodes, run, output, goldens.output(output), notes)
     given = goldens.given_weights
     names = _Names(
         lambda kept: model.theirs(kept, given),

@@ -10,7 +10,7 @@ import numpy as np
 from configs.errors import InputError
 from configs.suggest import check_known
 from pulptrain.given.npz_file import WHERE
-from trainlib.ir.graph import FED_KINDS, TrainingGraph
+from trainlib.ir.graph import FED_KINDS, KEPT_KINDS, TrainingGraph
 from trainlib.ir.numerics import rounded, widened
 from trainlib.ir.steps import Array
 
@@ -28,7 +28,7 @@ def with_own_values(
 
     What ``--save-values`` has written can be given: its results are passed over. Raises as `replaced`.
     """
-    wanted = {name: array for name, array in given.items() if not name.startswith(RESULT_FOLDERS)}
+    wanted = _begun_with(given)
     fed = graph.of_kind(*FED_KINDS)
     first = next(stream)
     replacing = replaced(graph, {**kept, **first}, wanted)
@@ -40,6 +40,16 @@ def with_own_values(
             yield {**sample, **fixed}
 
     return {name: replacing[name] for name in kept}, samples()
+
+
+def check_values(graph: TrainingGraph, given: Mapping[str, Array]) -> None:
+    """Raise as `replaced` for values that the graph does not begin with."""
+    begun = graph.of_kind(*KEPT_KINDS, *FED_KINDS)
+    replaced(graph, dict.fromkeys(begun, np.empty(0)), _begun_with(given))
+
+
+def _begun_with(given: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: array for name, array in given.items() if not name.startswith(RESULT_FOLDERS)}
 
 
 def replaced(

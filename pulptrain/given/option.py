@@ -53,27 +53,86 @@ class Option:
     @property
     def kind(self) -> type:
         """Of its text on the command line."""
-        return self.types[0] if self.types[0] in (int, bool) else str
+        return self.types[0] if self.types[0] in (int, bool, float) else str
 
     def takes(self, kind: type) -> bool:
         """Whether Python may give a `kind` in the place of a text."""
         return self.kind is str and kind in self.types
 
 
-class ModelOptions(TypedDict, total=False):
+class SourceOptions(TypedDict, total=False):
+    """What a model from elsewhere does not say itself; those that are no `Option` are of Python alone."""
+
+    inputs: Annotated[
+        str | object | None,
+        Option(
+            "--input",
+            "[int:]N,...",
+            "Shape of the input of net.py:Net or model.onnx, the batch first, e.g. 1,3,32,32; int:1,16 for "
+            "words; 'left=8,40 right=8,40' of several.",
+            MODEL,
+            swept=False,
+        ),
+    ]
+    loss: Annotated[
+        str | object | None,
+        Option(
+            "--loss",
+            "'NAME [KEY=VALUE ...]'",
+            "Loss of net.py:Net or model.onnx; default cross_entropy for outputs [batch, classes], else mse.",
+            MODEL,
+            swept=False,
+        ),
+    ]
+    optimizer: Annotated[
+        str | object | None,
+        Option(
+            "--optimizer",
+            "'NAME KEY=VALUE ...'",
+            "Optimizer of net.py:Net or model.onnx, e.g. 'adam lr=0.001'; default 'sgd lr=0.01'.",
+            MODEL,
+            swept=False,
+        ),
+    ]
+    learning_rate: Annotated[
+        float | None,
+        Option(
+            "--learning-rate",
+            "RATE",
+            "Of a training graph that says none; 0.001 if this says none either.",
+            MODEL,
+            swept=False,
+        ),
+    ]
+    values: Annotated[
+        str | object | None,
+        Option(
+            "--values",
+            "FILE.npz",
+            "Weights, states, input or label by tensor name, in place of drawn ones; an input or label is "
+            "that of every iteration. Takes what --save-values writes. Cycles never depend on them.",
+            MODEL,
+            swept=False,
+        ),
+    ]
+    labels: Any
+    clip_norm: float | None
+    clip_value: float | None
+    average: Any
+
+
+class NetworkOptions(SourceOptions, total=False):
     """What replaces values of the model file."""
 
-    steps: Annotated[
+    train: Annotated[
         str | Sequence[str] | None,
         Option(
-            "--steps",
-            "fw[,loss,ig,wg,upd]",
-            "Steps of an iteration that are taken; fw alone is inference: no loss, no dropout, running "
-            "statistics. All if not given.",
+            "--train",
+            "LAYER,LAYER|last|all",
+            "What is trained, in place of what the model says.",
             MODEL,
         ),
     ]
-
     dtype: Annotated[
         str | None,
         Option(
@@ -107,6 +166,21 @@ class ModelOptions(TypedDict, total=False):
         bool,
         Option(
             "--separate-update", "", "The update is a program of its own.", MODEL, default=False, swept=False
+        ),
+    ]
+
+
+class ModelOptions(NetworkOptions, total=False):
+    """What a model is, and which of its steps are taken."""
+
+    steps: Annotated[
+        str | Sequence[str] | None,
+        Option(
+            "--steps",
+            "fw[,loss,ig,wg,upd]",
+            "Steps of an iteration that are taken; fw alone is inference: no loss, no dropout, running "
+            "statistics. All if not given.",
+            MODEL,
         ),
     ]
 
@@ -208,7 +282,7 @@ class CodeOptions(TypedDict, total=False):
         Option(
             "--icache",
             "warm|steady|cold",
-            "Kernels find their code in the caches, as an earlier iteration left them, or cold caches.",
+            "All code is in the caches, it is as the iteration before left it, or they are empty.",
             MACHINE,
             default="warm",
         ),
@@ -356,7 +430,11 @@ class ChoiceOptions(TypedDict, total=False):
     schedule: Annotated[
         str | PathLike[str] | Tuned | None,
         Option(
-            "--schedule", "FILE", "Choices per op, as `pulptrain tune` writes.", SCHEDULE, completes="file"
+            "--schedule",
+            "FILE",
+            "Choices per op, as `pulptrain tune MODEL` writes.",
+            SCHEDULE,
+            completes="file",
         ),
     ]
 
@@ -402,7 +480,7 @@ class ExploreOptions(RunOptions, total=False):
 def options_of(kind: type) -> dict[str, Option]:
     """The options of one of the classes above by key, in order."""
     hints = get_type_hints(kind, include_extras=True, localns={"Tuned": object})
-    return {key: _declared(*get_args(hint)) for key, hint in hints.items()}
+    return {key: _declared(*get_args(hint)) for key, hint in hints.items() if get_origin(hint) is Annotated}
 
 
 def _declared(hint: Any, option: Option) -> Option:

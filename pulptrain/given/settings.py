@@ -13,7 +13,7 @@ from arch.spec.timing import SocTiming
 from configs.errors import InputError
 from configs.limits import check_seed
 from configs.parameters import default_codegen
-from pulptrain.given.option import ALL, MODEL_PREFIX, AllOptions
+from pulptrain.given.option import ALL, MODEL_PREFIX, SCHEDULE, AllOptions
 from scheduler.addresses.placement import parse_placement
 from scheduler.addresses.plan_options import PlanOptions, parse_homes
 from scheduler.options import ScheduleOptions, parse_buffers, parse_resident
@@ -53,7 +53,9 @@ class Settings:
     `icache` is one of `arch.pricing.code_caches.CODE_STARTS`. `schedule` is what `pulptrain tune` has found,
     or the path of its file. `dtype`, `batch` and `accumulate` replace what the model file says;
     `separate_update` makes the update a program of its own. `steps` (``fw,ig``) are those of an iteration
-    that are taken, None for all. `accumulation` is how
+    that are taken, None for all; `train` says which layers are trained. `inputs`, `loss`, `optimizer`,
+    `learning_rate` and `values` are what a model is opened with (`pulptrain.foreign.model_source`).
+    `accumulation` is how
     (`trainlib.ir.numerics.ACCUMULATIONS`).
     """
 
@@ -87,6 +89,12 @@ class Settings:
     lr_schedule: str | None
     separate_update: bool
     steps: str | None
+    train: str | None
+    inputs: str | None
+    loss: str | None
+    optimizer: str | None
+    learning_rate: float | None
+    values: str | None
     seed: int = 0
     accumulation: str = "reference"
 
@@ -219,3 +227,18 @@ def _tile(text: str) -> tuple[str, dict[str, int]]:
             )
         tile[name.strip()] = int(size)
     return op, tile
+
+
+def requested_of(settings: Settings) -> dict[str, Any]:
+    """Options of schedule and parameters of the SoC that were given, by flag."""
+    requested: dict[str, Any] = {}
+    for key, option in ALL.items():
+        value = getattr(settings, key)
+        if value != option.default and (option.group == SCHEDULE or key == "overrides"):
+            many = list(value) if option.many else value
+            requested[option.flag] = many if isinstance(many, str | int | list) else TUNED
+    return requested
+
+
+TUNED = "tuned"
+"""A schedule that no file holds."""

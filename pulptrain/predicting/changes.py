@@ -42,9 +42,13 @@ class WhatIf:
     simulated: Callable[[], int]
 
 
-def what_ifs(evidence: Evidence) -> list[WhatIf]:
-    """The changes that a run can be asked for: a machine without bank conflicts is not rid of them."""
-    return [*_of_machine(evidence), *_of_kernels(evidence), _more_l1(evidence), _overlap(evidence)]
+def what_ifs(evidence: Evidence, *, more_l1: bool = True) -> list[WhatIf]:
+    """The changes that a run can be asked for: a machine without bank conflicts is not rid of them.
+
+    `more_l1` says whether the tiles may be chosen anew, for a larger L1.
+    """
+    larger = [_more_l1(evidence)] if more_l1 else []
+    return [*_of_machine(evidence), *_of_kernels(evidence), *larger, _overlap(evidence)]
 
 
 def _of_machine(evidence: Evidence) -> Iterator[WhatIf]:
@@ -168,9 +172,18 @@ def _twice_as_wide(timing: SocTiming) -> SocTiming:
     )
 
 
+HELD_BYTES = 1 << 20
+"""A private cache that holds any program."""
+
+
 def _without_refills(timing: SocTiming) -> SocTiming:
+    """The private caches hold all code, and what the price of a kernel has of refills is nothing."""
     icache = replace(
-        timing.icache, private_refill_stall_cycles=0, shared_refill_stall_cycles=0, fetch_bytes_per_cycle=0
+        timing.icache,
+        private_bytes=HELD_BYTES,
+        private_refill_stall_cycles=0,
+        shared_refill_stall_cycles=0,
+        fetch_bytes_per_cycle=0,
     )
     return replace(timing, icache=icache)
 

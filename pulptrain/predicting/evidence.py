@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from arch.blocks.soc import Soc
+from arch.pricing.code_caches import WARM
 from arch.pricing.cost_model import CostModel
 from arch.spec.program import Program
 from arch.spec.timing import SocTiming
 from pulptrain.running.critical import lags_of
 from pulptrain.running.machine import Machine, Prepared
 from scheduler.planned import Schedule
+from scheduler.programs.program_code import with_code
 from traces.critical.activities import Graph, graph_of
 
 
@@ -73,7 +75,10 @@ class Evidence:
 
         def cycles(item: Executed) -> int:
             soc = Soc(timing, prices, detect_races=False, code_start=self._code_start)
-            return soc.run(change(item.schedule.program), effects=False).cycles
+            program = change(item.schedule.program)
+            if self._code_start != WARM:
+                program = with_code(program)
+            return soc.run(program, effects=False).cycles
 
         return self.of_all(cycles)
 

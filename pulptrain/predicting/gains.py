@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from configs.errors import InputError
-from configs.units import parse_bytes
+from configs.units import parse_size
 from pulptrain.given.settings import Settings, code_start
 from pulptrain.predicting.changes import what_ifs
 from pulptrain.predicting.evidence import Evidence
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.machine import Prepared
-from traces.text_table import Table
+from traces.text_table import Table, first_line_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,8 @@ class Gains:
         error = f"{abs(predicted - simulated) / abs(simulated):.0%}" if simulated else ""
         return [*cells, f"{simulated:,}", f"{simulated / self.cycles:.1%}", error, gain.about]
 
+    __repr__ = first_line_repr
+
     def __str__(self) -> str:
         return "\n".join(self.lines(120))
 
@@ -83,19 +85,26 @@ def gains_of(
 ) -> Gains:
     """Simulate an update and predict what every change would gain; with `verify` simulate each as well.
 
-    `more_l1` is by how much L1 is to grow, by as much as there is if it is not given. Raises the errors of
+    `more_l1` is by how much L1 is to grow, by as much as there is if it is not given. With a schedule, whose
+    tiles are chosen for its L1, that is not asked. Raises the errors of
     `prepare`, and `InputError` for an L1 that does not grow.
     """
-    more = parse_bytes(more_l1, where="--more-l1") if more_l1 is not None else None
+    more = parse_size(more_l1, where="--more-l1") if more_l1 is not None else None
     if more == 0:
         raise InputError("no more of L1", where="--more-l1", cure="a size above 0, e.g. 64KiB")
+    if more is not None and settings.schedule is not None:
+        raise InputError(
+            "the tiles of a schedule are chosen for its L1",
+            where="--more-l1 with --schedule",
+            cure="one of both",
+        )
     teller.stage("planning and simulating")
     prepared = prepare(settings)
     more = more or prepared.timing.l1.size_bytes
     larger = replace(settings, l1=prepared.timing.l1.size_bytes + more)  # type: ignore[call-arg]  # of a table
     evidence = Evidence(prepared, code_start(settings), lambda: prepare(larger), more)
     gains = []
-    for what_if in what_ifs(evidence):
+    for what_if in what_ifs(evidence, more_l1=settings.schedule is None):
         teller.stage(f"what if: {what_if.about}")
         simulated = what_if.simulated() if verify else None
         gains.append(Gain(what_if.name, what_if.about, what_if.predicted(), simulated))

@@ -24,6 +24,9 @@ LINE_SECONDS = 1.0
 AGAIN_SECONDS = 10.0
 """Between two lines of a log about the same work."""
 
+EARLY = 0.05
+"""Share of the work before which nothing is known of the time left: the first pieces are no sample."""
+
 FRAME_SECONDS = 0.1
 """Between two changes of the line on a terminal."""
 
@@ -95,7 +98,7 @@ class Teller:
 
 
 def _left(seconds: float, done: int, total: int) -> str:
-    if not done or done >= total:
+    if done < EARLY * total or done >= total:
         return ""
     left = seconds * (total - done) / done
     return f", {left / 60:.0f} min left" if left >= 90 else f", {left:.0f} s left"

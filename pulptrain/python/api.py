@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from traces.compared.residuals import Residuals
     from traces.speed_up import SpeedUp
 
-ModelLike = Model | str | PathLike[str]
-"""A network, the name of one that ships, or the path of a model file."""
+ModelLike = Model | str | PathLike[str] | Any
+"""A network, the name of one that ships, a file (model.yaml, model.onnx, net.py:Net), or a torch.nn.Module.
 
-Module = Any
-"""A torch.nn.Module."""
+All calls take `pulptrain.given.option.SourceOptions` with it.
+"""
 
 SocLike = Soc | str | PathLike[str]
 """A SoC, the name of one that ships, or the path of a SoC file."""
@@ -51,20 +51,12 @@ def settings_of(soc: SocLike, options: Mapping[str, Any], **more: Any) -> Settin
 
 
 def run(
-    model: ModelLike | Module,
+    model: ModelLike,
     soc: SocLike = "pulp-open",
     *,
-    inputs: Any = None,
-    labels: Any = None,
-    loss: Any = None,
-    optimizer: Any = None,
-    clip_norm: float | None = None,
-    clip_value: float | None = None,
-    average: Any = None,
     iterations: int = 1,
     seed: int = 0,
     functional: bool = True,
-    values: Mapping[str, Any] | None = None,
     data: Any = None,
     progress: Callable[[int, int, float], None] | None = None,
     cache: Cache = True,
@@ -73,8 +65,10 @@ def run(
     """Simulate a training iteration of `model` on `soc` in time, and compute `iterations` of them.
 
     Of a torch.nn.Module `inputs` is an example of what goes in, batch first; `labels`, `loss`, `optimizer`,
-    `clip_norm`, `clip_value`, `average`, `lr_schedule` and `accumulate` are those of `from_torch`.
-    With `functional` False only time is simulated. `values` are arrays by tensor name in place of drawn ones.
+    `clip_norm`, `clip_value`, `average`, `lr_schedule` and `accumulate` are those of `from_torch`. Of a file
+    ``model.onnx`` or ``net.py:Net`` `inputs` (a shape), `loss`, `optimizer` and `learning_rate` are those of
+    the command line. `values` are arrays by tensor name, or their .npz file, in place of drawn ones.
+    With `functional` False only time is simulated.
     `data` are the samples: any iterable of pairs (x, y), arrays ``{"x": ..., "y": ...}`` (and x_test, y_test,
     of which the accuracy is asked), or an .npz file with these; y are numbers of classes, or targets.
     `progress` is called with iterations done, in all, and the loss. The `options` are those of
@@ -82,32 +76,24 @@ def run(
     tiles={"fc.FW": {"co": 8}}, l1=65536, schedule=tuned``.
     Raises the errors of `configs.errors`, `DoesNotFitError` and `WrongNumbersError` among them.
     """
-    from pulptrain.running.session import run_model
-
-    training = {"labels": labels, "clip_norm": clip_norm, "clip_value": clip_value, "average": average}
-    if not isinstance(options.get("lr_schedule"), str | None):
-        training["lr_schedule"] = options.pop("lr_schedule")
-    network = as_model(model, inputs=inputs, loss=loss, optimizer=optimizer, **training)
-    settings = settings_of(soc, options, seed=seed)
+    network, others = as_model(model, options, seed)
+    settings = settings_of(soc, others, seed=seed)
     with cache_of(cache) as kept:
-        outcome = run_model(
-            network.for_iterations(iterations),
+        outcome = network.source.run(
             settings,
             iterations=iterations,
             functional=functional,
             progress=progress,
             cache=kept,
-            values={**(network.values if functional else {}), **(values or {})},
-            data=fspath(data) if isinstance(data, PathLike) else data,
+            **_data(data),
         )
-    if network.foreign is not None:
-        from pulptrain.foreign.foreign_model import compare_with_origin, refuse_other_gradients
-
-        outcome.summary["notes"] += network.foreign.notes
-        given = bool(values) or data is not None
-        compare_with_origin(network.foreign, outcome, settings, iterations, given=given)
-        refuse_other_gradients(network.foreign, outcome)
+    network.source.refuse_other_gradients(outcome)
     return Result(outcome.summary, outcome=outcome)
+
+
+def _data(data: Any) -> dict[str, Any]:
+    """The samples, where there are any: a training graph takes none."""
+    return {} if data is None else {"data": fspath(data) if isinstance(data, PathLike) else data}
 
 
 def tune(
@@ -117,8 +103,10 @@ def tune(
     objective: str = "cycles",
     strategy: str = "pruned",
     cuts: int | None = None,
+    largest_tiles: int = 5,
     budget: int = 200,
     lowerings: str = "search",
+    variant: str | None = None,
     layout: str = "keep",
     start: str | PathLike[str] | None = None,
     workers: int | None = None,
@@ -131,19 +119,19 @@ def tune(
 
     Arguments are the options of ``pulptrain tune``. Raises the errors of `configs.errors`.
     """
-    from pulptrain.tuning.model_tuning import tune_model
+    from pulptrain.tuning.model_tuning import base_variant, tune_model
     from scheduler.search.workers import open_workers
     from scheduler.tuner.search_space import space_rules
     from scheduler.tuner.strategies import StrategyOptions
 
-    network = as_model(model)
-    settings = settings_of(soc, {"resident": "auto", **options}, seed=seed)
+    network, others = as_model(model, options, seed)
+    settings = settings_of(soc, {"resident": "auto", **others}, seed=seed, variants=base_variant(variant))
     with open_workers(workers, executor) as pool, cache_of(cache) as kept:
         outcome = tune_model(
-            network.spec,
+            network.source.network(settings),
             pool,
             settings,
-            strategy=StrategyOptions(strategy, budget=budget, seed=seed),
+            strategy=StrategyOptions(strategy, largest_tiles, budget, seed),
             rules=space_rules(cuts, lowerings),
             start=fspath(start) if start is not None else None,
             cache=kept,
@@ -160,9 +148,8 @@ def fit(
     ladder: bool = False,
     deadline: int | str | None = None,
     objective: str = "cycles",
-    train: str | Sequence[str] | None = None,
     allow: str | None = None,
-    points: int = 4,
+    points: int = 0,
     seconds: float = 300.0,
     seed: int = 0,
     cache: Cache = True,
@@ -171,33 +158,34 @@ def fit(
     """The fastest way to train `model` with the memories of `soc`: what is kept, computed again, paged.
 
     With `ladder` the smallest memories for each form of training instead. `deadline` are cycles (a number or
-    ``"20Mcycles"``), `train` are layers, ``"last"`` or ``"all"`` in place of what the model says, `allow` are
-    changes of numbers (``"accumulate,fp16-states"``), `seconds` those of the search, `points` other sizes of
-    L2 for the Pareto front; the `options` are those of ``pulptrain fit``: ``l2="256KiB"``. Raises the errors
-    of `configs.errors`, `DoesNotFitError` where nothing fits.
+    ``"20Mcycles"``), `allow` are changes of numbers (``"accumulate,fp16-states"``), `seconds` the time of the
+    whole call, `points` other sizes of L2 for the Pareto front, which share half of it; the `options` are
+    those of ``pulptrain fit``: ``l2="256KiB"``, ``train=["fc"]``. Raises the errors of `configs.errors`,
+    `DoesNotFitError` where nothing fits.
     """
-    from pulptrain.fitting.fit_model import check_solver, deadline_cycles, fit_model
-    from pulptrain.fitting.ladder import ladder_summary
+    from pulptrain.fitting.fit_model import add_points, check_solver, deadline_cycles, fit_model
+    from pulptrain.fitting.ladder import check_ladder, ladder_summary
     from pulptrain.fitting.ways import parse_changes
 
     check_solver()
-    spec = as_model(model).spec
-    settings = settings_of(soc, {"placement": "optimal", **options}, seed=seed)
-    named = train if train is None or isinstance(train, str) else ",".join(train)
+    network, others = as_model(model, options, seed)
+    settings = settings_of(soc, {"placement": "optimal", **others}, seed=seed)
+    spec = network.source.network(settings)
     with cache_of(cache) as kept:
         if ladder:
-            return Fitted(ladder_summary(spec, settings, train=named, cache=kept)[0])
+            check_ladder(deadline=deadline, objective=objective, allow=allow, points=points, seconds=seconds)
+            return Fitted(ladder_summary(spec, settings, cache=kept)[0])
         outcome = fit_model(
             spec,
             settings,
             deadline=deadline_cycles(str(deadline) if deadline is not None else None),
             objective=objective,
-            train=named,
             allowed=parse_changes(allow),
             points=points,
             seconds=seconds,
             cache=kept,
         )
+        outcome = add_points(outcome, points)
     return Fitted(outcome.summary, outcome.spec)
 
 
@@ -234,13 +222,15 @@ def explore(
     else:
         if model is None:
             raise InputError("no model", where="explore", cure='explore("resnet8", sweep={"cores": [1, 8]})')
-        network, chip = as_model(model), as_soc(soc)
+        network, others = as_model(model, options)
+        network.source.network()
+        chip = as_soc(soc)
         plan: dict[str, Any] = {"name": name, "model": network.tree}
         plan |= {"sweep": dict(sweep)} if sweep else {}
         plan |= {"points": list(points)} if points else {}
         plan |= {"objectives": list(objectives)} if objectives is not None else {}
         plan |= {"baseline": dict(baseline)} if baseline is not None else {}
-        read = spec_of(plan, {**chip.fields, **as_fields(options)})
+        read = spec_of(plan, {**chip.fields, **as_fields(others)})
     with open_workers(workers, executor) as pool, cache_of(cache) as kept:
         return Explored(simulate(read, pool, kept).summary)
 
@@ -280,18 +270,35 @@ def _values(value: object) -> str:
     return str(value)
 
 
-def compare(*runs: Result | str | PathLike[str], in_l1: bool = False) -> Comparison | Residuals:
+def compare(
+    *runs: Result | str | PathLike[str],
+    in_l1: bool = False,
+    path: str | PathLike[str] | None = None,
+    width_inches: float | None = None,
+    font_points: float | None = None,
+    dpi: int | None = None,
+    title: str | None = None,
+) -> Comparison | Residuals:
     """What changed between runs of one model, or how far one is off from a log; printed it is tables.
 
     `runs` are results, or folders that `save` or ``--out`` has written; the first is what the others are
     compared with. A file in place of the second is a log of measured cycles (docs/measured-logs.md); with
-    `in_l1` predictions are without waits for transfers. Raises `InputError` for runs of different models,
-    fewer than two, a folder that holds no run, and a log in which nothing is an op of the run.
+    `in_l1` predictions are without waits for transfers. With `path`, a .png, .svg or .pdf file, they are
+    drawn on one axis of time. Raises `InputError` for runs of different models, fewer than two, a folder that
+    holds no run, and a log in which nothing is an op of the run.
     """
     from pulptrain.running.compared_runs import compare_runs
+    from traces.compared.strips import draw_strips
+    from traces.pictures.drawing import OWN_PAPER, picture_file
 
     given = [run.summary if isinstance(run, Result) else Path(fspath(run)) for run in runs]
-    return compare_runs(given, [f"run {number}" for number in range(1, len(runs) + 1)], in_l1=in_l1)
+    drawn = picture_file(fspath(path), "path") if path is not None else None
+    found = compare_runs(given, [f"run {number}" for number in range(1, len(runs) + 1)], in_l1=in_l1)
+    if drawn is not None:
+        asked = {"width_inches": width_inches, "font_points": font_points, "dpi": dpi, "title": title}
+        paper = OWN_PAPER.but(**{key: value for key, value in asked.items() if value is not None})
+        draw_strips(found.strips(), found.model, drawn, paper)
+    return found
 
 
 def speed_up(
@@ -299,6 +306,8 @@ def speed_up(
     path: str | PathLike[str] | None = None,
     width_inches: float = 5.0,
     font_points: float = 8.0,
+    dpi: int = 160,
+    title: str | None = None,
 ) -> SpeedUp:
     """What more cores are worth to runs of one model: cycles by step and op; printed it is tables.
 
@@ -316,7 +325,7 @@ def speed_up(
     summaries = [run.summary if isinstance(run, Result) else read_summary(Path(fspath(run))) for run in runs]
     speed = speed_up_of(summaries, [f"run {number}" for number in range(1, len(runs) + 1)])
     if path is not None:
-        draw_speed_up(speed, Path(fspath(path)), paper=Paper(width_inches, font_points))
+        draw_speed_up(speed, Path(fspath(path)), paper=Paper(width_inches, font_points, dpi, title))
     return speed
 
 
@@ -335,25 +344,19 @@ def what_if(
     by as much as there is if it is not given. Printed it is a table. Raises the errors of `run`.
     """
     from pulptrain.predicting.gains import gains_of
-    from pulptrain.running.session import prepare
 
-    spec = as_model(model).spec
-    settings = settings_of(soc, options, seed=seed)
-    return gains_of(lambda given: prepare(spec, given), settings, more_l1=more_l1, verify=verify)
+    network, others = as_model(model, options, seed)
+    settings = settings_of(soc, others, seed=seed)
+    return gains_of(network.source.prepared, settings, more_l1=more_l1, verify=verify)
 
 
 def deploy(
-    model: ModelLike | Module,
+    model: ModelLike,
     out: str | PathLike[str],
     soc: SocLike = "pulp-open",
     *,
-    inputs: Any = None,
-    labels: Any = None,
-    loss: Any = None,
-    optimizer: Any = None,
     iterations: int = 2,
     seed: int = 0,
-    values: Mapping[str, Any] | None = None,
     data: Any = None,
     arena: int | str | None = None,
     accumulation: str = "reference",
@@ -370,30 +373,29 @@ def deploy(
     is as in `run`. Raises the errors of `run`, and `InputError` for a folder with files of others and for a
     kernel or dtype that has no form in C.
     """
-    from configs.units import parse_bytes
+    from configs.files import no_empty_folder
+    from configs.units import parse_size
     from deploy.calls.trainlib import check_trainlib
     from pulptrain.deploying.deployed import deploy as write
     from pulptrain.deploying.deployed import deploy_folder
-    from pulptrain.running.session import run_model
 
     library = check_trainlib(fspath(trainlib)) if trainlib is not None else None
-    folder = deploy_folder(fspath(out))
-    network = as_model(model, inputs=inputs, loss=loss, optimizer=optimizer, labels=labels)
-    settings = settings_of(soc, options, seed=seed, accumulation=accumulation)
-    with cache_of(cache) as kept:
+    network, others = as_model(model, options, seed)
+    settings = settings_of(soc, others, seed=seed, accumulation=accumulation)
+    with no_empty_folder(), cache_of(cache) as kept:
+        folder = deploy_folder(fspath(out))
         return write(
-            lambda record: run_model(
-                network.for_iterations(iterations),
+            lambda record: network.source.run(
                 settings,
                 iterations=iterations,
+                functional=True,
                 traced=False,
                 cache=kept,
-                values={**network.values, **(values or {})},
-                data=fspath(data) if isinstance(data, PathLike) else data,
                 record=record,
+                **_data(data),
             ),
             folder,
-            parse_bytes(arena, where="arena") if arena is not None else None,
+            parse_size(arena, where="arena") if arena is not None else None,
             library,
         )
 

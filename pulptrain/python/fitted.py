@@ -52,6 +52,7 @@ class Fitted(Summarised):
         return place
 
     def __str__(self) -> str:
-        from pulptrain.fitting.fit_summary import fit_lines
+        from pulptrain.fitting.fit_summary import fit_lines, front_lines
 
-        return "\n".join(fit_lines(self.summary, text_width()))
+        width = text_width()
+        return "\n".join([*fit_lines(self.summary, width), *front_lines(self.summary, width)])

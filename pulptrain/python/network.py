@@ -11,15 +11,21 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from configs.errors import InputError
 from configs.library import open_config
 from configs.model_file import OWN_DATA, ModelSpec, read_model
 from configs.model_text import model_tree
 from configs.yaml_file import Node
+from pulptrain.foreign.foreign_model import INTEGERS, ForeignModel
+from pulptrain.foreign.model_source import ModelSource, open_source
 from pulptrain.given.layers import Layer, Loss, Optimizer, caller_of, node_of
-from traces.text_table import table_lines
+from pulptrain.given.npz_file import read_values
+from pulptrain.given.option import ALL, SourceOptions
+from pulptrain.given.real_values import as_fields
+from pulptrain.given.settings import Settings
+from traces.text_table import first_line_repr, table_lines
 from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.steps import Array
 from trainlib.training.options import check_options
@@ -36,22 +42,23 @@ class Model:
     spec: ModelSpec
     tree: Node = field(compare=False, repr=False)
     graph: TrainingGraph = field(compare=False, repr=False)
-    values: Mapping[str, Array] = field(default_factory=dict, compare=False, repr=False)
-    """Starts of weights and buffers by tensor, of a network that was trained elsewhere; others are drawn."""
-    foreign: Any = field(default=None, compare=False, repr=False)
-    """The `pulptrain.foreign.foreign_model.ForeignModel` that it was read from, if it was."""
+    source: ModelSource = field(default_factory=lambda: ModelSource(""), compare=False, repr=False)
+    """What it was opened from."""
 
     @property
     def name(self) -> str:
         """What the network is called."""
         return self.spec.name
 
-    def for_iterations(self, iterations: int) -> ModelSpec:
-        """`spec`, with what a schedule of torch.optim.lr_scheduler says of so many iterations."""
-        taken = self.foreign.optimizer if self.foreign is not None else None
-        if taken is None or self.spec.optimizer != taken.spec(1):
-            return self.spec
-        return replace(self.spec, optimizer=taken.spec(iterations))
+    @property
+    def values(self) -> Mapping[str, Array]:
+        """Starts of weights and buffers by tensor, of a network trained elsewhere; others are drawn."""
+        return self.foreign.values if self.foreign is not None else {}
+
+    @property
+    def foreign(self) -> ForeignModel | None:
+        """What it was read from, of one that is from elsewhere."""
+        return self.source.foreign
 
     @property
     def layer_names(self) -> tuple[str, ...]:
@@ -71,11 +78,15 @@ class Model:
         train: str | Sequence[str] | None = None,
     ) -> Model:
         """The same network with another batch, number format or choice of trained layers (or ``all``)."""
+        self.source.network()
         new: dict[str, object] = {"batch": batch, "dtype": dtype, "train": train}
         file, line, _ = caller_of(__name__)
         keys = {key: node_of(value, file, line) for key, value in new.items() if value is not None}
         tree = Node({**self.tree.mapping("the model"), **keys}, self.tree.file, self.tree.line)
-        return replace(_checked(tree), values=self.values, foreign=self.foreign)
+        model = _checked(tree)
+        return replace(model, source=replace(self.source, model=model.spec))
+
+    __repr__ = first_line_repr
 
     def __str__(self) -> str:
         from pulptrain.show.descriptions import described_layers
@@ -104,12 +115,42 @@ class Model:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
-def model(name_or_path: str | PathLike[str]) -> Model:
-    """A network that ships (see ``pulptrain list models``), or one from a model file.
+def model(name_or_path: str | PathLike[str], **given: Unpack[SourceOptions]) -> Model:
+    """A network that ships (see ``pulptrain list models``), or a file: a model file, .onnx, ``net.py:Net``.
 
-    Raises `ConfigError` with ``file:line``, and `ShapeError` where layers do not fit together.
+    `inputs` (``"1,3,32,32"``, the sizes, or an example), `loss` and `optimizer` (texts) are for the last two,
+    as on the command line; ``net.py`` is run. Raises `ConfigError` with ``file:line``, `ShapeError` where
+    layers do not fit together, and what reading a file of others raises.
     """
-    return _checked(open_config("models", fspath(name_or_path)))
+    return _opened(fspath(name_or_path), given)
+
+
+def _opened(name: str, given: Mapping[str, Any], **settings: Any) -> Model:
+    own_values = given.get("values")
+    said = {key: value for key, value in given.items() if key != "values" and value is not None}
+    if "inputs" in said:
+        said["inputs"] = _shape_text(said["inputs"])
+    if isinstance(own_values, str | PathLike):
+        said["values"] = own_values
+    source = open_source(name, Settings(**as_fields(said), **settings))
+    if own_values is not None and "values" not in said:
+        source = replace(source, values=own_values)
+    if source.training is not None:
+        assert isinstance(source.model, ModelSpec)
+        return Model(source.model, Node({}, name, 1), source.training.phases.mini_batch, source)
+    if source.foreign is not None:
+        return _of_spec(source.foreign.spec, source)
+    network = _checked(open_config("models", name))
+    return replace(network, source=replace(source, model=network.spec))
+
+
+def _shape_text(inputs: Any) -> str:
+    """``--input`` of the command line: the text itself, sizes, or those of an example."""
+    if isinstance(inputs, str):
+        return inputs
+    shape = getattr(inputs, "shape", inputs)
+    integers = "int" in str(getattr(inputs, "dtype", ""))
+    return INTEGERS * integers + ",".join(map(str, shape))
 
 
 def from_torch(
@@ -139,7 +180,6 @@ def from_torch(
     `UnsupportedLayerError` that lists all operations that have no form here.
     """
     from importers.torch.module import from_torch as read
-    from pulptrain.foreign.foreign_model import ForeignModel
 
     file, line, where = caller_of(__package__)
     given = read(
@@ -155,7 +195,6 @@ def from_torch(
         average=average,
         where=where,
     )
-    tree = node_of(model_tree(given.spec), file, line)
     foreign = ForeignModel(
         given.spec,
         given.values,
@@ -165,27 +204,56 @@ def from_torch(
         optimizer=given.optimizer,
         script=given.script,
     )
-    return Model(given.spec, tree, build_training_phases(given.spec).mini_batch, given.values, foreign)
+    return _of_spec(given.spec, ModelSource(given.spec, foreign=foreign), file, line)
 
 
-def as_model(given: Any, **training: Any) -> Model:
-    """The network itself, that of a name or path, or `from_torch` of a module and of what it is trained with.
+def _of_spec(spec: ModelSpec, source: ModelSource, file: str = "", line: int = 1) -> Model:
+    tree = node_of(model_tree(spec), file or spec.where, line)
+    return Model(spec, tree, build_training_phases(spec).mini_batch, source)
 
-    Raises `InputError` for a network that says itself how it is trained.
+
+MODULE_OPTIONS = tuple(SourceOptions.__annotations__)
+"""Keywords of a call that say what a model is; all others are of what is done with it."""
+
+
+def as_model(given: Any, options: Mapping[str, Any], seed: int = 0) -> tuple[Model, dict[str, Any]]:
+    """(network, the other options): that of a name or path, the network itself, or `from_torch` of a module.
+
+    Of `options` it takes those of `pulptrain.given.option.SourceOptions`. Raises `InputError` for those that
+    a network says itself.
     """
-    said = {key: item for key, item in training.items() if item is not None}
-    if not isinstance(given, Model | str | PathLike):
+    options = {key: item for key, item in options.items() if item is not None}
+    said = {key: options.pop(key) for key in MODULE_OPTIONS if key in options}
+    if isinstance(given, str | PathLike):
+        for key, value in said.items():
+            if key not in ALL or (key in ("loss", "optimizer") and not isinstance(value, str)):
+                raise _of_module(key)
+        sizes = {key: options.get(key) for key in ("batch", "accumulate")}
+        return _opened(fspath(given), said, **sizes, seed=seed), options
+    own_values = said.pop("values", {})
+    if isinstance(own_values, str | PathLike):
+        own_values = read_values(fspath(own_values))
+    if isinstance(given, Model):
+        network = given
+        if said:
+            raise _of_module(next(iter(said)))
+    else:
         if "inputs" not in said:
             raise InputError(
                 f"{type(given).__name__} does not say what goes in",
                 where=caller_of(__package__)[2],
                 cure="inputs=torch.zeros(1, 3, 32, 32), say: the batch first",
             )
-        return from_torch(given, said.pop("inputs"), **said)
-    if said:
-        key = next(iter(said))
-        raise InputError(f"'{key}' is of a torch.nn.Module", where=key, cure="the network itself says it")
-    return given if isinstance(given, Model) else model(given)
+        if not isinstance(options.get("lr_schedule", ""), str):
+            said["lr_schedule"] = options.pop("lr_schedule")
+        said.pop("learning_rate", None)
+        network = from_torch(given, said.pop("inputs"), **said)
+    values = {**network.source.values, **own_values}
+    return replace(network, source=replace(network.source, values=values)), options
+
+
+def _of_module(key: str) -> InputError:
+    return InputError(f"'{key}' is of a torch.nn.Module", where=key, cure="the network itself says it")
 
 
 def Sequential(  # noqa: N802 - one of the constructors of a network, written as in PyTorch
@@ -297,4 +365,4 @@ def _names(layers: Sequence[Layer]) -> list[str]:
 
 def _checked(tree: Node) -> Model:
     spec = read_model(tree, check_options)
-    return Model(spec, tree, build_training_phases(spec).mini_batch)
+    return Model(spec, tree, build_training_phases(spec).mini_batch, ModelSource(spec))

@@ -12,6 +12,7 @@ from typing import Any
 from configs.errors import InputError
 from traces.files.json_text import json_text
 from traces.report import totals_table
+from traces.text_table import first_line_repr
 from traces.totals import Total, layer_of, op_name, totals
 
 
@@ -25,6 +26,8 @@ class Summarised:
     def to_json(self) -> str:
         """The summary as ``--json`` prints it."""
         return json_text(self.summary)
+
+    __repr__ = first_line_repr
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
@@ -58,6 +61,9 @@ class Stalls:
     fork: int = 0
     offload: int = 0
     idle: int = 0
+
+    def __repr__(self) -> str:
+        return f"Stalls({', '.join(f'{word}={count}' for word, count in self.as_dict().items() if count)})"
 
     @property
     def total(self) -> int:
@@ -103,6 +109,9 @@ class OpResult:
     busy_cycles: int
     core_cycles: int
     stalls: Stalls
+
+    def __repr__(self) -> str:
+        return f"OpResult({self.name}: {self.cycles:,} cycles, {self.kernel or self.primitive})"
 
     @property
     def mac_per_cycle(self) -> float:

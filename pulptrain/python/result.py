@@ -12,6 +12,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from configs.files import replacing, together
 from configs.suggest import check_known
 from pulptrain.python.op_result import (
     OpResult,
@@ -218,13 +219,15 @@ class Result(Summarised):
         window: tuple[int, int] | str | None = None,
         width_inches: float | None = None,
         font_points: float | None = None,
+        dpi: int | None = None,
+        title: str | None = None,
     ) -> Path:
         """Draw the Gantt chart as `plot` does, coloured by step, or in a close-up by kernel if not said."""
         return self._drawn(
             "gantt-stalls" if colour_by == "stall" else "gantt",
             path,
             window,
-            (width_inches, font_points),
+            {"width_inches": width_inches, "font_points": font_points, "dpi": dpi, "title": title},
             colour_by,
         )
 
@@ -236,30 +239,33 @@ class Result(Summarised):
         window: tuple[int, int] | str | None = None,
         width_inches: float | None = None,
         font_points: float | None = None,
+        dpi: int | None = None,
+        title: str | None = None,
     ) -> Path:
         """Draw a picture of ``pulptrain plot --what`` to a .png, .svg or .pdf file and return its path.
 
-        `window` is (first, last) cycle, or the name of an op. Raises `InputError` for an unknown picture, for
-        another ending, and for a file that is there and was not drawn by pulptrain.
+        `window` is (first, last) cycle, or the name of an op; a `title` of "" is none. Raises `InputError`
+        for an unknown picture, for another ending, and for a file that is there and was not drawn by
+        pulptrain.
         """
-        return self._drawn(what, path, window, (width_inches, font_points))
+        size = {"width_inches": width_inches, "font_points": font_points, "dpi": dpi, "title": title}
+        return self._drawn(what, path, window, size)
 
     def _drawn(
         self,
         what: str,
         path: str | PathLike[str],
         window: tuple[int, int] | str | None,
-        size: tuple[float | None, float | None],
+        size: Mapping[str, Any],
         colour_by: Literal["step", "kernel", "stall"] | None = None,
     ) -> Path:
         from pulptrain.running.pictures import PICTURES, RunPictures, Window
-        from traces.pictures.drawing import Paper, picture_file
+        from traces.pictures.drawing import OWN_PAPER, picture_file
 
         check_known(what, PICTURES, f"no picture {what!r}", "plot")
         target = picture_file(fspath(path), "plot")
-        given = zip(("width_inches", "font_points"), size, strict=True)
-        said = {name: value for name, value in given if value is not None}
-        paper = Paper(**said) if said else None
+        asked = {name: value for name, value in size.items() if value is not None}
+        paper = OWN_PAPER.but(**asked) if asked else None
         run = RunPictures(self.slices, self.summary, self._blocks, paper=paper)
         if isinstance(window, str):
             name = self[window].name
@@ -304,7 +310,8 @@ class Result(Summarised):
             return write_outputs(self._outcome, target)
         assert self._folder is not None
         there = [name for name in RUN_FILES if (self._folder / name).is_file()]
-        if target.resolve() != self._folder.resolve():
-            for name in there:
-                shutil.copyfile(self._folder / name, target / name)
+        with together():
+            for name in there if target.resolve() != self._folder.resolve() else ():
+                with replacing(target / name) as temporary:
+                    shutil.copyfile(self._folder / name, temporary)
         return [target / name for name in there]

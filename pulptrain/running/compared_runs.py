@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import InputError
+from pulptrain.given.what_it_is import RUN, refuse_others
 from pulptrain.running.stored_run import read_summary
 from traces.compared.comparison import Comparison, compared
 from traces.compared.log import read_log
@@ -23,6 +24,7 @@ def compare_runs(
     """
     for run in runs:
         if isinstance(run, Path) and not run.exists():
+            refuse_others(str(run), RUN, "compare")
             cure = "a folder written by `pulptrain run MODEL --out DIR`, or a file of measured cycles"
             raise InputError(f"there is no {run}", where="compare", cure=cure)
     logs = [run for run in runs if isinstance(run, Path) and run.is_file()]

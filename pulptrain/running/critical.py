@@ -57,7 +57,10 @@ def lags_of(timing: SocTiming) -> Lags:
         l3.program_cycles,
         l3.queued_transfers,
         WaitLags(
-            dma.wait_check_cycles, dma.wait_done_cycles, dma.wait_sleep_min_cycles, dma.wait_wake_cycles
+            dma.wait_check_cycles,
+            max(dma.wait_done_cycles, dma.wait_check_cycles),
+            dma.wait_sleep_min_cycles,
+            dma.wait_wake_cycles,
         ),
         WaitLags(0, timing.event_unit.event_load_cycles, 0, l3.wake_cycles),
     )

@@ -3,9 +3,8 @@
 
 The cycles of the time line (`scheduler.time_line`) go to classes of measured rows, forks and joins with the
 kernels, and `scheduler.validation.error_bars` combines what these say. Under `gvsoc` a kernel is held against
-rows of its codegen. Under `rtl` one that was measured there, hand-written, has rows of its own; a compiled
-one has two causes of error: its instructions, from the rows of its codegen under `gvsoc`, and the machine,
-from the rows of all kernels of its family under `rtl`.
+rows of its codegen. Under `rtl` whole programs were measured op by op: kernels in C that are not their nests,
+and code that comes from L2 in every iteration. An op is held against these, whatever compiled it.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
 from configs.grades import MEASURED
 from pulptrain.given.settings import Settings
@@ -23,12 +23,13 @@ from scheduler.time_line import DMA, TEAM, TimeLine
 from scheduler.validation.error_bars import (
     ANY,
     BESIDE,
-    ErrorClass,
+    OPS,
     ErrorTable,
     Key,
     combined,
     kernel_key,
     machine_key,
+    op_key,
     shipped_table,
     team_on,
 )
@@ -42,28 +43,31 @@ MACHINES: Mapping[str, tuple[str, ...]] = {
 }
 """Timing profile -> SoCs with the cluster its rows were taken on, whatever its team, FPUs and memories."""
 
-INSTRUCTIONS, MACHINE = "instructions", "machine"
-"""Causes of an error; rows of the same code on the same machine have both, and count as `MACHINE`."""
+MACHINE = "machine"
+"""The cause of an error: rows of a machine have all causes in one."""
 
 Calls = Mapping[str, int]
 """How often each kernel of a time line was called, and as `DMA` the waits for transfers."""
 
 
-def error_of(line: TimeLine, calls: Calls, settings: Settings, timing: SocTiming) -> dict[str, Any]:
-    """The object `error`. Raises `ConfigError`.
+def error_of(
+    line: TimeLine, calls: Calls, settings: Settings, timing: SocTiming, ops: Iterable[float]
+) -> dict[str, Any]:
+    """The object `error`; `ops` are the cycles of every op. Raises `ConfigError`.
 
     The percentages are of the cycles that are compared, null with a `note` where none are.
     """
     table = shipped_table()
     note = _unlike(settings, timing)
-    compared, left = _sorted_out(_parts(line, calls, settings, timing, table), table, none=note is not None)
+    parts = _parts(line, calls, settings, timing, table)
+    compared, left = _sorted_out(parts, table, none=note is not None)
+    if timing.profile == RTL:
+        compared = _by_ops(sum(compared.values()), ops, settings, timing, table)
     whole_cycles = max(sum(cycles for _, _, cycles in line), 1)
     left_share = sum(left.values()) / whole_cycles
     ordered = sorted(compared.items(), key=lambda item: (-item[1], item[0]))
-    by_cause: dict[str, list[tuple[float, str, ErrorClass]]] = {INSTRUCTIONS: [], MACHINE: []}
-    for (cause, text), cycles in ordered:
-        by_cause[cause].append((cycles / whole_cycles / (1 - left_share), text, table.classes[text]))
-    bar = combined(*by_cause.values()) if compared else None
+    shares = [(cycles / whole_cycles / (1 - left_share), name) for name, cycles in ordered]
+    bar = combined([(share, name, table.classes[name]) for share, name in shares]) if compared else None
     return {
         "typical_percent": 100 * bar.typical if bar else None,
         "within_percent": 100 * bar.within if bar else None,
@@ -74,34 +78,64 @@ def error_of(line: TimeLine, calls: Calls, settings: Settings, timing: SocTiming
         ],
         "by_class": [
             {
-                "class": text,
-                "cause": cause,
+                "class": name,
+                "cause": MACHINE,
                 "share": cycles / whole_cycles,
-                "rows": table.classes[text].count,
-                "bias_percent": 100 * table.classes[text].bias,
-                "spread_percent": 100 * table.classes[text].spread,
+                "rows": table.classes[name].count,
+                "bias_percent": 100 * table.classes[name].bias,
+                "spread_percent": 100 * table.classes[name].spread,
             }
-            for (cause, text), cycles in ordered
+            for name, cycles in ordered
         ],
         "note": note if compared or note else f"no kernel of codegen {settings.codegen} was measured",
     }
 
 
+def op_bars(ops: Iterable[Mapping[str, Any]], settings: Settings, timing: SocTiming) -> list[float | None]:
+    """By op of a summary, within how many per cent 95 % of the measured cycles lie; None if nothing compares.
+
+    Under `rtl` an op is held against ops of measured programs, under `gvsoc` against rows of its kernel.
+    """
+    table, team = shipped_table(), team_on(timing)
+    bars: list[float | None] = []
+    for op in ops if _unlike(settings, timing) is None else ():
+        key: Key | None = op_key(timing.profile, team, op["cycles"], warm=settings.icache == WARM)
+        if timing.profile != RTL:
+            nest, tiles = str(op["kernel"]), max(int(op["tiles"]), 1)
+            of_kernel = kernel_key(timing.profile, "", settings.codegen, team, op["cycles"], tiles)
+            key = _with_family(table, of_kernel, nest) if nest else None
+        nearest = table.nearest(key) if key is not None else None
+        bars.append(100 * combined([(1.0, *nearest)]).within if nearest is not None else None)
+    return bars
+
+
 def _sorted_out(
-    parts: Iterable[tuple[str, float, Mapping[str, Key]]], table: ErrorTable, *, none: bool
-) -> tuple[Mapping[tuple[str, str], float], Mapping[str, float]]:
-    """The cycles by cause and class, and by name those that lack a class, all if `none` compares."""
-    compared: dict[tuple[str, str], float] = defaultdict(float)
+    parts: Iterable[tuple[str, float, Key | None]], table: ErrorTable, *, none: bool
+) -> tuple[Mapping[str, float], Mapping[str, float]]:
+    """The cycles by class, and by name those that lack one, all if `none` compares."""
+    compared: dict[str, float] = defaultdict(float)
     left: dict[str, float] = defaultdict(float)
-    for name, cycles, keys in parts:
-        nearest = [(cause, table.nearest(key)) for cause, key in keys.items()]
-        classes = [(cause, item[0]) for cause, item in nearest if item is not None]
-        if none or not classes or len(classes) < len(nearest):
+    for name, cycles, key in parts:
+        nearest = table.nearest(key) if key is not None and not none else None
+        if nearest is None:
             left[name] += cycles
-            continue
-        for cause_and_class in classes:
-            compared[cause_and_class] += cycles
+        else:
+            compared[nearest[0]] += cycles
     return compared, left
+
+
+def _by_ops(
+    cycles: float, ops: Iterable[float], settings: Settings, timing: SocTiming, table: ErrorTable
+) -> Mapping[str, float]:
+    """So many cycles of a program by the classes of its ops."""
+    compared: dict[str, float] = defaultdict(float)
+    team, warm = team_on(timing), settings.icache == WARM
+    for op_cycles in ops if cycles else ():
+        nearest = table.nearest(op_key(timing.profile, team, op_cycles, warm=warm))
+        assert nearest is not None, "the shipped table has ops of all sizes"
+        compared[nearest[0]] += op_cycles
+    whole_cycles = sum(compared.values())
+    return {name: cycles * op_cycles / whole_cycles for name, op_cycles in compared.items()}
 
 
 def _unlike(settings: Settings, timing: SocTiming) -> str | None:
@@ -115,8 +149,8 @@ def _unlike(settings: Settings, timing: SocTiming) -> str | None:
 
 def _parts(
     line: TimeLine, calls: Calls, settings: Settings, timing: SocTiming, table: ErrorTable
-) -> Iterator[tuple[str, float, Mapping[str, Key]]]:
-    """The parts of a time line with their cycles, and what each is held against by cause."""
+) -> Iterator[tuple[str, float, Key | None]]:
+    """The parts of a time line with their cycles, and the class of each that has one."""
     forks = sum(calls.get(name, 0) for is_kernel, name, _ in line if is_kernel)
     team_cycles = sum(cycles for _, name, cycles in line if name == TEAM)
     team, profile = team_on(timing), timing.profile
@@ -126,24 +160,27 @@ def _parts(
         if is_kernel:
             whole_cycles = cycles + team_cycles * times / max(forks, 1)
             key = kernel_key(profile, "", settings.codegen, team, whole_cycles, times)
-            yield name, whole_cycles, _keys(table, key, name)
+            yield name, whole_cycles, _with_family(table, key, name)
         elif name == DMA:
-            yield name, cycles, {MACHINE: machine_key(profile, transfers, cycles, times)}
+            yield name, cycles, machine_key(profile, transfers, cycles, times)
         elif name != TEAM or not forks:
-            yield name, cycles, {MACHINE: machine_key(profile, name, cycles, times)}
+            yield name, cycles, machine_key(profile, name, cycles, times)
 
 
-def _keys(table: ErrorTable, key: Key, nest: str) -> Mapping[str, Key]:
-    """The classes of a kernel by cause; `key` has all of them but the family."""
+def _with_family(table: ErrorTable, key: Key, nest: str) -> Key | None:
+    """The class of a kernel, None if it has no rows; under `RTL` any that has is an op of a program.
+
+    `key` has all of it but the family.
+    """
+    if key.profile == RTL and table.in_ops(nest):
+        return replace(key, family=OPS, codegen=ANY)
     evidence = nest_evidence(key.codegen, nest)
-    key = replace(key, codegen=evidence.rows_of)
     if evidence.label != MEASURED:
-        return {}
-    if (family := table.family(key.profile, key.codegen, nest)) is not None:
-        return {MACHINE: replace(key, family=family)}
-    if (family := table.family(GVSOC, key.codegen, nest)) is None:
-        return {}
-    return {
-        INSTRUCTIONS: replace(key, profile=GVSOC, family=family),
-        MACHINE: replace(key, family=family, codegen=ANY),
-    }
+        return None
+    families = (table.family(profile, evidence.rows_of, nest) for profile in (key.profile, GVSOC))
+    family = next((family for family in families if family is not None), None)
+    if family is None:
+        return None
+    if key.profile == RTL:
+        return replace(key, family=OPS, codegen=ANY)
+    return replace(key, family=family, codegen=evidence.rows_of)

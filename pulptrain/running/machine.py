@@ -168,6 +168,8 @@ class Machine:
         """Their numbers that are others in every iteration; what is planned has the same objects."""
         self.given = prepared.given() if functional else None
         self.not_finite: NotFiniteError | None = None
+        self.program_ended: Callable[[Executor], None] | None = None
+        """Told of every program that has run, in iterations that are those of a training."""
 
     def load_kept(self, values: Mapping[str, Array]) -> None:
         """Put weights, buffers and states where both programs find them."""
@@ -219,6 +221,8 @@ class Machine:
     def _carry_out(self, phase: Phase, given: Mapping[str, Array], check: NumberCheck | None) -> None:
         follower = check.followed(phase.executor, phase.schedule.graph, given) if check is not None else None
         phase.run()
+        if self.program_ended is not None:
+            self.program_ended(phase.executor)
         if follower is not None:
             follower.judge()
         if self.functional:

@@ -88,6 +88,8 @@ class NumberCheck:
         self.losses: Sequence[float] = ()
         """Those of all iterations before the one under way: schedules count them."""
         self.iterations = 0
+        self.numbers: list[int] = []
+        """Those that have been followed, from 1."""
         self.skipped: list[str] = []
         """What is not compared with anything beyond the references, and why."""
         self._programs = tuple(programs)
@@ -142,7 +144,13 @@ class NumberCheck:
     def followed(self, executor: Executor, graph: TrainingGraph, given: Mapping[str, Array]) -> Follower:
         """Watches one program that is about to run on the values of `given` and on what is remembered."""
         self._carried_out += 1
-        return Follower(self, executor, graph, {**self.memory, **given})
+        return Follower(self, executor, graph, {**self.memory, **given}).watch()
+
+    def judge_op(
+        self, executor: Executor, op: Op, values: Mapping[str, Array], left: Mapping[str, Array]
+    ) -> None:
+        """Judge what one op made of `values`, of an iteration that is not followed."""
+        Follower(self, executor, executor.schedule.graph, values).judge_op(op, left, values, None)
 
     def account(self, reports: Mapping[str, Sequence[Mapping[str, Array]]]) -> bool:
         """Whether each op of the program followed last has reported once, and just what it writes.
@@ -198,7 +206,8 @@ class NumberCheck:
 
     def summary(self) -> dict[str, Any]:
         """The entry ``functional`` of a run."""
-        return functional_summary(self.truth, self.verdicts.values(), self.iterations, self.skipped)
+        found = functional_summary(self.truth, self.verdicts.values(), self.iterations, self.skipped)
+        return {**found, "iterations_followed": list(self.numbers)}
 
 
 def _unaccounted(
@@ -246,7 +255,11 @@ class Follower:
         self._graph = graph
         self._values = {name: values[name] for name in graph.given if name in values}
         self._reports: dict[str, list[Mapping[str, Array]]] = {}
-        executor.watch = self._op_ended
+
+    def watch(self) -> Follower:
+        """Be told by the executor from now on."""
+        self._executor.watch = self._op_ended
+        return self
 
     def _op_ended(self, op: str, tensors: Mapping[str, Array]) -> None:
         self._reports.setdefault(op, []).append(tensors)
@@ -282,12 +295,12 @@ class Follower:
         complete(views, values)
         for op in graph.ops:
             left = self._left_by(op)
-            self._judge_op(op, left, values, confirmation)
+            self.judge_op(op, left, values, confirmation)
             values |= {**left, **overwritten(graph, left)}
             complete(views, values)
         self._judge_end(values)
 
-    def _judge_op(
+    def judge_op(
         self,
         op: Op,
         left: Mapping[str, Array],

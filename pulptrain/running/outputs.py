@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from configs.files import together
 from pulptrain.running.energy import ACTIVITY_NAME, write_activity
 from pulptrain.running.pictures import PICTURES, RUN_PICTURES, RunPictures, file_names
 from pulptrain.running.session import RunOutcome
@@ -29,7 +30,7 @@ from traces.files.tables import CSV_NAME, PARQUET_NAME, write_table
 from traces.memory_table import CSV_NAME as MEMORY_NAME
 from traces.memory_table import MemoryBlock, write_blocks
 from traces.metrics import OpMetrics
-from traces.pictures.drawing import is_our_picture
+from traces.pictures.drawing import Paper, is_our_picture
 
 RUN_FILES = (
     *(SUMMARY_NAME, INFORMATION_NAME, PARQUET_NAME, CSV_NAME, PERFETTO_NAME, MEMORY_NAME, ACTIVITY_NAME),
@@ -39,8 +40,18 @@ RUN_FILES = (
 """Files of a run; the summary is the first to be written."""
 
 
-def write_outputs(outcome: RunOutcome, folder: Path) -> list[Path]:
-    """Write all files of a run and return their paths; for equal runs all but run-info.json are equal."""
+def write_outputs(outcome: RunOutcome, folder: Path, paper: Paper | None = None) -> list[Path]:
+    """Write all files of a run and return their paths; for equal runs all but run-info.json are equal.
+
+    `paper` is what pictures are drawn on, if not on their own. Raises `InputError`; nothing is written then.
+    """
+    paths = _write_all(outcome, folder, paper)
+    _remove_stale(folder, paths)
+    return paths
+
+
+@together()
+def _write_all(outcome: RunOutcome, folder: Path, paper: Paper | None) -> list[Path]:
     paths = [write_summary(folder / SUMMARY_NAME, outcome.summary)]
     information = {
         "simulator": outcome.summary["simulator"],
@@ -51,10 +62,10 @@ def write_outputs(outcome: RunOutcome, folder: Path) -> list[Path]:
     }
     paths.append(write_json(folder / INFORMATION_NAME, information))
     paths.append(write_table(outcome.slices, folder))
-    perfetto = folder / PERFETTO_NAME
-    write_perfetto(outcome.slices, outcome.counters, outcome.timing.clock.cluster_hz, perfetto)
+    pictures = RunPictures(outcome.slices, outcome.summary, partial(blocks_of, outcome), paper=paper)
+    perfetto, clock_hz = folder / PERFETTO_NAME, outcome.timing.clock.cluster_hz
+    write_perfetto(outcome.slices, outcome.counters, clock_hz, perfetto, pictures.memory_map)
     paths.append(perfetto)
-    pictures = RunPictures(outcome.slices, outcome.summary, partial(blocks_of, outcome))
     paths.append(write_blocks(pictures.memory_map, folder))
     paths.append(write_activity(outcome.summary["activity"], folder / ACTIVITY_NAME))
     paths += pictures.draw_files(RUN_PICTURES, folder)
@@ -63,9 +74,8 @@ def write_outputs(outcome: RunOutcome, folder: Path) -> list[Path]:
     if len(outcome.curve) > 1:
         png, svg = (folder / file for file in file_names(CURVE_PICTURE))
         title = f"{outcome.summary['model']} on {outcome.summary['soc']}: {len(outcome.curve):,} iterations"
-        draw_curve(outcome.curve, title, png, svg)
+        draw_curve(outcome.curve, title, png, svg, paper=paper)
         paths += [png, svg]
-    _remove_stale(folder, paths)
     return paths
 
 

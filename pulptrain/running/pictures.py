@@ -22,6 +22,7 @@ from traces.pictures.memory_map import draw_bytes, draw_memory_map
 from traces.pictures.roofline import draw_roofline
 from traces.pictures.stacked_bars import draw_breakdown, draw_causes, draw_energy
 from traces.roofline import op_points, peaks_of
+from traces.text_table import counted
 from traces.window import windowed
 
 MOST_LISTED = 30
@@ -185,7 +186,7 @@ def window_of(text: str, ops: Sequence[OpMetrics], makespan_cycles: int) -> Wind
     names = [op.name for op in ops]
     near = closest(text, names) if not separator else None
     listed = ", ".join(names[:MOST_LISTED])
-    more = f" and {len(names) - MOST_LISTED} others" if len(names) > MOST_LISTED else ""
+    more = f" and {counted(len(names) - MOST_LISTED, 'other')}" if len(names) > MOST_LISTED else ""
     raise InputError(
         f"{text!r} is no op and no span of cycles",
         where="--window",

@@ -114,7 +114,9 @@ def run_primitive(
         "accumulation": accumulation,
         "icache": settings.icache,
         "evidence": evidence_of(lines, settings),
-        "error": error_of(lines, calls_of(metrics.master), settings, timing),
+        "error": error_of(
+            lines, calls_of(metrics.master), settings, timing, [op.cycles for op in metrics.ops]
+        ),
         "loss": None,
         **_of_cores(metrics, result.cycles),
         "functional": check.summary(),

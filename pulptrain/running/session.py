@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,16 +16,23 @@ from arch.energy.activity import whole_activity
 from arch.spec.timing import SocTiming
 from configs.errors import ConfigError, DoesNotFitError, InputError
 from configs.limits import require_host_memory
-from configs.model_file import ModelSpec, load_model
-from configs.suggest import suggestion
+from configs.model_file import TRAIN_WORDS, ModelSpec, load_model
+from configs.suggest import check_known, suggestion
 from importers.training_text import parse_schedule
 from pulptrain.given.channel_order import channels_last, with_order
 from pulptrain.given.given_values import with_own_values
 from pulptrain.given.own_data import Data, data_of
-from pulptrain.given.settings import Settings, code_start, model_variant, schedule_options, soc_timing
+from pulptrain.given.settings import (
+    Settings,
+    code_start,
+    model_variant,
+    requested_of,
+    schedule_options,
+    soc_timing,
+)
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.energy import asked_chip, with_energy
-from pulptrain.running.error_bar import error_of
+from pulptrain.running.error_bar import error_of, op_bars
 from pulptrain.running.evidence import evidence_of
 from pulptrain.running.machine import Machine, Prepared
 from pulptrain.running.planning import planned
@@ -100,6 +108,8 @@ def model_of(model: str | ModelSpec, settings: Settings) -> ModelSpec:
         spec = replace(spec, variant=variant)
     if settings.steps is not None:
         spec = replace(spec, steps=parse_steps(settings.steps))
+    if settings.train is not None:
+        spec = replace(spec, train=parse_train(settings.train, [layer.name for layer in spec.layers]))
     options = dict(spec.optimizer.options)
     if settings.accumulate is not None:
         if settings.accumulate < 1:
@@ -115,6 +125,21 @@ def model_of(model: str | ModelSpec, settings: Settings) -> ModelSpec:
     if options != spec.optimizer.options:
         spec = replace(spec, optimizer=replace(spec.optimizer, options=options))
     return spec
+
+
+def settled(model: str | ModelSpec, settings: Settings) -> tuple[ModelSpec, Settings]:
+    """The model as the settings change it, and the settings without that. Raises as `model_of`."""
+    return model_of(model, settings), replace(settings, batch=None, accumulate=None, train=None)
+
+
+def parse_train(text: str, layers: Sequence[str]) -> str | tuple[str, ...] | None:
+    """What ``--train`` says, as `ModelSpec.train` has it. Raises `InputError` for what is no layer."""
+    if text.strip() in TRAIN_WORDS:
+        return None if text.strip() == "all" else text.strip()
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        check_known(name, layers, f"no layer {name!r}", "--train")
+    return names
 
 
 def prepare(
@@ -200,6 +225,7 @@ def _as_given(model: str | ModelSpec, settings: Settings, file: ScheduleFile | N
         schedule=parse_schedule(settings.lr_schedule) if settings.lr_schedule is not None else None,
         separate=settings.separate_update,
         steps=settings.steps,
+        train=settings.train,
         layouts=file.layouts if file is not None else None,
     )
 
@@ -272,11 +298,11 @@ def run_model(
     """Simulate one training iteration (one update) of `model` and compute `iterations` of them.
 
     `model` is a name from ``pulptrain list models``, the path of a model file, or a model that is read.
-    Timing is simulated once; all
-    iterations are computed. Every tensor of the first three iterations and of the last one is checked
-    (`pulptrain.running.number_check`), against PyTorch where it is installed; ``summary["functional"]`` says
-    what was found, and a wrong tensor is a `WrongNumbersError`, which has the outcome. An update over several
-    mini-batches, or one that is a program of its own, is two programs; each is simulated once in time.
+    Timing is simulated once; all iterations are computed. Every tensor of the first three iterations, of the
+    last one and of one more is checked (`pulptrain.running.number_check`), against PyTorch where it is
+    installed; ``summary["functional"]`` says what was found, and a wrong tensor is a `WrongNumbersError`,
+    which has the outcome. An update over several mini-batches, or one that is a program of its own, is two
+    programs; each is simulated once in time.
     `values` replace weights, buffers, states (at the start) and inputs, labels (in all iterations) by name,
     `data` the samples of the model's data set (`pulptrain.given.own_data`).
     Raises the errors of `configs.errors`. Ctrl-C during training ends it early: the outcome then says
@@ -341,7 +367,7 @@ def run_prepared(
     if functional:
         _check_samples(graph, prepared.phases.mini_batches)
     fed = _fed(machine.given, settings.seed, data, values or {}) if functional else None
-    training = Training(machine, prepared.phases.mini_batches, stream, kept, fed, record)
+    training = Training(machine, prepared.phases.mini_batches, stream, kept, fed, record, settings.seed)
     asked = (functional and iterations > 1) or users_own is not None
     tested = _tested(prepared, users_own) if asked else None
     if tested is not None:
@@ -351,14 +377,11 @@ def run_prepared(
     training.first(iterations, check=functional)
     if values and training.not_finite is not None and not training.wrong:
         raise training.not_finite.error
-    if prepared.run_cache is not None:
-        prepared.run_cache.write()
-        if not (prepared.traced or prepared.figures):
-            figures = [phase.figures for phase in machine.phases if phase.figures is not None]
-            prepared.run_cache.keep_figures(code_start(settings), figures)
+    _store_figures(prepared, machine, settings)
     summary = _summary(machine, prepared, settings)
     has_loss = functional and bool(graph.losses)
     summary["steps"] = list(prepared.spec.steps or STEPS)
+    summary["requested"] = requested_of(settings)
     if fed is not None and fed.skipped:
         summary["notes"].append(fed.skipped)
     summary["loss"] = finite_or_none(training.losses[0]) if has_loss else None
@@ -370,16 +393,21 @@ def run_prepared(
             name: [finite_or_none(value) for value in values] for name, values in training.terms.items()
         }
     summary["not_finite"] = training.not_finite.as_dict() if training.not_finite else None
-    summary["functional"] = training.check.summary() if training.check is not None else None
+    summary["functional"] = None
     if has_loss:
         training.ask_at_the_end()
         summary["training"] = _training_summary(training, iterations, summary, tested)
+    saved = training.values() if functional else {}
+    if training.check is not None:
+        training.told(summary, saved)
+        summary["functional"] = training.check.summary()
     phases = machine.phases
-    wall_seconds = sum(phase.wall_seconds for phase in phases)
-    cycles = sum(phase.cycles for phase in phases)
-    events = sum(phase.figures.events for phase in phases if phase.figures is not None)
     summary["simulator"] = {
-        **simulator_summary(events, wall_seconds, cycles),
+        **simulator_summary(
+            sum(phase.figures.events for phase in phases if phase.figures is not None),
+            sum(phase.wall_seconds for phase in phases),
+            sum(phase.cycles for phase in phases),
+        ),
         "cached": len(prepared.figures),
     }
     return RunOutcome(
@@ -391,8 +419,18 @@ def run_prepared(
         interrupted,
         prepared.update,
         _curve(training, summary) if has_loss else (),
-        training.values() if functional else {},
+        saved,
     )
+
+
+def _store_figures(prepared: Prepared, machine: Machine, settings: Settings) -> None:
+    """Write the run cache, with what a run without a trace came to."""
+    if prepared.run_cache is None:
+        return
+    prepared.run_cache.write()
+    if not (prepared.traced or prepared.figures):
+        figures = [phase.figures for phase in machine.phases if phase.figures is not None]
+        prepared.run_cache.keep_figures(code_start(settings), figures)
 
 
 def _fed(given: Given | None, seed: int, data: Data | None, values: Mapping[str, Array]) -> Fed | None:
@@ -460,7 +498,12 @@ def _summary(machine: Machine, prepared: Prepared, settings: Settings) -> dict[s
     times = (1,) if len(lines) == 1 else (prepared.phases.mini_batches, 1)
     line = whole_line(zip(lines, times, strict=True))
     summary = summaries[0] if len(lines) == 1 else update_summary(summaries[0], summaries[1], times[0])
-    error = error_of(line, whole_calls(zip(calls, times, strict=True)), settings, prepared.timing)
+    whole = whole_calls(zip(calls, times, strict=True))
+    ops = [op["cycles"] for op in summary["ops"]]
+    error = error_of(line, whole, settings, prepared.timing, ops)
+    bars = op_bars(summary["ops"], settings, prepared.timing)
+    for op, bar in zip_longest(summary["ops"], bars):
+        op["within_percent"] = bar
     activity = whole_activity(zip(activities, times, strict=True))
     summary = {**summary, "evidence": evidence_of(line, settings), "error": error}
     return with_energy(summary, activity, settings, prepared.timing)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import InputError
+from pulptrain.given.what_it_is import RUN, refuse_others
 from traces.csv_file import LARGEST
 from traces.files.result_folder import SUMMARY_NAME, read_json
 
@@ -18,6 +19,7 @@ _AGAIN = f"run `{_COMMAND}` again"
 
 def read_summary(folder: Path) -> dict[str, Any]:
     """`summary.json` of a run. Raises `InputError` if it is missing, not JSON or lacks what pictures need."""
+    refuse_others(str(folder), RUN)
     path = folder / SUMMARY_NAME
     summary = read_json(path, _COMMAND)
     missing = [key for key in _NEEDED if key not in summary]

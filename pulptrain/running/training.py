@@ -21,6 +21,7 @@ from trainlib.references.verdicts import FAILED, Verdict
 
 if TYPE_CHECKING:
     from deploy.project.recorded import Recorded
+    from pulptrain.running.every_iteration import EveryIteration
     from pulptrain.running.number_check import NumberCheck
     from truth.samples import Fed
 
@@ -57,6 +58,7 @@ class Training:
     """All iterations of one run; `kept` are weights, buffers and optimizer states at its start.
 
     `fed` says what the samples must be, if they are to be compared; all iterations are kept in `record`.
+    `seed` draws one of the iterations that are followed.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Training:
         kept: Mapping[str, Array],
         fed: Fed | None = None,
         record: Recorded | None = None,
+        seed: int = 0,
     ) -> None:
         self.machine = machine
         self.losses: list[float] = []
@@ -85,7 +88,10 @@ class Training:
         self._record = record
         self._drawn = 0
         """Mini-batches taken from `samples`."""
-        self._before = dict(kept)
+        self._before: Mapping[str, Array] | None = dict(kept)
+        """What the iteration under way began with; None if `_every` has it."""
+        self._every: EveryIteration | None = None
+        self._seed = seed
         self._varying = machine.varying
         machine.load_kept(kept)
         if record is not None:
@@ -108,17 +114,21 @@ class Training:
         if not check:
             self._carry_out([{}] * self._mini_batches, None, ())
             return
+        from pulptrain.running.every_iteration import EveryIteration
         from pulptrain.running.number_check import FOLLOWED, NumberCheck
 
+        kept = self._began_with
         self._followed = min(iterations, FOLLOWED)
-        self.check = NumberCheck(self._before, self.machine.programs, self._followed, self.machine.given)
+        self._aside_numbers = {iterations, drawn_iteration(self._followed + 1, iterations, self._seed)}
+        self.check = NumberCheck(kept, self.machine.programs, self._followed, self.machine.given)
+        self._every = EveryIteration(self.machine, self.check)
         if self._fed is not None:
-            for name, why in self._fed.started(self._before).items():
+            for name, why in self._fed.started(kept).items():
                 self.check.add(Verdict(name, FAILED, why=why))
         batch = self._batch()
         self._iterate(batch, self.check)
         graph = self.machine.mini.schedule.graph
-        values = stirred_values(graph, self._before)
+        values = stirred_values(graph, kept)
         stirred = self.check.aside(values, "the stirred iteration")
         with self.machine.set_aside():
             self.machine.load_kept(values)
@@ -134,24 +144,48 @@ class Training:
                 batch, last = self._batch(), None
                 check = self.check if number <= self._followed else None
                 if check is None:
-                    self._before = self.machine.fetch_kept()
-                    check = last = self._aside(number) if number == iterations else None
+                    self._before = None
+                    if number in self._aside_numbers:
+                        self._before = self.machine.fetch_kept()
+                        check = last = self._aside(number)
                 self._iterate(batch, check)
                 if self.not_finite is not None and check is None:
                     last = self._again(batch, self._aside(number))
                 if last is not None:
                     self.check.take_over(last)
                     self.check.iterations += 1
+                    self.check.numbers.append(number)
                 if progress is not None:
                     progress(len(self.losses), iterations, self.losses[-1])
         except KeyboardInterrupt:
+            self._take_back()
             return True
         return False
+
+    @property
+    def _began_with(self) -> Mapping[str, Array]:
+        """What the iteration under way, or the last one that has ended, began with."""
+        if self._before is None and self._every is not None:
+            self._before = self._every.started()
+        return self._before or {}
+
+    def _take_back(self) -> None:
+        """Make the memories hold what the last iteration left that has ended: the one under way has not."""
+        assert self._every is not None
+        self.machine.record(None)
+        self.machine.program_ended = None
+        for phase in self.machine.phases:
+            phase.executor.watch = None
+        for figures in (self.losses, *self.terms.values()):
+            del figures[len(self._every.losses) :]
+        self._before = self._every.started()
+        self.machine.load_kept(self._before)
+        self._carry_out(self._every.batch, None, tuple(self.losses[:-1]))
 
     def _aside(self, number: int) -> NumberCheck:
         """A check of an iteration that is not among the first, from what the machine has before it."""
         assert self.check is not None
-        return self.check.aside(self._before, f"iteration {number}")
+        return self.check.aside(self._began_with, f"iteration {number}")
 
     def ask_accuracy(self, accuracy: Callable[[], float], iterations: int) -> None:
         """Ask for the accuracy at some iterations of so many, the last among them."""
@@ -178,10 +212,15 @@ class Training:
         executor, graph = self.machine.mini.executor, self.machine.mini.schedule.graph
         return {
             **self.machine.fetch_kept(),
-            **{f"before/{name}": array for name, array in self._before.items()},
+            **{f"before/{name}": array for name, array in self._began_with.items()},
             **{f"results/{name}": executor.fetch(name) for name in graph.results},
             LOSSES: np.array(self.losses),
         }
+
+    def told(self, summary: Mapping[str, Any], values: Mapping[str, Array]) -> None:
+        """Hold what a run is about to print and save against the memories (`EveryIteration.told`)."""
+        if self._every is not None:
+            self._every.told(summary, values)
 
     def _batch(self) -> list[Mapping[str, Array]]:
         self._drawn += self._mini_batches
@@ -189,10 +228,15 @@ class Training:
 
     def _iterate(self, batch: list[Mapping[str, Array]], check: NumberCheck | None) -> None:
         if check is not None and check is self.check:
-            self._before = {name: check.memory[name] for name in self._before}
+            self._before = {name: check.memory[name] for name in self._began_with}
+            check.numbers.append(len(self.losses) + 1)
         record = self._record
         self.machine.record(record.watch(len(self.losses)) if record is not None else None)
+        if self._every is not None:
+            self._every.begin(batch)
+            self.machine.program_ended = self._every.program_ended
         losses = self._carry_out(batch, check, tuple(self.losses))
+        self.machine.program_ended = None
         self.machine.record(None)
         self.losses.append(float(np.mean([sum(terms) for terms in losses])))
         if record is not None:
@@ -200,10 +244,11 @@ class Training:
         names = self.machine.mini.schedule.graph.losses
         for name, values in zip(names, zip(*losses, strict=True), strict=True):
             self.terms.setdefault(name, []).append(float(np.mean(values)))
-        if check is not None:
-            self._compare_samples(batch, check)
-            if record is not None:
-                record.verdicts = dict(check.verdicts)
+        if self._every is not None and self.check is not None:
+            self._every.end(self.losses[-1], followed=check is not None)
+            self._compare_samples(batch, self.check)
+        if check is not None and record is not None:
+            record.verdicts = dict(check.verdicts)
         self._after()
         if self.machine.not_finite is not None:
             self.not_finite = NotFinite(len(self.losses), self.machine.not_finite)
@@ -228,9 +273,16 @@ class Training:
     def _again(self, batch: list[Mapping[str, Array]], check: NumberCheck) -> NumberCheck:
         """The iteration that went astray once more, followed: was it the machine or the mathematics?"""
         with self.machine.set_aside():
-            self.machine.load_kept(self._before)
+            self.machine.load_kept(self._began_with)
             self._carry_out(batch, check, tuple(self.losses[:-1]))
         return check
+
+
+def drawn_iteration(first: int, last: int, seed: int) -> int:
+    """One of the iterations from `first` to the one before `last`, by the seed; `last` if there is none."""
+    if first >= last:
+        return last
+    return int(np.random.default_rng([seed, zlib.crc32(b"followed")]).integers(first, last))
 
 
 def stirred_values(graph: TrainingGraph, kept: Mapping[str, Array]) -> dict[str, Array]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from configs.errors import InputError
 from traces.csv_file import rows_of, write_rows
+
+if TYPE_CHECKING:
+    from traces.pictures.drawing import Paper
 
 CSV_NAME = "training.csv"
 PICTURE = "training"
@@ -46,11 +49,12 @@ def read_curve(path: Path) -> list[CurvePoint]:
     return points
 
 
-def draw_curve(curve: Sequence[CurvePoint], title: str, *paths: Path) -> None:
+def draw_curve(curve: Sequence[CurvePoint], title: str, *paths: Path, paper: Paper | None = None) -> None:
     """Draw loss and accuracy over iterations, and over simulated time along the top."""
-    from traces.pictures.drawing import drawn
+    from traces.pictures.drawing import LONGEST_TITLE, OWN_PAPER, drawn, short
 
-    with drawn(6.4, 3.6, paths) as figure:
+    paper = paper or OWN_PAPER
+    with drawn(6.4, 3.6, paths, dpi=paper.dpi) as figure:
         plot = figure.add_axes((0.1, 0.14, 0.78, 0.68))
         numbers = [point.iteration for point in curve]
         losses = [point.loss for point in curve]
@@ -85,4 +89,6 @@ def draw_curve(curve: Sequence[CurvePoint], title: str, *paths: Path) -> None:
             right.set_ylim(0, 100)
             right.spines["right"].set_visible(True)
         plot.legend(frameon=False, fontsize=7)
-        figure.text(0.1, 0.985, title, va="top", fontsize=9, fontweight="bold")
+        figure.text(
+            0.1, 0.985, short(paper.titled(title), LONGEST_TITLE), va="top", fontsize=9, fontweight="bold"
+        )

@@ -10,15 +10,23 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from arch.spec.soc_config import soc_from_parameters
 from configs.errors import InputError
 from configs.library import is_path, list_names, open_config
 from configs.meanings import Key, keys_of
-from configs.model_file import LAYER_KEYS, TERM_KEYS, LayerSchema, LossSpec, ModelSpec, load_model
+from configs.model_file import LAYER_KEYS, TERM_KEYS, LayerSchema, LossSpec, ModelSpec
+from configs.model_text import model_text
 from configs.parameters import load_parameters
 from configs.suggest import check_known, suggestion
 from configs.yaml_file import read_text
+from pulptrain.foreign.foreign_model import is_foreign
+from pulptrain.foreign.model_source import open_source
+from pulptrain.given.option import ALL
+from pulptrain.given.settings import Settings
+from pulptrain.given.what_it_is import MODEL, refuse_others
+from pulptrain.running.session import model_of
 from traces.stall_words import BUSY, MEANINGS
-from trainlib.about import ABOUT
+from trainlib.about import about
 from trainlib.ir.graph import TrainingGraph
 from trainlib.kernels.catalogue import codegen_names, kind_of
 from trainlib.kernels.evidence import nest_evidence
@@ -31,7 +39,7 @@ from trainlib.primitives.definition import (
     Primitive,
 )
 from trainlib.registry import PRIMITIVES, is_internal
-from trainlib.training.options import GradientOptions, check_options
+from trainlib.training.options import GradientOptions
 from trainlib.training.phases import build_training_phases
 from trainlib.training.variants import variants_text
 
@@ -42,18 +50,28 @@ KINDS = ("model", "soc", "primitive", "kernel", "stall")
 """What a name may be the name of, in the order it is looked for."""
 
 
-def describe(name: str, kind: str | None = None, *, codegen: str | None = None) -> list[Description]:
+def describe(
+    name: str,
+    kind: str | None = None,
+    *,
+    codegen: str | None = None,
+    of_model: Mapping[str, Any] | None = None,
+) -> list[Description]:
     """All that a name, or the path of a model or SoC file, stands for; `kind` is one of `KINDS`.
 
-    Raises `InputError` with the nearest names if there is none.
+    `of_model` are options of a model. Raises `InputError` with the nearest names if there is none.
     """
+    options = of_model or {}
     if kind is not None:
         check_known(kind, KINDS, f"there is no kind {kind!r}", "--kind")
-    if is_path(name):
-        return [_file(name, kind)]
-    described = [
-        of(name) for each, of in _describers(codegen).items() if kind in (None, each) and _knows(each, name)
-    ]
+    if is_foreign(name) or is_path(name):
+        return [_file(name, kind, options)]
+    kinds = [each for each in KINDS if kind in (None, each) and _knows(each, name)]
+    if "model" in kinds and options:
+        kinds = ["model"]
+    described = [_describers(codegen, options)[each](name) for each in kinds]
+    if options and described and "model" not in kinds:
+        raise InputError(f"{name} is no model", where=ALL[next(iter(options))].flag, cure="leave it out")
     if not described and name.removesuffix("s") in KINDS:
         each = name.removesuffix("s")
         words = f"one of them: {', '.join(names_of(each))}" if each == "stall" else f"pulptrain list {each}s"
@@ -64,7 +82,7 @@ def describe(name: str, kind: str | None = None, *, codegen: str | None = None) 
         raise InputError(
             f"nothing is called {name!r}",
             where="show",
-            cure=near if near.startswith("'") else "pulptrain list socs | models | kernels | primitives",
+            cure=near if near.startswith("'") else "pulptrain list models, or socs, kernels, primitives",
         )
     return described
 
@@ -84,9 +102,11 @@ def _knows(kind: str, name: str) -> bool:
     return name in names_of(kind)
 
 
-def _describers(codegen: str | None) -> Mapping[str, Callable[[str], Description]]:
+def _describers(
+    codegen: str | None, of_model: Mapping[str, Any]
+) -> Mapping[str, Callable[[str], Description]]:
     return {
-        "model": _model,
+        "model": lambda name: _model(name, of_model),
         "soc": _soc,
         "primitive": lambda name: _primitive(PRIMITIVES[name]),
         "kernel": lambda name: _kernel(name, codegen),
@@ -94,13 +114,19 @@ def _describers(codegen: str | None) -> Mapping[str, Callable[[str], Description
     }
 
 
-def _file(path: str, kind: str | None) -> Description:
+def _file(path: str, kind: str | None, of_model: Mapping[str, Any]) -> Description:
     """A file of the user: a SoC if it has parameters, else a model."""
+    if kind is None and is_foreign(path):
+        kind = "model"
     if kind is None:
+        if Path(path).is_dir():
+            refuse_others(path, MODEL)
         kind = "soc" if "parameters" in open_config("soc", path).mapping("the file") else "model"
     if kind not in ("model", "soc"):
         raise InputError(f"a {kind} has no file of its own", where="show", cure="its name")
-    return _model(path) if kind == "model" else _soc(path)
+    if kind == "soc" and of_model:
+        raise InputError(f"{path} is no model", where=ALL[next(iter(of_model))].flag, cure="leave it out")
+    return _model(path, of_model) if kind == "model" else _soc(path)
 
 
 def _text(kind: str, name: str) -> str:
@@ -109,12 +135,15 @@ def _text(kind: str, name: str) -> str:
     return files("configs").joinpath(kind, f"{name}.yaml").read_text(encoding="utf-8")
 
 
-def _model(name: str) -> Description:
-    spec = load_model(name, check_options)
+def _model(name: str, options: Mapping[str, Any]) -> Description:
+    settings = Settings(**options)
+    source = open_source(name, settings)
+    spec = model_of(source.network(settings), settings)
     layers = described_layers(spec, build_training_phases(spec).mini_batch)
     return {
         "kind": "model",
         "name": spec.name,
+        "typed": source.words,
         "about": spec.description,
         "source": spec.source,
         "input_shape": list(spec.input_shape),
@@ -128,7 +157,7 @@ def _model(name: str) -> Description:
         "optimizer": {"name": spec.optimizer.name, **spec.optimizer.options},
         "parameters": sum(layer["parameters"] for layer in layers),
         "layers": layers,
-        "file": _text("models", name),
+        "file": model_text(spec) if options or is_foreign(name) else _text("models", name),
     }
 
 
@@ -157,6 +186,8 @@ def _loss(loss: LossSpec) -> Description:
 
 def _soc(name: str) -> Description:
     by_profile = {profile: load_parameters(name, profile) for profile in ("rtl", "gvsoc")}
+    for each in by_profile.values():
+        soc_from_parameters(each)  # what cannot be run is not shown as if it could
     tree = by_profile["rtl"]
     return {
         "kind": "soc",
@@ -216,7 +247,7 @@ def _primitive(primitive: Primitive) -> Description:
     return {
         "kind": "primitive",
         "name": primitive.name,
-        "about": ABOUT[primitive.name],
+        "about": about(primitive.name),
         "what": what,
         "inputs": [low, high],
         "steps": [step.name for step in primitive.steps],

@@ -15,11 +15,11 @@ from configs.model_file import load_model
 from configs.parameters import load_parameters
 from configs.suggest import check_known
 from traces.text_table import table_lines
-from trainlib.about import ABOUT
+from trainlib.about import about
 from trainlib.kernels.catalogue import codegen_names, kind_of
 from trainlib.kernels.evidence import nest_evidence
 from trainlib.kernels.library import LIBRARY
-from trainlib.registry import PRIMITIVES
+from trainlib.registry import PRIMITIVES, is_internal
 from trainlib.training.options import check_options
 from trainlib.training.variants import variants_text
 
@@ -189,7 +189,9 @@ def _primitives() -> Listing:
         [
             {
                 "name": primitive.name,
-                DESCRIPTION: ABOUT.get(primitive.name, "Put in where it is needed; not for a model file."),
+                DESCRIPTION: "Put in where it is needed; not for a model file."
+                if is_internal(primitive)
+                else about(primitive.name),
                 "steps": " ".join(step.name for step in primitive.steps) or "view",
                 "variants": variants_text(primitive),
             }

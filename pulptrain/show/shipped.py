@@ -13,7 +13,7 @@ from configs.suggest import suggestion
 FOLDERS: Mapping[str, str] = {
     "examples": "model, SoC and exploration files, a script",
     "notebooks": "first run; explore a chip; tune and understand (extra `docs`)",
-    "measured": "measured cycles, for `pulptrain validate`; measured/README.md says how they were taken",
+    "measured": "measured cycles, for `pulptrain validate KIND FILE`; measured/README.md: how taken",
 }
 """Folders that can be written out, and what is in them; setup.py puts them into the wheel."""
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from configs.errors import InputError
+from configs.parameters import DEFAULT_CODEGEN
 from pulptrain.show.descriptions import Description, flow
 from pulptrain.show.listings import columns, size_text
 
@@ -66,7 +67,7 @@ def _model(item: Description, width: int) -> Iterator[str]:
         )
     yield from columns(rows, width)
     yield ""
-    yield f"The file itself: pulptrain show {item['name']} --kind model --file"
+    yield f"The file itself: pulptrain show {item['typed']} --kind model --file"
 
 
 def _soc(item: Description, part: str | None, width: int) -> Iterator[str]:
@@ -88,11 +89,10 @@ def _soc(item: Description, part: str | None, width: int) -> Iterator[str]:
             yield from _wrapped(f"source: {parameter['source']}", width, "    ")
     yield ""
     if part is None:
-        yield from _wrapped(
-            f"Meaning and source of each: pulptrain show {item['name']} dma (or another group). Change one: "
-            "--set PATH=VALUE, or a file with this SoC as its base (pulptrain new --kind soc).",
-            width,
-        )
+        group = next(path.partition(".")[0] for each in chosen if "." in (path := each["path"]))
+        yield f"Meaning and source of those of a group: pulptrain show {item['name']} {group}"
+        yield "Change one by --set PATH=VALUE, or in a file with this SoC as its base:"
+        yield "pulptrain new mine.yaml --kind soc"
 
 
 def _kernel(item: Description, width: int) -> Iterator[str]:
@@ -114,7 +114,9 @@ def _kernel(item: Description, width: int) -> Iterator[str]:
     )
     if item["what"] == "matmul":
         yield ""
-        yield f"Try it: pulptrain kernel {item['name']} --n 32 --k 64 --m 32"
+        more = f" --codegen {item['codegen']}" if item["codegen"] != DEFAULT_CODEGEN else ""
+        more += " --trans-b" if item["trans_b"] else ""
+        yield f"Try it: pulptrain kernel {item['name']} --n 32 --k 64 --m 32{more}"
 
 
 def _primitive(item: Description, width: int) -> Iterator[str]:

@@ -64,7 +64,7 @@ def print_tables(width: int, done: Validation, columns: Sequence[str]) -> None:
             result.case.id,
             f"{result.measured:,}",
             f"{result.prediction.cycles:,}",
-            f"{result.error_percent:+.2f}",
+            f"{result.error_percent:+z.2f}",
         ]
         for result in farthest_off(done.results, WORST_ROWS)
     ]

@@ -10,6 +10,7 @@ from typing import Any
 
 from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
+from configs.errors import InputError
 from configs.model_file import ModelSpec
 from configs.suggest import check_known
 from configs.version import VERSION
@@ -128,6 +129,17 @@ def tune_model(
     summary = _summary(schedule, tuning, untuned_cycles, evidence, error, choices, wall_seconds)
     summary |= {"objective": objective, "untuned_energy": energies[0], "energy": energies[1]}
     return TuneOutcome(summary, schedule, interrupted, tuned)
+
+
+def base_variant(variant: str | None) -> tuple[str, ...]:
+    """What ``--variant`` says of all layers, for `Settings`. Raises `InputError` for one of a single op."""
+    if variant is not None and "=" in variant:
+        raise InputError(
+            f"{variant!r} is about single ops, which tune chooses for",
+            where="--variant",
+            cure="default or as-published; --lowerings says which variants are searched",
+        )
+    return (variant,) if variant is not None else ()
 
 
 def _summary(

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from configs.files import check_file
+from configs.files import check_file, together
 from pulptrain.process.progress import Teller
 from pulptrain.running.outputs import RUN_FILES, write_outputs
 from pulptrain.tuning.model_tuning import TuneOutcome
 from scheduler.tuner.schedule_file import is_schedule, write_schedule
 from traces.csv_file import write_rows
 from traces.files.result_folder import prepare_folder, write_summary
+from traces.pictures.drawing import OWN_PAPER, Paper
 from traces.pictures.gains import draw_gains
 
 SCHEDULE_NAME, JSON_NAME, CSV_NAME, PICTURE_NAME = "schedule.yaml", "tune.json", "tune.csv", "tune"
@@ -27,13 +28,14 @@ _FLAT = ("op", "step", "kernel", "variant", "buffering", "cycles", "untuned_run_
 
 @dataclass(frozen=True, slots=True)
 class TuningFiles:
-    """Where the schedule goes, and the result folder, if there is one."""
+    """Where the schedule goes, the result folder, if there is one, and what its pictures are drawn on."""
 
     schedule: Path
     folder: Path | None
+    paper: Paper
 
 
-def prepare_tuning(schedule: str | None, out: str | None) -> TuningFiles:
+def prepare_tuning(schedule: str | None, out: str | None, paper: Paper | None = None) -> TuningFiles:
     """Both places, refused before any work if they cannot or may not be written.
 
     Without a name the schedule goes to the folder, or takes the first name in the current one that is free:
@@ -48,29 +50,40 @@ def prepare_tuning(schedule: str | None, out: str | None) -> TuningFiles:
         while Path(schedule).exists():
             schedule = f"schedule-{number}.yaml"
             number += 1
-    return TuningFiles(check_file(schedule, "--schedule", is_schedule), folder)
+    return TuningFiles(check_file(schedule, "--schedule", is_schedule), folder, paper or OWN_PAPER)
 
 
-def write_tuning(outcome: TuneOutcome, files: TuningFiles, teller: Teller) -> list[Path]:
-    """Write the schedule and, if there is a folder, all files of it; returns their paths."""
+def write_tuning(
+    outcome: TuneOutcome, files: TuningFiles, command: str, after_run: Mapping[str, str], teller: Teller
+) -> list[Path]:
+    """Write the schedule at once, then, if there is a folder, all files of it; returns their paths.
+
+    `command` runs the schedule, `after_run` are those that go on from that run.
+    """
     write_schedule(outcome.schedule, files.schedule)
-    written = [files.schedule]
     if files.folder is None:
-        return written
+        return [files.schedule]
     teller.stage(f"writing files and pictures to {files.folder}")
     if outcome.tuned is not None:
-        written += write_outputs(outcome.tuned, files.folder)
-    written.append(write_summary(files.folder / JSON_NAME, outcome.summary, schedule=str(files.schedule)))
+        outcome.tuned.summary["commands"] = dict(after_run)
+    more = {"schedule": str(files.schedule), "command": command}
+    return [files.schedule, *_write_folder(outcome, more, files.folder, files.paper)]
+
+
+@together()
+def _write_folder(outcome: TuneOutcome, more: Mapping[str, str], folder: Path, paper: Paper) -> list[Path]:
+    written = write_outputs(outcome.tuned, folder, paper) if outcome.tuned is not None else []
+    written.append(write_summary(folder / JSON_NAME, outcome.summary, **more))
     rows = map(_csv_row, outcome.summary["choices"])
-    written.append(write_rows(files.folder / CSV_NAME, [*_FLAT, "tile", "loop_order"], rows))
+    written.append(write_rows(folder / CSV_NAME, [*_FLAT, "tile", "loop_order"], rows))
     if outcome.tuned is not None:
-        png, svg = (files.folder / f"{PICTURE_NAME}.{ending}" for ending in ("png", "svg"))
+        png, svg = (folder / f"{PICTURE_NAME}.{ending}" for ending in ("png", "svg"))
         gains = [
             (choice["op"], choice["untuned_run_cycles"], choice["run_cycles"])
             for choice in outcome.summary["choices"]
         ]
         title = f"{outcome.summary['model']} on {outcome.summary['soc']}"
-        draw_gains(gains, title, png, svg)
+        draw_gains(gains, title, png, svg, paper=paper)
         written += [png, svg]
     return written
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from scheduler.tuner.search_space import MOST_CUTS
 from traces.report import error_line, evidence_line
-from traces.text_table import amount, labelled, table_lines
+from traces.text_table import RUN_IT, amount, change, counted, labelled, table_lines
 
 
 def tuning_lines(
@@ -28,7 +28,7 @@ def tuning_lines(
     rows = [_row(choice) for choice in shown]
     lines += ["", *table_lines(heads, rows, width, left=("kernel", "tile in its loops", "variant"))]
     if len(choices) > len(shown):
-        lines.append(f"{len(choices) - len(shown)} others: --full")
+        lines.append(f"{counted(len(choices) - len(shown), 'other')}: --full")
     return lines
 
 
@@ -41,11 +41,12 @@ def _headline(summary: Mapping[str, Any], *, evidence: bool) -> list[tuple[str, 
     lines = [("tuned", f"{name}: interrupted before a whole iteration was simulated")]
     if summary["cycles"] is not None:
         before = summary["untuned_cycles"]
-        gain = f", untuned {before:,} ({before / summary['cycles']:.2f} times as many)" if before else ""
+        factor = f"{before / summary['cycles']:.2f}" if before else ""
+        gain = f", {factor} times as fast as untuned ({before:,})" if before else ""
         lines = [("tuned", f"{name}: {summary['cycles']:,} cycles{gain}")]
     if summary.get("energy"):
         after, untuned = summary["energy"]["nominal_joules"], summary["untuned_energy"]["nominal_joules"]
-        share = f", untuned {amount(untuned, 'J')} ({after / untuned - 1:+.1%})"
+        share = f", untuned {amount(untuned, 'J')} ({change(after / untuned - 1)} %)"
         goal = {
             "cycles": "",
             "energy": "; energy was made small",
@@ -62,7 +63,7 @@ def _headline(summary: Mapping[str, Any], *, evidence: bool) -> list[tuple[str, 
         )
     for stay in summary["resident"]:
         before, after = stay["before_cycles"], stay["after_cycles"]
-        saved = f": {before:,} cycles become {after:,} (-{100 * (1 - after / before):.1f} %)"
+        saved = f": {before:,} cycles become {after:,} ({change(after / before - 1)} %)"
         names = ", ".join(stay["resident"]) + saved if stay["resident"] else "nothing"
         lines.append(("resident", f"in L1 between ops of the {stay['program']}: {names}"))
     simulator = summary["simulator"]
@@ -82,6 +83,8 @@ def _headline(summary: Mapping[str, Any], *, evidence: bool) -> list[tuple[str, 
                 f"overhead are, {MOST_CUTS:,} for each number of buffers",
             )
         )
+    if "command" in summary:
+        lines.append((RUN_IT, summary["command"]))
     return lines
 
 

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scheduler.addresses.allocation import Request
 from trainlib.ir.graph import GIVEN_KINDS, KEPT_KINDS, Op, Tensor, TrainingGraph
 from trainlib.primitives.definition import is_forward
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering
 from trainlib.registry import lowering_of
+
+Runs = tuple[tuple[int, int], ...]
+"""Bytes of a storage: (first, how many) of each run, in order, apart from each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,9 @@ class Life:
     kept: bool
     streamed: tuple[int, ...] = ()
     """Ops that use it in parts, straight from L3 (`tiles.l2_slots`); not among `reads` and `writes`."""
+
+    parts: Mapping[int, Runs] = field(default_factory=dict)
+    """Op that sees a part only (`Op.windows`) -> the bytes it reads or writes."""
 
     @property
     def uses(self) -> tuple[int, ...]:
@@ -64,6 +70,7 @@ def storage_lives(graph: TrainingGraph, owners: Mapping[str, str] | None = None)
             writes.setdefault(owners[name], []).append(number)
     kept_after = {owners[name] for name in graph.results}
     backward = backward_begins(graph)
+    parts = _parts(graph, owners)
     lives: dict[str, Life] = {}
     for name, tensor in graph.tensors.items():
         if owners[name] != name:
@@ -83,8 +90,25 @@ def storage_lives(graph: TrainingGraph, owners: Mapping[str, str] | None = None)
             tuple(sorted(set(writes.get(name, ())))),
             given,
             kept,
+            parts=parts.get(name, {}),
         )
     return lives
+
+
+def _parts(graph: TrainingGraph, owners: Mapping[str, str]) -> dict[str, dict[int, Runs]]:
+    """Storage -> op -> the part it sees, where all roles of the op see the same one."""
+    parts: dict[str, dict[int, Runs]] = {}
+    for number, op in enumerate(graph.ops):
+        seen: dict[str, set[Runs]] = {}
+        for role, name in op.roles.items() if op.windows else ():
+            tensor, window = graph.tensors[name], op.windows.get(role)
+            runs = window.runs(tensor) if window is not None else ((0, tensor.size_bytes),)
+            seen.setdefault(owners[name], set()).add(runs)
+        for owner, alike in seen.items():
+            (runs, *others) = alike
+            if not others and runs != ((0, graph.tensors[owner].size_bytes),):
+                parts.setdefault(owner, {})[number] = runs
+    return parts
 
 
 def backward_begins(graph: TrainingGraph) -> int:

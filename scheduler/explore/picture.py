@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from traces.pictures.drawing import drawn, grid_below, number_text
+from traces.pictures.drawing import LONGEST_TITLE, OWN_PAPER, Paper, drawn, grid_below, number_text, short
 from traces.pictures.labels import draw_labels
 
 _POINT, _FRONT = "#9A9A9A", "#0072B2"
@@ -20,6 +20,7 @@ def draw_front(
     axes: tuple[str, str],
     title: str,
     *paths: Path,
+    paper: Paper = OWN_PAPER,
 ) -> None:
     """Points (x, y), those at the positions `front` joined by a line and labelled; both axes from 0.
 
@@ -28,7 +29,7 @@ def draw_front(
     With more than two objectives a point of the front may lie behind others of it: then no line joins them.
     Raises `InputError` if a file cannot be written.
     """
-    with drawn(6.4, 4.0, paths) as figure:
+    with drawn(6.4, 4.0, paths, dpi=paper.dpi) as figure:
         plot = figure.add_axes((0.12, 0.13, 0.84, 0.77))
         chosen = set(front)
         rest = [row for position, row in enumerate(rows) if position not in chosen]
@@ -53,5 +54,5 @@ def draw_front(
             axis.set_major_formatter(lambda value, _: number_text(value))
         draw_labels(figure, plot, rows, steps)
         grid_below(plot)
-        plot.set_title(title, fontsize=8, loc="left")
+        plot.set_title(short(paper.titled(title), LONGEST_TITLE), fontsize=8, loc="left")
         figure.legend(loc="lower right", ncols=2, frameon=False, fontsize=7)

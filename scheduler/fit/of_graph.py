@@ -117,19 +117,16 @@ def predicted(schedule: Schedule, prices: Prices, timing: SocTiming) -> tuple[in
     exposed = 0
     udma = UdmaCost(timing)
     for stay in plan.stays:
-        copy_cycles = udma.lines_cycles([stay.size_bytes])
-        cost += (stay.loads + (stay.written_op >= 0)) * prices.copy_cost(stay.size_bytes)
-        hidden_cycles = copy_cycles - udma.set_up_cycles
-        if stay.loads and stay.first_op < stay.needed_op:
-            hidden[stay.first_op] += hidden_cycles
-            exposed += udma.set_up_cycles
-        elif stay.loads:
-            exposed += copy_cycles
-        if stay.last_op > stay.written_op >= 0:
-            hidden[stay.written_op + 1] += hidden_cycles
-            exposed += udma.set_up_cycles
-        elif stay.written_op >= 0:
-            exposed += copy_cycles
+        come, gone = ([size_bytes for _, size_bytes in runs] for runs in (stay.runs_in, stay.runs_out))
+        cost += sum(map(prices.copy_cost, come + gone))
+        for sizes_bytes, op, is_hidden in (
+            (come, stay.first_op, stay.first_op < stay.needed_op),
+            (gone, stay.written_op + 1, stay.last_op > stay.written_op),
+        ):
+            copy_cycles = udma.lines_cycles(sizes_bytes) if sizes_bytes else 0
+            seen_cycles = min(copy_cycles, udma.set_up_cycles) if is_hidden else copy_cycles
+            hidden[op] += copy_cycles - seen_cycles
+            exposed += seen_cycles
     waits = sum(max(0, busy - free) for busy, free in zip(hidden, [*free_cycles, 0], strict=True))
     cycles += exposed + waits
     return cycles, cost + prices.cycle_cost * cycles

@@ -8,7 +8,8 @@ made from are not asked. An op is what lies before its `Release`. Of each of its
   what the op does not read each byte is stored once more than it is loaded;
 - what is stored from a byte of L1, or stays there for a later op, was written there by kernels: in as many
   tiles at least, and by kernels that add to nothing they have read there at most as often;
-- bytes stored to a slot in L2 go on to L3 once.
+- bytes stored to a slot in L2 go on to L3 once;
+- beside the part of a tensor that an op writes only bytes go to L3 that have come from there to that copy.
 """
 
 from __future__ import annotations
@@ -67,6 +68,9 @@ class _Lines:
         return (last >= 0) & (ends[np.maximum(last, 0)] > self.starts)
 
 
+NOTHING = _Lines(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
 @dataclass(frozen=True, slots=True)
 class _Result:
     """A result of an op in one level, of which every byte in `lines` must be written."""
@@ -79,6 +83,8 @@ class _Result:
     level: str = L2
     needed: bool = True
     """Otherwise none of it may be there, or all."""
+    came: _Lines = NOTHING
+    """Of a part of a tensor in L3: what has come from the whole of it for the copy that is sent."""
 
 
 def check_complete(program: Program, graph: TrainingGraph, plan: MemoryPlan) -> None:
@@ -94,7 +100,7 @@ def check_complete(program: Program, graph: TrainingGraph, plan: MemoryPlan) -> 
     results = [
         result
         for number, op in enumerate(graph.ops)
-        for result in _results(op, number, ends[number], graph, plan, uses)
+        for result in _results(op, number, ends[number], graph, plan, uses, seen.fetched)
     ]
     _check_memories(seen, results, graph.ops)
     _check_kernels(seen, results, graph.ops)
@@ -217,7 +223,13 @@ class _Uses:
 
 
 def _results(
-    op: Op, number: int, end: Release, graph: TrainingGraph, plan: MemoryPlan, uses: _Uses
+    op: Op,
+    number: int,
+    end: Release,
+    graph: TrainingGraph,
+    plan: MemoryPlan,
+    uses: _Uses,
+    fetched: _Lines,
 ) -> Iterator[_Result]:
     """What an op must leave: where its end says, and where else later readers look for it."""
     named = {place.name: place for place in end.results}
@@ -232,8 +244,11 @@ def _results(
             raise _defect(op, f"{op.name} ends with {place.dtype} {place.shape} of '{name}'")
         reads_it = plan.owners[name] in inputs
         for level, address, needed in _places(op, number, place, plan, uses):
-            lines = _lines(tensor, windows.get(name), _at(number, level, address))
-            yield _Result(op, tensor, lines, reads_it, level, needed)
+            start, copy = _at(number, level, address), _copy(number, name, plan)
+            lines, came = _lines(tensor, windows.get(name), start), NOTHING
+            if name in windows and level == L3 and copy is not None:
+                came = _came(fetched, number, copy.first_op, start, tensor.size_bytes)
+            yield _Result(op, tensor, lines, reads_it, level, needed, came)
 
 
 def _places(
@@ -285,6 +300,16 @@ def _lines(tensor: Tensor, window: TensorWindow | None, start: int) -> _Lines:
     return _Lines(start + turns + window.start * inner, start + turns + window.stop * inner)
 
 
+def _came(fetched: _Lines, number: int, first_op: int, start: int, size_bytes: int) -> _Lines:
+    """What ops from `first_op` to `number` fetch of the bytes of L3 from `start` on, as if `number` did."""
+    parts = []
+    for earlier in range(first_op, number + 1):
+        back = (number - earlier) << OP_BITS
+        there = (fetched.starts + back < start + size_bytes) & (fetched.ends + back > start)
+        parts.append(_Lines(fetched.starts[there] + back, fetched.ends[there] + back))
+    return _joined(parts)
+
+
 def _at(op_number: int, level: str, address: int) -> int:
     return (op_number << OP_BITS) + (LEVELS.index(level) << LEVEL_BITS) + address
 
@@ -315,8 +340,11 @@ def _check_memories(seen: _Seen, results: Sequence[_Result], ops: Sequence[Op]) 
             *(item.lines for item in due),
         ]
     )
-    bounds, (more, less) = _counted([stored, minus])
-    _refuse(bounds, more - less, due, ops, "stores")
+    of_parts = [item for item in due if len(item.came.starts)]
+    parts, came = _joined([item.lines for item in of_parts]), _joined([item.came for item in of_parts])
+    bounds, (more, less, written, back) = _counted([stored, minus, parts, came])
+    unchanged = (more > less) & (back > 0) & (written == 0)
+    _refuse(bounds, more - less - unchanged, due, ops, "stores")
 
 
 def _check_kernels(seen: _Seen, results: Sequence[_Result], ops: Sequence[Op]) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from configs.records import record
 from scheduler.addresses.allocation import Request, align
-from scheduler.addresses.lifetimes import Life
+from scheduler.addresses.lifetimes import Life, Runs
 from scheduler.tiles.l2_slots import OpStream
 
 
@@ -27,6 +27,7 @@ class Stay:
 
     With `loads` the copy from L3 starts before op `first_op` and is awaited before op `needed_op`, the first
     that uses it. A copy back, if any, starts after op `written_op` (-1: none) and is awaited after `last_op`.
+    Where all ops of the stay see a part of the tensor only, just that is copied.
     """
 
     tensor: str
@@ -37,6 +38,20 @@ class Stay:
     needed_op: int
     loads: bool
     written_op: int
+    part_in: Runs = ()
+    """The bytes that come from L3; () for all of them."""
+    part_out: Runs = ()
+    """The bytes that go back; () for all of them."""
+
+    @property
+    def runs_in(self) -> Runs:
+        """The bytes that come from L3, a transfer each."""
+        return (self.part_in or ((0, self.size_bytes),)) if self.loads else ()
+
+    @property
+    def runs_out(self) -> Runs:
+        """The bytes that go back to L3, a transfer each."""
+        return (self.part_out or ((0, self.size_bytes),)) if self.written_op >= 0 else ()
 
     @property
     def name(self) -> str:
@@ -66,8 +81,12 @@ def spare_slots(life: Life, ops: int) -> frozenset[int]:
     return frozenset(spare - uses - set(life.streamed))
 
 
-def stays_of(life: Life, slots: Iterable[int]) -> list[Stay]:
-    """The stays in L2 of a tensor whose copy is to lie there during these ops (its uses among them)."""
+def stays_of(life: Life, slots: Iterable[int], transfer_overhead_bytes: int = 0) -> list[Stay]:
+    """The stays in L2 of a tensor whose copy is to lie there during these ops (its uses among them).
+
+    Runs of a part with no more than `transfer_overhead_bytes` (`HomeChoice`) between them are one transfer:
+    what lies between comes and goes back as it is.
+    """
     runs: list[list[int]] = []
     for slot in sorted(slots):
         if runs and runs[-1][-1] == slot - 1:
@@ -81,6 +100,8 @@ def stays_of(life: Life, slots: Iterable[int]) -> list[Stay]:
             continue
         written = [use for use in uses if use in life.writes]
         needed_again = life.kept or uses[-1] < life.last_op
+        loads = life.given or uses[0] > life.first_op
+        gap_bytes = transfer_overhead_bytes if loads else 0
         stays.append(
             Stay(
                 life.name,
@@ -89,11 +110,27 @@ def stays_of(life: Life, slots: Iterable[int]) -> list[Stay]:
                 run[0],
                 run[-1],
                 uses[0],
-                life.given or uses[0] > life.first_op,
+                loads,
                 written[-1] if written and needed_again else -1,
+                _part(life, uses, gap_bytes),
+                _part(life, written, gap_bytes),
             )
         )
     return stays
+
+
+def _part(life: Life, ops: Iterable[int], gap_bytes: int) -> Runs:
+    """The bytes that these ops see, runs with a smaller gap between them in one; () for the whole tensor."""
+    if not all(op in life.parts for op in ops):
+        return ()
+    joined: list[tuple[int, int]] = []
+    for first, size_bytes in sorted({run for op in ops for run in life.parts[op]}):
+        last, last_bytes = joined[-1] if joined else (0, 0)
+        if joined and first - (last + last_bytes) <= gap_bytes:
+            joined[-1] = last, max(last_bytes, first + size_bytes - last)
+        else:
+            joined.append((first, size_bytes))
+    return tuple(joined)
 
 
 class HomeChoice:
@@ -180,7 +217,11 @@ class HomeChoice:
 
     def stays(self) -> list[Stay]:
         """The stays in L2 of all tensors whose home is L3."""
-        return [stay for name, slots in self._slots.items() for stay in stays_of(self._lives[name], slots)]
+        return [
+            stay
+            for name, slots in self._slots.items()
+            for stay in stays_of(self._lives[name], slots, self._overhead_bytes)
+        ]
 
     def fit(self, capacity_bytes: int) -> int | None:
         """Move tensors until every op fits; the op that cannot be made to fit, or None."""

@@ -124,9 +124,9 @@ class MemoryPlan:
     def staged_bytes(self) -> dict[str, int]:
         """Bytes the uDMA moves in one iteration: from L3 to L2 (``in``) and back (``out``)."""
         return {
-            "in": sum(stay.size_bytes for stay in self.stays if stay.loads)
+            "in": sum(size_bytes for stay in self.stays for _, size_bytes in stay.runs_in)
             + self.streamed_bytes.get("in", 0),
-            "out": sum(stay.size_bytes for stay in self.stays if stay.written_op >= 0)
+            "out": sum(size_bytes for stay in self.stays for _, size_bytes in stay.runs_out)
             + self.streamed_bytes.get("out", 0),
         }
 

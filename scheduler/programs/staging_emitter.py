@@ -80,10 +80,13 @@ class StagingEmitter:
     def _start(self, stay: Stay, op_number: int, *, to_l2: bool) -> None:
         copy = self._plan.place(stay.needed_op, stay.tensor)
         home = self._plan.home(stay.tensor)
-        command = UdmaCommand(to_l2, copy.address, home.address, stay.size_bytes)
+        commands = tuple(
+            UdmaCommand(to_l2, copy.address + first, home.address + first, size_bytes)
+            for first, size_bytes in (stay.runs_in if to_l2 else stay.runs_out)
+        )
         self._started[stay.name] = len(self._actions)
         work = self._work(op_number, stay.tensor)
-        self._actions.append(UdmaStart(len(self._actions), (), work, (command,)))
+        self._actions.append(UdmaStart(len(self._actions), (), work, commands))
 
     def _wait(self, stays: Iterable[Stay], op_number: int) -> None:
         for stay in stays:

@@ -27,7 +27,7 @@ INFLUENCE = tuple(
 )
 """... apart from these files, which define what is simulated."""
 
-_SUFFIXES = (".py", ".yaml", ".S")
+_SUFFIXES = (".py", ".yaml", ".json", ".S")
 
 
 def fingerprint(content: Any) -> str:

@@ -7,6 +7,7 @@ depend on who computed what, or when.
 
 from __future__ import annotations
 
+import ast
 import gc
 import logging
 import multiprocessing
@@ -15,12 +16,15 @@ import re
 import signal
 import sys
 import threading
+import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from configs.errors import InputError
@@ -85,12 +89,40 @@ class LazyProcesses(Executor):
             self._pool.shutdown(wait, cancel_futures=cancel_futures)
 
 
+ONE_WORKER = (
+    "one worker: others would run this script again from its first line. Put what it does under "
+    "`if __name__ == '__main__':` to use them all (docs/python-api.md), or say workers=1"
+)
+"""Warning of a script without a guard where processes cannot be copies of this one."""
+
+
+def script_would_run_again() -> bool:
+    """Whether a spawned process, which imports the script that runs, would come to where it is now.
+
+    It would unless that is under a condition on ``__name__``. An interactive session is no script.
+    """
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if file is None or not Path(file).is_file():
+        return False
+    guards = [
+        range(part.lineno, (part.end_lineno or part.lineno) + 1)
+        for part in ast.parse(Path(file).read_bytes()).body
+        if isinstance(part, ast.If) and "__name__" in ast.dump(part.test)
+    ]
+    for frame, line in traceback.walk_stack(None):
+        if frame.f_globals is vars(main) and frame.f_code.co_name == "<module>":
+            return not any(line in lines for lines in guards)
+    return not guards  # in a thread
+
+
 @contextmanager
 def open_workers(count: int | None = None, executor: str | None = None) -> Iterator[Workers]:
     """Workers for the length of a ``with``; calls not begun at its end are dropped.
 
-    `count` processes of this machine, as many as it has CPUs if not given, none but this one for 1; or,
-    with `executor` ``dask://HOST:PORT``, the workers of that cluster. Raises `InputError` for a count below
+    `count` processes of this machine, as many as it has CPUs if not given; none but this one for 1, and where
+    they would run the user's script again, with a warning. Or, with `executor` ``dask://HOST:PORT``, the
+    workers of that cluster. Raises `InputError` for a count below
     1, an executor that cannot be understood, a scheduler that cannot be reached, and cluster workers with
     another version of the simulator.
     """
@@ -102,6 +134,9 @@ def open_workers(count: int | None = None, executor: str | None = None) -> Itera
     if count < 1:
         raise InputError(f"{count} workers", where="--workers", cure="1 or more")
     forks = count > 1 and _may_fork()
+    if count > 1 and not forks and script_would_run_again():
+        warnings.warn(ONE_WORKER, stacklevel=4)
+        count = 1
     several = _processes(count, "fork") if forks else LazyProcesses(count)
     pool = several if count > 1 else InlineExecutor()
     try:

@@ -259,7 +259,7 @@ def _read(node: Node) -> ScheduleFile:
     if type(number) is not int or number != FORMAT:
         raise top["format"].error(
             f"format {top['format'].plain()!r} is not known; this pulptrain reads format {FORMAT}",
-            "the pulptrain that wrote it, or tune again (`pulptrain tune`)",
+            "the pulptrain that wrote it, or tune again",
         )
     model = validate(NamedSchema, top["model"], "'model'")
     soc = validate(TunedSocSchema, top["soc"], "'soc'")
@@ -355,7 +355,7 @@ def options_from(
         raise ConfigError(
             f"the schedule is for {file.soc} ({file.timing}), not for{named or ' it with other parameters'}",
             where=file.where("soc"),
-            cure="tune for this SoC (`pulptrain tune`), or give the SoC options it was tuned with",
+            cure="the options of the SoC that it was tuned with, or tune for this one",
         )
     if file.codegen != base.codegen:
         raise ConfigError(
@@ -399,7 +399,7 @@ def check_model(
         raise ConfigError(
             f"the schedule is for the model {file.model}, not for {other}",
             where=file.where("model"),
-            cure="tune this model (`pulptrain tune`)",
+            cure="the model and options that it was tuned with, or tune this one",
         )
     op_names = [op.name for graph in graphs for op in graph.ops]
     for choice in file.choices:

@@ -45,6 +45,9 @@ ONE, UNDISTURBED, DISTURBED = "1 core", "apart", "shared"
 MATMUL, MOVES, COMPUTES = "matmul", "moves", "computes"
 """Families of kernels: products of matrices; loops without floating-point arithmetic; all other loops."""
 
+OPS, OPS_WARM = "ops of a program", "ops of a program, warm"
+"""An op of a whole iteration: its kernels, its transfers, and the code of the program; or all but that."""
+
 BESIDE = "DMA beside kernels"
 """The part of a double buffered program in which the master serves transfers: what kernels do not hide."""
 
@@ -116,6 +119,10 @@ class ErrorTable:
         """The family of a nest that rows of a profile have, None for any other."""
         return self.families.get(profile, {}).get(codegen, {}).get(nest)
 
+    def in_ops(self, nest: str) -> bool:
+        """Whether ops of whole programs call a nest."""
+        return nest in self.families.get(OPS, {}).get(ANY, {})
+
     def nearest(self, key: Key) -> tuple[str, ErrorClass] | None:
         """The nearest class of enough rows, and its name; None if there is none."""
         texts = (wider.text for wider in candidates(key))
@@ -174,6 +181,11 @@ def student(freedom: float) -> float:
 def kernel_key(profile: str, family: str, codegen: str, team: str, cycles: float, calls: int) -> Key:
     """The class of a kernel that takes so many cycles in its calls."""
     return Key(profile, family, codegen, team, _size(cycles, calls))
+
+
+def op_key(profile: str, team: str, cycles: float, *, warm: bool) -> Key:
+    """The class of an op of a program, whatever compiled it, that takes so many cycles."""
+    return Key(profile, OPS_WARM if warm else OPS, team=team, size=_size(cycles, 1))
 
 
 def machine_key(profile: str, part: str, cycles: float, calls: int) -> Key:

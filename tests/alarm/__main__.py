@@ -15,6 +15,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 
 from alarm.graph_defects import GRAPH_DEFECTS, all_graph_defects
+from alarm.late import DRAWN, ITERATIONS, SURE, refused, seeds_that_draw
 from alarm.random_models import all_of
 from alarm.registry import DEFECTS
 from alarm.trial import CASES, DTYPES, REFUSED, SURVIVED, all_defects, zoo_verdicts
@@ -71,6 +72,15 @@ def _graph_score() -> bool:
     return not survivors
 
 
+def _late_score() -> bool:
+    """Print how often defects of one iteration were refused, whichever was drawn; whether as they must be."""
+    seeds = [next(seeds_that_draw(number)) for number in range(4, ITERATIONS)]
+    counts = {name: sum(refused(how, seed) for seed in seeds) for name, how in (SURE | DRAWN).items()}
+    for name, count in counts.items():
+        print(f"iteration 6 of {ITERATIONS}: refused {count} of {len(seeds)} times: {name}")
+    return all(counts[name] == (len(seeds) if name in SURE else 1) for name in counts)
+
+
 def _false_alarms(jobs: dict[str, Callable[[], list[Line]]], workers: int) -> bool:
     """Print the verdicts on runs without a defect; whether none was called wrong."""
     counts: dict[str, Counter[str]] = {}
@@ -89,7 +99,7 @@ def _false_alarms(jobs: dict[str, Callable[[], list[Line]]], workers: int) -> bo
 def main() -> int:
     """Print the scores; exit code 1 for a survivor or a false alarm."""
     parser = argparse.ArgumentParser(prog="python -m alarm", description=__doc__)
-    parser.add_argument("--parts", nargs="*", default=["defects", "graph", "zoo", "random"])
+    parser.add_argument("--parts", nargs="*", default=["defects", "graph", "late", "zoo", "random"])
     parser.add_argument("--only", nargs="*", default=[""], help="defects with one of these in their names")
     parser.add_argument("--models", nargs="*", default=[case.model for case in CASES])
     parser.add_argument("--zoo", nargs="*", default=list(list_names("models")))
@@ -104,6 +114,8 @@ def main() -> int:
         fine &= _score(names, given.models, given.dtypes, given.workers)
     if "graph" in given.parts:
         fine &= _graph_score()
+    if "late" in given.parts:
+        fine &= _late_score()
     if "zoo" in given.parts:
         zoo = {
             f"zoo {dtype}: {model}": partial(zoo_verdicts, model, dtype, range(given.seeds))

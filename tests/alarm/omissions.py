@@ -42,14 +42,14 @@ def _repeating(ops: Collection[str], change: Change, after: int = FIRST_TWO) -> 
             repeat(soc, log)
             return
         if id(log) not in logs:
-            logs[id(log)] = log, EffectLog(_changed(log, ops, change))
+            logs[id(log)] = log, EffectLog(log_changed(log, ops, change))
         repeat(soc, logs[id(log)][1])
 
     with patch.object(Soc, "replay", replay):
         yield
 
 
-def _changed(log: EffectLog, ops: Collection[str], change: Change) -> list[LogEntry]:
+def log_changed(log: EffectLog, ops: Collection[str], change: Change) -> list[LogEntry]:
     found: list[LogEntry] = []
     of_op: list[LogEntry] = []
     for entry in log.entries:
@@ -63,14 +63,14 @@ def _changed(log: EffectLog, ops: Collection[str], change: Change) -> list[LogEn
     return [entry for entry in found if entry.step not in ENDS or entry.key in begun]
 
 
-def _left_out(entries: list[LogEntry]) -> list[LogEntry]:
+def left_out(entries: list[LogEntry]) -> list[LogEntry]:
     """No kernel, nothing stored, nothing said at the end; what is loaded may be for the next op."""
     *before, end = entries
-    kept = [entry for entry in before if _loads(entry.subject)]
+    kept = [entry for entry in before if loads(entry.subject)]
     return [*kept, end._replace(subject=replace(end.subject, results=()))]
 
 
-def _loads(subject: object) -> bool:
+def loads(subject: object) -> bool:
     if isinstance(subject, UdmaCommand):
         return subject.to_l2
     return not isinstance(subject, Effect) and (not isinstance(subject, Command) or subject.to_l1)
@@ -103,7 +103,7 @@ def _middle(step: str) -> Callable[[Prepared], list[OpSchedule]]:
 def _on_repeat(
     name: str,
     items: Callable[[Prepared], list[OpSchedule]],
-    change: Change = _left_out,
+    change: Change = left_out,
     after: int = FIRST_TWO,
 ) -> None:
     """A defect of the machine that shows when a program with these ops has run so often."""
@@ -177,7 +177,7 @@ def _no_program(prepared: Prepared) -> Wrong | None:
     if prepared.update is None:
         return None
     names = [item.op.name for item in prepared.update.ops]
-    return Wrong(prepared, lambda: _repeating(names, _left_out))
+    return Wrong(prepared, lambda: _repeating(names, left_out))
 
 
 # The program: an action is missing, or there twice.

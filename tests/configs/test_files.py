@@ -4,18 +4,23 @@
 from __future__ import annotations
 
 import os
+import resource
+import shutil
 import socket
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from configs.errors import InputError
 from configs.files import check_file, check_folder, replacing, write_text
 from pulptrain.__main__ import run
+from shared.onnx_models import model, node, saved, value
 from shared.printed import refused
 from shared.tuner_case import SMALL_MODEL
 
@@ -141,21 +146,150 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_leaves_nothing_half_written(
     full_disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, schedule, model = full_disk / "out", full_disk / "s.yaml", tmp_path / "small.yaml"
-    model.write_text(SMALL_MODEL)
-    error = refused(capsys, "run", str(model), "--no-functional", "--quiet", "--no-cache", "--out", str(out))
+    out, schedule, small = full_disk / "out", full_disk / "s.yaml", tmp_path / "small.yaml"
+    small.write_text(SMALL_MODEL)
+    error = refused(capsys, "run", str(small), "--no-functional", "--quiet", "--no-cache", "--out", str(out))
     assert "No space left on device" in error
     assert error.count("\n") == 2, "the error and its cure"
-    for path in out.iterdir():
-        assert path.stat().st_size > 0
-        assert not path.name.endswith(".part")
+    assert os.listdir(full_disk) == ["full"]
     fill(full_disk)
-    tune = ["tune", str(model), "--cuts", "1", "--strategy", "paper", "--workers", "1", "--quiet"]
+    tune = ["tune", str(small), "--cuts", "1", "--strategy", "paper", "--workers", "1", "--quiet"]
     assert "No space left on device" in refused(capsys, *tune, "--no-cache", "--schedule", str(schedule))
     assert not schedule.exists()
-    cached = ["run", str(model), "--no-functional", "--quiet", "--cache", str(full_disk / "c")]
+    cached = ["run", str(small), "--no-functional", "--quiet", "--cache", str(full_disk / "c")]
     assert run(cached) in (0, 2), "results are not kept, or the cache cannot be begun"
     assert "database or disk is full" in capsys.readouterr().err
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """All files by their path."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+OUT = {
+    "run": ["run", "small.yaml", "--no-functional", "--no-cache", "-q", "--out", "out"],
+    "tune": [
+        "tune",
+        "small.yaml",
+        "--budget",
+        "1",
+        "--workers",
+        "1",
+        "-q",
+        "--schedule",
+        "s.yaml",
+        "--out",
+        "out",
+    ],
+    "explore": ["explore", "sweep.yaml", "--workers", "1", "-q", "--out", "out"],
+    "deploy": ["deploy", "small.yaml", "-q", "--out", "out"],
+    "plot": ["plot", "run", "-q", "--out", "out"],
+    "example": ["example", "notebooks", "--out", "out"],
+    "barvinn": [
+        "barvinn",
+        "chain.onnx",
+        "--aprec",
+        "2",
+        "--wprec",
+        "2",
+        "--oprec",
+        "2",
+        "-q",
+        "--out",
+        "out",
+    ],
+    "fit": ["fit", "small.yaml", "--seconds", "1", "-q", "--file", "f.yaml", "--out", "out"],
+}
+"""A command of every kind that writes a folder; `fit` writes what it has found at once, file by file."""
+SWEEP = "name: sweep\nmodel: small.yaml\nsweep: {cores: [1, 2]}\n"
+
+
+def inputs(text: str = SMALL_MODEL) -> None:
+    """What the commands read."""
+    Path("small.yaml").write_text(text)
+    Path("sweep.yaml").write_text(SWEEP)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("explore", "example"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("run", "tune", "deploy", "plot")),
+        pytest.param("barvinn", marks=(pytest.mark.slow, pytest.mark.needs_onnx)),
+    ],
+)
+def test_a_command_that_cannot_write_all_its_files_writes_none(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The largest is one byte too large: the system refuses it as on a full disk."""
+    monkeypatch.chdir(tmp_path)
+    inputs()
+    if name == "plot":
+        assert run(["run", "small.yaml", "--no-functional", "--no-cache", "-q", "--out", "run"]) == 0
+    if name == "barvinn":
+        conv, weights = (
+            node("Conv", ["x", "w"], ["y"]),
+            {"w": np.eye(64, dtype=np.float32).reshape(64, 64, 1, 1)},
+        )
+        made = model([conv], [value("x", [1, 64, 4, 4])], [value("y", None)], weights)
+        saved(tmp_path, made, "chain.onnx")
+    assert run(OUT[name]) == 0
+    before = content(Path("out"))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for there in (False,) if name in ("deploy", "example") else (True, False):  # those leave equal files
+        if not there:
+            shutil.rmtree("out")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (max(map(len, before.values())) - 1, limits[1]))
+        try:
+            code = run(OUT[name])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert code == 2
+        assert "File too large" in capsys.readouterr().err
+        assert Path("out").exists() == there
+        if there:
+            assert content(Path("out")) == before
+    assert not list(tmp_path.rglob("*.part"))
+
+
+@pytest.mark.parametrize("name", OUT)
+def test_a_command_that_is_refused_leaves_no_folder(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    inputs(SMALL_MODEL.replace("conv2d", "conv9d"))
+    words = [word.replace("notebooks", "nothing") for word in OUT[name]]
+    Path("there").mkdir()
+    for out in ("out", "a/b/out", "there"):
+        assert run([*words[:-1], out]) == 2
+    assert sorted(os.listdir(tmp_path)) == ["small.yaml", "sweep.yaml", "there"]
+
+
+@pytest.mark.needs_proc
+def test_parts_of_killed_runs_are_removed_and_those_of_others_stay(tmp_path: Path) -> None:
+    writer = "import sys, time\nfrom pathlib import Path\nfrom configs.files import replacing\n"
+    writer += "with replacing(Path(sys.argv[1])):\n    print(flush=True)\n    time.sleep(60)\n"
+    killed, alive = (
+        subprocess.Popen([sys.executable, "-c", writer, str(tmp_path / name)], stdout=subprocess.PIPE)
+        for name in ("killed", "alive")
+    )
+    try:
+        for process in (killed, alive):
+            assert process.stdout is not None
+            assert process.stdout.readline()
+        killed.kill()
+        killed.wait()
+        assert len(list(tmp_path.glob(".pulptrain-*.part"))) == 2
+        other = tmp_path / f".pulptrain-0badcafe-{killed.pid}-00.part"
+        other.touch()
+        write_text(tmp_path / "a.txt", "whole")
+        (left,) = set(tmp_path.glob(".pulptrain-*.part")) - {other}
+        assert f"-{alive.pid}-" in left.name
+    finally:
+        for process in (killed, alive):
+            process.kill()
+            process.communicate()
 
 
 def fill(folder: Path) -> None:

@@ -173,9 +173,13 @@ def test_a_mistake_at_the_top_of_a_file_hides_none_in_its_parameters(tmp_path):
         ),
         (HEAD + "  a: {unit: cycles, description: d, source: s}\n", 4, ("parameter 'a' has no 'value'",)),
         (HEAD + f"  a: {LEAF}\n  a: {LEAF}\n", 5, ("duplicate key 'a', first given in line 4",)),
-        (HEAD + f"  g:\n    a: {LEAF}\n    b: 3\n", 6, ("group 'g.b' must be a mapping, not the value 3",)),
+        (
+            HEAD + f"  g:\n    a: {LEAF}\n    b: 3\n",
+            6,
+            ("parameter 'g.b' must be a mapping, not the value 3", "b: {value: 3}"),
+        ),
         (HEAD + "  g: {}\n", 4, ("group 'g' is empty",)),
-        (HEAD + "  a: 3\n", 4, ("group 'a' must be a mapping, not the value 3",)),
+        (HEAD + "  a: 3\n", 4, ("parameter 'a' must be a mapping, not the value 3",)),
         (
             HEAD + "  a:\n    value: 1\n    unit: cycle\n    description: d\n    source: s\n",
             6,

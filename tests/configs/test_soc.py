@@ -161,6 +161,13 @@ def test_refused_options(options, where, message):
         ("l3.bytes_per_peripheral_cycle", "0", "above 0"),
         ("l2.link_bytes_per_cycle", "-8", "at least 0"),
         ("l2.link_bytes_per_cycle", "2.5", "not of type int"),
+        ("l1.banks", "65536", "must be at most 32768"),
+        ("icache.shared_ways", "3", "these are 16 B x 3\n  try: icache.shared_bytes of 3072 or 6144"),
+        ("icache.private_ways", "1000", "try: icache.private_bytes of 16000, or another icache.private_ways"),
+        ("icache.private_bytes", "3", "icache.private_bytes = 3 must be icache.line_bytes x"),
+        ("icache.line_bytes", "1024", "icache.private_bytes = 512 must be icache.line_bytes x"),
+        ("dma.l1_bytes_per_cycle", "7", "must be a multiple of l1.word_bytes = 4"),
+        ("event_unit.mutexes", "8", "try: remove it; event_unit has barrier_wake_cycles"),
     ],
 )
 def test_refused_values(path, value, message):
@@ -205,6 +212,20 @@ def test_an_unknown_parameter_is_named_with_its_line(tmp_path):
     assert caught.value.where == f"{path}:{line}"
     assert "unknown parameter 'l1.bank'" in caught.value.message
     assert caught.value.cure == "'l1.banks'"
+
+
+def test_values_that_do_not_go_together_are_refused_where_the_last_was_set(tmp_path):
+    path = tmp_path / "mine.yaml"
+    text = "name: mine\nbase: pulp-open\nparameters:\n  icache:\n    private_ways: {value: 3}\n"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match="512 must be icache") as caught:
+        load_soc(path)
+    assert caught.value.where == f"{path}:5"
+    path.write_text(f"{text}    private_bytes: {{value: 384}}\n", encoding="utf-8")
+    assert load_soc(path).icache.private_ways == 3  # 8 sets
+    with pytest.raises(ConfigError) as caught:
+        with_values(load_soc(), {"icache.shared_ways": 5}, {"icache.shared_ways": "ways: [5]"})
+    assert caught.value.where == "ways: [5]"
 
 
 def test_a_wrong_unit_is_named(tmp_path):

@@ -30,7 +30,7 @@ def test_sizes(text, size_bytes):
 
 @pytest.mark.parametrize(
     ("text", "hertz"),
-    [("450 MHz", 450_000_000), ("32.768kHz", 32768), (50, 50), ("1e6", 1_000_000), ("1 ghz", 10**9)],
+    [("450 MHz", 450_000_000), ("32.768kHz", 32768), ("50 Hz", 50), ("1e6", 1_000_000), ("1 ghz", 10**9)],
 )
 def test_frequencies(text, hertz):
     assert parse_hz(text) == hertz

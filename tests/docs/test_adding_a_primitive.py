@@ -17,10 +17,12 @@ import pytest
 
 import trainlib.registry
 import trainlib.training.single
+from importers import ops
 from pulptrain.__main__ import run
 from pulptrain.running.session import run_model
 from shared import primitive_harness
 from shared.paths import ROOT
+from trainlib.about import about
 from trainlib.ir.access import Contraction
 from trainlib.kernels.library import LIBRARY, KernelLibrary
 from trainlib.primitives.contractions import convolution
@@ -109,22 +111,33 @@ def test_its_command_runs(added: dict[str, Primitive], capsys: pytest.CaptureFix
 
 
 PLACES = {
-    "trainlib/primitives/elementwise/table.py": (
-        "elementwise",
+    "elementwise": (
+        "trainlib/primitives/elementwise/table.py",
         "PRIMITIVES: tuple[LayerPrimitive, ...] = (\n",
     ),
-    "importers/ops.py": ("ops", "ALONE = (\n"),
+    "optimizers": (
+        "trainlib/primitives/optimizers/table.py",
+        "PRIMITIVES: tuple[OptimizerPrimitive, ...] = (\n",
+    ),
+    "about": ("trainlib/about.py", "ABOUT: Mapping[str, str] = {\n"),
+    "ops": ("importers/ops.py", "ALONE = (\n"),
 }
-"""File of the page's layer that others have -> its block, behind what it stands; `truth/` has another."""
+"""Kind of block -> the file it is of, and behind what it stands there."""
 
-READ_AND_WRITTEN = """
-import numpy as np, torch
+HANDLER = '    "Softsign": lambda node: softsign(node, node.x),\n'
+"""What the page says is to go where softsign is a layer of its own."""
+
+CARRIED_OUT = """
+import torch
 from configs.model_file import LayerSpec
 from importers.export.writer import onnx_bytes
 from importers.graph.onnx_file import load_onnx
 from importers.onnx.forward import import_forward
 from importers.torch.module import from_torch
-from trainlib.training.phases import build_training_graph, initial_weights
+from importers import ops
+from pulptrain.__main__ import run
+from tools.schemas import model
+import json, sys
 
 class Net(torch.nn.Module):
     def forward(self, x):
@@ -132,27 +145,81 @@ class Net(torch.nn.Module):
 
 spec = from_torch(Net(), torch.zeros(2, 6)).spec
 print(*(layer.type for layer in spec.layers))
-data = onnx_bytes(spec, {})
-open("sine.onnx", "wb").write(data)
-graph = load_onnx("sine.onnx")
+soft = [LayerSpec("soft", "softsign", {}, "here")]
+import dataclasses
+spec = dataclasses.replace(spec, layers=(*spec.layers, *soft))
+with open("net.onnx", "wb") as file:
+    file.write(onnx_bytes(spec, {}))
+graph = load_onnx("net.onnx")
 print(*(node.op for node in graph.nodes))
 print(*(layer.type for layer in import_forward(graph).spec.layers))
+assert run(["list", "primitives", "--json"]) == 0
+for name in ("softsign", "signum", "sine"):
+    assert run(["show", name]) == 0
+    print(name in json.dumps(model()))
 """
+
+
+def with_blocks(folder: Path, *blocks: tuple[str, str]) -> Path:
+    """A copy of the rooms with blocks of the page in their places; as bytecode too, which is still right."""
+    for room in ROOMS:
+        shutil.copytree(ROOT / room, folder / room)
+    for kind, name in blocks:
+        file, place = PLACES[kind]
+        text, block = (folder / file).read_text(), BLOCKS[kind, name].rstrip().rstrip(",")
+        assert text.count(place) == 1
+        options = BLOCKS.get(("options", name), "") if kind == "optimizers" else ""
+        (folder / file).write_text(text.replace(place, f"{options}\n\n{place}{block},\n"))
+    return folder
+
+
+ROOMS = (
+    *("arch", "configs", "importers", "trainlib", "traces", "truth", "scheduler", "barvinn", "deploy"),
+    *("pulptrain", "tools"),
+)
+
+
+def carried_out(folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", CARRIED_OUT], cwd=folder, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.needs_onnx
 @pytest.mark.needs_torch
-def test_a_layer_of_the_page_is_read_from_both_and_written_by_two_files(tmp_path: Path) -> None:
-    for room in ("arch", "configs", "importers", "trainlib"):
-        shutil.copytree(ROOT / room, tmp_path / room, ignore=shutil.ignore_patterns("__pycache__"))
-    for name, (kind, place) in PLACES.items():
-        text, block = (tmp_path / name).read_text(), BLOCKS[kind, "sine"].rstrip().rstrip(",")
-        assert text.count(place) == 1
-        (tmp_path / name).write_text(text.replace(place, f"{place}{block},\n"))
-    made = subprocess.run(
-        [sys.executable, "-c", READ_AND_WRITTEN], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert made.stdout.split("\n") == ["sine", "Sin", "sine", ""], made.stderr
+def test_the_page_carried_out_is_shown_listed_read_and_written(tmp_path: Path) -> None:
+    blocks = [(kind, name) for kind, name in BLOCKS if kind in PLACES]
+    folder = with_blocks(tmp_path, *blocks)
+    reader = folder / "importers/onnx/elements.py"
+    assert reader.read_text().count(HANDLER.strip()) == 1
+    reader.write_text(reader.read_text().replace(HANDLER.strip(), ""))
+    for name in KERNELS:
+        (folder / "configs/kernels/clang-xpulp" / f"{name}.yaml").write_text(BLOCKS["kernel", name])
+    made = carried_out(folder)
+    assert made.returncode == 0, made.stderr
+    lines = made.stdout.split("\n")
+    assert lines[:3] == ["sine", "Sin Softsign", "sine softsign"]
+    assert {"softsign: layer", "signum: optimizer", "sine: layer"} <= {line for line in lines if ": " in line}
+    assert '"description": "x / (1 + |x|).",' in made.stdout
+    assert lines.count("True") == 3
+
+
+def test_a_row_that_a_handler_hides_is_an_error_that_names_both() -> None:
+    def own(node: object) -> None:
+        """A handler."""
+
+    where = rf"Softsign has a row in importers/ops\.py and a handler at {__name__}:\d+: one of them goes"
+    with pytest.raises(ValueError, match=where):
+        ops.with_own({"Softsign": own}, {"Softsign": own})
+    with pytest.raises(ValueError, match="`instead` names Elu, of which there are not"):
+        ops.with_own({"Softsign": own}, {}, instead=("Elu",))
+    with pytest.raises(ValueError, match=r"two rows of importers/ops\.py have Elu: elu and relu"):
+        ops.by_onnx([ops.Op("elu", "Elu"), ops.Op("relu", "Relu Elu")])
+
+
+def test_a_primitive_without_a_sentence_is_told_with_the_place_of_it() -> None:
+    with pytest.raises(LookupError, match=r"about softsign: a line of ABOUT in trainlib/about\.py"):
+        about("softsign")
 
 
 def test_its_figures_are_those_of_its_blocks() -> None:
@@ -161,16 +228,16 @@ def test_its_figures_are_those_of_its_blocks() -> None:
             text.count("\n") for (kind, name), text in BLOCKS.items() if kind in kinds and name in names
         )
 
-    activation = lines("elementwise", "truth_layers", names=("softsign",))
-    update = lines("optimizers", "options", "truth_steps", names=("signum",))
+    activation = lines("elementwise", "truth_layers", "about", names=("softsign",))
+    update = lines("optimizers", "options", "truth_steps", "about", names=("signum",))
     table = [line.split("|")[2:4] for line in PAGE.splitlines() if re.match(r"\| (an|the same)", line)]
-    read = lines("elementwise", "ops", "truth_layers", names=("sine",))
-    assert f"read from both and written | {len(PLACES) + 1} | {read} |" in PAGE
+    read = lines("elementwise", "ops", "truth_layers", "about", names=("sine",))
+    assert f"read from both and written | 4 | {read} |" in PAGE
     assert [[int(cell) for cell in cells] for cells in table] == [
-        [2, activation],
-        [4, activation + lines("kernel", names=("softsign_fw", "softsign_bw"))],
-        [2, update],
-        [3, update + lines("kernel", names=("signum",))],
+        [3, activation],
+        [5, activation + lines("kernel", names=("softsign_fw", "softsign_bw"))],
+        [3, update],
+        [4, update + lines("kernel", names=("signum",))],
     ]
 
 

@@ -13,6 +13,7 @@ import pytest
 from configs.errors import InputError
 from importers.graph.onnx_file import load_onnx
 from shared.onnx_models import model, node, saved, value
+from truth.onnx_graph import read_graph
 
 pytestmark = pytest.mark.needs_onnx
 
@@ -150,6 +151,19 @@ def test_external_data_is_read_from_the_folder_of_the_model(tmp_path: Path) -> N
     path = external(tmp_path, "w.bin", offset="8")
     (tmp_path / "model" / "w.bin").write_bytes(b"12345678" + W.tobytes())
     np.testing.assert_array_equal(load_onnx(path).initializers["w"], W)
+
+
+def test_external_data_with_several_links_is_read_by_both_readers(tmp_path: Path) -> None:
+    """As caches of packages make them."""
+    path, data = external(tmp_path, "w.bin", offset="8"), tmp_path / "model" / "w.bin"
+    (tmp_path / "cache.bin").write_bytes(b"12345678" + W.tobytes())
+    data.hardlink_to(tmp_path / "cache.bin")
+    assert data.stat().st_nlink == 2
+    (tmp_path / "link.onnx").symlink_to(path)
+    for name in (path, str(tmp_path / "link.onnx")):
+        np.testing.assert_array_equal(load_onnx(name).initializers["w"], W)
+        (read,) = read_graph(name).graph.initializer
+        assert read.raw_data == W.tobytes()
 
 
 @pytest.mark.parametrize("location", ["../outside.bin", "link.bin", "/etc/hostname", "sub", "missing"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from pulptrain.foreign import foreign_check
 from pulptrain.foreign.foreign_check import OnnxOrigin, check_file, check_output
 from shared.onnx_models import NodeText, model, node, saved, value
 from shared.printed import printed
+from trainlib.references.conditioning import conditioning
 from trainlib.references.reference import evaluate
 from trainlib.training.phases import build_training_graph, initial_weights
 from trainlib.training.training_data import sample_stream
@@ -49,9 +51,9 @@ def gradients_of(origin: OnnxOrigin, seed: int = 0) -> Any:
     spec = origin.read.spec
     graph = build_training_graph(spec)
     sample = next(sample_stream(graph, spec, seed))
-    results = evaluate(graph, {**sample, **initial_weights(graph, seed), **origin.read.values})
-    own = {"input": sample[graph.input], "label": sample[graph.label]}
-    return check_file(origin, spec, graph, own, results)
+    values = {**sample, **initial_weights(graph, seed), **origin.read.values}
+    fed = {"input": sample[graph.input], "label": sample[graph.label]}
+    return check_file(origin, spec, graph, fed, evaluate(graph, values), partial(conditioning, graph, values))
 
 
 def gemm(x: str, y: str, name: str, *more: str, **attributes: Any) -> NodeText:
@@ -276,6 +278,46 @@ def test_another_output_is_refused_with_its_name_and_the_error(
     assert "by PyTorch" in check_output(origin)
     with pytest.raises(WrongNumbersError, match="what PyTorch computes"):
         check_output(other)
+
+
+NORM = {name: RANDOM.uniform(0.5, 1, 3).astype(np.float32) for name in "sbmv"}
+WRONG_THERE = {
+    "BatchNormalization": ([node("BatchNormalization", ["y", *NORM], ["z"])], NORM, (7, 9, 11, 13), 14),
+    "Softmax": ([node("Softmax", ["y"], ["z"])], {}, (9, 12), 13),
+    "LogSoftmax": ([node("LogSoftmax", ["y"], ["z"], axis=2)], {}, (11,), 13),
+}
+"""Nodes that onnx.reference computes wrongly: their weights, in which opsets, and where it is right."""
+
+
+@pytest.mark.parametrize("op", WRONG_THERE)
+@pytest.mark.parametrize("known", [True, False])
+def test_where_onnx_reference_alone_differs_pytorch_decides(
+    op: str, known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it is known to be wrong there or not; without PyTorch only what is known is forgiven."""
+    if not known:
+        monkeypatch.setattr(foreign_check, "_WRONG_THERE", {})
+    nodes, weights, opsets, right = WRONG_THERE[op]
+    nodes, weights = [node("Conv", ["x", "w"], ["y"]), *nodes], {"w": drawn(3, 3, 1, 1), **weights}
+    for opset in (*opsets, right):
+        made = model(nodes, [value("x", [2, 3, 4, 4])], [value("z", None)], weights, opset=opset)
+        graph = load_onnx(saved(tmp_path, made))
+        origin = OnnxOrigin(graph, import_forward(graph))
+        who = "onnx.reference" if opset == right else "PyTorch"
+        assert f"that of the file by {who} (0.0" in check_output(origin), opset
+        values = {name: array * np.float32(1.01) for name, array in origin.read.values.items()}
+        with pytest.raises(WrongNumbersError, match="times the tolerance"):
+            check_output(spoilt(origin, lambda found, values=values: replace(found, values=values)))
+    with monkeypatch.context() as without:
+        without.setattr(foreign_check, "_missing_torch", lambda: "no PyTorch")
+        made = model(nodes, [value("x", [2, 3, 4, 4])], [value("z", None)], weights, opset=opsets[-1])
+        graph = load_onnx(saved(tmp_path, made))
+        origin = OnnxOrigin(graph, import_forward(graph))
+        if known:
+            assert "not compared with the file's" in check_output(origin)
+        else:
+            with pytest.raises(WrongNumbersError, match=r"onnx\.reference computes"):
+                check_output(origin)
 
 
 def test_a_gradient_of_another_weight_and_a_frozen_weight_show(tmp_path: Path) -> None:

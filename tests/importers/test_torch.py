@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
+from itertools import chain, pairwise
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from configs.yaml_file import parse_yaml
 from importers.torch.check import check_module
 from importers.torch.module import from_torch
 from pulptrain.foreign.foreign_check import loss_of
+from trainlib.references.conditioning import conditioning
 from trainlib.references.reference import evaluate
 from trainlib.training.options import check_options
 from trainlib.training.phases import build_training_graph, initial_weights
@@ -74,6 +77,35 @@ def test_the_model_file_of_a_module_reads_as_the_same_network(name):
     graphs = [build_training_graph(one) for one in (spec, again)]
     assert graphs[0].ops == graphs[1].ops
     assert graphs[0].tensors == graphs[1].tensors
+
+
+def few_values(seed, eps=1e-5):
+    """Batch norms over two values: exact gradients in front of them are 0 but for eps."""
+    torch.manual_seed(seed)
+    sizes = (16, 12, 12, 4, 12)
+    layers = [(nn.Linear(*pair), nn.BatchNorm1d(pair[1], eps), nn.ReLU()) for pair in pairwise(sizes)]
+    return nn.Sequential(*chain(*layers), nn.Linear(12, 16))
+
+
+def test_gradients_that_rounding_alone_makes_are_decided_in_float64():
+    """PyTorch sums a batch norm in fp64: how far its fp32 is off says little about ours."""
+    for seed in (3, 7):
+        module = few_values(seed)
+        model = from_torch(module, torch.zeros(2, 16))
+        graph, tensors, sample = iteration(model)
+        values = {**initial_weights(graph, 0), **model.values, **sample}
+        rest = (loss_of(model.spec.loss), model.sources, sample)
+        assert not check_module(module, *rest, tensors).passed
+        own = partial(conditioning, graph, {name: values[name] for name in graph.given})
+        check = check_module(module, *rest, tensors, own)
+        assert check.passed, check
+        assert check.not_in_fp32
+        last = next(name for name in reversed(tensors) if name.endswith("12.weight.grad"))
+        spoilt = {**tensors, last: tensors[last] * np.float32(1.001)}
+        assert not check_module(module, *rest, spoilt, own).passed
+        other = few_values(seed, eps=1.1e-5)
+        other.load_state_dict(module.state_dict())
+        assert not check_module(other, *rest, tensors, own).passed
 
 
 def test_a_wrong_gradient_shows_in_the_check_against_the_module():

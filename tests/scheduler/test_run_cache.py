@@ -95,7 +95,7 @@ def test_a_training_graph_asks_nothing_the_second_time_either(
 
     def run() -> RunOutcome:
         source = open_source(path, Settings(accumulate=2))
-        return source.run(Settings(), functional=False, values=None, iterations=1, cache=cache, traced=False)
+        return source.run(Settings(), functional=False, iterations=1, cache=cache, traced=False)
 
     first = run()
     monkeypatch.setattr(TeamCostModel, "price", refuse)

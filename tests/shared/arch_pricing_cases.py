@@ -41,7 +41,7 @@ GVSOC_CORE = CoreTiming(
 PRIVATE_FPU = FpuTiming(8, "private", "in_order", 1, 1, 1, 1, 14, 14, 14)
 STATIC_FPU = dataclasses.replace(PRIVATE_FPU, count=4, mapping="static")
 DYNAMIC_FPU = dataclasses.replace(PRIVATE_FPU, count=4, mapping="dynamic")
-ICACHE = IcacheTiming(16, 512, 4, 2, 4096, 4, 18, 0, 0, 0)
+ICACHE = IcacheTiming(16, 512, 4, 2, 4096, 4, 18, 0, 0, 0, 6, 22, 4, 20, 2)
 
 
 def irrelevant(part: type[_Part]) -> _Part:

@@ -21,6 +21,7 @@ from arch.spec.program import (
     Effect,
     Place,
     Program,
+    Release,
     TeamTransfer,
 )
 from arch.spec.timing import (
@@ -77,11 +78,9 @@ DMA = DmaTiming(
 
 EVENT_UNIT = EventUnitTiming(
     barrier_wake_cycles=BARRIER,
-    mutexes=1,
     event_load_cycles=3,
     event_store_cycles=1,
     event_wake_cycles=4,
-    dispatch_fifo_entries=8,
     fork_master_cycles=MASTER,
     fork_worker_cycles=WORKER,
     fork_push_cycles=PUSH,
@@ -97,9 +96,9 @@ def soc_timing(cores: int = 8, dma: DmaTiming = DMA, **blocks: Any) -> SocTiming
         cores=cores,
         core=CoreTiming(1, 1, 2, 1, 5, 35, 2, 1, 1, 1, 4),
         fpu=FpuTiming(4, "static", "in_order", 1, 1, 1, 1, 14, 14, 14),
-        icache=IcacheTiming(16, 512, 4, 2, 4096, 4, 18, 0, 0, 0),
+        icache=IcacheTiming(16, 512, 4, 2, 4096, 4, 18, 0, 0, 0, 6, 22, 4, 20, 2),
         l1=L1Timing(64 * 1024, 16, 4, False, "in_order", 2048, 1024),
-        l2=L2Timing(512 * 1024, 15, 0, 0, 0, 0),
+        l2=L2Timing(512 * 1024, 15, 0, 0, 0, 0, 12, 26),
         l3=L3Timing(64 * 1024, 1.0, SETUP, L3_BURST, 2, UDMA_PROGRAM, UDMA_WAKE),
         dma=dma,
         event_unit=EVENT_UNIT,
@@ -192,6 +191,9 @@ class Script:
 
     def team_transfer(self, *commands: tuple[Command, ...]) -> int:
         return self._add(TeamTransfer(len(self.actions), (), Work("op", "FW"), commands))
+
+    def release(self, *places: Place, deps: tuple[int, ...] = ()) -> int:
+        return self._add(Release(len(self.actions), deps, Work("op", "FW"), places))
 
     def program(self) -> Program:
         return Program("test", tuple(self.actions))

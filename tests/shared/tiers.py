@@ -41,7 +41,7 @@ def a_tenth(rows: Sequence[T], *kinds: Callable[[T], Hashable]) -> list[T]:
     return [rows[number] for number in _places_of_a_tenth(rows, *kinds)]
 
 
-def _places_of_a_tenth(rows: Sequence[T], *kinds: Callable[[T], Hashable]) -> list[int]:
+def _places_of_a_tenth(rows: Sequence[T], *kinds: Callable[[T], Hashable], share: int = SHARE) -> list[int]:
     """Where these rows are among all; to compare rows of thousands takes the seconds that are to be saved."""
     names = [str(row) for row in rows]
     drawn = sorted(range(len(rows)), key=lambda place: (zlib.crc32(names[place].encode()), names[place]))
@@ -53,18 +53,21 @@ def _places_of_a_tenth(rows: Sequence[T], *kinds: Callable[[T], Hashable]) -> li
             kept[place] = None
             seen |= values
     rest = [place for place in drawn if place not in kept]
-    return sorted([*kept, *rest[: max(0, -(-len(rows) // SHARE) - len(kept))]])
+    return sorted([*kept, *rest[: max(0, -(-len(rows) // share) - len(kept))]])
 
 
 def sweep_nine_of_ten(
-    rows: Sequence[T], *kinds: Callable[[T], Hashable], smoke: Callable[[T], Hashable] | None = None
+    rows: Sequence[T],
+    *kinds: Callable[[T], Hashable],
+    smoke: Callable[[T], Hashable] | None = None,
+    share: int = SHARE,
 ) -> list[object]:
     """Parameters for all rows: a tenth as they are, the others marked `sweep`.
 
     With `smoke`, the first row that stays, of every value, is marked `smoke`. The thousands of rows that `-m`
-    leaves out anyway are not even made.
+    leaves out anyway are not even made. Of dear rows one of more than ten, `share`, may stay.
     """
-    kept = dict.fromkeys(_places_of_a_tenth(rows, *kinds))
+    kept = dict.fromkeys(_places_of_a_tenth(rows, *kinds, share=share))
     first = {} if smoke is None else {smoke(rows[place]): place for place in reversed(kept)}
     marks = dict.fromkeys(kept, ()) | dict.fromkeys(first.values(), pytest.mark.smoke)
     asked = os.environ.get(ASKED, "")

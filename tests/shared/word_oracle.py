@@ -389,7 +389,7 @@ class WordOracle:
         if not goes_on:
             return fpu.divsqrt_latency_cycles - 1, 0
         busy = fpu.divsqrt_issue_cycles - 1
-        core.fpu_free = int(self._env.now) + fpu.divsqrt_latency_cycles + busy
+        core.fpu_free = int(self._env.now) + fpu.divsqrt_latency_cycles + min(1, busy)
         core.divider_free = int(self._env.now) + fpu.divsqrt_interval_cycles
         return busy, fpu.divsqrt_latency_cycles - 1 - busy
 

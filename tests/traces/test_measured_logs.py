@@ -156,6 +156,10 @@ def test_what_several_rows_hold_is_counted_once(tmp_path: Path) -> None:
         ("BENCH train_cycles=0 opt_cycles=0\n", "log.txt:1: cycles are a number above 0"),
         ("op,cycles\nconv.FW\n", "log.txt:2: 1 fields, 2 columns"),
         ('op,cycles\n"conv.FW,5\n', "log.txt:2: not CSV"),
+        (
+            "layer;cycles\nconv;5\n",
+            "log.txt:1: columns are separated by commas, not by ';'\n  try: layer,cycles",
+        ),
         ("what,cycles\nconv.FW,5\n", "no column 'op', only what, cycles"),
         ("op convolution.FW 5\n", "nothing in it is an op of m: convolution.FW"),
     ],
@@ -170,3 +174,19 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none", Path("a\0b")):
         with pytest.raises(InputError, match="cannot read"):
             read_log(path)
+
+
+def test_rows_within_the_error_bar_are_counted(tmp_path: Path) -> None:
+    """Bars of 10 %, 40 % and none; of several ops the mean by their cycles."""
+    bars = {"conv.FW": 10.0, "conv.WG": 40.0}
+    ops = [{**op, "within_percent": bars.get(op["name"])} for op in summary()["ops"]]
+    cycles = {op["name"]: op["cycles"] for op in ops}
+    lines = [f"op conv.FW {round(1.09 * cycles['conv.FW'])}", f"op conv.WG {round(1.41 * cycles['conv.WG'])}"]
+    (tmp_path / "log.txt").write_text("\n".join([*lines, f"op loss.LOSS {cycles['loss.LOSS']}\n"]))
+    found = residuals({**summary(), "ops": ops}, read_log(tmp_path / "log.txt"), "run", "log")
+    assert {row.name: row.within_bar for row in found.rows} == {
+        "conv.FW": True,
+        "conv.WG": False,
+        "loss.LOSS": None,
+    }
+    assert "1 of 2 rows within the error bar, 1 without one" in " ".join(str(found).split())

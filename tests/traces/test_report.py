@@ -7,6 +7,7 @@ from configs.errors import InputError
 from shared.synthetic_trace import training_run
 from traces.metrics import measure
 from traces.report import Detail, functional_line, report_lines, top_stalls
+from traces.text_table import RUN_IT, change, counted, labelled
 
 
 def summary(**changes: Any) -> dict[str, Any]:
@@ -161,3 +162,11 @@ def test_a_summary_that_lacks_a_key_is_refused() -> None:
     del broken["peak_bytes"]
     with pytest.raises(InputError, match="the summary has no 'peak_bytes'"):
         printed(broken)
+
+
+def test_a_command_is_one_line_a_percentage_is_not_broken_and_one_is_singular() -> None:
+    command = "pulptrain run net.py:Net --input 1,3,32,32 --soc gap9 --freq 240MHz --set dma.burst_bytes=64"
+    assert labelled(RUN_IT, command, 40) == [f"run it      {command}"]
+    assert all(line != "%)" for line in labelled("try", "saves up to 23,393 cycles (17 %)", 43))
+    assert [counted(count, "other") for count in (1, 2)] == ["1 other", "2 others"]
+    assert [change(share) for share in (-0.0004, 0.0004, 0.25)] == ["0.0", "0.0", "+25.0"]

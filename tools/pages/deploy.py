@@ -12,6 +12,7 @@ from deploy.project.network_files import programs_of
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import prepare
 from tools.deployed.inner_loops import NUMBERS, STORED
+from tools.pages import error_bars
 from tools.pages.deployed_kernels import kernels
 from tools.pages.page import Page, table
 
@@ -59,4 +60,7 @@ def _counts(counts: dict[str, int]) -> str:
     )
 
 
-PAGE = Page(PATH, {"functions": functions, "kernels": kernels, "loops": loops})
+PAGE = Page(
+    PATH,
+    {"functions": functions, "kernels": kernels, "loops": loops, "iterations": error_bars.iterations},
+)

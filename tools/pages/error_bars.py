@@ -14,10 +14,10 @@ from pulptrain.given.settings import Settings
 from pulptrain.running.session import run_model
 from scheduler.validation.error_bars import shipped_table
 from tools.pages.page import Page, golden, table
-from tools.validation.error_classes import Held, held_out_today
+from tools.validation.error_classes import ITERATIONS_ON_RTL, Held, held_out_today
 from traces.report import error_line
 
-AGAIN = ("layer steps, by kernels and other layers", "tile loops on RTL, as if compiled")
+AGAIN = ("layer steps, by kernels and other layers",)
 """Groups of rows that another group has, too."""
 
 
@@ -34,7 +34,7 @@ def kinds() -> str:
             row = item.row
             words = row.what.split()
             what = words[0] if row.set == "layer" else f"{row.set}, {words[0]} {words[-1]}"
-            if title not in AGAIN:
+            if title not in AGAIN and not row.set.startswith("rtl steps"):
                 groups[f"{what}, {'1 core' if row.team == '1 core' else 'several cores'}"].append(item)
     return _counts("what", dict(sorted(groups.items())))
 
@@ -61,6 +61,45 @@ def _counts(title: str, groups: Mapping[str, Sequence[Held]]) -> str:
     return table(heads, rows, numbers=True)
 
 
+def _exported() -> list[tuple[Held, Held | None]]:
+    """Iterations of exported programs on the RTL, with the code they fetch and with all in the caches."""
+    held, names = held_out_today(), (ITERATIONS_ON_RTL, f"{ITERATIONS_ON_RTL}, warm")
+    later, warm = ({_run_of(item): item for item in held[name]} for name in names)
+    return [(item, warm.get(name)) for name, item in later.items()]
+
+
+def _run_of(item: Held) -> str:
+    return item.row.row.rpartition(":")[0]
+
+
+def iterations() -> str:
+    """Iterations of exported programs on the RTL, predicted and measured."""
+    rows = []
+    for item, warm in _exported():
+        row, bar = item.row, item.bar
+        model, cores, _ = _run_of(item).rsplit("-", 2)
+        cycles = f"{warm.row.predicted:,}" if warm else "", f"{row.predicted:,}", f"{row.measured:,}"
+        error = f"{100 * (row.predicted - row.measured) / row.measured:+.1f}"
+        rows.append((*model.rsplit("-", 1), cores, *cycles, error, f"{100 * bar.within:.0f}" if bar else ""))
+    heads = ("model", "buffering", "cores", "warm", "predicted", "measured", "error, %", "bar, %")
+    return table(heads, rows)
+
+
+def in_short() -> str:
+    """The same in a sentence."""
+    pairs = _exported()
+    steady, warm = (
+        sorted(100 * item.row.error for item in items)
+        for items in ([item for item, _ in pairs], [item for _, item in pairs if item is not None])
+    )
+    return (
+        f"{len(pairs)} whole iterations were exported and executed on that RTL: with `--icache steady` their "
+        f"cycles lie {steady[0]:+.0f} to\n{steady[-1]:+.0f} % from the predicted ones, with all code in the "
+        f"caches (the default) {warm[0]:+.0f} to {warm[-1]:+.0f} %\n"
+        "([table](docs/error-bars.md#whole-iterations-on-the-rtl))."
+    )
+
+
 def classes() -> str:
     """The classes of the table."""
     rows = [
@@ -83,6 +122,6 @@ def models() -> str:
 
 PAGE = Page(
     "docs/error-bars.md",
-    {"held": held, "kinds": kinds, "classes": classes, "models": models},
+    {"held": held, "kinds": kinds, "iterations": iterations, "classes": classes, "models": models},
     {"models": lambda: (golden(), shipped_table().digest, classes())},
 )

@@ -7,19 +7,25 @@ Functions and results are put in by Sphinx, from their docstrings.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import get_type_hints
 
 import pulptrain
 from pulptrain.given import layers
-from pulptrain.given.option import ExploreOptions, Option, RunOptions, TuneOptions
+from pulptrain.given.option import ExploreOptions, FitOptions, Option, RunOptions, TuneOptions
 from tools.pages.page import Page, table
 from trainlib.about import ABOUT
 
-_ALSO = {"run": RunOptions, "tune": TuneOptions, "explore": ExploreOptions}
+_ALSO: Mapping[str, type] = {
+    "run": RunOptions,
+    "tune": TuneOptions,
+    "fit": FitOptions,
+    "explore": ExploreOptions,
+}
 
 
 def options() -> str:
-    """Every option of `run`, `tune` and `explore`, and which of them take it."""
+    """Every option of the functions that take a model; `what_if` and `deploy` have those of `run`."""
     takers: dict[str, list[str]] = {}
     found: dict[str, Option] = {}
     for function, keys in _ALSO.items():

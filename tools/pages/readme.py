@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pulptrain.running.outputs import write_outputs
 from pulptrain.running.session import RunOutcome, run_model
+from tools.pages import error_bars
 from tools.pages.page import ROOT, Page
 from traces.report import report_lines
 
@@ -39,4 +40,4 @@ class ReadmePage(Page):
             shutil.copy(Path(folder) / "gantt.png", ROOT / "docs" / "gantt-tutorial-cnn.png")
 
 
-PAGE = ReadmePage("README.md", {"run": report})
+PAGE = ReadmePage("README.md", {"run": report, "iterations": error_bars.in_short})

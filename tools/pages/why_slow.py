@@ -18,7 +18,7 @@ from pulptrain.__main__ import run
 from tools.pages.page import ROOT, Page, golden, table
 from traces.causes import bound_by
 from traces.compared.comparison import compared
-from traces.why import REMEDIES, advice, why_lines
+from traces.why import REMEDIES, advice, remedy_of, why_lines
 
 WIDTH, ROWS = 100, 3
 """Of what is shown: columns, and rows of a table."""
@@ -86,7 +86,7 @@ def summary_of(model: str, options: str, tune: str = "") -> dict[str, Any]:
         code = code or run([*shlex.split(command)[1:], "--json"])
     if code:
         raise ValueError(f"{words(model, options)}: exit code {code}")
-    found: dict[str, Any] = json.loads(out.getvalue())
+    found: dict[str, Any] = json.loads(out.getvalue().replace(f"{ROOT}/", ""))
     return found
 
 
@@ -137,7 +137,7 @@ def overview() -> str:
 def said() -> list[str]:
     """The advice there is, in the words of today."""
     sample = {"model": "m", "cores": 8, "buffering": 2, "resident": []}
-    return [remedy(sample) for remedy in REMEDIES.values()]
+    return [str(remedy_of(sample, cause)) for cause in REMEDIES]
 
 
 def _rests_on(story: Story) -> Callable[[], object]:

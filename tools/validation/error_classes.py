@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
@@ -24,6 +24,8 @@ from scheduler.validation.error_bars import (
     FILE,
     MATMUL,
     MOVES,
+    OPS,
+    OPS_WARM,
     Bar,
     ErrorClass,
     ErrorTable,
@@ -31,8 +33,9 @@ from scheduler.validation.error_bars import (
     combined,
     kernel_key,
     machine_key,
+    op_key,
 )
-from tools.validation.error_rows import ROOT, ErrorRow, kept
+from tools.validation.error_rows import ROOT, STEPS, STEPS_WARM, ErrorRow, kept
 from trainlib.kernels.library import LIBRARY
 from trainlib.kernels.nodes import Choice, Counted, NestNode
 
@@ -40,8 +43,10 @@ TABLE = ROOT / "configs" / "data" / FILE
 FIGURES = ROOT / "tests" / "validation-figures.json"
 
 LAYER = "layer"
-WHOLE = (LAYER, "tutorial-anchors", "tiled", "tiled-layers", "rtl tiled")
+WHOLE = (LAYER, "tutorial-anchors", "tiled", "tiled-layers", "rtl tiled", *STEPS, STEPS_WARM)
 """Sets of programs: of many kernels, or of kernels and transfers."""
+
+OPS_ON_RTL, ITERATIONS_ON_RTL = "ops of exported programs, by other models", "their iterations"
 
 DOMINANT = 0.9
 """A row is one of a class if parts of this class are at least this share of its predicted cycles."""
@@ -73,6 +78,8 @@ def shares_of(row: ErrorRow) -> Mapping[Key, float]:
         if part.is_nest:
             family = family_of(row.codegen, part.name)
             key = kernel_key(row.profile, family, row.codegen, row.team, part.cycles, part.calls)
+        elif part.name in (OPS, OPS_WARM):
+            key = op_key(row.profile, row.team, part.cycles, warm=part.name == OPS_WARM)
         else:
             key = machine_key(row.profile, part.name, part.cycles, part.calls)
         cycles[key] += part.cycles
@@ -124,6 +131,9 @@ def families_of(rows: Iterable[ErrorRow]) -> dict[str, dict[str, dict[str, str]]
             if part.is_nest:
                 nests = families.setdefault(row.profile, {}).setdefault(row.codegen, {})
                 nests[part.name] = family_of(row.codegen, part.name)
+            elif part.name == OPS:
+                nests = families.setdefault(OPS, {}).setdefault(ANY, {})
+                nests |= dict.fromkeys(row.what.split()[0].split("+"), OPS)
     return families
 
 
@@ -132,24 +142,11 @@ def table_of(rows: Sequence[ErrorRow]) -> ErrorTable:
     return ErrorTable(classes_of(errors_of(rows)), families_of(rows), stamp())
 
 
-def bar_of(row: ErrorRow, table: ErrorTable, *, compiled: bool = False) -> Bar | None:
-    """The bar of a row by a table; None if a part has no class in it.
-
-    With `compiled` that of a row of the RTL as if its kernels had not been measured there.
-    """
-    shares = shares_of(row)
-    machine = [(share, table.nearest(key)) for key, share in shares.items()]
-    instructions = [
-        (share, table.nearest(replace(key, profile="gvsoc")))
-        for key, share in shares.items()
-        if compiled and key.codegen != ANY
-    ]
-    causes = [
-        [(share, *nearest) for share, nearest in cause if nearest is not None]
-        for cause in (machine, instructions)
-    ]
-    lacks = any(nearest is None for _, nearest in (*machine, *instructions))
-    return None if lacks else combined(*causes)
+def bar_of(shares: Mapping[Key, float], table: ErrorTable) -> Bar | None:
+    """The bar of the shares of classes by a table; None if one is not in it."""
+    found = [(share, table.nearest(key)) for key, share in shares.items()]
+    parts = [(share, *nearest) for share, nearest in found if nearest is not None]
+    return combined(parts) if len(parts) == len(found) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +166,15 @@ def held_out(rows: Sequence[ErrorRow]) -> Mapping[str, list[Held]]:
     """By title, rows of whole programs with bars from others.
 
     Rows of single kernels and transfers only tell about layer steps, tile loops and whole iterations; about
-    layer steps once more those and the steps of all other layers. Nothing compiled was run on RTL: loops of
-    hand-written kernels stand in.
+    layer steps once more those and the steps of all other layers. On RTL the ops of all other models tell
+    about ops of exported programs and about their iterations.
     """
     single = errors_of(row for row in rows if row.set not in WHOLE)
+    exported, warm = ([row for row in rows if row.set in names] for names in (STEPS, (STEPS_WARM,)))
+    by_model = {
+        name: ErrorTable(classes_of(errors_of(row for row in (*exported, *warm) if _model(row) != name)))
+        for name in set(map(_model, exported))
+    }
     steps = [row for row in rows if row.set == LAYER and not _is_iteration(row)]
     by_layer = {
         name: errors_of(row for row in steps if _layer(row) == name) for name in set(map(_layer, steps))
@@ -183,16 +185,42 @@ def held_out(rows: Sequence[ErrorRow]) -> Mapping[str, list[Held]]:
     }
     by_single = ErrorTable(classes_of(single))
     return {
-        "layer steps, by kernels": [Held(row, bar_of(row, by_single)) for row in steps],
-        "layer steps, by kernels and other layers": [
-            Held(row, bar_of(row, others[_layer(row)])) for row in steps
+        "layer steps, by kernels": [_held(row, by_single) for row in steps],
+        "layer steps, by kernels and other layers": [_held(row, others[_layer(row)]) for row in steps],
+        "tile loops": [_held(row, by_single) for row in rows if "tiled" in row.set],
+        "whole iterations": [_held(row, by_single) for row in rows if _is_iteration(row)],
+        OPS_ON_RTL: [_held(row, by_model[_model(row)]) for row in exported],
+        ITERATIONS_ON_RTL: [
+            _held(row, by_model[_model(row)], shares) for row, shares in iterations_of(exported)
         ],
-        "tile loops": [Held(row, bar_of(row, by_single)) for row in rows if "tiled" in row.set],
-        "tile loops on RTL, as if compiled": [
-            Held(row, bar_of(row, by_single, compiled=True)) for row in rows if row.set == "rtl tiled"
+        f"{OPS_ON_RTL}, warm": [_held(row, by_model[_model(row)]) for row in warm],
+        f"{ITERATIONS_ON_RTL}, warm": [
+            _held(row, by_model[_model(row)], shares) for row, shares in iterations_of(warm)
         ],
-        "whole iterations": [Held(row, bar_of(row, by_single)) for row in rows if _is_iteration(row)],
     }
+
+
+def _held(row: ErrorRow, table: ErrorTable, shares: Mapping[Key, float] | None = None) -> Held:
+    return Held(row, bar_of(shares_of(row) if shares is None else shares, table))
+
+
+def iterations_of(ops: Iterable[ErrorRow]) -> Iterator[tuple[ErrorRow, Mapping[Key, float]]]:
+    """The runs that ops of exported programs belong to, and the shares of their classes."""
+    runs: dict[str, list[ErrorRow]] = defaultdict(list)
+    for row in ops:
+        runs[f"{_model(row)} {row.what.split()[1]} {row.team}"].append(row)
+    for parts in runs.values():
+        predicted, shares = sum(row.predicted for row in parts), dict[Key, float]()
+        for row in parts:
+            for key, share in shares_of(row).items():
+                shares[key] = shares.get(key, 0.0) + share * row.predicted / predicted
+        measured = sum(row.measured for row in parts)
+        yield replace(parts[0], measured=measured, predicted=predicted), shares
+
+
+def _model(row: ErrorRow) -> str:
+    """The model of an op of an exported program."""
+    return row.row.rpartition(f"-{row.what.split()[1]}-")[0]
 
 
 @cache

@@ -19,8 +19,8 @@ from pathlib import Path
 from configs.errors import InputError
 from scheduler.search.workers import begin_worker
 from scheduler.time_line import DMA, OFFLOAD, TEAM
-from scheduler.validation.error_bars import BESIDE, ONE, team_of
-from scheduler.validation.rows import overlap
+from scheduler.validation.error_bars import BESIDE, ONE, OPS, OPS_WARM, team_of
+from scheduler.validation.rows import overlap, steps
 from scheduler.validation.rows.bare_loop import NONE
 from scheduler.validation.rows.cases import Case, Selection
 from scheduler.validation.rows.kinds import kind_named
@@ -35,9 +35,16 @@ MEASURED = ROOT / "measured"
 FILES = tuple(
     name
     for name in SETS
-    if not any(word in name for word in ("contention", "icache")) and name != "rtl micro"
+    if not any(word in name for word in ("contention", "icache", "sequence", "refill", "counted"))
+    and name != "rtl micro"
 )
 """The sets whose rows tell how far a kernel, transfers or a program is off; of micro the group `offload`."""
+
+STEPS = ("rtl steps, later", "rtl steps, first")
+"""Ops of exported programs, each in the later iterations or, if these were not measured, in the first."""
+
+STEPS_WARM = "rtl steps, warm"
+"""The same, predicted with all code in the caches."""
 
 _COLUMNS = ("set", "row", "what", "profile", "codegen", "team", "measured", "predicted", "parts")
 
@@ -83,7 +90,8 @@ def cases_of(name: str) -> tuple[Case, ...]:
     """The cases of a set that can be read."""
     item = SETS[name]
     only = (Selection("group", ("offload",)),) if name == "micro" else item.selections
-    return tuple(kind_named(item.kind).read(MEASURED / item.file, only, []))
+    cases = kind_named(item.kind).read(MEASURED / item.file, only, [])
+    return tuple(case for case in cases if name != STEPS[1] or not case.cells[steps.LATER])
 
 
 def error_rows(name: str, cases: Sequence[Case]) -> list[ErrorRow]:
@@ -109,17 +117,22 @@ def _error_row(name: str, case: Case) -> ErrorRow | None:
     cells = case.cells
     cores = case.number("cores") if "cores" in case.values else 1
     team = team_of(
-        cores, private_fpus=cells["fpus"] == "private", bank_conflicts=cells["bank_conflicts"] == "1"
+        cores,
+        private_fpus=cells.get("fpus") == "private",
+        bank_conflicts=cells.get("bank_conflicts", "1") == "1",
     )
     columns = ("primitive", "workload", "kernel", "test", "name", "step", "buffering")
     what = " ".join(cells[column] for column in columns if cells.get(column, "-") != "-")
+    codegen = cells.get("codegen", steps.CODEGEN if SETS[name].kind == "steps" else "")
     profile = "rtl" if name.startswith("rtl ") else "gvsoc"
-    return ErrorRow(name, case.id, what, profile, cells.get("codegen", ""), team, measured, predicted, parts)
+    return ErrorRow(name, case.id, what, profile, codegen, team, measured, predicted, parts)
 
 
 def _parts(name: str, case: Case, predicted: int, programs: Sequence[Watched]) -> tuple[Part, ...]:
     """What a prediction is made of."""
     kind = SETS[name].kind
+    if kind == "steps":
+        return (Part(OPS_WARM if name == STEPS_WARM else OPS, predicted, 1, is_nest=False),)
     if kind == "micro":
         return (Part(OFFLOAD, predicted, 1, is_nest=False),)
     if kind == "dma":

@@ -139,7 +139,7 @@ def _worst_on_rtl(done: Mapping[str, Validation]) -> list[str]:
     lines = [
         f"## The {len(worst)} rows of the RTL farthest off",
         "",
-        "Of all sets but rtl micro, whose far rows stand [below it](#rtl-micro).",
+        "Of all sets but rtl micro and those of code that is fetched, whose far rows stand below them.",
         "",
         *_head(("set", "row", "measured", "predicted", "error %", "why")),
     ]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from scheduler.validation.rows import steps
 from scheduler.validation.rows.cases import Case, Selection
 from scheduler.validation.rows.kinds import MEASURE
 from scheduler.validation.rows.statistics import Result
@@ -41,7 +42,7 @@ def _measures(
     kind: str,
     file: str,
     groups: tuple[str, ...],
-    measures: tuple[str, str],
+    measures: tuple[str, ...],
     also: tuple[tuple[str, ...], ...] = (),
 ) -> Iterator[MeasuredSet]:
     """A set for each measure of a file, named after it; a set of the RTL begins so."""
@@ -73,6 +74,14 @@ SETS = {
         *_measures(
             "overlap", "rtl-overlap.csv.gz", ("cores", "direction"), ("kernel", "transfers"), (("kernel",),)
         ),
+        *_measures(
+            "steps",
+            "rtl-steps.csv.gz",
+            ("model", "buffering", "cores"),
+            ("later", "first", "counted", "warm"),
+        ),
+        *_measures("sequence", "rtl-sequence.csv.gz", ("buffering", "kernel_loop_cycles"), ("whole", "warm")),
+        MeasuredSet("rtl refill", "refill", "rtl-refill.csv.gz", ("group", "state")),
         MeasuredSet("rtl dma", "dma", "rtl-dma.csv.gz", ("test", "direction")),
         *_measures(
             "dma-contention-rtl",
@@ -109,6 +118,8 @@ READ_OFF = {
     "rtl overlap, transfers": "queues, issue, wait",
     "rtl icache, cold": "a line's refill",
     "rtl icache, warm": "a line's refill",
+    "rtl refill": "group dma, jump; two thirds: the driver",
+    "rtl sequence, whole": "none; the platform off rtl refill",
     "rtl micro": "partly",
     "micro": "partly",
     "icache, cold": "partly",
@@ -159,6 +170,11 @@ def _computes(case: Case) -> bool:
     return not case.text("buffering").endswith("no_compute")
 
 
+def _long(case: Case) -> bool:
+    """An op of more than 2,000 cycles, measured."""
+    return max(case.optional(column) or 0 for column in (steps.FIRST, steps.LATER)) > 2000
+
+
 def _smallest(case: Case) -> bool:
     """A matmul of 4 x 4 x 4: mostly code that is executed once."""
     return (case.number("n"), case.number("k"), case.number("m")) == (4, 4, 4)
@@ -189,6 +205,13 @@ GOALS = (
     Goal("RTL: tiled, single and double buffered", "rtl tiled", _all, 4, 10, 2),
     Goal("RTL: overlap, the kernel", "rtl overlap, kernel", _all, 4, 10, 2),
     Goal("RTL: overlap, the transfers", "rtl overlap, transfers", _all, 4, 10, 2),
+    Goal("RTL: ops of exported programs, longer than 2,000 cycles", "rtl steps, later", _long, 5, 15),
+    Goal("RTL: the same, first iteration", "rtl steps, first", _long, 5, 15),
+    Goal("RTL: the same, with the instructions measured", "rtl steps, counted", _long, 5, 15),
+    Goal("RTL: the same, as if all code were in the caches", "rtl steps, warm", _long, None),
+    Goal("RTL: sequences of ops", "rtl sequence, whole", _all, 2),
+    Goal("RTL: the same, all code in the caches", "rtl sequence, warm", _all, 3),
+    Goal("RTL: refills of code", "rtl refill", _all, 3),
     Goal("RTL: dma", "rtl dma", _all, 3, 8, 2),
     Goal("RTL: dma-contention, the transfer", "rtl dma-contention, transfer", _all, 6, 12),
     Goal("RTL: dma-contention, core 1, cycles a load", "rtl dma-contention, core", _all, 6, 12),
@@ -300,6 +323,24 @@ GAPS = (
 """What is not modelled, and where its cost can be read."""
 
 FITTED = (
+    (
+        "Lines from L2 and from the shared cache; how far a line comes behind the reads of the DMA",
+        "rtl-refill.csv: straight, jump, bigloop, dma",
+        "configs/soc/pulp-open.yaml, icache and l2.code_*",
+        "rtl-sequence.csv, rtl-steps.csv",
+    ),
+    (
+        "Lines of the driver of rtl-refill (20); cycles of a fork and of an order of its lean platform",
+        "rtl-refill.csv: two thirds of straight, fork and loop; platform, warm",
+        "scheduler/validation/rows/refill.py, sequence.py",
+        "the other third; rtl-sequence.csv",
+    ),
+    (
+        "Bytes of an op's function by its statements; sizes of kernels and platform",
+        "rtl-steps-symbols.csv: sizes only, no cycle",
+        "configs/kernels/code-sizes.json",
+        "rtl-steps.csv",
+    ),
     (
         "Event unit of the rtl profile",
         "rtl-micro.csv: barriers, mutexes, fork and join (group sync)",

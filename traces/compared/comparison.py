@@ -10,7 +10,7 @@ from typing import Any
 from configs.errors import InputError
 from traces.causes import bound_by
 from traces.compared.strips import Strip
-from traces.text_table import Table, wrapped
+from traces.text_table import Table, change, counted, first_line_repr, wrapped
 from traces.totals import collapsed_names, op_name
 from traces.why import check_causes
 
@@ -81,13 +81,15 @@ class Comparison:
             "offload": list(self.offload_cycles),
         }
 
+    __repr__ = first_line_repr
+
     def __str__(self) -> str:
         return "\n".join(self.lines(100, 10))
 
     def lines(self, width: int, top: int) -> list[str]:
         """Totals, causes and the `top` ops that changed most, at most `width` wide."""
-        percent = 100 * (self.cycles[-1] / self.cycles[0] - 1)
-        text = f"{' -> '.join(f'{item:,}' for item in self.cycles)} cycles ({percent:+.1f} %"
+        share = change(self.cycles[-1] / self.cycles[0] - 1)
+        text = f"{' -> '.join(f'{item:,}' for item in self.cycles)} cycles ({share} %"
         lines = wrapped(f"{self.model}: {text}, {self.speedup:.2f} times as fast)", width)
         for table in (self._by_cause(), self._by_op(top)):
             lines += ["", *table.lines(width)]
@@ -112,7 +114,9 @@ class Comparison:
         summed.sort(key=lambda row: -abs(row[1][-1] - row[1][0]))
         rows = [_row(name, cycles) for name, cycles in summed[:top]]
         if summed[top:]:
-            rows.append(_row(f"{len(summed) - top} others", _sums([cycles for _, cycles in summed[top:]])))
+            rows.append(
+                _row(counted(len(summed) - top, "other"), _sums([cycles for _, cycles in summed[top:]]))
+            )
         rows += [_row("offload", self.offload_cycles), _row("total", self.cycles)]
         return Table(("changed most", *self.names, "change", ""), rows)
 
@@ -167,6 +171,6 @@ def _sums(rows: Iterable[Sequence[int]]) -> list[int]:
 
 
 def _row(name: str, cycles: Sequence[int]) -> list[str]:
-    change = cycles[-1] - cycles[0]
-    share = f"{100 * change / cycles[0]:+.1f} %" if cycles[0] else "new"
-    return [name, *(f"{item:,}" for item in cycles), f"{change:+,}", share if change else ""]
+    more = cycles[-1] - cycles[0]
+    share = f"{change(more / cycles[0])} %" if cycles[0] else "new"
+    return [name, *(f"{item:,}" for item in cycles), f"{more:+,}", share if more else ""]

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -40,7 +40,7 @@ ITERATION, TRAIN, OPTIMIZER = "iteration", "train_cycles", "opt_cycles"
 COMMENT = "#"
 
 TEMPLATE = """\
-# Cycles measured on a board, in RTL or in GVSoC; pulptrain compare RUN {file} holds them against a run.
+# Cycles measured on a board, in RTL or in GVSoC. To hold them against a run: {command}
 # A row is an op (conv1.FW), a layer (conv1), a step (FW, BW, UPD) or iteration. Of several by one name the
 # median counts; a row without cycles was not measured.
 op,cycles
@@ -98,7 +98,7 @@ def read_log(path: Path) -> tuple[Measured, ...]:
         raise InputError("not text", where=str(path), cure=_CURE)
     # Noise of a serial line is no error, nor are colours.
     lines = _NOISE.sub("", content.decode("utf-8-sig", errors="replace")).split("\n")
-    columns = _columns(lines)
+    columns = _columns(path, lines)
     nodes: dict[str, _Tiles] = {}
     named: dict[str, tuple[str, list[float]]] = {}
     for name, where, cycles in _of_table(path, lines, columns) if columns else _of_text(path, lines, nodes):
@@ -124,10 +124,22 @@ def _number(text: str, where: str, *, zero: bool = False) -> float:
     return value
 
 
-def _columns(lines: Iterable[str]) -> list[str]:
-    """The heads of a table of cycles, none if the first line that is no comment has none."""
+def _columns(path: Path, lines: Sequence[str]) -> list[str]:
+    """The heads of a table of cycles, none if the first line that is no comment has none.
+
+    Raises InputError for heads that something else than commas separates.
+    """
     first = next((line for line in lines if line.strip() and not line.startswith(COMMENT)), "")
     heads = [cell.strip().casefold() for cell in first.split(",")]
+    if "cycles" not in heads and (other := next((mark for mark in ";\t|" if mark in first), "")):
+        cells = [cell.strip() for cell in first.split(other)]
+        if "cycles" in map(str.casefold, cells):
+            number = next(number for number, line in enumerate(lines, 1) if line == first)
+            raise InputError(
+                f"columns are separated by commas, not by {other!r}",
+                where=f"{path}:{number}",
+                cure=",".join(cells),
+            )
     return heads if "cycles" in heads else []
 
 

@@ -13,7 +13,7 @@ from configs.errors import InputError
 from configs.suggest import suggestion
 from traces.compared.log import ITERATION, OPTIMIZER, TRAIN, Measured
 from traces.compared.strips import Strip
-from traces.text_table import Table, wrapped
+from traces.text_table import Table, change, counted, first_line_repr, wrapped
 from traces.totals import base_step, collapsed_names, layer_of, op_name
 from traces.why import check_causes
 
@@ -42,6 +42,16 @@ class Residual:
     samples: int
     where: str
     counted: bool
+    within_percent: float | None = None
+    """Of the prediction, within which 95 % of what is measured lies; of several ops the mean of theirs, as if
+    all were off alike. None where nothing measured compares."""
+
+    @property
+    def within_bar(self) -> bool | None:
+        """Whether what was measured lies within the error bar of the prediction; None if there is none."""
+        if self.within_percent is None:
+            return None
+        return 100 * abs(self.measured_cycles / self.predicted_cycles - 1) <= self.within_percent
 
     @property
     def error(self) -> float:
@@ -130,6 +140,8 @@ class Residuals:
                     "samples": row.samples,
                     "where": row.where,
                     "counted": row.counted,
+                    "within_percent": row.within_percent,
+                    "within_bar": row.within_bar,
                 }
                 for row in self.rows
             ],
@@ -141,14 +153,16 @@ class Residuals:
             ],
         }
 
+    __repr__ = first_line_repr
+
     def __str__(self) -> str:
         return "\n".join(self.lines(100, 10))
 
     def lines(self, width: int, top: int) -> list[str]:
         """Summary, residuals by layer, the `top` that differ most, and what has no counterpart."""
         sums = f"{self.predicted_cycles:,} cycles predicted, {self.measured_cycles:,} measured"
-        off = f"median error {self.median_error:.1%}, worst {self.worst.error:+.1%} in {self.worst.name}"
-        lines = wrapped(f"{self.model}: {sums} ({self.error:+.1%}); {off}", width)
+        off = f"median error {self.median_error:.1%}, worst {change(self.worst.error)}% in {self.worst.name}"
+        lines = wrapped(f"{self.model}: {sums} ({change(self.error)}%); {off}{self._in_bars()}", width)
         for table in (self._by_layer(), self._by_row(top)):
             lines += ["", *table.lines(width)]
         if self.unmatched:
@@ -160,6 +174,15 @@ class Residuals:
             text = f"not measured ({cycles:,} cycles predicted): {names}"
             lines += ["", *wrapped(text, width)]
         return lines
+
+    def _in_bars(self) -> str:
+        """How many measurements lie within the error bars of what is predicted; "" where no bar is known."""
+        told = [row.within_bar for row in self.counted if row.within_bar is not None]
+        if not told:
+            return ""
+        without = len(self.counted) - len(told)
+        rest = f", {without} without one" if without else ""
+        return f"; {sum(told)} of {counted(len(told), 'row')} within the error bar{rest}"
 
     def _by_layer(self) -> Table:
         sums: dict[str, list[int]] = {}
@@ -178,6 +201,7 @@ class Residuals:
         rows = [
             [
                 *_cells(row.name, row.predicted_cycles, row.measured_cycles),
+                _bar(row),
                 f"median of {row.samples}" if row.samples > 1 else "",
                 "" if row.counted else "not in the total",
             ]
@@ -188,8 +212,15 @@ class Residuals:
                 sum(row.predicted_cycles for row in rest),
                 sum(row.measured_cycles for row in rest),
             )
-            rows.append([*_cells(f"{len(rest)} others", predicted, measured), "", ""])
-        return _table("differ most", rows, "samples", "")
+            rows.append([*_cells(counted(len(rest), "other"), predicted, measured), "", "", ""])
+        return _table("differ most", rows, "error bar", "samples", "")
+
+
+def _bar(row: Residual) -> str:
+    """The error bar of a row, and whether it was left."""
+    if row.within_percent is None:
+        return ""
+    return f"{row.within_percent:.1f}%" + ("" if row.within_bar else ", beyond")
 
 
 _HEADS = ("predicted", "measured", "difference", "error")
@@ -201,7 +232,13 @@ def _table(name: str, rows: Sequence[Sequence[str]], *more: str) -> Table:
 
 def _cells(name: str, predicted: int, measured: int) -> list[str]:
     difference = predicted - measured
-    return [name, f"{predicted:,}", f"{measured:,}", f"{difference:+,}", f"{predicted / measured - 1:+.1%}"]
+    return [
+        name,
+        f"{predicted:,}",
+        f"{measured:,}",
+        f"{difference:+,}",
+        f"{change(predicted / measured - 1)}%",
+    ]
 
 
 def residuals(
@@ -275,7 +312,17 @@ def _residual(ops: Sequence[Summary], held: _Held, measured: Measured, counted: 
         len(measured.samples),
         measured.where,
         counted,
+        _within([ops[number] for number in held.ops]),
     )
+
+
+def _within(ops: Sequence[Summary]) -> float | None:
+    """The bar of ops together; None if one of them has none."""
+    bars = [op.get("within_percent") for op in ops]
+    cycles = sum(int(op["cycles"]) for op in ops)
+    if not cycles or not all(isinstance(bar, int | float) for bar in bars):
+        return None
+    return sum(float(bar or 0) * int(op["cycles"]) for bar, op in zip(bars, ops, strict=True)) / cycles
 
 
 def _cycles(item: Summary, run: Summary, in_l1: bool) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 from traces.critical.activities import FABRIC, START_UP, Activity, Graph
 from traces.events import COMPUTE, TRANSFER
-from traces.text_table import Table
+from traces.text_table import Table, first_line_repr
 from traces.totals import summed
 from traces.tracks import UDMA, op_label, track_name
 
@@ -38,6 +38,8 @@ class CriticalPath:
     def cycles(self) -> int:
         """Its length."""
         return sum(activity.cycles for activity in self.activities)
+
+    __repr__ = first_line_repr
 
     def __str__(self) -> str:
         return "\n".join(path_lines(self, 10, 120))

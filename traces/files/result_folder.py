@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import InputError
-from configs.files import check_folder, refuse_foreign, write_text
+from configs.files import TEMPORARY_PREFIX, check_folder, refuse_foreign, write_text
 from configs.limits import JSON_BYTES_PER_BYTE, check_file_size
 from traces.files.json_text import FORMAT, json_text
-from traces.pictures.drawing import is_our_picture
+from traces.pictures.drawing import ENDINGS, is_our_picture
 
 SUMMARY_NAME, INFORMATION_NAME, PERFETTO_NAME = "summary.json", "run-info.json", "trace.pftrace"
 
@@ -25,8 +25,10 @@ _LARGEST_JSON_BYTES = 1 << 28
 def prepare_folder(name: str, files: Sequence[str], option: str = "--out") -> Path:
     """Make the output folder, and refuse before any work is done what must not be written over.
 
-    Of the `files` that will be written, one that is there already must be one of ours: a JSON file or picture
-    that says so, or any of them beside a ``summary.json`` or ``points.json`` of ours. Raises `InputError`.
+    A folder that is there must be empty, or one of ours: with a JSON file that says so, or nothing but
+    pictures of ours. Of the `files` that will be written, one that is there already must be ours as well: a
+    JSON file or picture that says so, or any of them beside a ``summary.json`` or ``points.json`` of ours.
+    Raises `InputError`.
     """
     folder = check_folder(name, option)
     ours = any(is_our_json(folder / mark) for mark in (SUMMARY_NAME, EXPLORATION_FILES[0]))
@@ -38,7 +40,27 @@ def prepare_folder(name: str, files: Sequence[str], option: str = "--out") -> Pa
 
     for file in files:
         refuse_foreign(folder / file, str(folder / file), option, is_ours)
+    if not ours:
+        _refuse_foreign_folder(folder, name, option)
     return folder
+
+
+def _refuse_foreign_folder(folder: Path, name: str, option: str) -> None:
+    there = [path for path in folder.iterdir() if not path.name.startswith(TEMPORARY_PREFIX)]
+    if any(is_our_json(path) for path in there if path.suffix == ".json"):
+        return
+    others = [path.name for path in sorted(there) if not (path.is_file() and _is_our_drawing(path))]
+    if others:
+        raise InputError(
+            f"{name!r} has files that pulptrain has not written, as {others[0]}: its own would be lost among "
+            "them",
+            where=option,
+            cure=f"a folder of its own: {Path(name) / 'out'}",
+        )
+
+
+def _is_our_drawing(path: Path) -> bool:
+    return path.suffix.lower()[1:] in ENDINGS and is_our_picture(path)
 
 
 def is_our_json(path: Path) -> bool:
@@ -62,7 +84,7 @@ def check_format(content: Mapping[str, Any], path: Path) -> None:
         raise InputError(
             f"format {number!r} is not known; this pulptrain reads up to {FORMAT}",
             where=str(path),
-            cure="a newer pulptrain, or run `pulptrain run` again",
+            cure="a newer pulptrain, or run `pulptrain run MODEL --out DIR` again",
         )
 
 

@@ -122,6 +122,11 @@ def profile(intervals: Sequence[tuple[float, float, float]], edges: Any) -> Any:
     return np.maximum(np.diff(np.interp(edges, times, sums)), 0.0)
 
 
+def seen(bars: Iterable[Bar], least_share: float) -> set[str]:
+    """Categories that have such a share of a bar at least."""
+    return {name for bar in bars for name, cycles in bar.parts if cycles >= least_share * bar.width_cycles}
+
+
 def _joined(bars: Iterable[Bar]) -> list[Bar]:
     """Join touching pure bars of the same category."""
     joined: list[Bar] = []

@@ -6,7 +6,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ from traces.pictures.palette import HATCH_COLOUR, Style
 DPI = 160
 DRAWN_BY = "drawn by pulptrain"
 POINTS_PER_INCH = 72
+LEAST_SEEN_POINTS = 0.5
+"""Narrower or lower shares of a picture are not seen, and no legend names them."""
+PATCH_LETTERS = 5
+"""A patch of a legend and its gaps are as wide as so many letters."""
 CHARACTER_POINTS = 0.62
 """Mean width of a character of DejaVu Sans in units of the font size, a little generous."""
 LINE = 1.35
@@ -31,6 +36,7 @@ RC: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"],
     "font.size": 8.0,
+    "text.parse_math": False,  # a $ in the name of a model is a $
     "svg.hashsalt": "pulptrain",
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
@@ -44,27 +50,55 @@ RC: Any = {
 """matplotlib settings of every picture (typed Any: matplotlib wants its 300 keys as literals)."""
 
 
-WIDTHS_INCHES, FONTS_POINTS = (1.0, 100.0), (4.0, 72.0)
+WIDTHS_INCHES, FONTS_POINTS, DOTS_PER_INCH = (1.0, 100.0), (4.0, 72.0), (30, 2400)
 """Smallest and largest of a picture."""
 LEAST_CHART_INCHES = 0.5
+MOST_TITLE = 300
+"""Characters of a title that is asked for."""
+NO_TITLE = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """How wide a picture is, and how large its text; no text in it is smaller."""
+    """How wide a picture is, how large its text (no text in it is smaller), its dots per inch and its title.
+
+    Of the sizes named in `own` a picture takes those it has itself (`sized`). A title of None is the
+    picture's own, "" is none.
+    """
 
     width_inches: float = 11.0
     font_points: float = 8.0
+    dpi: int = DPI
+    title: str | None = None
+    own: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise InputError for what is no size of a picture."""
         for value, (least, most), unit, option in (
             (self.width_inches, WIDTHS_INCHES, "in", "--width"),
             (self.font_points, FONTS_POINTS, "pt", "--font"),
+            (self.dpi, DOTS_PER_INCH, " dots per inch", "--dpi"),
         ):
             if not least <= round(value, 6) <= most:
                 cure = f"from {least:g}{unit} to {most:g}{unit}"
-                raise InputError(f"{value:g} {unit} is no size of a picture", where=option, cure=cure)
+                raise InputError(f"{value:g} {unit.strip()} is no size of a picture", where=option, cure=cure)
+
+        if len(self.title or "") > MOST_TITLE:
+            message = f"a title of {len(self.title or ''):,} characters"
+            raise InputError(message, where="--title", cure=f"at most {MOST_TITLE} characters")
+
+    def but(self, **asked: Any) -> Paper:
+        """This paper with what is asked for in place of the picture's own. Raises `InputError`."""
+        return replace(self, **asked, own=tuple(name for name in self.own if name not in asked))
+
+    def sized(self, width_inches: float, font_points: float = 8.0) -> Paper:
+        """This paper, with the picture's own sizes where no others are asked for."""
+        sizes: dict[str, Any] = {"width_inches": width_inches, "font_points": font_points}
+        return replace(self, **{name: sizes[name] for name in self.own}, own=())
+
+    def titled(self, title: str) -> str:
+        """The title asked for, else the picture's own."""
+        return title if self.title is None else self.title
 
     def check_room(self, taken_inches: float) -> None:
         """Raise InputError if labels take so much of the width that nothing can be drawn beside them."""
@@ -92,7 +126,21 @@ class Paper:
 
     def folded(self, text: str, inches: float) -> list[str]:
         """Lines of a text that are at most so wide, in bold too."""
-        return textwrap.wrap(text, max(int(inches / self.inches("x") / 1.08), 12), break_long_words=False)
+        return textwrap.wrap(text, max(int(inches / self.inches("x") / 1.08), 12))
+
+
+OWN_PAPER = Paper(own=("width_inches", "font_points"))
+"""Of a picture with sizes of its own."""
+
+
+LONGEST_NAME, LONGEST_TITLE = 48, 90
+"""Characters of a name beside a chart, and of a title that is not folded: all of them have room."""
+
+
+def short(text: str, most: int = LONGEST_NAME) -> str:
+    """The text, without its middle where it is longer than a picture has room for."""
+    half = (most - 1) // 2
+    return text if len(text) <= most else f"{text[:half]}\N{HORIZONTAL ELLIPSIS}{text[-half:]}"
 
 
 def text_points(text: str, font_points: float) -> float:
@@ -105,25 +153,29 @@ def number_text(number: float) -> str:
     return f"{number:,.0f}" if float(number).is_integer() else f"{number:.4g}"
 
 
-def empty_figure(width_inches: float, height_inches: float) -> Any:
+def empty_figure(width_inches: float, height_inches: float, dpi: int = DPI) -> Any:
     """A figure with an Agg canvas; no pyplot, hence no global state and no display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width_inches, height_inches), dpi=DPI)
+    figure = Figure(figsize=(width_inches, height_inches), dpi=dpi)
     FigureCanvasAgg(figure)
     return figure
 
 
 @contextmanager
 def drawn(
-    width_inches: float, height_inches: float, paths: Iterable[Path | None], settings: Any = RC
+    width_inches: float,
+    height_inches: float,
+    paths: Iterable[Path | None],
+    settings: Any = RC,
+    dpi: int = DPI,
 ) -> Iterator[Any]:
     """An empty figure, which `save_figure` writes at the end of the ``with``."""
     import matplotlib as mpl  # slow to import
 
     with mpl.rc_context(settings):
-        figure = empty_figure(width_inches, height_inches)
+        figure = empty_figure(width_inches, height_inches, dpi)
         yield figure
         save_figure(figure, *paths)
 
@@ -133,7 +185,7 @@ def framed(
     paper: Paper, height_inches: float, paths: Iterable[Path | None], title: str, legend: Legend
 ) -> Iterator[Any]:
     """The same on a paper, with a title and a legend around what is drawn."""
-    with drawn(paper.width_inches, height_inches, paths, paper.rc) as figure:
+    with drawn(paper.width_inches, height_inches, paths, paper.rc, paper.dpi) as figure:
         yield figure
         legend.draw(figure, paper)
         draw_title(figure, title, paper)
@@ -149,9 +201,14 @@ class Legend:
     """Of points of each look, where they are drawn as such."""
 
     def _columns(self, paper: Paper) -> int:
-        """As many as fit beside each other; a patch and its gaps are as wide as six letters."""
-        widest = max((paper.inches(look.name + 6 * "x") for look in self.looks), default=1.0)
-        return max(min(int(paper.width_inches / widest), len(self.looks)), 1)
+        """As many as fit beside each other, each as wide as its widest entry with `PATCH_LETTERS`."""
+        widths = [paper.inches(look.name + PATCH_LETTERS * "x") for look in self.looks]
+        for columns in range(len(widths), 1, -1):
+            rows, longer = divmod(len(widths), columns)
+            ends = [number * rows + min(number, longer) for number in range(columns + 1)]
+            if sum(max(widths[first:end]) for first, end in pairwise(ends)) <= paper.width_inches:
+                return columns
+        return 1
 
     def inches(self, paper: Paper) -> float:
         """Its height."""
@@ -186,9 +243,9 @@ class Legend:
             fontsize=paper.font_points,
             title="\n".join(paper.folded(self.note, paper.width_inches)),
             title_fontsize=paper.font_points,
-            handlelength=1.7,
-            handletextpad=0.6,
-            columnspacing=1.2,
+            handlelength=1.4,
+            handletextpad=0.5,
+            columnspacing=1.0,
             borderpad=0.0,
             borderaxespad=0.0,
             labelspacing=0.25,
@@ -221,13 +278,13 @@ def boxes_path(boxes: Sequence[Sequence[tuple[float, float]]]) -> Any:
 
 def title_inches(title: str, paper: Paper) -> float:
     """Height of the title of a picture."""
-    return len(paper.folded(title, paper.width_inches)) * paper.line_inches + 0.12
+    return len(paper.folded(paper.titled(title), paper.width_inches)) * paper.line_inches + 0.12
 
 
 def draw_title(figure: Any, title: str, paper: Paper) -> None:
     """Write the title along the top of the figure, folded where it is long."""
     left, top = 0.06 / figure.get_figwidth(), 1 - 0.06 / figure.get_figheight()
-    text = "\n".join(paper.folded(title, paper.width_inches))
+    text = "\n".join(paper.folded(paper.titled(title), paper.width_inches))
     figure.text(left, top, text, va="top", ha="left", fontsize=paper.font_points, fontweight="bold")
 
 
@@ -246,7 +303,7 @@ def save_figure(figure: Any, *paths: Path | None) -> None:
         if path is not None:
             with replacing(path) as temporary:
                 kind = path.suffix.lower()
-                figure.savefig(temporary, dpi=DPI, format=kind[1:], metadata=metadata[kind])
+                figure.savefig(temporary, format=kind[1:], metadata=metadata[kind])
 
 
 def picture_file(name: str, where: str) -> Path:

@@ -7,6 +7,7 @@ bandwidth of the DMA and what the cores do together (`traces.pictures.overview`)
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,8 +17,16 @@ from configs.errors import InputError
 from traces.events import COMPUTE, STALLS, TRANSFER, Slice
 from traces.metrics import OpMetrics, measure
 from traces.parts import slice_parts
-from traces.pictures.bars import Bar, Segments, overlay, to_columns
-from traces.pictures.drawing import DPI, POINTS_PER_INCH, Legend, Paper, boxes_path, name_rows, text_points
+from traces.pictures.bars import Bar, Segments, overlay, seen, to_columns
+from traces.pictures.drawing import (
+    LEAST_SEEN_POINTS,
+    POINTS_PER_INCH,
+    Legend,
+    Paper,
+    boxes_path,
+    name_rows,
+    text_points,
+)
 from traces.pictures.op_strip import op_spans
 from traces.pictures.overview import overview_panels
 from traces.pictures.palette import (
@@ -54,6 +63,8 @@ MAX_BAR_TEXTS = 400
 ROW_LINES = {"step": 1.8, "kernel": 1.8, "stall": 2.3}
 """Height of a row, in lines of text."""
 BAR_HEIGHT = 0.82
+HALF = 0.5
+"""Of a column that several categories mix in; what nowhere has as much is no colour that is seen."""
 
 UDMA_ROW = "uDMA L3"
 """Transfers between L3 and L2, one at a time in either direction."""
@@ -116,7 +127,7 @@ def _rows_panel(
 ) -> tuple[Panel, Legend]:
     """A row per core and direction of the DMA, and what its colours mean."""
     is_coarse = colour_by == "stall" and tile_points < CLOSE_UP_POINTS
-    pixels = round(COARSE_POINTS * DPI / POINTS_PER_INCH) if is_coarse else 1
+    pixels = round(COARSE_POINTS * time.paper.dpi / POINTS_PER_INCH) if is_coarse else 1
     rows = {
         label: to_columns(
             row, time.start_cycles, time.end_cycles, time.columns // (1 if _moves_bytes(label) else pixels)
@@ -137,8 +148,12 @@ def _rows_panel(
     else:
         what = "training step" if colour_by == "step" else "kernel"
         note = f"colour: {what}; grey: the core waits or manages; slices within a pixel are mixed"
-    inches = ROW_LINES[colour_by] * time.paper.line_inches * max(len(rows), 2)
-    return Panel(inches, draw), Legend(list(used.values()), note)
+    row_inches = ROW_LINES[colour_by] * time.paper.line_inches
+    least_share = LEAST_SEEN_POINTS / (BAR_HEIGHT * row_inches * POINTS_PER_INCH)
+    every_bar = itertools.chain.from_iterable(rows.values())
+    names = seen(every_bar, least_share if colour_by == "stall" else HALF)
+    legend = Legend([look for name, look in used.items() if name in names], note)
+    return Panel(row_inches * max(len(rows), 2), draw), legend
 
 
 def _looks(shown: Iterable[Slice], colour_by: ColourBy) -> dict[str, Style]:

@@ -12,9 +12,16 @@ import numpy as np
 from configs.errors import InputError
 from traces.memory_table import MemoryBlock
 from traces.metrics import OpMetrics
-from traces.pictures.drawing import POINTS_PER_INCH, Legend, Paper, number_text, text_points
+from traces.pictures.drawing import (
+    LEAST_SEEN_POINTS,
+    POINTS_PER_INCH,
+    Legend,
+    Paper,
+    number_text,
+    text_points,
+)
 from traces.pictures.op_strip import op_spans
-from traces.pictures.overview import draw_stacks
+from traces.pictures.overview import draw_stacks, seen_stacks
 from traces.pictures.palette import (
     BLUE,
     GREEN,
@@ -82,8 +89,9 @@ def draw_memory_map(
         )
         for level in peaks
     ]
-    looks = [look for kind, look in KIND_STYLES.items() if any(block.kind == kind for block in shown)]
-    if any(block.staged for block in shown):
+    named = [block for block in shown if _is_seen(block, tops[block.level], time)]
+    looks = [look for kind, look in KIND_STYLES.items() if any(_kind(block) == kind for block in named)]
+    if any(block.staged for block in named):
         looks.append(STAGED)
     legend = Legend(looks, "a block: bytes that hold one buffer while it lives; dashed: peak")
     draw_timeline(time, panels, op_spans(ops, joined=True), paths, title=title, legend=legend)
@@ -125,7 +133,11 @@ def draw_bytes(
     for level in peaks:
         head = _head(level, tops[level], capacity_bytes, time, "live, at most")
         panels.append(Panel(BYTES_LINES * time.paper.line_inches, drawer(level), head))
-    present = {kind for _, kinds in live.values() for kind in kinds}
+    present = set()
+    for level, (edges, kinds) in live.items():
+        inside = (edges[1:] > time.start_cycles) & (edges[:-1] < time.end_cycles)
+        in_window = {kind: count[inside] for kind, count in kinds.items()}
+        present.update(seen_stacks(in_window, tops[level], BYTES_LINES * time.paper.line_inches))
     legend = Legend([look for kind, look in KIND_STYLES.items() if kind in present])
     draw_timeline(time, panels, op_spans(ops, joined=True), paths, title=title, legend=legend)
 
@@ -179,6 +191,14 @@ def _shown(blocks: Iterable[MemoryBlock], time: TimeAxis) -> list[MemoryBlock]:
         for block in blocks
         if block.start_cycle < time.end_cycles and block.end_cycle > time.start_cycles
     ]
+
+
+def _is_seen(block: MemoryBlock, top_bytes: float, time: TimeAxis) -> bool:
+    """Whether a block is high and wide enough."""
+    left, right = time.clip(block.start_cycle, block.end_cycle)
+    panel_points = MAP_LINES[block.level] * time.paper.line_inches * POINTS_PER_INCH
+    high, wide = block.size_bytes / top_bytes * panel_points, (right - left) * time.points_per_cycle
+    return min(high, wide) >= LEAST_SEEN_POINTS
 
 
 def _top_bytes(blocks: Iterable[MemoryBlock], level: str, peak_bytes: int, capacity_bytes: int) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from traces.metrics import OpMetrics
-from traces.pictures.drawing import LINE, Paper, text_points
+from traces.pictures.drawing import LINE, Paper, short, text_points
 from traces.pictures.palette import family, ink_on, style
 from traces.totals import layer_of
 from traces.tracks import op_label
@@ -67,7 +67,7 @@ def op_bands(
     """
     font = paper.font_points
     spans = [
-        (max(left, start_cycles), min(right, end_cycles), name, step)
+        (max(left, start_cycles), min(right, end_cycles), short(name), step)
         for left, right, name, step in spans
         if min(right, end_cycles) > max(left, start_cycles)
     ]

@@ -10,7 +10,7 @@ import numpy as np
 
 from traces.events import TRANSFER, Slice
 from traces.pictures.bars import Segments, profile
-from traces.pictures.drawing import DPI, POINTS_PER_INCH
+from traces.pictures.drawing import LEAST_SEEN_POINTS, POINTS_PER_INCH
 from traces.pictures.palette import (
     HATCH_COLOUR,
     INWARD_STYLE,
@@ -53,10 +53,12 @@ def overview_panels(
         axes.set_yticks(sorted({0, count // 2, count}))
         axes.set_ylabel("cores")
 
-    panels.append(Panel(CORES_LINES * time.paper.line_inches, draw))
+    inches = CORES_LINES * time.paper.line_inches
+    panels.append(Panel(inches, draw))
+    named = seen_stacks(stacks, count, inches)
     averaged = time.cycles / (len(edges) - 1)
     note = f"averaged over {averaged:,.0f} cycles; a narrower window shows tiles and single cores"
-    return panels, [*(looks[name] for name in stacks), *used], note
+    return panels, [*(looks[name] for name in named), *used], note
 
 
 def bandwidth_panels(
@@ -121,8 +123,14 @@ def _moving_panel(
 
 def column_edges(time: TimeAxis) -> Array:
     """Edges of the columns that are averaged over, on pixels."""
-    pixels = round(COLUMN_POINTS * DPI / POINTS_PER_INCH)
+    pixels = round(COLUMN_POINTS * time.paper.dpi / POINTS_PER_INCH)
     return np.linspace(time.start_cycles, time.end_cycles, max(time.columns // pixels, 1) + 1)
+
+
+def seen_stacks(stacks: Mapping[str, Array], top: float, inches: float) -> list[str]:
+    """Those of some stacks that are high enough somewhere to be seen, on a panel from 0 to `top`."""
+    least = LEAST_SEEN_POINTS / (inches * POINTS_PER_INCH) * top
+    return [name for name, values in stacks.items() if np.max(values, initial=0.0) >= least]
 
 
 def draw_stacks(axes: Any, edges: Array, stacks: Mapping[str, Array], looks: Mapping[str, Style]) -> None:

@@ -9,8 +9,9 @@ apart or hatched in another way, and so stays apart in grey print too. A colour 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from traces.causes import GROUPS
 from traces.events import STALLS
 from traces.parts import BUSY
 
@@ -64,11 +65,31 @@ _STALL_LOOKS = {
     "offload": ("#E4E4E4", "\\\\\\\\\\"),
     "idle": ("#F7F7F7", ""),
 }
-STALL_STYLES = {word: Style(look[0], word, look[1]) for word, look in _STALL_LOOKS.items()}
+_PLAIN = {
+    "load_use": "load-use",
+    "multicycle": "latency",
+    "fpu": "FPU",
+    "icache": "code refill",
+    "dma_program": "DMA programming",
+    "l2_access": "L2 access",
+}
+_NO_LOOK = ("#B7A58C", "****")
+"""Of a word or a cause that has no look of its own yet."""
+
+
+def plain(word: str) -> str:
+    """A stall word as a legend says it."""
+    return _PLAIN.get(word) or word.replace("_", " ").replace("dma", "DMA")
+
+
+STALL_STYLES = {
+    word: Style(colour, plain(word), hatch)
+    for word, (colour, hatch) in ((word, _STALL_LOOKS.get(word, _NO_LOOK)) for word in STALLS)
+}
 BUSY_STYLE = Style(BLUE, BUSY)
 MOVING_STYLE = Style(SLATE, "DMA moving bytes")
 
-CAUSE_STYLES: Mapping[str, Style] = {
+_CAUSE_LOOKS = {
     "compute": BUSY_STYLE,
     "load-use": STALL_STYLES["load_use"],
     "latency": STALL_STYLES["multicycle"],
@@ -85,7 +106,11 @@ CAUSE_STYLES: Mapping[str, Style] = {
     "overhead of tiles": STALL_STYLES["fork"],
     "offload": Style("#F7F7F7", ""),
 }
-"""By `traces.causes.GROUPS`, in their order; the name of a look is that of the group."""
+CAUSE_STYLES: Mapping[str, Style] = {
+    group: replace(_CAUSE_LOOKS.get(group, Style(_NO_LOOK[0], "", _NO_LOOK[1])), name=group)
+    for group in GROUPS
+}
+"""By `traces.causes.GROUPS`, in their order."""
 
 BLOCK_STYLES: Mapping[str, Style] = {
     "cores": Style(BLUE, "cores"),
@@ -105,7 +130,7 @@ OTHER_KERNELS = Style(BROWN, "other kernels", "xxxx")
 
 INWARD_STYLE = Style(SLATE, "DMA into L1")
 OUTWARD_STYLE = Style("#B9C4D6", "DMA out of L1", "\\\\\\\\\\")
-OFF_CHIP_STYLE = Style("#5A5A5A", "uDMA, to and from L3", "||||")
+OFF_CHIP_STYLE = Style("#5A5A5A", "uDMA (L3)", "||||")
 
 MOVING = "moving"
 STEP_ORDER = (*STEP_STYLES, MOVING, *STALLS)
@@ -120,12 +145,6 @@ def style(category: str) -> Style:
     if category == MOVING:
         return MOVING_STYLE
     return STEP_STYLES.get(category) or STALL_STYLES[category]
-
-
-def cause_style(group: str) -> Style:
-    """Look of one of `traces.causes.GROUPS`."""
-    look = CAUSE_STYLES[group]
-    return Style(look.colour, group, look.hatch)
 
 
 def rgb(colour: str) -> tuple[float, float, float]:

@@ -11,7 +11,7 @@ from typing import Any
 from configs.errors import InputError
 from traces.events import Slice
 from traces.pictures.drawing import (
-    DPI,
+    OWN_PAPER,
     Legend,
     Paper,
     framed,
@@ -49,7 +49,7 @@ def draw_roofline(
     """
     from matplotlib.ticker import LogLocator, NullLocator
 
-    paper = paper or Paper(WIDTH_INCHES)
+    paper = (paper or OWN_PAPER).sized(WIDTH_INCHES)
     roofs = roofs_of(summary)
     points = [point for point in op_points(summary) if not op or point.name == op]
     if not points:
@@ -63,8 +63,14 @@ def draw_roofline(
     off_chip = {point.name: moved[point.name] for point in points if moved.get(point.name)}
     tiles = tiles[:: len(tiles) // MOST_DOTS + 1]
     used = [step for step in STEP_STYLES if any(family(point.step) == step for point in points)]
-    note = f"{_roof(roofs, bool(off_chip))}; filled: executed, hollow: without products by zeros; dots: tiles"
-    note += "; cross: per byte from or to L3" if off_chip else ""
+    wastes = any(point.useful_macs < point.macs for point in points)
+    notes = {
+        _roof(roofs, bool(off_chip)): True,
+        "filled: executed, hollow: without products by zeros": wastes,
+        "dots: tiles": bool(tiles),
+        "cross: per byte from or to L3": bool(off_chip),
+    }
+    note = "; ".join(text for text, occurs in notes.items() if occurs)
     legend = Legend([STEP_STYLES[step] for step in used], note, [MARKERS[step] for step in used])
     axis_lines = paper.folded("MAC per byte moved, in the busier direction", 0.8 * paper.width_inches)
     bottom_inches = legend.inches(paper) + (1.6 + len(axis_lines)) * paper.line_inches + 0.14
@@ -94,7 +100,6 @@ def draw_roofline(
         axes.set_xlabel("\n".join(axis_lines), labelpad=1)
         axes.set_ylabel("MAC per cycle", labelpad=1)
         grid_below(axes)
-        figure.set_dpi(DPI)
         places = [(p.intensity, rate) for p in points for rate in {p.rate, p.useful_rate} if rate]
         places += _roof_places(axes, roofs)
         draw_labels(

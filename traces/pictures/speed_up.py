@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from traces.pictures.drawing import Legend, Paper, framed, grid_below, title_inches
+from traces.pictures.drawing import OWN_PAPER, Legend, Paper, framed, grid_below, title_inches
 from traces.pictures.palette import BLACK, STEP_STYLES, Style, family
 from traces.pictures.roofline import MARKERS
 from traces.speed_up import SpeedUp, speed_up
@@ -17,7 +17,7 @@ _WHOLE = Style(BLACK, "whole run")
 
 def draw_speed_up(speed: SpeedUp, *paths: Path | None, title: str = "", paper: Paper | None = None) -> None:
     """Draw it to files of `drawing.ENDINGS`. Raises InputError if one cannot be written."""
-    paper = paper or Paper(WIDTH_INCHES)
+    paper = (paper or OWN_PAPER).sized(WIDTH_INCHES)
     steps: dict[str, tuple[int, ...]] = {}
     for name, cycles in speed.steps.items():
         before = steps.get(family(name), (0,) * len(cycles))

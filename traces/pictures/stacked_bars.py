@@ -4,17 +4,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from traces.causes import bound_by
 from traces.metrics import OpMetrics
 from traces.pictures.drawing import (
+    LEAST_SEEN_POINTS,
+    OWN_PAPER,
+    POINTS_PER_INCH,
     Legend,
     Paper,
     framed,
     name_rows,
+    short,
     title_inches,
 )
 from traces.pictures.palette import (
@@ -23,10 +27,9 @@ from traces.pictures.palette import (
     HATCH_COLOUR,
     STEP_STYLES,
     Style,
-    cause_style,
     family,
 )
-from traces.text_table import amount
+from traces.text_table import amount, counted
 from traces.totals import collapsed, largest, layer_of
 
 WIDTH_INCHES = 7.5
@@ -69,9 +72,8 @@ def draw_causes(
 
     Steps that a layer takes again and again are one op, as in the table of a run. Raises as `draw_breakdown`.
     """
-    looks = {group: cause_style(group) for group in CAUSE_STYLES}
     axis = "cluster cycles; colours: what the cores do or wait for, their mean"
-    _draw(cause_rows(ops, most), looks, axis, paths, title, paper)
+    _draw(cause_rows(ops, most), CAUSE_STYLES, axis, paths, title, paper)
 
 
 def draw_energy(
@@ -98,7 +100,7 @@ def energy_rows(energy: Mapping[str, Any], most: int = MOST_ROWS) -> list[BarRow
     if rest:
         blocks = {name: sum(item["by_block"][name] for item in rest) for name in BLOCK_STYLES}
         joules = sum(item["joules"] for item in rest)
-        shown.append({"name": f"{len(rest)} others", "joules": joules, "by_block": blocks})
+        shown.append({"name": counted(len(rest), "other"), "joules": joules, "by_block": blocks})
     return [
         BarRow(
             item["name"],
@@ -149,18 +151,21 @@ def _draw(
     title: str,
     paper: Paper | None,
 ) -> None:
-    paper = paper or Paper(WIDTH_INCHES)
+    paper = (paper or OWN_PAPER).sized(WIDTH_INCHES)
+    rows = [replace(row, name=short(row.name)) for row in rows]
     used = [name for name in looks if any(row.parts.get(name) for row in rows)]
-    legend = Legend([looks[name] for name in used])
-    axis_lines = paper.folded(axis, 0.7 * paper.width_inches)
-    rows_inches = ROW_LINES * paper.line_inches * max(len(rows), 3)
-    bottom_inches = legend.inches(paper) + (1.4 + len(axis_lines)) * paper.line_inches + 0.1
-    height = bottom_inches + rows_inches + title_inches(title, paper)
     left = max((paper.inches(row.name) for row in rows), default=0.0) + 0.12
     width = paper.width_inches - left - 0.15
     text_inches = max((paper.inches(row.text) for row in rows), default=0.0) + 0.06
     paper.check_room(left + text_inches)
     longest = max((sum(row.parts.values()) for row in rows), default=1.0) or 1.0
+    end = longest / max(1 - text_inches / width, 0.3)
+    least = LEAST_SEEN_POINTS / (width * POINTS_PER_INCH) * end
+    legend = Legend([looks[name] for name in used if any(row.parts.get(name, 0) >= least for row in rows)])
+    axis_lines = paper.folded(axis, 0.7 * paper.width_inches)
+    rows_inches = ROW_LINES * paper.line_inches * max(len(rows), 3)
+    bottom_inches = legend.inches(paper) + (1.4 + len(axis_lines)) * paper.line_inches + 0.1
+    height = bottom_inches + rows_inches + title_inches(title, paper)
     with framed(paper, height, paths, title, legend) as figure:
         axes = figure.add_axes(
             (
@@ -184,9 +189,11 @@ def _draw(
                 linewidth=0.0,
             )
             lefts = [before + more for before, more in zip(lefts, widths, strict=True)]
-        for number, (end, row) in enumerate(zip(lefts, rows, strict=True)):
-            axes.annotate(row.text, (end, number), (3, 0), textcoords="offset points", va="center_baseline")
-        axes.set_xlim(0, longest / max(1 - text_inches / width, 0.3))
+        for number, (behind, row) in enumerate(zip(lefts, rows, strict=True)):
+            axes.annotate(
+                row.text, (behind, number), (3, 0), textcoords="offset points", va="center_baseline"
+            )
+        axes.set_xlim(0, end)
         name_rows(axes, [row.name for row in rows], 3)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.locator_params(axis="x", nbins=max(int(width / paper.inches(f"{longest:,.0f}") / 1.6), 2))

@@ -11,7 +11,6 @@ from typing import Any, Self
 
 from configs.errors import InputError
 from traces.pictures.drawing import (
-    DPI,
     POINTS_PER_INCH,
     Legend,
     Paper,
@@ -63,10 +62,10 @@ class TimeAxis:
             raise InputError(f"the cluster clock must be positive, not {clock_hz} Hz")
         widest = max(map(paper.inches, labels), default=0.0)
         left = widest + TICK_INCHES + (paper.line_inches if named else 0.0) + 0.04
-        left = math.ceil(left * DPI) / DPI
+        left = math.ceil(left * paper.dpi) / paper.dpi
         right = paper.inches(f"{end:,}") / 2 + 0.04
         paper.check_room(left + right)
-        columns = int((paper.width_inches - left - right) * DPI)
+        columns = int((paper.width_inches - left - right) * paper.dpi)
         return cls(start, end, clock_hz, paper, left, columns)
 
     @property
@@ -77,7 +76,7 @@ class TimeAxis:
     @property
     def inches(self) -> float:
         """Width of the window on paper."""
-        return self.columns / DPI
+        return self.columns / self.paper.dpi
 
     @property
     def points_per_cycle(self) -> float:

@@ -10,8 +10,9 @@ from typing import Any
 from configs.errors import InputError
 from traces.events import COMPUTE, STALLS, Slice
 from traces.parts import BUSY
-from traces.pictures.bars import Bar, to_columns
+from traces.pictures.bars import Bar, seen, to_columns
 from traces.pictures.drawing import Legend, Paper, name_rows
+from traces.pictures.gantt import HALF
 from traces.pictures.palette import BLUE, GREEN, ORANGE, PURPLE, Style, mixed_colour, style
 from traces.pictures.timeline import Panel, TimeAxis, draw_timeline
 from traces.recorder import sorted_slices
@@ -49,7 +50,7 @@ def draw_unit_gantt(
     bars_of = unit_rows(slices)
     time = TimeAxis.beside(bars_of, (0, makespan_cycles), clock_hz, paper or Paper())
     rows = {label: to_columns(bars, 0, makespan_cycles, time.columns) for label, bars in bars_of.items()}
-    names = {name for row in rows.values() for bar in row for name, _ in bar.parts}
+    names = seen((bar for row in rows.values() for bar in row), HALF)
     legend = Legend([LOOKS[word] for word in LOOKS if word in names], "(what meets within a pixel is mixed)")
     begins = [0, *(end for _, end in layers)]
     spans = []

@@ -73,6 +73,15 @@ class TensorWindow:
         """Shape of the part of a tensor of shape `whole`."""
         return (*whole[: self.axis], self.stop - self.start, *whole[self.axis + 1 :])
 
+    def runs(self, tensor: Tensor) -> tuple[tuple[int, int], ...]:
+        """The bytes of the part of a tensor: (first, how many) of each run."""
+        inner_bytes = prod(tensor.shape[self.axis + 1 :]) * tensor.dtype.bytes
+        size_bytes = (self.stop - self.start) * inner_bytes
+        return tuple(
+            (first_bytes + self.start * inner_bytes, size_bytes)
+            for first_bytes in range(0, tensor.size_bytes, tensor.shape[self.axis] * inner_bytes)
+        )
+
     @property
     def index(self) -> tuple[slice, ...]:
         """What cuts the part out of an array."""

@@ -224,6 +224,8 @@ class _Source:
     transform: Transform
     origin: Origin
     described: int = 0
+    code_bytes: int = 0
+    """What its codegen says of the size of its code, 0 if that is as in the file."""
 
 
 WORDS: Mapping[int, str] = {1: "fp8", 2: "fp16"}
@@ -315,6 +317,8 @@ class KernelLibrary:
             if source.described:
                 about = f"described, {header.name} with narrower accesses: {header.about}"
                 header = replace(header, name=name, element_bytes=source.described, about=about)
+            if source.code_bytes:
+                header = replace(header, code_bytes=source.code_bytes)
             self._headers[codegen, name] = header
         return header
 
@@ -454,7 +458,7 @@ class KernelLibrary:
         inherited: dict[str, _Source] = {}
         base = ""
         if profile.is_file():
-            base, transform, without, listed, shared = _read_profile(profile)
+            base, transform, without, listed, shared, sizes = _read_profile(profile)
             if base not in self.codegen_names() or base == codegen:
                 raise ConfigError(
                     f"unknown base codegen '{base}'",
@@ -463,12 +467,17 @@ class KernelLibrary:
                 )
             how = SHARED if shared else CHANGED
             inherited = {
-                name: _Source(file, transform, Origin(how, base, name, listed=name in listed))
+                name: _Source(
+                    file,
+                    transform,
+                    Origin(how, base, name, listed=name in listed),
+                    code_bytes=sizes.get(name, 0),
+                )
                 for name, file in _kernel_files(self._root.joinpath(base)).items()
             }
-            for key, names in (("without", without), ("measured", listed)):
+            for key, names in (("without", without), ("measured", listed), ("code_bytes", tuple(sizes))):
                 for name in names:
-                    if name not in inherited or (key == "measured" and name in files):
+                    if name not in inherited or (key != "without" and name in files):
                         raise ConfigError(
                             f"'{key}' names a kernel that is not taken over from '{base}': '{name}'",
                             where=str(profile),
@@ -496,10 +505,24 @@ def _is_codegen(item: Traversable) -> bool:
     return item.is_dir() and any(file.name.endswith(".yaml") for file in item.iterdir())
 
 
-def _read_profile(file: Traversable) -> tuple[str, Transform, tuple[str, ...], tuple[str, ...], bool]:
-    """Base, transform, kernels of the base left out, those with rows here, whether all are its code."""
+def _read_profile(
+    file: Traversable,
+) -> tuple[str, Transform, tuple[str, ...], tuple[str, ...], bool, Mapping[str, int]]:
+    """Base, transform, kernels of the base left out, those with rows here, whether all are its code, and
+    bytes of code that are not as in the base."""
     section = read_section(file)
-    section.check(("base", "transform"), ("about", "without", "estimates", "measured", "waits_for_code"))
+    section.check(
+        ("base", "transform"),
+        ("about", "without", "estimates", "measured", "waits_for_code", "code_bytes"),
+    )
+    sizes: dict[str, int] = {}
+    if "code_bytes" in section.values:
+        part = _part(section, "code_bytes")
+        for kernel, size in part.values.items():
+            if type(size) is not int or not 0 < size <= MOST_CODE_BYTES:
+                message = f"the code of '{kernel}' has 1 to {MOST_CODE_BYTES} bytes"
+                raise ConfigError(message, where=part.where(kernel))
+            sizes[kernel] = size
     name = str(section.values["transform"])
     if name not in TRANSFORMS:
         raise ConfigError(
@@ -512,7 +535,7 @@ def _read_profile(file: Traversable) -> tuple[str, Transform, tuple[str, ...], t
     if type(estimates) is not bool:
         raise ConfigError("'estimates' must be true or false", where=section.where("estimates"))
     shared = name == "none" and not estimates
-    return str(section.values["base"]), TRANSFORMS[name], without, listed, shared
+    return str(section.values["base"]), TRANSFORMS[name], without, listed, shared, sizes
 
 
 def _header(file: Traversable, codegen: str) -> Header:

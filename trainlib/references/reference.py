@@ -44,16 +44,21 @@ def check_given(graph: TrainingGraph, values: Mapping[str, Array]) -> None:
             )
 
 
-def run_reference(op: Op, tensors: Mapping[str, Tensor], arrays: Mapping[str, Array]) -> dict[str, Array]:
+def run_reference(
+    op: Op, tensors: Mapping[str, Tensor], arrays: Mapping[str, Array], *, rounds: bool = True
+) -> dict[str, Array]:
     """The op by its own reference: arrays by tensor name in (at least its inputs) and out (its outputs).
 
-    16-bit inputs are widened, results rounded to the dtype of their tensor: `reference` accumulation.
+    16-bit inputs are widened, results rounded to the dtype of their tensor if it `rounds`: `reference`
+    accumulation.
     """
     values = {role: widened(arrays[name]) for role, name in zip(op.reads, op.inputs, strict=True)}
     results = step_of(op).reference(op, values)
     return {
-        name: rounded(np.asarray(results[role]), tensors[name].dtype)
-        for role, name in zip(op.writes, op.outputs, strict=True)
+        name: rounded(array, tensors[name].dtype) if rounds else array
+        for name, array in (
+            (name, np.asarray(results[role])) for role, name in zip(op.writes, op.outputs, strict=True)
+        )
     }
 
 
@@ -61,10 +66,12 @@ def evaluate(
     graph: TrainingGraph,
     values: Mapping[str, Array],
     reading: Callable[[Op, str, Array], Array] = lambda op, name, array: array,
+    *,
+    rounds: bool = True,
 ) -> dict[str, Array]:
     """One training iteration: every tensor of the graph, from the given ones in `values`.
 
-    An op reads a tensor as `reading` returns it.
+    An op reads a tensor as `reading` returns it; what it makes is left in fp64 unless it `rounds`.
 
     Each op runs whole, by its primitive's own reference, which shares no code with the tiles. Raises
     InputError if a value is missing or wrong (`check_given`), and if an op makes an infinity or a NaN.
@@ -76,7 +83,7 @@ def evaluate(
     for op in graph.ops:
         with np.errstate(all="ignore"):
             read = {name: reading(op, name, evaluated[name]) for name in op.inputs}
-            results = run_reference(op, graph.tensors, read)
+            results = run_reference(op, graph.tensors, read, rounds=rounds)
         astray = not_finite(op.name, results)
         if astray is not None:
             raise astray
@@ -88,10 +95,9 @@ def evaluate(
 def not_finite(op: str, results: Mapping[str, Array]) -> NotFiniteError | None:
     """The first of an op's results that is not finite throughout, as the error it is."""
     for name, array in results.items():
-        dtype = str(array.dtype)
-        if is_float(dtype) and not np.isfinite(widened(array)).all():
+        if is_float(array.dtype) and not np.isfinite(widened(array)).all():
             value = "NaN" if np.isnan(widened(array)).any() else "infinity"
-            return NotFiniteError(op, name, value, dtype)
+            return NotFiniteError(op, name, value, str(array.dtype))
     return None
 
 

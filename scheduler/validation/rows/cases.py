@@ -33,13 +33,14 @@ class Column:
 
     `least` is the smallest whole number it may hold, None for a column of text, and `most` the largest.
     `choices` are the texts or numbers allowed, () for any. `optional` columns must exist but their cells may
-    be empty.
+    be empty; `extra` ones may be missing.
     """
 
     name: str
     least: int | None = None
     choices: tuple[str | int, ...] = ()
     optional: bool = False
+    extra: bool = False
     most: int = MAX_NUMBER
 
 
@@ -95,7 +96,7 @@ class Case:
         return value
 
     def optional(self, column: str) -> int | None:
-        """The whole number of an optional column, None where its cell is empty."""
+        """The whole number of a column that may be missing or empty, None where it is."""
         value = self.values[column]
         return value if isinstance(value, int) else None
 
@@ -141,7 +142,10 @@ def read_cases(
     rows = _rows(path)
     header_line, header = next(rows, (1, []))
     _check_header(
-        header, (*named_by, *(column.name for column in columns)), selections, f"{path}:{header_line}"
+        header,
+        (*named_by, *(column.name for column in columns if not column.extra)),
+        selections,
+        f"{path}:{header_line}",
     )
     if named_by != ("id",) and BUILD in header:
         named_by = (*named_by, BUILD)
@@ -240,9 +244,9 @@ def _check_header(
 
 
 def _value(cells: Mapping[str, str], column: Column, where: str, name: str) -> str | int | None:
-    text = cells[column.name].strip()
+    text = cells.get(column.name, "").strip()
     row = f"row '{name}', column '{column.name}'"
-    if not text and column.optional:
+    if not text and (column.optional or column.extra):
         return None
     value: str | int = text
     if column.least is not None:

@@ -114,9 +114,11 @@ def predict_core(case: Case) -> Prediction:
     total = case.number("core1_loads")
     if not total:
         return Prediction(0)
+    if not case.number("n_traffic_cores"):
+        raise case.error(f"core 1 makes {total} loads, but no core loads", "n_traffic_cores of 1 or more")
     timing = machine_of(case)
     team = _loads_of(case)
-    executed = max(case.number("bytes"), 1) // TURN_LOADS * TURN_LOADS
+    executed = max(1, case.number("bytes") // TURN_LOADS) * TURN_LOADS
     beside, after = (
         cost_model_of(timing, SCATTERED).price(team, traffic).cores[1].cycles / executed
         for traffic in (Traffic.IN if case.text("dir") == "L2toL1" else Traffic.OUT, Traffic.NONE)

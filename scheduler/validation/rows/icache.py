@@ -24,6 +24,9 @@ COLUMNS = (
     Column("iter3_max", 1),
 )
 
+RTL_COLUMNS = (*COLUMNS, Column("iter1_max", 1), Column("iter2_max", 1))
+"""Those of rows measured on RTL, whose warm passes say how far measurements lie apart."""
+
 MAX_CODE_BYTES = 1 << 20
 """Code of a row, and its instructions: as much as any L2 holds; measured ones have 16 KiB."""
 

@@ -20,6 +20,9 @@ from scheduler.validation.rows import (
     micro,
     mm,
     overlap,
+    refill,
+    sequence,
+    steps,
     tiled,
     tiled_layers,
 )
@@ -46,8 +49,8 @@ class Measure:
 class Kind:
     """One KIND; `groups` are the columns its table is grouped by unless the user says otherwise.
 
-    A row with several `measures` is as many cases, ``id:measure`` each. `named_by` are the columns that name
-    a row.
+    A row with several `measures` is a case for each of them that it has, ``id:measure``. `named_by` are the
+    columns that name a row.
     """
 
     name: str
@@ -82,7 +85,8 @@ class Kind:
                 where=str(path),
                 cure="give the column another name",
             )
-        names = tuple(measure.name for measure in self.measures)
+        columns = {measure.name: measure.column for measure in self.measures}
+        names = tuple(columns)
         for value in (value for item in measures for value in item.values):
             check_known(value, names, f"KIND {self.name} has no measure '{value}'", "--where")
         chosen = [name for name in names if all(name in item.values for item in measures)]
@@ -90,6 +94,7 @@ class Kind:
             dataclasses.replace(row, id=f"{row.id}:{name}", cells={**row.cells, MEASURE: name})
             for row in rows
             for name in chosen
+            if row.cells[columns[name]]
         )
 
 
@@ -135,7 +140,7 @@ KINDS = {
         *(
             Kind(
                 name,
-                icache.COLUMNS,
+                icache.RTL_COLUMNS if rtl else icache.COLUMNS,
                 (
                     Measure(partial(icache.predict_cold, rtl=rtl), "cold_iter0_max", "cold"),
                     Measure(partial(icache.predict_warm, rtl=rtl), "iter3_max", "warm"),
@@ -144,6 +149,34 @@ KINDS = {
                 ("cores", "n_nops"),
             )
             for name, rtl in (("icache", False), ("icache-rtl", True))
+        ),
+        Kind(
+            "refill",
+            refill.COLUMNS,
+            (Measure(refill.predict),),
+            ("group", "code", "state"),
+            ("group", "prefetch", "cores", "code", "lines", "offset", "state", "dma", "distance"),
+        ),
+        Kind(
+            "sequence",
+            sequence.COLUMNS,
+            (
+                Measure(sequence.predict, "total_cycles", "whole"),
+                Measure(sequence.predict_warm, "warm_total_cycles", "warm"),
+            ),
+            (MEASURE, "buffering", "kernel_loop_cycles"),
+        ),
+        Kind(
+            "steps",
+            steps.COLUMNS,
+            (
+                Measure(steps.predict_later, steps.LATER, "later"),
+                Measure(steps.predict_first, steps.FIRST, "first"),
+                Measure(steps.predict_counted, steps.LATER, "counted"),
+                Measure(steps.predict_warm, steps.LATER, "warm"),
+            ),
+            (MEASURE, "model", "buffering", "cores"),
+            ("model", "buffering", "cores", "op"),
         ),
         Kind(
             "micro",

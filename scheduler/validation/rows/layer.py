@@ -53,6 +53,8 @@ def predict(case: Case, window: PricingWindow | None = None) -> Prediction:
     layer = Layer(*(case.number(name) for name in Layer.__slots__))
     if case.text("primitive") == "empty_fork":
         return predicted(case, machine_of(case), [Compute(0, team=_nothing(case))], window)
+    if not (layer.elements and layer.co):
+        raise case.error("a layer of no element", "ci, hi, wi and co of 1 or more, 1 where it has none")
     kernels, steps = case.text("kernel").split("+"), case.text("step").split("+")
     if len(kernels) == 1 or case.text("primitive") == "tutorial_step":
         kernels = [case.text("kernel")] * len(steps)

@@ -98,7 +98,7 @@ def _mutex(timing: SocTiming, cores: int, held_cycles: int = 0) -> list[int]:
     bench = Bench(timing.event_unit)
 
     def visit(number: int) -> Body:
-        mutex = bench.unit.mutexes[0]
+        mutex = bench.unit.mutex
         yield from mutex.lock(number, Thread(f"core{number}"))
         if held_cycles:
             yield bench.env.timeout(held_cycles)

@@ -28,6 +28,7 @@ COLUMNS = (
     Column("transfers", 1),
     CYCLES,
     Column("cycles_dma_with_compute", 1),
+    Column("cycles_compute_alone", 0, extra=True),
 )
 
 

@@ -134,16 +134,16 @@ def _noise_of_kernels(results: Sequence[Result], column: str, times: str) -> flo
     """Rows run the same kernel alone, too; None where none was timed twice."""
     alone: dict[Hashable, list[tuple[Result, int]]] = defaultdict(list)
     for result in timed(results):
-        cell = result.case.cells.get(column, "")
-        if cell.isdigit():
-            alone[tuple(result.case.cells.get(name, "") for name in _KERNEL)].append((result, int(cell)))
+        cycles = result.case.optional(column)
+        if cycles is not None:
+            alone[tuple(result.case.cells.get(name, "") for name in _KERNEL)].append((result, cycles))
     noise = []
     for rows in alone.values():
         if len(rows) < 2:
             continue
         median = float(np.median([cycles for _, cycles in rows]))
         noise += [
-            100.0 * abs(cycles - median) * (int(result.case.cells[times]) if times else 1) / result.measured
+            100.0 * abs(cycles - median) * (result.case.number(times) if times else 1) / result.measured
             for result, cycles in rows
         ]
     return _mean(noise)
@@ -154,7 +154,7 @@ def _noise_of_passes(results: Sequence[Result]) -> float | None:
     for result in timed(results):
         if result.column not in _PASSES:
             continue
-        passes = [int(result.case.cells[name]) for name in _PASSES]
+        passes = [result.case.number(name) for name in _PASSES]
         mean = sum(passes) / len(passes)
         noise += [100.0 * abs(cycles - mean) / mean for cycles in passes]
     return _mean(noise)

@@ -24,6 +24,7 @@ COLUMNS = (
     CORES,
     Column("buffering", choices=("single", "double")),
     CYCLES,
+    Column("cycles_compute_per_tile", 0, extra=True),
 )
 
 

@@ -21,9 +21,10 @@ from arch.blocks.soc import Soc
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.isa import CoreWork, Instruction, Op, TeamWork
 from arch.spec.program import Command, Place
-from arch.spec.timing import CoreTiming, FpuTiming, SocTiming
+from arch.spec.timing import CoreTiming, DmaTiming, EventUnitTiming, FpuTiming, SocTiming
 from shared.arch_pricing_cases import GVSOC_CORE, PRIVATE_FPU, STATIC_FPU, matmul_team, nests, soc
 from shared.soc_fixture import DMA, Recorder, Script, elementwise, read, run, soc_timing, write
+from shared.tiers import examples
 from traces.events import TRANSFER
 from traces.metrics import check_tracks
 from traces.recorder import Recorder as TraceRecorder
@@ -163,6 +164,91 @@ def test_every_cycle_has_a_name_and_every_byte_arrives_once(moves, kernels, conf
             level, here, origin, there = ("l1", near, "l2", far) if inward else ("l2", far, "l1", near)
             if size <= 1024:
                 assert np.array_equal(after[level][here], before[origin][there])
+
+
+CYCLES = st.one_of(st.integers(0, 4), st.integers(0, 60))
+
+
+def drawn_cycles(part: type[DmaTiming | EventUnitTiming]) -> st.SearchStrategy[dict[str, int]]:
+    names = [name for name in part.__dataclass_fields__ if name.endswith("_cycles")]
+    return st.fixed_dictionaries(dict.fromkeys(names, CYCLES))
+
+
+QUEUES = st.fixed_dictionaries(
+    {
+        "core_queue_commands": st.integers(1, 2),
+        "global_queue_commands": st.integers(1, 3),
+        "queued_until_cut": st.booleans(),
+        "transfer_ids": st.integers(16, 20),
+        "outstanding_bursts": st.integers(1, 3),
+        "bursts_aligned": st.booleans(),
+    }
+)
+TILES = st.lists(
+    st.tuples(st.integers(1, 300), st.integers(1, 4), st.sampled_from([1, 4]), st.integers(0, 60)),
+    min_size=1,
+    max_size=5,
+)
+
+
+@examples(1000, derandomize=True, deadline=None)
+@given(
+    *(drawn_cycles(DmaTiming), QUEUES, drawn_cycles(EventUnitTiming)),
+    *(TILES, st.booleans(), st.booleans()),
+)
+def test_no_timing_makes_a_program_race_that_waits_for_what_it_uses(
+    dma_cycles, queues, unit_cycles, tiles, ahead, waits
+):
+    """A poll that is slower, or that takes no time at all, comes after what it waits for all the same.
+
+    Tiles in two buffers; with `ahead` the next one is loaded while a kernel runs, and without `waits` actions
+    depend on transfers in place of waits.
+    """
+    timing = dataclasses.replace(
+        soc_timing(4, dma=dataclasses.replace(DMA, **dma_cycles, **queues)),
+        event_unit=EventUnitTiming(**unit_cycles),
+    )
+    script = Script()
+    stored: dict[int, int] = {}
+
+    def load(number: int) -> int:
+        words, lines, *_ = tiles[number]
+        before = () if number < 2 else (stored[number - 2],)
+        command = read(8192 * (number % 2), 8192 * number, 4 * words, lines, 4 * words if lines > 1 else 0)
+        return script.start(command, deps=before)
+
+    def wait(transfer: int) -> None:
+        if waits:
+            script.wait(transfer)
+
+    loaded = {0: load(0)}
+    for number, (words, lines, cores, instructions) in enumerate(tiles):
+        near = Place("l1", 8192 * (number % 2), (words * lines,))
+        wait(loaded[number])
+        if ahead and number + 1 < len(tiles):
+            if waits and number:
+                script.wait(stored[number - 1])
+            loaded[number + 1] = load(number + 1)
+        work = CoreWork((Instruction(Op.ALU),) * instructions)
+        effect = elementwise(near, near, lambda values: values * 2)
+        kernel = TeamWork("double", (work,) * cores)
+        done = script.compute(kernel, fork=cores > 1, effect=effect, deps=(loaded[number],))
+        far = 65536 + 8192 * number
+        stored[number] = script.start(
+            write(near.address, far, 4 * words, lines, 4 * words if lines > 1 else 0), deps=(done,)
+        )
+        if not ahead or number + 1 == len(tiles):
+            wait(stored[number])
+            script.release(near, deps=(stored[number],))
+            if number + 1 < len(tiles):
+                loaded[number + 1] = load(number + 1)
+    machine = Soc(timing, TeamCostModel(timing), Recorder())
+    source = np.arange(1, 2048 * 5 + 1, dtype=np.float32)
+    machine.load(Place("l2", 0, source.shape), source)
+    machine.run(script.program())
+    for number, (words, lines, *_) in enumerate(tiles):
+        values = machine.fetch(Place("l2", 65536 + 8192 * number, (words * lines,)))
+        assert np.array_equal(values, source[2048 * number : 2048 * number + words * lines] * 2)
 
 
 @pytest.mark.parametrize("cores", [1, 2, 5, 8])

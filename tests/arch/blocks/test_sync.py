@@ -54,7 +54,7 @@ class Bench(micro_sync.Bench):
         self.order: list[int] = []
 
     def locks_and_unlocks(self, number: int, hold_cycles: int = 0) -> Body:
-        mutex = self.unit.mutexes[0]
+        mutex = self.unit.mutex
         yield from mutex.lock(number, Thread(f"core{number}"))
         self.order.append(number)
         if hold_cycles:
@@ -87,7 +87,7 @@ def test_one_core_at_a_time_holds_the_mutex_and_nobody_is_forgotten(cores: list[
     held: list[tuple[int, int]] = []
 
     def visit(number: int, hold: int) -> Body:
-        mutex = bench.unit.mutexes[0]
+        mutex = bench.unit.mutex
         yield from mutex.lock(number, Thread(f"core{number}"))
         begin = int(bench.env.now)
         yield bench.env.timeout(hold)
@@ -103,9 +103,9 @@ def test_one_core_at_a_time_holds_the_mutex_and_nobody_is_forgotten(cores: list[
 
 def test_freeing_a_mutex_of_another_core_is_an_error() -> None:
     bench = Bench()
-    bench.core(0, bench.unit.mutexes[0].lock(0, Thread("core0")))
-    bench.core(1, bench.unit.mutexes[0].unlock(1), start_cycles=5)
-    with pytest.raises(PulptrainError, match="core 1 frees mutex 0, which it does not hold"):
+    bench.core(0, bench.unit.mutex.lock(0, Thread("core0")))
+    bench.core(1, bench.unit.mutex.unlock(1), start_cycles=5)
+    with pytest.raises(PulptrainError, match="core 1 frees the mutex, which it does not hold"):
         bench.env.run()
 
 

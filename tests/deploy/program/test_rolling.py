@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.program.rolling import Leaf, Loop, Node, rolled
+from scheduler.programs.rolling import Leaf, Loop, Node, rolled
 
 
 def leaves(text: str) -> list[Leaf]:

@@ -87,7 +87,7 @@ def test_what_changed_most_stands_first(three: list[str], capsys: pytest.Capture
         "changed most    a   b  change",
         "fc.FW         100  90     -10   -10.0 %",
         "old.FW         10   0     -10  -100.0 %",
-        "1 others        0   5      +5       new",
+        "1 other         0   5      +5       new",
         "offload         4   4      +0",
         "total         114  99     -15   -13.2 %",
     ]

@@ -76,6 +76,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files, as the current one."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
+    (tmp_path / "soc.yaml").write_text("name: mine\nbase: gap9\ncores: 4\n")
+    (tmp_path / "in-parameters.yaml").write_text("name: mine\nbase: gap9\nparameters: {cores: 4}\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -96,7 +98,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run pulp-open",
             "'pulp-open' is a SoC, no model",
-            "a model, and the SoC as --soc: pulptrain run tutorial-cnn --soc NAME; pulptrain list models",
+            "a model (`pulptrain list models`), the SoC as --soc: pulptrain run tutorial-cnn --soc pulp-open",
         ),
         (
             "run simple-mlp --soc simple-mlp",
@@ -109,11 +111,46 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "known: run, tune, explore, fit, kernel, primitive, validate, convert, replay, plot, why, "
             "what-if, deploy, compare, barvinn, list, show, new, example",
         ),
-        ("simple-mlp --l1 64KiB", "there is no command 'simple-mlp'", "pulptrain run simple-mlp"),
+        ("simple-mlp --l1 64KiB", "there is no command 'simple-mlp'", "pulptrain run simple-mlp --l1 64KiB"),
         (
             "run simple-mlp --l1 64",
-            "--l1: 64 bytes, without a unit, are no L1",
+            "--l1: 64 without a unit is no size of a memory",
             "did you mean 64 KiB? --l1 64KiB",
+        ),
+        (
+            "run simple-mlp --freq 370",
+            "--freq: 370 without a unit is no frequency of a clock",
+            "did you mean 370 MHz? --freq 370MHz",
+        ),
+        (
+            "what-if simple-mlp --more-l1 64",
+            "--more-l1: 64 without a unit is no size of a memory",
+            "did you mean 64 KiB? --more-l1 64KiB",
+        ),
+        (
+            "deploy simple-mlp --out never --arena 100",
+            "--arena: 100 without a unit is no size of a memory",
+            "did you mean 100 KiB? --arena 100KiB",
+        ),
+        (
+            "run simple-mlp --fpus 3",
+            "--fpus: unknown FPU arrangement '3'",
+            "3-static (by core number), 3-dynamic (per cycle), or private",
+        ),
+        (
+            "primitive conv2d --shape 3,8,8",
+            "--shape: cannot read '3,8,8'",
+            "3x8x8",
+        ),
+        (
+            "run simple-mlp --soc soc.yaml",
+            "soc.yaml:3: unknown key 'cores' in the SoC file",
+            "under 'parameters': parameters: {cores: {value: 4}}",
+        ),
+        (
+            "run simple-mlp --soc in-parameters.yaml",
+            "in-parameters.yaml:3: parameter 'cores' must be a mapping, not the value 4",
+            "cores: {value: 4}",
         ),
         (
             "run simple-mlp --cores eight",

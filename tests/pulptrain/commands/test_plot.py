@@ -7,12 +7,14 @@ import json
 import re
 import shutil
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+from matplotlib.image import imread
 
 import pulptrain as pt
 from pulptrain.__main__ import run
-from pulptrain.commands.plot import parse_paper
+from pulptrain.commands.options import parse_paper
 from pulptrain.running import pictures
 from shared.printed import printed, refused
 from shared.tuner_case import SMALL_MODEL
@@ -81,9 +83,30 @@ def test_a_figure_of_a_paper_is_one_file_of_its_size(copy: Path, tmp_path: Path)
     assert float(found_box[1]) == pytest.approx(88 / 25.4 * 72, abs=0.1)
 
 
+@pytest.mark.parametrize("command", ["plot", "compare"])
+def test_a_picture_has_the_dots_and_the_title_that_are_asked_for(
+    command: str, runs: Path, copy: Path, tmp_path: Path
+) -> None:
+    shown = ["plot", str(copy), "--what", "breakdown"] if command == "plot" else ["compare", str(copy)]
+    shown += [str(runs / "8")] if command == "compare" else []
+    own, asked, dots = (tmp_path / name for name in ("own.svg", "asked.svg", "dots.png"))
+    assert run([*shown, "-q", "--out", str(own)]) == 0
+    assert ">small" in own.read_text()
+    assert run([*shown, "-q", "--title", "$x_$ 3", "--out", str(asked)]) == 0
+    assert ">$x_$ 3<" in asked.read_text()
+    assert run([*shown, "-q", "--title", "none", "--dpi", "300", "--width", "3in", "--out", str(dots)]) == 0
+    assert imread(dots).shape[1] == 900
+    assert run([*shown, "-q", "--title", "none", "--out", str(asked)]) == 0
+    texts = asked.read_text()
+    assert ">small" not in texts
+    assert ">none" not in texts
+    heights = [float(re.search(r'height="([\d.]+)pt"', svg.read_text())[1]) for svg in (own, asked)]  # type: ignore[index]
+    assert heights[1] < heights[0], "the room of the title is not left empty"
+
+
 def test_a_length_is_read_in_every_unit() -> None:
     for text in ("3.5in", "8.89cm", "88.9mm", "252pt"):
-        paper = parse_paper(text, "8pt")
+        paper = parse_paper("out", text, "8pt")
         assert paper is not None
         assert (paper.width_inches, paper.font_points) == (pytest.approx(3.5), pytest.approx(8))
 
@@ -127,6 +150,8 @@ def test_a_speed_up_adds_up_and_is_at_most_ideal_where_nothing_waits(
         ),
         (["8", "2", "--width", "1in", "--font", "30pt", "--what", "speed-up"], "leave no room"),
         (["8", "--width", "1e400in"], "--width: cannot take"),
+        (["8", "--title", 301 * "x"], "--title: a title of 301 characters.*at most 300"),
+        (["8", "--dpi", "5"], "--dpi: 5 dots per inch is no size.*from 30"),
         (["8", "--font", "x"], "--font: cannot take 'x'.*8pt"),
         (["8", "--font", "0pt"], "--font"),
         (["8", "--window", "conv9.FW"], "is no op and no span.*START:END"),
@@ -134,7 +159,7 @@ def test_a_speed_up_adds_up_and_is_at_most_ideal_where_nothing_waits(
         (["8", "--what", "speedup"], "'speed-up'"),
         (["8", "--what", "speed-up"], "one run alone"),
         (["8", "8", "--what", "speed-up"], "a run of 8 cores, as"),
-        (["8", "2"], "one run, or --what speed-up"),
+        (["8", "2"], "pulptrain compare .* --out strips.png; one run; or --what speed-up"),
         (["8", "2", "--what", "speed-up", "--window", "0:9"], "whole runs"),
         (["8", "--out", "all.pdf"], "pictures in one file"),
         (["8", "--what", "bytes", "--out", "none/x.pdf"], "no folder"),
@@ -180,3 +205,39 @@ def test_a_summary_without_roofs_has_no_roofline(
 def test_the_help_names_every_picture(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plot", "--help"]) == 0
     assert f"all|{'|'.join(pictures.PICTURES)}|speed-up" in capsys.readouterr().out
+
+
+LONG_LAYER, LONG_MODEL = "layer_" + 294 * "x", "m" * 300
+LONG = {
+    "run": ["run", "long.yaml", "--out", "out"],
+    "tune": ["tune", "long.yaml", "--budget", "2", "--workers", "1", "--out", "out", "--schedule", "t.yaml"],
+    "fit": ["fit", "long.yaml", "--seconds", "1", "--out", "out"],
+    "explore": ["explore", "sweep.yaml", "--workers", "1", "--out", "out"],
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "run" else pytest.mark.slow, id=name) for name in LONG]
+)
+def test_names_longer_than_a_picture_are_drawn_without_their_middle(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of layers, and so of ops and tensors, and of models."""
+    monkeypatch.chdir(tmp_path)
+    text = SMALL_MODEL.replace("name: conv,", f"name: {LONG_LAYER},").replace(
+        "name: small", f"name: {LONG_MODEL}"
+    )
+    Path("long.yaml").write_text(text)
+    Path("sweep.yaml").write_text(
+        f"name: {LONG_MODEL}\nmodel: long.yaml\nsweep: {{cores: [1, 2], l1: [48KiB, 64KiB]}}\n"
+    )
+    assert run([*LONG[name], "-q"]) == 0
+    if name == "run":
+        assert run(["compare", "out", "out", "--out", "compare.svg", "-q"]) == 0
+    drawn = sorted(tmp_path.rglob("*.svg"))
+    assert drawn
+    for picture in drawn:
+        elements = ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")
+        texts = [element.text or "" for element in elements]
+        assert max(map(len, texts)) <= 160, picture
+        assert any("\u2026" in words or "mmm" in words for words in texts), picture

@@ -80,6 +80,35 @@ def test_advice_for_a_step_alone_names_options_of_primitive(group: str) -> None:
     assert "pulptrain tune" not in given.what
 
 
+FOLLOWED = {
+    "DMA in": ({"--resident": "auto"}, "--resident"),
+    "divider": ({"--set": ["fpu.divsqrt_count=8"]}, "divsqrt_count"),
+    "bank conflicts": ({"--set": ["l1.banks=32"]}, "l1.banks"),
+    "serial code": ({"--variant": ["as-published"]}, "--variant"),
+}
+"""By cause: options that follow its advice, and what of the advice is then not given again."""
+
+
+@pytest.mark.parametrize("group", FOLLOWED)
+def test_what_was_followed_is_not_advised_again(group: str) -> None:
+    causes = dict.fromkeys(CAUSES, 0) | {GROUPS[group][0]: 800}
+    summary = {"model": "m", "cores": 8, "cycles": 100, "causes": causes, "buffering": 2, "resident": []}
+    summary["ops"] = [{"name": "fc.FW", "causes": causes}]
+    options, word = FOLLOWED[group]
+    assert word in advice(summary).what
+    assert word not in advice({**summary, "requested": options}).what
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_of_a_run_with_a_tuned_schedule_the_next_is_what_if(group: str) -> None:
+    causes = dict.fromkeys(CAUSES, 0) | {GROUPS[group][0]: 800}
+    commands = {"tune": "pulptrain tune m", "what-if": "pulptrain what-if m --schedule s.yaml"}
+    summary = {"model": "m", "cores": 8, "cycles": 100, "causes": causes, "commands": commands}
+    summary |= {"ops": [{"name": "fc.FW", "causes": causes}], "requested": {"--schedule": "s.yaml"}}
+    given = advice(summary)
+    assert (given.command, given.what[:12]) == (commands["what-if"], "tuned; next:")
+
+
 def test_steps_that_repeat_are_one_row_and_are_among_the_others() -> None:
     """As a GRU's: FW_STEP0, FW_STEP1 ... of which one row is made before the rest is added up."""
     ops = [

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 import pulptrain as pt
+from configs.errors import InputError
 from configs.model_file import load_model
 from pulptrain.cli import dispatch
-from pulptrain.fitting.fit_model import Fitting, trained
+from pulptrain.fitting.fit_model import Fitting
 from pulptrain.fitting.ladder import forms_of
 from pulptrain.given.settings import Settings, soc_timing
+from pulptrain.running.session import model_of
 from scheduler.fit.problem import evaluate
 from scheduler.tiles.udma_cost import UdmaCost
 
@@ -92,7 +94,7 @@ def test_what_may_be_changed_is_where_it_helps_and_is_priced_as_a_whole() -> Non
 def test_the_list_of_the_user_is_a_form_and_the_others_do_not_heed_it() -> None:
     spec = load_model("resnet8")
     assert [form.name for form in forms_of(spec)][-2:] == ["last quarter (s3_conv2 on)", "full"]
-    listed = trained(spec, "conv1, fc")
+    listed = model_of(spec, Settings(train="conv1, fc"))
     assert [form.name for form in forms_of(listed)][-2:] == ["as listed (conv1, fc)", "full"]
     assert forms_of(listed)[-1].spec == spec
 
@@ -175,6 +177,63 @@ def test_a_decision_saves_and_costs_what_it_would_be_without(tmp_path: Path) -> 
     assert sum(row["costs_cycles"] for row in rows.values()) == pytest.approx(
         fitted.cycles - fitted.summary["before"]["cycles"], rel=0.03
     )
+
+
+def test_an_answer_is_written_and_printed_before_points_of_the_front_which_only_leave_notes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    found = Fitting.answer
+    asked = []
+
+    def too_large(self: Fitting, l2_bytes: int, *how: Any) -> Any:
+        asked.append(l2_bytes)
+        if len(asked) > 1:
+            written = json.loads((tmp_path / "out" / "fit.json").read_text())
+            assert (tmp_path / "out" / "memory-before-after.png").is_file()
+            assert f"{written['cycles']:,} cycles" in (tmp_path / "out" / "simple-mlp-fit.yaml").read_text()
+            if len(asked) == 3:
+                raise KeyboardInterrupt
+            raise InputError("the request needs 17 GiB of this computer's memory", where="--l2")
+        return found(self, l2_bytes, *how)
+
+    monkeypatch.setattr(Fitting, "answer", too_large)
+    words = ["fit", "simple-mlp", "--l2", "4KiB", "--out", str(tmp_path / "out"), "--points"]
+    assert dispatch([*words, "1"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.index("run it") < told.index("of L2: the request needs 17 GiB of this computer's memory")
+    assert json.loads((tmp_path / "out" / "fit.json").read_text())["notes"]
+    asked[1:] = []
+    asked.append(0)
+    assert dispatch([*words, "3"]) == 130
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= {"fit.json", "simple-mlp-fit.yaml"}
+
+
+def test_a_time_is_that_of_the_command_once_it_is_over_nothing_is_searched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def searched(*_: Any, **__: Any) -> None:
+        raise AssertionError("a search without time for it")
+
+    monkeypatch.setattr("pulptrain.fitting.fit_model.solve", searched)
+    summary = pt.fit("simple-mlp", l2="4KiB", seconds=0.1, points=2).summary
+    assert summary["peak_bytes"]["l2"] <= 4096
+    assert "no time was left for 2 of 2 points" in summary["notes"][0]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--file x.yaml",
+        "--deadline 1M",
+        "--objective energy",
+        "--allow accumulate",
+        "--points 2",
+        "--seconds 5",
+    ],
+)
+def test_what_a_ladder_has_no_use_for_is_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dispatch(["fit", "simple-mlp", "--ladder", *words.split()]) == 2
+    assert f"{words.split(maxsplit=1)[0]} is about one answer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("l2_bytes", [12 << 10, 31 << 10])

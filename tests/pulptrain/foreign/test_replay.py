@@ -280,6 +280,23 @@ def test_a_network_is_compared_by_its_output_and_what_cannot_be_taken_says_why(
     assert [row["status"] for row in replayed(capsys, 5, tmp_path)] == ["right", "refused", "wrong"]
 
 
+def test_goldens_of_another_graph_decide_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the network beside a training graph, whose losses and weights are stored in Deeploy's form."""
+    forward_case(tmp_path / "case")
+    right = dict(np.load(tmp_path / "case" / "outputs.npz"))["z"]
+    for outputs, code, status in (
+        ({"loss": np.zeros(2), "w_updated": np.zeros((4, 3))}, 0, "not decidable"),
+        ({"other": np.zeros(5)}, 0, "not decidable"),
+        ({"other": right}, 0, "right"),
+        ({"z": np.zeros(5)}, 5, "wrong"),
+        ({"loss": np.zeros(2), "z": right}, 0, "right"),
+    ):
+        np.savez(tmp_path / "case" / "outputs.npz", **outputs)
+        (row,) = replayed(capsys, code, tmp_path)
+        assert row["status"] == status, outputs
+        assert ("no golden for this graph" in row["reason"]) == (status == "not decidable")
+
+
 def test_the_folders_of_onnx_runtime_give_two_rows_and_skip_the_evaluation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

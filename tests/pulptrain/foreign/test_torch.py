@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from configs.errors import WrongNumbersError
 from pulptrain.__main__ import run
 from pulptrain.foreign import foreign_model
-from pulptrain.foreign.foreign_model import ModelOptions, open_foreign
+from pulptrain.foreign.foreign_model import open_foreign
 from pulptrain.given.settings import Settings
 from shared.printed import printed, refused
 
@@ -100,15 +101,23 @@ def test_words_go_in_as_integers_below_the_size_of_the_table(net, capsys):
 
 
 @pytest.mark.needs_torch
+def test_a_module_is_captured_without_a_thread_that_stays(net):
+    """With one, workers could not be copies of the process."""
+    before = threading.active_count()
+    open_foreign("net.py:Net", Settings(inputs="1,6"))
+    assert threading.active_count() == before
+
+
+@pytest.mark.needs_torch
 def test_the_batch_option_goes_before_that_of_the_shape(net):
-    read = open_foreign("net.py:Net", Settings(batch=5), ModelOptions(input="1,6"))
+    read = open_foreign("net.py:Net", Settings(batch=5, inputs="1,6"))
     assert read.spec.batch == 5
 
 
 @pytest.mark.needs_torch
 def test_a_seed_gives_the_same_weights_and_another_seed_others(net):
     values = [
-        open_foreign("net.py:Net", Settings(seed=seed), ModelOptions(input="1,6")).values["linear_0.weight"]
+        open_foreign("net.py:Net", Settings(seed=seed, inputs="1,6")).values["linear_0.weight"]
         for seed in (1, 1, 2)
     ]
     assert (values[0] == values[1]).all()
@@ -119,7 +128,7 @@ def test_a_seed_gives_the_same_weights_and_another_seed_others(net):
 def test_a_gradient_that_is_not_the_modules_is_an_error(net, monkeypatch):
     from pulptrain.running.session import run_model
 
-    foreign = open_foreign("net.py:Net", Settings(), ModelOptions(input="1,6"))
+    foreign = open_foreign("net.py:Net", Settings(inputs="1,6"))
     outcome = run_model(foreign.spec, Settings(), values=foreign.values)
     outcome.values["results/linear_2.weight.grad"] = outcome.values["results/linear_2.weight.grad"] * 1.01
     foreign_model.compare_with_origin(foreign, outcome, Settings(), 1)

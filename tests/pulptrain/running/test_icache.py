@@ -20,15 +20,12 @@ def test_a_cold_run_takes_longer_by_what_it_waits_and_says_so(capsys: pytest.Cap
     warm, steady, cold = (summary(capsys, "--icache", state) for state in ("warm", "steady", "cold"))
     assert summary(capsys)["cycles"] == warm["cycles"], "warm is the default"
     assert (warm["icache"], steady["icache"], cold["icache"]) == ("warm", "steady", "cold")
-    assert warm["cycles"] == steady["cycles"], (
-        "one kernel fits the caches, an earlier iteration left it there"
+    more = steady["cycles"] - warm["cycles"]  # type: ignore[operator]
+    assert 0 < more < 100, "the code of one op fits the shared cache, and not quite the private one"
+    assert cold["cycles"] - steady["cycles"] > 20 * 19, (  # type: ignore[operator]
+        "op, platform and kernel have more than 20 lines, each of which comes from L2"
     )
-    more = cold["cycles"] - warm["cycles"]  # type: ignore[operator]
     for core in cold["per_core"]:  # type: ignore[attr-defined]
-        waited = core["stalls"]["icache"]
-        assert waited >= 18, "a line from L2; a tile with other code costs lines at 2 cycles more"
-        assert waited % 2 == 0
-        assert 0 < more <= waited, "a transfer beside the kernel may hide some of it"
         assert core["instructions"] + sum(core["stalls"].values()) == core["cycles"]
 
 

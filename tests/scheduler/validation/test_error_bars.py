@@ -27,8 +27,20 @@ from scheduler.validation.error_bars import (
     student,
     team_of,
 )
-from tools.validation.error_classes import TABLE, class_of, held_out_today, stamp, table_of, text_of
-from tools.validation.error_rows import FILES, ErrorRow, Part, cases_of, error_rows, kept
+from tools.validation.error_classes import (
+    ITERATIONS_ON_RTL,
+    OPS_ON_RTL,
+    TABLE,
+    bar_of,
+    class_of,
+    held_out_today,
+    iterations_of,
+    shares_of,
+    stamp,
+    table_of,
+    text_of,
+)
+from tools.validation.error_rows import FILES, STEPS, STEPS_WARM, ErrorRow, Part, cases_of, error_rows, kept
 from trainlib.kernels.evidence import nest_evidence
 from trainlib.kernels.library import LIBRARY
 
@@ -124,8 +136,8 @@ def test_a_row_of_several_parts_tells_of_none() -> None:
         ("layer steps, by kernels", 8),
         ("layer steps, by kernels and other layers", 8),
         ("tile loops", 6),
-        ("tile loops on RTL, as if compiled", 10),
         ("whole iterations", 8),
+        (OPS_ON_RTL, 35),
     ],
 )
 def test_nine_of_ten_lie_within_bars_they_had_no_part_in(programs: str, longest_percent: float) -> None:
@@ -135,6 +147,26 @@ def test_nine_of_ten_lie_within_bars_they_had_no_part_in(programs: str, longest_
     assert len(bars) == len(items) >= 14
     assert sum(item.within for item in items) >= 0.9 * len(items)
     assert 100 * bars[len(bars) // 2] < longest_percent
+
+
+def test_every_exported_iteration_lies_within_a_bar_of_other_models() -> None:
+    items = held_out_today()[ITERATIONS_ON_RTL]
+    assert len(items) == 9
+    assert all(item.within for item in items)
+
+
+@pytest.mark.parametrize("sets", [STEPS, (STEPS_WARM,)])
+def test_nine_of_ten_exported_ops_and_all_iterations_lie_within_what_a_run_states(
+    sets: tuple[str, ...],
+) -> None:
+    rows = [row for row in kept() if row.set in sets]
+    within = [abs(row.error) <= bar_of(shares_of(row), shipped_table()).within for row in rows]  # type: ignore[union-attr]
+    assert len(rows) >= 168
+    assert sum(within) >= 0.9 * len(rows)
+    for row, shares in iterations_of(rows):
+        bar = bar_of(shares, shipped_table())
+        assert bar is not None
+        assert abs(row.error) <= bar.within, row.row
 
 
 def test_the_table_is_that_of_the_rows_and_of_today() -> None:

@@ -100,6 +100,86 @@ def test_a_bad_cell_names_its_line(tmp_path: Path, old: str, new: str, message: 
     assert message in caught.value.message
 
 
+FILES = {
+    "loop": "loops",
+    "dma-contention-rtl": "rtl-dma-contention",
+    "icache-rtl": "rtl-icache",
+}
+"""Measured files of KINDS that are called otherwise."""
+
+NO_NUMBERS = ("", "eight", "8.5", "-1", "1e3", "9" * 30, "\u00b2", "\u0663", "nan", "0x8")
+"""Cells that hold no whole number, or none that a measurement comes to; two are digits of other alphabets."""
+
+NO_ROW = [
+    *(("layer", name, column, "0") for name in ("conv_pw", "sgd", "loss_ce") for column in ("ci", "hi")),
+    ("dma-contention-rtl", "seq_1of2", "core1_loads", "64"),
+]
+"""KIND, a text of its row, and a cell that lets nothing be measured: no element, no core that loads."""
+
+
+def measured_rows(kind: str) -> tuple[list[str], list[list[str]]]:
+    """The header and all rows of the measured file of a KIND."""
+    text = gzip.decompress((MEASURED / f"{FILES.get(kind, kind)}.csv.gz").read_bytes()).decode()
+    header, *rows = csv.reader(text.splitlines())
+    return header, rows
+
+
+def with_cell(folder: Path, header: list[str], row: list[str], column: str, cell: str) -> Path:
+    """A file of one row, one cell of which is another."""
+    path = folder / "rows.csv"
+    cells = [cell if name == column else old for name, old in zip(header, row, strict=True)]
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows([header, cells])
+    return path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_number_that_is_none_is_refused_with_its_line_and_column_in_every_kind(
+    kind: str, tmp_path: Path
+) -> None:
+    header, (*_, row) = measured_rows(kind)
+    numbers = [column for column in KINDS[kind].columns if column.least is not None and column.name in header]
+    assert len(numbers) >= 4
+    for column in numbers:
+        for cell in NO_NUMBERS:
+            if not cell and (column.optional or column.extra):
+                continue
+            path = with_cell(tmp_path, header, row, column.name, cell)
+            with pytest.raises(ConfigError, match=f"column '{column.name}'") as caught:
+                KINDS[kind].read(path)
+            assert caught.value.where == f"{path}:2"
+            assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_column_that_a_kind_does_not_name_may_hold_anything(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header, (*_, row) = measured_rows(kind)
+    named = {column.name for column in KINDS[kind].columns} | {*KINDS[kind].named_by, "build"}
+    cells = ["eight" if name not in named else old for name, old in zip(header, row, strict=True)]
+    path = with_cell(tmp_path, header, cells, "", "")
+    assert run(["validate", kind, str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kind"] == kind
+
+
+@pytest.mark.parametrize(("kind", "text", "column", "cell"), NO_ROW)
+def test_a_row_that_no_machine_can_measure_is_refused_with_its_line(
+    kind: str, text: str, column: str, cell: str, tmp_path: Path
+) -> None:
+    header, rows = measured_rows(kind)
+    path = with_cell(tmp_path, header, next(row for row in rows if text in row), column, cell)
+    with pytest.raises(InputError, match=r"row '.*no (element|core loads)") as caught:
+        validate(kind, path, workers=1)
+    assert caught.value.where == f"{path}:2"
+
+
+def test_fewer_bytes_than_a_turn_of_loads_are_predicted(tmp_path: Path) -> None:
+    header, rows = measured_rows("dma-contention-rtl")
+    path = with_cell(tmp_path, header, rows[-1], "bytes", "8")
+    assert len(validate("dma-contention-rtl", path, workers=1).results) == 2
+
+
 @pytest.mark.parametrize("name", ["id", "soc", "kernel", "k", "cycles", "cycles_kernel", "instructions"])
 def test_a_missing_column_is_named(tmp_path: Path, name: str) -> None:
     path = mm_file(tmp_path, MM_ROW, header=MM_HEADER.replace(f"{name},", f"no_{name},", 1))

@@ -11,6 +11,8 @@ from scheduler.validation.rows.cases import Case
 from scheduler.validation.rows.prediction import Prediction
 from scheduler.validation.rows.statistics import Result, farthest_off, figures, grouped, rank_correlation
 
+PASSES = ("iter1_max", "iter2_max", "iter3_max")
+
 MACHINE = {
     "soc": "s",
     "timing": "t",
@@ -26,6 +28,7 @@ def result(measured: int, predicted: int, instructions: int | None = None, **cel
     named |= {name: str(cell) for name, cell in cells.items()}
     counted = {"cycles": measured, "cycles_kernel": None, "instructions": None}
     counted |= {"cycles_min": None, "cycles_max": None}
+    counted |= dict.fromkeys(("tiles", "cycles_compute_alone", "cycles_compute_per_tile", *PASSES))
     values: dict[str, str | int | None] = {**named, **counted}
     values |= {name: cell for name, cell in cells.items() if name in counted}
     return Result(Case("id", "f:2", values, named), Prediction(predicted, instructions))

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.axis import Axis, Tick
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 import pulptrain as pt
@@ -64,6 +66,9 @@ TOGETHER = {
     "units": tuple(LOOKS.values()),
 }
 """What may meet in a picture."""
+
+NEAR_COLOUR = 60
+"""Steps of red, green and blue together: edges of a thin area are mixed with what is beside it."""
 
 # Machado, Oliveira and Fernandes, IEEE TVCG 15(6), 2009, severity 1.0, of linear RGB.
 BLINDNESS = {
@@ -147,11 +152,27 @@ def boxes(figure: Figure) -> Iterator[tuple[str, Any]]:
             yield text.get_text(), Text.get_window_extent(text, renderer)  # without an arrow
 
 
+def check_legend(figure: Figure) -> None:
+    """It is low, within the picture, and every colour in it is seen above it; `figure` has been drawn."""
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert box.height < 0.25 * figure.bbox.height
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
+    pixels = np.asarray(figure.canvas.buffer_rgba())[: -int(box.y1), :, :3].astype(int)  # type: ignore[attr-defined]
+    packed = np.unique(pixels @ (65536, 256, 1))
+    found = np.stack([packed >> 16, packed >> 8 & 255, packed & 255], axis=1)
+    for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
+        look = handle.get_markerfacecolor() if isinstance(handle, Line2D) else handle.get_facecolor()  # type: ignore[union-attr]
+        distance = np.abs(found - np.rint(255 * np.array(to_rgb(look)))).sum(axis=1).min()
+        assert distance <= NEAR_COLOUR, (text.get_text(), distance)
+
+
 @pytest.mark.parametrize(
     ("what", "paper"),
     [("gantt", Paper()), ("memory", Paper()), *((what, Paper(3.5, 8.0)) for what in PICTURES)],
 )
-def test_text_is_text_large_enough_not_cut_and_not_over_other_text(
+def test_text_is_large_enough_not_cut_and_not_over_other_text_and_the_legend_names_what_is_seen(
     what: str,
     paper: Paper,
     drawing: RunPictures,
@@ -168,6 +189,7 @@ def test_text_is_text_large_enough_not_cut_and_not_over_other_text(
     (figure,) = figures
     whole = figure.bbox
     seen = list(boxes(figure))
+    check_legend(figure)
     for name, box in seen:
         assert box.x0 >= whole.x0 - 1, name
         assert box.x1 <= whole.x1 + 1, name
@@ -177,6 +199,33 @@ def test_text_is_text_large_enough_not_cut_and_not_over_other_text(
         across = min(box.x1, second.x1) - max(box.x0, second.x0)
         along = min(box.y1, second.y1) - max(box.y0, second.y0)
         assert min(across, along) < 0.35 * paper.font_points * 160 / 72, (one, other)
+
+
+def test_the_legend_of_a_part_of_a_run_names_kinds_of_this_part(
+    drawing: RunPictures, figures: list[Figure], tmp_path: Path
+) -> None:
+    replace(drawing, window=Window(0, 20_000), paper=Paper(dpi=60)).draw("bytes", tmp_path / "picture.png")
+    (figure,) = figures
+    figure.canvas.draw()
+    check_legend(figure)
+    named = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert KIND_STYLES["weight"].name in named
+    assert KIND_STYLES["gradient"].name not in named, "there is none before the backward pass"
+
+
+def test_the_note_of_a_roofline_explains_only_what_it_shows(
+    drawing: RunPictures, figures: list[Figure], tmp_path: Path
+) -> None:
+    paper = Paper(dpi=60)
+    replace(drawing, paper=paper).draw("roofline", tmp_path / "picture.png")
+    ops = [{**op, "useful_macs": op["macs"] // 2} for op in drawing.summary["ops"]]
+    wasting = {**drawing.summary, "ops": ops}
+    replace(drawing, paper=paper, summary=wasting).draw("roofline", tmp_path / "picture.png")
+    plain, hollow = (figure.legends[0].get_title().get_text().replace("\n", " ") for figure in figures)
+    assert "hollow" not in plain
+    assert "hollow: without products by zeros" in hollow
+    assert "cross" not in plain + hollow
+    assert "dots: tiles" in plain
 
 
 def test_equal_runs_are_equal_files_of_every_kind_that_say_whose_they_are(

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where `--out` writes: a folder of its own, never among the files of others, and never a file by mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from configs.errors import InputError
+from pulptrain.__main__ import run
+from shared.printed import printed, refused
+from traces.files.result_folder import prepare_folder
+
+FOLDERS = {
+    "run": "run simple-mlp --no-functional",
+    "tune": "tune simple-mlp --cuts 1 --steps fw --workers 1",
+    "fit": "fit simple-mlp --points 0",
+    "explore": "explore spec.yaml --workers 1",
+    "primitive": "primitive relu --shape 4",
+    "deploy": "deploy simple-mlp",
+    "plot": "plot out",
+}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "spec.yaml").write_text("name: e\nmodel: simple-mlp\nsweep: {cores: [8]}\n")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", FOLDERS)
+def test_no_command_writes_among_the_files_of_others(
+    command: str, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if command == "plot":
+        assert run(["run", "simple-mlp", "--no-functional", "--out", "out", "-q"]) == 0
+    for folder, told in (
+        ("mine", "pulptrain has not"),
+        ("-", "only --json goes to standard output"),
+        ("fig.jpg", "cannot draw" if command == "plot" else "is the name of a file, not of a folder"),
+    ):
+        said = refused(capsys, *FOLDERS[command].split(), "--out", folder, "-q")
+        assert "error: --out: " in said
+        assert told in said
+    assert sorted(path.name for path in (here / "mine").iterdir()) == ["notes.txt"]
+    assert not (here / "fig.jpg").exists()
+    assert not (here / "-").exists()
+
+
+def test_a_folder_that_pulptrain_wrote_is_written_again(here: Path) -> None:
+    for _ in range(2):
+        assert run(["run", "simple-mlp", "--no-functional", "--out", "out", "-q"]) == 0
+        assert run(["plot", "out", "--what", "gantt", "--out", "pictures", "-q"]) == 0
+    (here / "out" / "notes.txt").write_text("added later")
+    assert run(["run", "simple-mlp", "--no-functional", "--out", "out", "-q"]) == 0
+    (here / "pictures" / "holiday.png").write_bytes(b"\x89PNG of somebody")
+    with pytest.raises(InputError, match=r"as holiday\.png: its own would be lost among them"):
+        prepare_folder("pictures", ["gantt.png"])
+
+
+def test_a_run_says_how_many_parameters_of_its_soc_are_assumed(capsys: pytest.CaptureFixture[str]) -> None:
+    """As many as `show` marks."""
+    parameters = printed(capsys, "show", "gap9")["found"][0]["parameters"]
+    assert run(["run", "simple-mlp", "--soc", "gap9", "--no-functional"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("machine")]
+    assert f"gap9 ({sum(item['assumed'] for item in parameters)} parameters assumed), timing rtl" in line
