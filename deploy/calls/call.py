@@ -2,7 +2,7 @@
 """From a compute action to the call of a C function: its name, and the fields of its struct of arguments.
 
 A C file of `deploy/kernels/` declares the structs of its kernels between the lines ``/* arguments */`` and
-``/* end */``; a kernel begins with ``const struct NAME *g = args;``. A field is what its name says:
+``/* end */``; a kernel begins with ``PT_ARGUMENTS(NAME, g);``. A field is what its name says:
 
 - ``A``, ``A_s[n]``: array A of the nest, its L1 address and its strides in elements; ``A_n``, ``A_d[n]``:
   elements and shape of what the call cuts out of a buffer for it
@@ -32,9 +32,7 @@ from trainlib.ir.varying import Varying
 
 _BLOCK = re.compile(r"^/\* arguments \*/\n(.*?)^/\* end \*/\n", re.MULTILINE | re.DOTALL)
 _STRUCT = re.compile(r"struct (\w+)\s*\{(.*?)\};", re.DOTALL)
-_FUNCTION = re.compile(
-    r"^void (\w+)\(const void \*args\)\n\{\n    const struct (\w+) \*\w+ = args;", re.MULTILINE
-)
+_FUNCTION = re.compile(r"^void (\w+)\(const void \*args\)\n\{\n    PT_ARGUMENTS\((\w+), \w+\);", re.MULTILINE)
 _BODY = re.compile(
     r"(?:^/\*(?:(?!\*/).)*\*/\n)?^(?:void|static(?! inline)[\w \*]*?)\s?\*?(\w+)\([^{;]*\)\n\{\n.*?^\}\n\n?",
     re.MULTILINE | re.DOTALL,
@@ -116,11 +114,16 @@ def _fields(body: str, file: str) -> tuple[Field, ...]:
     return tuple(fields)
 
 
+FUNCTIONS = "elementary.c"
+"""What kernels call instead of functions of the C library."""
+
+
 @cache
 def c_files() -> Mapping[str, Source]:
     """The C files by name."""
     folder = files("deploy") / "kernels"
     names = sorted(item.name for item in folder.iterdir() if item.name.endswith(".c"))
+    names.remove(FUNCTIONS)
     return {name: read_source(name, (folder / name).read_text(encoding="utf-8")) for name in names}
 
 
@@ -131,7 +134,7 @@ def kernel_sources() -> Mapping[str, Source]:
 
 
 def sources(kernels: Iterable[str]) -> dict[str, str]:
-    """File name -> text: the C files of these kernels, ``kernels.h`` (structs, prototypes), ``kernel.h``."""
+    """File name -> text: the C files of these kernels, what they include, and `FUNCTIONS`."""
     called: dict[str, set[str]] = {}
     for kernel in kernels:
         called.setdefault(source_of(kernel).file, set()).add(kernel)
@@ -143,7 +146,7 @@ def sources(kernels: Iterable[str]) -> dict[str, str]:
     texts = {source.file: source.text for source in used} | {"kernels.h": "\n".join([*parts, "#endif\n"])}
     folder = files("deploy") / "kernels"
     return texts | {
-        name: (folder / name).read_text(encoding="utf-8") for name in ("kernel.h", "elementary.h")
+        name: (folder / name).read_text(encoding="utf-8") for name in ("kernel.h", "elementary.h", FUNCTIONS)
     }
 
 

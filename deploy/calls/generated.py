@@ -318,7 +318,7 @@ def _source(name: str, head: Sequence[str], body: Sequence[str]) -> str:
         *head,
         f"void {name}(const void *args)",
         "{",
-        f"    const struct {name} *arg = args;",
+        f"    PT_ARGUMENTS({name}, arg);",
         *_indented(body),
         "}",
     ]

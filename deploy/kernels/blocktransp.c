@@ -13,7 +13,7 @@ struct blocktransp {
  * channels over the cores. Of several groups each input channel has the `co` output channels of its own. */
 void blocktransp(const void *args)
 {
-    const struct blocktransp *g = args;
+    PT_ARGUMENTS(blocktransp, g);
     const int window = g->hk * g->wk, of_channel = g->hwc ? 1 : window, of_tap = g->hwc ? g->co : 1;
     const struct pt_range own = pt_own(g->co);
     for (int o = own.start; o < own.stop; o++)

@@ -12,7 +12,7 @@ struct clip_scale { const float *X, *B; float *Y; int elements, first, last; flo
 /* Rows over the cores. */
 void square_sum(const void *args)
 {
-    const struct square_sum *a = args;
+    PT_ARGUMENTS(square_sum, a);
     const struct pt_range own = pt_own(a->rows);
     for (int r = own.start; r < own.stop; r++) {
         float sum = 0.0f;
@@ -25,7 +25,7 @@ void square_sum(const void *args)
 /* A running sum over the gradients, kept in B; the last call makes the scale. One core alone. */
 void clip_scale(const void *args)
 {
-    const struct clip_scale *a = args;
+    PT_ARGUMENTS(clip_scale, a);
     float sum = a->first ? 0.0f : a->B[0];
     for (int i = 0; i < a->elements; i++)
         sum += a->X[i];

@@ -10,7 +10,7 @@ struct conv_bias_wg { const float *Y; float *D; int image_s[4], channels, sample
 
 void conv_bias_fw(const void *args)
 {
-    const struct conv_bias_fw *g = args;
+    PT_ARGUMENTS(conv_bias_fw, g);
     const struct pt_range own = pt_own(g->channels);
     for (int c = own.start; c < own.stop; c++) {
         float *y = g->Y + c * g->Y_s[0];
@@ -23,7 +23,7 @@ void conv_bias_fw(const void *args)
 /* Sums over the samples and a box of positions, whose first element is channel, row, column `first` of each image. */
 void conv_bias_wg(const void *args)
 {
-    const struct conv_bias_wg *g = args;
+    PT_ARGUMENTS(conv_bias_wg, g);
     const struct pt_range own = pt_own(g->channels);
     for (int c = own.start; c < own.stop; c++) {
         float sum = 0.0f;

@@ -78,7 +78,7 @@ PT_INLINE void forward(const struct conv_direct_fw *g, int padded)
 
 void conv_direct_fw(const void *args)
 {
-    const struct conv_direct_fw *g = args;
+    PT_ARGUMENTS(conv_direct_fw, g);
     if (g->padded)
         forward(g, 1);
     else
@@ -117,7 +117,7 @@ PT_INLINE void gather(const struct conv_direct_ig *g, int stride_h, int stride_w
 
 void conv_direct_ig(const void *args)
 {
-    const struct conv_direct_ig *g = args;
+    PT_ARGUMENTS(conv_direct_ig, g);
     if (g->strided)
         gather(g, g->stride_h, g->stride_w);
     else
@@ -134,7 +134,7 @@ PT_INLINE struct pt_range inside(int first, int step, int count, int size)
 /* Padding is left out by ranges of positions. */
 void conv_direct_wg(const void *args)
 {
-    const struct conv_direct_wg *g = args;
+    PT_ARGUMENTS(conv_direct_wg, g);
     const struct pt_range own = pt_own(g->channels);
     for (int o = own.start; o < own.stop; o++) {
         const float *met = g->X + MET(g, o) * g->X_s[0], *dy = g->Y + o * g->Y_s[0];
@@ -161,7 +161,7 @@ void conv_direct_wg(const void *args)
 /* As conv_direct_ig, but that each product is added to the result in memory; then the bias. */
 void conv_scatter_fw(const void *args)
 {
-    const struct conv_scatter_fw *g = args;
+    PT_ARGUMENTS(conv_scatter_fw, g);
     const struct pt_range own = pt_own(g->channels);
     for (int o = own.start; o < own.stop; o++) {
         const int of_filter = (g->own_first + o) % g->own_group - g->fetched;

@@ -114,26 +114,26 @@ PT_INLINE struct cross_entropy_rows vector_of(const struct cross_entropy *a)
 
 void cross_entropy_fw(const void *args)
 {
-    const struct cross_entropy *a = args;
+    PT_ARGUMENTS(cross_entropy, a);
     const struct cross_entropy_rows rows = vector_of(a);
     value(&rows);
 }
 
 void cross_entropy_bw(const void *args)
 {
-    const struct cross_entropy *a = args;
+    PT_ARGUMENTS(cross_entropy, a);
     const struct cross_entropy_rows rows = vector_of(a);
     slopes(&rows);
 }
 
 void cross_entropy_rows_fw(const void *args)
 {
-    const struct cross_entropy_rows *a = args;
+    PT_ARGUMENTS(cross_entropy_rows, a);
     value(a);
 }
 
 void cross_entropy_rows_bw(const void *args)
 {
-    const struct cross_entropy_rows *a = args;
+    PT_ARGUMENTS(cross_entropy_rows, a);
     slopes(a);
 }

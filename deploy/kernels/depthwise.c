@@ -45,7 +45,7 @@ PT_INLINE void forward(const struct dw_fw *g, int padded)
 /* With padding every kernel position is tested. */
 void dw_fw(const void *args)
 {
-    const struct dw_fw *g = args;
+    PT_ARGUMENTS(dw_fw, g);
     if (g->padded)
         forward(g, 1);
     else
@@ -54,7 +54,7 @@ void dw_fw(const void *args)
 
 void dw_ig(const void *args)
 {
-    const struct dw_ig *g = args;
+    PT_ARGUMENTS(dw_ig, g);
     const struct pt_range own = pt_own(g->ci);
     for (int c = own.start; c < own.stop; c++)
         for (int h = 0; h < g->hi; h++)
@@ -78,7 +78,7 @@ void dw_ig(const void *args)
 
 void dw_wg(const void *args)
 {
-    const struct dw_wg *g = args;
+    PT_ARGUMENTS(dw_wg, g);
     const struct pt_range own = pt_own(g->ci);
     for (int c = own.start; c < own.stop; c++)
         for (int y = 0; y < g->hk; y++)

@@ -11,7 +11,7 @@ struct embedding_bw { const int32_t *T; const float *Y; float *W; int N, M, firs
 /* Zeros for a number whose row is in another tile; tokens over the cores. */
 void embedding_fw(const void *args)
 {
-    const struct embedding_fw *a = args;
+    PT_ARGUMENTS(embedding_fw, a);
     const struct pt_range own = pt_own(a->N);
     for (int i = own.start; i < own.stop; i++) {
         const int row = a->T[i] - a->first_row, here = row >= 0 && row < a->rows;
@@ -23,7 +23,7 @@ void embedding_fw(const void *args)
 /* The row of each token += its gradient, but for the padding's; columns over the cores, so that equal numbers do not race. */
 void embedding_bw(const void *args)
 {
-    const struct embedding_bw *a = args;
+    PT_ARGUMENTS(embedding_bw, a);
     const struct pt_range own = pt_own(a->M);
     for (int i = 0; i < a->N; i++) {
         const int row = a->T[i] - a->first_row;

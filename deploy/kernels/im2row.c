@@ -85,7 +85,7 @@ PT_INLINE void of_pixels(const struct im2row *g, int tested, int divisor_h, int 
 /* Without padding nothing is tested; of a gradient all is, which divides where it has a stride. */
 void im2row_fw(const void *args)
 {
-    const struct im2row *g = args;
+    PT_ARGUMENTS(im2row, g);
     if (g->padded)
         of_planes(g, 1, 1, 1);
     else
@@ -94,7 +94,7 @@ void im2row_fw(const void *args)
 
 void im2row_ig(const void *args)
 {
-    const struct im2row *g = args;
+    PT_ARGUMENTS(im2row, g);
     if (g->divisor_h == 1 && g->divisor_w == 1)
         of_planes(g, 1, 1, 1);
     else
@@ -103,7 +103,7 @@ void im2row_ig(const void *args)
 
 void conv_unroll_hwc(const void *args)
 {
-    const struct im2row *g = args;
+    PT_ARGUMENTS(im2row, g);
     if (g->divisor_h != 1 || g->divisor_w != 1)
         of_pixels(g, 1, g->divisor_h, g->divisor_w);
     else if (g->padded)
@@ -114,12 +114,12 @@ void conv_unroll_hwc(const void *args)
 
 void im2row_hwc(const void *args)
 {
-    const struct im2row *g = args;
+    PT_ARGUMENTS(im2row, g);
     of_pixels(g, 0, 1, 1);
 }
 
 void im2col_hwc(const void *args)
 {
-    const struct im2row *g = args;
+    PT_ARGUMENTS(im2row, g);
     of_pixels(g, 0, 1, 1);
 }

@@ -49,7 +49,7 @@ PT_INLINE struct line line_of(const struct im2row_border *g, int position, int i
 /* Channels over the cores. */
 void im2row_border(const void *args)
 {
-    const struct im2row_border *g = args;
+    PT_ARGUMENTS(im2row_border, g);
     const struct pt_range own = pt_own(g->channels);
     const int window = g->taps_h * g->taps_w;
     const float *box = g->X;

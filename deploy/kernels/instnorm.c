@@ -12,7 +12,7 @@ struct instnorm_bw_input { const float *X, *G, *M, *R, *W; float *Y; int channel
 
 void instnorm_fw(const void *args)
 {
-    const struct instnorm_fw *a = args;
+    PT_ARGUMENTS(instnorm_fw, a);
     const struct pt_range own = pt_own(a->channels);
     for (int c = own.start; c < own.stop; c++) {
         const float *x = a->X + c * a->elements, count = a->elements;
@@ -35,7 +35,7 @@ void instnorm_fw(const void *args)
 
 void instnorm_bw_param(const void *args)
 {
-    const struct instnorm_bw_param *a = args;
+    PT_ARGUMENTS(instnorm_bw_param, a);
     const struct pt_range own = pt_own(a->channels);
     for (int c = own.start; c < own.stop; c++) {
         float dw = 0.0f, db = 0.0f;
@@ -52,7 +52,7 @@ void instnorm_bw_param(const void *args)
 
 void instnorm_bw_input(const void *args)
 {
-    const struct instnorm_bw_input *a = args;
+    PT_ARGUMENTS(instnorm_bw_input, a);
     const struct pt_range own = pt_own(a->channels);
     for (int c = own.start; c < own.stop; c++) {
         const float *x = a->X + c * a->elements, *dy = a->G + c * a->elements, mean = a->M[c], inverse = a->R[c];

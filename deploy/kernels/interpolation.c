@@ -25,7 +25,7 @@ PT_INLINE struct between place(int output, int inputs, int outputs)
 
 void interp_nearest_fw(const void *args)
 {
-    const struct interpolation *g = args;
+    PT_ARGUMENTS(interpolation, g);
     const struct pt_range own = pt_own(g->channels);
     for (int c = own.start; c < own.stop; c++)
         for (int h = 0; h < g->rows; h++) {
@@ -39,7 +39,7 @@ void interp_nearest_fw(const void *args)
 /* Added to what is there, where it is in the box. */
 void interp_nearest_bw(const void *args)
 {
-    const struct interpolation *g = args;
+    PT_ARGUMENTS(interpolation, g);
     const struct pt_range own = pt_own(g->channels);
     for (int c = own.start; c < own.stop; c++)
         for (int h = 0; h < g->rows; h++) {
@@ -55,7 +55,7 @@ void interp_nearest_bw(const void *args)
 
 void interp_bilinear_fw(const void *args)
 {
-    const struct interpolation *g = args;
+    PT_ARGUMENTS(interpolation, g);
     const struct pt_range own = pt_own(g->channels);
     for (int c = own.start; c < own.stop; c++)
         for (int h = 0; h < g->rows; h++) {
@@ -83,7 +83,7 @@ PT_INLINE void give(const struct interpolation *g, int c, int row, int column, f
 
 void interp_bilinear_bw(const void *args)
 {
-    const struct interpolation *g = args;
+    PT_ARGUMENTS(interpolation, g);
     const struct pt_range own = pt_own(g->channels);
     for (int c = own.start; c < own.stop; c++)
         for (int h = 0; h < g->rows; h++) {

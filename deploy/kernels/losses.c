@@ -34,7 +34,7 @@ static float limit_of(const struct berhu *a)
 
 void berhu_fw(const void *args)
 {
-    const struct berhu *a = args;
+    PT_ARGUMENTS(berhu, a);
     const float limit = limit_of(a);
     float sum = 0.0f;
     for (int i = 0; i < a->elements; i++) {
@@ -46,7 +46,7 @@ void berhu_fw(const void *args)
 
 void berhu_bw(const void *args)
 {
-    const struct berhu *a = args;
+    PT_ARGUMENTS(berhu, a);
     const float limit = limit_of(a);
     for (int i = 0; i < a->elements; i++) {
         const float error = a->X[i] - a->T[i];
@@ -72,7 +72,7 @@ static struct angle angle_of(const struct cosine *a, int sample)
 
 void cosine_fw(const void *args)
 {
-    const struct cosine *a = args;
+    PT_ARGUMENTS(cosine, a);
     float sum = 0.0f;
     for (int n = 0; n < a->samples; n++)
         sum += 1.0f - angle_of(a, n).cosine;
@@ -81,7 +81,7 @@ void cosine_fw(const void *args)
 
 void cosine_bw(const void *args)
 {
-    const struct cosine *a = args;
+    PT_ARGUMENTS(cosine, a);
     for (int n = 0; n < a->samples; n++) {
         const struct angle angle = angle_of(a, n);
         for (int i = n * a->features; i < (n + 1) * a->features; i++)
@@ -103,7 +103,7 @@ PT_INLINE float share(const struct multi_margin *a, int sample)
 
 void multi_margin_fw(const void *args)
 {
-    const struct multi_margin *a = args;
+    PT_ARGUMENTS(multi_margin, a);
     float sum = 0.0f;
     for (int n = 0; n < a->samples; n++) {
         float of_sample = 0.0f;
@@ -118,7 +118,7 @@ void multi_margin_fw(const void *args)
 
 void multi_margin_bw(const void *args)
 {
-    const struct multi_margin *a = args;
+    PT_ARGUMENTS(multi_margin, a);
     for (int n = 0; n < a->samples; n++) {
         float *y = a->Y + n * a->classes, sum = 0.0f;
         for (int c = 0; c < a->classes; c++) {
@@ -148,7 +148,7 @@ static float scale_of(const struct nll *a)
 
 void nll_fw(const void *args)
 {
-    const struct nll *a = args;
+    PT_ARGUMENTS(nll, a);
     float sum = 0.0f;
     for (int place = 0; place < a->samples * a->places; place++) {
         const int n = place / a->places, p = place % a->places;
@@ -161,7 +161,7 @@ void nll_fw(const void *args)
 
 void nll_bw(const void *args)
 {
-    const struct nll *a = args;
+    PT_ARGUMENTS(nll, a);
     const float scale = scale_of(a);
     for (int n = 0; n < a->samples; n++)
         for (int c = 0; c < a->classes; c++)

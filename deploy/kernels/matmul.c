@@ -103,27 +103,46 @@ PT_INLINE void columns(const struct matmul *g, int trans_b, int U, int V, int T)
     }
 }
 
+/* Rows of C times columns where K is 1: a row of A's column by B's row, without a sum. */
+PT_INLINE void products(const struct matmul *g, struct pt_range rows, struct pt_range columns)
+{
+    const int of_j = g->trans_b ? g->B_s[1] : 1;
+    for (int i = rows.start; i < rows.stop; i++) {
+        const float a = g->A[i * g->A_s[0]], *b = g->B + columns.start * of_j;
+        float *c = g->C + i * g->C_s[0] + columns.start, *const end = c + columns.stop - columns.start;
+        if (g->accumulate)
+            for (; c < end; c++, b += of_j)
+                *c = fmaf(a, *b, *c);
+        else
+            for (; c < end; c++, b += of_j)
+                *c = fmaf(a, *b, 0.0f);
+    }
+}
+
 /* The loops for B as it is stored: each is written once and compiled twice. */
 #define LOOPS(KIND, ...) (g->trans_b ? KIND(g, 1, __VA_ARGS__) : KIND(g, 0, __VA_ARGS__))
 
-/* What each core gets of `whole` rows or columns. */
-#define EACH(whole) ((whole) / pt_cores())
-
 void mm(const void *args)
 {
-    const struct matmul *g = args;
-    LOOPS(rows, 1, 1, 1);
+    PT_ARGUMENTS(matmul, g);
+    if (g->K == 1)
+        products(g, pt_own(g->N), (struct pt_range){0, g->M});
+    else
+        LOOPS(rows, 1, 1, 1);
 }
 
 void mm_u2(const void *args)
 {
-    const struct matmul *g = args;
-    LOOPS(rows, 1, 1, 2);
+    PT_ARGUMENTS(matmul, g);
+    if (g->K == 1)
+        products(g, pt_own(g->N), (struct pt_range){0, g->M});
+    else
+        LOOPS(rows, 1, 1, 2);
 }
 
 void mm_unroll_1x2(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     if (g->M < 2)
         mm(args);
     else
@@ -132,7 +151,7 @@ void mm_unroll_1x2(const void *args)
 
 void mm_unroll_1x4(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     if (g->M < 4)
         mm_unroll_1x2(args);
     else
@@ -141,7 +160,7 @@ void mm_unroll_1x4(const void *args)
 
 void mm_unroll_1x8(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     if (g->M < 8)
         mm_unroll_1x4(args);
     else
@@ -150,8 +169,8 @@ void mm_unroll_1x8(const void *args)
 
 void mm_unroll_2x1(const void *args)
 {
-    const struct matmul *g = args;
-    if (EACH(g->N) < 2)
+    PT_ARGUMENTS(matmul, g);
+    if (pt_each(g->N) < 2)
         mm(args);
     else
         LOOPS(pairs, 1);
@@ -159,8 +178,8 @@ void mm_unroll_2x1(const void *args)
 
 void mm_unroll_2x2(const void *args)
 {
-    const struct matmul *g = args;
-    if (EACH(g->N - g->N % 2) < 2)
+    PT_ARGUMENTS(matmul, g);
+    if (pt_each(g->N - g->N % 2) < 2)
         mm_unroll_1x8(args);
     else
         LOOPS(rows, 2, 2, 1);
@@ -168,8 +187,8 @@ void mm_unroll_2x2(const void *args)
 
 void mm_unroll_2x4(const void *args)
 {
-    const struct matmul *g = args;
-    if (EACH(g->N) < 2)
+    PT_ARGUMENTS(matmul, g);
+    if (pt_each(g->N) < 2)
         mm_unroll_1x8(args);
     else if (g->M < 4)
         mm_unroll_2x2(args);
@@ -179,8 +198,8 @@ void mm_unroll_2x4(const void *args)
 
 void mm_unroll_4x1(const void *args)
 {
-    const struct matmul *g = args;
-    if (EACH(g->N - g->N % 4) < 4)
+    PT_ARGUMENTS(matmul, g);
+    if (pt_each(g->N - g->N % 4) < 4)
         mm_unroll_2x1(args);
     else
         LOOPS(rows, 4, 1, 1);
@@ -188,8 +207,8 @@ void mm_unroll_4x1(const void *args)
 
 void mm_unroll_4x2(const void *args)
 {
-    const struct matmul *g = args;
-    if (EACH(g->N - g->N % 4) < 4)
+    PT_ARGUMENTS(matmul, g);
+    if (pt_each(g->N - g->N % 4) < 4)
         mm_unroll_1x8(args);
     else if (g->M < 2)
         mm_unroll_2x2(args);
@@ -199,8 +218,8 @@ void mm_unroll_4x2(const void *args)
 
 void mm_unroll_4x4(const void *args)
 {
-    const struct matmul *g = args;
-    const int each = EACH(g->N - g->N % 4);
+    PT_ARGUMENTS(matmul, g);
+    const int each = pt_each(g->N - g->N % 4);
     if (each < 2)
         mm_unroll_1x8(args);
     else if (each < 4)
@@ -213,8 +232,8 @@ void mm_unroll_4x4(const void *args)
 
 void mm_unroll_8x1(const void *args)
 {
-    const struct matmul *g = args;
-    if (EACH(g->N - g->N % 8) < 8)
+    PT_ARGUMENTS(matmul, g);
+    if (pt_each(g->N - g->N % 8) < 8)
         mm_unroll_4x1(args);
     else
         LOOPS(rows, 8, 1, 1);
@@ -222,20 +241,26 @@ void mm_unroll_8x1(const void *args)
 
 void mm_M(const void *args)
 {
-    const struct matmul *g = args;
-    LOOPS(columns, 1, 1, 1);
+    PT_ARGUMENTS(matmul, g);
+    if (g->K == 1)
+        products(g, (struct pt_range){0, g->N}, pt_own(g->M));
+    else
+        LOOPS(columns, 1, 1, 1);
 }
 
 void mm_M_u2(const void *args)
 {
-    const struct matmul *g = args;
-    LOOPS(columns, 1, 1, 2);
+    PT_ARGUMENTS(matmul, g);
+    if (g->K == 1)
+        products(g, (struct pt_range){0, g->N}, pt_own(g->M));
+    else
+        LOOPS(columns, 1, 1, 2);
 }
 
 void mm_M_unroll_1x2(const void *args)
 {
-    const struct matmul *g = args;
-    if (EACH(g->M - g->M % 2) < 2)
+    PT_ARGUMENTS(matmul, g);
+    if (pt_each(g->M - g->M % 2) < 2)
         mm_M(args);
     else
         LOOPS(columns, 1, 2, 1);
@@ -243,8 +268,8 @@ void mm_M_unroll_1x2(const void *args)
 
 void mm_M_unroll_1x4(const void *args)
 {
-    const struct matmul *g = args;
-    if (EACH(g->M - g->M % 4) < 4)
+    PT_ARGUMENTS(matmul, g);
+    if (pt_each(g->M - g->M % 4) < 4)
         mm_M_unroll_1x2(args);
     else
         LOOPS(columns, 1, 4, 1);
@@ -252,8 +277,8 @@ void mm_M_unroll_1x4(const void *args)
 
 void mm_M_unroll_1x8(const void *args)
 {
-    const struct matmul *g = args;
-    if (EACH(g->M - g->M % 8) < 8)
+    PT_ARGUMENTS(matmul, g);
+    if (pt_each(g->M - g->M % 8) < 8)
         mm_M_unroll_1x4(args);
     else
         LOOPS(columns, 1, 8, 1);
@@ -261,7 +286,7 @@ void mm_M_unroll_1x8(const void *args)
 
 void mm_M_unroll_2x1(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     if (g->N < 2)
         mm_M(args);
     else
@@ -270,7 +295,7 @@ void mm_M_unroll_2x1(const void *args)
 
 void mm_M_unroll_4x1(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     if (g->N < 4)
         mm_M_unroll_2x1(args);
     else
@@ -279,7 +304,7 @@ void mm_M_unroll_4x1(const void *args)
 
 void mm_M_unroll_8x1(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     if (g->N < 8)
         mm_M_unroll_4x1(args);
     else
@@ -288,8 +313,8 @@ void mm_M_unroll_8x1(const void *args)
 
 void mm_M_unroll_2x2(const void *args)
 {
-    const struct matmul *g = args;
-    if (EACH(g->M - g->M % 2) < 2)
+    PT_ARGUMENTS(matmul, g);
+    if (pt_each(g->M - g->M % 2) < 2)
         mm_M_unroll_8x1(args);
     else
         LOOPS(columns, 2, 2, 1);
@@ -297,8 +322,8 @@ void mm_M_unroll_2x2(const void *args)
 
 void mm_M_unroll_2x4(const void *args)
 {
-    const struct matmul *g = args;
-    if (EACH(g->M - g->M % 4) < 4)
+    PT_ARGUMENTS(matmul, g);
+    if (pt_each(g->M - g->M % 4) < 4)
         mm_M_unroll_8x1(args);
     else if (g->N < 2)
         mm_M_unroll_2x2(args);
@@ -308,8 +333,8 @@ void mm_M_unroll_2x4(const void *args)
 
 void mm_M_unroll_4x2(const void *args)
 {
-    const struct matmul *g = args;
-    if (EACH(g->M - g->M % 2) < 2)
+    PT_ARGUMENTS(matmul, g);
+    if (pt_each(g->M - g->M % 2) < 2)
         mm_M_unroll_8x1(args);
     else if (g->N < 4)
         mm_M_unroll_2x2(args);
@@ -319,8 +344,8 @@ void mm_M_unroll_4x2(const void *args)
 
 void mm_M_unroll_4x4(const void *args)
 {
-    const struct matmul *g = args;
-    const int each = EACH(g->M - g->M % 4);
+    PT_ARGUMENTS(matmul, g);
+    const int each = pt_each(g->M - g->M % 4);
     if (each < 2)
         mm_M_unroll_8x1(args);
     else if (each < 4)
@@ -357,132 +382,132 @@ PT_INLINE void area(const struct matmul *g, struct pt_range over, struct pt_rang
 
 void asm_1x1(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     BY_ROWS(1, 1);
 }
 
 void asm_1x2(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     BY_ROWS(1, 2);
 }
 
 void asm_1x4(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     BY_ROWS(1, 4);
 }
 
 void asm_2x1(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     BY_ROWS(2, 1);
 }
 
 void asm_2x1s(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     BY_ROWS(2, 1);
 }
 
 void asm_2x2(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     BY_ROWS(2, 2);
 }
 
 void asm_2x4(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     BY_ROWS(2, 4);
 }
 
 void asm_4x1(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     BY_ROWS(4, 1);
 }
 
 void asm_4x1s(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     BY_ROWS(4, 1);
 }
 
 void asm_4x2(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     BY_ROWS(4, 2);
 }
 
 void asm_4x4(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     BY_ROWS(4, 4);
 }
 
 void asm_M_1x1(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     BY_COLUMNS(1, 1);
 }
 
 void asm_M_1x2(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     BY_COLUMNS(1, 2);
 }
 
 void asm_M_1x4(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     BY_COLUMNS(1, 4);
 }
 
 void asm_M_2x1(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     BY_COLUMNS(2, 1);
 }
 
 void asm_M_2x1s(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     BY_COLUMNS(2, 1);
 }
 
 void asm_M_2x2(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     BY_COLUMNS(2, 2);
 }
 
 void asm_M_2x4(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     BY_COLUMNS(2, 4);
 }
 
 void asm_M_4x1(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     BY_COLUMNS(4, 1);
 }
 
 void asm_M_4x1s(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     BY_COLUMNS(4, 1);
 }
 
 void asm_M_4x2(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     BY_COLUMNS(4, 2);
 }
 
 void asm_M_4x4(const void *args)
 {
-    const struct matmul *g = args;
+    PT_ARGUMENTS(matmul, g);
     BY_COLUMNS(4, 4);
 }

@@ -45,84 +45,84 @@ PT_INLINE void channels(const struct depthwise *g, int turned, int V, int T)
 
 void mm_dw(const void *args)
 {
-    const struct depthwise *g = args;
+    PT_ARGUMENTS(depthwise, g);
     channels(g, 0, 1, 1);
 }
 
 void mm_dw_u2(const void *args)
 {
-    const struct depthwise *g = args;
+    PT_ARGUMENTS(depthwise, g);
     channels(g, 0, 1, 2);
 }
 
 void mm_dw_u3(const void *args)
 {
-    const struct depthwise *g = args;
+    PT_ARGUMENTS(depthwise, g);
     channels(g, 0, 1, 3);
 }
 
 void mm_dw_unroll_1x2(const void *args)
 {
-    const struct depthwise *g = args;
+    PT_ARGUMENTS(depthwise, g);
     channels(g, 0, 2, 1);
 }
 
 void mm_dw_unroll_1x2_u2(const void *args)
 {
-    const struct depthwise *g = args;
+    PT_ARGUMENTS(depthwise, g);
     channels(g, 0, 2, 2);
 }
 
 void mm_dw_unroll_1x4(const void *args)
 {
-    const struct depthwise *g = args;
+    PT_ARGUMENTS(depthwise, g);
     channels(g, 0, 4, 1);
 }
 
 void mm_dw_unroll_1x4_u2(const void *args)
 {
-    const struct depthwise *g = args;
+    PT_ARGUMENTS(depthwise, g);
     channels(g, 0, 4, 2);
 }
 
 void mm_dw_in_grad(const void *args)
 {
-    const struct depthwise *g = args;
+    PT_ARGUMENTS(depthwise, g);
     channels(g, 1, 1, 1);
 }
 
 void mm_dw_in_grad_u2(const void *args)
 {
-    const struct depthwise *g = args;
+    PT_ARGUMENTS(depthwise, g);
     channels(g, 1, 1, 2);
 }
 
 void mm_dw_in_grad_u3(const void *args)
 {
-    const struct depthwise *g = args;
+    PT_ARGUMENTS(depthwise, g);
     channels(g, 1, 1, 3);
 }
 
 void mm_dw_in_grad_unroll_1x2(const void *args)
 {
-    const struct depthwise *g = args;
+    PT_ARGUMENTS(depthwise, g);
     channels(g, 1, 2, 1);
 }
 
 void mm_dw_in_grad_unroll_1x2_u2(const void *args)
 {
-    const struct depthwise *g = args;
+    PT_ARGUMENTS(depthwise, g);
     channels(g, 1, 2, 2);
 }
 
 void mm_dw_in_grad_unroll_1x4(const void *args)
 {
-    const struct depthwise *g = args;
+    PT_ARGUMENTS(depthwise, g);
     channels(g, 1, 4, 1);
 }
 
 void mm_dw_in_grad_unroll_1x4_u2(const void *args)
 {
-    const struct depthwise *g = args;
+    PT_ARGUMENTS(depthwise, g);
     channels(g, 1, 4, 2);
 }

@@ -12,7 +12,7 @@ struct naive_wg { const float *X, *Y; float *W; int X_s[3], W_s[4], Y_s[3], ci, 
 
 void naive_fw(const void *args)
 {
-    const struct naive_fw *g = args;
+    PT_ARGUMENTS(naive_fw, g);
     const struct pt_range own = pt_own(g->co);
     for (int o = own.start; o < own.stop; o++)
         for (int h = 0; h < g->ho; h++)
@@ -32,7 +32,7 @@ void naive_fw(const void *args)
 /* Every kernel position is tested against the borders of dy; the window is turned round. */
 void naive_ig(const void *args)
 {
-    const struct naive_ig *g = args;
+    PT_ARGUMENTS(naive_ig, g);
     const struct pt_range own = pt_own(g->ci);
     for (int c = own.start; c < own.stop; c++)
         for (int h = 0; h < g->hi; h++)
@@ -57,7 +57,7 @@ void naive_ig(const void *args)
 
 void naive_wg(const void *args)
 {
-    const struct naive_wg *g = args;
+    PT_ARGUMENTS(naive_wg, g);
     const struct pt_range own = pt_own(g->co);
     for (int o = own.start; o < own.stop; o++)
         for (int c = 0; c < g->ci; c++)

@@ -77,10 +77,36 @@ struct running_average {
 /* Where an element lies in an array of these strides. */
 PT_INLINE int at(const int *strides, int r, int s, int i) { return r * strides[0] + s * strides[1] + i * strides[2]; }
 
+/* The parameters of a segment: w and b on, `each` apart; 0 apart they are one w0 and b0, which do nothing if there are
+ * none (x + -0 is x, whatever x). */
+struct parameters { const float *w, *b; int each; float w0, b0; };
+
+PT_INLINE struct parameters parameters(const float *w, const float *b, const int *strides, int r, int s)
+{
+    const int first = at(strides, r, s, 0);
+    return (struct parameters){
+        w ? w + first : 0, b ? b + first : 0, w || b ? strides[2] : 0, w ? w[first] : 1.0f, b ? b[first] : -0.0f};
+}
+
+/* A segment of y = (x - first - rest) inverse w + b. */
+PT_INLINE void normalise(const float *x, float *y, int elements, int step, float first, float rest, float inverse,
+                         struct parameters of)
+{
+    if (of.each == 0) {
+        for (int i = 0; i < elements; i++)
+            y[i * step] = (x[i * step] - first - rest) * inverse * of.w0 + of.b0;
+        return;
+    }
+    for (int i = 0; i < elements; i++) {
+        const float xhat = (x[i * step] - first - rest) * inverse, scaled = of.w ? xhat * of.w[i * of.each] : xhat;
+        y[i * step] = of.b ? scaled + of.b[i * of.each] : scaled;
+    }
+}
+
 /* Mean and deviation from offsets to a first mean, which is exact where the mean is large. */
 void norm_fw(const void *args)
 {
-    const struct norm_fw *a = args;
+    PT_ARGUMENTS(norm_fw, a);
     const struct pt_range own = pt_own(a->rows);
     const float count = a->segments * a->elements;
     for (int r = own.start; r < own.stop; r++) {
@@ -95,17 +121,17 @@ void norm_fw(const void *args)
         const float rest = offsets / count, inverse = 1.0f / sqrtf((squares - offsets * rest) / count + a->eps);
         a->M[r] = first + rest;
         a->R[r] = inverse;
-        EACH(a) {
-            const float xhat = (a->X[at(a->X_s, r, s, i)] - first - rest) * inverse;
-            const float scaled = a->has_w ? xhat * a->W[at(a->W_s, r, s, i)] : xhat;
-            a->Y[at(a->X_s, r, s, i)] = a->has_b ? scaled + a->B[at(a->W_s, r, s, i)] : scaled;
+        for (int s = 0; s < a->segments; s++) {
+            const int here = at(a->X_s, r, s, 0);
+            normalise(a->X + here, a->Y + here, a->elements, a->X_s[2], first, rest, inverse,
+                      parameters(a->has_w ? a->W : 0, a->has_b ? a->B : 0, a->W_s, r, s));
         }
     }
 }
 
 void norm_mean(const void *args)
 {
-    const struct norm_mean *a = args;
+    PT_ARGUMENTS(norm_mean, a);
     const struct pt_range own = pt_own(a->rows);
     for (int r = own.start; r < own.stop; r++) {
         float sum = 0.0f;
@@ -116,7 +142,7 @@ void norm_mean(const void *args)
 
 void norm_var(const void *args)
 {
-    const struct norm_var *a = args;
+    PT_ARGUMENTS(norm_var, a);
     const struct pt_range own = pt_own(a->rows);
     for (int r = own.start; r < own.stop; r++) {
         const float mean = a->has_mean ? a->M[r] : 0.0f;
@@ -132,7 +158,7 @@ void norm_var(const void *args)
 /* Running statistics: the mean over the samples moves them; the variance is unbiased, unless biased ones are kept. */
 void norm_inv(const void *args)
 {
-    const struct norm_inv *a = args;
+    PT_ARGUMENTS(norm_inv, a);
     const struct pt_range own = pt_own(a->elements);
     const float unbiased = a->biased_kept ? 1.0f : (float)a->mean_of / (a->mean_of - 1);
     for (int i = own.start; i < own.stop; i++) {
@@ -155,7 +181,7 @@ void norm_inv(const void *args)
 /* Fixed statistics: mean and inverse deviation of every sample are the running ones, which stay as they are. */
 void norm_known(const void *args)
 {
-    const struct norm_known *a = args;
+    PT_ARGUMENTS(norm_known, a);
     const struct pt_range own = pt_own(a->elements);
     for (int i = own.start; i < own.stop; i++) {
         const float mean = a->read_0[i], variance = a->read_1[i];
@@ -170,14 +196,14 @@ void norm_known(const void *args)
 
 void norm_apply(const void *args)
 {
-    const struct norm_apply *a = args;
+    PT_ARGUMENTS(norm_apply, a);
     const struct pt_range own = pt_own(a->rows);
     for (int r = own.start; r < own.stop; r++) {
         const float mean = a->has_mean ? a->M[r] : 0.0f, inverse = a->R[r];
-        EACH(a) {
-            const float xhat = (a->X[at(a->X_s, r, s, i)] - mean) * inverse;
-            const float scaled = a->has_w ? xhat * a->W[at(a->W_s, r, s, i)] : xhat;
-            a->Y[at(a->X_s, r, s, i)] = a->has_b ? scaled + a->B[at(a->W_s, r, s, i)] : scaled;
+        for (int s = 0; s < a->segments; s++) {
+            const int here = at(a->X_s, r, s, 0);
+            normalise(a->X + here, a->Y + here, a->elements, a->X_s[2], mean, 0.0f, inverse,
+                      parameters(a->has_w ? a->W : 0, a->has_b ? a->B : 0, a->W_s, r, s));
         }
     }
 }
@@ -186,7 +212,7 @@ void norm_apply(const void *args)
  * dy xhat. With `adds` they are added to what is there. */
 void norm_wg(const void *args)
 {
-    const struct norm_wg *a = args;
+    PT_ARGUMENTS(norm_wg, a);
     const struct pt_range own = pt_own(a->rows);
     for (int r = own.start; r < own.stop; r++) {
         const float mean = a->has_mean ? a->M[r] : 0.0f, inverse = a->R[r];
@@ -216,7 +242,7 @@ void norm_wg(const void *args)
 /* dw and db of parameters that differ along a row; columns over the cores. */
 void norm_wg_columns(const void *args)
 {
-    const struct norm_wg_columns *a = args;
+    PT_ARGUMENTS(norm_wg_columns, a);
     const struct pt_range own = pt_own(a->columns);
     for (int i = own.start; i < own.stop; i++) {
         float dw = 0.0f, db = 0.0f;
@@ -236,22 +262,25 @@ void norm_wg_columns(const void *args)
 /* Sums of g and of g xhat over a row. */
 struct sums { float g, along; };
 
-static struct sums sums_of(const struct norm_ig_sums *a, int r)
+PT_INLINE struct sums sums_of(const struct norm_ig_sums *a, int r)
 {
     const float mean = a->has_mean ? a->M[r] : 0.0f, inverse = a->R[r];
     struct sums sums = {0.0f, 0.0f};
-    EACH(a) {
-        const int here = at(a->X_s, r, s, i);
-        const float g = a->has_w ? a->G[here] * a->W[at(a->W_s, r, s, i)] : a->G[here];
-        sums.g += g;
-        sums.along += g * ((a->X[here] - mean) * inverse);
+    for (int s = 0; s < a->segments; s++) {
+        const struct parameters of = parameters(a->has_w ? a->W : 0, 0, a->W_s, r, s);
+        for (int i = 0; i < a->elements; i++) {
+            const int here = at(a->X_s, r, s, i);
+            const float g = a->G[here] * (of.each ? of.w[i * of.each] : of.w0);
+            sums.g += g;
+            sums.along += g * ((a->X[here] - mean) * inverse);
+        }
     }
     return sums;
 }
 
 void norm_ig_sums(const void *args)
 {
-    const struct norm_ig_sums *a = args;
+    PT_ARGUMENTS(norm_ig_sums, a);
     const struct pt_range own = pt_own(a->rows);
     for (int r = own.start; r < own.stop; r++) {
         const struct sums sums = sums_of(a, r);
@@ -265,17 +294,28 @@ void norm_ig_sums(const void *args)
 PT_INLINE void input_gradient(const struct norm_ig *a, int r, struct sums means, int of_batch)
 {
     const float mean = a->has_mean ? a->M[r] : 0.0f, inverse = a->R[r];
-    EACH(a) {
-        const int here = at(a->X_s, r, s, i);
-        const float w = a->has_w ? a->W[at(a->W_s, r, s, i)] : 1.0f, factor = of_batch ? w : 1.0f;
-        const float xhat = (a->X[here] - mean) * inverse;
-        a->Y[here] = (a->G[here] * w - means.g * factor - means.along * factor * xhat) * inverse;
+    for (int s = 0; s < a->segments; s++) {
+        const struct parameters of = parameters(a->has_w ? a->W : 0, 0, a->W_s, r, s);
+        const int first = at(a->X_s, r, s, 0), step = a->X_s[2];
+        const float *x = a->X + first, *dy = a->G + first;
+        float *dx = a->Y + first;
+        if (of.each == 0) {
+            const float factor = of_batch ? of.w0 : 1.0f, along = means.along * factor, g = means.g * factor;
+            for (int i = 0; i < a->elements; i++)
+                dx[i * step] = (dy[i * step] * of.w0 - g - along * ((x[i * step] - mean) * inverse)) * inverse;
+            continue;
+        }
+        for (int i = 0; i < a->elements; i++) {
+            const float w = of.w[i * of.each], factor = of_batch ? w : 1.0f;
+            const float xhat = (x[i * step] - mean) * inverse;
+            dx[i * step] = (dy[i * step] * w - means.g * factor - means.along * factor * xhat) * inverse;
+        }
     }
 }
 
 void norm_ig(const void *args)
 {
-    const struct norm_ig *a = args;
+    PT_ARGUMENTS(norm_ig, a);
     const struct norm_ig_sums row = {
         .X = a->X, .G = a->G, .M = a->M, .R = a->R, .W = a->W, .segments = a->segments, .elements = a->elements,
         .X_s = {a->X_s[0], a->X_s[1], a->X_s[2]}, .W_s = {a->W_s[0], a->W_s[1], a->W_s[2]}, .has_w = a->has_w,
@@ -291,7 +331,7 @@ void norm_ig(const void *args)
 /* With the means given; those of batch norm come from dw and db and know no w, a factor of the whole row. */
 void norm_ig_apply(const void *args)
 {
-    const struct norm_ig_apply *a = args;
+    PT_ARGUMENTS(norm_ig_apply, a);
     const struct norm_ig row = {
         .X = a->X, .G = a->G, .M = a->M, .R = a->R, .W = a->W, .Y = a->Y, .segments = a->segments,
         .elements = a->elements, .X_s = {a->X_s[0], a->X_s[1], a->X_s[2]},
@@ -303,20 +343,23 @@ void norm_ig_apply(const void *args)
 
 void norm_ig_scale(const void *args)
 {
-    const struct norm_ig_scale *a = args;
+    PT_ARGUMENTS(norm_ig_scale, a);
     const struct pt_range own = pt_own(a->rows);
     for (int r = own.start; r < own.stop; r++)
-        EACH(a) {
-            const int here = at(a->G_s, r, s, i);
-            const float g = a->has_w ? a->G[here] * a->W[at(a->W_s, r, s, i)] : a->G[here];
-            a->Y[here] = g * a->R[r];
+        for (int s = 0; s < a->segments; s++) {
+            const struct parameters of = parameters(a->has_w ? a->W : 0, 0, a->W_s, r, s);
+            const float inverse = a->R[r];
+            for (int i = 0; i < a->elements; i++) {
+                const int here = at(a->G_s, r, s, i);
+                a->Y[here] = a->G[here] * (of.each ? of.w[i * of.each] : of.w0) * inverse;
+            }
         }
 }
 
 /* 1 / sqrt(mean of squares + eps). Rows over the cores: the nest, as PULP-TrainLib, splits elements and adds nothing up. */
 void rmsnorm_sum(const void *args)
 {
-    const struct rmsnorm_sum *a = args;
+    PT_ARGUMENTS(rmsnorm_sum, a);
     const struct pt_range own = pt_own(a->rows);
     for (int r = own.start; r < own.stop; r++) {
         float squares = 0.0f;
@@ -329,7 +372,7 @@ void rmsnorm_sum(const void *args)
 /* Y = X R W, elements of every row over the cores. */
 void rmsnorm_scale(const void *args)
 {
-    const struct rmsnorm_scale *a = args;
+    PT_ARGUMENTS(rmsnorm_scale, a);
     const struct pt_range own = pt_own(a->elements);
     for (int r = 0; r < a->rows; r++)
         for (int i = own.start; i < own.stop; i++) {
@@ -341,7 +384,7 @@ void rmsnorm_scale(const void *args)
 /* Mean A and variance B move to those of all samples, the variance unbiased, found from its inverse root R. */
 void running_average(const void *args)
 {
-    const struct running_average *a = args;
+    PT_ARGUMENTS(running_average, a);
     const struct pt_range own = pt_own(a->elements);
     for (int i = own.start; i < own.stop; i++) {
         float mean = 0.0f, variance = 0.0f;

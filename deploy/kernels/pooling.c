@@ -50,7 +50,7 @@ PT_INLINE struct pt_range within(int first, int taps, int size)
 /* The mean; `counted`: of all positions of a window, padding included, or of those in the image (0). */
 void avgpool_fw(const void *args)
 {
-    const struct avgpool_fw *g = args;
+    PT_ARGUMENTS(avgpool_fw, g);
     const struct pt_range own = pt_own(g->ci);
     for (int c = own.start; c < own.stop; c++)
         for (int h = 0; h < g->ho; h++)
@@ -68,7 +68,7 @@ void avgpool_fw(const void *args)
 
 void avgpool_bw(const void *args)
 {
-    const struct avgpool_bw *g = args;
+    PT_ARGUMENTS(avgpool_bw, g);
     const struct pt_range own = pt_own(g->ci);
     for (int c = own.start; c < own.stop; c++) {
         float *dx = g->X + c * g->X_s[0];
@@ -108,7 +108,7 @@ PT_INLINE int largest(const float *plane, struct pt_range y, struct pt_range x, 
 
 void maxpool_fw(const void *args)
 {
-    const struct maxpool_fw *g = args;
+    PT_ARGUMENTS(maxpool_fw, g);
     const struct pt_range own = pt_own(g->ci);
     for (int c = own.start; c < own.stop; c++)
         for (int h = 0; h < g->ho; h++)
@@ -124,7 +124,7 @@ void maxpool_fw(const void *args)
 /* The place of the maximum in the whole image is kept as well. */
 void maxpool_fw_argmax(const void *args)
 {
-    const struct maxpool_fw_argmax *g = args;
+    PT_ARGUMENTS(maxpool_fw_argmax, g);
     const struct pt_range own = pt_own(g->ci);
     for (int c = own.start; c < own.stop; c++)
         for (int h = 0; h < g->ho; h++)
@@ -141,7 +141,7 @@ void maxpool_fw_argmax(const void *args)
 /* The maximum is searched again in the box X of the input, which begins at row x_high and column x_wide. */
 void maxpool_bw(const void *args)
 {
-    const struct maxpool_bw *g = args;
+    PT_ARGUMENTS(maxpool_bw, g);
     const struct pt_range own = pt_own(g->ci);
     for (int c = own.start; c < own.stop; c++) {
         float *dx = g->G + c * g->G_s[0];
@@ -162,7 +162,7 @@ void maxpool_bw(const void *args)
 
 void maxpool_bw_argmax(const void *args)
 {
-    const struct maxpool_bw_argmax *g = args;
+    PT_ARGUMENTS(maxpool_bw_argmax, g);
     const struct pt_range own = pt_own(g->ci);
     for (int c = own.start; c < own.stop; c++) {
         float *dx = g->G + c * g->G_s[0];

@@ -13,7 +13,7 @@ struct prelu_wg { const float *X, *G; float *Y; int samples, channels, elements;
 /* Y = G where X > 0, else W G. */
 void prelu_bw(const void *args)
 {
-    const struct prelu_bw *a = args;
+    PT_ARGUMENTS(prelu_bw, a);
     const int wide = a->elements > a->channels;
     const struct pt_range own = pt_own(wide ? a->elements : a->channels);
     const struct pt_range channels = wide ? (struct pt_range){0, a->channels} : own;
@@ -29,7 +29,7 @@ void prelu_bw(const void *args)
 
 void prelu_fw(const void *args)
 {
-    const struct prelu_fw *a = args;
+    PT_ARGUMENTS(prelu_fw, a);
     const struct prelu_bw same = {a->X, a->X, a->W, a->Y, a->samples, a->channels, a->elements};
     prelu_bw(&same);
 }
@@ -37,7 +37,7 @@ void prelu_fw(const void *args)
 /* Y[c] = sum of G X where X <= 0; channels over the cores. */
 void prelu_wg(const void *args)
 {
-    const struct prelu_wg *a = args;
+    PT_ARGUMENTS(prelu_wg, a);
     const struct pt_range own = pt_own(a->channels);
     for (int c = own.start; c < own.stop; c++) {
         float sum = 0.0f;

@@ -16,7 +16,7 @@ struct lstm_cell_bw { const float *P, *C, *X, *G, *D; float *Z, *Y; int elements
 /* y = tanh(p + q). */
 void rnn_cell_fw(const void *args)
 {
-    const struct rnn_cell_fw *a = args;
+    PT_ARGUMENTS(rnn_cell_fw, a);
     const struct pt_range own = pt_own(a->elements);
     for (int i = own.start; i < own.stop; i++)
         a->Y[i] = tanhf(a->P[i] + a->Q[i]);
@@ -25,7 +25,7 @@ void rnn_cell_fw(const void *args)
 /* (dy + carry) (1 - y^2), y in X. */
 void rnn_cell_bw(const void *args)
 {
-    const struct rnn_cell_bw *a = args;
+    PT_ARGUMENTS(rnn_cell_bw, a);
     const struct pt_range own = pt_own(a->elements);
     for (int i = own.start; i < own.stop; i++)
         a->Y[i] = (a->G[i] + a->D[i]) * (1.0f - a->X[i]) * (1.0f + a->X[i]);
@@ -34,7 +34,7 @@ void rnn_cell_bw(const void *args)
 /* Gates reset, update, new in place of the projection P; Q = h Wh; N keeps the part of `new` that reset multiplies. */
 void gru_cell_fw(const void *args)
 {
-    const struct gru_cell_fw *a = args;
+    PT_ARGUMENTS(gru_cell_fw, a);
     const struct pt_range own = pt_own(a->elements);
     float *to_reset = a->P, *to_update = to_reset + a->elements, *to_new = to_update + a->elements;
     const float *of_reset = a->Q, *of_update = of_reset + a->elements, *of_new = of_update + a->elements;
@@ -52,7 +52,7 @@ void gru_cell_fw(const void *args)
 /* Gradients at both products, Y at x Wx and Z at h Wh, and E, what goes around the gates. */
 void gru_cell_bw(const void *args)
 {
-    const struct gru_cell_bw *a = args;
+    PT_ARGUMENTS(gru_cell_bw, a);
     const struct pt_range own = pt_own(a->elements);
     const int n = a->elements;
     for (int i = own.start; i < own.stop; i++) {
@@ -72,7 +72,7 @@ void gru_cell_bw(const void *args)
 /* Gates input, forget, candidate, output in place of P; cell C becomes D, the state is Y. */
 void lstm_cell_fw(const void *args)
 {
-    const struct lstm_cell_fw *a = args;
+    PT_ARGUMENTS(lstm_cell_fw, a);
     const struct pt_range own = pt_own(a->elements);
     const int n = a->elements;
     for (int i = own.start; i < own.stop; i++) {
@@ -92,7 +92,7 @@ void lstm_cell_fw(const void *args)
 /* Gradients of the gates Y, and of the cell before in place of that of the cell after, Z; C and X are cells after and before. */
 void lstm_cell_bw(const void *args)
 {
-    const struct lstm_cell_bw *a = args;
+    PT_ARGUMENTS(lstm_cell_bw, a);
     const struct pt_range own = pt_own(a->elements);
     const int n = a->elements;
     for (int i = own.start; i < own.stop; i++) {

@@ -21,7 +21,7 @@ struct reduce_max_bw { const float *X, *M, *G; float *Y; int X_s[3], M_s[2], G_s
 
 void reduce_mean_fw(const void *args)
 {
-    const struct reduce_mean_fw *g = args;
+    PT_ARGUMENTS(reduce_mean_fw, g);
     FOR_OWN(g)
     {
         const float *x = g->X + p * g->X_s[0] + i * g->X_s[2];
@@ -34,7 +34,7 @@ void reduce_mean_fw(const void *args)
 
 void reduce_mean_bw(const void *args)
 {
-    const struct reduce_mean_bw *g = args;
+    PT_ARGUMENTS(reduce_mean_bw, g);
     FOR_OWN(g)
     {
         const float value = g->X[p * g->X_s[0] + i * g->X_s[1]] * (1.0f / (float)g->divisor);
@@ -61,7 +61,7 @@ PT_INLINE void best_of(const struct reduce_max_fw *g, int largest)
 
 void reduce_max_fw(const void *args)
 {
-    const struct reduce_max_fw *g = args;
+    PT_ARGUMENTS(reduce_max_fw, g);
     if (g->largest)
         best_of(g, 1);
     else
@@ -71,7 +71,7 @@ void reduce_max_fw(const void *args)
 /* All elements that are the largest get a share of the gradient G. */
 void reduce_max_bw(const void *args)
 {
-    const struct reduce_max_bw *g = args;
+    PT_ARGUMENTS(reduce_max_bw, g);
     FOR_OWN(g)
     {
         const float *x = g->X + p * g->X_s[0] + i * g->X_s[2];
@@ -88,7 +88,7 @@ void reduce_max_bw(const void *args)
 /* The first that is the largest gets all of it. */
 void reduce_max_bw_first(const void *args)
 {
-    const struct reduce_max_bw *g = args;
+    PT_ARGUMENTS(reduce_max_bw, g);
     FOR_OWN(g)
     {
         const float *x = g->X + p * g->X_s[0] + i * g->X_s[2];

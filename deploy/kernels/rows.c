@@ -18,7 +18,7 @@ struct log_softmax_bw { const float *X, *G, *Z; float *Y; int N, M; };
 
 void row_max(const void *args)
 {
-    const struct row_max *a = args;
+    PT_ARGUMENTS(row_max, a);
     const struct pt_range own = pt_own(a->N);
     for (int i = own.start; i < own.stop; i++) {
         const float *x = a->X + i * a->M;
@@ -61,25 +61,25 @@ PT_INLINE void exp_sums(const struct exp_sum *a, float (*exponential)(float))
 
 void exp_sum(const void *args)
 {
-    const struct exp_sum *a = args;
+    PT_ARGUMENTS(exp_sum, a);
     exp_sums(a, schraudolph);
 }
 
 void exp_sum_exact(const void *args)
 {
-    const struct exp_sum *a = args;
+    PT_ARGUMENTS(exp_sum, a);
     exp_sums(a, expf);
 }
 
 void exp_sum_taylor(const void *args)
 {
-    const struct exp_sum *a = args;
+    PT_ARGUMENTS(exp_sum, a);
     exp_sums(a, taylor);
 }
 
 void row_div(const void *args)
 {
-    const struct row_div *a = args;
+    PT_ARGUMENTS(row_div, a);
     const struct pt_range own = pt_own(a->N);
     for (int i = own.start; i < own.stop; i++)
         for (int j = 0; j < a->M; j++)
@@ -89,7 +89,7 @@ void row_div(const void *args)
 /* Z = sum of G * X of every row: of dy * y. */
 void softmax_bw_sum(const void *args)
 {
-    const struct softmax_bw_sum *a = args;
+    PT_ARGUMENTS(softmax_bw_sum, a);
     const struct pt_range own = pt_own(a->N);
     for (int i = own.start; i < own.stop; i++) {
         float sum = 0.0f;
@@ -101,7 +101,7 @@ void softmax_bw_sum(const void *args)
 
 void softmax_bw_scale(const void *args)
 {
-    const struct softmax_bw_scale *a = args;
+    PT_ARGUMENTS(softmax_bw_scale, a);
     const struct pt_range own = pt_own(a->N);
     for (int i = own.start; i < own.stop; i++)
         for (int j = i * a->M; j < (i + 1) * a->M; j++)
@@ -112,7 +112,7 @@ void softmax_bw_scale(const void *args)
  * digits. */
 void log_sum(const void *args)
 {
-    const struct log_sum *a = args;
+    PT_ARGUMENTS(log_sum, a);
     const struct pt_range own = pt_own(a->N);
     for (int i = own.start; i < own.stop; i++) {
         const float *x = a->X + i * a->M, largest = a->R[i];
@@ -130,7 +130,7 @@ void log_sum(const void *args)
 
 void log_shift(const void *args)
 {
-    const struct log_shift *a = args;
+    PT_ARGUMENTS(log_shift, a);
     const struct pt_range own = pt_own(a->N);
     for (int i = own.start; i < own.stop; i++)
         for (int j = i * a->M; j < (i + 1) * a->M; j++)
@@ -140,7 +140,7 @@ void log_shift(const void *args)
 /* dx = dy - e^y * sum(dy); near y = 0, where both nearly cancel, (dy - sum) - (e^y - 1) * sum. */
 void log_softmax_bw(const void *args)
 {
-    const struct log_softmax_bw *a = args;
+    PT_ARGUMENTS(log_softmax_bw, a);
     const struct pt_range own = pt_own(a->N);
     for (int i = own.start; i < own.stop; i++) {
         const float sum = a->Z[i];

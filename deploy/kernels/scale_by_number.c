@@ -9,7 +9,7 @@ struct scale_by_number { const float *X; float *Y; int elements; float factor; }
 
 void scale_by_number(const void *args)
 {
-    const struct scale_by_number *a = args;
+    PT_ARGUMENTS(scale_by_number, a);
     const struct pt_range own = pt_own(a->elements);
     const float factor = a->factor;
     for (int i = own.start; i < own.stop; i++)

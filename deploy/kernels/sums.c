@@ -13,7 +13,7 @@ struct row_bias { const float *G; float *Y; int Y_s[2], G_s[1], N, M; };
 /* Columns over the cores. */
 void column_sum(const void *args)
 {
-    const struct column_sum *g = args;
+    PT_ARGUMENTS(column_sum, g);
     const struct pt_range own = pt_own(g->M);
     for (int j = own.start; j < own.stop; j++) {
         float sum = 0.0f;
@@ -26,7 +26,7 @@ void column_sum(const void *args)
 /* Row n of all P matrices; rows over the cores. */
 void row_sum(const void *args)
 {
-    const struct row_sum *g = args;
+    PT_ARGUMENTS(row_sum, g);
     const struct pt_range own = pt_own(g->N);
     for (int i = own.start; i < own.stop; i++) {
         float sum = 0.0f;
@@ -40,7 +40,7 @@ void row_sum(const void *args)
 /* Rows over the cores. */
 void row_total(const void *args)
 {
-    const struct row_total *g = args;
+    PT_ARGUMENTS(row_total, g);
     const struct pt_range own = pt_own(g->N);
     for (int i = own.start; i < own.stop; i++) {
         float sum = 0.0f;
@@ -53,7 +53,7 @@ void row_total(const void *args)
 /* Y[n,m] += G[n], rows over the cores. */
 void row_bias(const void *args)
 {
-    const struct row_bias *g = args;
+    PT_ARGUMENTS(row_bias, g);
     const struct pt_range own = pt_own(g->N);
     for (int i = own.start; i < own.stop; i++) {
         const float bias = g->G[i * g->G_s[0]];

@@ -18,7 +18,7 @@ PT_INLINE void part(const struct transpose *g, int n0, int n1, int m0, int m1)
 /* The larger dimension over the cores. */
 void transpose_matrix(const void *args)
 {
-    const struct transpose *g = args;
+    PT_ARGUMENTS(transpose, g);
     const struct pt_range own = pt_own(g->M > g->N ? g->M : g->N);
     if (g->M > g->N)
         part(g, 0, g->N, own.start, own.stop);
@@ -29,7 +29,7 @@ void transpose_matrix(const void *args)
 /* PULP-TrainLib's transposition of any number of dimensions, on a matrix: rows over the cores. */
 void transpose_nd(const void *args)
 {
-    const struct transpose *g = args;
+    PT_ARGUMENTS(transpose, g);
     const struct pt_range own = pt_own(g->N);
     part(g, own.start, own.stop, 0, g->M);
 }

@@ -11,7 +11,7 @@ struct vect_sum { const float *X, *G; float *Y; int elements, G_n; };
 
 void copy(const void *args)
 {
-    const struct copy *g = args;
+    PT_ARGUMENTS(copy, g);
     const struct pt_range own = pt_own(g->elements);
     for (int i = own.start; i < own.stop; i++)
         g->Y[i * g->Y_s[0]] = g->X[i * g->X_s[0]];
@@ -19,7 +19,7 @@ void copy(const void *args)
 
 void set_to_value(const void *args)
 {
-    const struct set_to_value *g = args;
+    PT_ARGUMENTS(set_to_value, g);
     const struct pt_range own = pt_own(g->elements);
     for (int i = own.start; i < own.stop; i++)
         g->Y[i] = g->value;
@@ -43,13 +43,13 @@ PT_INLINE void sum(const struct vect_sum *g)
 
 void vect_sum(const void *args)
 {
-    const struct vect_sum *g = args;
+    PT_ARGUMENTS(vect_sum, g);
     sum(g);
 }
 
 /* PULP-TrainLib's sum of tensors of any shapes, called with two vectors only. */
 void broadcast_sum(const void *args)
 {
-    const struct vect_sum *g = args;
+    PT_ARGUMENTS(vect_sum, g);
     sum(g);
 }

@@ -32,21 +32,21 @@ PT_INLINE void walk(const struct copy_nd *g)
 
 void copy_nd(const void *args)
 {
-    const struct copy_nd *g = args;
+    PT_ARGUMENTS(copy_nd, g);
     walk(g);
 }
 
 /* The same loops; the strides of Y are permuted. */
 void permute_nd(const void *args)
 {
-    const struct copy_nd *g = args;
+    PT_ARGUMENTS(copy_nd, g);
     walk(g);
 }
 
 /* A stride of 0 in Y adds up what lies along that loop. */
 void add_nd(const void *args)
 {
-    const struct add_nd *g = args;
+    PT_ARGUMENTS(add_nd, g);
     FOR_EACH_ROW(g)
     {
         const float *x = g->X + ROW(g->X_s, i, p, q, r, t), *term = g->G + ROW(g->G_s, i, p, q, r, t);

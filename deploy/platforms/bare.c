@@ -16,8 +16,10 @@ static char l3[NETWORK_L3_BYTES + 8] __attribute__((aligned(8)));
 
 char *pt_l1 = l1, *pt_l2 = l2;
 
+#ifndef PT_TEAM_IN_LINE
 int pt_core(void) { return 0; }
 int pt_cores(void) { return 1; }
+#endif
 void pt_barrier(void) {}
 void pt_fork(pt_kernel *kernel, const void *arguments) { kernel(arguments); }
 void pt_alone(pt_kernel *kernel, const void *arguments) { kernel(arguments); }

@@ -5,7 +5,8 @@
  *
  * L1 and L2 can be addressed, from pt_l1 and pt_l2 on; L3 is known by offsets, since on most chips it is not in
  * the address space. Only the master core calls what is declared here, but for the three functions of kernel.h,
- * and never while a team is at work.
+ * and never while a team is at work. The stack of the master core lies in L1: the arguments of pt_fork are on it, and
+ * all cores read them.
  */
 #ifndef PLATFORM_H
 #define PLATFORM_H

@@ -10,6 +10,9 @@
 #include <pmsis.h>
 #include <stdio.h>
 
+#ifndef PT_L1_DATA
+#define PT_L1_DATA PI_L1 /* where the SDK's linker script leaves ordinary data, in L2, an access takes some 17 cycles */
+#endif
 #ifndef PT_COMMANDS
 #define PT_COMMANDS 64 /* DMA commands under way at a time */
 #endif
@@ -19,20 +22,29 @@
 
 enum { TRANSFERS = 32, CLUSTER_STACK_BYTES = 2048, WORKER_STACK_BYTES = 1024 };
 
-char *pt_l1, *pt_l2;
+PT_L1_DATA char *pt_l1, *pt_l2;
 
 static struct pi_device cluster, ram;
 static uint32_t ram_base, ram_bytes;
-static int team, (*job)(void), result;
+static int (*job)(void), result;
+static char *memories[2];
+PT_L1_DATA int pt_team;
 
-static pi_cl_dma_cmd_t commands[PT_COMMANDS];
-static int owner[PT_COMMANDS]; /* transfer + 1 of a command that is under way, 0 of a free one */
+/* A command is in one list: of the free ones, or of those of a transfer. */
+struct command {
+    pi_cl_dma_cmd_t cmd;
+    struct command *next;
+};
+static PT_L1_DATA struct command commands[PT_COMMANDS], *free_commands, *under_way[TRANSFERS];
 static pi_cl_ram_req_t requests[TRANSFERS];
 
-int pt_core(void) { return pi_core_id(); }
-int pt_cores(void) { return team; }
+#ifndef PT_TEAM_IN_LINE
+int pt_core(void) { return pt_team == 1 ? 0 : (int)pi_core_id(); }
+int pt_cores(void) { return pt_team; }
+#endif
+
 void pt_barrier(void) {
-    if (team > 1) pi_cl_team_barrier();
+    if (pt_team > 1) pi_cl_team_barrier();
 }
 
 struct call {
@@ -47,27 +59,29 @@ static void entry(void *given) {
 
 void pt_fork(pt_kernel *kernel, const void *arguments) {
     struct call call = {kernel, arguments};
-    team = NETWORK_CORES;
-    pi_cl_team_fork(team, entry, &call);
-    team = 1;
+    pt_team = NETWORK_CORES;
+    pi_cl_team_fork(NETWORK_CORES, entry, &call);
+    pt_team = 1;
 }
 
 void pt_alone(pt_kernel *kernel, const void *arguments) { kernel(arguments); }
 
+static void wait_for_first(int transfer) {
+    struct command *done = under_way[transfer];
+    pi_cl_dma_cmd_wait(&done->cmd);
+    under_way[transfer] = done->next;
+    done->next = free_commands;
+    free_commands = done;
+}
+
 static pi_cl_dma_cmd_t *command_for(int transfer) {
-    for (;;) {
-        for (int i = 0; i < PT_COMMANDS; i++)
-            if (!owner[i]) {
-                owner[i] = transfer + 1;
-                return &commands[i];
-            }
-        for (int i = 0; i < PT_COMMANDS; i++) /* all are under way: the waits of their transfers find them done */
-            if (owner[i]) {
-                pi_cl_dma_cmd_wait(&commands[i]);
-                owner[i] = 0;
-                break;
-            }
-    }
+    for (int other = 0; !free_commands; other = (other + 1) % TRANSFERS) /* all are under way */
+        if (under_way[other]) wait_for_first(other);
+    struct command *taken = free_commands;
+    free_commands = taken->next;
+    taken->next = under_way[transfer];
+    under_way[transfer] = taken;
+    return &taken->cmd;
 }
 
 static void one_d(int transfer, const void *l1, const void *l2, uint32_t bytes, pi_cl_dma_dir_e way) {
@@ -105,11 +119,7 @@ void pt_dma_out_2d(int transfer, const void *l1, void *l2, uint32_t bytes, uint3
     two_d(transfer, l1, l2, bytes, stride_bytes, line_bytes, PI_CL_DMA_DIR_LOC2EXT);
 }
 void pt_dma_wait(int transfer) {
-    for (int i = 0; i < PT_COMMANDS; i++)
-        if (owner[i] == transfer + 1) {
-            pi_cl_dma_cmd_wait(&commands[i]);
-            owner[i] = 0;
-        }
+    while (under_way[transfer]) wait_for_first(transfer);
 }
 
 /* A transfer between L2 and L3 has one request: a second command under its identifier waits for the first. */
@@ -130,14 +140,17 @@ void pt_l3_out(int transfer, const void *l2, uint32_t l3, uint32_t bytes) {
     asked[transfer] = 1;
 }
 
-uint32_t pt_cycles(void) { return pi_perf_read(PI_PERF_CYCLES); }
+uint32_t pt_cycles(void) { return pi_perf_read(PI_PERF_CYCLES); } /* the cluster's timer, says PMSIS */
 void pt_print(const char *text) { printf("%s\n", text); }
 void pt_begins(void *buffer, uint32_t bytes) { (void)buffer, (void)bytes; }
 void pt_ends(void *buffer, uint32_t bytes) { (void)buffer, (void)bytes; }
 
 static void on_cluster(void *unused) {
     (void)unused;
-    team = 1;
+    pt_l1 = memories[0], pt_l2 = memories[1];
+    pt_team = 1, free_commands = 0;
+    for (int i = 0; i < TRANSFERS; i++) under_way[i] = 0; /* an L1 section is not cleared everywhere */
+    for (int i = 0; i < PT_COMMANDS; i++) commands[i].next = free_commands, free_commands = &commands[i];
     pi_perf_conf(1 << PI_PERF_CYCLES);
     pi_perf_reset();
     pi_perf_start();
@@ -161,15 +174,15 @@ int pt_run(int cores, uint32_t l1_bytes, uint32_t l2_bytes, uint32_t l3_bytes, i
     pi_cluster_conf_init(&settings);
     pi_open_from_conf(&cluster, &settings);
     if (pi_cluster_open(&cluster) || open_l3(l3_bytes)) return -1;
-    pt_l1 = pi_l1_malloc(&cluster, l1_bytes);
-    pt_l2 = pi_l2_malloc(l2_bytes);
-    if (!pt_l1 || !pt_l2) return -1;
+    char *l1 = pi_l1_malloc(&cluster, l1_bytes), *l2 = pi_l2_malloc(l2_bytes);
+    if (!l1 || !l2) return -1;
+    memories[0] = l1, memories[1] = l2;
     job = work;
     pi_cluster_task(&task, on_cluster, 0);
     task.stack_size = CLUSTER_STACK_BYTES, task.slave_stack_size = WORKER_STACK_BYTES;
     pi_cluster_send_task_to_cl(&cluster, &task);
-    pi_l2_free(pt_l2, l2_bytes);
-    pi_l1_free(&cluster, pt_l1, l1_bytes);
+    pi_l2_free(l2, l2_bytes);
+    pi_l1_free(&cluster, l1, l1_bytes);
     pi_cluster_close(&cluster);
     return result;
 }

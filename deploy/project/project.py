@@ -82,7 +82,10 @@ def project_of(
     )
 
 
-PLATFORM_FILES = ("platform.h", "host.c", "pulp_sdk.c", "bare.c")
+PLATFORM_FILES = (
+    *("platform.h", "pulp_team.h", "host.c", "bare.c", "pulp_sdk.c"),
+    *("pulp_cluster.c", "pulp_cluster.S", "pulp_cluster.ld"),
+)
 PROJECT_FILES = ("main.c", "network_types.h", "binaries.S", "Makefile")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scheduler.addresses.allocation import Request
-from trainlib.ir.graph import GIVEN_KINDS, KEPT_KINDS, Op, Tensor, TrainingGraph
+from trainlib.ir.graph import GIVEN_KINDS, KEPT_KINDS, ByteRuns, Op, Tensor, TrainingGraph
 from trainlib.primitives.definition import is_forward
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering
 from trainlib.registry import lowering_of
@@ -35,7 +35,7 @@ class Life:
     streamed: tuple[int, ...] = ()
     """Ops that use it in parts, straight from L3 (`tiles.l2_slots`); not among `reads` and `writes`."""
 
-    parts: Mapping[int, Runs] = field(default_factory=dict)
+    parts: Mapping[int, ByteRuns] = field(default_factory=dict)
     """Op that sees a part only (`Op.windows`) -> the bytes it reads or writes."""
 
     @property
@@ -95,18 +95,18 @@ def storage_lives(graph: TrainingGraph, owners: Mapping[str, str] | None = None)
     return lives
 
 
-def _parts(graph: TrainingGraph, owners: Mapping[str, str]) -> dict[str, dict[int, Runs]]:
+def _parts(graph: TrainingGraph, owners: Mapping[str, str]) -> dict[str, dict[int, ByteRuns]]:
     """Storage -> op -> the part it sees, where all roles of the op see the same one."""
-    parts: dict[str, dict[int, Runs]] = {}
+    parts: dict[str, dict[int, ByteRuns]] = {}
     for number, op in enumerate(graph.ops):
-        seen: dict[str, set[Runs]] = {}
+        seen: dict[str, set[ByteRuns]] = {}
         for role, name in op.roles.items() if op.windows else ():
             tensor, window = graph.tensors[name], op.windows.get(role)
-            runs = window.runs(tensor) if window is not None else ((0, tensor.size_bytes),)
-            seen.setdefault(owners[name], set()).add(runs)
+            whole = ByteRuns(0, tensor.size_bytes, tensor.size_bytes, 1)
+            seen.setdefault(owners[name], set()).add(window.runs(tensor) if window is not None else whole)
         for owner, alike in seen.items():
             (runs, *others) = alike
-            if not others and runs != ((0, graph.tensors[owner].size_bytes),):
+            if not others and runs.size_bytes < graph.tensors[owner].size_bytes:
                 parts.setdefault(owner, {})[number] = runs
     return parts
 

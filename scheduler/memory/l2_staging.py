@@ -124,7 +124,7 @@ def _part(life: Life, ops: Iterable[int], gap_bytes: int) -> Runs:
     if not all(op in life.parts for op in ops):
         return ()
     joined: list[tuple[int, int]] = []
-    for first, size_bytes in sorted({run for op in ops for run in life.parts[op]}):
+    for first, size_bytes in sorted({run for op in ops for run in life.parts[op].listed()}):
         last, last_bytes = joined[-1] if joined else (0, 0)
         if joined and first - (last + last_bytes) <= gap_bytes:
             joined[-1] = last, max(last_bytes, first + size_bytes - last)

@@ -61,7 +61,7 @@ def test_a_field_nothing_is_known_of_is_a_defect_with_its_name() -> None:
     ],
 )
 def test_a_source_whose_arguments_cannot_be_read_is_refused(struct: str, message: str) -> None:
-    body = "void f(const void *args)\n{\n    const struct s *g = args;\n}\n"
+    body = "void f(const void *args)\n{\n    PT_ARGUMENTS(s, g);\n}\n"
     with pytest.raises(ConfigError, match=message):
         read_source("f.c", f"/* arguments */\n{struct}\n/* end */\n{body}")
 

@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 
 from shared.exported import Exported, exported, made, written
+from tools.deployed.counted import symbols_of
 from traces.compared.log import read_log
 
 HERE = Path(__file__).parent
 PLATFORM = f"PLATFORM={HERE / 'one_core.c'}"
-RV32 = "-target riscv32-linux-musl -mcpu=generic_rv32+m+a+f+d+c -mabi=ilp32d -static"
+ITERATIONS = 2
+"""Those of `exported`."""
 
+RV32 = "-target riscv32-linux-musl -mcpu=generic_rv32+m+a+f+d+c -mabi=ilp32d -static"
 MODEL = """
 name: small
 input: {shape: [1, 8, 8]}
@@ -48,7 +51,9 @@ def test_one_core_without_an_operating_system(run: Exported, tmp_path: Path) -> 
     assert ended.returncode == 0, ended.stdout
     ops = [op.name for op in run.outcome.schedule.graph.ops]
     (tmp_path / "log.txt").write_text(ended.stdout)
-    assert [measured.name for measured in read_log(tmp_path / "log.txt")] == ops
+    measured = read_log(tmp_path / "log.txt")
+    assert [item.name for item in measured] == ops
+    assert {len(item.samples) for item in measured} == {ITERATIONS}
 
 
 @pytest.mark.needs_gcc
@@ -77,6 +82,51 @@ def test_rv32_in_user_mode(run: Exported, tmp_path: Path) -> None:
     )
     assert ended.returncode == 0, ended.stdout
     assert re.search(r"^0 of \d+ numbers and tensors wrong$", ended.stdout, re.MULTILINE)
+
+
+@pytest.mark.needs_gcc
+def test_a_team_of_another_size_computes_the_same(run: Exported, tmp_path: Path) -> None:
+    folder = written(run.project(), tmp_path / "net")
+    assert made(folder, ["CORES=3"]).returncode == 0
+
+
+@pytest.mark.needs_rv32
+def test_a_pulp_cluster_without_an_sdk_compiles_and_is_placed(run: Exported, tmp_path: Path) -> None:
+    """Without a C library, and not executed. What is touched between kernels is in L1."""
+    folder = written(run.project(), tmp_path / "net")
+    compiler = f"CC={sys.executable} -m ziglang cc {RV32}"
+    names = ["main", "network", "data", "binaries", "start", "pulp_cluster"]
+    names += [f"kernels/{source.stem}" for source in (folder / "kernels").glob("*.c")]
+    objects = [f"build/pulp-cluster/{name}.o" for name in names]
+    ended = made(folder, ["TARGET=pulp-cluster", compiler, *objects[1:]], goal=objects[0])
+    assert ended.returncode == 0, ended.stderr
+    linker = [sys.executable, "-m", "ziglang", "ld.lld", "-T", "platform/pulp_cluster.ld", "-o", "network"]
+    subprocess.run([*linker, "--unresolved-symbols=ignore-all", *objects], cwd=folder, check=True)
+    network = (folder / "network").read_bytes()
+    at = dict(symbols_of(network))
+    assert int.from_bytes(network[24:28], "little") == at["pt_entry"] == 0x1C000080
+    assert at["pt_master_stack"] == 0x10000000 + 2048
+    in_l1 = ("under_way", "pt_team", "pt_l1", "pt_l2")
+    assert all(0x10000000 + 2048 + 7 * 1024 <= at[name] < at["pt_l1_begin"] for name in in_l1)
+    assert at["pt_l1_end"] == 0x10000000 + 0x10000
+    assert all(0x1C000080 <= at[name] < at["pt_l2_begin"] for name in ("main", "mm", "data_bin", "pt_result"))
+
+
+@pytest.mark.needs_rv32
+def test_the_pmsis_platform_keeps_account_of_its_commands(run: Exported, tmp_path: Path) -> None:
+    """Over functions of the tests, with two commands for up to nine transfers at a time."""
+    folder = written(run.project(), tmp_path / "net")
+    compiler = f"CC={sys.executable} -m ziglang cc {RV32}"
+    platform = f"PLATFORM={HERE / 'pmsis/on_one_core.c'}"
+    more = f"DEFINES=-I{HERE / 'pmsis'}"
+    assert made(folder, ["TARGET=bare", platform, compiler, more], goal="all").returncode == 0
+    network = folder / "build/bare/network"
+    ended = subprocess.run(
+        ["qemu-riscv32", network], capture_output=True, text=True, check=False, timeout=120
+    )
+    wrong = re.search(r"^(\d+) of \d+ numbers and tensors wrong$", ended.stdout, re.MULTILINE)
+    assert wrong is not None, ended.stdout
+    assert set(re.findall(r"^(.*): WRONG", ended.stdout, re.MULTILINE)) == set(), ended.stdout
 
 
 @pytest.mark.needs_gcc

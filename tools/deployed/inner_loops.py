@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.calls.call import kernel_sources, sources
+from tools.deployed.counted import FLAGS
 from tools.pages.page import ROOT
 from trainlib.kernels.library import LIBRARY
 from trainlib.kernels.nodes import CODES, Choice, Code, Counted, NestNode
@@ -29,8 +30,6 @@ from trainlib.kernels.nodes import CODES, Choice, Code, Counted, NestNode
 STORED = ROOT / "docs" / "deploy-loops.json"
 
 CODEGEN = "clang-rv32"
-
-FLAGS = ("-O3", "-ffp-contract=fast", "-fno-vectorize", "-mllvm", "-unroll-runtime=false", "-c")
 
 CLASSES: tuple[tuple[str, str], ...] = (
     ("F", r"fn?m(add|sub)\.s"),
@@ -151,7 +150,7 @@ def main() -> int:
             if not file.endswith(".c"):
                 continue
             target = f"{file}.o"
-            command = [*arguments.compiler, *more, *FLAGS, "-I.", file, "-o", target]
+            command = [*arguments.compiler, *more, *FLAGS.split(), "-DPT_CORES=8", "-c", file, "-o", target]
             subprocess.run(command, cwd=folder, check=True)
             text = subprocess.run(
                 ["llvm-objdump", "-d", "--no-show-raw-insn", target],

@@ -25,10 +25,10 @@ _LARGEST_JSON_BYTES = 1 << 28
 def prepare_folder(name: str, files: Sequence[str], option: str = "--out") -> Path:
     """Make the output folder, and refuse before any work is done what must not be written over.
 
-    A folder that is there must be empty, or one of ours: with a JSON file that says so, or nothing but
-    pictures of ours. Of the `files` that will be written, one that is there already must be ours as well: a
-    JSON file or picture that says so, or any of them beside a ``summary.json`` or ``points.json`` of ours.
-    Raises `InputError`.
+    A folder that is there must hold nothing but empty files, or be one of ours: with a JSON file that says
+    so, or nothing but pictures of ours. Of the `files` that will be written, one that is there already must
+    be ours as well: a JSON file or picture that says so, or any of them beside a ``summary.json`` or
+    ``points.json`` of ours. Raises `InputError`.
     """
     folder = check_folder(name, option)
     ours = any(is_our_json(folder / mark) for mark in (SUMMARY_NAME, EXPLORATION_FILES[0]))
@@ -46,7 +46,11 @@ def prepare_folder(name: str, files: Sequence[str], option: str = "--out") -> Pa
 
 
 def _refuse_foreign_folder(folder: Path, name: str, option: str) -> None:
-    there = [path for path in folder.iterdir() if not path.name.startswith(TEMPORARY_PREFIX)]
+    there = [
+        path
+        for path in folder.iterdir()
+        if not (path.name.startswith(TEMPORARY_PREFIX) or (path.is_file() and not path.stat().st_size))
+    ]
     if any(is_our_json(path) for path in there if path.suffix == ".json"):
         return
     others = [path.name for path in sorted(there) if not (path.is_file() and _is_our_drawing(path))]

@@ -62,6 +62,22 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
+class ByteRuns:
+    """`count` runs of `size_bytes` each, their starts `step_bytes` apart; a large batch has millions."""
+
+    first_bytes: int
+    size_bytes: int
+    step_bytes: int
+    count: int
+
+    def listed(self) -> list[tuple[int, int]]:
+        """(first byte, how many) of each run."""
+        return [
+            (self.first_bytes + number * self.step_bytes, self.size_bytes) for number in range(self.count)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
 class TensorWindow:
     """Elements [start, stop) of one dimension of a tensor, all of the others."""
 
@@ -73,13 +89,15 @@ class TensorWindow:
         """Shape of the part of a tensor of shape `whole`."""
         return (*whole[: self.axis], self.stop - self.start, *whole[self.axis + 1 :])
 
-    def runs(self, tensor: Tensor) -> tuple[tuple[int, int], ...]:
-        """The bytes of the part of a tensor: (first, how many) of each run."""
+    def runs(self, tensor: Tensor) -> ByteRuns:
+        """The bytes of the part of a tensor."""
         inner_bytes = prod(tensor.shape[self.axis + 1 :]) * tensor.dtype.bytes
         size_bytes = (self.stop - self.start) * inner_bytes
-        return tuple(
-            (first_bytes + self.start * inner_bytes, size_bytes)
-            for first_bytes in range(0, tensor.size_bytes, tensor.shape[self.axis] * inner_bytes)
+        return ByteRuns(
+            self.start * inner_bytes,
+            size_bytes,
+            tensor.shape[self.axis] * inner_bytes,
+            prod(tensor.shape[: self.axis]),
         )
 
     @property

@@ -96,7 +96,9 @@ def _actions(case: Case) -> Iterator[Action]:
     def order(to_l1: bool) -> DmaStart:
         nonlocal number
         size, line = case.number("transfer_bytes"), case.optional("dma_line")
-        lines = max(1, size // line) if line else 1
+        if line and line > size:
+            raise case.error(f"lines of {line} B of a transfer of {size} B")
+        lines = size // line if line else 1
         command = Command(to_l1, 0, "l2", 0, size // lines, lines, 2 * (line or 0))
         number += 1
         return DmaStart(number - 1, commands=(command,))

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define PI_L1 __attribute__((section(".l1")))
+
 struct pi_device { void *data; };
 struct pi_cluster_conf { int id; };
 struct pi_cluster_task {

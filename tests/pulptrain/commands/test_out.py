@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,18 @@ def test_a_folder_that_pulptrain_wrote_is_written_again(here: Path) -> None:
     (here / "pictures" / "holiday.png").write_bytes(b"\x89PNG of somebody")
     with pytest.raises(InputError, match=r"as holiday\.png: its own would be lost among them"):
         prepare_folder("pictures", ["gantt.png"])
+
+
+def test_several_runs_are_drawn_by_the_command_that_plot_names(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for cores in ("4", "8"):
+        assert run(["run", "simple-mlp", "--no-functional", "--cores", cores, "--out", cores, "-q"]) == 0
+    said = refused(capsys, "plot", "4", "8", "--what", "breakdown", "-q")
+    program, *arguments = shlex.split(said.partition("try: ")[2].partition(";")[0])
+    assert program == "pulptrain"
+    assert run([*arguments, "--width", "5in", "--font", "8pt", "-q"]) == 0
+    assert (here / "strips.png").is_file()
 
 
 def test_a_run_says_how_many_parameters_of_its_soc_are_assumed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -170,6 +170,7 @@ SAID = (
 """Commands that print command lines of what they were given."""
 
 ELSEWHERE = {
+    "pulptrain/commands/plot.py": "several runs as strips: tests/pulptrain/commands/test_out.py",
     "importers/graph/draft.py": "a layer that cannot be taken: tests/importers",
 }
 """Files whose texts hold a command line that is run elsewhere."""

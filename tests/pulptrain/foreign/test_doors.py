@@ -41,7 +41,10 @@ MODELS = {
 }
 COMMANDS = {
     "run": (("--no-functional",), lambda told: told["cycles"]),
-    "tune": (("--cuts", "1", "--workers", "1", "--no-cache"), lambda told: told["untuned_cycles"]),
+    "tune": (
+        ("--cuts", "1", "--lowerings", "keep", "--resident", "off", "--workers", "1", "--no-cache"),
+        lambda told: told["untuned_cycles"],
+    ),
     "fit": (("--points", "0", "--no-cache"), lambda told: told["before"]["cycles"]),
     "what-if": ((), lambda told: told["cycles"]),
     "deploy": (("--out", "project"), lambda told: told["cycles"]),
