@@ -4,7 +4,8 @@
 Each op is a function, with a loop for what repeats (`scheduler.programs.rolling`); it calls kernels and the
 functions of a platform. Their sizes are those of exported programs that were compiled
 (`configs/kernels/code-sizes.json`, made by `tools.deployed.code_sizes` of the C of 0bac56ab, which was
-executed on the RTL); a kernel that has none there is as large as its nest. The functions lie one after the other: ops, kernels, platform.
+executed on the RTL); a kernel that has none there is as large as its nest. The functions lie one after the
+other: ops, kernels, platform.
 """
 
 from __future__ import annotations
