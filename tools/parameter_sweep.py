@@ -18,16 +18,18 @@ import numpy as np
 
 from arch.blocks.event_unit import EventUnit
 from arch.blocks.soc import Soc
-from arch.pricing.code_caches import CodeCaches
+from arch.pricing.code_caches import COLD, CodeCaches
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.isa import CoreWork, Instruction, Loop, Op, Stream, TeamWork
 from arch.spec.program import (
     Action,
+    CodePiece,
     Command,
     Compute,
     DmaStart,
     DmaWait,
     Program,
+    ProgramCode,
     TeamTransfer,
     UdmaCommand,
     UdmaStart,
@@ -171,6 +173,21 @@ def tiles(timing: SocTiming) -> int:
     return _iteration("tutorial-cnn", timing, 2)
 
 
+def own_code(timing: SocTiming) -> int:
+    """Core 0 executes 3 KiB of code twice, from empty caches, while the DMA reads 8 KiB and short lines.
+
+    The code is the program's own, so that nothing of it is in the price of a kernel.
+    """
+    reads = (Command(True, 0, "l2", 0, 8192), Command(True, 8192, "l2", 8192, 16, 32, 32))
+    code = CodePiece(1 << 16, 3072, 4)
+    actions: list[Action] = [DmaStart(number, commands=(read,)) for number, read in enumerate(reads)]
+    actions += [Compute(number, team=_team(1), fork=False) for number in (2, 3)]
+    program = Program("probe", tuple(actions), ProgramCode([(), (), (code,), (code,)], code.size_bytes))
+    soc = Soc(timing, TeamCostModel(timing), code_start=COLD)
+    soc.run(program, effects=False)
+    return soc.fc.ended_cycles
+
+
 def _straight(count: int, op: Op = Op.ALU) -> tuple[Instruction, ...]:
     return (Instruction(op),) * count
 
@@ -249,13 +266,13 @@ PROBES: Mapping[str, Mapping[str, Callable[[Overrides], float]]] = {
         probe.__name__.replace("_", " "): on_soc(probe)
         for probe in (
             *(code, instructions, mutex, fork, transfers, staging),
-            *(fpus, dividers, banks, own_transfers, whole_ops, tiles),
+            *(fpus, dividers, banks, own_transfers, whole_ops, tiles, own_code),
         )
     },
     "barvinn": {"jobs": jobs, "polling": polling, "numbers": numbers, "seconds": seconds},
 }
 """By SoC and name. The first that notices a parameter shows what it does: programs of one flow, then those
-whose cores and transfers get into each other's way, then those that are planned."""
+whose cores and transfers get into each other's way, those that are planned, and one that fetches its code."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,8 +111,8 @@ class CodePath:
         far = missing * self._shared.missing(line)
         if before < 0:
             asked = begun
-            near_cycles = float(icache.jump_from_shared_cycles - icache.jump_cycles)
-            far_cycles = float(icache.jump_from_l2_cycles - icache.jump_cycles)
+            near_cycles = max(0.0, icache.jump_from_shared_cycles - icache.jump_cycles)
+            far_cycles = max(0.0, icache.jump_from_l2_cycles - icache.jump_cycles)
         else:
             asked = begun - before
             near_cycles = max(0.0, icache.line_from_shared_cycles - before)

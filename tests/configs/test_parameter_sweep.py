@@ -24,6 +24,12 @@ OTHERWISE: Mapping[str, tuple[str, str]] = {
     "pulp-open icache.private_ways": ("", "sets become fewer as ways become more, and replacement is drawn"),
     "pulp-open icache.shared_ways": ("", "sets become fewer as ways become more, and replacement is drawn"),
     "pulp-open icache.fetch_bytes_per_cycle": ("", "it asks earlier, also for the line behind the code"),
+    "pulp-open icache.jump_cycles": (
+        "faster",
+        "what a jump to a line elsewhere takes more is less",
+    ),
+    "pulp-open l2.code_behind_cycles": ("faster", "cycles a line of code does not wait"),
+    "pulp-open l2.code_ahead_cycles": ("faster", "cycles a line of code does not wait"),
     "pulp-open dma.short_burst_saved_cycles": ("faster", "cycles that are saved"),
     "pulp-open dma.wait_check_cycles": (
         "",

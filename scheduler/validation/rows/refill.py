@@ -23,8 +23,8 @@ from scheduler.validation.rows.machines import with_part
 from scheduler.validation.rows.prediction import Prediction
 from scheduler.validation.rows.steps import rtl_of_the_bench
 
-MOST_LINES = 1 << 16
-"""Lines of code of a row: 1 MiB, more than any L2 holds; measured ones have 1,024, a program 12,132."""
+MOST_LINES, MOST_PASSED, MOST_ORDERS = 1 << 12, 1 << 16, 64
+"""Lines of code, lines that all passes over them fetch, and orders of a row: more were not measured."""
 
 COLUMNS = (
     Column("group"),
@@ -37,7 +37,7 @@ COLUMNS = (
     Column("dma"),
     Column("distance", 0, optional=True),
     Column("cycles", 1),
-    Column("lines_l2", 0, optional=True, most=MOST_LINES),
+    Column("lines_l2", 0, optional=True, most=MOST_PASSED),
 )
 
 OWN_CYCLES = {"cnop": 8, "nop4": 4, "half": 5, "mulh": 20, "lw": 4}
@@ -157,6 +157,8 @@ def _orders(case: Case, text: str) -> Sequence[DmaStart]:
     if match is None:
         raise case.error(f"cannot read the transfers '{text}'", "write them as 2x in4K")
     times, way, flat, size, unit, line, also, more = match.groups()
+    if not 0 < int(times or 1) <= MOST_ORDERS or not int(size) or (flat and not int(line or 0)):
+        raise case.error(f"cannot order the transfers '{text}'", f"1 to {MOST_ORDERS}, of some bytes each")
     size_bytes = int(size) << (10 if unit == "K" else 0)
     ways = [way] * int(times or 1)
     if way == "in/out":
@@ -166,7 +168,7 @@ def _orders(case: Case, text: str) -> Sequence[DmaStart]:
         ways, sizes = [*ways, also], [*sizes, int(more) << 10]
     starts: list[DmaStart] = []
     for number, (one, bytes_) in enumerate(zip(ways, sizes, strict=True)):
-        lines = bytes_ // int(line) if flat else 1
+        lines = max(1, bytes_ // int(line)) if flat else 1
         command = Command(
             one == "in", 0, "l2", 0, bytes_ // lines, lines, (bytes_ // lines) * 2 if flat else 0
         )

@@ -20,6 +20,9 @@ from scheduler.validation.rows.prediction import Prediction
 from scheduler.validation.rows.refill import FixedCosts
 from scheduler.validation.rows.steps import rtl_of_the_bench
 
+MOST_CODE_BYTES = 1 << 20
+"""Of a program: more were not measured."""
+
 COLUMNS = (
     Column("buffering", choices=("single", "double")),
     Column("tiles", 1, most=64),
@@ -29,8 +32,8 @@ COLUMNS = (
     Column("ops", 1, most=256),
     Column("forks", 1),
     Column("kernel_cycles_warm", 1),
-    Column("op_bytes", 1),
-    Column("kernel_bytes", 1),
+    Column("op_bytes", 1, most=MOST_CODE_BYTES),
+    Column("kernel_bytes", 1, most=MOST_CODE_BYTES),
     Column("kernel_straight_lines"),
     Column("total_cycles", 1),
     Column("warm_total_cycles", 1),
@@ -147,11 +150,13 @@ def _code(case: Case, actions: tuple[Action, ...]) -> list[tuple[CodePiece, ...]
     ops = case.number("ops")
     words = [_word(action) for action in actions]
     scale = case.number("op_bytes") / sum(STATEMENT_BYTES[word] for word in words)
-    straight = [int(count) for count in case.text("kernel_straight_lines").split()]
+    straight = [int(count) for count in case.text("kernel_straight_lines").split() if count.isdecimal()]
+    if not straight or 16 * max(straight) * ops > MOST_CODE_BYTES:
+        raise case.error("column 'kernel_straight_lines' has no lines of each kernel", "numbers and spaces")
     kernels, address = [], case.number("op_bytes")
     rest = (case.number("kernel_bytes") - 16 * sum(straight[:ops])) // ops
     for op in range(ops):
-        size_bytes = 16 * straight[op % len(straight)] + rest
+        size_bytes = max(1, 16 * straight[op % len(straight)] + rest)
         kernels.append(CodePiece(address, size_bytes, KERNEL_INSTRUCTION_BYTES, kernel=True))
         address += size_bytes
     platform = {}

@@ -23,6 +23,7 @@ from arch.spec.isa import TeamWork
 from arch.spec.program import Compute, DmaStart, DmaWait
 from arch.spec.soc_config import load_soc, with_values
 from arch.spec.timing import SocTiming
+from configs.errors import InputError
 from configs.model_file import load_model
 from scheduler.counted_run import CountedRun
 from scheduler.executor import Executor
@@ -131,7 +132,10 @@ def planned(run: Run) -> tuple[Schedule, SocTiming]:
     """The schedule of a run and its machine."""
     timing = with_values(rtl_of_the_bench(), {"cores": run.cores, "l1.size_bytes": L1_BYTES})
     options = ScheduleOptions(buffer_depth=parse_buffering(run.buffering), codegen=run.codegen)
-    (graph,) = build_training_phases(load_model(run.model, check_options)).graphs
+    graphs = build_training_phases(load_model(run.model, check_options)).graphs
+    if len(graphs) > 1:
+        raise InputError(f"{run.model} takes several programs for an update", cure="a model of one program")
+    graph = graphs[0]
     return build_schedule(graph, timing, cost_model_of(timing), options), timing
 
 
@@ -160,8 +164,8 @@ def _counts(run: Run, path: str) -> tuple[tuple[str, int], ...]:
         )
         if of_run == run:
             op = case.text("op")
-            alone = case.number("core0_instructions") - program[op]
-            found[op] = case.optional("core3_instructions") or alone
+            alone = case.number("core0_instructions") - program.get(op, 0)
+            found[op] = case.optional("core3_instructions") or max(1, alone)
     return tuple(found.items())
 
 

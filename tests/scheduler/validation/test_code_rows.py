@@ -93,6 +93,14 @@ def test_an_iteration_with_the_instructions_measured_takes_what_the_rtl_took(
     assert abs(whole - 1) <= 0.05
 
 
+def test_an_iteration_with_hardware_loops_takes_what_the_rtl_took() -> None:
+    """Another codegen, whose rows nothing was looked at for: 203,441 cycles."""
+    rows = predicted("steps", "rtl-steps-xpulp.csv.gz", Selection("measure", ("counted",)))
+    assert len(rows) == 10
+    whole = sum(cycles for _, cycles, _ in rows)
+    assert whole == pytest.approx(203_441, rel=0.05)
+
+
 @pytest.mark.sweep
 def test_long_ops_with_the_instructions_measured_are_met() -> None:
     rows = predicted("steps", "rtl-steps.csv.gz", Selection("measure", ("counted",)))

@@ -111,6 +111,9 @@ NO_ROW = [
     *(("layer", name, column, "0") for name in ("conv_pw", "sgd", "loss_ce") for column in ("ci", "hi")),
     ("dma-contention-rtl", "seq_1of2", "core1_loads", "64"),
     ("sequence", "double", "dma_line", "65536"),
+    ("refill", "in1K", "dma", "in2D 4K line 0"),
+    ("refill", "in1K", "dma", "99999x in4K"),
+    ("sequence", "double", "kernel_straight_lines", "none"),
 ]
 """KIND, a text of its row, and a cell that lets nothing be measured: no element, no load, no line."""
 
@@ -119,7 +122,8 @@ def measured_rows(kind: str) -> tuple[list[str], list[list[str]]]:
     """The header and all rows of the measured file of a KIND."""
     text = gzip.decompress((MEASURED / FILES[kind]).read_bytes()).decode()
     header, *rows = csv.reader(text.splitlines())
-    return header, rows
+    # Models that lie beside the measured file are not found beside another.
+    return header, [row for row in rows if row[0] not in ("attn", "gru")]
 
 
 def with_cell(folder: Path, header: list[str], row: list[str], column: str, cell: str) -> Path:
@@ -173,7 +177,8 @@ def test_a_row_that_no_machine_can_measure_is_refused_with_its_line(
 ) -> None:
     header, rows = measured_rows(kind)
     path = with_cell(tmp_path, header, next(row for row in rows if text in row), column, cell)
-    with pytest.raises(InputError, match=r"row '.*(no element|no core loads|lines of 65536 B)") as caught:
+    message = r"row '.*(no (element|core loads|lines of)|cannot order|lines of 65536 B)"
+    with pytest.raises(InputError, match=message) as caught:
         validate(kind, path, workers=1)
     assert caught.value.where == f"{path}:2"
 
