@@ -93,9 +93,9 @@ def in_short() -> str:
         for items in ([item for item, _ in pairs], [item for _, item in pairs if item is not None])
     )
     return (
-        f"{len(pairs)} whole iterations were exported and executed on that RTL: with `--icache steady` their "
-        f"cycles lie {steady[0]:+.0f} to\n{steady[-1]:+.0f} % from the predicted ones, with all code in the "
-        f"caches (the default) {warm[0]:+.0f} to {warm[-1]:+.0f} %\n"
+        f"{len(pairs)} whole iterations were exported and executed on that RTL. They took {steady[0]:.0f} to "
+        f"{steady[-1]:.0f} % more\ncycles than predicted with `--icache steady`, {warm[0]:.0f} to "
+        f"{warm[-1]:.0f} % more with all code in the caches (the default)\n"
         "([table](docs/error-bars.md#whole-iterations-on-the-rtl))."
     )
 
