@@ -24,6 +24,9 @@ KINDS = (
     "dma-contention-rtl",
     "icache",
     "icache-rtl",
+    "refill",
+    "sequence",
+    "steps",
     "micro",
 )
 """Kinds of measured files (`scheduler.validation.rows.kinds`), for the help text."""

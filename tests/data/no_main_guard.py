@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A script without a main guard: workers of the search must not run it again."""
 
 import torch

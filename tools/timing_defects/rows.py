@@ -77,6 +77,9 @@ Left out are im2col by DMA as it was measured, core by core, which no program of
 of the DMA that counts no cycles.
 """
 
+UNWATCHED = frozenset({"steps", "sequence", "refill"})
+"""KINDS that watch nothing yet: a row of a whole program takes seconds, and by default code is warm."""
+
 
 @cache
 def rows_of(name: str) -> tuple[Case, ...]:

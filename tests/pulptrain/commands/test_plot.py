@@ -159,7 +159,7 @@ def test_a_speed_up_adds_up_and_is_at_most_ideal_where_nothing_waits(
         (["8", "--what", "speedup"], "'speed-up'"),
         (["8", "--what", "speed-up"], "one run alone"),
         (["8", "8", "--what", "speed-up"], "a run of 8 cores, as"),
-        (["8", "2"], "pulptrain compare .* --out strips.png; one run; or --what speed-up"),
+        (["8", "2"], "one run, or --what speed-up; on one axis: pulptrain compare .* --out strips.png"),
         (["8", "2", "--what", "speed-up", "--window", "0:9"], "whole runs"),
         (["8", "--out", "all.pdf"], "pictures in one file"),
         (["8", "--what", "bytes", "--out", "none/x.pdf"], "no folder"),
