@@ -84,9 +84,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def together() -> Iterator[None]:
-    """Files written meanwhile take their names when the ``with`` ends well, all of them, else none does.
+    """Files written meanwhile take their names when all are whole; none does if one cannot be written.
 
-    Within another one it is a part of that. Raises `InputError` if the system refuses a name.
+    Within another one it is a part of that. Raises `InputError` if the system refuses a name: those before
+    it have theirs then.
     """
     if _PENDING.get() is not None:
         yield

@@ -8,6 +8,10 @@
 #include "network.h"
 #include "platform.h"
 
+#if NETWORK_CORES > 8
+#error "pulp_cluster.ld has stacks for 8 cores: make room for more there"
+#endif
+
 #define IN_L1_MEMORY __attribute__((section(".l1")))
 
 #define REGISTER(address) (*(volatile uint32_t *)(uintptr_t)(address))

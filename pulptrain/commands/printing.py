@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from configs.errors import WrongNumbersError
+from configs.errors import PulptrainError, WrongNumbersError
 from pulptrain.process.progress import Teller
 from pulptrain.running.session import RunOutcome
 from pulptrain.running.update_summary import update_line
@@ -102,14 +102,19 @@ def finish_run(
 ) -> None:
     """Write the files of a run, if it has a folder, and print its JSON object or its report.
 
-    Pictures are drawn on `paper`. Then raises `WrongNumbersError` if the run has a wrong tensor.
+    Pictures are drawn on `paper`. The report is printed even if the files cannot be written. Then raises
+    what prevented them, or `WrongNumbersError` if the run has a wrong tensor.
     """
-    written = []
+    written: list[Path] = []
+    unwritten: PulptrainError | None = None
     if folder is not None:
         from pulptrain.running.outputs import write_outputs
 
         teller.stage(f"writing files and pictures to {folder}")
-        written = write_outputs(outcome, folder, paper)
+        try:
+            written = write_outputs(outcome, folder, paper)
+        except PulptrainError as error:
+            unwritten = error
     teller.end()
 
     def lines(width: int) -> list[str]:
@@ -126,4 +131,6 @@ def finish_run(
             if names:
                 text = f"{counted(len(names), 'tensor')} {what}: {', '.join(names)}"
                 print(f"pulptrain: warning: {text}", file=sys.stderr)
+    if unwritten is not None:
+        raise unwritten
     outcome.refuse_wrong_numbers()

@@ -424,9 +424,10 @@ def _cheaper(problem: Problem, best: Decisions | None, decisions: Decisions) -> 
     return min((one for one in (best, decisions) if one is not None), key=rank)
 
 
-def sized(settings: Settings, **sizes: Any) -> Settings:
+def sized(settings: Settings, **sizes: int) -> Settings:
     """The settings with memories of other sizes, `l2` and `l3` in bytes."""
-    return replace(settings, **sizes)
+    texts: dict[str, Any] = {level: f"{size_bytes}B" for level, size_bytes in sizes.items()}
+    return replace(settings, **texts)
 
 
 def _once(op: Mapping[str, Any]) -> tuple[int, float]:

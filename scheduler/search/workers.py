@@ -99,15 +99,20 @@ ONE_WORKER = (
 def script_would_run_again() -> bool:
     """Whether a spawned process, which imports the script that runs, would come to where it is now.
 
-    It would unless that is under a condition on ``__name__``. An interactive session is no script.
+    It would unless that is under a condition on ``__name__``, or the script is the main module of a package.
+    An interactive session is no script; one without a source that can be read has no guard that can be seen.
     """
     main = sys.modules["__main__"]
-    file = getattr(main, "__file__", None)
-    if file is None or not Path(file).is_file():
+    file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+    if file is None or (spec is not None and spec.name.endswith(".__main__")):
         return False
+    try:
+        statements = ast.parse(Path(file).read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return True
     guards = [
         range(part.lineno, (part.end_lineno or part.lineno) + 1)
-        for part in ast.parse(Path(file).read_bytes()).body
+        for part in statements
         if isinstance(part, ast.If) and "__name__" in ast.dump(part.test)
     ]
     for frame, line in traceback.walk_stack(None):
