@@ -162,7 +162,9 @@ def interrupted_while(statement: str, folder: Path) -> str:
         "interrupts.command_begins()\n"
         "try:\n"
         f"    {statement}\n"
-        "    time.sleep(600)\n"
+        # Not one long sleep: a signal that comes just before one is looked at after it.
+        "    for _ in range(6000):\n"
+        "        time.sleep(0.1)\n"
         "except KeyboardInterrupt:\n"
         "    interrupts.command_ends()\n"
         "    print('interrupted', interrupts.was_interrupted())\n"
