@@ -89,7 +89,6 @@ class Cluster(Module):
             self.fetch = CodeFetch(program, program.code, self._timing, self.dma.queued_cycles)
             if self._code_start == STEADY:
                 self.fetch.warm_up()
-            self.fetch.begin()
         elif self._code_start != WARM:
             self._code = CodeCaches(len(self.cores), self._timing.icache)
             if self._code_start == STEADY:

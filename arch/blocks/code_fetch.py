@@ -26,23 +26,21 @@ class CodeFetch:
         self._pieces = code.pieces
         self._timing = timing
         self._path = CodePath(timing.icache, self._behind)
-        self._queued: Queued | None = None
+        self._queued = queued
+        self._is_warming_up = False
         self._owed = 0.0
         self._lines: dict[CodePiece, range] = {}
         self._near_in_kernels = not shares_the_cache(timing.icache)
         self._program = program
-        self._queue = queued
 
     def warm_up(self) -> None:
         """Execute the program once without asking what it waits for."""
+        self._is_warming_up = True
         for action in self._program.actions:
             self.before(action, 0)
             self.in_kernel(action, 0)
+        self._is_warming_up = False
         self._owed = 0.0
-
-    def begin(self) -> None:
-        """From now on lines wait behind the DMA."""
-        self._queued = self._queue
 
     def before(self, action: Action, now: int) -> int:
         """What core 0 waits for the code of an action but for that of a kernel, in cycles."""
@@ -68,9 +66,7 @@ class CodeFetch:
         return self._whole(waits)
 
     def _behind(self, asked: float) -> float:
-        if self._queued is None:
-            return 0.0
-        return self._queued(asked, self._timing.l2)
+        return 0.0 if self._is_warming_up else self._queued(asked, self._timing.l2)
 
     def _whole(self, waits: float) -> int:
         whole = max(0, floor(waits + self._owed))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -125,7 +126,7 @@ def judged(
     not decidable in fp32 if that explains the error and our graph in fp64 is the truth.
     """
     worst, tensor, count = 0.0, "", 0
-    moved: Conditioning | None = None
+    own = cache(own)  # it evaluates the graph nine times
     open_ones: list[str] = []
     for name, array in results.items():
         if name not in exact:
@@ -137,7 +138,7 @@ def judged(
         error = float(off / room)
         count += 1
         if not error <= 1:
-            moved = moved or own()
+            moved = own()
             if moved is not None and moved.explains(name, off - room, NOISE) and moved.confirms(name, truth):
                 open_ones.append(name)
                 continue

@@ -39,7 +39,7 @@ Points = Annotated[
     common.option(
         "--points",
         "N",
-        "Other sizes of L2, for a Pareto front, after the answer; a half of --seconds is theirs.",
+        "Search N other sizes of L2, too, for a Pareto front; they take half of --seconds.",
         SEARCH,
         min=0,
     ),
@@ -49,7 +49,7 @@ Seconds = Annotated[
     common.option(
         "--seconds",
         "S",
-        "Time of the whole command; it ends with what it has, once that is simulated.",
+        "Time limit of the search; reading the model and the last simulation come on top.",
         SEARCH,
         min=0.1,
     ),

@@ -570,8 +570,7 @@ def fit_model(
             where="--deadline",
             cure=f"--deadline {best.cycles}, or more L2: it takes {least_cycles:,} with everything there",
         )
-    summary = _summary(chosen, best)
-    summary["before"] = _before(fitting)
+    summary = _summary(chosen, best, _before(fitting))
     summary["decisions"] = [*changed_rows(way, fitting, chosen), *summary["decisions"]]
     summary["simulator"] = {
         "wall_seconds": time.perf_counter() - started,
@@ -647,7 +646,7 @@ def _better(value: int, bound: int, objective: str) -> str:
     return f", {amount(value / UNITS_OF_JOULE, 'J')}, none below {amount(bound / UNITS_OF_JOULE, 'J')}"
 
 
-def _summary(fitting: Fitting, best: Answer) -> dict[str, Any]:
+def _summary(fitting: Fitting, best: Answer, before: dict[str, Any]) -> dict[str, Any]:
     """The object of ``--json``, but for the simulator."""
     from pulptrain.fitting.fit_summary import decision_rows
 
@@ -664,7 +663,7 @@ def _summary(fitting: Fitting, best: Answer) -> dict[str, Any]:
         "joules": best.joules,
         "predicted_joules": best.predicted_joules,
         "gap": round(best.gap, 6),
-        "before": _before(fitting),
+        "before": before,
         "decisions": decision_rows(fitting, best),
         "pareto": points_of([best]),
         "ladder": [],

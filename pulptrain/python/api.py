@@ -158,10 +158,10 @@ def fit(
     """The fastest way to train `model` with the memories of `soc`: what is kept, computed again, paged.
 
     With `ladder` the smallest memories for each form of training instead. `deadline` are cycles (a number or
-    ``"20Mcycles"``), `allow` are changes of numbers (``"accumulate,fp16-states"``), `seconds` the time of the
-    whole call, `points` other sizes of L2 for the Pareto front, which share half of it; the `options` are
-    those of ``pulptrain fit``: ``l2="256KiB"``, ``train=["fc"]``. Raises the errors of `configs.errors`,
-    `DoesNotFitError` where nothing fits.
+    ``"20Mcycles"``), `allow` are changes of numbers (``"accumulate,fp16-states"``), `seconds` the limit of
+    pricing, search and points, `points` other sizes of L2 for the Pareto front, which share half of it; the
+    `options` are those of ``pulptrain fit``: ``l2="256KiB"``, ``train=["fc"]``. Raises the
+    errors of `configs.errors`, `DoesNotFitError` where nothing fits.
     """
     from pulptrain.fitting.fit_model import add_points, check_solver, deadline_cycles, fit_model
     from pulptrain.fitting.ladder import check_ladder, ladder_summary

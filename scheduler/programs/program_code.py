@@ -87,7 +87,7 @@ def code_of(actions: Sequence[Action], sizes: Sizes) -> ProgramCode:
         address += size_bytes
     pieces = []
     for action in actions:
-        called = [CodePiece(*platform[word], INSTRUCTION_BYTES) for word in _statements(action)]
+        called = [CodePiece(*platform[word], INSTRUCTION_BYTES) for word in statements_of(action)]
         if isinstance(action, Compute):
             called = called if action.fork else []
             called.append(CodePiece(*kernels[action.team.kernel], INSTRUCTION_BYTES, kernel=True))
@@ -111,16 +111,16 @@ def _forms(action: Action) -> Iterator[Hashable]:
     if isinstance(action, DmaStart):
         yield from (
             (word, command.to_l1, what)
-            for word, command in zip(_statements(action), action.commands, strict=True)
+            for word, command in zip(statements_of(action), action.commands, strict=True)
         )
     elif isinstance(action, Compute):
         yield "fork", action.team.kernel, action.fork
     else:
-        yield from ((word, what) for word in _statements(action))
+        yield from ((word, what) for word in statements_of(action))
 
 
-def _statements(action: Action) -> list[str]:
-    """What the statements of an action are, by their word in the sizes."""
+def statements_of(action: Action) -> list[str]:
+    """The statements of an action, by their word in the sizes: two kinds of transfer, a wait, a fork."""
     match action:
         case DmaStart():
             return ["transfer_1d" if command.lines == 1 else "transfer_2d" for command in action.commands]

@@ -118,7 +118,7 @@ READ_OFF = {
     "rtl overlap, transfers": "queues, issue, wait",
     "rtl icache, cold": "a line's refill",
     "rtl icache, warm": "a line's refill",
-    "rtl refill": "group dma, jump; two thirds: the driver",
+    "rtl refill": "group dma, jump; two thirds: the driver; of a row its own `lines_l2`: the lines behind it",
     "rtl sequence, whole": "none; the platform off rtl refill",
     "rtl micro": "partly",
     "micro": "partly",

@@ -14,6 +14,7 @@ from arch.pricing.code_caches import COLD
 from arch.spec.isa import CoreWork, TeamWork
 from arch.spec.program import Action, CodePiece, Command, Compute, DmaStart, DmaWait, Program, ProgramCode
 from arch.spec.timing import SocTiming
+from scheduler.programs.program_code import statements_of
 from scheduler.validation.rows.cases import Case, Column
 from scheduler.validation.rows.machines import with_part
 from scheduler.validation.rows.prediction import Prediction
@@ -44,10 +45,10 @@ CORES = 8
 INSTRUCTION_BYTES = 3.4
 """A mean instruction of the platform: 85 B of an order are 25."""
 
-STATEMENT_BYTES = {"order": 33, "order 2D": 54, "wait": 22, "fork": 53}
+STATEMENT_BYTES = {"transfer_1d": 33, "transfer_2d": 54, "wait": 22, "fork": 53}
 """By which the bytes of an op are shared out among its actions."""
 
-PLATFORM_BYTES = {"order": 52, "order 2D": 64, "wait": 62, "fork": 90}
+PLATFORM_BYTES = {"transfer_1d": 52, "transfer_2d": 64, "wait": 62, "fork": 90}
 """Functions of the platform (`measured/rtl-steps-symbols.csv.gz`)."""
 
 KERNEL_INSTRUCTION_BYTES = 3.2
@@ -136,19 +137,10 @@ def _actions(case: Case) -> Iterator[Action]:
             yield wait(left)
 
 
-def _word(action: Action) -> str:
-    match action:
-        case DmaStart():
-            return "order" if action.commands[0].lines == 1 else "order 2D"
-        case DmaWait():
-            return "wait"
-    return "fork"
-
-
 def _code(case: Case, actions: tuple[Action, ...]) -> list[tuple[CodePiece, ...]]:
     """Ops one behind the other, then kernels, then the platform."""
     ops = case.number("ops")
-    words = [_word(action) for action in actions]
+    words = [word for action in actions for word in statements_of(action)]
     scale = case.number("op_bytes") / sum(STATEMENT_BYTES[word] for word in words)
     straight = [int(count) for count in case.text("kernel_straight_lines").split() if count.isdecimal()]
     if not straight or 16 * max(straight) * ops > MOST_CODE_BYTES:

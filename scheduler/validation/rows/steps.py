@@ -20,7 +20,7 @@ from arch.blocks.soc import core_paths
 from arch.pricing.code_caches import COLD, STEADY, WARM
 from arch.pricing.cost_model import CoreCost, CostModel, TeamCost, Traffic
 from arch.spec.isa import TeamWork
-from arch.spec.program import Compute, DmaStart, DmaWait
+from arch.spec.program import Compute
 from arch.spec.soc_config import load_soc, with_values
 from arch.spec.timing import SocTiming
 from configs.errors import InputError
@@ -29,6 +29,7 @@ from scheduler.counted_run import CountedRun
 from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions, parse_buffering
 from scheduler.planned import Schedule
+from scheduler.programs.program_code import statements_of
 from scheduler.schedule import build_schedule
 from scheduler.validation.rows.cases import CORES, Case, Column, read_cases
 from scheduler.validation.rows.machines import RTL_MACHINE, cost_model_of, with_part
@@ -62,7 +63,7 @@ L2_EARLIER_CYCLES = 2
 WORKER = 3
 """The core whose instructions were counted beside those of core 0."""
 
-PROGRAM_INSTRUCTIONS = {"order": 25, "order 2D": 29, "wait": 16, "fork": 46}
+PROGRAM_INSTRUCTIONS = {"transfer_1d": 25, "transfer_2d": 29, "wait": 16, "fork": 46}
 """Instructions of core 0 around kernels: rows of the group platform of rtl-refill, warm."""
 
 
@@ -174,13 +175,8 @@ def _program_instructions(schedule: Schedule) -> Mapping[str, int]:
     counts: dict[str, int] = defaultdict(int)
     for action in schedule.program.actions:
         op = f"{action.work.op}.{action.work.step}"
-        if isinstance(action, DmaStart):
-            words = ["order" if command.lines == 1 else "order 2D" for command in action.commands]
-            counts[op] += sum(PROGRAM_INSTRUCTIONS[word] for word in words)
-        elif isinstance(action, DmaWait):
-            counts[op] += PROGRAM_INSTRUCTIONS["wait"]
-        elif isinstance(action, Compute) and action.fork:
-            counts[op] += PROGRAM_INSTRUCTIONS["fork"]
+        if not isinstance(action, Compute) or action.fork:
+            counts[op] += sum(PROGRAM_INSTRUCTIONS[word] for word in statements_of(action))
     return counts
 
 
