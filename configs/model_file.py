@@ -381,11 +381,11 @@ def _check_names(spec: ModelSpec) -> None:
     named = [(f"layer '{layer.name}'", layer.name, layer.where) for layer in spec.layers]
     for what, name, where in (*named, *((f"label '{name}'", name, where) for name, where in labels.items())):
         if name in inputs:
-            raise ConfigError(f"{what} is called as an input is", where=where, cure="rename one of them")
+            raise ConfigError(f"{what} has the same name as an input", where=where, cure="rename one of them")
     if spec.dataset in DATASETS and spec.dataset != "random" and max(len(inputs), len(labels)) > 1:
         raise ConfigError(
-            f"the data set '{spec.dataset}' has one input and one label, the model {len(inputs)} and "
-            f"{len(labels)}",
+            f"the data set '{spec.dataset}' has one input and one label, but the model has {len(inputs)} "
+            f"and {len(labels)}",
             where=spec.where,
             cure=f"dataset: random, or the path of an {OWN_DATA} file with an array for each",
         )
@@ -401,7 +401,7 @@ def _layer_names(node: Node, layers: Sequence[LayerSpec]) -> tuple[str, ...]:
     names = [layer.name for layer in layers]
     for item in node.sequence("the list of layers"):
         if item.value not in names:
-            raise item.error(f"there is no layer '{item.value}'", suggestion(str(item.value), names))
+            raise item.error(f"unknown layer '{item.value}'", suggestion(str(item.value), names))
     return tuple(node.plain())
 
 
@@ -416,7 +416,7 @@ def _train(node: Node, layers: Sequence[LayerSpec]) -> str | tuple[str, ...] | N
             raise ConfigError(
                 f"'train' lists {layer.name}, which says trainable: false",
                 where=layer.where,
-                cure="leave out one of the two",
+                cure="remove one of the two",
             )
     return names
 
@@ -432,9 +432,9 @@ def _inputs(top: Mapping[str, Node], dataset: str) -> tuple[InputSpec, ...]:
     given = top["inputs"].mapping("'inputs'")
     for name, node in given.items():
         if not re.fullmatch(NAME, name):
-            raise node.error(f"'{name}' is no name", "letters, digits and _")
+            raise node.error(f"'{name}' is not a valid name", "use letters, digits and _")
     if not given:
-        raise top["inputs"].error("'inputs' names none", "inputs: {image: {shape: [3, 32, 32]}}")
+        raise top["inputs"].error("'inputs' is empty", "inputs: {image: {shape: [3, 32, 32]}}")
     return tuple(_input(name, node, f"input '{name}'", dataset) for name, node in given.items())
 
 
@@ -457,7 +457,7 @@ def _losses(top: Mapping[str, Node]) -> tuple[LossSpec, ...]:
         return (_loss(top["loss"], "'loss'"),) if "loss" in top else (_NO_LOSS,)
     given = top["losses"].sequence("'losses'")
     if not given:
-        raise top["losses"].error("'losses' lists none", "losses: [mse]")
+        raise top["losses"].error("'losses' is empty", "losses: [mse]")
     return tuple(_loss(node, f"loss {number}") for number, node in enumerate(given, start=1))
 
 
@@ -469,9 +469,7 @@ def _loss(node: Node, what: str) -> LossSpec:
     said = {key: child for key, child in children.items() if key in TERM_KEYS}
     term = validate(TermSchema, Node(said, node.file, node.line), what)
     if term.target is not None and term.label is not None:
-        raise said["label"].error(
-            f"{what} has a 'target', which stands for its labels, and a 'label'", "one of the two"
-        )
+        raise said["label"].error(f"{what} has both a 'target' and a 'label'", "use one of the two")
     of_loss = Node({key: child for key, child in children.items() if key not in said}, node.file, node.line)
     name, options = _name_and_options(of_loss, what)
     return LossSpec(name, options, node.where, of_loss, **term.model_dump())
@@ -510,7 +508,7 @@ def _layers(node: Node, problems: Problems) -> tuple[LayerSpec, ...]:
         if layer.name in lines:
             problems.note(
                 ConfigError(
-                    f"two layers are called '{layer.name}', the first in line {lines[layer.name]}",
+                    f"two layers have the name '{layer.name}', the first in line {lines[layer.name]}",
                     where=layer.where,
                     cure="rename one of them",
                 )
@@ -552,8 +550,8 @@ def _channels(children: Mapping[str, Node], given: int | list[int] | None) -> tu
     first, last = (0, given) if isinstance(given, int) else given
     if first >= last:
         raise children["update_channels"].error(
-            f"channels [{first}, {last}) are none",
-            "[first, last] with first < last, or the number of first channels",
+            f"channels [{first}, {last}) are empty",
+            "use [first, last] with first < last, or the number of leading channels",
         )
     return first, last
 

@@ -13,14 +13,14 @@ from pulptrain.given.option import MODEL, SEARCH, FitOptions
 from pulptrain.process.progress import telling
 
 Deadline = Annotated[
-    str | None, common.option("--deadline", "CYCLES", "Most cycles of an iteration, e.g. 20Mcycles.", SEARCH)
+    str | None, common.option("--deadline", "CYCLES", "Cycle limit of an iteration, e.g. 20Mcycles.", SEARCH)
 ]
 Objective = Annotated[
     str,
     common.option(
         "--objective",
         "cycles|energy",
-        "What is made small: time, or energy of an iteration (docs/energy.md).",
+        "Quantity to minimise: cycles or energy of an iteration (docs/energy.md).",
         SEARCH,
     ),
 ]
@@ -29,8 +29,8 @@ Allow = Annotated[
     common.option(
         "--allow",
         "CHANGE,CHANGE",
-        "What may be changed although numbers change with it: accumulate (smaller mini-batches of which "
-        "gradients are summed), fp16-states, bf16-states (of the optimizer).",
+        "Changes allowed although they alter results: accumulate (smaller mini-batches, gradients "
+        "summed), fp16-states or bf16-states (optimizer states in 16 bits).",
         SEARCH,
     ),
 ]
@@ -39,7 +39,7 @@ Points = Annotated[
     common.option(
         "--points",
         "N",
-        "Search N other sizes of L2, too, for a Pareto front; they take half of --seconds.",
+        "Also search N other sizes of L2 for a Pareto front; this takes half of --seconds.",
         SEARCH,
         min=0,
     ),
@@ -49,23 +49,22 @@ Seconds = Annotated[
     common.option(
         "--seconds",
         "S",
-        "Time limit of the search; reading the model and the last simulation come on top.",
+        "Time limit of the search; the best solution so far is used. Reading the model and the final "
+        "simulation are not included.",
         SEARCH,
         min=0.1,
     ),
 ]
 Ladder = Annotated[
     bool,
-    common.option(
-        "--ladder", "", "The smallest memories for each form of training, from inference on.", SEARCH
-    ),
+    common.option("--ladder", "", "List the smallest memories for each form of training.", SEARCH),
 ]
 File = Annotated[
     str | None,
     common.option(
         "--file",
         "FILE",
-        "Where the model is written with what was decided: NAME-fit.yaml in --out DIR, or here.",
+        "Write the model with all decisions to this file (default NAME-fit.yaml, in --out DIR if set).",
         common.OUTPUT,
     ),
 ]
@@ -74,7 +73,7 @@ Out = Annotated[
     common.option(
         "--out",
         "DIR",
-        "Write the model, fit.json, and pictures: memory before and after, the front, the ladder.",
+        "Write the model, fit.json and pictures: memory before and after, Pareto front, ladder.",
         common.OUTPUT,
     ),
 ]
@@ -103,7 +102,7 @@ def command(
     seed: common.Seed = 0,
     **options: Any,
 ) -> None:
-    """Decide what of MODEL is kept, computed again, paged to L3 or streamed to fit the memories given."""
+    """Choose which tensors to keep, recompute, page or stream so that MODEL fits in memory."""
     with telling(f"preparing {model}", show=not (quiet or as_json)) as teller:
         from pulptrain.commands.printing import end_interrupted, print_result
         from pulptrain.commands.typed import next_command
@@ -175,4 +174,4 @@ def command(
                 )
                 interrupted = more.interrupted
     if interrupted:
-        end_interrupted("; this is the best so far")
+        end_interrupted("; best solution so far")

@@ -25,7 +25,8 @@ def command(
         str,
         typer.Argument(
             metavar="FILE.yaml|FILE.csv",
-            help="The file to write, never one that is there; .csv for a table of measured cycles.",
+            help="New file to write; existing files are never overwritten. Use .csv for a table of "
+            "measured cycles.",
         ),
     ],
     kind: Annotated[
@@ -33,42 +34,40 @@ def command(
     ] = "model",
     of: Annotated[
         str | None,
-        common.option("--of", "RUN", "Folder of a run whose ops the table has as rows.", common.RUN),
+        common.option("--of", "RUN", "Run folder; the table gets one row for each of its ops.", common.RUN),
     ] = None,
     of_run: Annotated[
         str | None,
-        common.option(
-            "--from", "RUN", "Folder of a run whose energy model is scaled to --measured.", common.RUN
-        ),
+        common.option("--from", "RUN", "Run folder; its energy model is scaled to --measured.", common.RUN),
     ] = None,
     measured: Annotated[
         str | None,
         common.option(
-            "--measured", "WATT|JOULE", "Its power, or energy of an iteration: 57.6mW.", common.RUN
+            "--measured", "WATT|JOULE", "Measured power or energy, e.g. 57.6mW, 0.8mJ.", common.RUN
         ),
     ] = None,
     quiet: common.Quiet = False,
 ) -> None:
-    """Write a commented template: a model, a SoC or an exploration, that runs as it is, or a table.
+    """Write a template to edit: a model, a SoC, an exploration, an energy model, or a table of cycles.
 
-    Of kind energy it is an energy model: a copy of the generic one, or that of a run scaled to a measurement.
+    --kind energy copies the generic energy model, or scales the energy model of a run to a measurement.
     """
     from configs.library import SUFFIXES  # reads YAML, which is slow to import
 
     is_table = file.endswith(".csv")
     if of is not None and not is_table:
-        raise InputError("ops of a run are rows of a table", where="--of", cure="measured.csv as the file")
+        raise InputError("only a table lists the ops of a run", where="--of", cure="measured.csv as FILE")
     check_known(kind, KINDS, f"there is no template {kind!r}", "--kind")
     if not file.endswith((*SUFFIXES, ".csv")):
-        raise InputError(f"{file!r} would not be read as a file", where="new", cure=f"{file}.yaml")
+        raise InputError(f"{file!r} has no known file ending", where="new", cure=f"{file}.yaml")
     if (of_run is None) != (measured is None) or (of_run is not None and kind != "energy"):
         raise InputError(
-            "an energy model is scaled from a run to what was measured of it",
+            "an energy model needs a run and its measured power or energy",
             where="--from",
             cure="--kind energy --from RUN --measured 57.6mW",
         )
     if Path(file).exists():
-        raise InputError(f"{file!r} is there already", where="new", cure="another name")
+        raise InputError(f"{file!r} exists already", where="new", cure="another name")
     target = check_file(file, "new", lambda there: False)
     if kind == "energy":
         from pulptrain.running.energy_fit import model_text

@@ -15,15 +15,15 @@ from traces.files.json_text import json_text
 
 def command(
     folder: Annotated[
-        str, typer.Argument(metavar="RUN", help="Folder written by `pulptrain run MODEL --out DIR`.")
+        str, typer.Argument(metavar="RUN", help="Run folder (`pulptrain run MODEL --out DIR`).")
     ],
     critical: Annotated[
-        bool, common.option("--critical", "", "The critical path and the slack beside it, from the trace.")
+        bool, common.option("--critical", "", "Show the critical path and the slack of other work.")
     ] = False,
     top: common.Top = 10,
     as_json: common.Json = False,
 ) -> None:
-    """Say what the run in RUN is bound by, op by op, and what to try first; or its critical path."""
+    """Show what limits each op of a run and what to try first, or the critical path of the run."""
     with telling(f"reading {folder}", show=not as_json):
         from pulptrain.commands.printing import table_width
         from pulptrain.running.stored_run import read_summary

@@ -64,7 +64,7 @@ class FitFiles:
         try:
             before, after = outcome.traced()
         except PulptrainError as error:
-            summary["notes"].append(f"no picture of memory: {error.message}")
+            summary["notes"].append(f"cannot draw the memory: {error.message}")
             return
         panels = []
         for name, run in (("with everything in L2", before), ("fitted", after)):
@@ -120,7 +120,7 @@ def _title(summary: Mapping[str, Any]) -> str:
 
 def _label(point: Mapping[str, Any]) -> str:
     joules = f", {amount(point['joules'], 'J')}" if point["joules"] is not None else ""
-    return f"{point['recomputed']} again, {point['paged']} in L3{joules}"
+    return f"{point['recomputed']} recomputed, {point['paged']} in L3{joules}"
 
 
 def prepare_fit(

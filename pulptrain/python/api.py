@@ -217,7 +217,11 @@ def explore(
 
     if spec is not None:
         if model is not None or sweep is not None:
-            raise InputError("a file has model and sweep", where="spec", cure="one of both")
+            raise InputError(
+                "an exploration file already has model and sweep",
+                where="spec",
+                cure="pass a file, or model and sweep",
+            )
         read = load_spec(Path(fspath(spec)), as_fields(options))
     else:
         if model is None:

@@ -46,7 +46,7 @@ class Fitted(Summarised):
         from configs.errors import InputError
 
         if self._spec is None:
-            raise InputError("a ladder is no model", where="save", cure="fit without ladder=True")
+            raise InputError("a ladder is not a model", where="save", cure="call fit without ladder=True")
         place = Path(fspath(path))
         write_text(place, model_text(self._spec))
         return place

@@ -49,8 +49,8 @@ def _headline(summary: Mapping[str, Any], *, evidence: bool) -> list[tuple[str, 
         share = f", untuned {amount(untuned, 'J')} ({change(after / untuned - 1)} %)"
         goal = {
             "cycles": "",
-            "energy": "; energy was made small",
-            "edp": "; energy times time was made small",
+            "energy": "; objective: energy",
+            "edp": "; objective: energy-delay product",
         }
         lines.append(("energy", f"{amount(after, 'J')}{share}{goal[summary['objective']]}"))
     if summary["error"]:
@@ -79,8 +79,8 @@ def _headline(summary: Mapping[str, Any], *, evidence: bool) -> list[tuple[str, 
         lines.append(
             (
                 "bounded",
-                f"{', '.join(summary['bounded'])} can be cut in more ways than are searched: those of least "
-                f"overhead are, {MOST_CUTS:,} for each number of buffers",
+                f"{', '.join(summary['bounded'])} has more tilings than the search limit: it tried those "
+                f"of least overhead, {MOST_CUTS:,} for each number of buffers",
             )
         )
     if "command" in summary:

@@ -99,8 +99,8 @@ def _heat_map(
 
 
 def _value(value: Any) -> str:
-    """What a point that leaves a parameter as it is takes for it has no value to show."""
-    return "as it is" if value is None else short(str(value), LONGEST_VALUE)
+    """What a point that leaves a parameter default takes for it has no value to show."""
+    return "default" if value is None else short(str(value), LONGEST_VALUE)
 
 
 def _lines(
@@ -138,8 +138,8 @@ def _lines(
     plot.yaxis.set_major_formatter(lambda value, _: number_text(value))
     grid_below(plot)
     if others:
-        joined = f"less than {LEAST_APART:.0%} apart: one line" if len(lines) < len(series) else ""
-        beyond = f"{len(lines) - MOST_LINES} more lines are not drawn" if len(lines) > MOST_LINES else ""
+        joined = f"less than {LEAST_APART:.0%} apart: drawn as one line" if len(lines) < len(series) else ""
+        beyond = f"{len(lines) - MOST_LINES} more lines not drawn" if len(lines) > MOST_LINES else ""
         _legend_below(figure, plot, "; ".join(note for note in (joined, beyond) if note))
 
 
@@ -177,7 +177,7 @@ def label_of(keys: Sequence[tuple[Any, ...]], axes: Sequence[str], taken: Mappin
             texts.append(f"any {axis}")
         elif shown:
             texts.append(f"{axis} {' or '.join(shown)}")
-    return ", ".join(texts) or "as it is"
+    return ", ".join(texts) or "default"
 
 
 def _legend_below(figure: Any, plot: Any, note: str) -> None:

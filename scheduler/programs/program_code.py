@@ -65,7 +65,7 @@ def check_room(code: ProgramCode, plan_bytes: int, l2_bytes: int) -> None:
                 Contributor("tensors and buffers", plan_bytes),
                 Contributor("code of ops, kernels and platform", code.size_bytes),
             ),
-            cure=f"--l2 {required_bytes}, more if a plan for it takes more; or tensors in L3 (--home)",
+            cure=f"--l2 {required_bytes} or more; or put tensors in L3 (--home)",
         )
 
 

@@ -87,8 +87,9 @@ class Counts:
 
     def __str__(self) -> str:
         return (
-            f"{self.total} candidates: {self.by_size_rule} removed by their sizes, {self.by_equal_loops} "
-            f"because another loop order does the same, {self.by_l1} by L1, {self.kept} kept"
+            f"{self.total} candidates: {self.by_size_rule} removed because of their sizes, "
+            f"{self.by_equal_loops} because another loop order does the same, {self.by_l1} because of L1, "
+            f"{self.kept} kept"
         )
 
 
@@ -239,7 +240,9 @@ def enumerate_tilings(
     """
     for word, rules in ((sizes, SIZE_RULES), (loop_orders, ORDER_RULES)):
         if word not in rules:
-            raise InputError(f"unknown rule {word!r}", where=tiler.op.name, cure=f"one of {', '.join(rules)}")
+            raise InputError(
+                f"unknown rule {word!r}", where=tiler.op.name, cure=f"use one of {', '.join(rules)}"
+            )
     dims = tuple(tiler.dims)
     asked = [sizes_of(extent, sizes) for extent in tiler.dims.values()]
     footprint, kept_orders, note = _bounded(tiler, asked, loop_orders)
@@ -343,10 +346,7 @@ def _bounded(tiler: Tiler, asked: Sequence[Sequence[int]], rule: str) -> tuple[F
         _thin_longest(tried)
     note = ""
     if _grid(tried) < _grid(asked):
-        note = (
-            f"too many tile sizes to try all: {_grid(tried):,} of {_grid(asked):,} "
-            f"combinations were looked at"
-        )
+        note = f"too many tile sizes to try all: {_grid(tried):,} of {_grid(asked):,} combinations were tried"
     return footprint, kept_orders, note
 
 

@@ -157,7 +157,7 @@ def test_a_full_disk_leaves_nothing_half_written(
     assert "No space left on device" in refused(capsys, *tune, "--no-cache", "--schedule", str(schedule))
     assert not schedule.exists()
     cached = ["run", str(small), "--no-functional", "--quiet", "--cache", str(full_disk / "c")]
-    assert run(cached) in (0, 2), "results are not kept, or the cache cannot be begun"
+    assert run(cached) in (0, 2), "results are not cached, or the cache cannot be created"
     assert "database or disk is full" in capsys.readouterr().err
 
 

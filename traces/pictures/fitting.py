@@ -58,7 +58,7 @@ def draw_ladder(
 ) -> None:
     """Smallest L2 of every form and levers as bars, with the cycles behind them."""
     height = 1.0 + ROW_INCHES * len(rows)
-    names = [short(f"{row['form']}: {', '.join(row['levers']) or 'as it is'}") for row in rows]
+    names = [short(f"{row['form']}: {', '.join(row['levers']) or 'unchanged'}") for row in rows]
     with drawn(7.2, height, paths, dpi=paper.dpi) as figure:
         left = 0.04 + 0.0095 * max(map(len, names))
         plot = figure.add_axes((left, 0.5 / height, 0.86 - left, 1 - 1.0 / height))
@@ -70,6 +70,6 @@ def draw_ladder(
             plot.text(sizes[place], place, text, va="center", fontsize=7)
         plot.set_yticks(range(len(rows)), names)
         plot.invert_yaxis()
-        plot.set_xlabel("smallest L2 [KiB]; behind the bars cycles of an iteration")
+        plot.set_xlabel("smallest L2 [KiB]; labels: cycles of an iteration")
         plot.set_title(short(paper.titled(title), LONGEST_TITLE), fontsize=9, loc="left")
         grid_below(plot, "x")

@@ -44,7 +44,7 @@ def draw_gains(
         plot.set_yticks(list(places), [row[0] for row in shown])
         plot.invert_yaxis()
         plot.set_xlabel("cycles in an iteration")
-        own = f"{short(title)}: {before:,} cycles become {after:,}"
+        own = f"{short(title)}: {before:,} cycles reduced to {after:,}"
         plot.set_title(short(paper.titled(own), LONGEST_TITLE), fontsize=9, loc="left")
         plot.margins(x=0.1)
         grid_below(plot, "x")

@@ -213,7 +213,7 @@ def test_a_model_as_published_is_tuned_and_run_as_such(
     assert ran["cycles"] == tuned["cycles"]
     published = {op["name"] for op in ran["ops"] if op["variant"] == "as-published"}
     assert published == {"sum.FW", "sum.IG", "dw.WG", "dw.IG", "dw.ACC"}
-    assert "not for block as it is now" in refused(
+    assert "not for block with its current" in refused(
         capsys, "run", "block.yaml", *SIMPLE, "--schedule", "schedule.yaml"
     )
     one = printed(capsys, "run", "block.yaml", *SIMPLE, "--variant", "dw.WG=as-published")
@@ -275,8 +275,8 @@ def test_layouts_are_searched_recorded_and_run(model: str, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("edited", "message"),
     [
-        ("layout: {conv: HCW}", "no layout called 'HCW'"),
-        ("layout: {relu: HWC}", "'relu' is no layer with a choice of layout"),
+        ("layout: {conv: HCW}", "unknown layout 'HCW'"),
+        ("layout: {relu: HWC}", "'relu' is not a layer with a choice of layout"),
         ("layout: {conv: CHW}", "small has no op 'conv.layout.FW'"),
     ],
 )
@@ -377,7 +377,7 @@ def test_ctrl_c_leaves_a_schedule_that_runs(
 
     monkeypatch.setattr(ResultCache, "write", interrupted)
     assert run(tune(model, "--cache", "c.sqlite", "--quiet")) == 130
-    assert "interrupted; the best so far is in schedule.yaml" in capsys.readouterr().err
+    assert "interrupted; best schedule so far: schedule.yaml" in capsys.readouterr().err
     monkeypatch.setattr(ResultCache, "write", write)
     choices = load_schedule("schedule.yaml").choices
     assert 0 < len(choices) < 4
@@ -394,7 +394,7 @@ def test_ctrl_c_leaves_a_schedule_that_runs(
         (["--start", "none.yaml"], "no such file"),
         (["--cuts", "-1"], "--cuts"),
         (["--im2col", "gpu"], "unknown variant 'gpu'"),
-        (["--variant", "FW=none"], "--lowerings says which variants are searched"),
+        (["--variant", "FW=none"], "--lowerings restricts the variants"),
         (["--layout", "HCW"], "unknown layout 'HCW'"),
         (["--strategy", "paper", "--largest-tiles", "0"], "--largest-tiles"),
     ],
@@ -418,4 +418,4 @@ def test_a_search_for_all_cuts_is_bounded_and_says_so(
     assert few["bounded"]
     assert all(choice["candidates"] <= 4 * 60 for choice in few["choices"])
     assert run([*tune(model, *options)]) == 0
-    assert "can be cut in more ways than are searched" in " ".join(capsys.readouterr().out.split())
+    assert "has more tilings than the search limit" in " ".join(capsys.readouterr().out.split())
