@@ -94,7 +94,9 @@ def _pictures(folder: str, out: str | None, window: str | None, what: str, paper
         if window is not None:
             run = run.within(window_of(window, run.ops, run.cycles))
         names = run.drawable() if what == "all" else (what,)
-        files = _targets(folder if out is None else out, names, [file_names(name, run.window) for name in names])
+        files = _targets(
+            folder if out is None else out, names, [file_names(name, run.window) for name in names]
+        )
         with together():
             for name, paths in files.items():
                 run.draw(name, *paths)
