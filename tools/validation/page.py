@@ -43,7 +43,8 @@ FORK_INSTRUCTIONS = (3, 4)
 
 TITLE = "# Validation: predicted against measured cycles"
 
-READING = """Written by `make validation`, not by hand. `pulptrain validate KIND FILE --keep-going` prints the same.
+READING = """Written by `make validation`, not by hand. `pulptrain validate KIND FILE --keep-going`
+prints the same.
 
 | word | meaning |
 | --- | --- |
