@@ -130,7 +130,7 @@ def test_what_is_no_onnx_file_is_refused(tmp_path: Path, data: bytes) -> None:
         load_onnx(path)
     with pytest.raises(InputError, match="cannot be read"):
         load_onnx(tmp_path / "missing.onnx")
-    with pytest.raises(InputError, match="is no file"):
+    with pytest.raises(InputError, match="is not a file"):
         load_onnx(tmp_path)
 
 

@@ -46,10 +46,10 @@ def refused(capsys: Capture, *arguments: str) -> str:
         ("a: !!bool abc", "f:1: 'abc' cannot be read"),
         ("a: -_", "f:1: '-_' cannot be read"),
         ("a: 2001-99-99", "f:1: '2001-99-99' cannot be read"),
-        ("a: .nan", "f:1: nan is no finite number"),
-        ("a: .inf", "f:1: inf is no finite number"),
-        ("a: 1e400", "f:1: inf is no finite number"),
-        ("a: -1e300", "f:1: -1e\\+300 is no finite number"),
+        ("a: .nan", "f:1: nan is not a finite fp32 number"),
+        ("a: .inf", "f:1: inf is not a finite fp32 number"),
+        ("a: 1e400", "f:1: inf is not a finite fp32 number"),
+        ("a: -1e300", "f:1: -1e\\+300 is not a finite fp32 number"),
         ("a: " + "[" * 600 + "]" * 600, "f:1: nested too deeply"),
         ("a: " + "{b: " * 600, "f:1: nested too deeply"),
         ("a: &a [1, 2]\nb: [*a, *a, *a]", "f:1: the value defined here is used again by an alias"),
@@ -76,7 +76,7 @@ def test_a_kernel_text_of_too_many_instructions(capsys: Capture) -> None:
 
 def test_a_fallback_that_is_no_list(capsys: Capture) -> None:
     said = refused(capsys, "kernel", str(DATA / "mm_M_unroll_8x1.yaml"))
-    assert "mm_M_unroll_8x1.yaml:7: inf is no finite number" in said
+    assert "mm_M_unroll_8x1.yaml:7: inf is not a finite fp32 number" in said
 
 
 @pytest.mark.parametrize(

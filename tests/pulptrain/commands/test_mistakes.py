@@ -244,7 +244,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run indented.yaml",
             "indented.yaml:4: YAML syntax error: not indented as what begins in line 2: kernel: 3",
-            "use as many spaces as the neighbouring lines; write one item '- ...' or one 'key: value' per line",
+            "use as many spaces as the neighbouring lines; write one item '- ...' or one "
+            "'key: value' per line",
         ),
         (
             "run colon.yaml",

@@ -117,7 +117,7 @@ def test_a_generator_that_ends_and_what_is_no_pair_are_refused() -> None:
         pt.run(model(), data=iter(pairs[:3]), iterations=5)
     with pytest.raises(pt.InputError, match="no pair"):
         pt.run(model(), data=[1, 2, 3])
-    with pytest.raises(pt.InputError, match="are no samples"):
+    with pytest.raises(pt.InputError, match="as samples"):
         pt.run(model(), data=7)
 
 

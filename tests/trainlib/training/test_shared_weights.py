@@ -217,7 +217,7 @@ def test_layers_of_a_script_share_by_object() -> None:
         ),
         (SIAMESE, ("weights_of: one", "weights_of: one, adapter: {rank: 1}"), "cannot share the weights"),
         (TIED, ("weights_of: {weight: table}", "weights_of: table"), "table is a embedding, not a linear"),
-        (CONVOLUTION, ("weights_of: first", "weights_of: relu"), "'relu' is no layer before"),
+        (CONVOLUTION, ("weights_of: first", "weights_of: relu"), "'relu' is not an earlier layer"),
     ],
 )
 def test_what_cannot_be_shared_is_refused_at_its_line(
