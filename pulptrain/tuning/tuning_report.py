@@ -24,7 +24,7 @@ def tuning_lines(
     choices = list(summary["choices"])
     shown = choices if full else sorted(choices, key=lambda choice: -_cycles(choice))[:top]
     heads = ["op", "untuned", "tuned", "gain", "kernel", "tile in its loops", "buffers"]
-    heads += ["variant", "isolated", "runner-up", "simulated"]
+    heads += ["variant", "runner-up", "isolated", "simulated"]
     rows = [_row(choice) for choice in shown]
     lines += ["", *table_lines(heads, rows, width, left=("kernel", "tile in its loops", "variant"))]
     if len(choices) > len(shown):
@@ -101,7 +101,7 @@ def _row(choice: Mapping[str, Any]) -> list[str]:
         " ".join(f"{name} {sizes[name]}" for name in choice["loop_order"] if name in sizes),
         str(choice["buffering"]),
         choice["variant"],
-        f"{choice['cycles']:,}",
         slower,
+        f"{choice['cycles']:,}",
         f"{choice['evaluated']}/{choice['candidates']}",
     ]
