@@ -33,8 +33,7 @@ def test_nine_lines_that_lie_on_each_other_are_one_per_value_that_matters(
     points = [dict(zip(("cores", "l1", "l2"), point, strict=True)) for point in product(CORES, L1, L2)]
     figure, lines = drawn_lines([(p, cycles(p)) for p in points], monkeypatch, tmp_path)
     (legend,) = figure.legends
-    names = [text.get_text() for text in legend.get_texts()]
-    assert names == [
+    assert [text.get_text() for text in legend.get_texts()] == [
         "l1 32KiB, any l2",
         "l1 48KiB or 64KiB, any l2",
     ]
