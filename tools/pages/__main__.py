@@ -62,19 +62,8 @@ def all_pages() -> dict[str, Page]:
     )
 
     modules = (
-        *(
-            readme,
-            getting_started,
-            socs,
-            primitives,
-            buffering,
-            error_bars,
-            evidence,
-            sixteen_bit,
-            speechnet,
-            paper,
-        ),
-        *(time_model, timing_defects, rtl_profile, barvinn, onnx, pytorch, pictures),
+        *(readme, getting_started, socs, primitives, buffering, error_bars, evidence, sixteen_bit),
+        *(speechnet, paper, time_model, timing_defects, rtl_profile, barvinn, onnx, pytorch, pictures),
         *(model_file, soc_file, search_files, tuning, tuned, formats, json_keys, glossary, python_api),
         *(why_slow, what_if, measured_logs, deploy, deployed_kernels, energy, fit),
     )
