@@ -192,7 +192,8 @@ class _Search:
         watch = _Watch()
         from arch.blocks.soc import Soc  # a run whose figures are kept does without
 
-        return Soc(self._timing, self._cost_model, watch).run(schedule.program, effects=False).cycles, watch
+        soc = Soc(self._timing, self._cost_model, watch, code_start=self._options.code_start)
+        return soc.run(schedule.program, effects=False).cycles, watch
 
     def improve(self, candidates: Sequence[ResidentSpan]) -> None:
         """Take what helps of the candidates: first what leaves the tiles as they are, then whatever fits."""

@@ -10,11 +10,8 @@ other: ops, kernels, platform.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
-from importlib.resources import files
 
 import numpy as np
 
@@ -32,20 +29,7 @@ from arch.spec.program import (
 )
 from configs.errors import Contributor, DoesNotFitError
 from scheduler.programs.rolling import Leaf, Loop, Node, rolled
-
-INSTRUCTION_BYTES = 2.9
-"""Mean instruction of compiled RV32 code with compressed ones: of the functions in the sizes."""
-
-FILE = "code-sizes.json"
-
-Sizes = Mapping[str, Mapping[str, int]]
-
-
-@cache
-def shipped_sizes() -> Sizes:
-    """Bytes by function: of an op for each statement, of the platform, of kernels."""
-    sizes: Sizes = json.loads(files("configs").joinpath("kernels", FILE).read_text(encoding="utf-8"))
-    return sizes
+from scheduler.tiles.code_cost import INSTRUCTION_BYTES, Sizes, shipped_sizes
 
 
 def with_code(program: Program) -> Program:
