@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from arch.pricing.code_caches import STEADY, WARM
+from arch.pricing.code_caches import COLD, STEADY, WARM
 from arch.pricing.cost_model import CostModel
 from arch.spec.program import Place
 from arch.spec.timing import SocTiming
@@ -41,6 +41,9 @@ from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.steps import KernelChoice, useful_macs_of
 from trainlib.registry import lowering_of, matmul_of
 from trainlib.training.variants import with_variants
+
+MOST = 0.5
+"""A share of an op's code from which on it counts as lost where it is lost or not."""
 
 OP_LEVEL = "l2"
 """Memory level in which an op finds its tensors."""
@@ -320,6 +323,13 @@ def lost_code(graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions)
         return Lost(timing, None)
     usable_bytes = timing.l1_usable_bytes
     return Lost(timing, [op_code(tiler_of(op, graph, timing, options), usable_bytes) for op in graph.ops])
+
+
+def code_of_op_alone(graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions) -> str:
+    """What the instruction caches hold when an op of a graph is simulated alone: nothing of its code, or
+    where most of a program survives what an iteration of the op alone leaves."""
+    lost = lost_code(graph, timing, options)
+    return WARM if lost is None else COLD if lost.own() >= MOST else STEADY
 
 
 def multiplying(graph: TrainingGraph, variants: Mapping[str, str]) -> list[Op]:
