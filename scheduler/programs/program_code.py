@@ -31,9 +31,14 @@ from configs.errors import Contributor, DoesNotFitError
 from scheduler.programs.rolling import Leaf, Loop, Node, rolled
 from scheduler.tiles.code_cost import INSTRUCTION_BYTES, Sizes, shipped_sizes
 
+CODE = "code of ops, kernels and platform"
+"""What a report about L2 calls the bytes of a program's code."""
+
 
 def with_code(program: Program) -> Program:
     """The program with its code."""
+    if program.code is not None:
+        return program
     return replace(program, code=code_of(program.actions, shipped_sizes()))
 
 
@@ -47,7 +52,7 @@ def check_room(code: ProgramCode, plan_bytes: int, l2_bytes: int) -> None:
             l2_bytes,
             contributors=(
                 Contributor("tensors and buffers", plan_bytes),
-                Contributor("code of ops, kernels and platform", code.size_bytes),
+                Contributor(CODE, code.size_bytes),
             ),
             cure=f"--l2 {required_bytes}, more if a plan for it takes more; or tensors in L3 (--home)",
         )
