@@ -21,7 +21,7 @@ Arena = Annotated[
 Library = Annotated[
     str,
     common.option(
-        "--kernels",
+        "--kernel-library",
         "ours|trainlib=PATH",
         "Use our matmuls, or those of a PULP-TrainLib checkout.",
         common.RUN,

@@ -39,15 +39,15 @@ Points = Annotated[
     common.option(
         "--points",
         "N",
-        "Also search N other sizes of L2 for a Pareto front; this takes half of --seconds.",
+        "Search N other sizes of L2, too, for a Pareto front; they take half of --time-limit.",
         SEARCH,
         min=0,
     ),
 ]
-Seconds = Annotated[
+TimeLimit = Annotated[
     float,
     common.option(
-        "--seconds",
+        "--time-limit",
         "S",
         "Time limit of the search; the best solution so far is used. Reading the model and the final "
         "simulation are not included.",
@@ -59,10 +59,10 @@ Ladder = Annotated[
     bool,
     common.option("--ladder", "", "List the smallest memories for each form of training.", SEARCH),
 ]
-File = Annotated[
+SaveModel = Annotated[
     str | None,
     common.option(
-        "--file",
+        "--save-model",
         "FILE",
         "Write the model with all decisions to this file (default NAME-fit.yaml, in --out DIR if set).",
         common.OUTPUT,
@@ -88,11 +88,11 @@ def command(
     objective: Objective = "cycles",
     allow: Allow = None,
     points: Points = 0,
-    seconds: Seconds = 300.0,
+    time_limit: TimeLimit = 300.0,
     ladder: Ladder = False,
     cache: common.CacheFile = None,
     no_cache: common.NoCache = False,
-    file: File = None,
+    save_model: SaveModel = None,
     out: Out = None,
     paper: common.Paper | None = None,
     top: common.Top = 10,
@@ -125,11 +125,11 @@ def command(
         allowed = parse_changes(allow)
         settings = Settings(**options, seed=seed)
         if ladder:
-            asked = {"deadline": deadline, "objective": objective, "allow": allow, "file": file}
-            check_ladder(**asked, points=points, seconds=seconds)
+            asked = {"deadline": deadline, "objective": objective, "allow": allow, "save_model": save_model}
+            check_ladder(**asked, points=points, time_limit=time_limit)
         check_solver()
         network = open_source(model, settings).network(settings)
-        files = prepare_fit(model, file, out, ladder=ladder, paper=paper)
+        files = prepare_fit(model, save_model, out, ladder=ladder, paper=paper)
         printing: dict[str, Any] = {"as_json": as_json, "quiet": quiet}
         with open_cache(cache, no_cache) as kept:
             if ladder:
@@ -148,7 +148,7 @@ def command(
                     allowed=allowed,
                     points=points,
                     pictures=out is not None,
-                    seconds=seconds,
+                    seconds=time_limit,
                     cache=kept,
                     teller=teller,
                     ladder_command=next_command(context, "fit", add={"--ladder": True}),

@@ -44,7 +44,7 @@ ModelName = Annotated[
 Seed = Annotated[int, option("--seed", "N", "Seed for weights, data and sample order.", RUN)]
 Accumulation = Annotated[
     str,
-    option("--accumulation", "reference|kernel", "Sum in fp32, or round as the kernel does.", RUN),
+    option("--accumulator", "reference|kernel", "Sum in fp32, or round as the kernel does.", RUN),
 ]
 Out = Annotated[
     str | None,
@@ -71,7 +71,12 @@ Quiet = Annotated[bool, option("--quiet -q", "", "Print no progress and no table
 Top = Annotated[int, option("--top", "N", "Number of table rows to show.", OUTPUT)]
 By = Annotated[
     str | None,
-    option("--by", "layer|step|kernel", "Group totals by this (default: by step and by layer).", OUTPUT),
+    option(
+        "--group-by",
+        "layer|step|kernel",
+        "Group totals by this (default: by step and by layer).",
+        OUTPUT,
+    ),
 ]
 Full = Annotated[bool, option("--full", "", "Show all rows in program order, and all notes.", OUTPUT)]
 Why = Annotated[

@@ -16,17 +16,17 @@ Strategy = Annotated[
     str,
     common.option("--strategy", "pruned|exhaustive|paper|optuna", "Search strategy.", SEARCH),
 ]
-Cuts = Annotated[
-    int | None, common.option("--cuts", "N", "Most tilings per op and buffer depth; 0 for all.", SEARCH)
+Tilings = Annotated[
+    int | None, common.option("--tilings", "N", "Most tilings per op and buffer depth; 0 for all.", SEARCH)
 ]
 LargestTiles = Annotated[
     int, common.option("--largest-tiles", "N", "Largest tiles that --strategy paper evaluates (K_T).", SEARCH)
 ]
-Budget = Annotated[int, common.option("--budget", "N", "Evaluations per op for --strategy optuna.", SEARCH)]
-Lowerings = Annotated[
+Trials = Annotated[int, common.option("--trials", "N", "Evaluations per op for --strategy optuna.", SEARCH)]
+StepVariants = Annotated[
     str,
     common.option(
-        "--lowerings --im2col",
+        "--step-variants",
         "search|keep|NAME,...",
         "Variants to search: all (search), that of the layer (keep), or a list. cores, dma and none say "
         "how to unroll images; others are default and as-published.",
@@ -61,10 +61,10 @@ Goal = Annotated[
     ),
 ]
 Start = Annotated[str | None, common.option("--start", "FILE", "Schedule file to start from.", SEARCH)]
-Schedule = Annotated[
+SaveSchedule = Annotated[
     str | None,
     common.option(
-        "--schedule",
+        "--save-schedule",
         "FILE",
         "Write the schedule to this file (default: schedule.yaml in --out DIR, or the first free name of "
         "schedule.yaml, schedule-2.yaml ...).",
@@ -90,10 +90,10 @@ def command(
     model: common.ModelName,
     objective: Goal = "cycles",
     strategy: Strategy = "pruned",
-    cuts: Cuts = None,
+    tilings: Tilings = None,
     largest_tiles: LargestTiles = 5,
-    budget: Budget = 200,
-    lowerings: Lowerings = "search",
+    trials: Trials = 200,
+    step_variants: StepVariants = "search",
     variant: Variant = None,
     layout: Layout = "keep",
     start: Start = None,
@@ -102,7 +102,7 @@ def command(
     seed: common.Seed = 0,
     cache: common.CacheFile = None,
     no_cache: common.NoCache = False,
-    schedule: Schedule = None,
+    save_schedule: SaveSchedule = None,
     out: Out = None,
     paper: common.Paper | None = None,
     top: common.Top = 10,
@@ -129,7 +129,7 @@ def command(
 
         check_seed(seed)
         settings = Settings(**options, variants=base_variant(variant), seed=seed)
-        files = prepare_tuning(schedule, out, paper)
+        files = prepare_tuning(save_schedule, out, paper)
         teller.alone()
         with (
             # The first of all: workers are copies of this process as it is here.
@@ -142,8 +142,8 @@ def command(
                 network,
                 pool,
                 settings,
-                strategy=StrategyOptions(strategy, largest_tiles, budget, seed),
-                rules=space_rules(cuts, lowerings),
+                strategy=StrategyOptions(strategy, largest_tiles, trials, seed),
+                rules=space_rules(tilings, step_variants),
                 start=start,
                 cache=kept,
                 meter=StageMeter(teller, "candidates"),

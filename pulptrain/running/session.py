@@ -211,7 +211,7 @@ def _check_memory(spec: ModelSpec, phases: TrainingPhases) -> None:
     for key, name, known, what in named:
         if name not in known:
             cure = suggestion(name, known)
-            raise ConfigError(f"{key!r} names {name}, which is not a {what}", where=spec.where, cure=cure)
+            raise ConfigError(f"{key!r} names {name}: no such {what}", where=spec.where, cure=cure)
 
 
 def _as_given(model: str | ModelSpec, settings: Settings, file: ScheduleFile | None) -> Given:
@@ -532,7 +532,7 @@ def _training_summary(
     window = min(len(losses), 100)
     result = {
         "iterations": len(losses),
-        "iterations_asked": iterations,
+        "iterations_requested": iterations,
         "first_loss": finite_or_none(losses[0]),
         "last_loss": finite_or_none(losses[-1]),
         "mean_loss_first": finite_or_none(float(np.mean(losses[:window]))),

@@ -211,8 +211,19 @@ def test_the_help_names_every_picture(capsys: pytest.CaptureFixture[str]) -> Non
 LONG_LAYER, LONG_MODEL = "layer_" + 294 * "x", "m" * 300
 LONG = {
     "run": ["run", "long.yaml", "--out", "out"],
-    "tune": ["tune", "long.yaml", "--budget", "2", "--workers", "1", "--out", "out", "--schedule", "t.yaml"],
-    "fit": ["fit", "long.yaml", "--seconds", "1", "--out", "out"],
+    "tune": [
+        "tune",
+        "long.yaml",
+        "--trials",
+        "2",
+        "--workers",
+        "1",
+        "--out",
+        "out",
+        "--save-schedule",
+        "t.yaml",
+    ],
+    "fit": ["fit", "long.yaml", "--time-limit", "1", "--out", "out"],
     "explore": ["explore", "sweep.yaml", "--workers", "1", "--out", "out"],
 }
 
