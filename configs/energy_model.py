@@ -45,12 +45,8 @@ COEFFICIENTS: Mapping[str, Meaning] = {
     "fpu_16bit": Meaning("J", "fpu", 2, "a 16-bit FPU operation; a SIMD instruction counts as two"),
     "l1_word": Meaning("J", "l1", 2, "a word of L1 that a core or the DMA reads or writes"),
     "icache_fetch": Meaning("J", "icache", 2, "a fetched instruction"),
-    "l2_byte": Meaning(
-        "J", "l2", 2, "a byte moved between L2 and L1 (including the DMA), or between L2 and a core"
-    ),
-    "l3_byte": Meaning(
-        "J", "off_chip", 0, "a byte moved between L2 and off-chip memory (including the memory device)"
-    ),
+    "l2_byte": Meaning("J", "l2", 2, "a byte between L2 and L1 (including the DMA) or a core"),
+    "l3_byte": Meaning("J", "off_chip", 0, "a byte between L2 and off-chip memory (including it)"),
     "cluster_clock": Meaning("J", "clock_tree", 2, "a cluster cycle, independent of the cores"),
     "leakage": Meaning("W", "leakage", 1, "the whole chip, at all times"),
 }

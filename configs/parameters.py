@@ -139,7 +139,7 @@ class SocSchema(Schema):
     parameters: dict[str, Any] = Field(examples=["{cores: {value: 4}}"])
     """Groups of parameters; `pulptrain show NAME` lists those of a SoC."""
     description: str = ""
-    """What it is, in a sentence."""
+    """Description in one sentence."""
     base: str | None = None
     """The SoC, by name or path, of which this file changes some values; none: it gives them all."""
     codegen: str | None = None

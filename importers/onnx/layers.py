@@ -52,16 +52,12 @@ def _weight(node: Node, what: str) -> Constant:
     weight = node.needed(1)
     rank = len(weight.shape) - 2
     if node.sizes("kernel_shape", weight.shape[2:]) != weight.shape[2:]:
-        raise CannotTakeError(
-            f"kernel_shape differs from that of the weights, {list(weight.shape[2:])}", CHECKED
-        )
+        raise CannotTakeError(f"kernel_shape differs from the weights, {list(weight.shape[2:])}", CHECKED)
     if rank not in (1, 2):
         raise CannotTakeError(f"{what} of {rank} dimensions", "one of 2 dimensions")
     if node.rank != rank + 2:
         shape = list(node.x.shape)
-        raise CannotTakeError(
-            f"the first dimension of its input {shape} is not the batch", "[batch, channels, ...]"
-        )
+        raise CannotTakeError(f"the batch is not first in its input {shape}", "[batch, channels, ...]")
     return weight
 
 
@@ -206,9 +202,7 @@ def _lrn(node: Node) -> View:
 def _col2im(node: Node) -> View:
     sizes, kernel = node.integers("image_shape", 1), node.integers("block_shape", 2)
     if sizes is None or kernel is None or not len(sizes) == len(kernel) == 2 or node.rank != 3:
-        raise CannotTakeError(
-            "the image does not have two dimensions", "image_shape and block_shape of 2 numbers"
-        )
+        raise CannotTakeError("the image needs 2 dimensions", "image_shape and block_shape of 2 numbers")
     return folded(node, node.x, sizes, window_of(node, sizes, kernel))
 
 

@@ -103,9 +103,7 @@ def from_torch(
     batches = dict.fromkeys(len(item) for item in inputs if isinstance(item, torch.Tensor) and item.ndim)
     if len(batches) > 1:
         text = ", ".join(map(str, batches))
-        raise InputError(
-            f"inputs of different batches: {text}", where=place, cure="use the same number of samples in each"
-        )
+        raise InputError(f"inputs of different batches: {text}", where=place, cure="use one batch size")
     _refuse_averages(torch, module, place)
     dtype = _dtype(torch, module, inputs, place)
     trained = _trained(torch, module, optimizer)
@@ -187,9 +185,7 @@ def _dtype(torch: Any, module: Any, inputs: Sequence[Any], place: str) -> str:
     if len(kinds) > 1:
         names = " and ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
         raise UnsupportedLayerError(
-            f"parameters and input are of {names}",
-            where=place,
-            cure="use one type throughout: module.float()",
+            f"parameters and input are of {names}", where=place, cure="use one type: module.float()"
         )
     name = str(next(iter(kinds), "float32")).removeprefix("torch.")
     if name not in BY_NAME:

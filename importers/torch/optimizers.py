@@ -165,9 +165,9 @@ def _weights(given: Any, module: Any, sources: Mapping[str, Given]) -> Iterator[
         mine = {owners[name] for name in source.source.split(" + ") if name in owners}
         if len(mine) > 1:
             raise UnsupportedLayerError(
-                f"{source.source} share one weight here, but are in different groups",
+                f"{source.source} share a weight, but are in different groups",
                 where=WHERE,
-                cure="in one",
+                cure="use one group",
             )
         for number in mine:
             groups[number].append(tensor)
@@ -179,20 +179,14 @@ def _schedule(torch: Any, given: Any, optimizer: Any) -> Any:
     inner = [given, *getattr(given, "_schedulers", ())]
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
     if given.optimizer is not optimizer:
-        raise InputError(
-            "the schedule belongs to another optimizer",
-            where=SCHEDULE,
-            cure="create the schedule from this optimizer",
-        )
+        raise InputError("the schedule belongs to another optimizer", where=SCHEDULE, cure="use this one")
     if any(isinstance(part, plateau) for part in inner[1:]):
         raise UnsupportedLayerError(
             "ReduceLROnPlateau within another schedule", where=SCHEDULE, cure="ReduceLROnPlateau alone"
         )
     if isinstance(given, plateau) and given.last_epoch:
         raise UnsupportedLayerError(
-            f"ReduceLROnPlateau that has already used {given.last_epoch} losses",
-            where=SCHEDULE,
-            cure="a new one",
+            f"ReduceLROnPlateau after {given.last_epoch} losses", where=SCHEDULE, cure="use a new one"
         )
     return _copied(given)
 

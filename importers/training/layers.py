@@ -92,9 +92,7 @@ class TrainingNode(Attributes):
         """Shape the file says an output has."""
         tensor = self.draft.graph.tensor(self.out(index))
         if not tensor.is_static:
-            raise CannotTakeError(
-                f"the file does not declare the shape of '{tensor.name}'", "add its value_info"
-            )
+            raise CannotTakeError(f"the shape of '{tensor.name}' is missing", "add its value_info")
         return tensor.sizes
 
     def made(self, name: str, shape: Sequence[int]) -> str:
@@ -416,9 +414,7 @@ def _norm_plan(
 ) -> LayerPlan:
     """The plan of a norm; statistics that a batch norm goes on averaging are ONNX Runtime's, biased."""
     if kind == "batch_norm" and len(shape) < 2:
-        raise CannotTakeError(
-            f"the first dimension of its input {list(shape)} is not the batch", "[batch, channels, ...]"
-        )
+        raise CannotTakeError(f"the batch is not first in its input {list(shape)}", "[batch, channels, ...]")
     if running:
         options["momentum"] = round(1 - item.real("momentum", 0.9), 6)
     plan = item.draft.plan(kind, {"eps": item.number("epsilon", 1e-5), **options}, [shape])

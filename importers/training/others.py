@@ -34,9 +34,7 @@ def _cross_entropy(item: TrainingNode) -> None:
     gradient = ""
     for reader in readers:
         if not reader.op.endswith("SoftmaxCrossEntropyLossGrad"):
-            raise CannotTakeError(
-                "other nodes read its log-probabilities", "use only the loss and its gradient"
-            )
+            raise CannotTakeError("other nodes read its log-probabilities", "only the loss and its gradient")
         _check_same(item, reader)
         gradient = reader.output(0)
     _loss(item, "cross_entropy", {"labels": "hard", **class_options(item)}, gradient)
@@ -177,9 +175,7 @@ def _recurrent_grad(item: TrainingNode) -> None:
             "put its forward node in the same graph",
         )
     if item.has(arriving + 2) or any(map(item.out, range(4, 7))):
-        raise CannotTakeError(
-            "gradients of initial states, or of the last cell", "of outputs, the last state"
-        )
+        raise CannotTakeError("gradients of initial states or the last cell", "of outputs, the last state")
     plan, roles = kept.plan, dict(kept.roles)
     batch, length, hidden = draft.shape(roles["y"])
     roles["dy"] = _arriving(item, arriving, (length, batch, hidden))
@@ -218,9 +214,7 @@ def _arriving(item: TrainingNode, index: int, shape: Shape) -> str:
         arrived.append(item.made(f"{item.site}.dlast", (batch, length, hidden)))
         item.apply("slice", "IG", {"dy": last, "dx": arrived[-1]}, plan)
     if not arrived:
-        raise CannotTakeError(
-            "it has no gradient of its output", "use that of all states, or of the last state"
-        )
+        raise CannotTakeError("it has no gradient of its output", "that of all states or of the last")
     return arrived[0] if len(arrived) == 1 else item.forward("add", arrived, suffix="_dy_sum")
 
 

@@ -500,11 +500,7 @@ def deadline_cycles(text: str | None) -> int | None:
     except (ValueError, OverflowError):
         cycles = 0
     if cycles <= 0:
-        raise InputError(
-            f"cannot read {text!r}",
-            where="--deadline",
-            cure="write a number of cycles, e.g. 20Mcycles or 500k",
-        )
+        raise InputError(f"cannot read {text!r}", where="--deadline", cure="use e.g. 20Mcycles or 500k")
     return cycles
 
 
@@ -552,8 +548,7 @@ def fit_model(
     least_cycles = min(int(run.summary["cycles"]) for run in (fitting.before, fitting.base))
     if deadline is not None and least_cycles > deadline:
         raise InputError(
-            f"an iteration takes {least_cycles:,} cycles even with all data in L2, more than the deadline "
-            f"of {deadline:,}",
+            f"an iteration takes {least_cycles:,} cycles with all data in L2, the deadline is {deadline:,}",
             where="--deadline",
             cure=f"--deadline {least_cycles}, more cores, or a tuned schedule",
         )
@@ -586,8 +581,7 @@ def fit_model(
             f"an iteration takes {best.cycles:,} cycles in {size_text(l2_bytes)} of L2, more than the "
             f"deadline of {deadline:,}",
             where="--deadline",
-            cure=f"--deadline {best.cycles}, or more L2: with all data in L2 an iteration takes "
-            f"{least_cycles:,}",
+            cure=f"--deadline {best.cycles}, or more L2: it takes {least_cycles:,} with all data in L2",
         )
     summary = _summary(chosen, best, _before(fitting))
     summary["decisions"] = [*changed_rows(way, fitting, chosen), *summary["decisions"]]
@@ -641,9 +635,7 @@ def add_points(outcome: FitOutcome, points: int, teller: Teller = NOBODY) -> Fit
                 answer, interrupted = point(number, l2_bytes)
             except (PulptrainError, MemoryError) as error:
                 what = error.message if isinstance(error, PulptrainError) else "out of memory"
-                notes.append(
-                    f"could not solve the point with {size_text(l2_bytes)} of L2: {what.splitlines()[0]}"
-                )
+                notes.append(f"no answer for {size_text(l2_bytes)} of L2: {what.splitlines()[0]}")
                 continue
             front += [answer] if answer is not None else []
             if interrupted:

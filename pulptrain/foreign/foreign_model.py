@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 ONNX = ".onnx"
 """Ending of ONNX files."""
 
-TRAINING_GRAPHS = (
-    "use run, what-if or deploy; other commands need a network, from which pulptrain derives the training"
-)
+TRAINING_GRAPHS = "use run, what-if or deploy; other commands derive the training from a network"
 """Who takes a graph that has a backward pass of its own."""
 
 INTEGERS = "int:"
@@ -127,10 +125,7 @@ def open_foreign(model: str, settings: Settings) -> ForeignModel:
     return ForeignModel(read.spec, read.values, read.notes, module, read.sources)
 
 
-CHANGED = (
-    "the graph was changed after pulptrain wrote it: pulptrain reads it like any other, with the stored "
-    "loss and optimizer"
-)
+CHANGED = "the graph was changed after pulptrain wrote it: imported with its loss and optimizer"
 """Note on a file of ours that somebody has changed."""
 
 

@@ -35,17 +35,13 @@ WANTED: Mapping[str, tuple[str, str]] = {
     RUN: ("a folder of results", "pulptrain run {model} --out DIR, then use DIR here"),
     SPEC: (
         "an exploration file",
-        "pulptrain new spec.yaml --kind explore; write 'model: {model}' in it; then pulptrain explore "
-        "spec.yaml",
+        "pulptrain new spec.yaml --kind explore, add 'model: {model}', then pulptrain explore spec.yaml",
     ),
     "soc": ("a SoC", "a name (pulptrain list socs) or the path of a SoC file"),
     "kernel": ("a kernel", "pulptrain list kernels"),
     "primitive": ("a layer, loss or optimizer", "pulptrain list primitives"),
     "rows": ("a kind of measured rows", "pulptrain validate mm measured/mm.csv.gz"),
-    "cases": (
-        "a folder that contains cases",
-        "a case is a folder with inputs.npz, outputs.npz and an .onnx file",
-    ),
+    "cases": ("a folder that contains cases", "a case has inputs.npz, outputs.npz and an .onnx file"),
 }
 """What commands take, and how one comes by it."""
 

@@ -236,11 +236,7 @@ def explore(
 
     if spec is not None:
         if model is not None or sweep is not None:
-            raise InputError(
-                "an exploration file already has model and sweep",
-                where="spec",
-                cure="pass a file, or model and sweep",
-            )
+            raise InputError("a file already has model and sweep", where="spec", cure="pass one of both")
         read = load_spec(Path(fspath(spec)), as_fields(options))
     else:
         if model is None:

@@ -101,15 +101,11 @@ class EveryIteration:
             if before == after and not followed and name in self._updates:
                 self._judge(name)
             if after != self._kept.get(name, before):
-                self._add(
-                    name,
-                    f"differs at the end of {self._iteration} from the result of its op, or from the value "
-                    "before",
-                )
+                self._add(name, f"differs at the end of {self._iteration} from the result of its op")
         own = float(np.mean([sum(terms) for terms in self._left]))
         if not _same(own, loss):
             self._add(
-                self._loss, f"is reported as {loss:.9g} of {self._iteration}, but its ops computed {own:.9g}"
+                self._loss, f"is reported as {loss:.9g} of {self._iteration}; its ops computed {own:.9g}"
             )
         self._terms.append([float(np.mean(terms)) for terms in zip(*self._left, strict=True)])
         self._start, self._end, self.batch = self._began, now, self._under_way
@@ -127,9 +123,7 @@ class EveryIteration:
         """Hold what a run is about to print and save against what its iterations left in the memories."""
         for what, figure, own in self._figures(summary):
             if figure != own:
-                self._add(
-                    self._loss, f"is reported as {figure} ({what}); the ops of the losses computed {own}"
-                )
+                self._add(self._loss, f"is reported as {figure} ({what}); the loss ops computed {own}")
         executor, results = self._machine.mini.executor, self._machine.mini.schedule.graph.results
         held = {
             **dict(zip(self._names, self._bytes(), strict=True)),

@@ -71,9 +71,7 @@ def describe(
         kinds = ["model"]
     described = [_describers(codegen, options)[each](name) for each in kinds]
     if options and described and "model" not in kinds:
-        raise InputError(
-            f"{name} is not a model", where=ALL[next(iter(options))].flag, cure="remove the option"
-        )
+        raise InputError(f"{name} is not a model", where=ALL[next(iter(options))].flag, cure="remove it")
     if not described and name.removesuffix("s") in KINDS:
         each = name.removesuffix("s")
         words = f"one of them: {', '.join(names_of(each))}" if each == "stall" else f"pulptrain list {each}s"
@@ -127,9 +125,7 @@ def _file(path: str, kind: str | None, of_model: Mapping[str, Any]) -> Descripti
     if kind not in ("model", "soc"):
         raise InputError(f"a {kind} has no file", where="show", cure="its name")
     if kind == "soc" and of_model:
-        raise InputError(
-            f"{path} is not a model", where=ALL[next(iter(of_model))].flag, cure="remove the option"
-        )
+        raise InputError(f"{path} is not a model", where=ALL[next(iter(of_model))].flag, cure="remove it")
     return _model(path, of_model) if kind == "model" else _soc(path)
 
 

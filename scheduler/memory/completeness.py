@@ -259,9 +259,7 @@ def _places(
     home, copy = plan.home(name), _copy(number, name, plan)
     planned = {L1: _resident(number, place, plan), L2: copy, L3: home}.get(place.level)
     if planned is None or (planned.level, planned.address) != (place.level, place.address):
-        raise _defect(
-            op, f"{op.name} ends with '{name}' in {place.level} at {place.address}, not at its place"
-        )
+        raise _defect(op, f"{op.name} ends with '{name}' in {place.level} at {place.address}: wrong place")
     yield place.level, place.address, True
     needed = True
     if place.level == L1:
@@ -409,9 +407,7 @@ def _refuse(
             what = f"of the {prod(item.tensor.shape):,} elements of '{item.tensor.name}'"
     missing = -(-int(sizes[same & (excess[wrong] < 0)].sum()) // size)
     double = -(-int(sizes[same & (excess[wrong] > 0)].sum()) // size)
-    raise _defect(
-        op, f"{op.name} {verb} in {level} with {missing:,} missing and {double:,} duplicated, {what}"
-    )
+    raise _defect(op, f"{op.name} {verb} in {level} {missing:,} missing, {double:,} double, {what}")
 
 
 def _defect(op: Op, what: str) -> IncompleteError:

@@ -82,9 +82,7 @@ class Paper:
         ):
             if not least <= round(value, 6) <= most:
                 cure = f"use {least:g}{unit} to {most:g}{unit}"
-                raise InputError(
-                    f"{value:g} {unit.strip()} is not a valid picture size", where=option, cure=cure
-                )
+                raise InputError(f"{value:g} {unit.strip()} is not a valid size", where=option, cure=cure)
 
         if len(self.title or "") > MOST_TITLE:
             message = f"a title of {len(self.title or ''):,} characters"
@@ -365,9 +363,7 @@ def picture_file(name: str, where: str) -> Path:
     """The place of a picture, refused before any work if it has another ending or is not ours to replace."""
     if Path(name).suffix.lower()[1:] not in ENDINGS:
         endings = ", ".join(f".{ending}" for ending in ENDINGS)
-        raise InputError(
-            f"cannot draw {name!r}", where=where, cure=f"use a name that ends in one of {endings}"
-        )
+        raise InputError(f"cannot draw {name!r}", where=where, cure=f"name it {endings}")
     return check_file(name, where, is_our_picture)
 
 
