@@ -223,7 +223,7 @@ def _picture(folder: Path, name: str) -> tuple[str, ...]:
         (lambda data: data.replace(b"\n", b"\n" + b"x" * 200_000, 1), "field larger than field limit"),
         (lambda data: data + b"\n1,2\n", "wrong number of fields"),
         (lambda data: re.sub(rb",\d+,", b",nan,", data), "not a whole number"),
-        (lambda data: re.sub(rb",\d+,", b"," + b"9" * 5000 + b",", data), "is beyond"),
+        (lambda data: re.sub(rb",\d+,", b"," + b"9" * 5000 + b",", data), "is above"),
         (lambda data: b"", "no column"),
     ],
 )

@@ -97,12 +97,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run pulp-open",
-            "'pulp-open' is a SoC, no model",
+            "'pulp-open' is a SoC, not a model",
             "a model (`pulptrain list models`), the SoC as --soc: pulptrain run tutorial-cnn --soc pulp-open",
         ),
         (
             "run simple-mlp --soc simple-mlp",
-            "'simple-mlp' is a model, no SoC",
+            "'simple-mlp' is a model, not a SoC",
             "write the model after the command; --soc takes a SoC: pulptrain list socs",
         ),
         (
@@ -170,14 +170,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run simple-mlp --kernel fc1.UPD=mm",
             "simple-mlp: fc1.UPD has no matmul",
-            "one of FW, IG, WG, fc1.FW, fc1.WG, fc2.FW, fc2.IG, fc2.WG",
+            "use one of FW, IG, WG, fc1.FW, fc1.WG, fc2.FW, fc2.IG, fc2.WG",
         ),
         ("run simple-mlp --soc chip", "unknown SoC 'chip'", "'chip.yaml'"),
         ("primitive relu --shape 4 --kernel mm", "relu: relu.FW has no matmul", "remove --kernel"),
         (
             "run simple-mlp --set dma.burst_bytes=-1",
             "--set dma.burst_bytes=-1: a size cannot be negative: '-1'",
-            "0 or more, like '64 KiB'; pulp-open has 256 B",
+            "use 0 or more, like '64 KiB'; pulp-open has 256 B",
         ),
         (
             "run simple-mlp --set cores=many",
@@ -233,17 +233,17 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run open.yaml",
-            "open.yaml:3: YAML syntax error: no '}' closes what opens in line 2: batch: 3",
-            "a '}', or a ',' between two items",
+            "open.yaml:3: YAML syntax error: a '}' is missing for the bracket in line 2: batch: 3",
+            "add a '}', or a ',' between two items",
         ),
         (
             "run quote.yaml",
             "quote.yaml:3: YAML syntax error: the quote of line 1 is not closed",
-            "a quote at the end of the text",
+            "add a quote at the end of the text",
         ),
         (
             "run indented.yaml",
-            "indented.yaml:4: YAML syntax error: not indented as what begins in line 2: kernel: 3",
+            "indented.yaml:4: YAML syntax error: indented differently from line 2: kernel: 3",
             "use as many spaces as the neighbouring lines; write one item '- ...' or one "
             "'key: value' per line",
         ),
@@ -262,7 +262,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "ctc.yaml:3: ctc sums over all alignments in time: there is no kernel for it",
             "use cross_entropy with labels: hard, with one aligned label per time step",
         ),
-        ("run both.yaml", "both.yaml:4: the model has 'loss' and 'losses'", "one of the two"),
+        ("run both.yaml", "both.yaml:4: the model has both 'loss' and 'losses'", "use one of the two"),
         (
             "run labels.yaml",
             "labels.yaml:3: two losses share the labels 'a', but need [3] float32 (numbers) and [] int32 (3 "
@@ -271,7 +271,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run small.yaml --loss mse",
-            "--loss: small.yaml says its loss itself",
+            "--loss: small.yaml already specifies its loss",
             "'loss:' in the file; the option applies only to net.py:Net and model.onnx",
         ),
         ("run group.yaml", "group.yaml:4: unknown layer 'fcc'", "'fc' (known: fc)"),
@@ -289,7 +289,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run small.yaml --iterations 3 --lr-schedule listed_rates=0.1,0.2",
             "small.yaml:4: the schedule has 2 steps, the run 3 iterations",
-            "a longer schedule, or 2 iterations",
+            "use a longer schedule, or 2 iterations",
         ),
     ],
 )
