@@ -386,7 +386,7 @@ def _value(given: Any, unit: str, path: str, where: str) -> Value:
     result: Value | None = None
     if kind == "flag":
         result = given if isinstance(given, bool) else _FLAGS.get(str(given).strip().casefold())
-        needed = "use on or off"
+        needed = "on or off"
     elif kind == "text":
         result = given.strip() if isinstance(given, str) and given.strip() else None
         needed = "a word"
@@ -397,7 +397,7 @@ def _value(given: Any, unit: str, path: str, where: str) -> Value:
         raise ConfigError(
             f"'{path}' is '{shortened(str(given))}' but must be {needed}",
             where=where,
-            cure=f"give {needed} ({unit})",
+            cure=f"use {needed} ({unit})",
         )
     return result
 

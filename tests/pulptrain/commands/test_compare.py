@@ -140,7 +140,7 @@ def test_runs_that_cannot_be_compared(
         ([three[0], "/dev/null"], "cannot read"),
         ([*three, "--in-l1"], "--in-l1: --in-l1 needs a log"),
         ([*three, "--out", "picture.txt"], "--out: cannot draw 'picture.txt'"),
-        ([*three, "--out", str(notes)], "would be lost"),
+        ([*three, "--out", str(notes)], "was not overwritten"),
         ([*three, "--fail-above", "much"], "--fail-above: cannot read 'much'"),
         ([*three, "--fail-above", "-1%"], "--fail-above: cannot read '-1%'"),
         ([*three, "--top", "0"], "--top: 0 rows"),

@@ -203,7 +203,7 @@ def test_a_branch_that_leads_nowhere_and_an_unknown_input_are_refused():
     conv, act = layer("conv", "conv2d", out_channels=1, kernel=1), layer("act", "relu")
     with pytest.raises(ShapeError, match="no other layer uses its output"):
         build_training_graph(model(conv, act, dataclasses.replace(layer("other", "relu"), inputs=("conv",))))
-    with pytest.raises(ShapeError, match="input 'conf' is no layer before") as caught:
+    with pytest.raises(ShapeError, match="input 'conf' is not an earlier layer") as caught:
         build_training_graph(model(conv, dataclasses.replace(act, inputs=("conf",))))
     assert "'conv'" in caught.value.cure
     with pytest.raises(ShapeError, match="takes 2 inputs, not 1"):

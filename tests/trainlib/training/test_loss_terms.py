@@ -108,7 +108,7 @@ def test_more_inputs_change_nothing_of_what_one_is_fed(tmp_path: Path) -> None:
         (("name: taught", "name: taught\ninputs: {a: {shape: [4]}}"), 2, "'input' and 'inputs'"),
         (("losses: [mse", "loss: mse\nlosses: [mse"), 4, "'loss' and 'losses'"),
         (("losses: [mse", "losess: [mse"), 3, "unknown key 'losess'"),
-        (("input: {shape: [4]}", "inputs: {}"), 2, "names none"),
+        (("input: {shape: [4]}", "inputs: {}"), 2, "is empty"),
         (("input: {shape: [4]}", "inputs: {a b: {shape: [4]}}"), 2, "'a b' is not a valid name"),
         (("name: hidden", "name: input"), 5, "the same name as an input"),
         (("of: pupil", "of: pupli"), 3, "of: 'pupli' is not an earlier layer"),
