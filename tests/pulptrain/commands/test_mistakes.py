@@ -182,7 +182,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run simple-mlp --set cores=many",
             "--set cores=many: 'cores' is 'many' but must be a whole number",
-            "give a whole number (count); pulp-open has 8 count",
+            "use a whole number (count); pulp-open has 8 count",
         ),
         (
             "run simple-mlp --resident all",

@@ -112,8 +112,8 @@ def written(name: str, content: bytes) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (changed(format=2), "format 2 is not known"),
-        (changed(format="new"), "format 'new' is not known"),
+        (changed(format=2), "format 2 is unknown"),
+        (changed(format="new"), "format 'new' is unknown"),
         (changed(cycles="many"), "is not a whole number from 1"),
         (changed(cycles=10**30), "is not a whole number from 1"),
         (changed(cluster_hz=0), "is not a whole number from 1"),
