@@ -127,7 +127,7 @@ def test_runs_that_cannot_be_compared(
     for arguments, told in (
         ([three[0]], "only one run"),
         ([three[0], str(tmp_path)], "cannot read"),
-        ([three[0], other], "other: a run of n, a is one of m"),
+        ([three[0], other], "other: the run has model n, but a has m"),
         ([three[0], old], "old: the run or some ops lack their causes"),
         ([three[0], empty], "empty: the run or some ops lack their causes"),
         ([three[0], truncated], "truncated/summary.json: not JSON"),

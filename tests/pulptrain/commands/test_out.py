@@ -59,7 +59,7 @@ def test_a_folder_that_pulptrain_wrote_is_written_again(here: Path) -> None:
     (here / "out" / "notes.txt").write_text("added later")
     assert run(["run", "simple-mlp", "--no-functional", "--out", "out", "-q"]) == 0
     (here / "pictures" / "holiday.png").write_bytes(b"\x89PNG of somebody")
-    with pytest.raises(InputError, match=r"as holiday\.png: results need a separate folder"):
+    with pytest.raises(InputError, match=r"e.g. holiday\.png; results need a separate folder"):
         prepare_folder("pictures", ["gantt.png"])
 
 

@@ -161,5 +161,8 @@ def test_runs_that_cannot_be_explained(
             (tmp_path / "summary.json").write_text(content)
         error = refused(capsys, "why", str(tmp_path))
         assert told in error
-        assert "run `pulptrain run MODEL --out DIR`" in error or "use a run folder (`pulptrain run" in error
+        assert (
+            "run `pulptrain run MODEL --out DIR`" in error
+            or "use a folder written by `pulptrain run" in error
+        )
     assert "1 or more" in refused(capsys, "why", str(folder), "--top", "0")
