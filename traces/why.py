@@ -88,9 +88,9 @@ def why_json(summary: Summary) -> dict[str, Any]:
         "cycles": summary["cycles"],
         "bound_by": bound_by(summary["causes"]),
         "advice": {
-            "try": given.what,
+            "remedy": given.what,
             "command": given.command,
-            "loss_cycles": given.loss_cycles,
+            "max_saving_cycles": given.loss_cycles,
             "most_in": given.most,
         },
         "ops": [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pulptrain what-if MODEL` and `pulptrain why RUN --critical`."""
+"""`pulptrain what-if MODEL` and `pulptrain why RUN --critical-path`."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_folder_has_the_path_of_its_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    answer = printed(capsys, "why", str(folder), "--critical")
+    answer = printed(capsys, "why", str(folder), "--critical-path")
     assert answer["cycles"] == pt.load(folder).cycles
     assert sum(item["cycles"] for item in answer["critical_path"]) == answer["cycles"]
     assert sum(op["cycles"] for op in answer["ops"]) == answer["cycles"]
-    assert run(["why", str(folder), "--critical", "--top", "2"]) == 0
+    assert run(["why", str(folder), "--critical-path", "--top", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"critical path  {answer['cycles']:,} cycles, ")
     assert f"{len(answer['ops']) - 2} others" in "\n".join(lines)
@@ -57,9 +57,9 @@ def test_a_folder_without_its_trace_and_one_whose_trace_was_cut_are_refused(
             table.write_text("".join(lines[: len(lines) // 2]))
         else:
             table.unlink()
-    assert "try: " in refused(capsys, "why", str(copy), "--critical")
+    assert "try: " in refused(capsys, "why", str(copy), "--critical-path")
     (copy / "trace.csv").unlink(missing_ok=True)
-    assert "no trace table here" in refused(capsys, "why", str(copy), "--critical")
+    assert "no trace table here" in refused(capsys, "why", str(copy), "--critical-path")
 
 
 def test_predictions_are_near_what_is_simulated(capsys: pytest.CaptureFixture[str]) -> None:

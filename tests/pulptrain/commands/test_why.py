@@ -45,10 +45,10 @@ def test_shares_in_json_add_up(folder: Path, capsys: pytest.CaptureFixture[str])
 
 def test_double_buffers_gain_what_was_lost_without(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answer = printed(capsys, "why", str(folder))
-    assert answer["advice"]["try"].startswith("--buffering double")
+    assert answer["advice"]["remedy"].startswith("--buffering double")
     tried = printed(capsys, *RUN, "--buffering", "double")
     gained = answer["cycles"] - tried["cycles"]
-    assert 0.5 * answer["advice"]["loss_cycles"] < gained <= answer["advice"]["loss_cycles"]
+    assert 0.5 * answer["advice"]["max_saving_cycles"] < gained <= answer["advice"]["max_saving_cycles"]
 
 
 def test_an_update_of_several_mini_batches_counts_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
