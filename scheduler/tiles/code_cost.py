@@ -41,10 +41,11 @@ def shipped_sizes() -> Sizes:
 @record(frozen=True, slots=True)
 class TileCode:
     """The code of one tile: its `form`, equal for tiles that may be one in a loop; statements by their word
-    in the sizes; kernels it calls; cycles of the loads that run beside it."""
+    in the sizes, without and with loads that run beside them; kernels it calls; cycles of these loads."""
 
     form: object
     statements: Sequence[tuple[str, int]]
+    beside: Sequence[tuple[str, int]]
     kernels: Sequence[str]
     beside_cycles: float
 
@@ -154,17 +155,18 @@ class CodeCost:
         for tile in tiles:
             is_new = tile.form not in forms
             cycles = lines = 0.0
-            for word, count in tile.statements:
+            for place, (word, count) in enumerate((*tile.statements, *tile.beside)):
                 of_own, of_platform = self._own[word], self._platform.get(word)
+                is_beside = place >= len(tile.statements)
                 cycles += count * of_own[1]
                 if is_new:
-                    lines += lost_own * count * of_own[0]
+                    lines += is_beside * lost_own * count * of_own[0]
                     cycles += lost_own * count * (of_own[2] - of_own[1])
                 if count and of_platform is not None:
                     cycles += count * of_platform[1]
                     if word not in there:
                         there.add(word)
-                        lines += lost_platform * of_platform[0]
+                        lines += is_beside * lost_platform * of_platform[0]
                         cycles += lost_platform * (of_platform[2] - of_platform[1])
             if is_new:
                 forms[tile.form] = False
