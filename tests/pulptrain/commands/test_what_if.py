@@ -71,6 +71,18 @@ def test_predictions_are_near_what_is_simulated(capsys: pytest.CaptureFixture[st
         assert abs(gains[0] - gains[1]) <= max(0.1 * gains[1], 0.01 * answer["cycles"]), item
 
 
+def test_code_that_is_fetched_gains_what_is_simulated_and_a_larger_cache_is_a_question() -> None:
+    found = pt.what_if(MODEL, icache="steady", verify=True)
+    gains = {gain.name: gain for gain in found.gains}
+    assert [*gains] == [*NAMES[:3], "shared-code", *NAMES[3:]]
+    for name, off in (("warm-code", 0.05), ("shared-code", 0.4)):
+        predicted, simulated = gains[name].predicted_cycles, gains[name].simulated_cycles
+        assert simulated is not None
+        gained = found.cycles - simulated
+        assert gained > 0.05 * found.cycles, "the program is larger than the cache"
+        assert found.cycles - predicted == pytest.approx(gained, rel=off)
+
+
 def test_nothing_is_simulated_that_is_not_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     answer = printed(capsys, "what-if", MODEL)
     assert {item["simulated_cycles"] for item in answer["what_if"]} == {None}

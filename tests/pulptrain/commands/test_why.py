@@ -64,6 +64,14 @@ def test_there_is_an_advice_against_every_cause(group: str) -> None:
     assert (given.loss_cycles, given.most) == (100, "fc.FW")
 
 
+def test_against_code_that_is_fetched_a_larger_shared_cache_is_advised() -> None:
+    causes = dict.fromkeys(CAUSES, 0) | {"icache": 800}
+    summary = {"model": "m", "cores": 8, "cycles": 100, "causes": causes, "buffering": 2, "resident": []}
+    summary["ops"] = [{"name": "fc.FW", "causes": causes}]
+    assert "icache" not in advice(summary).what
+    assert "--set icache.shared_bytes=" in advice({**summary, "icache": "steady"}).what
+
+
 @pytest.mark.parametrize("group", ["load-use", "DMA in", "imbalance"])
 def test_advice_for_a_step_alone_names_options_of_primitive(group: str) -> None:
     causes = dict.fromkeys(CAUSES, 0) | {GROUPS[group][0]: 800}
