@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from itertools import product
 from operator import itemgetter
 
@@ -151,6 +152,37 @@ def test_show_and_convert_take_what_run_takes(form, folder, capsys, monkeypatch)
     assert "train: last" in (folder / "written.yaml").read_text()
     with np.load(folder / "written.npz") as arrays:
         assert sum(array.size for array in arrays.values()) == PARAMETERS
+
+
+@pytest.mark.needs_torch
+@pytest.mark.needs_onnx
+@pytest.mark.needs_ortools
+@pytest.mark.parametrize("form", ["onnx", "module"])
+def test_fit_leaves_the_weights_beside_the_model_and_what_it_prints_gives_its_loss(
+    form, folder, capsys, monkeypatch, tmp_path
+):
+    typed = MODELS[form]
+    monkeypatch.chdir(folder)
+    loss = printed(capsys, "run", *typed)["loss"]
+    told = printed(capsys, "fit", *typed, "--l2", "1KiB", "--seconds", "0.1", "--file", f"{form}-small.yaml")
+    again = printed(capsys, *shlex.split(told["command"])[1:])
+    assert (again["cycles"], again["loss"]) == (told["cycles"], loss)
+    if form == "module":
+        path = pt.fit(typed[0], inputs="1,6", seconds=0.1).save(tmp_path / "small.yaml")
+        assert pt.run(path, values=path.with_suffix(".npz")).loss == loss
+        assert pt.run(path).loss != loss, "of weights that are drawn"
+
+
+@pytest.mark.needs_torch
+@pytest.mark.needs_ortools
+def test_weights_that_were_trained_are_not_written_over_by_those_a_model_begins_with(
+    folder, capsys, monkeypatch
+):
+    monkeypatch.chdir(folder)
+    net = MODELS["module"]
+    assert run(["run", *net, "--save-values", "trained.npz", "-q"]) == 0
+    assert "trained.npz' is there already" in refused(capsys, "fit", *net, "--file", "trained.yaml")
+    assert "trained.npz' is there already" in refused(capsys, "convert", *net, "trained.yaml")
 
 
 def test_values_are_looked_at_where_no_number_is_computed_too(folder, capsys, monkeypatch):
