@@ -107,7 +107,7 @@ class ModelSource:
         assert isinstance(self.model, ModelSpec)
         model = self.foreign.for_iterations(self.model, iterations)
         outcome = run_model(model, settings, values=values, **how)
-        outcome.summary["notes"] += self.foreign.notes
+        outcome.summary["notes"] = [*self.foreign.notes, *outcome.summary["notes"]]
         given = bool(self.values) or how.get("data") is not None
         compare_with_origin(self.foreign, outcome, settings, iterations, given=given)
         return outcome
