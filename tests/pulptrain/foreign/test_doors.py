@@ -44,7 +44,7 @@ MODELS = {
 COMMANDS = {
     "run": (("--no-functional",), lambda told: told["cycles"]),
     "tune": (
-        ("--cuts", "1", "--lowerings", "keep", "--resident", "off", "--workers", "1", "--no-cache"),
+        ("--tilings", "1", "--step-variants", "keep", "--resident", "off", "--workers", "1", "--no-cache"),
         lambda told: told["untuned_cycles"],
     ),
     "fit": (("--points", "0", "--no-cache"), lambda told: told["before"]["cycles"]),
@@ -101,7 +101,7 @@ def test_every_command_takes_every_form_of_a_model_with_its_options(row, folder,
 
 CALLS = {
     "run": lambda model, **given: pt.run(model, functional=False, **given).cycles,
-    "tune": lambda model, **given: pt.tune(model, cuts=1, workers=1, **given).untuned_cycles,
+    "tune": lambda model, **given: pt.tune(model, tilings=1, workers=1, **given).untuned_cycles,
     "fit": lambda model, **given: pt.fit(model, points=0, **given).summary["before"]["cycles"],
     "what_if": lambda model, **given: pt.what_if(model, **given).cycles,
     "deploy": lambda model, **given: pt.deploy(model, "from-python", **given).as_dict()["cycles"],
@@ -165,11 +165,13 @@ def test_fit_leaves_the_weights_beside_the_model_and_what_it_prints_gives_its_lo
     typed = MODELS[form]
     monkeypatch.chdir(folder)
     loss = printed(capsys, "run", *typed)["loss"]
-    told = printed(capsys, "fit", *typed, "--l2", "1KiB", "--seconds", "0.1", "--file", f"{form}-small.yaml")
+    told = printed(
+        capsys, "fit", *typed, "--l2", "1KiB", "--time-limit", "0.1", "--save-model", f"{form}-small.yaml"
+    )
     again = printed(capsys, *shlex.split(told["command"])[1:])
     assert (again["cycles"], again["loss"]) == (told["cycles"], loss)
     if form == "module":
-        path = pt.fit(typed[0], inputs="1,6", seconds=0.1).save(tmp_path / "small.yaml")
+        path = pt.fit(typed[0], inputs="1,6", time_limit=0.1).save(tmp_path / "small.yaml")
         assert pt.run(path, values=path.with_suffix(".npz")).loss == loss
         assert pt.run(path).loss != loss, "of weights that are drawn"
 
@@ -182,7 +184,7 @@ def test_weights_that_were_trained_are_not_written_over_by_those_a_model_begins_
     monkeypatch.chdir(folder)
     net = MODELS["module"]
     assert run(["run", *net, "--save-values", "trained.npz", "-q"]) == 0
-    assert "trained.npz' is there already" in refused(capsys, "fit", *net, "--file", "trained.yaml")
+    assert "trained.npz' is there already" in refused(capsys, "fit", *net, "--save-model", "trained.yaml")
     assert "trained.npz' is there already" in refused(capsys, "convert", *net, "trained.yaml")
 
 
