@@ -85,7 +85,7 @@ def test_a_defect_of_ours_is_not_the_fault_of_the_file(
 
 @pytest.mark.needs_onnx
 def test_what_no_op_of_this_opset_reads_is_refused_where_it_stands(tmp_path: Path) -> None:
-    """onnx.checker refuses such a file, too; readers that pass over the third factor take it, each its way."""
+    """onnx.checker refuses such a file, too; readers take a third factor, each its way."""
     with pytest.raises(InputError, match="has 3 inputs, at most 2 in opset") as caught:
         read(tmp_path, node("Mul", ["x", "w", "w"], ["z"], name="thrice"), w=np.ones(1, np.float32))
     assert "node 'thrice' (Mul)" in str(caught.value)
