@@ -8,11 +8,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from arch.pricing.code_caches import WARM
 from configs.errors import DoesNotFitError, InputError, Lever, PulptrainError
 from configs.limits import size_text
 from configs.model_file import AdapterSpec, LayerSpec, ModelSpec
 from configs.version import VERSION
-from pulptrain.fitting.fit_model import Fitting, as_immediate, host_bytes, sized
+from pulptrain.fitting.fit_model import Fitting, as_immediate, code_bytes, host_bytes, sized
 from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.session import run_model, settled
@@ -196,7 +197,7 @@ def _row(
 ) -> dict[str, Any] | None:
     paged = PAGING in levers
     l1_bytes = _least_l1_bytes(spec, settings)
-    row = {"form": form.name, "levers": list(levers)}
+    row = {"form": form.name, "techniques": list(levers)}
     l2_bytes = max(l2_bytes, LEAST_L2_BYTES)
     if not simulate:
         return {**row, "bytes": {"l1": l1_bytes, "l2": l2_bytes, "l3": 0}, "cycles": 0}
@@ -205,7 +206,8 @@ def _row(
         try:
             run = run_model(spec, memories, functional=False, traced=False, cache=cache)
         except DoesNotFitError as error:
-            l2_bytes = max(l2_bytes + max(256, l2_bytes // 100), error.required_bytes if not paged else 0)
+            is_known = not paged or settings.icache != WARM
+            l2_bytes = max(l2_bytes + max(256, l2_bytes // 100), error.required_bytes if is_known else 0)
             continue
         peak = run.summary["peak_bytes"]
         sizes = {"l1": l1_bytes, "l2": peak["l2"], "l3": peak["l3"]}
@@ -274,6 +276,8 @@ def first_step(
     `ladder_command` shows all forms; each is searched for so many `seconds`.
     """
     rows = list(ladder_of(fitting.written, fitting.settings, simulate=False, seconds=seconds))
+    for row in rows:
+        row["bytes"]["l2"] += code_bytes(fitting.base, fitting.settings)
     least = min(rows, key=lambda row: row["bytes"]["l2"])
     asked = next((row["form"] for row in rows if row["form"].startswith(LISTED)), FULL)
     required_bytes = min(row["bytes"]["l2"] for row in rows if row["form"] == asked)
@@ -291,7 +295,7 @@ def first_step(
     levers = tuple(
         Lever(
             row["form"],
-            ", ".join(row["levers"]) or "as it is",
+            ", ".join(row["techniques"]) or "as it is",
             row["bytes"]["l2"],
             required_bytes - row["bytes"]["l2"],
             True,
@@ -310,8 +314,9 @@ def check_ladder(**options: Any) -> None:
 
     A ladder is of all forms and of no one answer: no file of a model, no clock, no goal.
     """
-    for name, value in options.items():
-        if value != _OF_AN_ANSWER[name]:
+    for key, value in options.items():
+        if value != _OF_AN_ANSWER[key]:
+            name = key.replace("_", "-")
             raise InputError(
                 f"--{name} is about one answer, and the ladder is of all forms of training",
                 where=f"--ladder with --{name}",
@@ -324,8 +329,8 @@ _OF_AN_ANSWER: Mapping[str, Any] = {
     "objective": CYCLES,
     "allow": None,
     "points": 0,
-    "seconds": SECONDS,
-    "file": None,
+    "time_limit": SECONDS,
+    "save_model": None,
 }
 """Options of `fit` that a ladder has no use for, and what they are if they are not given."""
 
@@ -354,9 +359,9 @@ def ladder_summary(
         "feasible": None,
         "peak_bytes": None,
         "cycles": None,
-        "gap": None,
+        "optimality_gap": None,
         "decisions": [],
-        "pareto": [],
+        "points": [],
         "ladder": rows,
         "notes": [],
         "version": VERSION,

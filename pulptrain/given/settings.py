@@ -107,7 +107,7 @@ class Settings:
         if self.accumulation not in ACCUMULATIONS:
             raise InputError(
                 f"unknown accumulation {self.accumulation!r}",
-                where="--accumulation",
+                where="--accumulator",
                 cure=" or ".join(ACCUMULATIONS),
             )
         if self.accumulate is not None and self.accumulate > MOST_MINI_BATCHES:
@@ -213,6 +213,7 @@ def schedule_options(settings: Settings, spec: ModelSpec | None = None) -> Sched
             spec.streams if spec else {},
             spec.slot_bytes if spec else {},
         ),
+        code_start=code_start(settings),
     )
 
 

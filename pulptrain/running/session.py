@@ -43,10 +43,10 @@ from pulptrain.running.training import Progress, Training
 from pulptrain.running.training_curve import CurvePoint
 from pulptrain.running.update_summary import update_summary
 from scheduler.addresses.plan_options import ALL_OTHERS
-from scheduler.code_in_l2 import CODE_OF
 from scheduler.memory.host_memory import TIMING_ONLY, HostUse
 from scheduler.options import AUTO, of_programs
 from scheduler.planned import Schedule
+from scheduler.programs.program_code import CODE
 from scheduler.search.cache import ResultCache
 from scheduler.time_line import calls_of, whole_calls, whole_line
 from traces.events import Slice, make_slice
@@ -196,7 +196,7 @@ def prepare(
     except DoesNotFitError as error:
         if error.level == "l1" and tuple(options.resident) not in ((), (AUTO,)):
             raise  # it says which resident tensors are in the way
-        if any(item.name == CODE_OF for item in error.contributors):
+        if any(item.name == CODE for item in error.contributors):
             raise  # levers move tensors, and so change the code
         from scheduler.levers import with_levers
 
@@ -546,7 +546,7 @@ def _training_summary(
     window = min(len(losses), 100)
     result = {
         "iterations": len(losses),
-        "iterations_asked": iterations,
+        "iterations_requested": iterations,
         "first_loss": finite_or_none(losses[0]),
         "last_loss": finite_or_none(losses[-1]),
         "mean_loss_first": finite_or_none(float(np.mean(losses[:window]))),

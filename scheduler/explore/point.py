@@ -8,16 +8,13 @@ from dataclasses import dataclass, field, fields, replace
 
 from arch.blocks.soc import core_paths
 from arch.energy.activity import Counts, activity_of, sum_of
-from arch.pricing.code_caches import WARM
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, PulptrainError
-from scheduler.code_in_l2 import placed_with_code
 from scheduler.counted_run import CountedRun
 from scheduler.executor import Executor
 from scheduler.memory.host_memory import UNTRACED
 from scheduler.options import ScheduleOptions
-from scheduler.planned import Schedule
 from scheduler.resident_search import schedule_for
 from scheduler.search.fingerprint import fingerprint, model_version
 from scheduler.search.workers import PerThread
@@ -30,17 +27,16 @@ COST_MODELS_CACHED = 4
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A training iteration, the SoC it runs on, how it is scheduled, and what its code caches hold."""
+    """A training iteration, the SoC it runs on, and how it is scheduled."""
 
     graph: TrainingGraph
     timing: SocTiming
     options: ScheduleOptions
-    code_start: str = WARM
 
     @property
     def content(self) -> str:
         """Hash of all the result depends on, the version of the simulator included."""
-        return fingerprint((model_version(), self.graph, self.timing, self.options, self.code_start))
+        return fingerprint((model_version(), self.graph, self.timing, self.options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +66,17 @@ class Outcome:
     """What every block did, in all."""
 
 
-def point_of(
-    graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions, code_start: str = WARM
-) -> Point:
+def point_of(graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions) -> Point:
     """A point; values of random inputs are left out, time does not depend on them."""
-    return Point(replace(graph, draws={}), timing, options, code_start)
+    return Point(replace(graph, draws={}), timing, options)
 
 
 def simulate_point(point: Point) -> Outcome:
     """Simulate one iteration without numbers. A point that is impossible is an outcome, not an error."""
     cost_model = cost_model_of(point.timing)
 
-    def plan(timing: SocTiming) -> list[Schedule]:
-        return [schedule_for(point.graph, timing, cost_model, point.options, use=UNTRACED)]
-
     try:
-        (schedule,) = placed_with_code(plan, point.timing) if point.code_start != WARM else plan(point.timing)
+        schedule = schedule_for(point.graph, point.timing, cost_model, point.options, use=UNTRACED)
         counted = CountedRun(schedule.program, core_paths(point.timing), traced=False)
         executor = Executor(
             schedule,
@@ -93,7 +84,7 @@ def simulate_point(point: Point) -> Outcome:
             cost_model,
             counted.recorder,
             functional=False,
-            code_start=point.code_start,
+            code_start=point.options.code_start,
         )
         result = executor.simulate(logged=False)
     except PulptrainError as error:

@@ -10,12 +10,8 @@ estimate. A kernel that has none there is as large as its nest.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.resources import files
-from typing import Any
 
 import numpy as np
 
@@ -32,25 +28,16 @@ from arch.spec.program import (
     UdmaWait,
 )
 from scheduler.programs.rolling import Leaf, Loop, Node, rolled
+from scheduler.tiles.code_cost import INSTRUCTION_BYTES, Sizes, shipped_sizes
 
-INSTRUCTION_BYTES = 2.9
-"""Mean instruction of compiled RV32 code with compressed ones: of the functions in the sizes."""
-
-TODAY, EXECUTED = "code-sizes.json", "code-sizes-0bac56ab.json"
-"""Sizes of the C of today, and of that which was executed on the RTL."""
-
-Sizes = Mapping[str, Mapping[str, Any]]
-
-
-@cache
-def shipped_sizes(file: str = TODAY) -> Sizes:
-    """Bytes by function: of an op for each statement, of the platform, of kernels; what kernels share."""
-    sizes: Sizes = json.loads(files("configs").joinpath("kernels", file).read_text(encoding="utf-8"))
-    return sizes
+CODE = "code of ops, kernels and platform"
+"""What a report about L2 calls the bytes of a program's code."""
 
 
 def with_code(program: Program) -> Program:
-    """The program with its code, by the rule."""
+    """The program with its code; by the rule where it has none yet."""
+    if program.code is not None:
+        return program
     return replace(program, code=codes_of([program.actions], shipped_sizes())[0])
 
 

@@ -14,7 +14,8 @@ from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.program import Compute, DmaStart
 from pulptrain.__main__ import run
 from pulptrain.given.settings import Settings, soc_timing
-from scheduler.programs.program_code import shipped_sizes, with_code
+from scheduler.programs.program_code import with_code
+from scheduler.tiles.code_cost import shipped_sizes
 from shared.kept_plans import prepare
 
 SETTINGS = Settings(timing="rtl")
