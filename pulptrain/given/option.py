@@ -79,7 +79,8 @@ class SourceOptions(TypedDict, total=False):
         Option(
             "--loss",
             "'NAME [KEY=VALUE ...]'",
-            "Loss of net.py:Net or model.onnx; default cross_entropy for outputs [batch, classes], else mse.",
+            "Loss of net.py:Net or model.onnx; default cross_entropy for outputs [batch, 2 or more classes], "
+            "else mse.",
             MODEL,
             swept=False,
         ),
