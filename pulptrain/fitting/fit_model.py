@@ -213,7 +213,7 @@ class Fitting:
     @property
     def needed_bytes(self) -> int:
         """Of L2, for everything as the model is written."""
-        return int(self.before.summary["peak_bytes"]["l2"]) + code_bytes(self.before, self.settings)
+        return int(self.before.summary["peak_bytes"]["l2"])
 
     def _beside_code(self, l2_bytes: int) -> SocTiming:
         """The machine with what the code of the program leaves of so much L2."""
@@ -658,7 +658,7 @@ def add_points(outcome: FitOutcome, points: int, teller: Teller = NOBODY) -> Fit
         has_time = ends - started > fitting.run_seconds
         teller.stage(f"the smallest L2 for {name}")
         least = fitting.least_bytes(max(1.0, share(0) - started)) if has_time else 0
-        most = int(fitting.base.summary["peak_bytes"]["l2"]) + code_bytes(fitting.base, fitting.settings)
+        most = int(fitting.base.summary["peak_bytes"]["l2"])
         for number in range(points):
             if not has_time or time.perf_counter() >= ends:
                 notes.append(

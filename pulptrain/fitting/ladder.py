@@ -217,7 +217,7 @@ def _row(
             l2_bytes = max(l2_bytes + max(256, l2_bytes // 100), error.required_bytes if is_known else 0)
             continue
         peak = run.summary["peak_bytes"]
-        sizes = {"l1": l1_bytes, "l2": peak["l2"] + code_bytes(run, settings), "l3": peak["l3"]}
+        sizes = {"l1": l1_bytes, "l2": peak["l2"], "l3": peak["l3"]}
         return {**row, "bytes": sizes, "cycles": run.summary["cycles"]}
     return None
 
