@@ -70,7 +70,7 @@ def with_levers(
     size = f"--l1 {-(-(timing.l1.size_bytes + error.missing_bytes) // 1024)}KiB"
     whole = options.buffer_depth == WHOLE_OPS
     return error.but(
-        levers=found, cure=f"{size} or --buffering single, which cuts ops into tiles" if whole else size
+        levers=found, cure=f"{size}, or --buffering single, which cuts ops into tiles" if whole else size
     )
 
 

@@ -192,7 +192,7 @@ class _Search:
     def start(self) -> int:
         """Simulate the iteration with nothing resident; its cycles."""
         first = self._simulate(())
-        assert first is not None, "without resident tensors nothing is refused"
+        assert first is not None, "a schedule without resident tensors must fit"
         self.cycles, watch = first
         self.waits, self._ops = watch.waits, watch.op_cycles(self.base)
         return self.cycles

@@ -14,14 +14,14 @@ from pulptrain.process.interrupts import command_begun_seconds
 from pulptrain.process.progress import telling
 
 Deadline = Annotated[
-    str | None, common.option("--deadline", "CYCLES", "Most cycles of an iteration, e.g. 20Mcycles.", SEARCH)
+    str | None, common.option("--deadline", "CYCLES", "Cycle limit of an iteration, e.g. 20Mcycles.", SEARCH)
 ]
 Objective = Annotated[
     str,
     common.option(
         "--objective",
         "cycles|energy",
-        "What is made small: time, or energy of an iteration (docs/energy.md).",
+        "Quantity to minimise: cycles or energy of an iteration (docs/energy.md).",
         SEARCH,
     ),
 ]
@@ -30,8 +30,8 @@ Allow = Annotated[
     common.option(
         "--allow",
         "CHANGE,CHANGE",
-        "What may be changed although numbers change with it: accumulate (smaller mini-batches of which "
-        "gradients are summed), fp16-states, bf16-states (of the optimizer).",
+        "Changes allowed although they alter results: accumulate (smaller mini-batches, gradients "
+        "summed), fp16-states or bf16-states (optimizer states in 16 bits).",
         SEARCH,
     ),
 ]
@@ -50,25 +50,23 @@ TimeLimit = Annotated[
     common.option(
         "--time-limit",
         "S",
-        "Time limit of the command. Reading the model, pricing its ops, the first answer and its simulation "
-        "are not cut, however long they take.",
+        "Time limit of the command; the best solution so far is used. Reading the model, pricing its ops, "
+        "the first solution and its simulation always complete.",
         SEARCH,
         min=0.1,
     ),
 ]
 Ladder = Annotated[
     bool,
-    common.option(
-        "--ladder", "", "The smallest memories for each form of training, from inference on.", SEARCH
-    ),
+    common.option("--ladder", "", "List the smallest memories for each form of training.", SEARCH),
 ]
 SaveModel = Annotated[
     str | None,
     common.option(
         "--save-model",
         "FILE",
-        "Where the model is written with what was decided: NAME-fit.yaml in --out DIR, or here; weights that "
-        "it brings lie beside it, in NAME-fit.npz.",
+        "Write the model with all decisions to this file (default NAME-fit.yaml, in --out DIR if set); its "
+        "weights go to NAME-fit.npz beside it.",
         common.OUTPUT,
     ),
 ]
@@ -77,7 +75,7 @@ Out = Annotated[
     common.option(
         "--out",
         "DIR",
-        "Write the model, fit.json, and pictures: memory before and after, the front, the ladder.",
+        "Write the model, fit.json and pictures: memory before and after, Pareto front, ladder.",
         common.OUTPUT,
     ),
 ]
@@ -106,7 +104,7 @@ def command(
     seed: common.Seed = 0,
     **options: Any,
 ) -> None:
-    """Decide what of MODEL is kept, computed again, paged to L3 or streamed to fit the memories given."""
+    """Choose which tensors to keep, recompute, page or stream so that MODEL fits in memory."""
     started = command_begun_seconds()
     with telling(f"preparing {model}", show=not (quiet or as_json)) as teller:
         from pulptrain.commands.printing import end_interrupted, print_result
@@ -182,4 +180,4 @@ def command(
                 )
                 interrupted = more.interrupted
     if interrupted:
-        end_interrupted("; this is the best so far")
+        end_interrupted("; best solution so far")

@@ -34,7 +34,7 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="Primitive (see `pulptrain list primitives`).",
+        help="Primitive name (`pulptrain list primitives`).",
         autocompletion=completes("primitives"),
     ),
 ]
@@ -43,28 +43,28 @@ Shape = Annotated[
     common.option(
         "--shape",
         "CxHxW[:DTYPE:HIGH]",
-        "Shape of an input without batch, e.g. 8x8x8; once per input. int32:10 makes integers 0..9.",
+        "Shape of an input without batch, e.g. 8x8x8, once per input. int32:10 draws integers 0 to 9.",
         common.RUN,
     ),
 ]
 Step = Annotated[str, common.option("--step", "fw|ig|wg|loss|upd", "Which step.", common.RUN)]
 Option = Annotated[
     list[str] | None,
-    common.option("--option", "KEY=VALUE", "Option as in a model file, e.g. kernel=3.", common.RUN),
+    common.option("--option", "KEY=VALUE", "Layer option as in a model file, e.g. kernel=3.", common.RUN),
 ]
 Dtype = Annotated[str, common.option("--dtype", "fp32|fp16|bf16|...", "Element type.", common.RUN)]
 Batch = Annotated[int, common.option("--batch", "N", "Samples.", common.RUN)]
 Kernel = Annotated[str | None, common.option("--kernel", "NAME", "Matmul kernel.", common.RUN)]
 Values = Annotated[
     str | None,
-    common.option("--values", "FILE.npz", "Arrays by tensor name in place of drawn ones.", common.RUN),
+    common.option("--values", "FILE.npz", "Arrays by tensor name; all others are random.", common.RUN),
 ]
 Variant = Annotated[
     str | None,
     common.option(
         "--variant",
         "NAME",
-        "How the layer is lowered: as-published is PULP-TrainLib's own way (`list primitives`).",
+        "Lowering of the layer; as-published is that of PULP-TrainLib (`pulptrain list primitives`).",
         common.RUN,
     ),
 ]
@@ -100,7 +100,7 @@ def command(
     quiet: common.Quiet = False,
     **options: Any,
 ) -> None:
-    """Simulate one step of a primitive, check its numbers, and say where its cycles go."""
+    """Simulate one step of a primitive, check its numbers, and show where its cycles go."""
     with telling(f"simulating {step} of {name}", show=not (quiet or as_json)) as teller:
         from pulptrain.commands.printing import finish_run, run_folder, told
         from pulptrain.given.npz_file import read_values

@@ -171,7 +171,7 @@ def _spec(node: Node, folder: Path, given: Mapping[str, Any], schedules: Mapping
     top = node.mapping(what)
     name = _text(top["name"], "name")
     if "sweep" not in top and "points" not in top:
-        raise node.error("nothing is varied", "add 'sweep: ...' or 'points: ...'")
+        raise node.error("the file varies nothing", "add 'sweep: ...' or 'points: ...'")
     settings = top.get("settings")
     base, base_model = _base(settings, given)
     codegen_given = "codegen" in given or (
@@ -222,7 +222,8 @@ def _refuse_costs(top: Mapping[str, Node]) -> None:
     """Raise `ConfigError` for the costs that files carried before there were energy models."""
     if "energy" in top:
         raise top["energy"].error(
-            "costs of instructions and bytes are now coefficients of a chip, in joules", SETTINGS_OF_ENERGY
+            "instruction and byte costs were replaced by the energy coefficients of a chip, in joules",
+            SETTINGS_OF_ENERGY,
         )
 
 
@@ -235,7 +236,7 @@ def _baseline(node: Node | None, combinations: Sequence[Mapping[str, Node]]) -> 
     for number, combination in enumerate(combinations):
         if all(key in combination and combination[key].plain() == value for key, value in wanted.items()):
             return number
-    raise node.error("no point has these values", "values of one of the points")
+    raise node.error("no point of the sweep has these values", "choose the values of one point")
 
 
 class _Builder:
@@ -274,7 +275,7 @@ class _Builder:
             cure = suggestion(key, names).split(" (")[0]
             raise value.error(
                 f"unknown parameter '{key}'",
-                cure if cure.startswith("'") else "a setting, a path of the SoC file, or model.PATH",
+                cure if cure.startswith("'") else "use a setting, a path of the SoC file, or model.PATH",
             )
         if (
             value.is_mapping
@@ -482,13 +483,13 @@ def _objectives(node: Node | None, has_energy: bool) -> tuple[str, ...]:
     names = []
     for item in node.sequence("'objectives'"):
         if item.value == "energy_nj":
-            raise item.error("energy is in joules", f"'{ENERGY}' ({SETTINGS_OF_ENERGY})")
+            raise item.error("energy has the unit joule", f"'{ENERGY}' ({SETTINGS_OF_ENERGY})")
         if item.value not in (*OBJECTIVES, *FORMER):  # a mapping or a list may stand there
             cure = suggestion(str(item.value), OBJECTIVES)
             raise item.error(f"unknown objective {item.value!r}", cure)
         names.append(str(item.value))
     if not names:
-        raise node.error("no objective", "leave 'objectives' out, or name some")
+        raise node.error("no objective", "remove 'objectives', or name some")
     return tuple(dict.fromkeys(new_objectives(names)))
 
 

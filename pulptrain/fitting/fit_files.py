@@ -73,7 +73,7 @@ class FitFiles:
         try:
             before, after = outcome.traced()
         except PulptrainError as error:
-            summary["notes"].append(f"no picture of memory: {error.message}")
+            summary["notes"].append(f"cannot draw the memory: {error.message}")
             return
         panels = []
         for name, run in (("with everything in L2", before), ("fitted", after)):

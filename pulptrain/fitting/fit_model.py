@@ -509,7 +509,7 @@ def host_bytes() -> int:
 def check_solver() -> None:
     """Raise `InputError` without OR-tools."""
     if not solver_installed():
-        raise InputError("fit needs OR-tools", where="pulptrain fit", cure="pip install 'pulptrain[solver]'")
+        raise InputError("fit needs OR-Tools", where="pulptrain fit", cure="pip install 'pulptrain[solver]'")
 
 
 def deadline_cycles(text: str | None) -> int | None:
@@ -523,7 +523,7 @@ def deadline_cycles(text: str | None) -> int | None:
     except (ValueError, OverflowError):
         cycles = 0
     if cycles <= 0:
-        raise InputError(f"cannot read {text!r}", where="--deadline", cure="cycles, e.g. 20Mcycles or 500k")
+        raise InputError(f"cannot read {text!r}", where="--deadline", cure="use e.g. 20Mcycles or 500k")
     return cycles
 
 
@@ -547,7 +547,7 @@ def fit_model(
     started: float | None = None,
     cache: ResultCache | None = None,
     teller: Teller = NOBODY,
-    ladder_command: str = "fit with --ladder",
+    ladder_command: str = "use fit with --ladder",
 ) -> FitOutcome:
     """The way to train a model that takes least cycles, or energy, with the memories of the settings.
 
@@ -574,7 +574,7 @@ def fit_model(
     least_cycles = min(int(run.summary["cycles"]) for run in (fitting.before, fitting.base))
     if deadline is not None and least_cycles > deadline:
         raise InputError(
-            f"an iteration takes {least_cycles:,} cycles with everything in L2, the deadline is {deadline:,}",
+            f"an iteration takes {least_cycles:,} cycles with all data in L2, the deadline is {deadline:,}",
             where="--deadline",
             cure=f"--deadline {least_cycles}, more cores, or a tuned schedule",
         )
@@ -613,10 +613,10 @@ def fit_model(
     way, chosen, best = min(found, key=lambda one: one[1].rank(one[2]))
     if deadline is not None and best.cycles > deadline:
         raise InputError(
-            f"an iteration takes {best.cycles:,} cycles in {size_text(l2_bytes)} of L2, the deadline is "
-            f"{deadline:,}",
+            f"an iteration takes {best.cycles:,} cycles in {size_text(l2_bytes)} of L2, more than the "
+            f"deadline of {deadline:,}",
             where="--deadline",
-            cure=f"--deadline {best.cycles}, or more L2: it takes {least_cycles:,} with everything there",
+            cure=f"--deadline {best.cycles}, or more L2: it takes {least_cycles:,} with all data in L2",
         )
     summary = _summary(chosen, best, _before(fitting))
     summary["decisions"] = [*changed_rows(way, fitting, chosen), *summary["decisions"]]
@@ -662,7 +662,7 @@ def add_points(outcome: FitOutcome, points: int, teller: Teller = NOBODY) -> Fit
         for number in range(points):
             if not has_time or time.perf_counter() >= ends:
                 notes.append(
-                    f"no time was left for {points - number} of {points} points: longer --time-limit"
+                    f"the time limit left out {points - number} of {points} points; increase --time-limit"
                 )
                 break
             l2_bytes = -(-(least + (most - least) * number // max(1, points - 1)) // 1024) * 1024
@@ -670,7 +670,7 @@ def add_points(outcome: FitOutcome, points: int, teller: Teller = NOBODY) -> Fit
                 answer, interrupted = point(number, l2_bytes)
             except (PulptrainError, MemoryError) as error:
                 what = error.message if isinstance(error, PulptrainError) else "out of memory"
-                notes.append(f"no point with {size_text(l2_bytes)} of L2: {what.splitlines()[0]}")
+                notes.append(f"no answer for {size_text(l2_bytes)} of L2: {what.splitlines()[0]}")
                 continue
             front += [answer] if answer is not None else []
             if interrupted:
@@ -678,7 +678,7 @@ def add_points(outcome: FitOutcome, points: int, teller: Teller = NOBODY) -> Fit
     except KeyboardInterrupt:
         interrupted = True
     except (PulptrainError, MemoryError) as error:
-        notes.append(f"no points of the front: {error}")
+        notes.append(f"could not compute the Pareto front: {error}")
     simulator = outcome.summary["simulator"]
     wall_seconds = simulator["wall_seconds"] + time.perf_counter() - started
     summary = {
@@ -692,8 +692,8 @@ def add_points(outcome: FitOutcome, points: int, teller: Teller = NOBODY) -> Fit
 
 def _better(value: int, bound: int, objective: str) -> str:
     if objective == CYCLES:
-        return f", {value:,} cycles, none below {bound:,}"
-    return f", {amount(value / UNITS_OF_JOULE, 'J')}, none below {amount(bound / UNITS_OF_JOULE, 'J')}"
+        return f", {value:,} cycles*, lower bound {bound:,}"
+    return f", {amount(value / UNITS_OF_JOULE, 'J')}*, lower bound {amount(bound / UNITS_OF_JOULE, 'J')}"
 
 
 def _summary(fitting: Fitting, best: Answer, before: dict[str, Any]) -> dict[str, Any]:

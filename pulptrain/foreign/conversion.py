@@ -23,7 +23,7 @@ from pulptrain.running.session import model_of
 from trainlib.ir.steps import Array
 from trainlib.training.phases import build_training_phases
 
-MADE_BY = "made by pulptrain convert from "
+MADE_BY = "converted by pulptrain from "
 """Begins the comment of a model file that `convert` has written."""
 
 
@@ -80,7 +80,7 @@ def _training_words(spec: ModelSpec) -> tuple[str, ...]:
     if not spec.more_losses:
         words = {"--loss": option_text(spec.loss.name, spec.loss.options), **words}
     said = " ".join(f"{option} '{text}'" for option, text in words.items())
-    return (f"loss and optimizer lie in its metadata; if another tool drops that: {said}",)
+    return (f"the file stores loss and optimizer as metadata; if another tool drops them, use {said}",)
 
 
 def _is_ours(path: Path) -> bool:

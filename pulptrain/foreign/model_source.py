@@ -64,7 +64,7 @@ class ModelSource:
         """
         if self.training is not None:
             raise InputError(
-                "is a training graph, with a backward pass of its own", where=self.words, cure=TRAINING_GRAPHS
+                "is a training graph: it contains its backward pass", where=self.words, cure=TRAINING_GRAPHS
             )
         if self.values and settings is not None:
             check_values(build_training_phases(model_of(self.model, settings)).mini_batch, self.values)
@@ -97,7 +97,7 @@ class ModelSource:
         how |= {"functional": functional, "iterations": iterations}
         if self.training is not None:
             if how.pop("data", None) is not None:
-                raise InputError("a training graph takes no data set", where="data", cure="values={...}")
+                raise InputError("a training graph cannot use a data set", where="data", cure="values={...}")
             from pulptrain.running.graph_run import run_training_graph
 
             return run_training_graph(self.training, settings, values=self.values or None, **how)
@@ -128,7 +128,7 @@ def open_source(model: str, settings: Settings, folder: Path | None = None) -> M
     values = read_values(settings.values) if settings.values is not None else {}
     rate = settings.learning_rate
     if rate is not None and not 0 <= rate < float("inf"):
-        raise InputError(f"a learning rate of {rate}", where="--learning-rate", cure="more than 0")
+        raise InputError(f"invalid learning rate {rate}", where="--learning-rate", cure="more than 0")
     path = model
     if folder is not None and not Path(model).is_absolute() and (is_foreign(model) or is_path(model)):
         path = str(folder / model)
@@ -143,9 +143,9 @@ def open_source(model: str, settings: Settings, folder: Path | None = None) -> M
             return ModelSource(spec_of(training.phases.mini_batch), words, training, values=values)
     if rate is not None:
         raise InputError(
-            f"{model} is no training graph",
+            f"{model} is not a training graph",
             where="--learning-rate",
-            cure="'learning_rate:' in the model file, or --optimizer",
+            cure="set 'learning_rate:' in the model file, or use --optimizer",
         )
     if is_foreign(model):
         foreign = open_foreign(path, settings)

@@ -68,9 +68,9 @@ def read_values(path: str, where: str = WHERE) -> dict[str, Array]:
     try:
         if not file.is_file():
             raise InputError(
-                f"cannot read '{path}': it is no file",
+                f"cannot read '{path}': no such file",
                 where=where,
-                cure="a file that numpy.savez has written",
+                cure="use a file written by numpy.savez",
             )
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
@@ -83,7 +83,7 @@ def read_values(path: str, where: str = WHERE) -> dict[str, Array]:
         raise InputError(
             f"cannot read '{path}': {error or type(error).__name__}",
             where=where,
-            cure="a file that numpy.savez has written",
+            cure="use a file written by numpy.savez",
         ) from None
 
 
@@ -91,9 +91,9 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: str) -> tupl
     """Name and values of one member. Raises InputError for one that is no array, or not as it says."""
     where = f"{WHERE} {path}: {member.filename!r}"
     if member.flag_bits & ENCRYPTED:
-        raise InputError("is encrypted", where=where, cure="an archive without a password")
+        raise InputError("is encrypted", where=where, cure="use an archive without a password")
     if not member.filename.endswith(".npy"):
-        raise InputError("is no .npy member", where=where, cure="arrays only, as numpy.savez writes them")
+        raise InputError("is not a .npy member", where=where, cure="store arrays only, as numpy.savez does")
     with archive.open(member) as stream:
         version = np.lib.format.read_magic(stream)
         read_header = _HEADERS.get(version)
@@ -105,9 +105,9 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: str) -> tupl
             raise InputError("holds Python objects, not numbers", where=where)
         if min(shape, default=0) < 0 or data_bytes > member.file_size:
             raise InputError(
-                f"says it has shape {shape} of {dtype} ({data_bytes} B), but has {member.file_size} B",
+                f"declares shape {shape} of {dtype} ({data_bytes} B), but has {member.file_size} B",
                 where=where,
-                cure="a file that is whole",
+                cure="use a complete file",
             )
     with archive.open(member) as stream:
         values: Array = np.lib.format.read_array(stream, allow_pickle=False)

@@ -144,7 +144,7 @@ def code_start(settings: Settings) -> str:
     """What the instruction caches hold at the start. Raises `InputError` where it would be charged twice."""
     if settings.icache != WARM and LIBRARY.waits_for_code(settings.codegen):
         raise InputError(
-            f"the kernels of codegen '{settings.codegen}' already contain the wait for their code",
+            f"the kernels of codegen '{settings.codegen}' already include the instruction fetch",
             where="--icache",
             cure=f"--icache {WARM}, or another --codegen",
         )
@@ -190,7 +190,7 @@ def schedule_options(settings: Settings, spec: ModelSpec | None = None) -> Sched
     """
     depth, buffers = parse_buffers(settings.buffering)
     if settings.prefetch not in ("on", "off"):
-        raise InputError(f"cannot read {settings.prefetch!r}", where="--prefetch", cure="on or off")
+        raise InputError(f"cannot read {settings.prefetch!r}", where="--prefetch", cure="use on or off")
     return ScheduleOptions(
         buffer_depth=depth,
         buffers=buffers,

@@ -239,7 +239,7 @@ def explore(
 
     if spec is not None:
         if model is not None or sweep is not None:
-            raise InputError("a file has model and sweep", where="spec", cure="one of both")
+            raise InputError("a file already has model and sweep", where="spec", cure="pass one of both")
         read = load_spec(Path(fspath(spec)), as_fields(options))
     else:
         if model is None:

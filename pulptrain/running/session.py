@@ -226,7 +226,7 @@ def _check_memory(spec: ModelSpec, phases: TrainingPhases) -> None:
     for key, name, known, what in named:
         if name not in known:
             cure = suggestion(name, known)
-            raise ConfigError(f"{key!r} names {name}, which is no {what}", where=spec.where, cure=cure)
+            raise ConfigError(f"{key!r} names {name}: no such {what}", where=spec.where, cure=cure)
 
 
 def _as_given(model: str | ModelSpec, settings: Settings, file: ScheduleFile | None) -> Given:
@@ -277,7 +277,7 @@ def _check_schedules(prepared: Prepared, iterations: int) -> None:
         raise InputError(
             f"the schedule has {min(steps)} steps, the run {iterations} iterations",
             where=prepared.spec.optimizer.where or prepared.spec.where,
-            cure=f"a longer schedule, or {min(steps)} iterations",
+            cure=f"use a longer schedule, or {min(steps)} iterations",
         )
 
 
@@ -292,7 +292,7 @@ def _check_samples(graph: TrainingGraph, mini_batches: int) -> None:
         mini_batches * (fed + SAMPLE_BYTES),
         f"the samples of {mini_batches:,} mini-batches of one update need",
         where="--accumulate",
-        cure="fewer mini-batches",
+        cure="use fewer mini-batches",
     )
 
 
@@ -329,7 +329,9 @@ def run_model(
     settings = settings or Settings()
     check_iterations(iterations)
     if values and not functional:
-        raise InputError("values for a run without numbers", where="--values", cure="no --no-functional")
+        raise InputError(
+            "a run with --no-functional uses no values", where="--values", cure="remove --no-functional"
+        )
     started = time.perf_counter()
     name = model if isinstance(model, str) else model.name
     teller.stage(f"planning {name} on {settings.soc}: tiles, memory, kernels")

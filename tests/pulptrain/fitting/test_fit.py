@@ -181,7 +181,7 @@ def test_with_room_for_everything_nothing_is_decided() -> None:
     ("words", "code", "said"),
     [
         (["--l2", "2KiB", "--l3", "0"], 2, "below the ladder's first step: inference"),
-        (["--deadline", "1kcycles"], 2, "cycles with everything in L2, the deadline is 1,000"),
+        (["--deadline", "1kcycles"], 2, "cycles with all data in L2, the deadline is 1,000"),
         (["--deadline", "soon"], 2, "cannot read 'soon'"),
         (["--objective", "energy"], 2, "pulp-open has no energy coefficients"),
         (["--allow", "magic"], 2, "unknown change 'magic'"),
@@ -202,7 +202,7 @@ def test_without_an_l3_to_page_to_the_forms_that_fit_are_told(
     words = ["fit", "simple-mlp", "-q", "--save-model", str(tmp_path / "x.yaml"), "--l2", "4KiB", "--l3", "0"]
     assert dispatch(words) == 3
     told = capsys.readouterr().err
-    assert "there is no L3 to page to" in told
+    assert "without L3 nothing can be paged" in told
     assert "inference" in told
 
 
@@ -218,7 +218,7 @@ def test_json_and_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
 def test_a_decision_saves_and_costs_what_it_would_be_without(tmp_path: Path) -> None:
     fitted = pt.fit("simple-mlp", l2="4KiB", points=0, time_limit=20)
     rows = {row["tensor"]: row for row in fitted.summary["decisions"]}
-    assert rows.keys() == {"all gradients of weights", "fc2.weight", "fc1.weight.grad"}
+    assert rows.keys() == {"all weight gradients", "fc2.weight", "fc1.weight.grad"}
     udma = UdmaCost(soc_timing(Settings()))
     paged, streamed = rows["fc2.weight"], rows["fc1.weight.grad"]
     assert (paged["action"], paged["saved_bytes"]) == ("page", 320)
@@ -270,7 +270,7 @@ def test_a_time_is_that_of_the_command_once_it_is_over_nothing_is_searched(
     monkeypatch.setattr("pulptrain.fitting.fit_model.solve", searched)
     summary = pt.fit("simple-mlp", l2="4KiB", time_limit=0.1, points=2).summary
     assert summary["peak_bytes"]["l2"] <= 4096
-    assert "no time was left for 2 of 2 points" in summary["notes"][0]
+    assert "the time limit left out 2 of 2 points" in summary["notes"][0]
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_a_time_is_that_of_the_command_once_it_is_over_nothing_is_searched(
 )
 def test_what_a_ladder_has_no_use_for_is_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert dispatch(["fit", "simple-mlp", "--ladder", *words.split()]) == 2
-    assert f"{words.split(maxsplit=1)[0]} is about one answer" in capsys.readouterr().err
+    assert f"{words.split(maxsplit=1)[0]} applies to one answer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("l2_bytes", [12 << 10, 31 << 10])

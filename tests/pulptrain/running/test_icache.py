@@ -40,7 +40,7 @@ def test_people_read_it_too(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "hint"),
     [
         (["--icache", "lukewarm"], "lukewarm"),
-        (["--icache", "cold", "--codegen", "pulp-gcc7"], "already contain"),
+        (["--icache", "cold", "--codegen", "pulp-gcc7"], "already include"),
     ],
 )
 def test_states_that_make_no_sense_are_refused(
