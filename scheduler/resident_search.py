@@ -13,7 +13,7 @@ from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import Life, storage_lives
-from scheduler.code_room import beside_code
+from scheduler.code_in_l2 import with_code_in_l2
 from scheduler.memory.host_memory import TIMING_ONLY, HostUse
 from scheduler.options import AUTO, ScheduleOptions
 from scheduler.planned import Schedule
@@ -97,12 +97,16 @@ def schedule_for(
     What the `cache` says of an earlier choice is taken. Where code is fetched L2 has room for it.
     """
     if options.code_start == WARM:
-        return _schedule_for(graph, timing, cost_model, options, cache, use)
+        return schedule_beside_code(graph, timing, cost_model, options, cache, use)
     cache = cache if cache is not None else ScheduleCache()
-    return beside_code(lambda machine: _schedule_for(graph, machine, cost_model, options, cache, use), timing)
+
+    def plan(machine: SocTiming) -> list[Schedule]:
+        return [schedule_beside_code(graph, machine, cost_model, options, cache, use)]
+
+    return with_code_in_l2(plan, timing)[0]
 
 
-def _schedule_for(
+def schedule_beside_code(
     graph: TrainingGraph,
     timing: SocTiming,
     cost_model: CostModel,
@@ -110,6 +114,7 @@ def _schedule_for(
     cache: ScheduleCache | None,
     use: HostUse,
 ) -> Schedule:
+    """As `schedule_for`, for a caller that finds room for the code itself."""
     if tuple(options.resident) != (AUTO,):
         return build_schedule(graph, timing, cost_model, options, cache, use=use)
     cache = cache if cache is not None else ScheduleCache()

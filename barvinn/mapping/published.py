@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The job table as the public code generator prints it (hossein1387/MVU_Code_Gen f43a5a0), defects included.
 
-The formulas are those of its table; docs/barvinn-machine.md says where they are wrong.
-Only for comparison: no job is made of them.
+The formulas are those of its table; docs/barvinn.md says where they are wrong. Only for comparison: no job
+is made of them.
 """
 
 from __future__ import annotations

@@ -72,8 +72,17 @@ def divided(left: Any, right: Any) -> Terms | None:
 
 
 def default_loss(shape: Sequence[int]) -> LossSpec:
-    """That of an output of which nobody says one: of class numbers for [batch, classes], else mse."""
-    return LossSpec("cross_entropy", {"labels": "hard"}) if len(shape) == 2 else LossSpec("mse")
+    """That of an output of which nobody says one: of class numbers for [batch, classes], else mse.
+
+    Over one class the cross-entropy is 0 whatever the network does.
+    """
+    has_classes = len(shape) == 2 and shape[1] > 1
+    return LossSpec("cross_entropy", {"labels": "hard"}) if has_classes else LossSpec("mse")
+
+
+def default_note(loss: LossSpec) -> str:
+    """What is said of a loss that nobody has chosen."""
+    return f"the loss is {loss.name}, which nobody has said: --loss"
 
 
 def losses_of(

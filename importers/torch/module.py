@@ -25,7 +25,7 @@ from importers.graph.terms import Term, Terms
 from importers.graph.torch_capture import capture
 from importers.graph.views import View
 from importers.graph.weights import Given
-from importers.place.losses import losses_of
+from importers.place.losses import default_note, losses_of
 from importers.torch import elements as _elements
 from importers.torch import layers, moves, products, script_loss
 from importers.torch.losses import NEGATIVE_LOG, is_ours, loss_of
@@ -115,6 +115,8 @@ def from_torch(
         spec_of_loss = _of_log_probabilities(draft, output, loss_of(torch, loss, output.shape), notes)
         draft.without_unused(_end(draft, output))
         losses = [spec_of_loss]
+        if loss is None:
+            notes.insert(0, default_note(spec_of_loss))
     else:
         script = Script.of(module, loss, inputs, labels)
         whole, handlers = script.around(module), script_loss.handlers(HANDLERS)

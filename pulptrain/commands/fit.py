@@ -10,6 +10,7 @@ import typer
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
 from pulptrain.given.option import MODEL, SEARCH, FitOptions
+from pulptrain.process.interrupts import command_begun_seconds
 from pulptrain.process.progress import telling
 
 Deadline = Annotated[
@@ -49,8 +50,8 @@ TimeLimit = Annotated[
     common.option(
         "--time-limit",
         "S",
-        "Time limit of the search; the best solution so far is used. Reading the model and the final "
-        "simulation are not included.",
+        "Time limit of the command; the best solution so far is used. Reading the model, pricing its ops, "
+        "the first solution and its simulation always complete.",
         SEARCH,
         min=0.1,
     ),
@@ -64,7 +65,8 @@ SaveModel = Annotated[
     common.option(
         "--save-model",
         "FILE",
-        "Write the model with all decisions to this file (default NAME-fit.yaml, in --out DIR if set).",
+        "Write the model with all decisions to this file (default NAME-fit.yaml, in --out DIR if set); its "
+        "weights go to NAME-fit.npz beside it.",
         common.OUTPUT,
     ),
 ]
@@ -103,6 +105,7 @@ def command(
     **options: Any,
 ) -> None:
     """Choose which tensors to keep, recompute, page or stream so that MODEL fits in memory."""
+    started = command_begun_seconds()
     with telling(f"preparing {model}", show=not (quiet or as_json)) as teller:
         from pulptrain.commands.printing import end_interrupted, print_result
         from pulptrain.commands.typed import next_command
@@ -128,8 +131,9 @@ def command(
             asked = {"deadline": deadline, "objective": objective, "allow": allow, "save_model": save_model}
             check_ladder(**asked, points=points, time_limit=time_limit)
         check_solver()
-        network = open_source(model, settings).network(settings)
-        files = prepare_fit(model, save_model, out, ladder=ladder, paper=paper)
+        source = open_source(model, settings)
+        network, values = source.network(settings), source.brought
+        files = prepare_fit(model, save_model, out, ladder=ladder, with_values=bool(values), paper=paper)
         printing: dict[str, Any] = {"as_json": as_json, "quiet": quiet}
         with open_cache(cache, no_cache) as kept:
             if ladder:
@@ -149,11 +153,14 @@ def command(
                     points=points,
                     pictures=out is not None,
                     seconds=time_limit,
+                    started=started,
                     cache=kept,
                     teller=teller,
                     ladder_command=next_command(context, "fit", add={"--ladder": True}),
                 )
-                files.write_answer(outcome, next_command(context, "run", files.model, drop=[MODEL]))
+                add = {"--values": files.values}
+                run_command = next_command(context, "run", files.model, add=add, drop=[MODEL])
+                files.write_answer(outcome, run_command, values)
                 if not as_json:
                     teller.end()
                     print_result(

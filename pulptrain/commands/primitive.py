@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +17,17 @@ from pulptrain.given.option import PrimitiveOptions
 from pulptrain.process.progress import telling
 
 if TYPE_CHECKING:
-    from trainlib.primitives.definition import DrawnInput, Example
+    from trainlib.primitives.definition import (
+        DrawnInput,
+        LayerPrimitive,
+        LossPrimitive,
+        OptimizerPrimitive,
+    )
+
+    StepPrimitive = LayerPrimitive | LossPrimitive | OptimizerPrimitive
+
+KEPT = ("--dtype", "--batch")
+"""Options that an example may have, whatever its shape."""
 
 
 Name = Annotated[
@@ -70,6 +79,7 @@ LoopOrder = Annotated[
 @takes(PrimitiveOptions)
 @common.draws
 def command(
+    context: typer.Context,
     name: Name,
     shape: Shape = None,
     step: Step = "fw",
@@ -109,7 +119,7 @@ def command(
         )
         attributes = dict(parse_option(text) for text in option or ())
         shapes = [parse_shape(text) for text in shape or ()]
-        _refuse_missing(name, shapes, attributes)
+        _refuse_missing(context, name, shapes, attributes)
         shapes = _in_domain(name, shapes)
         folder = run_folder(out) if out is not None else None
         given_values = read_values(values) if values is not None else None
@@ -131,9 +141,15 @@ def command(
         finish_run(outcome, folder, as_json=as_json, quiet=quiet, detail=detail, teller=teller, paper=paper)
 
 
-def _refuse_missing(name: str, shapes: Sequence[DrawnInput], attributes: Mapping[str, Any]) -> None:
-    """Raise `InputError` for a shape or options that are missing, with a command that has them."""
+def _refuse_missing(
+    context: typer.Context, name: str, shapes: Sequence[DrawnInput], attributes: Mapping[str, Any]
+) -> None:
+    """Raise `InputError` for a shape or options that are missing, with a command that has them.
+
+    Tile sizes and kernel may be none of the example's.
+    """
     from configs.errors import InputError
+    from pulptrain.commands.typed import CARRIED, next_command
     from trainlib.primitives.definition import InternalPrimitive
     from trainlib.registry import PRIMITIVES
 
@@ -146,7 +162,9 @@ def _refuse_missing(name: str, shapes: Sequence[DrawnInput], attributes: Mapping
         raise InputError(
             f"it needs {' and '.join([*lacking, *([] if shapes else ['--shape'])])}",
             where=f"primitive {name}",
-            cure=_command_of(name, primitive.steps[0].name, primitive.examples[0]),
+            cure=next_command(
+                context, "primitive", name, add=_of_example(context, primitive), carry=(*CARRIED, *KEPT)
+            ),
         )
 
 
@@ -162,16 +180,19 @@ def _in_domain(name: str, shapes: Sequence[DrawnInput]) -> list[DrawnInput]:
     ]
 
 
-def _command_of(name: str, step: str, example: Example) -> str:
-    """The command that runs an example; every layer has a step FW, which needs not be said."""
-    shapes = [f"--step {step.lower()}"] if step in ("LOSS", "UPD") else []
+def _of_example(context: typer.Context, primitive: StepPrimitive) -> dict[str, Any]:
+    """Step, shapes and options of an example; the step that was typed, if there is such a one."""
+    example, typed = primitive.examples[0], context.params["step"]
+    source = context.get_parameter_source("step")
+    by_default = source is None or source.name == "DEFAULT"
+    steps = [step.name.lower() for step in primitive.steps]
+    shapes = []
     for case in example.cases:
         integers = f":{case.dtype}:{int(case.high)}" if case.dtype is not None else ""
-        shapes.append(f"--shape {'x'.join(str(size) for size in case.shape)}{integers}")
-    options = [
-        f"--option {shlex.quote(f'{key}={json.dumps(value)}')}" for key, value in example.attributes.items()
-    ]
-    return " ".join(["pulptrain", "primitive", name, *shapes, *options])
+        shapes.append(f"{'x'.join(str(size) for size in case.shape)}{integers}")
+    options = [f"{key}={json.dumps(value)}" for key, value in example.attributes.items()]
+    step = typed if typed in steps else steps[0]
+    return {"--step": None if by_default and step == typed else step, "--shape": shapes, "--option": options}
 
 
 def parse_shape(text: str) -> DrawnInput:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -403,7 +404,19 @@ class _Builder:
             message = error.message if not error.where else f"{error.where}: {error.message}"
             if error.where is not None and error.where.startswith(f"{value.file}:"):
                 raise
-            raise value.error(message, error.cure) from None
+            raise value.error(message, _in_a_file(error.cure, value.file)) from None
+
+
+def _in_a_file(cure: str | None, file: str) -> str | None:
+    """A cure with its options as a file of YAML says them."""
+
+    def said(option: re.Match[str]) -> str:
+        key = option[1].replace("-", "_")
+        known = key in (*SETTINGS, *SHORT_PATHS, *OF_MODEL)
+        return f'settings: {{{key}: "{option[2]}"}}' if known else option[0]
+
+    is_file = cure is not None and file.endswith((".yaml", ".yml"))
+    return re.sub(r"--([a-z0-9-]+) ([^\s;]*[^\s;,])", said, cure) if cure and is_file else cure
 
 
 def _is_setting(key: str) -> bool:

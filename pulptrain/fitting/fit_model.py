@@ -7,6 +7,7 @@ import math
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +29,7 @@ from scheduler.explore.pareto import pareto_front
 from scheduler.fit.of_graph import as_planned, decisions_of, predicted, problem_of
 from scheduler.fit.prices import UNITS_OF_JOULE, Price, Prices, StreamedOps, energy_prices
 from scheduler.fit.problem import Decisions, Problem, evaluate
-from scheduler.fit.solver import SECONDS, solve
+from scheduler.fit.solver import SECONDS, Solution, UndecidedError, solve
 from scheduler.fit.streams import Streams
 from scheduler.memory.host_memory import tensor_bytes
 from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
@@ -51,6 +52,9 @@ TRACED = 3.0
 
 HURRY = 2.0
 """Times as long as pricing took: with less time left a first plan takes addresses that are found at once."""
+
+FIRST_SECONDS = 20.0
+"""For decisions that fit, whatever they cost, where neither the planner nor the time has any."""
 
 ROUNDS = 100
 """How often it is searched again with the prices of the ops that stream in the answers before."""
@@ -161,6 +165,8 @@ class Fitting:
         self.cycles = Prices(plain, lambda graph, op, stream: replace(streamed(graph, op, stream), cost=0))
         self._pricing_seconds = time.perf_counter() - started
         self._planning_seconds = 0.0
+        self.undecided = False
+        """Whether a search ended before it had an answer, or knew that there is none."""
 
     def _roomy(self, spec: ModelSpec) -> Settings:
         """The machine with an L2 in which everything has room."""
@@ -207,7 +213,7 @@ class Fitting:
     @property
     def needed_bytes(self) -> int:
         """Of L2, for everything as the model is written."""
-        return int(self.before.summary["peak_bytes"]["l2"]) + code_bytes(self.before, self.settings)
+        return int(self.before.summary["peak_bytes"]["l2"])
 
     def _beside_code(self, l2_bytes: int) -> SocTiming:
         """The machine with what the code of the program leaves of so much L2."""
@@ -314,7 +320,7 @@ class Fitting:
                 continue
             peak_bytes = min(problem.l2_bytes, evaluate(problem, decisions).peak_bytes)
             problem = replace(problem, l2_bytes=peak_bytes - max(256, l2_bytes * (number + 1) // 400))
-            if interrupted or time.perf_counter() >= ends:
+            if interrupted or (found and time.perf_counter() >= ends):
                 break
         return found, bound, interrupted
 
@@ -352,11 +358,21 @@ class Fitting:
                 seconds = max(
                     1.0, left_seconds * (SHARE if any(task.streams for task in problem.tasks) else 1)
                 )
-                solution = solve(problem, hint=best or decisions, seconds=seconds, gap=GAP)
+                hint = best or decisions
+                try:
+                    if hint is None and left_seconds <= 0:
+                        raise UndecidedError
+                    solution = solve(problem, hint=hint, seconds=seconds, gap=GAP)
+                except UndecidedError:
+                    if hint is not None:
+                        break
+                    solution = solve(problem, first=True, seconds=FIRST_SECONDS)
                 if solution is None:
                     break
                 decisions, interrupted = solution.decisions, solution.interrupted
                 bound = max(bound, solution.bound)
+        except UndecidedError:
+            self.undecided = True
         except KeyboardInterrupt:
             interrupted = True
         return problem, best, bound, interrupted
@@ -417,7 +433,7 @@ class Fitting:
             least = least_l2_bytes(self.graph, self.timing, options.memory, streamer)
             return least + code_bytes(self.base, self.settings)
         problem = self.problem(self.timing.l2.size_bytes)
-        found = solve(problem, smallest=True, seconds=seconds)
+        found = smallest_of(problem, seconds=seconds)
         least = found.value if found is not None else evaluate(problem, Decisions()).peak_bytes
         return least + code_bytes(self.base, self.settings)
 
@@ -425,6 +441,13 @@ class Fitting:
 def code_bytes(run: RunOutcome, settings: Settings) -> int:
     """What the code of the programs of a run takes of L2."""
     return max(schedule.code_bytes for schedule in run.schedules) if settings.icache != WARM else 0
+
+
+def smallest_of(problem: Problem, *, seconds: float, hint: Decisions | None = None) -> Solution | None:
+    """The decisions of the smallest peak that are found in so many seconds, if any are."""
+    with suppress(UndecidedError):
+        return solve(problem, smallest=True, hint=hint, seconds=seconds)
+    return None
 
 
 def _cheaper(problem: Problem, best: Decisions | None, decisions: Decisions) -> Decisions:
@@ -521,6 +544,7 @@ def fit_model(
     points: int = 0,
     pictures: bool = False,
     seconds: float = SECONDS,
+    started: float | None = None,
     cache: ResultCache | None = None,
     teller: Teller = NOBODY,
     ladder_command: str = "use fit with --ladder",
@@ -528,18 +552,20 @@ def fit_model(
     """The way to train a model that takes least cycles, or energy, with the memories of the settings.
 
     Every answer is simulated. `allowed` are changes of numbers that it may make (`pulptrain.fitting.ways`).
-    After `seconds` it ends with what it has; the simulations that price the ops and confirm the answer are
-    not cut short. If `points` of the front are to follow (`add_points`), a half of the time is left for them,
-    and if `pictures` are, what the runs for these take.
+    So many `seconds` after it `started` (`time.perf_counter`; now, if not said) it ends with what it has; the
+    simulations that price the ops, a first answer and the simulation that confirms it are not cut short. If
+    `points` of the front are to follow (`add_points`), a half of the time is left for them, and if `pictures`
+    are, what the runs for these take.
     Raises `DoesNotFitError` where L2 is too small whatever is decided (the report says what trains in it),
-    `InputError` for a `deadline` (cycles) that cannot be met, and the errors of `configs.errors`.
+    `InputError` where the time is over before an answer is found or it is known that there is none,
+    for a `deadline` (cycles) that cannot be met, and the errors of `configs.errors`.
     """
     from pulptrain.fitting.fit_summary import changed_rows
     from pulptrain.fitting.ladder import SMALLEST_SECONDS, first_step
 
     settings = settings or Settings()
     check_objective(objective)
-    started = time.perf_counter()
+    started = time.perf_counter() if started is None else started
     ends = started + seconds
     spec, settings = settled(model, settings)
     l2_bytes = soc_timing(settings).l2.size_bytes
@@ -557,6 +583,7 @@ def fit_model(
     answer_ends -= TRACED * fitting.run_seconds if pictures else 0
     ways = ways_of(spec, allowed) if fitting.needed_bytes > l2_bytes else [Way(spec)]
     found: list[tuple[Way, Fitting, Answer]] = []
+    undecided = False
     interrupted = False
     for number, way in enumerate(ways):
         teller.stage(" ".join((f"searching for {spec.name} in {size_text(l2_bytes)} of L2", *way.how)))
@@ -570,9 +597,17 @@ def fit_model(
             lambda value, bound: teller.count(1, 1, _better(value, bound, objective)),
         )
         found += [(way, tried, answer)] if answer is not None else []
+        undecided |= tried.undecided
         if interrupted:
             break
     search_seconds = time.perf_counter() - search_started
+    if not found and undecided:
+        raise InputError(
+            f"no way to train {spec.name} in {size_text(l2_bytes)} of L2 was found in {seconds:g} s, nor "
+            "that there is none",
+            where="--time-limit",
+            cure=f"--time-limit {max(60.0, 4 * seconds):g}, or more L2; all forms: {ladder_command}",
+        )
     if not found:
         raise first_step(fitting, l2_bytes, ladder_command, min(SMALLEST_SECONDS, seconds))
     way, chosen, best = min(found, key=lambda one: one[1].rank(one[2]))
@@ -623,7 +658,7 @@ def add_points(outcome: FitOutcome, points: int, teller: Teller = NOBODY) -> Fit
         has_time = ends - started > fitting.run_seconds
         teller.stage(f"the smallest L2 for {name}")
         least = fitting.least_bytes(max(1.0, share(0) - started)) if has_time else 0
-        most = int(fitting.base.summary["peak_bytes"]["l2"]) + code_bytes(fitting.base, fitting.settings)
+        most = int(fitting.base.summary["peak_bytes"]["l2"])
         for number in range(points):
             if not has_time or time.perf_counter() >= ends:
                 notes.append(

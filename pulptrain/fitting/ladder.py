@@ -13,14 +13,21 @@ from configs.errors import DoesNotFitError, InputError, Lever, PulptrainError
 from configs.limits import size_text
 from configs.model_file import AdapterSpec, LayerSpec, ModelSpec
 from configs.version import VERSION
-from pulptrain.fitting.fit_model import Fitting, as_immediate, code_bytes, host_bytes, sized
+from pulptrain.fitting.fit_model import (
+    Fitting,
+    as_immediate,
+    code_bytes,
+    host_bytes,
+    sized,
+    smallest_of,
+)
 from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.session import run_model, settled
 from scheduler.fit.of_graph import problem_of
 from scheduler.fit.prices import Prices
 from scheduler.fit.problem import Decisions, evaluate
-from scheduler.fit.solver import SECONDS, solve
+from scheduler.fit.solver import SECONDS
 from scheduler.memory.host_memory import tensor_bytes
 from scheduler.memory.memory_plan import plan_memory
 from scheduler.schedule import tiler_of
@@ -210,7 +217,7 @@ def _row(
             l2_bytes = max(l2_bytes + max(256, l2_bytes // 100), error.required_bytes if is_known else 0)
             continue
         peak = run.summary["peak_bytes"]
-        sizes = {"l1": l1_bytes, "l2": peak["l2"] + code_bytes(run, settings), "l3": peak["l3"]}
+        sizes = {"l1": l1_bytes, "l2": peak["l2"], "l3": peak["l3"]}
         return {**row, "bytes": sizes, "cycles": run.summary["cycles"]}
     return None
 
@@ -236,7 +243,7 @@ def _recomputed(spec: ModelSpec, settings: Settings, seconds: float) -> tuple[Mo
     graph = _graph(spec)
     timing = soc_timing(sized(settings, l2=_roomy_bytes(graph), l3=0))
     problem = problem_of(graph, Prices(), timing, None, frozenset(layer.name for layer in spec.layers))
-    found = solve(problem, smallest=True, hint=Decisions(), seconds=seconds)
+    found = smallest_of(problem, hint=Decisions(), seconds=seconds)
     decisions = found.decisions if found is not None else Decisions()
     again = {problem.groups[number] for number in decisions.again}
     layers = tuple(replace(layer, recompute=layer.recompute or layer.name in again) for layer in spec.layers)

@@ -183,6 +183,7 @@ def _input_shapes(text: str) -> dict[str, tuple[int, ...]]:
 def _open_graph(model: str, settings: Settings) -> ForeignModel:
     from importers.graph.onnx_file import load_onnx
     from importers.onnx.forward import import_forward
+    from importers.place.losses import default_note
     from importers.training.graph import is_training_graph
 
     batch = settings.batch if settings.batch is not None and settings.batch > 0 else 1
@@ -204,7 +205,9 @@ def _open_graph(model: str, settings: Settings) -> ForeignModel:
     from pulptrain.foreign.foreign_check import OnnxOrigin, check_output
 
     origin = OnnxOrigin(graph, read)
-    return ForeignModel(read.spec, read.values, (check_output(origin),), sources=read.sources, file=origin)
+    said = settings.loss is not None or read.loss
+    notes = (*(() if said else [default_note(read.spec.loss)]), check_output(origin))
+    return ForeignModel(read.spec, read.values, notes, sources=read.sources, file=origin)
 
 
 def why_not_compared(

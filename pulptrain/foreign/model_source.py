@@ -70,11 +70,15 @@ class ModelSource:
             check_values(build_training_phases(model_of(self.model, settings)).mini_batch, self.values)
         return self.model
 
+    @property
+    def brought(self) -> dict[str, Array]:
+        """What is not drawn of what training begins with: the model's own, the user's before it."""
+        return {**(self.foreign.values if self.foreign is not None else {}), **self.values}
+
     def weights(self, graph: TrainingGraph, seed: int) -> dict[str, Array]:
         """Weights and buffers a training begins with: drawn, the model's own, or the user's."""
-        start = initial_weights(graph, seed)
-        for brought in (self.foreign.values if self.foreign is not None else {}, self.values):
-            start = replaced(graph, start, {name: brought[name] for name in start if name in brought})
+        start, brought = initial_weights(graph, seed), self.brought
+        start = replaced(graph, start, {name: brought[name] for name in start if name in brought})
         return {name: array for name, array in start.items() if name in graph.of_kind("weight", "buffer")}
 
     def prepared(self, settings: Settings) -> Prepared:
@@ -99,11 +103,11 @@ class ModelSource:
             return run_training_graph(self.training, settings, values=self.values or None, **how)
         if self.foreign is None:
             return run_model(self.model, settings, values=self.values or None, **how)
-        values = {**self.foreign.values, **self.values} if functional else self.values
+        values = self.brought if functional else self.values
         assert isinstance(self.model, ModelSpec)
         model = self.foreign.for_iterations(self.model, iterations)
         outcome = run_model(model, settings, values=values, **how)
-        outcome.summary["notes"] += self.foreign.notes
+        outcome.summary["notes"] = [*self.foreign.notes, *outcome.summary["notes"]]
         given = bool(self.values) or how.get("data") is not None
         compare_with_origin(self.foreign, outcome, settings, iterations, given=given)
         return outcome

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import lzma
 import struct
 import tokenize
@@ -24,6 +25,9 @@ WHERE = "--values"
 
 LOSSES = "results/losses"
 """Mean loss of every iteration; every file of ``--save-values`` has it."""
+
+_WEIGHTS = b"weights, written by pulptrain"
+"""Comment of an archive that lies beside a model file."""
 
 COPIES = 4
 """Bytes an array takes per byte of its member: read, converted, rounded."""
@@ -115,11 +119,34 @@ def prepare_file(name: str) -> Path:
     return check_file(name, "--save-values", _is_ours)
 
 
-def write_values(path: Path, values: Mapping[str, Array]) -> None:
+def check_weights(model_file: Path, option: str) -> Path:
+    """The file of weights beside a model file, refused before any work if it is there and not ours.
+
+    One that ``--save-values`` has written is the user's.
+    """
+
+    def is_ours(path: Path) -> bool:
+        with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+            return archive.comment == _WEIGHTS
+        return False
+
+    return check_file(str(model_file.with_suffix(".npz")), option, is_ours)
+
+
+def write_weights(path: Path, values: Mapping[str, Array]) -> None:
+    """Write what a model of others begins with to the file beside its model file."""
+    write_values(path, values, _WEIGHTS)
+
+
+def write_values(path: Path, values: Mapping[str, Array], comment: bytes = b"") -> None:
     """Write arrays to an .npz file; floats narrower than float32 become float32."""
     arrays: dict[str, Array] = {name: widened(array) for name, array in values.items()}
-    with replacing(path) as temporary, temporary.open("wb") as stream:
-        np.savez(stream, allow_pickle=False, **arrays)
+    with replacing(path) as temporary:
+        with temporary.open("wb") as stream:
+            np.savez(stream, allow_pickle=False, **arrays)
+        if comment:
+            with zipfile.ZipFile(temporary, "a") as archive:
+                archive.comment = comment
 
 
 def _is_ours(path: Path) -> bool:

@@ -79,7 +79,8 @@ class SourceOptions(TypedDict, total=False):
         Option(
             "--loss",
             "'NAME [KEY=VALUE ...]'",
-            "Loss of net.py:Net or model.onnx; default cross_entropy for outputs [batch, classes], else mse.",
+            "Loss of net.py:Net or model.onnx; default cross_entropy for outputs [batch, 2 or more classes], "
+            "else mse.",
             MODEL,
             swept=False,
         ),
@@ -285,6 +286,20 @@ class CodeOptions(TypedDict, total=False):
     ]
 
 
+class LinkedOptions(TypedDict, total=False):
+    """What is known of an export of the run."""
+
+    code_map: Annotated[
+        str | None,
+        Option(
+            "--code-map",
+            "FILE",
+            "Map file of this export, linked by GNU ld or lld: addresses and sizes of its functions.",
+            MACHINE,
+        ),
+    ]
+
+
 class EnergyOptions(TypedDict, total=False):
     """What energy is counted with."""
 
@@ -449,6 +464,10 @@ class RunOptions(
     """What a run may be told beside model and SoC."""
 
 
+class LinkedRunOptions(RunOptions, LinkedOptions, total=False):
+    """What one run may be told: also of its export."""
+
+
 class KernelOptions(ChipOptions, total=False):
     """What one kernel may be told beside its SoC."""
 
@@ -485,7 +504,7 @@ def _declared(hint: Any, option: Option) -> Option:
     return replace(option, types=types, default=() if option.many else option.default)
 
 
-class AllOptions(MachineOptions, RunOptions, total=False):
+class AllOptions(MachineOptions, LinkedRunOptions, total=False):
     """Every option."""
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 from configs.errors import InputError
 from configs.old_names import new_keywords
 from pulptrain.given.chip import Soc, as_soc
-from pulptrain.given.option import ExploreOptions, FitOptions, RunOptions, TuneOptions
+from pulptrain.given.option import ExploreOptions, FitOptions, LinkedRunOptions, RunOptions, TuneOptions
 from pulptrain.given.real_values import as_fields
 from pulptrain.given.settings import Settings
 from pulptrain.python.explored import Explored
@@ -75,7 +76,7 @@ def run(
     data: Any = None,
     progress: Callable[[int, int, float], None] | None = None,
     cache: Cache = True,
-    **options: Unpack[RunOptions],
+    **options: Unpack[LinkedRunOptions],
 ) -> Result:
     """Simulate a training iteration of `model` on `soc` in time, and compute `iterations` of them.
 
@@ -176,14 +177,15 @@ def fit(
 
     With `ladder` the smallest memories for each form of training instead. `deadline` are cycles (a number or
     ``"20Mcycles"``), `allow` are changes of numbers (``"accumulate,fp16-states"``), `time_limit` the seconds
-    of pricing, search and points, `points` other sizes of L2 for the Pareto front, which share half of it;
-    the `options` are those of ``pulptrain fit``: ``l2="256KiB"``, ``train=["fc"]``. Raises the
-    errors of `configs.errors`, `DoesNotFitError` where nothing fits.
+    of the call but for what a first answer takes, `points` other sizes of L2 for the Pareto front, which
+    share half of it; the `options` are those of ``pulptrain fit``: ``l2="256KiB"``, ``train=["fc"]``. Raises
+    the errors of `configs.errors`, `DoesNotFitError` where nothing fits.
     """
     from pulptrain.fitting.fit_model import add_points, check_solver, deadline_cycles, fit_model
     from pulptrain.fitting.ladder import check_ladder, ladder_summary
     from pulptrain.fitting.ways import parse_changes
 
+    started = time.perf_counter()
     check_solver()
     network, others = as_model(model, options, seed)
     settings = settings_of(soc, {"placement": "optimal", **others}, seed=seed)
@@ -202,10 +204,11 @@ def fit(
             allowed=parse_changes(allow),
             points=points,
             seconds=time_limit,
+            started=started,
             cache=kept,
         )
         outcome = add_points(outcome, points)
-    return Fitted(outcome.summary, outcome.spec)
+    return Fitted(outcome.summary, outcome.spec, network.source.brought)
 
 
 def explore(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from arch.energy.activity import whole_activity
+from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
 from configs.errors import ConfigError, DoesNotFitError, InputError
 from configs.limits import require_host_memory
@@ -24,6 +25,7 @@ from pulptrain.given.given_values import with_own_values
 from pulptrain.given.own_data import Data, data_of
 from pulptrain.given.settings import (
     Settings,
+    code_map,
     code_start,
     model_variant,
     requested_of,
@@ -44,6 +46,7 @@ from scheduler.addresses.plan_options import ALL_OTHERS
 from scheduler.memory.host_memory import TIMING_ONLY, HostUse
 from scheduler.options import AUTO, of_programs
 from scheduler.planned import Schedule
+from scheduler.programs.program_code import CODE
 from scheduler.search.cache import ResultCache
 from scheduler.time_line import calls_of, whole_calls, whole_line
 from traces.events import Slice, make_slice
@@ -179,10 +182,22 @@ def prepare(
             file = replace(file, resident={})  # said on the command line, "off" too, goes first
         by_program = options_from(file, graphs, timing, options, written)
     try:
-        plan = planned(spec, phases, timing, by_program, cache, use, code_start(settings), traced=traced)
+        plan = planned(
+            spec,
+            phases,
+            timing,
+            by_program,
+            cache,
+            use,
+            code_start(settings),
+            code_map(settings),
+            traced=traced,
+        )
     except DoesNotFitError as error:
         if error.level == "l1" and tuple(options.resident) not in ((), (AUTO,)):
             raise  # it says which resident tensors are in the way
+        if any(item.name == CODE for item in error.contributors):
+            raise  # levers move tensors, and so change the code
         from scheduler.levers import with_levers
 
         raise with_levers(error, spec, timing, options) from None
@@ -432,7 +447,7 @@ def _store_figures(prepared: Prepared, machine: Machine, settings: Settings) -> 
     prepared.run_cache.write()
     if not (prepared.traced or prepared.figures):
         figures = [phase.figures for phase in machine.phases if phase.figures is not None]
-        prepared.run_cache.keep_figures(code_start(settings), figures)
+        prepared.run_cache.keep_figures(prepared.figures_key, figures)
 
 
 def _fed(given: Given | None, seed: int, data: Data | None, values: Mapping[str, Array]) -> Fed | None:
@@ -496,7 +511,8 @@ def _summary(machine: Machine, prepared: Prepared, settings: Settings) -> dict[s
         one = run_summary(
             figures.plan, prepared.timing, figures.metrics, figures.kernels, codegen=settings.codegen
         )
-        summaries.append({**one, "icache": settings.icache})
+        code = {"code_bytes": figures.plan.code_bytes} if settings.icache != WARM else {}
+        summaries.append({**one, "icache": settings.icache, **code})
     times = (1,) if len(lines) == 1 else (prepared.phases.mini_batches, 1)
     line = whole_line(zip(lines, times, strict=True))
     summary = summaries[0] if len(lines) == 1 else update_summary(summaries[0], summaries[1], times[0])

@@ -74,6 +74,7 @@ def point_of(graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions) 
 def simulate_point(point: Point) -> Outcome:
     """Simulate one iteration without numbers. A point that is impossible is an outcome, not an error."""
     cost_model = cost_model_of(point.timing)
+
     try:
         schedule = schedule_for(point.graph, point.timing, cost_model, point.options, use=UNTRACED)
         counted = CountedRun(schedule.program, core_paths(point.timing), traced=False)

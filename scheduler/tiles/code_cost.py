@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from arch.blocks.bursts import BurstRules
 from arch.spec.timing import SocTiming
@@ -23,28 +24,30 @@ from scheduler.tiles.tiling import Tiler
 INSTRUCTION_BYTES = 2.9
 """Mean instruction of compiled RV32 code with compressed ones: of the functions in the sizes."""
 
-FILE = "code-sizes.json"
+TODAY, EXECUTED = "code-sizes.json", "code-sizes-0bac56ab.json"
+"""Sizes of the C of today, and of that which was executed on the RTL."""
 
 LEAST_LOOP = 4
 """Equal commands, one after the other, that become a loop (`scheduler.programs.rolling`)."""
 
-Sizes = Mapping[str, Mapping[str, int]]
+Sizes = Mapping[str, Mapping[str, Any]]
 
 
 @cache
-def shipped_sizes() -> Sizes:
-    """Bytes by function: of an op for each statement, of the platform, of kernels."""
-    sizes: Sizes = json.loads(files("configs").joinpath("kernels", FILE).read_text(encoding="utf-8"))
+def shipped_sizes(file: str = TODAY) -> Sizes:
+    """Bytes by function: of an op for each statement, of the platform, of kernels; what kernels share."""
+    sizes: Sizes = json.loads(files("configs").joinpath("kernels", file).read_text(encoding="utf-8"))
     return sizes
 
 
 @record(frozen=True, slots=True)
 class TileCode:
     """The code of one tile: its `form`, equal for tiles that may be one in a loop; statements by their word
-    in the sizes; kernels it calls; cycles of the loads that run beside it."""
+    in the sizes, without and with loads that run beside them; kernels it calls; cycles of these loads."""
 
     form: object
     statements: Sequence[tuple[str, int]]
+    beside: Sequence[tuple[str, int]]
     kernels: Sequence[str]
     beside_cycles: float
 
@@ -107,7 +110,8 @@ class CodeCost:
 
     def __init__(self, timing: SocTiming, lost: Lost) -> None:
         icache, dma, events, sizes = timing.icache, timing.dma, timing.event_unit, shipped_sizes()
-        self._lost, self._icache, self._kernels = lost, icache, sizes["kernels"]
+        self._lost, self._icache = lost, icache
+        self._kernels: Mapping[str, int] = sizes["kernels"]
         cycles = {
             "transfer_1d": dma.transfer_code_1d_cycles + dma.program_1d_cycles,
             "transfer_2d": dma.transfer_code_2d_cycles + dma.program_2d_cycles,
@@ -154,17 +158,18 @@ class CodeCost:
         for tile in tiles:
             is_new = tile.form not in forms
             cycles = lines = 0.0
-            for word, count in tile.statements:
+            for place, (word, count) in enumerate((*tile.statements, *tile.beside)):
                 of_own, of_platform = self._own[word], self._platform.get(word)
+                is_beside = place >= len(tile.statements)
                 cycles += count * of_own[1]
                 if is_new:
-                    lines += lost_own * count * of_own[0]
+                    lines += is_beside * lost_own * count * of_own[0]
                     cycles += lost_own * count * (of_own[2] - of_own[1])
                 if count and of_platform is not None:
                     cycles += count * of_platform[1]
                     if word not in there:
                         there.add(word)
-                        lines += lost_platform * of_platform[0]
+                        lines += is_beside * lost_platform * of_platform[0]
                         cycles += lost_platform * (of_platform[2] - of_platform[1])
             if is_new:
                 forms[tile.form] = False

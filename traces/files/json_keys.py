@@ -387,7 +387,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "codegens": ("", "codegens that have the kernel"),
     "typed": ("", "the model as written in a command"),
     "element_bytes": (BYTES, "size of an element of the kernel's operands"),
-    "code_bytes": (BYTES, "machine code of the kernel"),
+    "code_bytes": (BYTES, "machine code: of the kernel; of a run what it takes of L2"),
     "arrays": ("count", "indices of each array"),
     "fitted_on": ("", "measured rows from which the counts come"),
     "shared_options": ("", "options common to its kind"),

@@ -125,3 +125,15 @@ def test_a_file_that_holds_no_arrays_is_refused(tmp_path, capsys) -> None:
     path.write_text("x = 1", encoding="utf-8")
     for name in (str(path), str(tmp_path / "none.npz")):
         assert "cannot read" in refused(capsys, "primitive", "relu", "--shape", "8", "--values", name)
+
+
+def test_a_command_that_is_advised_has_the_step_and_the_options_that_were_typed(capsys):
+    machine = "--soc gap9 --set dma.burst_bytes=64"
+    told = refused(capsys, "primitive", "linear", "--step", "wg", "--dtype", "fp16", *machine.split())
+    assert (
+        f"pulptrain primitive linear --dtype fp16 {machine} --step wg --shape 9 --option out_features=5"
+        in told
+    )
+    assert "primitive linear --shape" in refused(capsys, "primitive", "linear")
+    assert "linear --step fw" in refused(capsys, "primitive", "linear", "--step", "fw")
+    assert "mse --step loss" in refused(capsys, "primitive", "mse")

@@ -162,7 +162,7 @@ SAID = (
         for name in LIBRARY.kernel_names(codegen)
     ),
     *(
-        Said(f"primitive {name}", ("pulptrain/commands/primitive.py",), code=2)
+        Said(f"primitive {name}", (TYPED,), code=2)
         for name, primitive in sorted(PRIMITIVES.items())
         if not is_internal(primitive) and primitive.steps
     ),
