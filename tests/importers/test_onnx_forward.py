@@ -311,7 +311,7 @@ def test_a_forward_graph_computes_what_onnx_says(network: Network, tmp_path: Pat
 
 
 def test_a_celu_of_no_slope_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedLayerError, match="Celu of alpha 0"):
+    with pytest.raises(UnsupportedLayerError, match="Celu with alpha 0"):
         import_forward(load_onnx(saved(tmp_path, built(one("Celu", (2, 6), alpha=0.0)))))
 
 

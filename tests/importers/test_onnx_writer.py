@@ -518,7 +518,7 @@ def test_samples_outside_of_the_folder_of_a_file_are_not_read(tmp_path: Path) ->
     spec = replace(spec_of([layer("linear", out_features=2)], (6,)), dataset="../samples.npz")
     path = tmp_path / "net.onnx"
     path.write_bytes(onnx_bytes(spec, started(spec)))
-    with pytest.raises(InputError, match="outside of the folder"):
+    with pytest.raises(InputError, match="outside the folder"):
         read_own(str(path))
 
 

@@ -473,7 +473,10 @@ ANOTHER_NETWORK = {
     ),
     "detach_": (lambda: With(lambda m, x: x + x.clone().detach_()), "requires_grad=False"),
     "no_grad": (lambda: With(without_gradient, nn.Linear(6, 6)), "requires_grad=False"),
-    "detached and not": (lambda: With(lambda m, x: x * m.own.detach() + m.own, own=6), "several ops use its elements"),
+    "detached and not": (
+        lambda: With(lambda m, x: x * m.own.detach() + m.own, own=6),
+        "several ops use its elements",
+    ),
     "momentum=None": (
         lambda: With(lambda m, x, norm: norm(x), nn.BatchNorm1d(6, momentum=None)),
         "momentum=0.1",
