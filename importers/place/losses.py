@@ -82,7 +82,7 @@ def default_loss(shape: Sequence[int]) -> LossSpec:
 
 def default_note(loss: LossSpec) -> str:
     """What is said of a loss that nobody has chosen."""
-    return f"the loss is {loss.name}, which nobody has said: --loss"
+    return f"the loss is {loss.name}: choose one with --loss"
 
 
 def losses_of(

@@ -66,7 +66,7 @@ SaveModel = Annotated[
         "--save-model",
         "FILE",
         "Write the model with all decisions to this file (default NAME-fit.yaml, in --out DIR if set); its "
-        "weights go to NAME-fit.npz beside it.",
+        "weights go to NAME-fit.npz next to it.",
         common.OUTPUT,
     ),
 ]

@@ -196,7 +196,7 @@ def test_a_loss_that_nobody_has_said_is_named_and_is_none_of_one_class(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "one.py").write_text(f"from torch import nn\ndef Net(): return nn.Linear(4, {outputs})\n")
     summary = printed(capsys, "run", "one.py:Net", "--input", "2,4")
-    assert summary["notes"][0] == f"the loss is {name}, which nobody has said: --loss"
+    assert summary["notes"][0] == f"the loss is {name}: choose one with --loss"
     assert summary["loss"] > 0
     assert not any(
         "the loss is" in note
