@@ -36,7 +36,7 @@ def rows_of(path: Path, columns: Sequence[str], what: str) -> Iterator[tuple[str
     check_file_size(path, CSV_BYTES_PER_BYTE)
     line = 1
     try:
-        with path.open(newline="", encoding="utf-8", errors="backslashreplace") as file:
+        with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file, strict=True)
             missing = [name for name in columns if name not in (reader.fieldnames or ())]
             if missing:
