@@ -215,7 +215,7 @@ def test_list_socs_for_machines(profile: str, capsys: pytest.CaptureFixture[str]
         assert (row["cores"], row["fpu_count"], row["fpu_mapping"]) == (
             *(soc.cores, soc.fpu.count, soc.fpu.mapping),
         )
-        assert (row["l1_bytes"], row["l1_banks"], row["l2_bytes"], row["l3_bytes"]) == (
+        assert (row["l1_size_bytes"], row["l1_banks"], row["l2_size_bytes"], row["l3_size_bytes"]) == (
             *(soc.l1.size_bytes, soc.l1.banks, soc.l2.size_bytes, soc.l3.size_bytes),
         )
         assert (row["cluster_hz"], row["soc_hz"], row["peripheral_hz"]) == (

@@ -46,7 +46,7 @@ def test_results_of_ours_are_written_over_and_carry_a_format_number(copy: Path) 
     (copy / "gantt.png").write_bytes(b"damaged")
     assert run(["run", model, *QUIET, "--out", str(copy)]) == 0
     for name in ("summary.json", "run-info.json"):
-        assert json.loads((copy / name).read_text())["format"] == 1
+        assert json.loads((copy / name).read_text())["format"] == 2
     assert (copy / "gantt.png").read_bytes() != b"damaged"
     zoom = ["plot", str(copy), "--what", "gantt", "--quiet", "--out", str(copy.parent / "zoom")]
     assert run(zoom) == 0
@@ -112,7 +112,7 @@ def written(name: str, content: bytes) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (changed(format=2), "format 2 is unknown"),
+        (changed(format=3), "format 3 is unknown"),
         (changed(format="new"), "format 'new' is unknown"),
         (changed(cycles="many"), "is not a whole number from 1"),
         (changed(cycles=10**30), "is not a whole number from 1"),
