@@ -282,9 +282,10 @@ class CodeOptions(TypedDict, total=False):
         Option(
             "--icache",
             "warm|steady|cold",
-            "All code is in the caches, it is as the iteration before left it, or they are empty.",
+            "All code is in the caches, it is as the iteration before left it, or they are empty. If not given "
+            "steady for iterations under rtl, warm for kernels alone, under gvsoc and for pulp-gcc7.",
             MACHINE,
-            default="warm",
+            default="",
         ),
     ]
 

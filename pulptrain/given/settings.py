@@ -50,8 +50,8 @@ class Settings:
     ops, `resident` (off, auto, or tensors) what stays in L1 between them: what the schedule file says if it
     is not given, else off.
     A `codegen` that is not given is that of the SoC file; a wrong SoC then raises `ConfigError` here.
-    `icache` is one of `arch.pricing.code_caches.CODE_STARTS`. `schedule` is what `pulptrain tune` has found,
-    or the path of its file. `dtype`, `batch` and `accumulate` replace what the model file says;
+    `icache` is one of `arch.pricing.code_caches.CODE_STARTS`, "" for what `code_start` says. `schedule` is
+    what `pulptrain tune` has found, or the path of its file. `dtype`, `batch` and `accumulate` replace what the model file says;
     `separate_update` makes the update a program of its own. `steps` (``fw,ig``) are those of an iteration
     that are taken, None for all; `train` says which layers are trained. `inputs`, `loss`, `optimizer`,
     `learning_rate` and `values` are what a model is opened with (`pulptrain.foreign.model_source`).
@@ -136,9 +136,16 @@ def model_variant(settings: Settings) -> str | None:
     return names[0]
 
 
-def code_start(settings: Settings) -> str:
-    """What the instruction caches hold at the start. Raises `InputError` where it would be charged twice."""
-    if settings.icache != WARM and LIBRARY.waits_for_code(settings.codegen):
+def code_start(settings: Settings, *, alone: bool = False) -> str:
+    """What the instruction caches hold at the start of an iteration, or of a step that was measured `alone`.
+
+    Where the settings do not say it is decided here (docs/decisions/0019-code-of-the-program.md). Raises
+    `InputError` where it would be charged twice.
+    """
+    waits = LIBRARY.waits_for_code(settings.codegen)
+    if not settings.icache:
+        return WARM
+    if settings.icache != WARM and waits:
         raise InputError(
             f"the kernels of codegen '{settings.codegen}' already contain the wait for their code",
             where="--icache",

@@ -484,6 +484,7 @@ def _curve(training: Training, summary: Mapping[str, Any]) -> list[CurvePoint]:
 
 def _summary(machine: Machine, prepared: Prepared, settings: Settings) -> dict[str, Any]:
     """Figures of one update: those of its only program, or of the mini-batches and the update together."""
+    settings = replace(settings, icache=code_start(settings))
     summaries, lines, calls, activities = [], [], [], []
     for phase in machine.phases:
         figures = phase.figures

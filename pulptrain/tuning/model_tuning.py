@@ -14,7 +14,7 @@ from configs.errors import InputError
 from configs.model_file import ModelSpec
 from configs.suggest import check_known
 from configs.version import VERSION
-from pulptrain.given.settings import Settings, schedule_options, soc_timing
+from pulptrain.given.settings import Settings, code_start, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.energy import chip_of
 from pulptrain.running.evidence import evidence_of
@@ -115,7 +115,7 @@ def tune_model(
         teller.stage("simulating an iteration without and with the schedule")
         untuned, tuned, in_runs = _in_runs(spec, settings, schedule, cache)
         energies = untuned.summary["energy"], tuned.summary["energy"]
-        if settings.icache != WARM:
+        if code_start(settings) != WARM:
             # The search knows warm caches only; what it has found is told as it runs.
             untuned_cycles = untuned.summary["cycles"]
             schedule = replace(schedule, cycles=tuned.summary["cycles"])

@@ -90,7 +90,7 @@ def predict(case: Case) -> Prediction:
 def _walked(case: Case) -> int:
     """Code of one core, or of a team whose cores all take as long."""
     timing, group, count = rtl_of_the_bench(), case.text("group"), case.number("lines")
-    path = CodePath(timing.icache, lambda _: 0.0)
+    path = CodePath(timing.icache)
     lines = range(FIRST_LINE, FIRST_LINE + count)
     own, state = OWN_CYCLES[case.text("code")], case.text("state")
     if group == "jump":
