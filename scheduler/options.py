@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from arch.pricing.code_caches import WARM
 from configs.errors import InputError
 from scheduler.addresses.plan_options import PlanOptions
 from trainlib.ir.graph import TrainingGraph
@@ -109,6 +110,9 @@ class ScheduleOptions:
     (`AUTO`,) leaves them to `scheduler.resident_search.schedule_for`.
     """
     memory: PlanOptions = field(default_factory=PlanOptions)
+    code_start: str = WARM
+    """What the instruction caches hold when the program begins (`arch.pricing.code_caches`): choices count
+    the code that is fetched then."""
 
 
 def of_programs(options: ScheduleOptions, graphs: Sequence[TrainingGraph]) -> list[ScheduleOptions]:

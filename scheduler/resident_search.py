@@ -7,14 +7,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from arch.pricing.code_caches import WARM
 from arch.pricing.cost_model import CostModel
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import Life, storage_lives
+from scheduler.code_room import beside_code
 from scheduler.memory.host_memory import TIMING_ONLY, HostUse
 from scheduler.options import AUTO, ScheduleOptions
 from scheduler.planned import Schedule
+from scheduler.programs.program_code import with_code
 from scheduler.schedule import build_schedule
 from scheduler.schedule_cache import ScheduleCache
 from scheduler.tiles.estimate import TileCost
@@ -91,8 +94,22 @@ def schedule_for(
 ) -> Schedule:
     """`build_schedule`, after `choose_resident` if the options leave the resident tensors to it (`AUTO`).
 
-    What the `cache` says of an earlier choice is taken.
+    What the `cache` says of an earlier choice is taken. Where code is fetched L2 has room for it.
     """
+    if options.code_start == WARM:
+        return _schedule_for(graph, timing, cost_model, options, cache, use)
+    cache = cache if cache is not None else ScheduleCache()
+    return beside_code(lambda machine: _schedule_for(graph, machine, cost_model, options, cache, use), timing)
+
+
+def _schedule_for(
+    graph: TrainingGraph,
+    timing: SocTiming,
+    cost_model: CostModel,
+    options: ScheduleOptions,
+    cache: ScheduleCache | None,
+    use: HostUse,
+) -> Schedule:
     if tuple(options.resident) != (AUTO,):
         return build_schedule(graph, timing, cost_model, options, cache, use=use)
     cache = cache if cache is not None else ScheduleCache()
@@ -192,7 +209,9 @@ class _Search:
         watch = _Watch()
         from arch.blocks.soc import Soc  # a run whose figures are kept does without
 
-        return Soc(self._timing, self._cost_model, watch).run(schedule.program, effects=False).cycles, watch
+        soc = Soc(self._timing, self._cost_model, watch, code_start=self._options.code_start)
+        program = schedule.program if self._options.code_start == WARM else with_code(schedule.program)
+        return soc.run(program, effects=False).cycles, watch
 
     def improve(self, candidates: Sequence[ResidentSpan]) -> None:
         """Take what helps of the candidates: first what leaves the tiles as they are, then whatever fits."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from arch.pricing.code_caches import COLD, STEADY, WARM
 from arch.pricing.cost_model import CostModel
 from arch.spec.program import Place
 from arch.spec.timing import SocTiming
@@ -27,6 +28,7 @@ from scheduler.programs.prefetch import readable_early
 from scheduler.programs.program import ProgramBuilder
 from scheduler.programs.staging_emitter import StagingEmitter, places_of
 from scheduler.schedule_cache import ScheduleCache
+from scheduler.tiles.code_cost import CodeCost, Lost, op_code
 from scheduler.tiles.l1_layout import L1Layout, lay_out_ops
 from scheduler.tiles.l2_slots import NOT_STREAMED, OpSlots, OpStream
 from scheduler.tiles.resident_rules import NotInPlace
@@ -39,6 +41,9 @@ from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.steps import KernelChoice, useful_macs_of
 from trainlib.registry import lowering_of, matmul_of
 from trainlib.training.variants import with_variants
+
+MOST = 0.5
+"""A share of an op's code from which on it counts as lost where it is lost or not."""
 
 OP_LEVEL = "l2"
 """Memory level in which an op finds its tensors."""
@@ -91,7 +96,9 @@ def build_schedule(
     placed = plan_memory(graph, timing, options.memory, streamer_of(graph, timing, options))
     # Choose: what stays in L1 between ops; kernel, tiles and loop order of every op.
     cache = cache if cache is not None else ScheduleCache()
-    chooser = TilingChooser(timing, cost_model, options, cache)
+    lost = lost_code(graph, timing, options)
+    code = None if lost is None else CodeCost(timing, lost)
+    chooser = TilingChooser(timing, cost_model, options, cache, code=code)
     choices = _choose(graph, placed, chooser, options.resident if resident is None else resident, use)
     # Lay out: in L1 the buffers of every op beside the residents, in L2 the slots of what is streamed.
     layout = _lay_out(graph, placed, choices, timing, prefetch=options.prefetch)
@@ -306,6 +313,23 @@ def streamer_of(graph: TrainingGraph, timing: SocTiming, options: ScheduleOption
         return tiler.build(sizes or {}, order or ())
 
     return Streamer(graph, timing, tiler, fixed)
+
+
+def lost_code(graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions) -> Lost | None:
+    """What of its code an op of a graph does not find in the shared cache; None if all code starts warm."""
+    if options.code_start == WARM:
+        return None
+    if options.code_start != STEADY:
+        return Lost(timing, None)
+    usable_bytes = timing.l1_usable_bytes
+    return Lost(timing, [op_code(tiler_of(op, graph, timing, options), usable_bytes) for op in graph.ops])
+
+
+def code_of_op_alone(graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions) -> str:
+    """What the instruction caches hold when an op of a graph is simulated alone: nothing of its code, or
+    where most of a program survives what an iteration of the op alone leaves."""
+    lost = lost_code(graph, timing, options)
+    return WARM if lost is None else COLD if lost.own() >= MOST else STEADY
 
 
 def multiplying(graph: TrainingGraph, variants: Mapping[str, str]) -> list[Op]:

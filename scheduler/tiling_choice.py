@@ -16,6 +16,7 @@ from configs.errors import DoesNotFitError, InputError
 from scheduler.memory.host_memory import NO_PROGRAM, ProgramSize
 from scheduler.options import BEST_DEPTH, WHOLE_OPS, ScheduleOptions
 from scheduler.schedule_cache import ScheduleCache
+from scheduler.tiles.code_cost import CodeCost
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.estimate import NOTHING_EARLY, Early, TileCost, TileLoop
 from scheduler.tiles.l1_report import does_not_fit
@@ -75,7 +76,8 @@ class ShortList:
 class TilingChooser:
     """Chooses kernel and tiling of the ops of one schedule, one after another; `cache` remembers them.
 
-    An op that is like one in the `cache` is cut like it.
+    An op that is like one in the `cache` is cut like it. With `code` the
+    ops have code that is fetched.
     """
 
     def __init__(
@@ -84,6 +86,8 @@ class TilingChooser:
         cost_model: CostModel,
         options: ScheduleOptions,
         cache: ScheduleCache,
+        *,
+        code: CodeCost | None = None,
     ) -> None:
         self.timing = timing
         self.check: Callable[[ProgramSize], None] = lambda least: None
@@ -92,6 +96,7 @@ class TilingChooser:
         self._cost_model = cost_model
         self._dma = DmaCost(timing)
         self._cache = cache
+        self._code = code
         self._period_bytes = timing.l1.banks * timing.l1.word_bytes
 
     def choose(
@@ -159,7 +164,7 @@ class TilingChooser:
         usable_bytes = self.timing.l1_usable_bytes
         if not tiler.resident and limit_bytes == usable_bytes:
             return self._best(tiler, usable_bytes, early)
-        alike = _kind(tiler, early), limit_bytes, _places(tiler, self._period_bytes)
+        alike = self._kind(tiler, early), limit_bytes, _places(tiler, self._period_bytes)
         cached = self._cached(alike, tiler, limit_bytes)
         if cached is not None:
             return cached
@@ -199,8 +204,7 @@ class TilingChooser:
             return None
         cycles = best.estimated_cycles
         if tiler.resident:
-            cost = TileCost(self.timing, self._cost_model, tiler.tensors, self._dma)
-            estimated = TileLoop(tiling, cost, tiler, early).cycles()
+            estimated = TileLoop(tiling, self._cost(tiler), tiler, early).cycles()
             assert estimated is not None, "no bound was given"
             cycles = estimated
         return replace(best, tiling=tiling, estimated_cycles=cycles)
@@ -218,13 +222,13 @@ class TilingChooser:
 
     def _best(self, tiler: Tiler, limit_bytes: int, early: Early) -> TilingChoice | NotInPlace:
         """The best tiling with nothing resident."""
-        alike = _kind(tiler, early)
+        alike = self._kind(tiler, early)
         cached = self._cached(alike, tiler, limit_bytes)
         if cached is not None:
             return cached
         described = among_others(tiler.lowering, tiler.op)
         has_siblings = described != tiler.op and not tiler.stream.tensors
-        among = (_kind(tiler, early, described), limit_bytes) if has_siblings else None
+        among = (self._kind(tiler, early, described), limit_bytes) if has_siblings else None
         sibling = self._cache.siblings.get(among)
         choice = _again(sibling, tiler) if sibling else self._best_of_listed(tiler, limit_bytes, early)
         if isinstance(choice, TilingChoice):
@@ -240,8 +244,15 @@ class TilingChooser:
             return listed
         if listed.least != NO_PROGRAM:
             self.check(listed.least)
-        cost = TileCost(self.timing, self._cost_model, tiler.tensors, self._dma)
-        return _best_tiling(tiler, listed, limit_bytes, cost, early)
+        return _best_tiling(tiler, listed, limit_bytes, self._cost(tiler), early)
+
+    def _kind(self, tiler: Tiler, early: Early, described: Op | None = None) -> object:
+        """Equal for ops of which the same tiling is the best."""
+        kind = _kind(tiler, early, described)
+        return kind if self._code is None else (kind, "code")
+
+    def _cost(self, tiler: Tiler) -> TileCost:
+        return TileCost(self.timing, self._cost_model, tiler.tensors, self._dma, self._code)
 
     def _listed(self, tiler: Tiler, limit_bytes: int) -> ShortList | NotInPlace:
         """What is worth building of an op, whatever it may load early."""

@@ -22,7 +22,7 @@ from configs.yaml_file import Node, load_yaml
 from pulptrain.foreign.model_source import open_source
 from pulptrain.given.layers import caller_of, node_of
 from pulptrain.given.option import ALL, MODEL_PREFIX, ModelOptions, SourceOptions, options_of
-from pulptrain.given.settings import Settings, code_start, schedule_options, soc_timing
+from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from pulptrain.given.what_it_is import SPEC, refuse_others
 from pulptrain.running.energy import Chip, asked_chip, check_asked, chip_of
 from pulptrain.running.session import model_of
@@ -322,9 +322,8 @@ class _Builder:
                 file = replace(file, resident={})
             chosen = options_from(file, graphs, timing, options, written)
         chosen = in_one_memory(graphs, timing, chosen)
-        start = code_start(settings)
         return tuple(
-            (point_of(graph, timing, chosen_for, start), times)
+            (point_of(graph, timing, chosen_for), times)
             for graph, chosen_for, times in zip(graphs, chosen, (phases.mini_batches, 1), strict=False)
         )
 

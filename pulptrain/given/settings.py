@@ -208,6 +208,7 @@ def schedule_options(settings: Settings, spec: ModelSpec | None = None) -> Sched
             spec.streams if spec else {},
             spec.slot_bytes if spec else {},
         ),
+        code_start=code_start(settings),
     )
 
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
 from configs.errors import InputError
 from configs.model_file import ModelSpec
@@ -20,6 +19,7 @@ from pulptrain.running.energy import chip_of
 from pulptrain.running.evidence import evidence_of
 from pulptrain.running.session import RunOutcome, model_of, run_model
 from scheduler.memory.host_memory import check_host_memory
+from scheduler.schedule import code_of_op_alone
 from scheduler.search.cache import ResultCache
 from scheduler.search.progress import Meter
 from scheduler.search.workers import Workers
@@ -92,6 +92,7 @@ def tune_model(
         meter=meter,
         start=first,
         objective=_objective(objective, spec, settings, timing, cache),
+        code_start=code_of_op_alone(written[0][0], timing, options),
     )
     tried = [asked]
     if layout == SEARCH:
@@ -115,10 +116,6 @@ def tune_model(
         teller.stage("simulating an iteration without and with the schedule")
         untuned, tuned, in_runs = _in_runs(spec, settings, schedule, cache)
         energies = untuned.summary["energy"], tuned.summary["energy"]
-        if code_start(settings) != WARM:
-            # The search knows warm caches only; what it has found is told as it runs.
-            untuned_cycles = untuned.summary["cycles"]
-            schedule = replace(schedule, cycles=tuned.summary["cycles"])
     wall_seconds = time.perf_counter() - started
     steps = {op.name: (op.primitive, op.step) for graph, _ in programs for op in graph.ops}
     choices = [

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, fields, replace
 
 from arch.blocks.soc import core_paths
 from arch.energy.activity import Counts, activity_of, sum_of
-from arch.pricing.code_caches import WARM
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, PulptrainError
@@ -28,17 +27,16 @@ COST_MODELS_CACHED = 4
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A training iteration, the SoC it runs on, how it is scheduled, and what its code caches hold."""
+    """A training iteration, the SoC it runs on, and how it is scheduled."""
 
     graph: TrainingGraph
     timing: SocTiming
     options: ScheduleOptions
-    code_start: str = WARM
 
     @property
     def content(self) -> str:
         """Hash of all the result depends on, the version of the simulator included."""
-        return fingerprint((model_version(), self.graph, self.timing, self.options, self.code_start))
+        return fingerprint((model_version(), self.graph, self.timing, self.options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +66,9 @@ class Outcome:
     """What every block did, in all."""
 
 
-def point_of(
-    graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions, code_start: str = WARM
-) -> Point:
+def point_of(graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions) -> Point:
     """A point; values of random inputs are left out, time does not depend on them."""
-    return Point(replace(graph, draws={}), timing, options, code_start)
+    return Point(replace(graph, draws={}), timing, options)
 
 
 def simulate_point(point: Point) -> Outcome:
@@ -87,7 +83,7 @@ def simulate_point(point: Point) -> Outcome:
             cost_model,
             counted.recorder,
             functional=False,
-            code_start=point.code_start,
+            code_start=point.options.code_start,
         )
         result = executor.simulate(logged=False)
     except PulptrainError as error:

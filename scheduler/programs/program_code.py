@@ -10,11 +10,8 @@ other: ops, kernels, platform.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
-from importlib.resources import files
 
 import numpy as np
 
@@ -32,24 +29,16 @@ from arch.spec.program import (
 )
 from configs.errors import Contributor, DoesNotFitError
 from scheduler.programs.rolling import Leaf, Loop, Node, rolled
+from scheduler.tiles.code_cost import INSTRUCTION_BYTES, Sizes, shipped_sizes
 
-INSTRUCTION_BYTES = 2.9
-"""Mean instruction of compiled RV32 code with compressed ones: of the functions in the sizes."""
-
-FILE = "code-sizes.json"
-
-Sizes = Mapping[str, Mapping[str, int]]
-
-
-@cache
-def shipped_sizes() -> Sizes:
-    """Bytes by function: of an op for each statement, of the platform, of kernels."""
-    sizes: Sizes = json.loads(files("configs").joinpath("kernels", FILE).read_text(encoding="utf-8"))
-    return sizes
+CODE = "code of ops, kernels and platform"
+"""What a report about L2 calls the bytes of a program's code."""
 
 
 def with_code(program: Program) -> Program:
     """The program with its code."""
+    if program.code is not None:
+        return program
     return replace(program, code=code_of(program.actions, shipped_sizes()))
 
 
@@ -63,7 +52,7 @@ def check_room(code: ProgramCode, plan_bytes: int, l2_bytes: int) -> None:
             l2_bytes,
             contributors=(
                 Contributor("tensors and buffers", plan_bytes),
-                Contributor("code of ops, kernels and platform", code.size_bytes),
+                Contributor(CODE, code.size_bytes),
             ),
             cure=f"--l2 {required_bytes}, more if a plan for it takes more; or tensors in L3 (--home)",
         )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, prod
@@ -13,6 +13,7 @@ from arch.pricing.cost_model import CostModel
 from arch.spec.isa import TeamWork
 from arch.spec.timing import SocTiming
 from configs.records import record
+from scheduler.tiles.code_cost import LEAST_LOOP, CodeCost, TileCode
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.l1_layout import L1Layout, lay_out
 from scheduler.tiles.partial_sums import written
@@ -35,6 +36,9 @@ class Transfer:
     engine_cycles: float
     master_cycles: int
     done_cycles: float
+    statements: tuple[tuple[str, int], ...] = ()
+    """Those that order it: their word in the sizes of code, and how many."""
+    waits: int = 0
 
 
 NO_TRANSFER = Transfer(0.0, 0, 0.0)
@@ -65,7 +69,10 @@ NOTHING_EARLY = Early(frozenset(), 0)
 
 
 class TileCost:
-    """Compute and transfer cycles of one tile, without contention between them."""
+    """Compute and transfer cycles of one tile, without contention between them.
+
+    With `code` the op has code that is fetched.
+    """
 
     def __init__(
         self,
@@ -73,7 +80,9 @@ class TileCost:
         cost_model: CostModel,
         tensors: Mapping[str, Tensor],
         dma: DmaCost | None = None,
+        code: CodeCost | None = None,
     ) -> None:
+        self.code = code
         self.tensors = tensors
         self.timing = timing
         self.cost_model = cost_model
@@ -133,6 +142,7 @@ class TileCost:
         dma = self.timing.dma
         engine_cycles, pushed_cycles, end_cycles = 0.0, 0, 0.0
         ends: list[float] = []
+        statements: list[tuple[str, int]] = []
         for operand in operands:
             shapes = {operand.shape: 1} if not operand.pieces else _shapes(operand)
             boxes = [(self._box(operand.tensor, shape, to_l1), count) for shape, count in shapes.items()]
@@ -143,6 +153,9 @@ class TileCost:
             first = True
             for box, count in boxes:
                 commands = box.commands * count
+                is_loop = commands >= LEAST_LOOP
+                word = "transfer_2d" if box.boxed else "transfer_1d"
+                statements += [(word, 1 if is_loop else commands), ("loop", int(is_loop))]
                 # Further commands follow at the pace of the engine, or of the master that pushes them.
                 first_end = max(end_cycles + box.pace_cycles, pushed_cycles + box.first_cycles)
                 pushed_cycles += (commands - first) * dma.program_next_cycles
@@ -155,7 +168,8 @@ class TileCost:
         done_cycles = float(pushed_cycles)
         for end in ends:
             done_cycles = max(done_cycles, end) + dma.wait_done_cycles
-        return Transfer(engine_cycles, pushed_cycles + len(ends) * dma.wait_done_cycles, done_cycles)
+        master_cycles = pushed_cycles + len(ends) * dma.wait_done_cycles
+        return Transfer(engine_cycles, master_cycles, done_cycles, tuple(statements), len(ends))
 
     def _box(self, name: str, shape: tuple[int, ...], to_l1: bool) -> _BoxCost:
         key = name, shape, to_l1
@@ -222,6 +236,8 @@ class TileLoop:
             stored = [item for item in task.outputs if _is_stored(item, tiler)]
             self._stores.append(cost.transfer(stored, to_l1=False) if stored else NO_TRANSFER)
         self._groups = _groups(tiling, cost, lay_out(tiling, 0, tiler.resident))
+        self._code_cycles = [*cost.code.waits(self._code(tiling.tiles))] if cost.code is not None else []
+        """What each tile waits for code, if code counts."""
 
     @cached_property
     def _least(self) -> list[float]:
@@ -268,8 +284,33 @@ class TileLoop:
         total = self._with_transfers(result)
         return total if total <= at_most else None
 
+    def _code(self, tasks: Sequence[TileTask]) -> Iterator[TileCode]:
+        """The code of every tile; that around all of them with the first."""
+        loads, stores = [*self._loads, NO_TRANSFER], self._stores
+        for number, task in enumerate(tasks):
+            waited, store = loads[number], stores[number]
+            pushed = waited if self._alone else loads[number + 1]
+            stored = store if self._alone else stores[number - 1] if number else NO_TRANSFER
+            around: tuple[tuple[str, int], ...] = () if number else (("op", 1),)
+            if not (self._alone or number):
+                around += (*loads[0].statements, ("wait", stores[-1].waits))
+            yield TileCode(
+                (id(waited), id(pushed), id(store), id(stored), id(task.calls)),
+                (
+                    *around,
+                    ("wait", waited.waits + stored.waits),
+                    *pushed.statements,
+                    ("fork", len(task.calls)),
+                    *store.statements,
+                ),
+                [call.kernel for call in task.calls],
+                0.0 if self._alone else pushed.engine_cycles,
+            )
+
     def _with_transfers(self, compute_cycles: Sequence[float]) -> int:
         loads, stores = self._loads, self._stores
+        if self._code_cycles:
+            compute_cycles = [sum(both) for both in zip(compute_cycles, self._code_cycles, strict=True)]
         if self._alone:
             moved_cycles = sum(item.done_cycles for item in (*loads, *stores))
             return round(sum(compute_cycles) + moved_cycles - self._saved_cycles)

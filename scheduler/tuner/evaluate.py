@@ -6,15 +6,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from arch.blocks.soc import Soc
 from arch.energy.activity import activity_of, counts_of
+from arch.pricing.code_caches import WARM
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.program import Program
 from arch.spec.timing import SocTiming
 from configs.errors import PulptrainError
 from scheduler.counted_run import CountedRun
+from scheduler.programs.program_code import with_code
 from scheduler.search.rows import whole_of
 from scheduler.search.workers import PerThread
 from scheduler.tuner.cut_programs import CutPrograms, Form, Tiles
@@ -73,30 +74,37 @@ class CandidateSimulator:
     def __init__(self, timing: SocTiming) -> None:
         self.timing = timing
         self._cost_model = TeamCostModel(timing)
-        self._soc = Soc(timing, self._cost_model, detect_races=False)
+        self._ear = _Ear()
+        self._socs: dict[tuple[str, bool], Soc] = {}
+        """By what the instruction caches hold, and whether somebody listens."""
         self._floor = LowerBound(timing, self._cost_model)
         self._floors: dict[tuple[tuple[str, str], str, Form], int] = {}
         self._cuts: OrderedDict[tuple[str, str, Cut], CutPrograms] = OrderedDict()
         self._tiles: tuple[tuple[str, str], Tiles] | None = None
         """Those of the question asked last."""
-        self.hand_over_cycles = self._soc.run(Program("nothing", ()), effects=False).cycles
+        self.hand_over_cycles = self._soc().run(Program("nothing", ()), effects=False).cycles
         """What an offload takes in which nothing is done."""
-        self._ear = _Ear()
 
-    @cached_property
-    def _heard(self) -> Soc:
-        """The same, listened to: what an objective counts is in its slices."""
-        return Soc(self.timing, self._cost_model, self._ear, detect_races=False)
+    def _soc(self, code_start: str = WARM, *, heard: bool = False) -> Soc:
+        """`heard` it is listened to: what an objective counts is in its slices."""
+        key = code_start, heard
+        if key not in self._socs:
+            ear = self._ear if heard else None
+            self._socs[key] = Soc(
+                self.timing, self._cost_model, ear, detect_races=False, code_start=code_start
+            )
+        return self._socs[key]
 
     def evaluate(self, question: Question, candidate: Candidate) -> Evaluation:
         """Simulate one candidate."""
         counted: CountedRun | None = None
-        soc = self._soc
+        soc = self._soc(question.code_start, heard=question.objective.counts)
         try:
             programs = self._programs(question, candidate.cut)
             schedule, program = programs.under(candidate.kernel)
+            if question.code_start != WARM:
+                program = with_code(program)
             if question.objective.counts:
-                soc = self._heard
                 counted = CountedRun(program, soc.core_paths, traced=False)
                 self._ear.listen_for(counted.recorder)
             cycles = soc.run(program, effects=False, logged=False).cycles

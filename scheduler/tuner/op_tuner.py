@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
 from configs.errors import InputError
 from scheduler.search.cache import ResultCache
@@ -25,7 +26,8 @@ RepeatedGraphs = Sequence[tuple[TrainingGraph, int]]
 class OpTuner:
     """Searches ops on one SoC with the kernels of one codegen profile, and remembers what it found.
 
-    `start` are candidates by op name that are looked at first. Raises `InputError` for an unknown strategy
+    `start` are candidates by op name that are looked at first, `code_start` is what the instruction caches
+    hold when an op begins (`Question`). Raises `InputError` for an unknown strategy
     and for rules that leave no candidates.
     """
 
@@ -41,6 +43,7 @@ class OpTuner:
         meter: Meter | None = None,
         start: Mapping[str, Candidate] | None = None,
         objective: Objective | None = None,
+        code_start: str = WARM,
     ) -> None:
         self.strategy = strategy or StrategyOptions()
         check_strategy(self.strategy)
@@ -53,6 +56,7 @@ class OpTuner:
         self.cache = cache
         self._meter = meter or NoMeter()
         self._start = start or {}
+        self._code_start = code_start
         self.objective = objective or Objective()
         self._searches: dict[str, OpSearch] = {}
         self.interrupted = False
@@ -69,7 +73,9 @@ class OpTuner:
                     starts.setdefault(tasks[name].content, []).append(candidate)
             for task in tasks.values():
                 if task.content not in self._searches:
-                    question = Question(task, self.timing, self.codegen, self._rules, self.objective)
+                    question = Question(
+                        task, self.timing, self.codegen, self._rules, self.objective, self._code_start
+                    )
                     first = starts.get(task.content, ())
                     search = OpSearch(question, self.strategy, self.cache, self._meter, first)
                     self._searches[task.content] = search

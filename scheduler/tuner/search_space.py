@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
 from configs.errors import InputError
 from configs.suggest import suggestion
@@ -105,11 +106,15 @@ class Question:
     codegen: str
     rules: SpaceRules = field(default_factory=SpaceRules)
     objective: Objective = field(default_factory=Objective)
+    code_start: str = WARM
+    """What the instruction caches hold of the op when it begins (`scheduler.schedule.code_of_op_alone`)."""
 
     @property
     def content(self) -> str:
         """Hash of all that the result of a candidate depends on, the version of the simulator included."""
-        asked = (model_version(), self.task.content, self.timing, self.codegen)
+        asked: tuple[object, ...] = (model_version(), self.task.content, self.timing, self.codegen)
+        if self.code_start != WARM:
+            asked = (*asked, self.code_start)
         return fingerprint((*asked, self.objective) if self.objective.counts else asked)
 
     def variants(self) -> dict[str, Question]:

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A quick estimate of what core 0 waits for the code of an op: its tile loop, and what that calls.
+
+It is a term of the op alone: its function, kernels and functions of the platform come once from L2, as far as
+they have not survived in the shared cache, and then from that. `scheduler.programs.program_code` lays the
+code of a whole program, `arch.blocks.code_fetch` fetches it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from arch.blocks.bursts import BurstRules
+from arch.spec.timing import SocTiming
+from configs.records import record
+from scheduler.tiles.tiling import Tiler
+
+INSTRUCTION_BYTES = 2.9
+"""Mean instruction of compiled RV32 code with compressed ones: of the functions in the sizes."""
+
+FILE = "code-sizes.json"
+
+LEAST_LOOP = 4
+"""Equal commands, one after the other, that become a loop (`scheduler.programs.rolling`)."""
+
+Sizes = Mapping[str, Mapping[str, int]]
+
+
+@cache
+def shipped_sizes() -> Sizes:
+    """Bytes by function: of an op for each statement, of the platform, of kernels."""
+    sizes: Sizes = json.loads(files("configs").joinpath("kernels", FILE).read_text(encoding="utf-8"))
+    return sizes
+
+
+@record(frozen=True, slots=True)
+class TileCode:
+    """The code of one tile: its `form`, equal for tiles that may be one in a loop; statements by their word
+    in the sizes; kernels it calls; cycles of the loads that run beside it."""
+
+    form: object
+    statements: Sequence[tuple[str, int]]
+    kernels: Sequence[str]
+    beside_cycles: float
+
+
+@dataclass(frozen=True, slots=True)
+class OpCode:
+    """The code of an op before it is cut: bytes of its function, kernels it calls."""
+
+    size_bytes: int
+    kernels: frozenset[str]
+
+
+def op_code(tiler: Tiler, usable_bytes: int) -> OpCode:
+    """That of an op with one tile, or if that is too large with a loop of tiles.
+
+    Around such a loop stand the first tiles and the last ones of several buffers.
+    """
+    tiling, sizes = tiler.build({}), shipped_sizes()["op"]
+    task = tiling.tiles[0]
+    moved = len(task.inputs) + len(task.outputs)
+    tile_bytes = len(task.calls) * sizes["fork"] + moved * (sizes["transfer_1d"] + sizes["wait"])
+    if tiling.l1_bytes > usable_bytes:
+        tile_bytes = tile_bytes * (2 * max(1, tiler.buffer_depth) - 1) + sizes["loop"]
+    return OpCode(sizes["op"] + tile_bytes, frozenset(call.kernel for call in task.calls))
+
+
+class Lost:
+    """What of its code an op does not find in the shared cache.
+
+    A line that was fetched once stays until another line takes its way, which is a random one: with each line
+    of the same set with a probability of 1 in the number of ways. In the second iteration, as
+    `arch.blocks.code_fetch` has it, all lines of the program have come since. What several `ops` execute was
+    fetched by the last of them. `ops` None: the caches are empty.
+    """
+
+    def __init__(self, timing: SocTiming, ops: Sequence[OpCode] | None) -> None:
+        self._uses = Counter(name for op in ops or () for name in op.kernels)
+        self._ops = len(ops or ())
+        self._survives = 0.0
+        if ops is not None:
+            icache, sizes = timing.icache, shipped_sizes()
+            size_bytes = sum(op.size_bytes for op in ops) + sum(sizes["platform"].values())
+            size_bytes += sum(sizes["kernels"].get(name, 0) for name in self._uses)
+            of_a_set = size_bytes * icache.shared_ways / icache.shared_bytes
+            self._survives = float((1 - 1 / icache.shared_ways) ** of_a_set)
+
+    def own(self) -> float:
+        """The share of its own function."""
+        return 1 - self._survives
+
+    def platform(self) -> float:
+        """The share of a function of the platform."""
+        return 1 - float(self._survives ** (1 / max(1, self._ops)))
+
+    def kernel(self, name: str) -> float:
+        """The share of a kernel."""
+        return 1 - float(self._survives ** (1 / max(1, self._uses[name])))
+
+
+class CodeCost:
+    """What the tiles of an op wait for code on a machine, of which a part is `lost`."""
+
+    def __init__(self, timing: SocTiming, lost: Lost) -> None:
+        icache, dma, events, sizes = timing.icache, timing.dma, timing.event_unit, shipped_sizes()
+        self._lost, self._icache, self._kernels = lost, icache, sizes["kernels"]
+        cycles = {
+            "transfer_1d": dma.transfer_code_1d_cycles + dma.program_1d_cycles,
+            "transfer_2d": dma.transfer_code_2d_cycles + dma.program_2d_cycles,
+            "wait": dma.wait_done_cycles,
+            "fork": max(events.fork_push_cycles, events.fork_master_cycles) + events.join_cycles,
+        }
+        both = {word: sizes["op"][word] + sizes["platform"].get(word, 0) for word in sizes["op"]}
+        pace = {word: cycles.get(word, 0) * icache.line_bytes / size for word, size in both.items()}
+        self._own = {word: self._walk(size, pace[word]) for word, size in sizes["op"].items()}
+        self._platform = {word: self._walk(size, pace[word]) for word, size in sizes["platform"].items()}
+        self._kernel_cycles = max(0, icache.line_from_l2_cycles - icache.line_from_shared_cycles)
+        link = timing.l2.link_bytes_per_cycle
+        bursts = (BurstRules.of(timing.dma, timing.l1.word_bytes).outstanding - 1) * timing.dma.burst_bytes
+        self._behind_cycles = max(0.0, bursts / link - timing.l2.code_behind_cycles) if link else 0.0
+
+    def _walk(self, size_bytes: int, pace_cycles: float) -> tuple[float, float, float]:
+        """Lines of straight code that is jumped to, and what it waits: all in the shared cache, or in L2."""
+        icache, lines = self._icache, size_bytes / self._icache.line_bytes
+        near, far = (
+            max(0.0, jump - icache.jump_cycles) + max(0.0, lines - 1) * max(0.0, line - pace_cycles)
+            for jump, line in (
+                (icache.jump_from_shared_cycles, icache.line_from_shared_cycles),
+                (icache.jump_from_l2_cycles, icache.line_from_l2_cycles),
+            )
+        )
+        return lines, near, far
+
+    def waits(self, tiles: Iterable[TileCode]) -> Iterator[float]:
+        """What core 0 waits for code in each tile.
+
+        A form that was there has its code in the shared cache. A line that is fetched while loads run waits
+        behind as many bursts as may be outstanding, but not longer than they run.
+        """
+        before: object = None
+        forms: dict[object, bool] = {}
+        there: set[str] = set()
+        lost_own, lost_platform = self._lost.own(), self._lost.platform()
+        for tile in tiles:
+            is_new = tile.form not in forms
+            cycles = lines = 0.0
+            for word, count in tile.statements:
+                of_own, of_platform = self._own[word], self._platform.get(word)
+                cycles += count * of_own[1]
+                if is_new:
+                    lines += lost_own * count * of_own[0]
+                    cycles += lost_own * count * (of_own[2] - of_own[1])
+                if count and of_platform is not None:
+                    cycles += count * of_platform[1]
+                    if word not in there:
+                        there.add(word)
+                        lines += lost_platform * of_platform[0]
+                        cycles += lost_platform * (of_platform[2] - of_platform[1])
+            if is_new:
+                forms[tile.form] = False
+                for name in {name for name in tile.kernels if name not in there}:
+                    there.add(name)
+                    lost_lines = self._kernel_lines(name)
+                    lines += lost_lines
+                    cycles += lost_lines * self._kernel_cycles
+            elif tile.form == before and not forms[tile.form]:
+                forms[tile.form] = True
+                lines += lost_own * self._own["loop"][0]
+                cycles += lost_own * self._own["loop"][2]
+            before = tile.form
+            yield cycles + min(tile.beside_cycles, lines * self._behind_cycles)
+
+    def _kernel_lines(self, name: str) -> float:
+        return self._kernels.get(name, 0) / self._icache.line_bytes * self._lost.kernel(name)
