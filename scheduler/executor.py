@@ -14,10 +14,10 @@ from arch.spec.program import Array, Place, Release
 from arch.spec.timing import SocTiming
 from configs.errors import InputError, NotFiniteError
 from scheduler.addresses.lifetimes import Runs
+from scheduler.code_in_l2 import placed_with_code
 from scheduler.memory.completeness import check_complete
 from scheduler.memory.plan_check import check_program
 from scheduler.planned import Schedule
-from scheduler.programs.program_code import check_room, with_code
 from traces.events import NullTracer, Tracer
 from trainlib.references.reference import check_given, not_finite
 
@@ -50,17 +50,14 @@ class Executor:
         code_start: str = WARM,
         soc: Soc | None = None,
     ) -> None:
+        self.soc = soc or Soc(timing, cost_model, tracer or NullTracer(), code_start=code_start)
+        given = schedule
+        if self.soc.code_start != WARM and schedule.program.code is None:
+            (schedule,) = placed_with_code(lambda _: [given], timing)
         check_program(schedule.program, schedule.plan)
         check_complete(schedule.program, schedule.graph, schedule.plan)
         self.schedule = schedule
         self.functional = functional
-        self.soc = soc or Soc(timing, cost_model, tracer or NullTracer(), code_start=code_start)
-        program = schedule.program
-        if self.soc.code_start != WARM:
-            program = with_code(program)
-            assert program.code is not None
-            check_room(program.code, schedule.peak_bytes.get("l2", 0), timing.l2.size_bytes)
-        self._program = program
         self.watch: Watch | None = None
         self.record: Watch | None = None
         """Told as `watch` is, of what is to be kept beside what is checked."""
@@ -109,7 +106,7 @@ class Executor:
         """
         self._begin()
         with np.errstate(all="ignore"):
-            self._result = self.soc.run(self._program, effects=self.functional, logged=logged)
+            self._result = self.soc.run(self.schedule.program, effects=self.functional, logged=logged)
         return self._result
 
     def replay(self) -> None:

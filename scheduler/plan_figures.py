@@ -48,6 +48,8 @@ class PlanFigures:
     counts: Mapping[str, int]
     """Of the tilings considered (`scheduler.tiles.tiling_candidates.Counts`)."""
     notes: tuple[str, ...]
+    code_bytes: int
+    """Of L2 that are code; 0 where all is in the caches."""
     lanes: int
     """Numbers in 32 bits (SIMD), of the narrowest format that is computed in."""
 
@@ -68,6 +70,7 @@ def plan_figures(schedule: Schedule) -> PlanFigures:
         schedule.options.buffer_depth,
         asdict(schedule.counts),
         schedule.notes,
+        sum(item.size_bytes for item in plan.allocations if item.kind == "code"),
         max(lanes, default=1),
     )
 

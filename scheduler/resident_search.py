@@ -13,7 +13,6 @@ from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import Life, storage_lives
-from scheduler.code_room import beside_code
 from scheduler.memory.host_memory import TIMING_ONLY, HostUse
 from scheduler.options import AUTO, ScheduleOptions
 from scheduler.planned import Schedule
@@ -94,22 +93,8 @@ def schedule_for(
 ) -> Schedule:
     """`build_schedule`, after `choose_resident` if the options leave the resident tensors to it (`AUTO`).
 
-    What the `cache` says of an earlier choice is taken. Where code is fetched L2 has room for it.
+    What the `cache` says of an earlier choice is taken.
     """
-    if options.code_start == WARM:
-        return _schedule_for(graph, timing, cost_model, options, cache, use)
-    cache = cache if cache is not None else ScheduleCache()
-    return beside_code(lambda machine: _schedule_for(graph, machine, cost_model, options, cache, use), timing)
-
-
-def _schedule_for(
-    graph: TrainingGraph,
-    timing: SocTiming,
-    cost_model: CostModel,
-    options: ScheduleOptions,
-    cache: ScheduleCache | None,
-    use: HostUse,
-) -> Schedule:
     if tuple(options.resident) != (AUTO,):
         return build_schedule(graph, timing, cost_model, options, cache, use=use)
     cache = cache if cache is not None else ScheduleCache()

@@ -152,15 +152,34 @@ def sources(kernels: Iterable[str]) -> dict[str, str]:
 
 def _only(source: Source, kernels: Collection[str]) -> Source:
     """A file with these kernels and what they call, without its other functions."""
-    bodies = {body[1]: body[0] for body in _BODY.finditer(source.text)}
-    waiting, kept = set(kernels), set[str]()
+    kept = _reached(_bodies(source.text), kernels)
+    text = _BODY.sub(lambda body: body[0] if body[1] in kept else "", source.text).rstrip() + "\n"
+    kernels_kept = {name: struct for name, struct in source.kernels.items() if name in kept}
+    return replace(source, text=text, kernels=kernels_kept)
+
+
+def _bodies(text: str) -> dict[str, str]:
+    return {body[1]: body[0] for body in _BODY.finditer(text)}
+
+
+def _reached(bodies: Mapping[str, str], names: Iterable[str]) -> set[str]:
+    """Functions of these names, and all that they call."""
+    waiting, kept = set(names), set[str]()
     while waiting:
         name = waiting.pop()
         kept.add(name)
         waiting |= {word for word in re.findall(r"\w+", bodies[name]) if word in bodies and word not in kept}
-    text = _BODY.sub(lambda body: body[0] if body[1] in kept else "", source.text).rstrip() + "\n"
-    kernels_kept = {name: struct for name, struct in source.kernels.items() if name in kept}
-    return replace(source, text=text, kernels=kernels_kept)
+    return kept
+
+
+def called_by(kernel: str) -> set[str]:
+    """The functions that a kernel calls, `FUNCTIONS` too, but other kernels, which do rests."""
+    source, bodies = source_of(kernel), _bodies(source_of(kernel).text)
+    reached = _reached(bodies, [kernel])
+    words = {f"pt_{word}" for name in reached for word in re.findall(r"\w+", bodies[name])}
+    text = (files("deploy") / "kernels" / FUNCTIONS).read_text(encoding="utf-8")
+    elementary = set(re.findall(r"^float (\w+)\(", text, re.MULTILINE))
+    return reached - set(source.kernels) | words & elementary
 
 
 NOTHING = frozenset({"layer_call"})

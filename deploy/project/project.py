@@ -14,6 +14,7 @@ from deploy.program.network_text import loops_of
 from deploy.project.data_files import data_files
 from deploy.project.network_files import NetworkProgram, network_c, network_h, programs_of
 from deploy.project.recorded import Recorded
+from scheduler.code_in_l2 import without_code
 from scheduler.planned import Schedule
 from scheduler.programs.rolling import rolled
 from trainlib.ir.varying import Varying
@@ -54,6 +55,7 @@ def project_of(
     are called. Raises `InputError` naming what has no form in C.
     """
     varying: list[Varying] = []
+    schedules = [without_code(schedule) for schedule in schedules]  # the linker places it
     programs = programs_of(schedules, c_calls, varying)
     kernels = tuple(sorted({kernel for program in programs for kernel in program.statements.kernels}))
     peaks = {level: max(schedule.peak_bytes.get(level, 0) for schedule in schedules) for level in LEVELS}

@@ -9,7 +9,7 @@ import typer
 
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
-from pulptrain.given.option import RunOptions
+from pulptrain.given.option import LinkedRunOptions
 from pulptrain.process.progress import telling
 
 Iterations = Annotated[
@@ -33,7 +33,7 @@ DumpProgram = Annotated[
 ]
 
 
-@takes(RunOptions)
+@takes(LinkedRunOptions)
 def command(
     context: typer.Context,
     model: common.ModelName,

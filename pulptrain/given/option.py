@@ -282,10 +282,24 @@ class CodeOptions(TypedDict, total=False):
         Option(
             "--icache",
             "warm|steady|cold",
-            "All code is in the caches, it is as the iteration before left it, or they are empty. If not given "
-            "steady for iterations under rtl, warm for kernels alone, under gvsoc and for pulp-gcc7.",
+            "All code is in the caches, it is as the iteration before left it, or they are empty; if not "
+            "given steady for iterations under rtl, warm for kernels alone, gvsoc and pulp-gcc7.",
             MACHINE,
             default="",
+        ),
+    ]
+
+
+class LinkedOptions(TypedDict, total=False):
+    """What is known of an export of the run."""
+
+    code_map: Annotated[
+        str | None,
+        Option(
+            "--code-map",
+            "FILE",
+            "Map file of this export, linked by GNU ld or lld: addresses and sizes of its functions.",
+            MACHINE,
         ),
     ]
 
@@ -454,6 +468,10 @@ class RunOptions(
     """What a run may be told beside model and SoC."""
 
 
+class LinkedRunOptions(RunOptions, LinkedOptions, total=False):
+    """What one run may be told: also of its export."""
+
+
 class KernelOptions(ChipOptions, total=False):
     """What one kernel may be told beside its SoC."""
 
@@ -490,7 +508,7 @@ def _declared(hint: Any, option: Option) -> Option:
     return replace(option, types=types, default=() if option.many else option.default)
 
 
-class AllOptions(MachineOptions, RunOptions, total=False):
+class AllOptions(MachineOptions, LinkedRunOptions, total=False):
     """Every option."""
 
 

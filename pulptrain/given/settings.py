@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, dataclass_transform
 
 from arch.pricing.code_caches import WARM
@@ -13,6 +14,7 @@ from arch.spec.timing import SocTiming
 from configs.errors import InputError
 from configs.limits import check_seed
 from configs.parameters import default_codegen
+from configs.yaml_file import read_text
 from pulptrain.given.option import ALL, MODEL_PREFIX, SCHEDULE, AllOptions
 from scheduler.addresses.placement import parse_placement
 from scheduler.addresses.plan_options import PlanOptions, parse_homes
@@ -50,8 +52,9 @@ class Settings:
     ops, `resident` (off, auto, or tensors) what stays in L1 between them: what the schedule file says if it
     is not given, else off.
     A `codegen` that is not given is that of the SoC file; a wrong SoC then raises `ConfigError` here.
-    `icache` is one of `arch.pricing.code_caches.CODE_STARTS`, "" for what `code_start` says. `schedule` is
-    what `pulptrain tune` has found, or the path of its file. `dtype`, `batch` and `accumulate` replace what the model file says;
+    `icache` is one of `arch.pricing.code_caches.CODE_STARTS`, "" for what `code_start` says, `code_map` the
+    path of the map file of an export. `schedule` is what `pulptrain tune` has found, or the path of its file.
+    `dtype`, `batch` and `accumulate` replace what the model file says;
     `separate_update` makes the update a program of its own. `steps` (``fw,ig``) are those of an iteration
     that are taken, None for all; `train` says which layers are trained. `inputs`, `loss`, `optimizer`,
     `learning_rate` and `values` are what a model is opened with (`pulptrain.foreign.model_source`).
@@ -79,6 +82,7 @@ class Settings:
     resident: str | None
     schedule: str | TunedSchedule | None
     icache: str
+    code_map: str | None
     energy: str | None
     vdd: str | None
     placement: str
@@ -151,7 +155,15 @@ def code_start(settings: Settings, *, alone: bool = False) -> str:
             where="--icache",
             cure=f"--icache {WARM}, or another --codegen",
         )
+    if settings.icache == WARM and settings.code_map is not None:
+        raise InputError("with --icache warm no code is fetched", where="--code-map", cure="--icache steady")
     return settings.icache
+
+
+def code_map(settings: Settings) -> tuple[str, str] | None:
+    """The text of the map file and its name. Raises `ConfigError` where it cannot be read."""
+    path = settings.code_map
+    return (read_text(Path(path)), path) if path is not None else None
 
 
 def soc_timing(settings: Settings) -> SocTiming:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from configs.errors import InputError
 from pulptrain.given.chip import Soc, as_soc
-from pulptrain.given.option import ExploreOptions, FitOptions, RunOptions, TuneOptions
+from pulptrain.given.option import ExploreOptions, FitOptions, LinkedRunOptions, RunOptions, TuneOptions
 from pulptrain.given.real_values import as_fields
 from pulptrain.given.settings import Settings
 from pulptrain.python.explored import Explored
@@ -60,7 +60,7 @@ def run(
     data: Any = None,
     progress: Callable[[int, int, float], None] | None = None,
     cache: Cache = True,
-    **options: Unpack[RunOptions],
+    **options: Unpack[LinkedRunOptions],
 ) -> Result:
     """Simulate a training iteration of `model` on `soc` in time, and compute `iterations` of them.
 

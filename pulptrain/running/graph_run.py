@@ -14,7 +14,7 @@ from configs.errors import InputError
 from configs.model_file import LossSpec, ModelSpec, OptimizerSpec
 from importers.graph.onnx_file import load_onnx
 from importers.training.graph import ImportedTraining, import_training, is_training_graph, optimizer_beside
-from pulptrain.given.settings import Settings, code_start, schedule_options, soc_timing
+from pulptrain.given.settings import Settings, code_map, code_start, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.machine import Prepared
 from pulptrain.running.planning import planned
@@ -43,7 +43,7 @@ def prepare_phases(
     `configs.errors`."""
     by_program = of_programs(schedule_options(settings), phases.graphs)
     spec, timing, start = spec_of(phases.mini_batch), soc_timing(settings), code_start(settings)
-    return planned(spec, phases, timing, by_program, cache, use, start, traced=traced)
+    return planned(spec, phases, timing, by_program, cache, use, start, code_map(settings), traced=traced)
 
 
 def spec_of(graph: TrainingGraph) -> ModelSpec:

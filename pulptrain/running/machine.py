@@ -11,6 +11,7 @@ from functools import cache, cached_property
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from arch.pricing.code_caches import WARM
 from arch.pricing.cost_model import CostModel
 from arch.spec.timing import SocTiming
 from configs.errors import NotFiniteError
@@ -45,6 +46,8 @@ class Prepared:
     phases: TrainingPhases
     run_cache: RunCache | None = None
     """What is kept for the next run of the same, if the caller has given a cache."""
+    figures_key: str = WARM
+    """Under what they are kept."""
     figures: Sequence[Figures] = ()
     """Those of all programs, if they are known and no trace is asked for."""
     traced: bool = True

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 
+from arch.pricing.code_caches import WARM
 from arch.pricing.cost_model import CostModel, TeamCostModelWhenAsked
 from arch.spec.timing import SocTiming
 from configs.model_file import ModelSpec
@@ -18,8 +19,11 @@ from scheduler.planned import LateSchedule, Schedule
 from scheduler.run_cache import RunCache
 from scheduler.schedule_cache import ScheduleCache
 from scheduler.search.cache import ResultCache
+from scheduler.search.fingerprint import fingerprint
 from trainlib.ir.graph import TrainingGraph
 from trainlib.training.phases import TrainingPhases
+
+Schedules = Sequence[Schedule]
 
 
 def planned(
@@ -30,21 +34,24 @@ def planned(
     cache: ResultCache | None,
     use: HostUse,
     code_start: str,
+    code_map: tuple[str, str] | None = None,
     *,
     traced: bool = True,
 ) -> Prepared:
     """The schedule of every program, each with its options, and the cost model of kernels.
 
     With a `cache` the tilings and prices of an earlier run of the same are taken from it; where no trace is
-    asked for its figures too, and without numbers schedules are then made only if they are read. Raises the
-    errors of `configs.errors`.
+    asked for its figures too, and without numbers schedules are then made only if they are read. Unless all
+    code is warm it has its place in L2, by the text of the map file of an export (and its name), if there is
+    one. Raises the errors of `configs.errors`.
     """
     graphs = phases.graphs
     use = replace(use, traced=traced)
     cost_model: CostModel = TeamCostModelWhenAsked(timing)
-    several = len(graphs) > 1
+    several, given = len(graphs) > 1, by_program
     if several:
         by_program = _in_one_memory(graphs, timing, by_program, use)
+    figures_key = f"{code_start} {fingerprint(code_map)}" if code_map is not None else code_start
     run_cache: RunCache | None = None
     caches: Sequence[ScheduleCache | None] = [None] * len(graphs)
     figures: Sequence[Figures] = ()
@@ -52,25 +59,45 @@ def planned(
         run_cache = RunCache(cache, timing, list(zip(graphs, by_program, strict=True)), cost_model)
         caches = run_cache.schedules
         if not traced:
-            figures = run_cache.figures(code_start)
+            figures = run_cache.figures(figures_key)
     late = bool(figures) and not use.numbers
     if not (several or late):
         _check_sizes(graphs, timing, by_program, use)
-    schedules: list[Schedule] = []
 
-    def schedule(number: int) -> Schedule:
+    def made(on: SocTiming, by: Sequence[ScheduleOptions], kept: Sequence[ScheduleCache | None]) -> Schedules:
         from scheduler.resident_search import schedule_for
 
-        beside = sum((item.size for item in schedules[:number]), use.beside)
-        options, cached = by_program[number], caches[number]
-        return schedule_for(graphs[number], timing, cost_model, options, cached, replace(use, beside=beside))
+        found: list[Schedule] = []
+        for graph, options, cached in zip(graphs, by, kept, strict=True):
+            beside = replace(use, beside=sum((item.size for item in found), use.beside))
+            found.append(schedule_for(graph, on, cost_model, options, cached, beside))
+        return found
 
-    for number in range(len(graphs)):
-        schedules.append(LateSchedule(partial(schedule, number)) if late else schedule(number))
+    def plan(on: SocTiming) -> Schedules:
+        if on is timing:
+            return made(timing, by_program, caches)
+        return made(on, _in_one_memory(graphs, on, given, use) if several else given, [None] * len(graphs))
+
+    @lru_cache
+    def all_of_them() -> Schedules:
+        if code_start == WARM:
+            return plan(timing)
+        from deploy.project.linked import linked_code
+        from scheduler.code_in_l2 import with_code_in_l2
+
+        return with_code_in_l2(plan, timing, partial(linked_code, *code_map) if code_map else None)
+
+    schedules = all_of_them() if not late else [_late(all_of_them, n) for n in range(len(graphs))]
     update = schedules[1] if len(schedules) > 1 else None
     if run_cache is not None:
         cost_model = run_cache.cost_model
-    return Prepared(spec, timing, schedules[0], cost_model, update, phases, run_cache, figures, traced=traced)
+    return Prepared(
+        spec, timing, schedules[0], cost_model, update, phases, run_cache, figures_key, figures, traced=traced
+    )
+
+
+def _late(all_of_them: Callable[[], Schedules], number: int) -> Schedule:
+    return LateSchedule(lambda: all_of_them()[number])
 
 
 def _check_sizes(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from arch.energy.activity import whole_activity
+from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
 from configs.errors import ConfigError, DoesNotFitError, InputError
 from configs.limits import require_host_memory
@@ -24,6 +25,7 @@ from pulptrain.given.given_values import with_own_values
 from pulptrain.given.own_data import Data, data_of
 from pulptrain.given.settings import (
     Settings,
+    code_map,
     code_start,
     model_variant,
     requested_of,
@@ -41,6 +43,7 @@ from pulptrain.running.training import Progress, Training
 from pulptrain.running.training_curve import CurvePoint
 from pulptrain.running.update_summary import update_summary
 from scheduler.addresses.plan_options import ALL_OTHERS
+from scheduler.code_in_l2 import CODE_OF
 from scheduler.memory.host_memory import TIMING_ONLY, HostUse
 from scheduler.options import AUTO, of_programs
 from scheduler.planned import Schedule
@@ -179,10 +182,22 @@ def prepare(
             file = replace(file, resident={})  # said on the command line, "off" too, goes first
         by_program = options_from(file, graphs, timing, options, written)
     try:
-        plan = planned(spec, phases, timing, by_program, cache, use, code_start(settings), traced=traced)
+        plan = planned(
+            spec,
+            phases,
+            timing,
+            by_program,
+            cache,
+            use,
+            code_start(settings),
+            code_map(settings),
+            traced=traced,
+        )
     except DoesNotFitError as error:
         if error.level == "l1" and tuple(options.resident) not in ((), (AUTO,)):
             raise  # it says which resident tensors are in the way
+        if any(item.name == CODE_OF for item in error.contributors):
+            raise  # levers move tensors, and so change the code
         from scheduler.levers import with_levers
 
         raise with_levers(error, spec, timing, options) from None
@@ -430,7 +445,7 @@ def _store_figures(prepared: Prepared, machine: Machine, settings: Settings) -> 
     prepared.run_cache.write()
     if not (prepared.traced or prepared.figures):
         figures = [phase.figures for phase in machine.phases if phase.figures is not None]
-        prepared.run_cache.keep_figures(code_start(settings), figures)
+        prepared.run_cache.keep_figures(prepared.figures_key, figures)
 
 
 def _fed(given: Given | None, seed: int, data: Data | None, values: Mapping[str, Array]) -> Fed | None:
@@ -495,7 +510,8 @@ def _summary(machine: Machine, prepared: Prepared, settings: Settings) -> dict[s
         one = run_summary(
             figures.plan, prepared.timing, figures.metrics, figures.kernels, codegen=settings.codegen
         )
-        summaries.append({**one, "icache": settings.icache})
+        code = {"code_bytes": figures.plan.code_bytes} if settings.icache != WARM else {}
+        summaries.append({**one, "icache": settings.icache, **code})
     times = (1,) if len(lines) == 1 else (prepared.phases.mini_batches, 1)
     line = whole_line(zip(lines, times, strict=True))
     summary = summaries[0] if len(lines) == 1 else update_summary(summaries[0], summaries[1], times[0])

@@ -13,7 +13,7 @@ from configs.errors import InputError
 from configs.model_file import ModelSpec
 from configs.suggest import check_known
 from configs.version import VERSION
-from pulptrain.given.settings import Settings, code_start, schedule_options, soc_timing
+from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.energy import chip_of
 from pulptrain.running.evidence import evidence_of

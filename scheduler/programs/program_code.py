@@ -11,7 +11,7 @@ other: ops, kernels, platform.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,72 +27,124 @@ from arch.spec.program import (
     UdmaStart,
     UdmaWait,
 )
-from configs.errors import Contributor, DoesNotFitError
 from scheduler.programs.rolling import Leaf, Loop, Node, rolled
 from scheduler.tiles.code_cost import INSTRUCTION_BYTES, Sizes, shipped_sizes
 
-CODE = "code of ops, kernels and platform"
-"""What a report about L2 calls the bytes of a program's code."""
-
 
 def with_code(program: Program) -> Program:
-    """The program with its code."""
+    """The program with its code, by the rule if it has none."""
     if program.code is not None:
         return program
-    return replace(program, code=code_of(program.actions, shipped_sizes()))
+    return replace(program, code=codes_of([program.actions], shipped_sizes())[0])
 
 
-def check_room(code: ProgramCode, plan_bytes: int, l2_bytes: int) -> None:
-    """Raise `DoesNotFitError` unless L2 holds the code beside the `plan_bytes` of tensors and buffers."""
-    required_bytes = plan_bytes + code.size_bytes
-    if required_bytes > l2_bytes:
-        raise DoesNotFitError(
-            "l2",
-            required_bytes,
-            l2_bytes,
-            contributors=(
-                Contributor("tensors and buffers", plan_bytes),
-                Contributor(CODE, code.size_bytes),
-            ),
-            cure=f"--l2 {required_bytes}, more if a plan for it takes more; or tensors in L3 (--home)",
-        )
+@dataclass(frozen=True, slots=True)
+class LinkedCode:
+    """What a linked export says of the code of its programs."""
+
+    functions: Mapping[str, tuple[int, int]]
+    """Address and bytes of every function."""
+    ops: Mapping[str, str]
+    """Op -> its function."""
+    kernels: Mapping[tuple[str, str], Sequence[str]]
+    """Op and kernel of its nest -> the function, and those that only the kernel calls."""
 
 
-def code_of(actions: Sequence[Action], sizes: Sizes) -> ProgramCode:
-    """The code of the actions of a program."""
-    own: dict[int, list[CodePiece]] = {action.id: [] for action in actions}
-    address = 0
-    for leaves in _ops(actions):
-        address = _lay(rolled(leaves), address + sizes["op"]["op"], sizes["op"], own)
-    kernels: dict[str, tuple[int, int]] = {}
-    for action in actions:
-        if isinstance(action, Compute) and action.team.kernel not in kernels:
-            size_bytes = sizes["kernels"].get(action.team.kernel) or _bytes_of_nest(action)
-            kernels[action.team.kernel] = address, size_bytes
-            address += size_bytes
-    platform: dict[str, tuple[int, int]] = {}
-    for name, size_bytes in sizes["platform"].items():
-        platform[name] = address, size_bytes
-        address += size_bytes
-    pieces = []
-    for action in actions:
-        called = [CodePiece(*platform[word], INSTRUCTION_BYTES) for word in statements_of(action)]
-        if isinstance(action, Compute):
-            called = called if action.fork else []
-            called.append(CodePiece(*kernels[action.team.kernel], INSTRUCTION_BYTES, kernel=True))
-        pieces.append((*own[action.id], *called))
-    return ProgramCode(pieces, address)
+def codes_of(
+    programs: Sequence[Sequence[Action]], sizes: Sizes, linked: LinkedCode | None = None
+) -> list[ProgramCode]:
+    """The code of the actions of programs that are linked together; `size_bytes` is that of all of them.
+
+    Without what was `linked` ops, kernels and platform follow each other. With it they lie where it says; the
+    bytes of an op are shared among its statements as the sizes are.
+    """
+    layout = _Layout(sizes, linked)
+    owns = [layout.own_pieces(actions) for actions in programs]
+    layout.place_called([action for actions in programs for action in actions])
+    pieces = [layout.all_pieces(actions, own) for actions, own in zip(programs, owns, strict=True)]
+    return [ProgramCode(each, layout.size_bytes) for each in pieces]
 
 
-def _ops(actions: Sequence[Action]) -> Iterator[list[Leaf]]:
-    """The statements of every op: their forms, and the number of the action each belongs to."""
+class _Layout:
+    """Where functions lie: `size_bytes` are those of all that were asked for."""
+
+    def __init__(self, sizes: Sizes, linked: LinkedCode | None) -> None:
+        self._sizes, self._linked = sizes, linked
+        self._places: dict[str, tuple[int, int]] = {}
+        self.size_bytes = 0
+
+    def own_pieces(self, actions: Sequence[Action]) -> dict[int, list[CodePiece]]:
+        """By action the code of its op that is executed for it."""
+        own: dict[int, list[CodePiece]] = {action.id: [] for action in actions}
+        for op, leaves in _ops(actions):
+            nodes = rolled(leaves)
+            ruled_bytes = _lay(nodes, self._sizes["op"]["op"], self._sizes["op"], {})
+            name = self._linked.ops[op] if self._linked is not None else f"op {op}"
+            address, size_bytes = self._place(name, ruled_bytes)
+            share = size_bytes / ruled_bytes
+            _lay(nodes, self._sizes["op"]["op"], self._sizes["op"], own, address, share)
+        return own
+
+    def place_called(self, actions: Sequence[Action]) -> None:
+        """Kernels, and behind them the platform."""
+        for action in actions:
+            if isinstance(action, Compute):
+                self._kernels(action)
+        if self._linked is None:
+            for word, size_bytes in self._sizes["platform"].items():
+                self._place(f"platform {word}", size_bytes)
+
+    def all_pieces(
+        self, actions: Sequence[Action], own: Mapping[int, list[CodePiece]]
+    ) -> list[tuple[CodePiece, ...]]:
+        """By action the code of its op, of the platform and of its kernel."""
+        pieces = []
+        for action in actions:
+            kernels = self._kernels(action) if isinstance(action, Compute) else []
+            called = [] if isinstance(action, Compute) and not action.fork else self._called(action)
+            pieces.append((*own[action.id], *called, *kernels))
+        return pieces
+
+    def _kernels(self, action: Compute) -> list[CodePiece]:
+        kernel = action.team.kernel
+        if self._linked is not None:
+            op = f"{action.work.op}.{action.work.step}"
+            places = [self._place(name) for name in self._linked.kernels[op, kernel]]
+        else:
+            name = f"kernel {kernel}"
+            known = name in self._places or self._sizes["kernels"].get(kernel)
+            places = [self._place(name, known or _bytes_of_nest(action))]
+        return [CodePiece(*place, INSTRUCTION_BYTES, kernel=True) for place in places]
+
+    def _called(self, action: Action) -> list[CodePiece]:
+        if self._linked is None:
+            names = [f"platform {word}" for word in statements_of(action)]
+        else:
+            names = platform_functions(action)
+        return [CodePiece(*self._place(name), INSTRUCTION_BYTES) for name in names]
+
+    def _place(self, name: str, size_bytes: int = 0) -> tuple[int, int]:
+        """Address and bytes of a function: where it was linked, else behind those asked for before."""
+        if name not in self._places:
+            linked = self._linked
+            place = (self.size_bytes, size_bytes) if linked is None else linked.functions[name]
+            self._places[name] = place
+            self.size_bytes += place[1]
+        return self._places[name]
+
+
+def _ops(actions: Sequence[Action]) -> list[tuple[str, list[Leaf]]]:
+    """Every op: its name, and its statements, their forms and the number of the action each belongs to."""
+    ops: list[tuple[str, list[Leaf]]] = []
     leaves: list[Leaf] = []
     for action in actions:
-        if isinstance(action, Release):
-            yield leaves
-            leaves = []
         leaves += [Leaf(form, np.array([action.id], np.int64)) for form in _forms(action)]
-    yield leaves
+        if isinstance(action, Release):
+            ops.append((f"{action.work.op}.{action.work.step}", leaves))
+            leaves = []
+    if leaves and ops:
+        ops[-1][1].extend(leaves)
+    return ops
 
 
 def _forms(action: Action) -> Iterator[Hashable]:
@@ -108,38 +160,65 @@ def _forms(action: Action) -> Iterator[Hashable]:
         yield from ((word, what) for word in statements_of(action))
 
 
+WORDS = {
+    **dict.fromkeys(("pt_dma_in", "pt_dma_out", "pt_l3_in", "pt_l3_out"), "transfer_1d"),
+    **dict.fromkeys(("pt_dma_in_2d", "pt_dma_out_2d"), "transfer_2d"),
+    **dict.fromkeys(("pt_dma_wait", "pt_l3_wait"), "wait"),
+    "pt_fork": "fork",
+}
+"""Functions of a platform (`deploy/platforms/platform.h`) -> the word of their statement in the sizes."""
+
+
 def statements_of(action: Action) -> list[str]:
     """The statements of an action, by their word in the sizes: two kinds of transfer, a wait, a fork."""
+    return [WORDS[name] for name in platform_functions(action)]
+
+
+def platform_functions(action: Action) -> list[str]:
+    """The functions of a platform that the statements of an action call."""
     match action:
         case DmaStart():
-            return ["transfer_1d" if command.lines == 1 else "transfer_2d" for command in action.commands]
+            return [
+                f"pt_dma_{'in' if command.to_l1 else 'out'}{'_2d' if command.lines > 1 else ''}"
+                for command in action.commands
+            ]
         case UdmaStart():
-            return ["transfer_1d"] * len(action.commands)
-        case DmaWait() | UdmaWait():
-            return ["wait"]
+            return [f"pt_l3_{'in' if command.to_l2 else 'out'}" for command in action.commands]
+        case DmaWait():
+            return ["pt_dma_wait"]
+        case UdmaWait():
+            return ["pt_l3_wait"]
         case Compute():
-            return ["fork"]
+            return ["pt_fork"]
     return []
 
 
 def _lay(
-    nodes: Sequence[Node], address: int, sizes: Mapping[str, int], own: Mapping[int, list[CodePiece]]
+    nodes: Sequence[Node],
+    place: int,
+    sizes: Mapping[str, int],
+    own: Mapping[int, list[CodePiece]],
+    address: int = 0,
+    share: float = 1.0,
 ) -> int:
-    """Lay the statements of an op, and loops around them, from an address on; returns where they end."""
+    """Lay the statements of an op, and loops around them, from a place on; returns where they end.
+
+    The function begins at `address` and has `share` of the bytes that the sizes say.
+    """
     for node in nodes:
+        is_loop = isinstance(node, Loop)
+        leaf = _first(node)
+        assert isinstance(leaf.form, tuple)
+        size_bytes = sizes["loop" if is_loop else leaf.form[0]]
+        if own:
+            begin, end = round(place * share), round((place + size_bytes) * share)
+            piece = CodePiece(address + begin, end - begin, INSTRUCTION_BYTES)
+            for action in dict.fromkeys(leaf.numbers.reshape(-1).tolist()):
+                own[action].append(piece)
+        place += size_bytes
         if isinstance(node, Loop):
-            first = _first(node)
-            for action in dict.fromkeys(first.numbers.reshape(-1).tolist()):
-                own[action].append(CodePiece(address, sizes["loop"], INSTRUCTION_BYTES))
-            address = _lay(node.body, address + sizes["loop"], sizes, own)
-            continue
-        assert isinstance(node.form, tuple)
-        size_bytes = sizes[node.form[0]]
-        piece = CodePiece(address, size_bytes, INSTRUCTION_BYTES)
-        for action in dict.fromkeys(node.numbers.reshape(-1).tolist()):
-            own[action].append(piece)
-        address += size_bytes
-    return address
+            place = _lay(node.body, place, sizes, own, address, share)
+    return place
 
 
 def _first(node: Node) -> Leaf:

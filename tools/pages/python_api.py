@@ -12,12 +12,18 @@ from typing import get_type_hints
 
 import pulptrain
 from pulptrain.given import layers
-from pulptrain.given.option import ExploreOptions, FitOptions, Option, RunOptions, TuneOptions
+from pulptrain.given.option import (
+    ExploreOptions,
+    FitOptions,
+    LinkedRunOptions,
+    Option,
+    TuneOptions,
+)
 from tools.pages.page import Page, table
 from trainlib.about import ABOUT
 
 _ALSO: Mapping[str, type] = {
-    "run": RunOptions,
+    "run": LinkedRunOptions,
     "tune": TuneOptions,
     "fit": FitOptions,
     "explore": ExploreOptions,

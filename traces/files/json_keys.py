@@ -382,7 +382,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "codegens": ("", "codegens that have the kernel"),
     "typed": ("", "how a command line names the model"),
     "element_bytes": (BYTES, "of an element of the kernel's operands"),
-    "code_bytes": (BYTES, "machine code of the kernel"),
+    "code_bytes": (BYTES, "machine code: of the kernel; of a run what it takes of L2"),
     "arrays": ("count", "indices of each array"),
     "fitted_on": ("", "rows the counts were read off"),
     "shared_options": ("", "options all of its kind have"),

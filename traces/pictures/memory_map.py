@@ -45,6 +45,7 @@ KIND_STYLES: Mapping[str, Style] = {
     "loss": Style(VERMILLION, "loss"),
     "scratch": Style("#969696", "scratch (im2col, transpose, sums)"),
     "stack": Style("#2E2E2E", "stacks"),
+    "code": Style("#5A5A5A", "code", "...."),
 }
 """Look of each kind of bytes, in the order of the legend."""
 

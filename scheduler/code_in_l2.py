@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The code of programs takes its bytes in the plan of L2, behind all that is planned there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from arch.spec.timing import SocTiming
+from configs.errors import Contributor, DoesNotFitError
+from scheduler.addresses.allocation import ALIGNMENT_BYTES, Allocation, align
+from scheduler.memory.memory_plan import MemoryPlan
+from scheduler.planned import Schedule
+from scheduler.programs.program_code import LinkedCode, codes_of
+from scheduler.tiles.code_cost import shipped_sizes
+
+CODE = "code"
+"""Kind of the bytes of code in a plan, and what they are called there."""
+
+CODE_OF = "code of ops, kernels and platform"
+"""What a report calls them."""
+
+TRIALS = 4
+"""Sizes of L2 that are planned for to say which is enough."""
+
+Plan = Callable[[SocTiming], Sequence[Schedule]]
+"""Plans the programs for a machine."""
+
+Linked = Callable[[Sequence[Schedule]], LinkedCode]
+"""What a linked export says of the code of schedules."""
+
+
+def with_code_in_l2(plan: Plan, timing: SocTiming, linked: Linked | None = None) -> list[Schedule]:
+    """The schedules of programs in one memory, with the code of all of them.
+
+    Where it finds no room they are planned for so much less L2, which moves tensors to L3, if there is one.
+    Raises `DoesNotFitError`; of L2 with a size that was tried.
+    """
+    try:
+        return placed_with_code(plan, timing, linked)
+    except DoesNotFitError as error:
+        if error.level != "l2":
+            raise
+        refused, needed_bytes = error, error.required_bytes
+    for _ in range(TRIALS):
+        try:
+            larger = _with_l2(timing, needed_bytes)
+            placed_with_code(plan, larger, linked)
+        except DoesNotFitError as error:
+            if error.level != "l2":
+                break
+            needed_bytes = error.required_bytes
+        else:
+            raise refused.but(cure=f"--l2 {needed_bytes}B or a smaller model")
+    raise refused.but(cure=f"more than --l2 {needed_bytes}B, or a smaller model")
+
+
+def _with_l2(timing: SocTiming, l2_bytes: int) -> SocTiming:
+    return replace(timing, l2=replace(timing.l2, size_bytes=l2_bytes))
+
+
+def placed_with_code(plan: Plan, timing: SocTiming, linked: Linked | None = None) -> list[Schedule]:
+    """As `with_code_in_l2`, but what it says to be enough where it refuses was not tried."""
+    l2_bytes, refused = timing.l2.size_bytes, list[DoesNotFitError]()
+    planned_bytes = l2_bytes
+    schedules = plan(timing)
+    while True:
+        known = linked(schedules) if linked is not None else None
+        codes = codes_of([schedule.program.actions for schedule in schedules], shipped_sizes(), known)
+        size_bytes = align(codes[0].size_bytes)
+        address = align(max(schedule.peak_bytes.get("l2", 0) for schedule in schedules))
+        if address + size_bytes <= l2_bytes:
+            return [
+                replace(
+                    schedule,
+                    plan=_with_code(schedule.plan, address, size_bytes, l2_bytes),
+                    program=replace(schedule.program, code=code),
+                )
+                for schedule, code in zip(schedules, codes, strict=True)
+            ]
+        parts = Contributor("tensors and buffers", address), Contributor(CODE_OF, size_bytes)
+        refused.append(_too_small(address + size_bytes, l2_bytes, parts))
+        left_bytes = (l2_bytes - size_bytes) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+        if timing.l3.size_bytes and 0 < left_bytes < planned_bytes:
+            planned_bytes = left_bytes
+            try:
+                schedules = plan(_with_l2(timing, left_bytes))
+                continue
+            except DoesNotFitError as error:
+                if error.level != "l2":
+                    raise
+                required_bytes = error.required_bytes + size_bytes
+                refused.append(_too_small(required_bytes, l2_bytes, (*error.contributors, parts[1])))
+        raise min(refused, key=lambda error: error.required_bytes) from None
+
+
+def _too_small(required_bytes: int, l2_bytes: int, parts: tuple[Contributor, ...]) -> DoesNotFitError:
+    cure = f"--l2 {required_bytes}B or a smaller model"
+    return DoesNotFitError("l2", required_bytes, l2_bytes, contributors=parts, cure=cure)
+
+
+def _with_code(plan: MemoryPlan, address: int, size_bytes: int, l2_bytes: int) -> MemoryPlan:
+    item = Allocation(CODE, "l2", address, size_bytes, 0, len(plan.ops), CODE)
+    capacity_bytes = {**plan.capacity_bytes, "l2": l2_bytes}
+    return replace(plan, allocations=(*plan.allocations, item), capacity_bytes=capacity_bytes)
+
+
+def without_code(schedule: Schedule) -> Schedule:
+    """The schedule with what lies in L2 beside its code."""
+    kept = tuple(item for item in schedule.plan.allocations if item.kind != CODE)
+    return replace(schedule, plan=replace(schedule.plan, allocations=kept))
