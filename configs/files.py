@@ -129,8 +129,14 @@ def make_folder(folder: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a UTF-8 file, whole or not at all. Raises `InputError` if it cannot be written."""
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:
+    """Write a UTF-8 file, whole or not at all. Raises `InputError` if it cannot be written.
+
+    A byte of a file name that is no text is written as an escape, which JSON reads back.
+    """
+    with (
+        replacing(path) as temporary,
+        temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as stream,
+    ):
         stream.write(text)
 
 

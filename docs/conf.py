@@ -25,6 +25,7 @@ autodoc_typehints = "none"
 autodoc_default_options = {"show-inheritance": False}
 default_role = "code"  # docstrings say `name` for a name
 
+highlight_language = "text"  # output of tools; what is code says its language
 html_theme = "furo"
 html_title = f"pulptrain {version}"
 html_static_path = ["_static"]

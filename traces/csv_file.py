@@ -19,7 +19,10 @@ LARGEST = 2**53
 
 def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Path:
     """Write a table, whole or not at all, and return its path. Raises InputError if that is not possible."""
-    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
+    with (
+        replacing(path) as temporary,
+        temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace") as stream,
+    ):
         csv.writer(stream, lineterminator="\n").writerows([columns, *rows])
     return path
 
@@ -33,7 +36,7 @@ def rows_of(path: Path, columns: Sequence[str], what: str) -> Iterator[tuple[str
     check_file_size(path, CSV_BYTES_PER_BYTE)
     line = 1
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8", errors="backslashreplace") as file:
             reader = csv.DictReader(file, strict=True)
             missing = [name for name in columns if name not in (reader.fieldnames or ())]
             if missing:

@@ -90,7 +90,9 @@ def product(site: Site, left: View, right: View, *, as_stored: bool = False, suf
     last = (right.dims[-1], right.dims[-2]) if turned else (right.dims[-2], right.dims[-1])
     words = []
     for view, outer, matrix in ((left, pieces[0], left.dims[-2:]), (right, pieces[1], last)):
-        word = site.stored(view, [*([outer] if outer else []), *matrix])
+        # A batch of 1 may stand in the matrix, as after a transpose without `perm`: it has no extent there.
+        own = [tuple(piece for piece in dim if piece != BATCH) for dim in matrix]
+        word = site.stored(view, [*([outer] if outer else []), *own])
         leading = ((view.size(outer),) if outer else ()) if same else _lead_sizes(view)
         shape = (view.batch, *leading, *(view.size(dim) for dim in matrix))
         words.append(site.reshaped(word, shape))

@@ -19,6 +19,7 @@ WORSE = 5
 """Exit code where the last run takes more cycles than `--fail-above` allows."""
 
 
+@common.draws
 def command(
     runs: Annotated[
         list[str],
@@ -46,10 +47,7 @@ def command(
         str | None,
         common.option("--out", "FILE.png|svg|pdf", "Draw them on one time axis.", common.OUTPUT),
     ] = None,
-    width: common.Width = None,
-    font: common.Font = None,
-    dpi: common.Dpi = None,
-    title: common.Title = None,
+    paper: common.Paper | None = None,
     top: common.Top = 10,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
@@ -64,7 +62,6 @@ def command(
 
         most_percent = None if fail_above is None else parse_percent(fail_above)
         detail = Detail(top)
-        paper = common.parse_paper(out, width, font, dpi, title)
         picture = None if out is None else picture_file(out, "--out")
         comparison = compare_runs([Path(run) for run in runs], _names(runs), in_l1=in_l1)
         if picture is not None:

@@ -14,6 +14,7 @@ from pulptrain.process.progress import StageMeter, telling
 
 
 @takes(ExploreOptions, only_given=True)
+@common.draws
 def command(
     spec: Annotated[str, typer.Argument(metavar="SPEC.yaml", help="File that says what is varied.")],
     workers: common.WorkerCount = None,
@@ -24,8 +25,7 @@ def command(
         str | None,
         common.option("--out", "DIR", "Write points.csv, points.json and the pictures.", common.OUTPUT),
     ] = None,
-    dpi: common.Dpi = None,
-    title: common.Title = None,
+    paper: common.Paper | None = None,
     top: Annotated[
         int, common.option("--top", "N", "Points that are shown, those of the front first.", common.OUTPUT)
     ] = 40,
@@ -48,7 +48,6 @@ def command(
         from traces.files.result_folder import EXPLORATION_FILES, prepare_folder
 
         read = load_spec(spec, options)
-        paper = common.parse_paper(out, dpi=dpi, title=title)
         folder = prepare_folder(out, EXPLORATION_FILES) if out is not None else None
         teller.alone()
         with (

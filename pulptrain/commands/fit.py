@@ -81,6 +81,7 @@ Out = Annotated[
 
 
 @takes(FitOptions, placement="optimal")
+@common.draws
 def command(
     context: typer.Context,
     model: common.ModelName,
@@ -94,8 +95,7 @@ def command(
     no_cache: common.NoCache = False,
     file: File = None,
     out: Out = None,
-    dpi: common.Dpi = None,
-    title: common.Title = None,
+    paper: common.Paper | None = None,
     top: common.Top = 10,
     full: common.Full = False,
     as_json: common.Json = False,
@@ -130,7 +130,6 @@ def command(
             check_ladder(**asked, points=points, seconds=seconds)
         check_solver()
         network = open_source(model, settings).network(settings)
-        paper = common.parse_paper(out, dpi=dpi, title=title)
         files = prepare_fit(model, file, out, ladder=ladder, paper=paper)
         printing: dict[str, Any] = {"as_json": as_json, "quiet": quiet}
         with open_cache(cache, no_cache) as kept:

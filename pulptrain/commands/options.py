@@ -6,7 +6,10 @@ What is simulated is declared in `pulptrain.given.option`.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +20,9 @@ from pulptrain.given.option import SEARCH
 from pulptrain.running.result_cache import CACHE_VARIABLE, NO_CACHE_VARIABLE
 
 if TYPE_CHECKING:
-    from traces.pictures.drawing import Paper
+    from traces.pictures.drawing import Paper as Paper  # noqa: PLC0414  the commands' name of it
+else:
+    Paper = Any  # annotations of a command are read where its help is
 
 OUTPUT, RUN = "Output", "Run"
 """Groups of options in help texts, beside those of `pulptrain.given.option`."""
@@ -45,17 +50,22 @@ Out = Annotated[
     str | None,
     option("--out", "DIR", "Write summary, trace, Perfetto file, memory map and pictures.", OUTPUT),
 ]
-Width = Annotated[
-    str | None, option("--width", "LENGTH", "Width of the picture: 3.5in, 88mm, 8.8cm, 252pt.", OUTPUT)
-]
-Font = Annotated[
-    str | None, option("--font", "SIZE", "Size of its text, e.g. 8pt; no text is smaller.", OUTPUT)
-]
-Dpi = Annotated[int | None, option("--dpi", "N", "Dots per inch of PNG pictures; 160 if not given.", OUTPUT)]
-Title = Annotated[
-    str | None,
-    option("--title", "TEXT|none", "Title of pictures; none for no title.", OUTPUT),
-]
+DRAWING: dict[str, Any] = {
+    "width": Annotated[
+        str | None, option("--width", "LENGTH", "Width of pictures: 3.5in, 88mm, 8.8cm, 252pt.", OUTPUT)
+    ],
+    "font": Annotated[
+        str | None,
+        option("--font", "SIZE", "Size of text in pictures, e.g. 8pt; no text is smaller.", OUTPUT),
+    ],
+    "dpi": Annotated[
+        int | None, option("--dpi", "N", "Dots per inch of PNG pictures (default 160).", OUTPUT)
+    ],
+    "title": Annotated[
+        str | None, option("--title", "TEXT|none", "Title of pictures; none: no title.", OUTPUT)
+    ],
+}
+"""Options of every command that draws, see `draws`."""
 Json = Annotated[bool, option("--json", "", "Print one JSON object for machines.", OUTPUT)]
 Quiet = Annotated[bool, option("--quiet -q", "", "No progress, no tables.", OUTPUT)]
 Top = Annotated[int, option("--top", "N", "Rows of a table that are shown.", OUTPUT)]
@@ -100,6 +110,27 @@ LearningRate = Annotated[
 ]
 
 
+def draws(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorator of a command with a parameter `paper`: it gets what `DRAWING` says in place of it.
+
+    Without `out` only a command that has `folders` draws.
+    """
+    signature = inspect.signature(command, eval_str=True)
+
+    @functools.wraps(command)
+    def call(**options: Any) -> None:
+        values = {name: options.pop(name) for name in DRAWING}
+        place = options["out"] or next(iter(options.get("folders", ())), None)
+        command(**options, paper=parse_paper(place, **values))
+
+    parameters = []
+    for item in signature.parameters.values():
+        own = DRAWING.items() if item.name == "paper" else [(item.name, item.annotation)]
+        parameters += [item.replace(name=name, annotation=kind) for name, kind in own]
+    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return call
+
+
 def parse_paper(
     out: str | None,
     width: str | None = None,
@@ -112,6 +143,8 @@ def parse_paper(
     Raises `InputError` for a length without a unit, for sizes no picture can have, and if one is given
     without the place where pictures go, `out`.
     """
+    if (width, font, dpi, title) == (None, None, None, None):
+        return None
     from traces.pictures.drawing import NO_TITLE, OWN_PAPER, POINTS_PER_INCH
 
     asked: dict[str, Any] = {}
@@ -124,8 +157,6 @@ def parse_paper(
         asked["dpi"] = dpi
     if title is not None:
         asked["title"] = "" if title == NO_TITLE else title
-    if not asked:
-        return None
     paper = OWN_PAPER.but(**asked)
     if out is None:
         flags = {"width_inches": "--width", "font_points": "--font", "dpi": "--dpi", "title": "--title"}

@@ -23,6 +23,7 @@ TOP = 10
 """Ops in the table of a speed-up."""
 
 
+@common.draws
 def command(
     folders: Annotated[
         list[str], typer.Argument(metavar="RUN", help="Folder written by `pulptrain run MODEL --out DIR`.")
@@ -45,10 +46,7 @@ def command(
         str | None,
         common.option("--out", "DIR|FILE", "Folder, or .png, .svg or .pdf of one picture (default: RUN)."),
     ] = None,
-    width: common.Width = None,
-    font: common.Font = None,
-    dpi: common.Dpi = None,
-    title: common.Title = None,
+    paper: common.Paper | None = None,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
 ) -> None:
@@ -60,7 +58,6 @@ def command(
 
         choices = ("all", *PICTURES, SPEED_UP)
         check_known(what, choices, f"no picture {what!r}", "--what")
-        paper = common.parse_paper(out or folders[0], width, font, dpi, title)
         if what == SPEED_UP:
             drawn, result, table = _speed_up(folders, out, window, paper)
         elif len(folders) > 1:

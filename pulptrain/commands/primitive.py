@@ -68,6 +68,7 @@ LoopOrder = Annotated[
 
 
 @takes(PrimitiveOptions)
+@common.draws
 def command(
     name: Name,
     shape: Shape = None,
@@ -83,8 +84,7 @@ def command(
     loop_order: LoopOrder = None,
     seed: common.Seed = 0,
     out: common.Out = None,
-    dpi: common.Dpi = None,
-    title: common.Title = None,
+    paper: common.Paper | None = None,
     evidence: common.Evidence = False,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
@@ -111,7 +111,6 @@ def command(
         shapes = [parse_shape(text) for text in shape or ()]
         _refuse_missing(name, shapes, attributes)
         shapes = _in_domain(name, shapes)
-        paper = common.parse_paper(out, dpi=dpi, title=title)
         folder = run_folder(out) if out is not None else None
         given_values = read_values(values) if values is not None else None
         outcome = told(

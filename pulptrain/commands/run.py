@@ -34,6 +34,7 @@ DumpProgram = Annotated[
 
 
 @takes(LinkedRunOptions)
+@common.draws
 def command(
     context: typer.Context,
     model: common.ModelName,
@@ -45,8 +46,7 @@ def command(
     cache: common.CacheFile = None,
     no_cache: common.NoCache = False,
     out: common.Out = None,
-    dpi: common.Dpi = None,
-    title: common.Title = None,
+    paper: common.Paper | None = None,
     top: common.Top = 10,
     by: common.By = None,
     full: common.Full = False,
@@ -76,7 +76,6 @@ def command(
         if dump_program:
             print_program(source.prepared(settings), as_json=as_json)
             return
-        paper = common.parse_paper(out, dpi=dpi, title=title)
         folder = run_folder(out) if out is not None else None
         if no_functional and save_values is not None:
             raise InputError(

@@ -86,6 +86,7 @@ Out = Annotated[
 
 
 @takes(TuneOptions, resident="auto")
+@common.draws
 def command(
     context: typer.Context,
     model: common.ModelName,
@@ -105,8 +106,7 @@ def command(
     no_cache: common.NoCache = False,
     schedule: Schedule = None,
     out: Out = None,
-    dpi: common.Dpi = None,
-    title: common.Title = None,
+    paper: common.Paper | None = None,
     top: common.Top = 10,
     full: common.Full = False,
     evidence: common.Evidence = False,
@@ -131,7 +131,7 @@ def command(
 
         check_seed(seed)
         settings = Settings(**options, variants=base_variant(variant), seed=seed)
-        files = prepare_tuning(schedule, out, common.parse_paper(out, dpi=dpi, title=title))
+        files = prepare_tuning(schedule, out, paper)
         teller.alone()
         with (
             # The first of all: workers are copies of this process as it is here.

@@ -120,7 +120,7 @@ def _title(summary: Mapping[str, Any]) -> str:
 
 def _label(point: Mapping[str, Any]) -> str:
     joules = f", {amount(point['joules'], 'J')}" if point["joules"] is not None else ""
-    return f"{point['recomputed']} again, {point['paged']} in L3{joules}"
+    return f"{point['recomputed']} recomputed, {point['paged']} paged{joules}"
 
 
 def prepare_fit(

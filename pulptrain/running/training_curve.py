@@ -51,20 +51,23 @@ def read_curve(path: Path) -> list[CurvePoint]:
 
 def draw_curve(curve: Sequence[CurvePoint], title: str, *paths: Path, paper: Paper | None = None) -> None:
     """Draw loss and accuracy over iterations, and over simulated time along the top."""
-    from traces.pictures.drawing import LONGEST_TITLE, OWN_PAPER, drawn, short
+    from traces.pictures.drawing import OWN_PAPER, Legend, arranged
+    from traces.pictures.palette import Style
 
-    paper = paper or OWN_PAPER
-    with drawn(6.4, 3.6, paths, dpi=paper.dpi) as figure:
-        plot = figure.add_axes((0.1, 0.14, 0.78, 0.68))
-        numbers = [point.iteration for point in curve]
-        losses = [point.loss for point in curve]
-        window = max(1, len(curve) // 50)
-        plot.plot(numbers, losses, color="#C9C9C9", linewidth=0.6, label="loss")
+    paper = (paper or OWN_PAPER).sized(6.4)
+    numbers = [point.iteration for point in curve]
+    losses = [point.loss for point in curve]
+    window = max(1, len(curve) // 50)
+    mean = f"mean of {window} iterations" if window > 1 else "loss"
+    looks = [Style("#C9C9C9", "loss"), Style("#0072B2", mean)]
+    with arranged(paper, 0.5 * paper.width_inches, paths, title, Legend(looks[window == 1 :])) as figure:
+        plot = figure.add_subplot()
+        plot.plot(numbers, losses, color=looks[0].colour, linewidth=0.6)
         means = [
             sum(losses[max(0, at + 1 - window) : at + 1]) / (at + 1 - max(0, at + 1 - window))
             for at in range(len(losses))
         ]
-        plot.plot(numbers, means, color="#0072B2", linewidth=1.2, label=f"mean of {window}")
+        plot.plot(numbers, means, color=looks[1].colour, linewidth=1.2)
         plot.set_xlabel("iteration")
         plot.set_ylabel("loss")
         plot.set_xlim(numbers[0] - 0.5, numbers[-1] + 0.5)
@@ -88,7 +91,3 @@ def draw_curve(curve: Sequence[CurvePoint], title: str, *paths: Path, paper: Pap
             right.set_ylabel("accuracy on test samples (%)", color="#D55E00")
             right.set_ylim(0, 100)
             right.spines["right"].set_visible(True)
-        plot.legend(frameon=False, fontsize=7)
-        figure.text(
-            0.1, 0.985, short(paper.titled(title), LONGEST_TITLE), va="top", fontsize=9, fontweight="bold"
-        )

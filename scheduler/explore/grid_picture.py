@@ -4,27 +4,27 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from traces.pictures.drawing import (
-    LONGEST_TITLE,
     OWN_PAPER,
-    POINTS_PER_INCH,
+    Legend,
     Paper,
-    drawn,
+    arranged,
     grid_below,
     number_text,
+    settle,
     short,
-    text_points,
 )
+from traces.pictures.palette import Style
 
 MOST_LINES = 10
 """Combinations of the other parameters that get a line each; those that lie on each other have one."""
 LONGEST_VALUE = 20
 """Characters of the value of a parameter beside an axis."""
+ASPECT = 0.56
 LEAST_APART = 0.01
 """Of the highest value: lines that are nowhere further apart are drawn as one."""
 
@@ -50,14 +50,24 @@ def draw_grid(
     varied = [axis for axis in axes if len(taken[axis]) > 1]
     if not varied or all(number is None for _, number in points):
         return False
-    with drawn(6.4, 4.0, paths, dpi=paper.dpi) as figure:
-        if len(varied) == 2:
-            _heat_map(figure, points, varied, taken, what)
-        else:
-            _lines(figure, points, varied, taken, what)
-        figure.text(
-            0.02, 0.985, short(paper.titled(title), LONGEST_TITLE), va="top", fontsize=9, fontweight="bold"
+    paper = paper.sized(6.4)
+    series = _series(points, varied)
+    lines = joined_lines(series)[:MOST_LINES]
+    legend = Legend(())
+    if len(varied) != 2 and varied[1:]:
+        looks = [
+            Style(_COLOURS[at % len(_COLOURS)], label_of(keys, varied[1:], taken))
+            for at, keys in enumerate(lines)
+        ]
+        legend = Legend(
+            looks, _note(series), _MARKERS, [_DASHES[at % len(_DASHES)] for at in range(len(lines))]
         )
+    with arranged(paper, ASPECT * paper.width_inches, paths, title, legend) as figure:
+        plot = figure.add_subplot()
+        if len(varied) == 2:
+            _heat_map(figure, plot, points, varied, taken, what, paper)
+        else:
+            _lines(plot, [series[keys[0]] for keys in lines], varied[0], taken[varied[0]], what)
     return True
 
 
@@ -70,10 +80,12 @@ def _distinct(values: Any) -> list[Any]:
 
 def _heat_map(
     figure: Any,
+    plot: Any,
     points: Sequence[tuple[Mapping[str, Any], float | None]],
     varied: Sequence[str],
     taken: Mapping[str, Sequence[Any]],
     what: str,
+    paper: Paper,
 ) -> None:
     import numpy as np
 
@@ -82,20 +94,20 @@ def _heat_map(
     for values, number in points:
         if number is not None:
             table[taken[down].index(values.get(down)), taken[across].index(values.get(across))] = number
-    plot = figure.add_axes((0.16, 0.14, 0.66, 0.74))
     image = plot.imshow(table, cmap="viridis_r", aspect="auto", origin="lower")
+    plot.set_xticks(range(len(taken[across])), [_value(value) for value in taken[across]])
+    plot.set_yticks(range(len(taken[down])), [_value(value) for value in taken[down]])
+    plot.set_xlabel(short(across))
+    plot.set_ylabel(short(down))
+    figure.colorbar(image, label=what, format=lambda value, _: number_text(value))
+    settle(figure, paper)
     low, high = np.nanmin(table), np.nanmax(table)
     for row, column in np.ndindex(*table.shape):
         number = float(table[row, column])
         dark = not np.isnan(number) and (number - low) > 0.5 * (high - low)
         text = "does not fit" if np.isnan(number) else number_text(number)
-        plot.text(column, row, text, ha="center", va="center", fontsize=7, color="white" if dark else "black")
-    plot.set_xticks(range(len(taken[across])), [_value(value) for value in taken[across]])
-    plot.set_yticks(range(len(taken[down])), [_value(value) for value in taken[down]])
-    plot.set_xlabel(short(across))
-    plot.set_ylabel(short(down))
-    bar = figure.add_axes((0.85, 0.14, 0.025, 0.74))
-    figure.colorbar(image, cax=bar, label=what)
+        if paper.inches(text) <= plot.get_position().width * paper.width_inches / table.shape[1]:
+            plot.text(column, row, text, ha="center", va="center", color="white" if dark else "black")
 
 
 def _value(value: Any) -> str:
@@ -103,44 +115,46 @@ def _value(value: Any) -> str:
     return "as it is" if value is None else short(str(value), LONGEST_VALUE)
 
 
-def _lines(
-    figure: Any,
-    points: Sequence[tuple[Mapping[str, Any], float | None]],
-    varied: Sequence[str],
-    taken: Mapping[str, Sequence[Any]],
-    what: str,
-) -> None:
-    along, others = varied[0], varied[1:]
-    places = {value: place for place, value in enumerate(taken[along])}
-    series: dict[tuple[Any, ...], dict[int, float]] = {}
+def _series(
+    points: Sequence[tuple[Mapping[str, Any], float | None]], varied: Sequence[str]
+) -> dict[tuple[Any, ...], dict[Any, float]]:
+    """Figures by the value of the first parameter, by the values of the others."""
+    series: dict[tuple[Any, ...], dict[Any, float]] = {}
     for values, number in points:
         if number is not None:
-            key = tuple(values.get(axis) for axis in others)
-            series.setdefault(key, {})[places[values.get(along)]] = number
-    lines = joined_lines(series)
-    plot = figure.add_axes((0.12, 0.14, 0.84, 0.74))
-    for number, keys in enumerate(lines[:MOST_LINES]):
-        line = sorted(series[keys[0]].items())
+            key = tuple(values.get(axis) for axis in varied[1:])
+            series.setdefault(key, {})[values.get(varied[0])] = number
+    return series
+
+
+def _lines(
+    plot: Any, lines: Sequence[Mapping[Any, float]], along: str, taken: Sequence[Any], what: str
+) -> None:
+    for number, line in enumerate(lines):
+        places = [place for place, value in enumerate(taken) if value in line]
         plot.plot(
-            [x for x, _ in line],
-            [y for _, y in line],
+            places,
+            [line[taken[place]] for place in places],
             marker=_MARKERS[number % len(_MARKERS)],
             markersize=4.5 - 0.2 * number,
             linewidth=1.2,
             linestyle=_DASHES[number % len(_DASHES)],
             color=_COLOURS[number % len(_COLOURS)],
-            label=label_of(keys, others, taken),
         )
-    plot.set_xticks(range(len(places)), [_value(value) for value in places])
+    plot.set_xticks(range(len(taken)), [_value(value) for value in taken])
     plot.set_xlabel(short(along))
     plot.set_ylabel(what)
     plot.set_ylim(bottom=0)
     plot.yaxis.set_major_formatter(lambda value, _: number_text(value))
     grid_below(plot)
-    if others:
-        joined = f"less than {LEAST_APART:.0%} apart: one line" if len(lines) < len(series) else ""
-        beyond = f"{len(lines) - MOST_LINES} more lines are not drawn" if len(lines) > MOST_LINES else ""
-        _legend_below(figure, plot, "; ".join(note for note in (joined, beyond) if note))
+
+
+def _note(series: Mapping[tuple[Any, ...], Mapping[Any, float]]) -> str:
+    """Which lines are not drawn."""
+    lines = len(joined_lines(series))
+    joined = f"less than {LEAST_APART:.0%} apart: one line" if lines < len(series) else ""
+    beyond = f"{lines - MOST_LINES} more lines are not drawn" if lines > MOST_LINES else ""
+    return "; ".join(note for note in (joined, beyond) if note)
 
 
 def joined_lines(series: Mapping[tuple[Any, ...], Mapping[int, float]]) -> list[list[tuple[Any, ...]]]:
@@ -178,36 +192,3 @@ def label_of(keys: Sequence[tuple[Any, ...]], axes: Sequence[str], taken: Mappin
         elif shown:
             texts.append(f"{axis} {' or '.join(shown)}")
     return ", ".join(texts) or "as it is"
-
-
-def _legend_below(figure: Any, plot: Any, note: str) -> None:
-    """A note and the names of the lines below the axes, in as many columns as fit."""
-    handles, labels = plot.get_legend_handles_labels()
-    width, font = figure.get_figwidth(), 7.0
-    widest = max(len(line) for line in labels) + 8
-    columns = max(int(width * POINTS_PER_INCH / text_points("x" * widest, font)), 1)
-    room = int(width * POINTS_PER_INCH / columns / text_points("x", font)) - 8
-    labels = ["\n".join(textwrap.wrap(label, room)) for label in labels]
-    columns = min(columns, len(labels))
-    rows = [labels[first :: -(-len(labels) // columns)] for first in range(-(-len(labels) // columns))]
-    high = sum(max(label.count("\n") + 1 for label in row) for row in rows) + bool(note)
-    legend_inches = 1.45 * font / POINTS_PER_INCH * high + 0.06
-    before, axes_inches = figure.get_figheight(), plot.get_position().height * figure.get_figheight()
-    bottom = plot.get_position().y0 * before + legend_inches
-    height = before + legend_inches
-    figure.set_figheight(height)
-    plot.set_position((0.12, bottom / height, 0.84, axes_inches / height))
-    figure.legend(
-        handles,
-        labels,
-        loc="lower center",
-        bbox_to_anchor=(0.5, 0.03 / height),
-        ncols=columns,
-        frameon=False,
-        fontsize=font,
-        title=note or None,
-        title_fontsize=font,
-        handlelength=3.0,
-        borderpad=0.0,
-        borderaxespad=0.0,
-    )

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from traces.pictures.drawing import LONGEST_TITLE, OWN_PAPER, Paper, drawn, grid_below, number_text, short
-from traces.pictures.labels import draw_labels
+from traces.pictures.drawing import OWN_PAPER, Legend, Paper, arranged, grid_below, number_text, settle
+from traces.pictures.labels import FAR, NEAR, draw_labels
+from traces.pictures.palette import Style
 
-_POINT, _FRONT = "#9A9A9A", "#0072B2"
+_POINT, _FRONT = Style("#9A9A9A", "dominated"), Style("#0072B2", "Pareto front")
+ASPECT = 0.6
 
 
 def draw_front(
@@ -29,11 +31,14 @@ def draw_front(
     With more than two objectives a point of the front may lie behind others of it: then no line joins them.
     Raises `InputError` if a file cannot be written.
     """
-    with drawn(6.4, 4.0, paths, dpi=paper.dpi) as figure:
-        plot = figure.add_axes((0.12, 0.13, 0.84, 0.77))
-        chosen = set(front)
+    paper = paper.sized(6.4)
+    chosen = set(front)
+    looks = [look for look in (_POINT, _FRONT) if look is _FRONT or len(chosen) < len(rows)]
+    height = ASPECT * paper.width_inches
+    with arranged(paper, height, paths, title, Legend(looks, markers="oo")) as figure:
+        plot = figure.add_subplot()
         rest = [row for position, row in enumerate(rows) if position not in chosen]
-        plot.scatter([x for x, _ in rest], [y for _, y in rest], s=16, color=_POINT, label="dominated")
+        plot.scatter([x for x, _ in rest], [y for _, y in rest], s=16, color=_POINT.colour)
         steps = sorted((*rows[position], labels[position]) for position in front)
         falling = all(after[1] <= before[1] for before, after in pairwise(steps))
         plot.plot(
@@ -43,8 +48,7 @@ def draw_front(
             markersize=4,
             linewidth=1.0 if falling else 0.0,
             drawstyle="steps-post",
-            color=_FRONT,
-            label="Pareto front",
+            color=_FRONT.colour,
         )
         plot.set_xlabel(axes[0])
         plot.set_ylabel(axes[1])
@@ -52,7 +56,6 @@ def draw_front(
         plot.set_ylim(bottom=0)
         for axis in (plot.xaxis, plot.yaxis):
             axis.set_major_formatter(lambda value, _: number_text(value))
-        draw_labels(figure, plot, rows, steps)
         grid_below(plot)
-        plot.set_title(short(paper.titled(title), LONGEST_TITLE), fontsize=8, loc="left")
-        figure.legend(loc="lower right", ncols=2, frameon=False, fontsize=7)
+        settle(figure, paper)
+        draw_labels(figure, plot, rows, steps, paper.font_points, (*NEAR, *FAR))

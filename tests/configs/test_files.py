@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import shutil
@@ -41,6 +42,12 @@ def test_a_file_is_there_when_it_is_whole(tmp_path: Path) -> None:
         assert temporary.parent == tmp_path
     assert path.read_text() == "half"
     assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_a_file_name_that_is_no_text_is_written_as_an_escape(tmp_path: Path) -> None:
+    name = os.fsdecode(b"net-\xff.yaml")
+    write_text(tmp_path / "a.json", f'"{name}"')
+    assert json.loads((tmp_path / "a.json").read_bytes()) == name
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt(), ValueError()])

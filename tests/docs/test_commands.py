@@ -64,7 +64,8 @@ def with_commands() -> list[object]:
     found = []
     for page in PAGES:
         marks = [] if page.name in QUICK else [pytest.mark.slow]
-        marks += [pytest.mark.needs_onnx, pytest.mark.needs_torch] if page.name == "onnx.md" else []
+        marks += [pytest.mark.needs_onnx] if page.name == "onnx.md" else []
+        marks += [pytest.mark.needs_torch] if page.name in ("onnx.md", "model-to-chip.md") else []
         if commands(page) and page.name not in ELSEWHERE:
             found.append(pytest.param(page, id=page.name, marks=marks))
     return found
@@ -139,7 +140,7 @@ def test_the_mistakes_the_tutorial_shows_are_those_that_are_told(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md", "docs/python-api.md"])
+@pytest.mark.parametrize("name", ["docs/tutorial.md", "docs/python-api.md"])
 def test_the_python_a_page_shows_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("net.yaml").write_text(template("model", Path("net.yaml")))

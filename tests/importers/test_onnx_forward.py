@@ -233,6 +233,17 @@ NETWORKS = [
         {"groups": np.array([0, 3, -1]), "back": np.array(IMAGE), "w": drawn(4, 1, 1), "b": drawn(4, 1, 1)},
     ),
     Network(
+        "a product by a transpose of all dimensions, the batch of 1 among them",
+        [
+            node("Transpose", ["h"], ["rows"], perm=[0, 2, 1]),
+            node("Transpose", ["h"], ["t"]),
+            node("MatMul", ["rows", "t"], ["squares"]),
+            node("Reshape", ["squares", "one"], ["z"]),
+        ],
+        (1, 2, 4),
+        {"one": np.array([1, 16])},
+    ),
+    Network(
         "linear layer that an exporter took apart",
         [node("MatMul", ["h", "w"], ["p"]), node("Add", ["p", "b"], ["z"])],
         (2, 3, 6),

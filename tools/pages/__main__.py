@@ -29,12 +29,15 @@ def all_pages() -> dict[str, Page]:
         barvinn,
         buffering,
         deploy,
+        deployed_kernels,
         energy,
         error_bars,
         evidence,
         fit,
         formats,
+        getting_started,
         glossary,
+        json_keys,
         measured_logs,
         model_file,
         onnx,
@@ -59,10 +62,21 @@ def all_pages() -> dict[str, Page]:
     )
 
     modules = (
-        *(readme, socs, primitives, buffering, error_bars, evidence, sixteen_bit, speechnet, paper),
+        *(
+            readme,
+            getting_started,
+            socs,
+            primitives,
+            buffering,
+            error_bars,
+            evidence,
+            sixteen_bit,
+            speechnet,
+            paper,
+        ),
         *(time_model, timing_defects, rtl_profile, barvinn, onnx, pytorch, pictures),
-        *(model_file, soc_file, search_files, tuning, tuned, formats, glossary, python_api),
-        *(why_slow, what_if, measured_logs, deploy, energy, fit),
+        *(model_file, soc_file, search_files, tuning, tuned, formats, json_keys, glossary, python_api),
+        *(why_slow, what_if, measured_logs, deploy, deployed_kernels, energy, fit),
     )
     return {module.__name__.rpartition(".")[2]: module.PAGE for module in modules}
 

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernels have C sources, a block of docs/deploy.md."""
+"""docs/deploy-kernels.md: which kernels have C sources, and compiled loops beside nests."""
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
+from typing import Any
 
+from tools.deployed.inner_loops import NUMBERS, STORED
 from tools.kernel_sources import GENERATED, NONE_NEEDED, covered
-from tools.pages.page import table
+from tools.pages.page import Page, table
 
 
 def kernels() -> str:
@@ -23,3 +26,36 @@ def kernels() -> str:
     counted = f"{len(found.sources)} kernels have C sources in fp32; {len(refused)} calls are refused."
     tables = table(("source", "kernels", "names"), rows), table(("refused", "why"), refused)
     return "\n\n".join((counted, *tables))
+
+
+def loops() -> str:
+    """Inner loops with multiply-adds: instructions a turn of the nest, and of the C source compiled."""
+    rows: list[dict[str, Any]] = json.loads(STORED.read_text(encoding="utf-8"))
+    shown = [row for row in rows if row["nest"].get("F")]
+    body = [
+        (
+            f"`{row['kernel']}`",
+            _counts(row["nest"]),
+            _counts(row["c"]) if row["c"] else "-",
+            f"{sum(row['c'].values()) - sum(row['nest'].values()):+d}" if row["c"] else "",
+        )
+        for row in shown
+    ]
+    paired = [sum(row["c"].values()) - sum(row["nest"].values()) for row in rows if row["c"]]
+    near = sum(abs(difference) <= 1 for difference in paired)
+    counted = (
+        f"Of {len(rows)} innermost loops of nests {len(paired)} are found in C with the same loads, stores "
+        f"and floating-point instructions; {near} of these are within one integer instruction. Those with "
+        "multiply-adds:"
+    )
+    return f"{counted}\n\n{table(('kernel', 'nest', 'C', 'instructions'), body)}"
+
+
+def _counts(counts: dict[str, int]) -> str:
+    order = [*NUMBERS, *(letter for letter in counts if letter not in NUMBERS)]
+    return " ".join(
+        f"{letter}*{counts[letter]}" if counts[letter] > 1 else letter for letter in order if letter in counts
+    )
+
+
+PAGE = Page("docs/deploy-kernels.md", {"kernels": kernels, "loops": loops})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/results-and-units.md: files, columns and keys of what pulptrain writes."""
+"""docs/results-and-units.md: files of a run, and their columns."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from tools.pages.page import Page, table
 from traces import memory_table
 from traces.events import STALLS
 from traces.files import tables
-from traces.files.json_keys import KEYS, NAMED_BY_DATA
-from traces.files.json_text import FORMAT
 
 TRACE = {
     "track": "module, as `soc.cluster.core3`; or a channel or port of one",
@@ -77,31 +75,11 @@ def curve() -> str:
     return _columns(CurvePoint._fields, CURVE)
 
 
-def json_keys() -> str:
-    """All keys."""
-    return table(
-        ("key", "unit", "meaning"), ((f"`{name}`", key.unit, key.meaning) for name, key in KEYS.items())
-    )
-
-
-def named_by_data() -> str:
-    """Keys whose entries the data names."""
-    return table(("inside", "entries are"), ((f"`{name}`", what) for name, what in NAMED_BY_DATA.items()))
-
-
-def number() -> str:
-    """The format number."""
-    return f"The format number of all JSON is **{FORMAT}** today.\n"
-
-
 PAGE = Page(
     "docs/results-and-units.md",
     {
         "trace": trace,
         "memory": memory,
         "curve": curve,
-        "number": number,
-        "keys": json_keys,
-        "named": named_by_data,
     },
 )

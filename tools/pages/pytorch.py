@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/pytorch.md: how a hundred entries of the indices of torch.nn and torch.optim end here."""
+"""docs/torch-index.md: how a hundred entries of the indices of torch.nn and torch.optim end here."""
 
 from __future__ import annotations
 
@@ -29,4 +29,4 @@ def cases() -> str:
     return table(titles, lines)
 
 
-PAGE = Page("docs/pytorch.md", {"cases": cases})
+PAGE = Page("docs/torch-index.md", {"cases": cases})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""README.md: the output of `pulptrain run tutorial-cnn`, and its picture in docs/."""
+"""README.md: the first lines of `pulptrain run tutorial-cnn`, and its picture in docs/."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 from pulptrain.running.outputs import write_outputs
@@ -24,9 +25,14 @@ def outcome() -> RunOutcome:
     return run_model("tutorial-cnn")
 
 
-def report() -> str:
+def report() -> list[str]:
     """What a terminal of `WIDTH` columns shows."""
-    return "\n".join(["```", *report_lines(outcome().summary, WIDTH), "```"])
+    return report_lines(outcome().summary, WIDTH)
+
+
+def head() -> str:
+    """The report without its tables."""
+    return "\n".join(["```", *takewhile(bool, report()), "```"])
 
 
 class ReadmePage(Page):
@@ -40,4 +46,4 @@ class ReadmePage(Page):
             shutil.copy(Path(folder) / "gantt.png", ROOT / "docs" / "gantt-tutorial-cnn.png")
 
 
-PAGE = ReadmePage("README.md", {"run": report, "iterations": error_bars.in_short})
+PAGE = ReadmePage("README.md", {"run": head, "iterations": error_bars.in_short})

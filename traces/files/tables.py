@@ -131,7 +131,7 @@ def _slice(row: Mapping[str, Any], where: str) -> Slice:
 
 
 def _write_csv(ordered: Iterable[Slice], path: Path) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with path.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(_row(event) for event in ordered)

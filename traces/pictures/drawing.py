@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import textwrap
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, repeat
 from pathlib import Path
 from typing import Any
 
@@ -103,11 +104,16 @@ class Paper:
     def check_room(self, taken_inches: float) -> None:
         """Raise InputError if labels take so much of the width that nothing can be drawn beside them."""
         if self.width_inches - taken_inches < LEAST_CHART_INCHES:
-            raise InputError(
-                f"{self.width_inches:g} in with text of {self.font_points:g} pt leave no room for a chart",
-                where="--width",
-                cure="a wider picture, or a smaller --font",
-            )
+            raise self.no_room
+
+    @property
+    def no_room(self) -> InputError:
+        """What is wrong where labels leave no room for a chart."""
+        return InputError(
+            f"{self.width_inches:g} in with text of {self.font_points:g} pt leave no room for a chart",
+            where="--width",
+            cure="a wider picture, or a smaller --font",
+        )
 
     @property
     def rc(self) -> Any:
@@ -191,6 +197,37 @@ def framed(
         draw_title(figure, title, paper)
 
 
+@contextmanager
+def arranged(
+    paper: Paper, height_inches: float, paths: Iterable[Path | None], title: str, legend: Legend
+) -> Iterator[Any]:
+    """The same for charts `height_inches` high, labels included, for which matplotlib makes room.
+
+    Raises InputError if it cannot.
+    """
+    title, low = short(title, LONGEST_TITLE), legend.inches(paper)
+    height = height_inches + low + title_inches(title, paper)
+    with framed(paper, height, paths, title, legend) as figure:
+        figure.set_layout_engine("constrained", rect=(0, low / height, 1, height_inches / height))
+        yield figure
+        settle(figure, paper)
+
+
+def settle(figure: Any, paper: Paper) -> None:
+    """Fix where the axes of an `arranged` figure are. Raises InputError if labels take all of the room."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        try:
+            figure.draw_without_rendering()
+        except UserWarning:  # matplotlib's word for axes without a size
+            raise paper.no_room from None
+    box = figure.axes[0].get_position()
+    paper.check_room(paper.width_inches * (1 - box.width))
+    if box.height * figure.get_figheight() < LEAST_CHART_INCHES:
+        raise paper.no_room
+    figure.set_layout_engine("none")
+
+
 @dataclass(frozen=True, slots=True)
 class Legend:
     """What the colours of a picture mean, along its bottom, and a note on how to read it."""
@@ -199,20 +236,33 @@ class Legend:
     note: str = ""
     markers: Sequence[str] = ()
     """Of points of each look, where they are drawn as such."""
+    dashes: Sequence[Any] = ()
+    """Of a line through these points."""
 
-    def _columns(self, paper: Paper) -> int:
-        """As many as fit beside each other, each as wide as its widest entry with `PATCH_LETTERS`."""
-        widths = [paper.inches(look.name + PATCH_LETTERS * "x") for look in self.looks]
-        for columns in range(len(widths), 1, -1):
+    @property
+    def _patch_letters(self) -> int:
+        return PATCH_LETTERS + 3 * bool(self.dashes)
+
+    def _names(self, paper: Paper) -> list[list[str]]:
+        """Lines of every entry."""
+        room = paper.width_inches - paper.inches(self._patch_letters * "x")
+        return [paper.folded(look.name, room) for look in self.looks]
+
+    def _columns(self, paper: Paper) -> tuple[int, int]:
+        """As many as fit beside each other, each as wide as its widest entry; lines of the highest."""
+        names = self._names(paper)
+        widths = [paper.inches(max(lines, key=len) + self._patch_letters * "x") for lines in names]
+        for columns in range(len(widths), 0, -1):
             rows, longer = divmod(len(widths), columns)
             ends = [number * rows + min(number, longer) for number in range(columns + 1)]
-            if sum(max(widths[first:end]) for first, end in pairwise(ends)) <= paper.width_inches:
-                return columns
-        return 1
+            parts = list(pairwise(ends))
+            if columns == 1 or sum(max(widths[first:end]) for first, end in parts) <= paper.width_inches:
+                return columns, max(sum(map(len, names[first:end])) for first, end in parts)
+        return 1, 0
 
     def inches(self, paper: Paper) -> float:
         """Its height."""
-        lines = len(paper.folded(self.note, paper.width_inches)) - (-len(self.looks) // self._columns(paper))
+        lines = len(paper.folded(self.note, paper.width_inches)) + self._columns(paper)[1]
         return (lines + 0.4) * paper.line_inches
 
     def draw(self, figure: Any, paper: Paper) -> None:
@@ -220,30 +270,33 @@ class Legend:
         from matplotlib.lines import Line2D
         from matplotlib.patches import Patch
 
-        plain: dict[str, Any] = {"linestyle": "none", "markeredgecolor": "black", "markeredgewidth": 0.4}
+        edge: dict[str, Any] = {"markeredgecolor": "black", "markeredgewidth": 0.4}
+        names = ["\n".join(lines) for lines in self._names(paper)]
         handles: list[Any] = [
-            Line2D([], [], color=look.colour, marker=marker, label=look.name, **plain)
-            for look, marker in zip(self.looks, self.markers, strict=False)
+            Line2D([], [], color=look.colour, marker=marker, label=name, linestyle=dash, **edge)
+            for look, name, marker, dash in zip(
+                self.looks, names, self.markers, self.dashes or repeat("none"), strict=False
+            )
         ] or [
             Patch(
                 facecolor=look.colour,
                 hatch=look.hatch or None,
                 edgecolor=HATCH_COLOUR,
                 linewidth=0.4,
-                label=look.name,
+                label=name,
             )
-            for look in self.looks
+            for look, name in zip(self.looks, names, strict=True)
         ]
         legend = figure.legend(
             handles=handles,
             loc="lower center",
             bbox_to_anchor=(0.5, 0.05 / figure.get_figheight()),
-            ncols=self._columns(paper),
+            ncols=self._columns(paper)[0],
             frameon=False,
             fontsize=paper.font_points,
             title="\n".join(paper.folded(self.note, paper.width_inches)),
             title_fontsize=paper.font_points,
-            handlelength=1.4,
+            handlelength=3.0 if self.dashes else 1.4,
             handletextpad=0.5,
             columnspacing=1.0,
             borderpad=0.0,

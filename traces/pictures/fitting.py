@@ -8,12 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from traces.memory_table import MemoryBlock
-from traces.pictures.drawing import LONGEST_TITLE, OWN_PAPER, Paper, drawn, grid_below, number_text, short
+from traces.pictures.drawing import (
+    OWN_PAPER,
+    Legend,
+    Paper,
+    arranged,
+    grid_below,
+    name_rows,
+    number_text,
+    short,
+)
 from traces.pictures.memory_map import KIND_STYLES, live_bytes
 from traces.pictures.overview import draw_stacks, seen_stacks
+from traces.pictures.palette import Style
 
-_COLOURS = ("#9A9A9A", "#0072B2", "#E69F00")
-ROW_INCHES = 0.26
+_LOOKS = (Style("#9A9A9A", "neither"), Style("#0072B2", "recompute"), Style("#E69F00", "paging"))
+ROW_LINES = 1.8
 
 
 def draw_before_after(
@@ -27,49 +37,43 @@ def draw_before_after(
     live = [(name, live_bytes(block for block in blocks if block.level == "l2")) for name, blocks in panels]
     top = max(float(sum(kinds.values()).max()) for _, (_, kinds) in live) / 1024
     end = max(int(edges[-1]) for _, (edges, _) in live)
-    with drawn(7.2, 4.8, paths, dpi=paper.dpi) as figure:
-        highest, panel_inches = 1.05 * max(top, budget_bytes / 1024), 0.33 * 4.8
-        present = {
-            kind for _, (_, kinds) in live for kind in seen_stacks(kinds, 1024 * highest, panel_inches)
-        }
-        for number, (name, (edges, kinds)) in enumerate(live):
-            axes = figure.add_axes((0.09, 0.56 - 0.42 * number, 0.89, 0.33))
+    paper = paper.sized(7.2)
+    highest, panel_inches = 1.05 * max(top, budget_bytes / 1024), 0.22 * paper.width_inches
+    present = {kind for _, (_, kinds) in live for kind in seen_stacks(kinds, 1024 * highest, panel_inches)}
+    legend = Legend([look for kind, look in KIND_STYLES.items() if kind in present], "dashed: L2 available")
+    height = len(panels) * (panel_inches + 2.5 * paper.line_inches) + 2 * paper.line_inches
+    with arranged(paper, height, paths, title, legend) as figure:
+        for axes, (name, (edges, kinds)) in zip(
+            figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0], live, strict=True
+        ):
             draw_stacks(axes, edges, {kind: count / 1024 for kind, count in kinds.items()}, KIND_STYLES)
             axes.axhline(budget_bytes / 1024, color="black", linewidth=0.8, linestyle="--")
             axes.set_xlim(0, end)
             axes.set_ylim(0, highest)
-            axes.set_ylabel("L2 [KiB]")
-            axes.set_title(name, fontsize=8, loc="left")
+            axes.set_ylabel("L2 (KiB)")
+            axes.set_title(name, loc="left")
             axes.xaxis.set_major_formatter(lambda value, _: number_text(value))
+            axes.locator_params(axis="x", nbins=max(int(paper.width_inches), 3))
         axes.set_xlabel("cycles")
-        from matplotlib.patches import Patch
-
-        handles = [
-            Patch(facecolor=look.colour, hatch=look.hatch or None, label=look.name)
-            for kind, look in KIND_STYLES.items()
-            if kind in present
-        ]
-        figure.legend(handles=handles, loc="upper right", ncols=4, frameon=False, fontsize=6)
-        figure.text(0.01, 0.985, short(paper.titled(title), LONGEST_TITLE), fontsize=9, va="top")
 
 
 def draw_ladder(
     rows: Sequence[Mapping[str, Any]], title: str, *paths: Path, paper: Paper = OWN_PAPER
 ) -> None:
     """Smallest L2 of every form and levers as bars, with the cycles behind them."""
-    height = 1.0 + ROW_INCHES * len(rows)
+    paper = paper.sized(7.2)
+    height = (4.5 + ROW_LINES * len(rows)) * paper.line_inches
     names = [short(f"{row['form']}: {', '.join(row['levers']) or 'as it is'}") for row in rows]
-    with drawn(7.2, height, paths, dpi=paper.dpi) as figure:
-        left = 0.04 + 0.0095 * max(map(len, names))
-        plot = figure.add_axes((left, 0.5 / height, 0.86 - left, 1 - 1.0 / height))
-        kinds = [2 if "paging" in row["levers"] else 1 if "recompute" in row["levers"] else 0 for row in rows]
+    kinds = [2 if "paging" in row["levers"] else 1 if "recompute" in row["levers"] else 0 for row in rows]
+    legend = Legend([_LOOKS[kind] for kind in sorted({*kinds})], "beside the bars: cycles of an iteration")
+    with arranged(paper, height, paths, title, legend) as figure:
+        plot = figure.add_subplot()
         sizes = [row["bytes"]["l2"] / 1024 for row in rows]
-        plot.barh(range(len(rows)), sizes, 0.7, color=[_COLOURS[kind] for kind in kinds])
+        plot.barh(range(len(rows)), sizes, 0.7, color=[_LOOKS[kind].colour for kind in kinds])
         for place, row in enumerate(rows):
             text = f" {row['cycles'] / 1e6:.2f} M" if row["cycles"] else ""
-            plot.text(sizes[place], place, text, va="center", fontsize=7)
-        plot.set_yticks(range(len(rows)), names)
-        plot.invert_yaxis()
-        plot.set_xlabel("smallest L2 [KiB]; behind the bars cycles of an iteration")
-        plot.set_title(short(paper.titled(title), LONGEST_TITLE), fontsize=9, loc="left")
+            plot.text(sizes[place], place, text, va="center")
+        name_rows(plot, names)
+        plot.margins(x=0.15)
+        plot.set_xlabel("smallest L2 (KiB)")
         grid_below(plot, "x")

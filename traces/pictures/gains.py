@@ -6,14 +6,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from traces.pictures.drawing import LONGEST_TITLE, OWN_PAPER, Paper, drawn, grid_below, short
+from traces.pictures.drawing import (
+    OWN_PAPER,
+    Legend,
+    Paper,
+    arranged,
+    grid_below,
+    name_rows,
+    number_text,
+    short,
+)
+from traces.pictures.palette import Style
 from traces.text_table import counted
 
 MOST_ROWS = 20
 """Ops that get bars; the others are added up in the last row."""
 
-ROW_INCHES = 0.3
-_BEFORE, _AFTER = "#9A9A9A", "#0072B2"
+ROW_LINES = 2.0
+_BEFORE, _AFTER = Style("#9A9A9A", "untuned"), Style("#0072B2", "tuned")
 
 
 def draw_gains(
@@ -27,25 +37,20 @@ def draw_gains(
         shown.append(others)
     shown = [(short(name), before, after) for name, before, after in shown]
     before, after = sum(row[1] for row in rows), sum(row[2] for row in rows)
-    height = 1.0 + ROW_INCHES * len(shown)
-    with drawn(7.2, height, paths, dpi=paper.dpi) as figure:
-        left = 0.06 + 0.0105 * max(len(row[0]) for row in shown)
-        plot = figure.add_axes((left, 0.5 / height, 0.93 - left, 1 - 1.0 / height))
-        places = range(len(shown))
-        plot.barh(
-            [place - 0.2 for place in places], [row[1] for row in shown], 0.38, color=_BEFORE, label="untuned"
-        )
-        plot.barh(
-            [place + 0.2 for place in places], [row[2] for row in shown], 0.38, color=_AFTER, label="tuned"
-        )
+    paper = paper.sized(7.2)
+    height = (3.5 + ROW_LINES * len(shown)) * paper.line_inches
+    own = f"{short(title)}: {before:,} cycles become {after:,}"
+    with arranged(paper, height, paths, own, Legend((_BEFORE, _AFTER))) as figure:
+        plot = figure.add_subplot()
+        for look, side in ((_BEFORE, 1), (_AFTER, 2)):
+            places = [place + 0.4 * side - 0.6 for place in range(len(shown))]
+            plot.barh(places, [row[side] for row in shown], 0.38, color=look.colour)
         for place, (_, untuned, tuned) in enumerate(shown):
             gain = f"{untuned / tuned:.2f}x" if tuned else ""
-            plot.text(max(untuned, tuned), place, f" {gain}", va="center", fontsize=7)
-        plot.set_yticks(list(places), [row[0] for row in shown])
-        plot.invert_yaxis()
+            plot.text(max(untuned, tuned), place, f" {gain}", va="center")
+        name_rows(plot, [row[0] for row in shown])
         plot.set_xlabel("cycles in an iteration")
-        own = f"{short(title)}: {before:,} cycles become {after:,}"
-        plot.set_title(short(paper.titled(own), LONGEST_TITLE), fontsize=9, loc="left")
+        plot.xaxis.set_major_formatter(lambda value, _: number_text(value))
+        plot.locator_params(axis="x", nbins=max(int(paper.width_inches), 3))
         plot.margins(x=0.1)
         grid_below(plot, "x")
-        plot.legend(frameon=False, fontsize=7, loc="lower right")

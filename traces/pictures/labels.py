@@ -9,7 +9,6 @@ from typing import Any
 
 from traces.pictures.drawing import POINTS_PER_INCH, text_points
 
-_LABEL_POINTS = 6.0
 _GAP_POINTS = 4.0
 """From the centre of a point to its label."""
 
@@ -31,7 +30,7 @@ def draw_labels(
     plot: Any,
     rows: Sequence[tuple[float, float]],
     steps: Sequence[tuple[float, float, str]],
-    font_points: float = _LABEL_POINTS,
+    font_points: float,
     corners: Sequence[Corner] = NEAR,
 ) -> None:
     """Write the labels of `steps` (x, y, label) where there is a place, off the points at `rows`."""
@@ -61,7 +60,7 @@ def free_corners(
     points: Sequence[tuple[float, ...]],
     labelled: Sequence[tuple[float, float, str]],
     area: Box,
-    font_points: float = _LABEL_POINTS,
+    font_points: float,
     corners: Sequence[Corner] = NEAR,
 ) -> list[Corner | None]:
     """For each of `labelled` (x, y, label) a corner of its point where it is in `area` and off all others.
@@ -84,7 +83,7 @@ def free_corners(
     return chosen
 
 
-def label_box(x: float, y: float, label: str, corner: Corner, font_points: float = _LABEL_POINTS) -> Box:
+def label_box(x: float, y: float, label: str, corner: Corner, font_points: float) -> Box:
     """Where the label of a point at (x, y) is."""
     side, up = corner
     near, low = x + side * _GAP_POINTS, y + up * _GAP_POINTS

@@ -126,7 +126,7 @@ def draw_bytes(
             draw_stacks(axes, edges, {kind: count / 1024 for kind, count in kinds.items()}, KIND_STYLES)
             axes.set_ylim(0, tops[level] * 1.04 / 1024)
             axes.locator_params(axis="y", nbins=4)
-            axes.set_ylabel(f"{LEVEL_NAMES[level]} [KiB]")
+            axes.set_ylabel(f"{LEVEL_NAMES[level]} (KiB)")
 
         return draw
 
@@ -223,7 +223,7 @@ def _map_drawer(
 
     def draw(panel: Any) -> None:
         panel.set_ylim(0, top_bytes / 1024)
-        panel.set_ylabel(f"{LEVEL_NAMES[level]} address [KiB]")
+        panel.set_ylabel(f"{LEVEL_NAMES[level]} address (KiB)")
         panel.set_facecolor("#FCFCFC")
         _draw_blocks(panel, blocks, time, panel_points / top_bytes)
         for block in blocks:

@@ -116,7 +116,7 @@ def _moving_panel(
         axes.axhline(0, color="black", linewidth=0.5)
         ticks = sorted({lowest, 0.0, highest})
         axes.set_yticks(ticks, [f"{abs(tick):.3g}" for tick in ticks])
-        axes.set_ylabel(f"{label} [B/cycle]")
+        axes.set_ylabel(f"{label} (B/cycle)")
 
     return Panel(inches, draw)
 

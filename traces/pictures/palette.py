@@ -65,14 +65,7 @@ _STALL_LOOKS = {
     "offload": ("#E4E4E4", "\\\\\\\\\\"),
     "idle": ("#F7F7F7", ""),
 }
-_PLAIN = {
-    "load_use": "load-use",
-    "multicycle": "latency",
-    "fpu": "FPU",
-    "icache": "code refill",
-    "dma_program": "DMA programming",
-    "l2_access": "L2 access",
-}
+_PLAIN = {"load_use": "load-use", "fpu": "FPU", "l2_access": "L2 access"}
 _NO_LOOK = ("#B7A58C", "****")
 """Of a word or a cause that has no look of its own yet."""
 

@@ -154,12 +154,12 @@ def _time_axes(axes: Any, time: TimeAxis, panel_inches: float, counted: str) -> 
     places = len(f"{unit_cycles / time.cycles:,.0f}") + 1 if time.cycles < unit_cycles else 1
     digits = len(f"{time.end_cycles / unit_cycles:,.0f}") + places
     most = min(max(int(time.inches / (time.paper.inches("0" * max(digits, 3)) * 1.5)), 2), 10)
-    axes.set_xlabel(f"time [{many}{counted}]", labelpad=0.5)
+    axes.set_xlabel(f"time ({many}{counted})", labelpad=0.5)
     clock = axes.secondary_xaxis(
         -_axis_inches(time.paper) / panel_inches,
         functions=(lambda cycles: cycles * scale, lambda shown: shown / scale),
     )
-    clock.set_xlabel(f"time [{unit}] at {time.clock_hz / 1e6:g} MHz", labelpad=0.5)
+    clock.set_xlabel(f"time ({unit}) at {time.clock_hz / 1e6:g} MHz", labelpad=0.5)
     for axis in (axes.xaxis, clock.xaxis):
         axis.set_major_locator(_ticks(most))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value / unit_cycles:,.10g}")

@@ -32,10 +32,13 @@ def test_nine_lines_that_lie_on_each_other_are_one_per_value_that_matters(
 
     points = [dict(zip(("cores", "l1", "l2"), point, strict=True)) for point in product(CORES, L1, L2)]
     figure, lines = drawn_lines([(p, cycles(p)) for p in points], monkeypatch, tmp_path)
-    assert [line.get_label() for line in lines] == ["l1 32KiB, any l2", "l1 48KiB or 64KiB, any l2"]
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "l1 32KiB, any l2",
+        "l1 48KiB or 64KiB, any l2",
+    ]
     assert lines[1].get_ydata() == pytest.approx([8000, 4000, 2000, 1000])
     figure.canvas.draw()
-    (legend,) = figure.legends
     box, plot = legend.get_window_extent(), figure.axes[0].get_tightbbox()
     assert box.height < 0.25 * figure.bbox.height
     assert box.y0 >= 0

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/json-keys.md: every key of the JSON that pulptrain writes."""
+
+from __future__ import annotations
+
+from tools.pages.page import Page, table
+from traces.files.json_keys import KEYS, NAMED_BY_DATA
+from traces.files.json_text import FORMAT
+
+
+def json_keys() -> str:
+    """All keys."""
+    return table(
+        ("key", "unit", "meaning"), ((f"`{name}`", key.unit, key.meaning) for name, key in KEYS.items())
+    )
+
+
+def named_by_data() -> str:
+    """Keys whose entries the data names."""
+    return table(("inside", "entries are"), ((f"`{name}`", what) for name, what in NAMED_BY_DATA.items()))
+
+
+def number() -> str:
+    """The format number."""
+    return f"The format number of all JSON is **{FORMAT}** today.\n"
+
+
+PAGE = Page("docs/json-keys.md", {"number": number, "keys": json_keys, "named": named_by_data})
