@@ -319,10 +319,9 @@ def lost_code(graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions)
     """What of its code an op of a graph does not find in the shared cache; None if all code starts warm."""
     if options.code_start == WARM:
         return None
-    if options.code_start != STEADY:
-        return Lost(timing, None)
     usable_bytes = timing.l1_usable_bytes
-    return Lost(timing, [op_code(tiler_of(op, graph, timing, options), usable_bytes) for op in graph.ops])
+    ops = [op_code(tiler_of(op, graph, timing, options), usable_bytes) for op in graph.ops]
+    return Lost(timing, ops, cold=options.code_start == COLD)
 
 
 def code_of_op_alone(graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions) -> str:

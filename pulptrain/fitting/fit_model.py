@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
 from configs.errors import ConfigError, DoesNotFitError, InputError, PulptrainError
 from configs.limits import size_text
@@ -17,7 +18,7 @@ from configs.model_file import ModelSpec
 from configs.suggest import suggestion
 from configs.version import VERSION
 from pulptrain.fitting.ways import Way, ways_of
-from pulptrain.given.settings import Settings, schedule_options, soc_timing
+from pulptrain.given.settings import Settings, code_start, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.energy import chip_of
 from pulptrain.running.session import RunOutcome, run_model, settled
@@ -31,7 +32,7 @@ from scheduler.fit.solver import SECONDS, solve
 from scheduler.fit.streams import Streams
 from scheduler.memory.host_memory import tensor_bytes
 from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
-from scheduler.schedule import streamer_of
+from scheduler.schedule import code_of_op_alone, streamer_of
 from scheduler.search.cache import ResultCache
 from scheduler.tuner.objective import CYCLES, ENERGY, Objective, objective_of
 from traces.text_table import amount
@@ -148,7 +149,9 @@ class Fitting:
         rows = self.base.summary["ops"]
         ops = {op["name"]: _once(op) for op in rows}
         self._rest_cycles = int(self.base.summary["cycles"]) - sum(int(op["cycles"]) for op in rows)
-        streamed = StreamedOps(self.timing, schedule_options(settings), energy or Objective())
+        options = schedule_options(settings)
+        options = replace(options, code_start=code_of_op_alone(self.graph, self.timing, options))
+        streamed = StreamedOps(self.timing, options, energy or Objective())
         self.energy: Prices | None = None
         """What is priced in femtojoules, for a chip that has coefficients."""
         if energy is not None:
@@ -185,7 +188,7 @@ class Fitting:
         return self._problem(self._streams(l2_bytes))
 
     def _streams(self, l2_bytes: int) -> Streams:
-        timing, options = soc_timing(self.with_l2(l2_bytes)), schedule_options(self.settings)
+        timing, options = self._beside_code(l2_bytes), schedule_options(self.settings)
         return Streams(self.graph, timing, streamer_of(self.graph, timing, options), self.prices)
 
     def _problem(self, streams: Streams) -> Problem:
@@ -205,6 +208,11 @@ class Fitting:
     def needed_bytes(self) -> int:
         """Of L2, for everything as the model is written."""
         return int(self.before.summary["peak_bytes"]["l2"])
+
+    def _beside_code(self, l2_bytes: int) -> SocTiming:
+        """The machine with what the code of the program leaves of so much L2."""
+        left_bytes = l2_bytes - code_bytes(self.base, self.settings)
+        return soc_timing(self.with_l2(max(1024, left_bytes)))
 
     @property
     def prices(self) -> Prices:
@@ -269,9 +277,8 @@ class Fitting:
             run = self._run(self.written, self.with_l2(l2_bytes))
             cycles = int(run.summary["cycles"])
             problem = self.problem(l2_bytes)
-            plain = Answer(
-                self.written, problem, Decisions(), cycles, joules_of(run), self.needed_bytes, run, 0.0
-            )
+            peak_bytes = self.needed_bytes - code_bytes(self.before, self.settings)
+            plain = Answer(self.written, problem, Decisions(), cycles, joules_of(run), peak_bytes, run, 0.0)
             return plain, False
         found, bound, interrupted = self._searched(l2_bytes, ends - self.run_seconds, better)
         answers = [replace(answer, gap=self._gap(bound, answer)) for answer in found]
@@ -380,8 +387,7 @@ class Fitting:
 
     def _simulated(self, problem: Problem, decisions: Decisions, l2_bytes: int) -> Answer | None:
         spec = self.decided(problem, decisions)
-        timing = soc_timing(self.with_l2(l2_bytes))
-        options = schedule_options(self.settings, spec)
+        timing, options = self._beside_code(l2_bytes), schedule_options(self.settings, spec)
         graph = build_training_phases(spec).mini_batch
         try:
             # A run that does not fit would look for what helps, which takes longer than the search.
@@ -392,7 +398,9 @@ class Fitting:
         decisions = as_planned(problem, decisions, run.schedule.plan)
         peak_bytes = max(
             evaluate(problem, decisions).peak_bytes,
-            run.update_schedule.plan.peak_bytes["l2"] if run.update_schedule is not None else 0,
+            run.update_schedule.plan.peak_bytes["l2"] - code_bytes(run, self.settings)
+            if run.update_schedule is not None
+            else 0,
         )
         return Answer(spec, problem, decisions, *self._predicted(run), peak_bytes, run, 0.0)
 
@@ -408,10 +416,17 @@ class Fitting:
         options = schedule_options(self.settings)
         if self.timing.l3.size_bytes:
             streamer = streamer_of(self.graph, self.timing, options)
-            return least_l2_bytes(self.graph, self.timing, options.memory, streamer)
+            least = least_l2_bytes(self.graph, self.timing, options.memory, streamer)
+            return least + code_bytes(self.base, self.settings)
         problem = self.problem(self.timing.l2.size_bytes)
         found = solve(problem, smallest=True, seconds=seconds)
-        return found.value if found is not None else evaluate(problem, Decisions()).peak_bytes
+        least = found.value if found is not None else evaluate(problem, Decisions()).peak_bytes
+        return least + code_bytes(self.base, self.settings)
+
+
+def code_bytes(run: RunOutcome, settings: Settings) -> int:
+    """What the code of the programs of a run takes of L2."""
+    return max(schedule.code_bytes for schedule in run.schedules) if code_start(settings) != WARM else 0
 
 
 def _cheaper(problem: Problem, best: Decisions | None, decisions: Decisions) -> Decisions:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from arch.pricing.code_caches import WARM
 from configs.errors import DoesNotFitError, InputError, Lever, PulptrainError
 from configs.limits import size_text
 from configs.model_file import AdapterSpec, LayerSpec, ModelSpec
 from configs.version import VERSION
-from pulptrain.fitting.fit_model import Fitting, as_immediate, host_bytes, sized
-from pulptrain.given.settings import Settings, schedule_options, soc_timing
+from pulptrain.fitting.fit_model import Fitting, as_immediate, code_bytes, host_bytes, sized
+from pulptrain.given.settings import Settings, code_start, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.session import run_model, settled
 from scheduler.fit.of_graph import problem_of
@@ -205,7 +206,8 @@ def _row(
         try:
             run = run_model(spec, memories, functional=False, traced=False, cache=cache)
         except DoesNotFitError as error:
-            l2_bytes = max(l2_bytes + max(256, l2_bytes // 100), error.required_bytes if not paged else 0)
+            is_known = not paged or code_start(settings) != WARM
+            l2_bytes = max(l2_bytes + max(256, l2_bytes // 100), error.required_bytes if is_known else 0)
             continue
         peak = run.summary["peak_bytes"]
         sizes = {"l1": l1_bytes, "l2": peak["l2"], "l3": peak["l3"]}
@@ -274,6 +276,8 @@ def first_step(
     `ladder_command` shows all forms; each is searched for so many `seconds`.
     """
     rows = list(ladder_of(fitting.written, fitting.settings, simulate=False, seconds=seconds))
+    for row in rows:
+        row["bytes"]["l2"] += code_bytes(fitting.base, fitting.settings)
     least = min(rows, key=lambda row: row["bytes"]["l2"])
     asked = next((row["form"] for row in rows if row["form"].startswith(LISTED)), FULL)
     required_bytes = min(row["bytes"]["l2"] for row in rows if row["form"] == asked)

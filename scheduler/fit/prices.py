@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from arch.blocks.soc import Soc, core_paths
 from arch.energy.activity import activity_of
+from arch.pricing.code_caches import WARM
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.program import Program
 from arch.spec.timing import SocTiming
@@ -16,6 +17,7 @@ from scheduler.addresses.lifetimes import storage_lives
 from scheduler.addresses.plan_options import ALL_OTHERS, STREAMED, PlanOptions
 from scheduler.counted_run import CountedRun
 from scheduler.options import ScheduleOptions
+from scheduler.programs.program_code import with_code
 from scheduler.schedule import build_schedule
 from scheduler.tiles.l2_slots import OpStream
 from scheduler.tuner.objective import Objective
@@ -83,7 +85,10 @@ def energy_prices(
 
 
 class StreamedOps:
-    """Prices of ops that stream: each is simulated alone, the rest of its tensors in L2; equal ones once."""
+    """Prices of ops that stream: each is simulated alone, the rest of its tensors in L2; equal ones once.
+
+    The `code_start` of the options is that of an op alone.
+    """
 
     def __init__(self, timing: SocTiming, options: ScheduleOptions, objective: Objective) -> None:
         self._timing, self._options, self._objective = timing, options, objective
@@ -124,5 +129,7 @@ class StreamedOps:
         return Price(counts["cycles"], self._objective.cost(counts, counts["cycles"]), slot_bytes)
 
     def _simulated(self, program: Program, timing: SocTiming, recorder: Recorder | None = None) -> int:
-        soc = Soc(timing, self._cost_model, recorder, detect_races=False)
+        start = self._options.code_start
+        soc = Soc(timing, self._cost_model, recorder, detect_races=False, code_start=start)
+        program = program if start == WARM else with_code(program)
         return soc.run(program, effects=False, logged=False).cycles

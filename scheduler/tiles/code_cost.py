@@ -77,23 +77,21 @@ class Lost:
     A line that was fetched once stays until another line takes its way, which is a random one: with each line
     of the same set with a probability of 1 in the number of ways. In the second iteration, as
     `arch.blocks.code_fetch` has it, all lines of the program have come since. What several `ops` execute was
-    fetched by the last of them. `ops` None: the caches are empty.
+    fetched by the last of them. In the first iteration (`cold`) nothing of its function is there.
     """
 
-    def __init__(self, timing: SocTiming, ops: Sequence[OpCode] | None) -> None:
-        self._uses = Counter(name for op in ops or () for name in op.kernels)
-        self._ops = len(ops or ())
-        self._survives = 0.0
-        if ops is not None:
-            icache, sizes = timing.icache, shipped_sizes()
-            size_bytes = sum(op.size_bytes for op in ops) + sum(sizes["platform"].values())
-            size_bytes += sum(sizes["kernels"].get(name, 0) for name in self._uses)
-            of_a_set = size_bytes * icache.shared_ways / icache.shared_bytes
-            self._survives = float((1 - 1 / icache.shared_ways) ** of_a_set)
+    def __init__(self, timing: SocTiming, ops: Sequence[OpCode], *, cold: bool = False) -> None:
+        icache, sizes = timing.icache, shipped_sizes()
+        self._cold, self._ops = cold, len(ops)
+        self._uses = Counter(name for op in ops for name in op.kernels)
+        size_bytes = sum(op.size_bytes for op in ops) + sum(sizes["platform"].values())
+        size_bytes += sum(sizes["kernels"].get(name, 0) for name in self._uses)
+        of_a_set = size_bytes * icache.shared_ways / icache.shared_bytes
+        self._survives = float((1 - 1 / icache.shared_ways) ** of_a_set)
 
     def own(self) -> float:
         """The share of its own function."""
-        return 1 - self._survives
+        return 1.0 if self._cold else 1 - self._survives
 
     def platform(self) -> float:
         """The share of a function of the platform."""
