@@ -25,7 +25,7 @@ COMMANDS = (
     "run --help",
     "run tutorial-cnn",
     "run resnet8 --no-functional",
-    "tune simple-mlp --cuts 1",
+    "tune simple-mlp --tilings 1",
     "explore examples/explore-tutorial-cnn.yaml",
     "kernel mm",
     "primitive relu --shape 8x8",

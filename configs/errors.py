@@ -154,7 +154,7 @@ class DoesNotFitError(PulptrainError):
         )
         super().__init__(
             f"{level.upper()} is too small: {required_bytes} B required, {available_bytes} B available, "
-            f"{self.gap_bytes} B missing"
+            f"{self.missing_bytes} B missing"
             + (f"\n  largest contributors:{listing}" if listing else "")
             + (f"\n  what would save bytes, each tried by planning again:{tried}" if tried else ""),
             where=where,
@@ -162,7 +162,7 @@ class DoesNotFitError(PulptrainError):
         )
 
     @property
-    def gap_bytes(self) -> int:
+    def missing_bytes(self) -> int:
         """Bytes that are missing."""
         return self.required_bytes - self.available_bytes
 
@@ -185,10 +185,10 @@ class DoesNotFitError(PulptrainError):
             "where": self.where,
             "required_bytes": self.required_bytes,
             "available_bytes": self.available_bytes,
-            "gap_bytes": self.gap_bytes,
+            "missing_bytes": self.missing_bytes,
             "contributors": [asdict(item) for item in self.largest],
-            "levers": [asdict(item) for item in self.levers],
-            "cure": self.cure,
+            "tried_changes": [asdict(item) for item in self.levers],
+            "remedy": self.cure,
         }
 
 

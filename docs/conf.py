@@ -29,7 +29,7 @@ highlight_language = "text"  # output of tools; what is code says its language
 html_theme = "furo"
 html_title = f"pulptrain {version}"
 html_static_path = ["_static"]
-html_css_files = ["wide-tables.css"]
+html_css_files = ["pulptrain.css"]
 html_show_sphinx = False
 html_copy_source = False
 

@@ -16,6 +16,7 @@ import typer
 from configs.errors import DoesNotFitError, InputError, PulptrainError
 from configs.files import no_empty_folder
 from configs.limits import DEFAULT_HOST_MEMORY_BYTES, HOST_MEMORY_VARIABLE, size_text
+from configs.old_names import new_options
 from configs.version import VERSION
 from pulptrain.commands.help_text import WIDTH, GroupedCommand, WholeGroup
 from pulptrain.process import interrupts
@@ -140,6 +141,7 @@ def dispatch(arguments: list[str]) -> int:
     """
     try:
         _refuse_unknown_command(arguments)
+        arguments = new_options(arguments)
         with no_empty_folder():
             application(arguments)(args=arguments, prog_name="pulptrain")
     except (PulptrainError, OSError) as caught:

@@ -138,7 +138,7 @@ def _choice_text(choice: TilingChoice) -> str:
 
 
 _FIELDS = ("kernel", "sizes", "order", "counts", "estimated_cycles", "note")
-_COUNTS = ("total", "by_size_rule", "by_equal_loops", "by_l1", "kept")
+_COUNTS = ("total", "pruned_by_size", "pruned_by_loop_order", "pruned_by_l1", "estimated")
 
 
 def _choice_from(text: str) -> TilingChoice:

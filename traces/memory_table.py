@@ -16,7 +16,7 @@ CSV_NAME = "memory.csv"
 
 @dataclass(frozen=True, slots=True)
 class MemoryBlock:
-    """`size_bytes` at `address` of `level` (l1, l2, l3) hold `name` from `start_cycle` to `end_cycle`.
+    """`size_bytes` at `address` of `level` (`LEVELS`) hold `name` from `start_cycle` to `end_cycle`.
 
     `kind` is what the bytes are for (`traces.pictures.memory_map.KIND_STYLES`), `staged` says that they are
     the copy in L2 of a tensor whose home is L3. `first_op` and `last_op` name the ops of its life. Cycles are
@@ -41,6 +41,7 @@ class MemoryBlock:
 
 
 _NUMBERS = ("address", "size_bytes", "start_cycle", "end_cycle", "staged")
+LEVELS = ("l1", "l2", "l3")
 COLUMNS = tuple(field.name for field in fields(MemoryBlock))
 
 
@@ -57,6 +58,8 @@ def read_blocks(folder: Path) -> list[MemoryBlock]:
 
 
 def _block(row: Mapping[str, str], where: str) -> MemoryBlock:
+    if row["level"] not in LEVELS:
+        raise InputError(f"no memory {row['level']!r}, only {', '.join(LEVELS)}", where=where, cure=AGAIN)
     number = {name: whole_number(row[name], name, where) for name in _NUMBERS}
     if number["address"] < 0 or number["size_bytes"] < 0 or number["end_cycle"] < number["start_cycle"]:
         raise InputError("a block of no bytes or no time", where=where, cure=AGAIN)

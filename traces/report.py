@@ -52,7 +52,7 @@ class Detail:
         if self.top < 1:
             raise InputError(f"{self.top} rows", where="--top", cure="1 or more")
         if self.by is not None:
-            check_known(self.by, BY, f"nothing is added up by {self.by!r}", "--by")
+            check_known(self.by, BY, f"nothing is added up by {self.by!r}", "--group-by")
 
 
 def report_lines(summary: Mapping[str, Any], width: int, detail: Detail | None = None) -> list[str]:
@@ -250,7 +250,7 @@ def energy_line(energy: Mapping[str, Any]) -> str:
     low, high = (amount(energy[key], "J") for key in ("low_joules", "high_joules"))
     power = f"{amount(energy['average_watts'], 'W')} at {energy['vdd_volts']:.3g} V"
     return (
-        f"{amount(joules, 'J')} ({low} to {high}), {power} by {energy['coefficients_from']}; "
+        f"{amount(joules, 'J')} ({low} to {high}), {power} by {energy['energy_model']}; "
         f"{shares}; least known: {wide}"
     )
 

@@ -88,9 +88,9 @@ def why_json(summary: Summary) -> dict[str, Any]:
         "cycles": summary["cycles"],
         "bound_by": bound_by(summary["causes"]),
         "advice": {
-            "try": given.what,
+            "remedy": given.what,
             "command": given.command,
-            "loss_cycles": given.loss_cycles,
+            "max_saving_cycles": given.loss_cycles,
             "most_in": given.most,
         },
         "ops": [
@@ -199,6 +199,13 @@ REMEDIES: Mapping[str, Remedy] = {
 }
 """What to try against a cause, or several that the same helps against."""
 
+FETCHED = Remedy(
+    None,
+    "--set icache.shared_bytes=65536, to see what a shared instruction cache that holds the program gives",
+    ("--set", "icache.shared_bytes="),
+)
+"""Against code refills where the code of the program comes from L2 in every iteration."""
+
 NOTHING_LEFT = "next: what-if, to see what changes of machine, kernels and schedule would gain"
 
 
@@ -215,7 +222,10 @@ def remedy_of(summary: Summary, cause: str) -> tuple[str, str | None]:
             return "--buffering double: transfers beside kernels", None
         if not (summary.get("resident") or _has(summary, "--resident") or is_alone):
             return "--resident auto: tensors that stay in L1 between ops", None
-    remedy = REMEDIES[cause]
+    if cause == "code refills" and summary.get("icache", "warm") != "warm":
+        remedy = FETCHED
+    else:
+        remedy = REMEDIES[cause]
     texts = []
     can_tune = "commands" not in summary or _command(summary, TUNE) is not None
     if remedy.by_tuning is not None and can_tune:

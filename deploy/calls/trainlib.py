@@ -56,19 +56,19 @@ def check_trainlib(path: str) -> str:
     if missing:
         raise InputError(
             f"{path!r} is no PULP-TrainLib: it has no {missing[0]}",
-            where="--kernels",
+            where="--kernel-library",
             cure="trainlib=PATH of a checkout",
         )
     return str(Path(path).resolve())
 
 
 def trainlib_of(text: str) -> str | None:
-    """The folder that ``--kernels`` names, None for ``ours``. Raises `InputError` for another text."""
+    """The folder that ``--kernel-library`` names, None for ``ours``. Raises `InputError` for another text."""
     if text == "ours":
         return None
     kind, _, path = text.partition("=")
     if kind != "trainlib" or not path:
-        raise InputError(f"cannot read {text!r}", where="--kernels", cure="ours or trainlib=PATH")
+        raise InputError(f"cannot read {text!r}", where="--kernel-library", cure="ours or trainlib=PATH")
     return check_trainlib(path)
 
 

@@ -23,7 +23,7 @@ Arena = Annotated[
 Library = Annotated[
     str,
     common.option(
-        "--kernels",
+        "--kernel-library",
         "ours|trainlib=PATH",
         "Matmuls of an installed PULP-TrainLib where it is linked.",
         common.RUN,

@@ -68,5 +68,5 @@ def command(
             written=written,
         )
     if result.interrupted:
-        done, asked = len(result.summary["points"]), result.summary["asked"]
+        done, asked = len(result.summary["points"]), result.summary["points_requested"]
         end_interrupted(f" after {done} of {asked} points; they are kept")

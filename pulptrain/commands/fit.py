@@ -39,15 +39,15 @@ Points = Annotated[
     common.option(
         "--points",
         "N",
-        "Search N other sizes of L2, too, for a Pareto front; they take half of --seconds.",
+        "Search N other sizes of L2, too, for a Pareto front; they take half of --time-limit.",
         SEARCH,
         min=0,
     ),
 ]
-Seconds = Annotated[
+TimeLimit = Annotated[
     float,
     common.option(
-        "--seconds",
+        "--time-limit",
         "S",
         "Time limit of the search; reading the model and the last simulation come on top.",
         SEARCH,
@@ -60,10 +60,10 @@ Ladder = Annotated[
         "--ladder", "", "The smallest memories for each form of training, from inference on.", SEARCH
     ),
 ]
-File = Annotated[
+SaveModel = Annotated[
     str | None,
     common.option(
-        "--file",
+        "--save-model",
         "FILE",
         "Where the model is written with what was decided: NAME-fit.yaml in --out DIR, or here.",
         common.OUTPUT,
@@ -89,11 +89,11 @@ def command(
     objective: Objective = "cycles",
     allow: Allow = None,
     points: Points = 0,
-    seconds: Seconds = 300.0,
+    time_limit: TimeLimit = 300.0,
     ladder: Ladder = False,
     cache: common.CacheFile = None,
     no_cache: common.NoCache = False,
-    file: File = None,
+    save_model: SaveModel = None,
     out: Out = None,
     paper: common.Paper | None = None,
     top: common.Top = 10,
@@ -126,11 +126,11 @@ def command(
         allowed = parse_changes(allow)
         settings = Settings(**options, seed=seed)
         if ladder:
-            asked = {"deadline": deadline, "objective": objective, "allow": allow, "file": file}
-            check_ladder(**asked, points=points, seconds=seconds)
+            asked = {"deadline": deadline, "objective": objective, "allow": allow, "save_model": save_model}
+            check_ladder(**asked, points=points, time_limit=time_limit)
         check_solver()
         network = open_source(model, settings).network(settings)
-        files = prepare_fit(model, file, out, ladder=ladder, paper=paper)
+        files = prepare_fit(model, save_model, out, ladder=ladder, paper=paper)
         printing: dict[str, Any] = {"as_json": as_json, "quiet": quiet}
         with open_cache(cache, no_cache) as kept:
             if ladder:
@@ -149,7 +149,7 @@ def command(
                     allowed=allowed,
                     points=points,
                     pictures=out is not None,
-                    seconds=seconds,
+                    seconds=time_limit,
                     cache=kept,
                     teller=teller,
                     ladder_command=next_command(context, "fit", add={"--ladder": True}),

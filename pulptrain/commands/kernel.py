@@ -38,9 +38,7 @@ def command(
             autocompletion=completes("dtypes"),
         ),
     ] = None,
-    accumulate: Annotated[
-        bool, common.option("--accumulate", "", "Add the product to C.", common.RUN)
-    ] = False,
+    add_to_c: Annotated[bool, common.option("--add-to-c", "", "Add the product to C.", common.RUN)] = False,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
     **options: Any,
@@ -54,6 +52,6 @@ def command(
 
         refuse_others(name, "kernel", "kernel")
         result = kernel_cost(
-            name, n, k, m, trans_b=trans_b, dtype=dtype, accumulate=accumulate, settings=Settings(**options)
+            name, n, k, m, trans_b=trans_b, dtype=dtype, accumulate=add_to_c, settings=Settings(**options)
         )
     print_result(result, lambda width: kernel_lines(result, width), as_json=as_json, quiet=quiet)

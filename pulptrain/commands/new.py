@@ -31,14 +31,13 @@ def command(
     kind: Annotated[
         str, common.option("--kind", "|".join(KINDS), "What it describes.", common.RUN)
     ] = "model",
-    of: Annotated[
-        str | None,
-        common.option("--of", "RUN", "Folder of a run whose ops the table has as rows.", common.RUN),
-    ] = None,
-    of_run: Annotated[
+    run: Annotated[
         str | None,
         common.option(
-            "--from", "RUN", "Folder of a run whose energy model is scaled to --measured.", common.RUN
+            "--run",
+            "RUN",
+            "Folder of a run: its ops are rows of the table; its energy model is scaled to --measured.",
+            common.RUN,
         ),
     ] = None,
     measured: Annotated[
@@ -56,30 +55,35 @@ def command(
     from configs.library import SUFFIXES  # reads YAML, which is slow to import
 
     is_table = file.endswith(".csv")
-    if of is not None and not is_table:
-        raise InputError("ops of a run are rows of a table", where="--of", cure="measured.csv as the file")
     check_known(kind, KINDS, f"there is no template {kind!r}", "--kind")
     if not file.endswith((*SUFFIXES, ".csv")):
         raise InputError(f"{file!r} would not be read as a file", where="new", cure=f"{file}.yaml")
-    if (of_run is None) != (measured is None) or (of_run is not None and kind != "energy"):
+    is_energy = kind == "energy"
+    if (run is None) != (measured is None) if is_energy else measured is not None:
         raise InputError(
             "an energy model is scaled from a run to what was measured of it",
-            where="--from",
-            cure="--kind energy --from RUN --measured 57.6mW",
+            where="--run",
+            cure="--kind energy --run RUN --measured 57.6mW",
+        )
+    if run is not None and not (is_table or is_energy):
+        raise InputError(
+            "ops of a run are rows of a table",
+            where="--run",
+            cure="measured.csv as the file, or --kind energy",
         )
     if Path(file).exists():
         raise InputError(f"{file!r} is there already", where="new", cure="another name")
     target = check_file(file, "new", lambda there: False)
-    if kind == "energy":
+    if is_energy:
         from pulptrain.running.energy_fit import model_text
 
-        text = model_text(name_of(target), schema_path(kind), of_run, measured)
+        text = model_text(name_of(target), schema_path(kind), run, measured)
     else:
-        text = table_of(of, file) if is_table else template(kind, target)
+        text = table_of(run, file) if is_table else template(kind, target)
     write_text(target, text)
     if not quiet:
         made = "table" if is_table else kind
-        typer.echo(f"wrote {file}; {_NEXT[made][0]}: {command_of(made, file, of)}")
+        typer.echo(f"wrote {file}; {_NEXT[made][0]}: {command_of(made, file, run)}")
 
 
 _NEXT = {

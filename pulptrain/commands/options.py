@@ -44,7 +44,7 @@ ModelName = Annotated[
 Seed = Annotated[int, option("--seed", "N", "Seed of weights, data and sample order.", RUN)]
 Accumulation = Annotated[
     str,
-    option("--accumulation", "reference|kernel", "Sums in fp32, or rounded as the kernel does.", RUN),
+    option("--accumulator", "reference|kernel", "Sums in fp32, or rounded as the kernel does.", RUN),
 ]
 Out = Annotated[
     str | None,
@@ -71,7 +71,12 @@ Quiet = Annotated[bool, option("--quiet -q", "", "No progress, no tables.", OUTP
 Top = Annotated[int, option("--top", "N", "Rows of a table that are shown.", OUTPUT)]
 By = Annotated[
     str | None,
-    option("--by", "layer|step|kernel", "Add the ops up by this; by step and by layer if not given.", OUTPUT),
+    option(
+        "--group-by",
+        "layer|step|kernel",
+        "Add up the ops by this; by step and by layer if not given.",
+        OUTPUT,
+    ),
 ]
 Full = Annotated[bool, option("--full", "", "Every row in order, and every note.", OUTPUT)]
 Why = Annotated[

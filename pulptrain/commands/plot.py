@@ -94,7 +94,9 @@ def _pictures(folder: str, out: str | None, window: str | None, what: str, paper
         if window is not None:
             run = run.within(window_of(window, run.ops, run.cycles))
         names = run.drawable() if what == "all" else (what,)
-        files = _targets(out or folder, names, [file_names(name, run.window) for name in names])
+        files = _targets(
+            folder if out is None else out, names, [file_names(name, run.window) for name in names]
+        )
         with together():
             for name, paths in files.items():
                 run.draw(name, *paths)
@@ -117,7 +119,7 @@ def _speed_up(
     if window is not None:
         raise InputError("a speed-up is of whole runs", where="--window", cure="leave it out")
     speed = speed_up_of([read_summary(Path(folder)) for folder in folders], folders)
-    paths = _targets(out or folders[0], (SPEED_UP,), [file_names(SPEED_UP)])[SPEED_UP]
+    paths = _targets(folders[0] if out is None else out, (SPEED_UP,), [file_names(SPEED_UP)])[SPEED_UP]
     draw_speed_up(speed, *paths, paper=paper)
     return paths, speed.as_dict(), speed.lines(table_width(), TOP)
 

@@ -32,7 +32,7 @@ def command(
     mini_batches: Annotated[
         int | None,
         options.option(
-            "--n-accum", "N", "Mini-batches per update; without it as stored, else found from the losses."
+            "--accumulate", "N", "Mini-batches per update; without it as stored, else found from the losses."
         ),
     ] = None,
     seed: options.Seed = 0,
@@ -48,7 +48,7 @@ def command(
     if learning_rate is not None and not 0 < learning_rate < float("inf"):
         raise InputError(f"a learning rate of {learning_rate}", where="--learning-rate", cure="more than 0")
     if mini_batches is not None and mini_batches < 1:
-        raise InputError(f"{mini_batches} mini-batches", where="--n-accum", cure="1 or more")
+        raise InputError(f"{mini_batches} mini-batches", where="--accumulate", cure="1 or more")
     with telling("looking for cases", show=not (quiet or as_json)) as teller:
         from pulptrain.foreign.replay import exit_code, find_cases, replay
         from pulptrain.given.settings import Settings

@@ -16,17 +16,17 @@ Strategy = Annotated[
     str,
     common.option("--strategy", "pruned|exhaustive|paper|optuna", "How the candidates are searched.", SEARCH),
 ]
-Cuts = Annotated[
-    int | None, common.option("--cuts", "N", "Tilings per op and buffer depth; 0 for all of them.", SEARCH)
+Tilings = Annotated[
+    int | None, common.option("--tilings", "N", "Tilings per op and buffer depth; 0 for all of them.", SEARCH)
 ]
 LargestTiles = Annotated[
     int, common.option("--largest-tiles", "N", "Tiles that the strategy paper looks at (K_T).", SEARCH)
 ]
-Budget = Annotated[int, common.option("--budget", "N", "Evaluations per op of the strategy optuna.", SEARCH)]
-Lowerings = Annotated[
+Trials = Annotated[int, common.option("--trials", "N", "Evaluations per op of the strategy optuna.", SEARCH)]
+StepVariants = Annotated[
     str,
     common.option(
-        "--lowerings --im2col",
+        "--step-variants",
         "search|keep|NAME,...",
         "Variants of a step that are searched: all it has, that of its layer, or some "
         "(cores, dma, none: how images are unrolled; default, as-published).",
@@ -63,10 +63,10 @@ Goal = Annotated[
 Start = Annotated[
     str | None, common.option("--start", "FILE", "Schedule file whose choices are tried first.", SEARCH)
 ]
-Schedule = Annotated[
+SaveSchedule = Annotated[
     str | None,
     common.option(
-        "--schedule",
+        "--save-schedule",
         "FILE",
         "Where the schedule is written: schedule.yaml in --out DIR, or the first name of "
         "schedule.yaml, schedule-2.yaml ... that is free.",
@@ -92,10 +92,10 @@ def command(
     model: common.ModelName,
     objective: Goal = "cycles",
     strategy: Strategy = "pruned",
-    cuts: Cuts = None,
+    tilings: Tilings = None,
     largest_tiles: LargestTiles = 5,
-    budget: Budget = 200,
-    lowerings: Lowerings = "search",
+    trials: Trials = 200,
+    step_variants: StepVariants = "search",
     variant: Variant = None,
     layout: Layout = "keep",
     start: Start = None,
@@ -104,7 +104,7 @@ def command(
     seed: common.Seed = 0,
     cache: common.CacheFile = None,
     no_cache: common.NoCache = False,
-    schedule: Schedule = None,
+    save_schedule: SaveSchedule = None,
     out: Out = None,
     paper: common.Paper | None = None,
     top: common.Top = 10,
@@ -131,7 +131,7 @@ def command(
 
         check_seed(seed)
         settings = Settings(**options, variants=base_variant(variant), seed=seed)
-        files = prepare_tuning(schedule, out, paper)
+        files = prepare_tuning(save_schedule, out, paper)
         teller.alone()
         with (
             # The first of all: workers are copies of this process as it is here.
@@ -144,8 +144,8 @@ def command(
                 network,
                 pool,
                 settings,
-                strategy=StrategyOptions(strategy, largest_tiles, budget, seed),
-                rules=space_rules(cuts, lowerings),
+                strategy=StrategyOptions(strategy, largest_tiles, trials, seed),
+                rules=space_rules(tilings, step_variants),
                 start=start,
                 cache=kept,
                 meter=StageMeter(teller, "candidates"),

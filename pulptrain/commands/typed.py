@@ -13,7 +13,7 @@ import typer
 from pulptrain.commands.options import OUTPUT
 from pulptrain.given.option import MACHINE, MODEL, SCHEDULE
 
-CARRIED = ("--variant", "--seed", "--accumulation")
+CARRIED = ("--variant", "--seed", "--accumulator")
 """Options that change what is simulated, beside those of the groups machine, model and schedule."""
 
 AFTER_RUN = ("run", "tune", "what-if")

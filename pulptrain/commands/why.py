@@ -18,7 +18,8 @@ def command(
         str, typer.Argument(metavar="RUN", help="Folder written by `pulptrain run MODEL --out DIR`.")
     ],
     critical: Annotated[
-        bool, common.option("--critical", "", "The critical path and the slack beside it, from the trace.")
+        bool,
+        common.option("--critical-path", "", "The critical path and its slack, from the trace."),
     ] = False,
     top: common.Top = 10,
     as_json: common.Json = False,

@@ -56,8 +56,8 @@ def explore(
         done = [(outcome, times) for outcome, times in of_programs if outcome is not None]
         if len(done) == len(of_programs):
             rows.append(_row(number, item, whole_update(done) if done else item.refused))
-    fitting = [row for row in rows if row["why"] is None]
-    base = next((row for row in rows if row["number"] == spec.baseline and row["why"] is None), None)
+    fitting = [row for row in rows if row["reason"] is None]
+    base = next((row for row in rows if row["number"] == spec.baseline and row["reason"] is None), None)
     for row in fitting:
         row["speedup"] = base["seconds"] / row["seconds"] if base is not None else None
     front = pareto_front([[row[name] for name in spec.objectives] for row in fitting])
@@ -70,9 +70,9 @@ def explore(
         "axes": list(spec.axes),
         "points": rows,
         "front": [fitting[position]["number"] for position in front],
-        "asked": len(spec.points),
+        "points_requested": len(spec.points),
         "baseline": base["number"] if base is not None else None,
-        "energy_source": ", ".join(dict.fromkeys(item.chip[0].name for item in spec.points if item.chip))
+        "energy_model": ", ".join(dict.fromkeys(item.chip[0].name for item in spec.points if item.chip))
         or None,
         "version": VERSION,
         "simulator": {"cached": cached, "wall_seconds": time.perf_counter() - started},
@@ -82,8 +82,8 @@ def explore(
 
 def _row(number: int, item: SpecPoint, outcome: Outcome) -> dict[str, Any]:
     row: dict[str, Any] = {"number": number, "values": dict(item.values), "on_front": False}
-    row["why"] = outcome.why or None
-    row["short_bytes"] = outcome.short_bytes or None
+    row["reason"] = outcome.why or None
+    row["missing_bytes"] = outcome.short_bytes or None
     if outcome.why:
         return row
     timing = item.programs[0][0].timing
@@ -95,9 +95,9 @@ def _row(number: int, item: SpecPoint, outcome: Outcome) -> dict[str, Any]:
         "instructions": outcome.instructions,
         "stall_cycles": outcome.stall_cycles,
         "dma_bytes": outcome.dma_bytes,
-        "l1_bytes": outcome.l1_bytes,
-        "l2_bytes": outcome.l2_bytes,
-        "l3_bytes": outcome.l3_bytes,
+        "peak_l1_bytes": outcome.l1_bytes,
+        "peak_l2_bytes": outcome.l2_bytes,
+        "peak_l3_bytes": outcome.l3_bytes,
         "cores": timing.cores,
         "l1_size_bytes": timing.l1.size_bytes,
     }
@@ -125,7 +125,7 @@ def write_exploration(summary: Mapping[str, Any], folder: Path, paper: Paper | N
         [*map(as_numbers(row["values"]).get, axes), *map(row.get, figures)] for row in summary["points"]
     )
     write_rows(table, [*axes, *figures], points)
-    fitting = [row for row in summary["points"] if row["why"] is None]
+    fitting = [row for row in summary["points"] if row["reason"] is None]
     if len(summary["objectives"]) > 1 and fitting:
         down, along = summary["objectives"][:2]
         draw_front(
@@ -141,7 +141,7 @@ def write_exploration(summary: Mapping[str, Any], folder: Path, paper: Paper | N
         paths += [png, svg]
     first = summary["objectives"][0]
     drawn = draw_grid(
-        [(row["values"], row[first] if row["why"] is None else None) for row in summary["points"]],
+        [(row["values"], row[first] if row["reason"] is None else None) for row in summary["points"]],
         axes,
         OBJECTIVES[first],
         f"{summary['name']}: {summary['model']}",

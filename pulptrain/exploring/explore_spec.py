@@ -14,6 +14,8 @@ from configs.errors import DoesNotFitError, InputError, PulptrainError
 from configs.library import open_config
 from configs.model_file import ModelSpec, read_model
 from configs.model_text import model_tree
+from configs.old_names import OBJECTIVES as FORMER
+from configs.old_names import new_objectives
 from configs.parameters import load_parameters
 from configs.problems import Problems
 from configs.schema import Schema, check_keys, required_and_optional
@@ -58,20 +60,20 @@ OF_MODEL: Mapping[str, str] = {
 SETTINGS = tuple(key for key, option in _SWEPT.items() if not option.many and key not in SHORT_PATHS)
 """Settings a sweep may vary; they are called as on the command line, with _ for -."""
 
-ENERGY, DELAY = "energy_joules", "joule_seconds"
+ENERGY, DELAY = "energy_joules", "edp_joule_seconds"
 """Objectives that need the coefficients of a chip."""
 
 OBJECTIVES: Mapping[str, str] = {
     "cycles": "cycles of an iteration",
     "seconds": "time of an iteration (s)",
-    "l1_bytes": "L1 used (B)",
-    "l2_bytes": "L2 used (B)",
-    "l3_bytes": "L3 used (B)",
+    "peak_l1_bytes": "L1 used (B)",
+    "peak_l2_bytes": "L2 used (B)",
+    "peak_l3_bytes": "L3 used (B)",
     "dma_bytes": "bytes moved by the DMA (B)",
     "cores": "cores",
     "l1_size_bytes": "L1 size (B)",
     ENERGY: "energy of an iteration (J)",
-    DELAY: "energy times time of an iteration (J s)",
+    DELAY: "energy-delay product of an iteration (J s)",
 }
 """What may be made small, and how an axis of the picture calls it."""
 
@@ -122,7 +124,7 @@ class ExploreSchema(Schema):
     points: object = None
     """Single points, after those of the sweep."""
     objectives: object = None
-    """What should be small, of which the front is drawn; by default cycles and l1_bytes."""
+    """What should be small, of which the front is drawn; by default cycles and peak_l1_bytes."""
     baseline: object = None
     """Values of the point that speed-ups are over; none: the first point."""
 
@@ -463,18 +465,18 @@ def _listed(node: Node | None) -> Iterator[dict[str, Node]]:
 
 def _objectives(node: Node | None, has_energy: bool) -> tuple[str, ...]:
     if node is None:
-        return ("cycles", "l1_bytes", *((ENERGY,) if has_energy else ()))
+        return ("cycles", "peak_l1_bytes", *((ENERGY,) if has_energy else ()))
     names = []
     for item in node.sequence("'objectives'"):
         if item.value == "energy_nj":
             raise item.error("energy is in joules", f"'{ENERGY}' ({SETTINGS_OF_ENERGY})")
-        if item.value not in tuple(OBJECTIVES):  # a mapping or a list may stand there
+        if item.value not in (*OBJECTIVES, *FORMER):  # a mapping or a list may stand there
             cure = suggestion(str(item.value), OBJECTIVES)
             raise item.error(f"unknown objective {item.value!r}", cure)
         names.append(str(item.value))
     if not names:
         raise node.error("no objective", "leave 'objectives' out, or name some")
-    return tuple(dict.fromkeys(names))
+    return tuple(dict.fromkeys(new_objectives(names)))
 
 
 def _text(node: Node, key: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import InputError
+from configs.old_names import OBJECTIVES
 from traces.files.result_folder import EXPLORATION_FILES, read_json
 
 _NEEDED = ("name", "model", "objectives", "axes", "points")
@@ -20,6 +21,7 @@ def read_exploration(folder: Path) -> dict[str, Any]:
     exploration = read_json(path, _COMMAND)
     if any(key not in exploration for key in _NEEDED):
         raise InputError("not the points of an exploration", where=str(path), cure=_AGAIN)
+    exploration["objectives"] = [OBJECTIVES.get(name, name) for name in exploration["objectives"]]
     points = exploration["points"]
     if not isinstance(points, list) or not all(_is_point(point) for point in points):
         raise InputError("'points' are not as they were written", where=str(path), cure=_AGAIN)
@@ -27,4 +29,4 @@ def read_exploration(folder: Path) -> dict[str, Any]:
 
 
 def _is_point(point: object) -> bool:
-    return isinstance(point, dict) and {"number", "values", "on_front", "why"} <= point.keys()
+    return isinstance(point, dict) and {"number", "values", "on_front", "reason"} <= point.keys()

@@ -77,12 +77,12 @@ class FitFiles:
         """Write the figures again, and draw the front if there is more than the answer on it."""
         summary = outcome.summary
         self._write_json(summary)
-        points = summary["pareto"]
+        points = summary["points"]
         if self.folder is None or len(points) < 2:
             return
         png, svg = self._pictures(1)
         draw_front(
-            [(point["l2_bytes"], point["cycles"]) for point in points],
+            [(point["peak_l2_bytes"], point["cycles"]) for point in points],
             [number for number, point in enumerate(points) if point["on_front"]],
             [_label(point) for point in points],
             ("L2 used (B)", "cycles of an iteration"),
@@ -133,5 +133,5 @@ def prepare_fit(
     if file is None:
         name = f"{Path(model).stem}-fit.yaml"
         file = str(folder / name) if folder is not None else name
-    model_file = check_file(file, "--file", lambda path: _MARK.encode() in start_of(path))
+    model_file = check_file(file, "--save-model", lambda path: _MARK.encode() in start_of(path))
     return FitFiles(model_file, folder, paper or OWN_PAPER)

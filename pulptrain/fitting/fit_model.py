@@ -447,7 +447,7 @@ def sized(settings: Settings, **sizes: int) -> Settings:
 
 def _once(op: Mapping[str, Any]) -> tuple[int, float]:
     """Cycles and joules of an op each time it runs in an iteration."""
-    times = op.get("times", 1)
+    times = op.get("runs_per_update", 1)
     return int(op["cycles"]) // times, (op["joules"] or 0.0) / times
 
 
@@ -628,7 +628,9 @@ def add_points(outcome: FitOutcome, points: int, teller: Teller = NOBODY) -> Fit
         most = int(fitting.base.summary["peak_bytes"]["l2"])
         for number in range(points):
             if not has_time or time.perf_counter() >= ends:
-                notes.append(f"no time was left for {points - number} of {points} points: a longer --seconds")
+                notes.append(
+                    f"no time was left for {points - number} of {points} points: longer --time-limit"
+                )
                 break
             l2_bytes = -(-(least + (most - least) * number // max(1, points - 1)) // 1024) * 1024
             try:
@@ -648,7 +650,7 @@ def add_points(outcome: FitOutcome, points: int, teller: Teller = NOBODY) -> Fit
     wall_seconds = simulator["wall_seconds"] + time.perf_counter() - started
     summary = {
         **outcome.summary,
-        "pareto": points_of(front),
+        "points": points_of(front),
         "notes": notes,
         "simulator": {**simulator, "wall_seconds": wall_seconds, "host_bytes": host_bytes()},
     }
@@ -677,10 +679,10 @@ def _summary(fitting: Fitting, best: Answer, before: dict[str, Any]) -> dict[str
         "predicted_bytes": best.predicted_bytes,
         "joules": best.joules,
         "predicted_joules": best.predicted_joules,
-        "gap": round(best.gap, 6),
+        "optimality_gap": round(best.gap, 6),
         "before": before,
         "decisions": decision_rows(fitting, best),
-        "pareto": points_of([best]),
+        "points": points_of([best]),
         "ladder": [],
         "notes": [],
         "version": VERSION,
@@ -702,7 +704,7 @@ def points_of(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     from pulptrain.fitting.fit_summary import point_of
 
     different = {tuple(point.values()): point for point in map(point_of, answers)}
-    ordered = sorted(different.values(), key=lambda point: (point["l2_bytes"], point["cycles"]))
-    rows = [(point["l2_bytes"], point["cycles"], point["joules"] or 0.0) for point in ordered]
+    ordered = sorted(different.values(), key=lambda point: (point["peak_l2_bytes"], point["cycles"]))
+    rows = [(point["peak_l2_bytes"], point["cycles"], point["joules"] or 0.0) for point in ordered]
     front = set(pareto_front(rows))
     return [{**point, "on_front": number in front} for number, point in enumerate(ordered)]

@@ -24,14 +24,14 @@ RECOMPUTE, PAGE, STREAM, AT_ONCE = "recompute", "page", "stream", "update at onc
 def point_of(answer: Answer) -> dict[str, Any]:
     """An answer as a point of the front: bytes of each level, cycles predicted and simulated."""
     return {
-        "l2_bytes": answer.peak_bytes["l2"],
-        "l3_bytes": answer.peak_bytes["l3"],
+        "peak_l2_bytes": answer.peak_bytes["l2"],
+        "peak_l3_bytes": answer.peak_bytes["l3"],
         "predicted_bytes": answer.predicted_bytes,
         "cycles": answer.cycles,
         "predicted_cycles": answer.predicted_cycles,
         "joules": answer.joules,
         "predicted_joules": answer.predicted_joules,
-        "gap": round(answer.gap, 6),
+        "optimality_gap": round(answer.gap, 6),
         "recomputed": len(answer.decisions.again),
         "paged": len(answer.decisions.moved),
     }
@@ -85,7 +85,7 @@ def decision_rows(fitting: Fitting, answer: Answer) -> list[dict[str, Any]]:
             at = [problem.tasks[task].name for task in streaming]
             rows.append(_row(name, STREAM, ["l3"], at, *_difference(_outcome(problem, whole_for), whole)))
     rows += _others_streamed(answer)
-    return rows if fitting.objective == ENERGY else [{**row, "costs_joules": None} for row in rows]
+    return rows if fitting.objective == ENERGY else [{**row, "added_joules": None} for row in rows]
 
 
 def _unstreamed(problem: Problem, decisions: Decisions, buffer: int) -> Decisions | None:
@@ -125,10 +125,10 @@ def _row(
         "tensor": tensor,
         "action": action,
         "from": list(sources),
-        "at": list(at),
-        "saves_bytes": saves,
-        "costs_cycles": cycles,
-        "costs_joules": joules,
+        "before_ops": list(at),
+        "saved_bytes": saves,
+        "added_cycles": cycles,
+        "added_joules": joules,
     }
 
 
@@ -164,16 +164,16 @@ def fit_lines(summary: Mapping[str, Any], width: int, *, top: int = 10, full: bo
         lines += labelled(RUN_IT, summary["command"], width)
     decisions = summary["decisions"]
     if decisions:
-        shown = decisions if full else sorted(decisions, key=lambda row: -(row["saves_bytes"] or 0))[:top]
+        shown = decisions if full else sorted(decisions, key=lambda row: -(row["saved_bytes"] or 0))[:top]
         heads = ["decision", "tensor", "from", "before", "saves B", "cycles"]
         cells = [
             [
                 row["action"],
                 row["tensor"],
                 " ".join(row["from"]),
-                " ".join(row["at"][:1]),
-                _number(row["saves_bytes"]),
-                _number(row["costs_cycles"]),
+                " ".join(row["before_ops"][:1]),
+                _number(row["saved_bytes"]),
+                _number(row["added_cycles"]),
             ]
             for row in shown
         ]
@@ -209,12 +209,12 @@ def _headline(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
             f"({change(joules / all_in_l2 - 1)} %); predicted {change(error, 2)} % simulated",
         )
     of = summary["objective"]
-    yield "gap", f"at most {100 * summary['gap']:.2f} % of the {of}, by the prices of the search"
+    yield "gap", f"at most {100 * summary['optimality_gap']:.2f} % of the {of}, by the prices of the search"
 
 
 def front_lines(summary: Mapping[str, Any], width: int) -> list[str]:
     """The front, if it is more than the answer, and the notes."""
-    points = summary["pareto"]
+    points = summary["points"]
     lines = ["", *_points_table(points, width)] if len(points) > 1 else []
     for note in summary["notes"]:
         lines += labelled("note", note, width)
@@ -225,12 +225,12 @@ def _points_table(points: Sequence[Mapping[str, Any]], width: int) -> list[str]:
     heads = ["L2 B", "L3 B", "cycles", "predicted", "energy", "gap %", "recomputed", "in L3", "front"]
     rows = [
         [
-            f"{point['l2_bytes']:,}",
-            f"{point['l3_bytes']:,}",
+            f"{point['peak_l2_bytes']:,}",
+            f"{point['peak_l3_bytes']:,}",
             f"{point['cycles']:,}",
             f"{point['predicted_cycles']:,}",
             amount(point["joules"], "J") if point["joules"] is not None else "-",
-            f"{100 * point['gap']:.2f}",
+            f"{100 * point['optimality_gap']:.2f}",
             str(point["recomputed"]),
             str(point["paged"]),
             "*" if point["on_front"] else "",
@@ -242,17 +242,17 @@ def _points_table(points: Sequence[Mapping[str, Any]], width: int) -> list[str]:
 
 def ladder_lines(rows: Sequence[Mapping[str, Any]], width: int) -> list[str]:
     """The ladder: form, levers, smallest bytes of each level, cycles with them."""
-    heads = ["form", "levers", "L1 B", "L2 B", "L3 B", "cycles"]
+    heads = ["form", "techniques", "L1 B", "L2 B", "L3 B", "cycles"]
     cells = [
         [
             row["form"],
-            ", ".join(row["levers"]) or "none",
+            ", ".join(row["techniques"]) or "none",
             *(f"{row['bytes'][level]:,}" for level in ("l1", "l2", "l3")),
             f"{row['cycles']:,}",
         ]
         for row in rows
     ]
-    return table_lines(heads, cells, width, left=("levers",))
+    return table_lines(heads, cells, width, left=("techniques",))
 
 
 def _number(value: int | None) -> str:

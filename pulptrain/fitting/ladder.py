@@ -197,7 +197,7 @@ def _row(
 ) -> dict[str, Any] | None:
     paged = PAGING in levers
     l1_bytes = _least_l1_bytes(spec, settings)
-    row = {"form": form.name, "levers": list(levers)}
+    row = {"form": form.name, "techniques": list(levers)}
     l2_bytes = max(l2_bytes, LEAST_L2_BYTES)
     if not simulate:
         return {**row, "bytes": {"l1": l1_bytes, "l2": l2_bytes, "l3": 0}, "cycles": 0}
@@ -295,7 +295,7 @@ def first_step(
     levers = tuple(
         Lever(
             row["form"],
-            ", ".join(row["levers"]) or "as it is",
+            ", ".join(row["techniques"]) or "as it is",
             row["bytes"]["l2"],
             required_bytes - row["bytes"]["l2"],
             True,
@@ -314,8 +314,9 @@ def check_ladder(**options: Any) -> None:
 
     A ladder is of all forms and of no one answer: no file of a model, no clock, no goal.
     """
-    for name, value in options.items():
-        if value != _OF_AN_ANSWER[name]:
+    for key, value in options.items():
+        if value != _OF_AN_ANSWER[key]:
+            name = key.replace("_", "-")
             raise InputError(
                 f"--{name} is about one answer, and the ladder is of all forms of training",
                 where=f"--ladder with --{name}",
@@ -328,8 +329,8 @@ _OF_AN_ANSWER: Mapping[str, Any] = {
     "objective": CYCLES,
     "allow": None,
     "points": 0,
-    "seconds": SECONDS,
-    "file": None,
+    "time_limit": SECONDS,
+    "save_model": None,
 }
 """Options of `fit` that a ladder has no use for, and what they are if they are not given."""
 
@@ -358,9 +359,9 @@ def ladder_summary(
         "feasible": None,
         "peak_bytes": None,
         "cycles": None,
-        "gap": None,
+        "optimality_gap": None,
         "decisions": [],
-        "pareto": [],
+        "points": [],
         "ladder": rows,
         "notes": [],
         "version": VERSION,

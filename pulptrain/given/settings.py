@@ -107,7 +107,7 @@ class Settings:
         if self.accumulation not in ACCUMULATIONS:
             raise InputError(
                 f"unknown accumulation {self.accumulation!r}",
-                where="--accumulation",
+                where="--accumulator",
                 cure=" or ".join(ACCUMULATIONS),
             )
         if self.accumulate is not None and self.accumulate > MOST_MINI_BATCHES:

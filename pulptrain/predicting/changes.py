@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from arch.pricing.code_caches import STEADY
 from arch.pricing.cost_model import TeamCostModelWhenAsked
 from arch.spec.timing import SocTiming
 from pulptrain.predicting.evidence import Evidence, Executed
@@ -20,11 +21,14 @@ from pulptrain.predicting.kernels import (
     largest_kernel,
     made_balanced,
     made_faster,
+    shortened,
     without,
 )
 from pulptrain.predicting.overlap import overlapped_cycles, with_room, without_waits
 from pulptrain.predicting.transfers import Engine, transfer_cycles
 from scheduler.planned import Schedule
+from scheduler.schedule import lost_code
+from scheduler.tiles.code_cost import CodeCost
 from traces.critical.activities import Graph
 from traces.critical.retiming import durations, retimed
 
@@ -82,6 +86,17 @@ def _of_machine(evidence: Evidence) -> Iterator[WhatIf]:
             "an FPU for every core",
             lambda item: _end(item, without("fpu", item.graph), engine, engine),
             replace(timing, fpu=replace(timing.fpu, count=timing.cores, mapping="private")),
+        )
+    if evidence.code_start == STEADY:
+        larger = replace(timing.icache, shared_bytes=MORE_CODE * timing.icache.shared_bytes)
+        roomy = replace(timing, icache=larger)
+        yield what_if(
+            "shared-code",
+            f"a shared instruction cache of {larger.shared_bytes / 1024:g} KiB",
+            lambda item: _end(
+                item, shortened("icache", _code_left(item, timing, roomy), item.graph), engine, engine
+            ),
+            roomy,
         )
     yield what_if(
         "warm-code",
@@ -170,6 +185,21 @@ def _twice_as_wide(timing: SocTiming) -> SocTiming:
     return replace(
         timing, dma=dma, l2=replace(timing.l2, link_bytes_per_cycle=2 * timing.l2.link_bytes_per_cycle)
     )
+
+
+MORE_CODE = 4
+"""Times as large as it is the shared instruction cache is asked for."""
+
+
+def _code_left(item: Executed, was: SocTiming, becomes: SocTiming) -> float:
+    """What is left of the waits for code with another shared cache, by what survives in it."""
+    graph, options = item.schedule.graph, item.schedule.options
+    before, after = (
+        CodeCost(timing, lost).mean_cycles
+        for timing in (was, becomes)
+        if (lost := lost_code(graph, timing, options)) is not None
+    )
+    return after / before
 
 
 HELD_BYTES = 1 << 20

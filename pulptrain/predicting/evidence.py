@@ -41,7 +41,7 @@ class Evidence:
         self.prepared = prepared
         self.timing = prepared.timing
         self.more_l1_bytes = more_l1_bytes
-        self._code_start = code_start
+        self.code_start = code_start
         self._plan = plan
         lags = lags_of(prepared.timing)
         machine = Machine(prepared, functional=False, code_start=code_start)
@@ -74,9 +74,9 @@ class Evidence:
         """Cycles of the update with the same programs, or what `change` makes of them, on a machine."""
 
         def cycles(item: Executed) -> int:
-            soc = Soc(timing, prices, detect_races=False, code_start=self._code_start)
+            soc = Soc(timing, prices, detect_races=False, code_start=self.code_start)
             program = change(item.schedule.program)
-            if self._code_start != WARM:
+            if self.code_start != WARM:
                 program = with_code(program)
             return soc.run(program, effects=False).cycles
 
@@ -84,4 +84,4 @@ class Evidence:
 
     def simulated_larger(self) -> int:
         """Cycles of the update as it is planned for more L1."""
-        return Evidence(self.larger, self._code_start, self._plan, 0).cycles
+        return Evidence(self.larger, self.code_start, self._plan, 0).cycles

@@ -39,8 +39,17 @@ def lost_cycles(activity: Activity, word: str) -> int:
 
 
 def without(word: str, graph: Graph) -> list[int]:
-    """What all activities take without what kernels lose to a stall word."""
-    return [activity.cycles - lost_cycles(activity, word) for activity in graph.activities]
+    """What all activities take without a stall word: what kernels lose to it, and waits of core 0."""
+    return shortened(word, 0.0, graph)
+
+
+def shortened(word: str, factor: float, graph: Graph) -> list[int]:
+    """What all activities take when all that is lost to a stall word takes so much of what it took."""
+    return [
+        activity.cycles
+        - round((1 - factor) * (activity.cycles if activity.kind == word else lost_cycles(activity, word)))
+        for activity in graph.activities
+    ]
 
 
 def largest_kernel(graphs: Iterable[tuple[Graph, int]]) -> str:

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from configs.errors import InputError
+from configs.old_names import new_keywords
 from pulptrain.given.chip import Soc, as_soc
 from pulptrain.given.option import ExploreOptions, FitOptions, LinkedRunOptions, RunOptions, TuneOptions
 from pulptrain.given.real_values import as_fields
@@ -39,6 +41,19 @@ SocLike = Soc | str | PathLike[str]
 
 Cache = bool | str | PathLike[str]
 """Whether results are kept from call to call (in the user's cache folder), or the file they are kept in."""
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _renamed(call: _F) -> _F:
+    """The call, which takes keywords by their former names as well (`configs.old_names`)."""
+
+    @functools.wraps(call)
+    def with_new_keywords(*values: Any, **keywords: Any) -> Any:
+        return call(*values, **new_keywords(call.__name__, keywords))
+
+    return cast(_F, with_new_keywords)
 
 
 def settings_of(soc: SocLike, options: Mapping[str, Any], **more: Any) -> Settings:
@@ -96,16 +111,17 @@ def _data(data: Any) -> dict[str, Any]:
     return {} if data is None else {"data": fspath(data) if isinstance(data, PathLike) else data}
 
 
+@_renamed
 def tune(
     model: ModelLike,
     soc: SocLike = "pulp-open",
     *,
     objective: str = "cycles",
     strategy: str = "pruned",
-    cuts: int | None = None,
+    tilings: int | None = None,
     largest_tiles: int = 5,
-    budget: int = 200,
-    lowerings: str = "search",
+    trials: int = 200,
+    step_variants: str = "search",
     variant: str | None = None,
     layout: str = "keep",
     start: str | PathLike[str] | None = None,
@@ -131,8 +147,8 @@ def tune(
             network.source.network(settings),
             pool,
             settings,
-            strategy=StrategyOptions(strategy, largest_tiles, budget, seed),
-            rules=space_rules(cuts, lowerings),
+            strategy=StrategyOptions(strategy, largest_tiles, trials, seed),
+            rules=space_rules(tilings, step_variants),
             start=fspath(start) if start is not None else None,
             cache=kept,
             layout=layout,
@@ -141,6 +157,7 @@ def tune(
     return Tuned(outcome.schedule, outcome.summary)
 
 
+@_renamed
 def fit(
     model: ModelLike,
     soc: SocLike = "pulp-open",
@@ -150,7 +167,7 @@ def fit(
     objective: str = "cycles",
     allow: str | None = None,
     points: int = 0,
-    seconds: float = 300.0,
+    time_limit: float = 300.0,
     seed: int = 0,
     cache: Cache = True,
     **options: Unpack[FitOptions],
@@ -158,9 +175,9 @@ def fit(
     """The fastest way to train `model` with the memories of `soc`: what is kept, computed again, paged.
 
     With `ladder` the smallest memories for each form of training instead. `deadline` are cycles (a number or
-    ``"20Mcycles"``), `allow` are changes of numbers (``"accumulate,fp16-states"``), `seconds` the limit of
-    pricing, search and points, `points` other sizes of L2 for the Pareto front, which share half of it; the
-    `options` are those of ``pulptrain fit``: ``l2="256KiB"``, ``train=["fc"]``. Raises the
+    ``"20Mcycles"``), `allow` are changes of numbers (``"accumulate,fp16-states"``), `time_limit` the seconds
+    of pricing, search and points, `points` other sizes of L2 for the Pareto front, which share half of it;
+    the `options` are those of ``pulptrain fit``: ``l2="256KiB"``, ``train=["fc"]``. Raises the
     errors of `configs.errors`, `DoesNotFitError` where nothing fits.
     """
     from pulptrain.fitting.fit_model import add_points, check_solver, deadline_cycles, fit_model
@@ -173,7 +190,9 @@ def fit(
     spec = network.source.network(settings)
     with cache_of(cache) as kept:
         if ladder:
-            check_ladder(deadline=deadline, objective=objective, allow=allow, points=points, seconds=seconds)
+            check_ladder(
+                deadline=deadline, objective=objective, allow=allow, points=points, time_limit=time_limit
+            )
             return Fitted(ladder_summary(spec, settings, cache=kept)[0])
         outcome = fit_model(
             spec,
@@ -182,7 +201,7 @@ def fit(
             objective=objective,
             allowed=parse_changes(allow),
             points=points,
-            seconds=seconds,
+            seconds=time_limit,
             cache=kept,
         )
         outcome = add_points(outcome, points)
@@ -350,6 +369,7 @@ def what_if(
     return gains_of(network.source.prepared, settings, more_l1=more_l1, verify=verify)
 
 
+@_renamed
 def deploy(
     model: ModelLike,
     out: str | PathLike[str],
@@ -359,7 +379,7 @@ def deploy(
     seed: int = 0,
     data: Any = None,
     arena: int | str | None = None,
-    accumulation: str = "reference",
+    accumulator: str = "reference",
     trainlib: str | PathLike[str] | None = None,
     cache: Cache = True,
     **options: Unpack[RunOptions],
@@ -367,7 +387,7 @@ def deploy(
     """Write the schedule of a run as a C project to the folder `out`: ``make check`` proves it.
 
     `iterations` are those the project carries out and holds against what the simulator finds. `arena` is
-    what the linker of the target leaves of L1, in bytes or as a text; `accumulation` is how the simulator
+    what the linker of the target leaves of L1, in bytes or as a text; `accumulator` is how the simulator
     rounds matmuls: in fp32, or as the C kernels do (`kernel`); `trainlib` is the folder of an
     installed PULP-TrainLib whose matmuls are called. All else
     is as in `run`. Raises the errors of `run`, and `InputError` for a folder with files of others and for a
@@ -381,7 +401,7 @@ def deploy(
 
     library = check_trainlib(fspath(trainlib)) if trainlib is not None else None
     network, others = as_model(model, options, seed)
-    settings = settings_of(soc, others, seed=seed, accumulation=accumulation)
+    settings = settings_of(soc, others, seed=seed, accumulation=accumulator)
     with no_empty_folder(), cache_of(cache) as kept:
         folder = deploy_folder(fspath(out))
         return write(

@@ -19,7 +19,7 @@ class Explored(Summarised, Sequence[Mapping[str, Any]]):
 
     @property
     def points(self) -> Sequence[Mapping[str, Any]]:
-        """Every point: its `values`, its figures, or in `why` the reason that there are none."""
+        """Every point: its `values`, its figures, or the `reason` that there are none."""
         points: Sequence[Mapping[str, Any]] = self.summary["points"]
         return points
 
@@ -31,7 +31,7 @@ class Explored(Summarised, Sequence[Mapping[str, Any]]):
     @property
     def best(self) -> Mapping[str, Any] | None:
         """The point with the smallest value of the first objective; None if none fits."""
-        fitting = [point for point in self.points if point["why"] is None]
+        fitting = [point for point in self.points if point["reason"] is None]
         first = self.summary["objectives"][0]
         return min(fitting, key=lambda point: point[first]) if fitting else None
 
@@ -73,7 +73,7 @@ class Explored(Summarised, Sequence[Mapping[str, Any]]):
         heads = [*self.summary["axes"], *self.summary["objectives"]]
         rows = [
             [_cell({**point, **point["values"]}.get(head)) for head in heads]
-            + ["Pareto front" if point["on_front"] else point["why"] or ""]
+            + ["Pareto front" if point["on_front"] else point["reason"] or ""]
             for point in self
         ]
         return Table((*heads, ""), rows).html()

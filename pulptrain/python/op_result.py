@@ -88,8 +88,8 @@ class Peak:
 class OpResult:
     """One op: a step of a layer. `stalls` and `busy_cycles` are core-cycles, `cycles` those of the cluster.
 
-    `tile` is the size of a tile by dimension, those of `loop_order` outermost first; `times` says how often
-    it runs in an update.
+    `tile` is the size of a tile by dimension, those of `loop_order` outermost first; `runs_per_update` says
+    how often it runs in an update.
     """
 
     name: str
@@ -100,7 +100,7 @@ class OpResult:
     tile: Mapping[str, int]
     loop_order: tuple[str, ...]
     tiles: int
-    times: int
+    runs_per_update: int
     cycles: int
     macs: int
     bytes_in: int
@@ -137,7 +137,7 @@ def op_of(entry: Mapping[str, Any]) -> OpResult:
         "layer": layer_of(entry),
         "tile": dict(entry["tile"]),
         "loop_order": tuple(entry["loop_order"]),
-        "times": entry.get("times", 1),
+        "runs_per_update": entry.get("runs_per_update", 1),
         "stalls": Stalls(**{word: count for word, count in entry["stalls"].items() if word in words}),
     }
     return OpResult(**{**plain, **made})

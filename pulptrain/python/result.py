@@ -187,7 +187,7 @@ class Result(Summarised):
         full: bool = False,
         evidence: bool = False,
     ) -> str:
-        """What ``pulptrain run`` prints with ``--top --by --full --evidence``."""
+        """What ``pulptrain run`` prints with ``--top --group-by --full --evidence``."""
         detail = Detail(top, by, full, evidence=evidence)
         return "\n".join(report_lines(self.summary, width or text_width(), detail))
 

@@ -152,7 +152,7 @@ def energy_object(
             if name in model.coefficients
         ],
         "average_watts": energy.nominal / energy.seconds if energy.seconds else 0.0,
-        "joule_seconds": energy.nominal * energy.seconds,
+        "edp_joule_seconds": energy.nominal * energy.seconds,
         "vdd_volts": point.vdd,
-        "coefficients_from": asked or model.name,
+        "energy_model": asked or model.name,
     }

@@ -42,7 +42,7 @@ def fitted_model(summary: Mapping[str, Any], folder: str, measured: str) -> Ener
     except ConfigError:
         joules = _joules(measured)
     try:
-        model = load_energy(str(energy["coefficients_from"]))
+        model = load_energy(str(energy["energy_model"]))
         point = OperatingPoint(float(energy["vdd_volts"]), summary["cluster_hz"])
     except (KeyError, TypeError, ValueError):
         raise InputError(

@@ -83,7 +83,7 @@ def kernel_cost(
         "m": m,
         "trans_b": trans_b,
         "dtype": dtype,
-        "accumulate": accumulate,
+        "add_to_c": accumulate,
         "validated": label == MEASURED and not accumulate,
         "cycles": cost.cycles,
         "instructions": sum(core.instructions for core in cost.cores),
@@ -119,7 +119,7 @@ def _work(call: _Call, n: int, k: int, m: int) -> TeamWork:
     library, name, trans_b, accumulate = call.library, call.name, call.trans_b, call.accumulate
     header = library.header(call.codegen, name)
     if is_free_loop(header):
-        for option, given in (("--trans-b", trans_b), ("--accumulate", accumulate)):
+        for option, given in (("--trans-b", trans_b), ("--add-to-c", accumulate)):
             if given:
                 raise InputError(f"'{name}' is a loop, not a matmul", where=option, cure="leave it out")
         sizes = {"N": n, "K": k, "M": m, "elements": n * m}
@@ -155,7 +155,7 @@ def kernel_lines(result: dict[str, Any], width: int) -> list[str]:
     shape = f"N={result['n']} K={result['k']} M={result['m']}" + (
         ", B transposed" if result["trans_b"] else ""
     )
-    shape += ", added to C" if result["accumulate"] else ""
+    shape += ", added to C" if result["add_to_c"] else ""
     note = "" if result["validated"] else " (never compared with a measurement)"
     rate = f", {result['mac_per_cycle']:.3f} MAC/cycle" if result["mac_per_cycle"] else ""
     words = sorted(word for word, cycles in result["stalls"].items() if cycles)

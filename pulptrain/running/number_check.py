@@ -433,7 +433,7 @@ def functional_summary(
                 "error": item.error,
                 "tolerance": item.tolerance,
                 "verdict": item.verdict,
-                **({"why": item.why} if item.verdict != PASSED else {}),
+                **({"reason": item.why} if item.verdict != PASSED else {}),
             }
             for item in verdicts
         ],

@@ -547,7 +547,7 @@ def _training_summary(
     window = min(len(losses), 100)
     result = {
         "iterations": len(losses),
-        "iterations_asked": iterations,
+        "iterations_requested": iterations,
         "first_loss": finite_or_none(losses[0]),
         "last_loss": finite_or_none(losses[-1]),
         "mean_loss_first": finite_or_none(float(np.mean(losses[:window]))),

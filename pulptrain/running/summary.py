@@ -145,7 +145,7 @@ def refuse_wrong_numbers(functional: Mapping[str, Any] | None, where: str, outco
     worst = next(item for item in failed if item["name"] == functional["worst_tensor"])
     raise WrongNumbersError(
         f"the simulated numbers differ from {functional['checked_against']} in {len(failed)} of "
-        f"{len(functional['tensors'])} tensors: {worst['name']}: {worst['why']} "
+        f"{len(functional['tensors'])} tensors: {worst['name']}: {worst['reason']} "
         f"({worst['error']:.2e} relative, {worst['tolerance']:.1e} allowed)",
         where=where,
         outcome=outcome,

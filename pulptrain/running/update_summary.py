@@ -89,7 +89,7 @@ def update_line(update: Mapping[str, Any]) -> str:
 
 
 def _times(op: Mapping[str, Any], times: int) -> dict[str, Any]:
-    result = {**op, "times": times}
+    result = {**op, "runs_per_update": times}
     for key in _SUMMED_OF_OP:
         result[key] = times * op[key]
     for key in _BY_WORD:

@@ -134,7 +134,7 @@ def base_variant(variant: str | None) -> tuple[str, ...]:
         raise InputError(
             f"{variant!r} is about single ops, which tune chooses for",
             where="--variant",
-            cure="default or as-published; --lowerings says which variants are searched",
+            cure="default or as-published; --step-variants says which variants are searched",
         )
     return (variant,) if variant is not None else ()
 
@@ -164,7 +164,7 @@ def _summary(
         "evaluated": schedule.evaluated,
         "pruned": schedule.candidates - schedule.evaluated,
         "strategy": schedule.strategy,
-        "bounded": list(tuning.bounded),
+        "truncated_ops": list(tuning.bounded),
         "choices": list(choices),
         "version": schedule.version,
         "simulator": {
@@ -188,7 +188,7 @@ def _in_runs(
     tuned = run_model(spec, replace(plain, schedule=schedule), functional=False, cache=cache)
     before = {op["name"]: op["cycles"] for op in untuned.summary["ops"]}
     by_op = {
-        op["name"]: {"untuned_run_cycles": before.get(op["name"], 0), "run_cycles": op["cycles"]}
+        op["name"]: {"untuned_cycles": before.get(op["name"], 0), "tuned_cycles": op["cycles"]}
         for op in tuned.summary["ops"]
     }
     return untuned, tuned, by_op

@@ -23,7 +23,13 @@ SCHEDULE_NAME, JSON_NAME, CSV_NAME, PICTURE_NAME = "schedule.yaml", "tune.json",
 TUNING_FILES = (JSON_NAME, CSV_NAME, f"{PICTURE_NAME}.png", f"{PICTURE_NAME}.svg")
 """Files of a tuning beside its schedule and those of a run."""
 
-_FLAT = ("op", "step", "kernel", "variant", "buffering", "cycles", "untuned_run_cycles", "run_cycles")
+_COLUMNS = {
+    **{
+        key: key for key in ("op", "step", "kernel", "variant", "buffering", "untuned_cycles", "tuned_cycles")
+    },
+    "cycles": "isolated_cycles",
+}
+"""Of tune.csv by key of a choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,7 @@ def prepare_tuning(schedule: str | None, out: str | None, paper: Paper | None = 
         while Path(schedule).exists():
             schedule = f"schedule-{number}.yaml"
             number += 1
-    return TuningFiles(check_file(schedule, "--schedule", is_schedule), folder, paper or OWN_PAPER)
+    return TuningFiles(check_file(schedule, "--save-schedule", is_schedule), folder, paper or OWN_PAPER)
 
 
 def write_tuning(
@@ -75,11 +81,11 @@ def _write_folder(outcome: TuneOutcome, more: Mapping[str, str], folder: Path, p
     written = write_outputs(outcome.tuned, folder, paper) if outcome.tuned is not None else []
     written.append(write_summary(folder / JSON_NAME, outcome.summary, **more))
     rows = map(_csv_row, outcome.summary["choices"])
-    written.append(write_rows(folder / CSV_NAME, [*_FLAT, "tile", "loop_order"], rows))
+    written.append(write_rows(folder / CSV_NAME, [*_COLUMNS.values(), "tile", "loop_order"], rows))
     if outcome.tuned is not None:
         png, svg = (folder / f"{PICTURE_NAME}.{ending}" for ending in ("png", "svg"))
         gains = [
-            (choice["op"], choice["untuned_run_cycles"], choice["run_cycles"])
+            (choice["op"], choice["untuned_cycles"], choice["tuned_cycles"])
             for choice in outcome.summary["choices"]
         ]
         title = f"{outcome.summary['model']} on {outcome.summary['soc']}"
@@ -90,4 +96,4 @@ def _write_folder(outcome: TuneOutcome, more: Mapping[str, str], folder: Path, p
 
 def _csv_row(choice: Mapping[str, Any]) -> list[Any]:
     tile = " ".join(f"{name}:{size}" for name, size in choice["tile"].items())
-    return [*(choice.get(key, "") for key in _FLAT), tile, " ".join(choice["loop_order"])]
+    return [*(choice.get(key, "") for key in _COLUMNS), tile, " ".join(choice["loop_order"])]

@@ -24,7 +24,7 @@ def tuning_lines(
     choices = list(summary["choices"])
     shown = choices if full else sorted(choices, key=lambda choice: -_cycles(choice))[:top]
     heads = ["op", "untuned", "tuned", "gain", "kernel", "tile in its loops", "buffers"]
-    heads += ["variant", "alone", "runner-up", "of"]
+    heads += ["variant", "runner-up", "isolated", "simulated"]
     rows = [_row(choice) for choice in shown]
     lines += ["", *table_lines(heads, rows, width, left=("kernel", "tile in its loops", "variant"))]
     if len(choices) > len(shown):
@@ -33,7 +33,7 @@ def tuning_lines(
 
 
 def _cycles(choice: Mapping[str, Any]) -> int:
-    return int(choice.get("run_cycles") or choice["cycles"])
+    return int(choice.get("tuned_cycles") or choice["cycles"])
 
 
 def _headline(summary: Mapping[str, Any], *, evidence: bool) -> list[tuple[str, str]]:
@@ -75,11 +75,11 @@ def _headline(summary: Mapping[str, Any], *, evidence: bool) -> list[tuple[str, 
             f"{simulator['wall_seconds']:.1f} s",
         )
     )
-    if summary["bounded"]:
+    if summary["truncated_ops"]:
         lines.append(
             (
-                "bounded",
-                f"{', '.join(summary['bounded'])} can be cut in more ways than are searched: those of least "
+                "truncated",
+                f"{', '.join(summary['truncated_ops'])} have more tilings than are searched: those of least "
                 f"overhead are, {MOST_CUTS:,} for each number of buffers",
             )
         )
@@ -91,7 +91,7 @@ def _headline(summary: Mapping[str, Any], *, evidence: bool) -> list[tuple[str, 
 def _row(choice: Mapping[str, Any]) -> list[str]:
     second, sizes = choice["runner_up"], choice["tile"]
     slower = f"+{100 * (second['cycles'] / choice['cycles'] - 1):.1f} %" if second else ""
-    before, after = choice.get("untuned_run_cycles"), choice.get("run_cycles")
+    before, after = choice.get("untuned_cycles"), choice.get("tuned_cycles")
     return [
         choice["op"],
         f"{before:,}" if before is not None else "",
@@ -101,7 +101,7 @@ def _row(choice: Mapping[str, Any]) -> list[str]:
         " ".join(f"{name} {sizes[name]}" for name in choice["loop_order"] if name in sizes),
         str(choice["buffering"]),
         choice["variant"],
-        f"{choice['cycles']:,}",
         slower,
+        f"{choice['cycles']:,}",
         f"{choice['evaluated']}/{choice['candidates']}",
     ]

@@ -289,21 +289,22 @@ class TileLoop:
         loads, stores = [*self._loads, NO_TRANSFER], self._stores
         for number, task in enumerate(tasks):
             waited, store = loads[number], stores[number]
+            calls = tuple([(call.kernel, call.fork) for call in task.calls])
             pushed = waited if self._alone else loads[number + 1]
             stored = store if self._alone else stores[number - 1] if number else NO_TRANSFER
             around: tuple[tuple[str, int], ...] = () if number else (("op", 1),)
             if not (self._alone or number):
                 around += (*loads[0].statements, ("wait", stores[-1].waits))
             yield TileCode(
-                (id(waited), id(pushed), id(store), id(stored), id(task.calls)),
+                (id(waited), id(pushed), id(store), id(stored), calls),
                 (
                     *around,
                     ("wait", waited.waits + stored.waits),
                     *pushed.statements,
-                    ("fork", len(task.calls)),
+                    ("fork", len(calls)),
                     *store.statements,
                 ),
-                [call.kernel for call in task.calls],
+                [kernel for kernel, _ in calls],
                 0.0 if self._alone else pushed.engine_cycles,
             )
 

@@ -63,32 +63,33 @@ def sizes_of(extent: int, rule: str) -> list[int]:
 class Counts:
     """How many pairs of sizes and loop order there are, and how many each rule removed.
 
-    `total` counts every integer size of every dimension in every loop order. total = by_size_rule +
-    by_equal_loops + by_l1 + kept.
+    `total` counts every integer size of every dimension in every loop order. total = pruned_by_size +
+    pruned_by_loop_order + pruned_by_l1 + estimated.
     """
 
     total: int
-    by_size_rule: int
+    pruned_by_size: int
     """Sizes that are not balanced (or no divisors)."""
-    by_equal_loops: int
+    pruned_by_loop_order: int
     """Loop orders whose tiles come in the same order, or that load and store the same."""
-    by_l1: int
+    pruned_by_l1: int
     """Buffers larger than L1."""
-    kept: int
+    estimated: int
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
             self.total + other.total,
-            self.by_size_rule + other.by_size_rule,
-            self.by_equal_loops + other.by_equal_loops,
-            self.by_l1 + other.by_l1,
-            self.kept + other.kept,
+            self.pruned_by_size + other.pruned_by_size,
+            self.pruned_by_loop_order + other.pruned_by_loop_order,
+            self.pruned_by_l1 + other.pruned_by_l1,
+            self.estimated + other.estimated,
         )
 
     def __str__(self) -> str:
         return (
-            f"{self.total} candidates: {self.by_size_rule} removed by their sizes, {self.by_equal_loops} "
-            f"because another loop order does the same, {self.by_l1} by L1, {self.kept} kept"
+            f"{self.total} candidates: {self.pruned_by_size} removed by their sizes, "
+            f"{self.pruned_by_loop_order} because another loop order does the same, "
+            f"{self.pruned_by_l1} by L1, {self.estimated} left"
         )
 
 
@@ -265,10 +266,10 @@ def enumerate_tilings(
     every = prod(tiler.dims.values()) * factorial(len(dims))
     counts = Counts(
         total=every,
-        by_size_rule=every - len(masks) * factorial(len(dims)),
-        by_equal_loops=len(masks) * factorial(len(dims)) - pairs,
-        by_l1=pairs - int(fits.sum()),
-        kept=int(fits.sum()),
+        pruned_by_size=every - len(masks) * factorial(len(dims)),
+        pruned_by_loop_order=len(masks) * factorial(len(dims)) - pairs,
+        pruned_by_l1=pairs - int(fits.sum()),
+        estimated=int(fits.sum()),
     )
     return TilingCandidates(
         tiler,

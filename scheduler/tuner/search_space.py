@@ -56,14 +56,14 @@ def parse_variants(text: str) -> tuple[str, ...]:
         if name not in known_variants():
             raise InputError(
                 f"unknown variant {name!r}",
-                where="--lowerings",
+                where="--step-variants",
                 cure=suggestion(name, ("search", "keep", *known_variants())),
             )
     return names
 
 
 def space_rules(cuts: int | None, lowerings: str) -> SpaceRules:
-    """The rules of ``--cuts`` and ``--lowerings``. Raises `InputError`."""
+    """The rules of ``--tilings`` and ``--step-variants``. Raises `InputError`."""
     return SpaceRules(cuts=CUTS_PER_DEPTH if cuts is None else cuts, variants=parse_variants(lowerings))
 
 

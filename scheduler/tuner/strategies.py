@@ -319,7 +319,7 @@ STRATEGIES: Mapping[str, Callable[[OpSearch], Search]] = {
 def check_strategy(options: StrategyOptions) -> None:
     """Raise `InputError` for an unknown strategy and for numbers below 1."""
     check_known(options.name, STRATEGIES, f"unknown strategy {options.name!r}", "--strategy")
-    for option, number in (("--largest-tiles", options.largest_tiles), ("--budget", options.budget)):
+    for option, number in (("--largest-tiles", options.largest_tiles), ("--trials", options.budget)):
         if number < 1:
             raise InputError(f"{number} is too few", where=option, cure="1 or more")
 

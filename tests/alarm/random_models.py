@@ -161,7 +161,7 @@ def tried(model: Drawn, iterations: int = 3) -> tuple[str, str]:
     if functional["passed"]:
         return "right", f"{len(functional['tensors'])} tensors"
     wrong = [item for item in functional["tensors"] if item["verdict"] == "failed"]
-    return "ALARM", "; ".join(f"{item['name']}: {item['why']}" for item in wrong[:3])
+    return "ALARM", "; ".join(f"{item['name']}: {item['reason']}" for item in wrong[:3])
 
 
 def all_of(seeds: range, *, torch: bool) -> list[tuple[str, str, str]]:

@@ -186,7 +186,7 @@ def zoo_verdicts(model: str, dtype: str, seeds: range) -> list[tuple[str, str, s
         training.first(1, check=True)
         functional = training.check.summary()
         others = [item for item in functional["tensors"] if item["verdict"] != "passed"]
-        why = "; ".join(f"{item['name']}: {item['why']}" for item in others[:5])
+        why = "; ".join(f"{item['name']}: {item['reason']}" for item in others[:5])
         word = {True: "right", None: "not decidable", False: "ALARM"}[functional["passed"]]
         found.append((f"seed {seed}", word, f"{len(others)} of {len(functional['tensors'])} tensors: {why}"))
     return found

@@ -160,8 +160,8 @@ def test_a_full_disk_leaves_nothing_half_written(
     assert error.count("\n") == 2, "the error and its cure"
     assert os.listdir(full_disk) == ["full"]
     fill(full_disk)
-    tune = ["tune", str(small), "--cuts", "1", "--strategy", "paper", "--workers", "1", "--quiet"]
-    assert "No space left on device" in refused(capsys, *tune, "--no-cache", "--schedule", str(schedule))
+    tune = ["tune", str(small), "--tilings", "1", "--strategy", "paper", "--workers", "1", "--quiet"]
+    assert "No space left on device" in refused(capsys, *tune, "--no-cache", "--save-schedule", str(schedule))
     assert not schedule.exists()
     cached = ["run", str(small), "--no-functional", "--quiet", "--cache", str(full_disk / "c")]
     assert run(cached) in (0, 2), "results are not kept, or the cache cannot be begun"
@@ -179,12 +179,12 @@ OUT = {
     "tune": [
         "tune",
         "small.yaml",
-        "--budget",
+        "--trials",
         "1",
         "--workers",
         "1",
         "-q",
-        "--schedule",
+        "--save-schedule",
         "s.yaml",
         "--out",
         "out",
@@ -206,7 +206,7 @@ OUT = {
         "--out",
         "out",
     ],
-    "fit": ["fit", "small.yaml", "--seconds", "1", "-q", "--file", "f.yaml", "--out", "out"],
+    "fit": ["fit", "small.yaml", "--time-limit", "1", "-q", "--save-model", "f.yaml", "--out", "out"],
 }
 """A command of every kind that writes a folder; `fit` writes what it has found at once, file by file."""
 SWEEP = "name: sweep\nmodel: small.yaml\nsweep: {cores: [1, 2]}\n"

@@ -8,4 +8,4 @@ import pulptrain as pt
 
 print("script begins", flush=True)
 net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 14 * 14, 5))
-print(pt.tune(pt.from_torch(net, torch.zeros(1, 3, 16, 16)), "gap9", cuts=1, steps="fw"))
+print(pt.tune(pt.from_torch(net, torch.zeros(1, 3, 16, 16)), "gap9", tilings=1, steps="fw"))

@@ -69,7 +69,7 @@ def test_fits_that_take_minutes_are_of_the_timing_of_today() -> None:
     rows = [row for row in fit.stored() if row["soc"] == "pulp-open"]
     assert [row["model"] for row in rows if not fit.is_of_today(row)] == []
     stored = next(row["half"] for row in rows if row["model"] == "simple-mlp")
-    today = pt.fit("simple-mlp", l2=f"{stored['l2_kib']}KiB", points=0, seconds=fit.SECONDS).summary
+    today = pt.fit("simple-mlp", l2=f"{stored['l2_kib']}KiB", points=0, time_limit=fit.SECONDS).summary
     keys = ("cycles", "predicted_cycles", "predicted_bytes", "peak_bytes", "before")
     assert {key: today[key] for key in keys} == {key: stored[key] for key in keys}
 

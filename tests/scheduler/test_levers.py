@@ -38,7 +38,7 @@ def levers(error: DoesNotFitError) -> dict[str, Lever]:
 def test_the_report_names_level_gap_contributors_with_lives_and_levers() -> None:
     error = refused("digits-cnn", Settings(l2="40KiB", homes=PINNED))
     assert (error.level, error.required_bytes, error.available_bytes) == ("l2", 46188, 40960)
-    assert error.gap_bytes == 5228
+    assert error.missing_bytes == 5228
     text = str(error)
     assert "46188 B required, 40960 B available, 5228 B missing" in text
     assert "23040 B  fc.weight  [conv1.FW to the end]" in text
@@ -134,9 +134,9 @@ def test_json_holds_the_whole_report_and_the_exit_code_is_3(capsys: pytest.Captu
     captured = capsys.readouterr()
     report = json.loads(captured.out)
     assert report["level"] == "l2"
-    assert report["gap_bytes"] == report["required_bytes"] - report["available_bytes"] == 5228
+    assert report["missing_bytes"] == report["required_bytes"] - report["available_bytes"] == 5228
     assert report["contributors"][0]["size_bytes"] == 23040
-    assert {"name", "how", "required_bytes", "saved_bytes", "fits"} == set(report["levers"][0])
+    assert {"name", "how", "required_bytes", "saved_bytes", "fits"} == set(report["tried_changes"][0])
     assert "L2 is too small" in captured.err
 
 

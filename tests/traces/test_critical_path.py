@@ -129,7 +129,7 @@ def test_the_length_of_the_path_is_the_makespan_and_that_of_the_longest_way(
     assert retimed(graph, durations(graph)) == [activity.end_cycles for activity in graph.activities]
     found = path_json(path, result.summary)
     assert sum(item["cycles"] for item in found["critical_path"]) == result.cycles
-    assert sum(sum(op["on_path"].values()) for op in found["ops"]) == result.cycles
+    assert sum(sum(op["on_path_cycles"].values()) for op in found["ops"]) == result.cycles
     assert {op["name"] for op in found["ops"]} <= {"", *(op.name for op in result.ops)}
 
 

@@ -212,7 +212,7 @@ def test_an_iteration_that_trains_too_little_or_too_much_is_told_by_name() -> No
         outcome = run_prepared(replace(machine, given=partial(replace, given)), Settings())
         found = {item["name"]: item for item in outcome.summary["functional"]["tensors"]}
         assert found[f"{name}_updated"]["verdict"] == "failed"
-        assert why in found[f"{name}_updated"]["why"]
+        assert why in found[f"{name}_updated"]["reason"]
 
 
 TWICE = """

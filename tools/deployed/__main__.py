@@ -72,7 +72,9 @@ def carried_out(case: Case, folder: Path) -> dict[str, Any]:
         tuned = folder.with_name(folder.name + "-tuned")
         schedule = tuned / "schedule.yaml"
         if not schedule.is_file():
-            found = _run([*PROGRAM, "tune", model, *options, "--cuts", "1", "--out", str(tuned), "--quiet"])
+            found = _run(
+                [*PROGRAM, "tune", model, *options, "--tilings", "1", "--out", str(tuned), "--quiet"]
+            )
             if found.returncode:
                 return row | _verdict("tune", found, started)
         options += ["--schedule", str(schedule)]

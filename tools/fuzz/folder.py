@@ -17,7 +17,7 @@ from tools.fuzz.subject import Subject, Thing
 from traces.files.result_folder import EXPLORATION_FILES
 
 FOLDER_OPTIONS = frozenset({"--out"})
-FILE_OPTIONS = frozenset({"--schedule", "--save-values", "--file"})
+FILE_OPTIONS = frozenset({"--save-schedule", "--save-values", "--save-model"})
 CACHE_OPTIONS = frozenset({"--cache"})
 OUTPUT_OPTIONS = FOLDER_OPTIONS | FILE_OPTIONS | CACHE_OPTIONS
 """Every option that names an output; ``--schedule`` is one of `tune` and an input of `run`."""
@@ -107,7 +107,7 @@ class Asked:
                 self.folders.add(place)
             elif name in CACHE_OPTIONS:
                 self.caches.add(place)
-            elif name in FILE_OPTIONS and (name != "--schedule" or "tune" in arguments):
+            elif name in FILE_OPTIONS:
                 self.files.add(place)
         if "tune" in arguments and not self.files:
             self.files.add(os.path.realpath(folder / DEFAULT_SCHEDULE))

@@ -297,7 +297,7 @@ PRIMITIVE_OPTIONS: Mapping[str, Sequence[str]] = {
         "words=5",
     ),
     "--batch": ("1", "2"),
-    "--accumulation": ("reference", "kernel", "x"),
+    "--accumulator": ("reference", "kernel", "x"),
     "--json": (),
     **{
         key: RUN_OPTIONS[key]
@@ -309,10 +309,10 @@ PRIMITIVE_OPTIONS: Mapping[str, Sequence[str]] = {
 }
 TUNE_OPTIONS: Mapping[str, Sequence[str]] = {
     "--strategy": ("pruned", "paper", "exhaustive", "x"),
-    "--cuts": ("1", "3"),
+    "--tilings": ("1", "3"),
     "--largest-tiles": ("1", "2"),
-    "--budget": ("1", "3"),
-    "--lowerings": ("search", "keep", "cores,dma", "as-published", "x"),
+    "--trials": ("1", "3"),
+    "--step-variants": ("search", "keep", "cores,dma", "as-published", "x"),
     "--variant": ("as-published", "default", "FW=none", "x"),
     "--layout": ("keep", "search", "HWC", "x"),
     "--json": (),
@@ -336,7 +336,7 @@ MANY = ("65536", "1000000")
 WORK = {
     "--accumulate": MANY,
     "--iterations": MANY,
-    "--cuts": ("0", *(text for text in NUMBERS if text.isdecimal() and len(text) > 1)),
+    "--tilings": ("0", *(text for text in NUMBERS if text.isdecimal() and len(text) > 1)),
 }
 """Values that are no mistake, but work for longer than an input may take: that much was asked for."""
 
@@ -396,7 +396,16 @@ def _arguments(generator: Random) -> Subject:
             if generator.random() < 0.3:
                 words[generator.randrange(1, len(words))] = generator.choice(words)
         case 6:
-            words = ["tune", "simple-mlp", "--cuts", "1", "--workers", "1", "--no-cache", "--schedule"]
+            words = [
+                "tune",
+                "simple-mlp",
+                "--tilings",
+                "1",
+                "--workers",
+                "1",
+                "--no-cache",
+                "--save-schedule",
+            ]
             words += [f"{FOLDER}/s.yaml", *_some_options(TUNE_OPTIONS, generator)]
         case _:
             words = [generator.choice(("list", "validate", "plot", "explore", "x", "--version", "-h", "run"))]
@@ -479,8 +488,8 @@ def base_files() -> Mapping[str, bytes]:
         spec.write_bytes(SPEC)
         small = ("simple-mlp", "--cores", "2", "-q")
         uncached = (*small, "--no-cache")
-        run(["tune", *uncached, "--workers", "1", "--cuts", "1", "--schedule", str(schedule)])
-        run(["fit", *uncached, "--l2", "32KiB", "--points", "0", "--file", str(fitted)])
+        run(["tune", *uncached, "--workers", "1", "--tilings", "1", "--save-schedule", str(schedule)])
+        run(["fit", *uncached, "--l2", "32KiB", "--points", "0", "--save-model", str(fitted)])
         run(["run", *uncached, "--out", str(out), "--save-values", str(values)])
         run(["run", *small, "--no-functional", "--cache", str(kept)])
         run(["explore", str(spec), "--workers", "1", "--no-cache", "-q", "--out", str(points)])

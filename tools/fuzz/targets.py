@@ -132,7 +132,7 @@ SPEC = b"name: n\nmodel: simple-mlp\nsweep:\n  cores: [1, 2]\nobjectives: [cycle
 
 _SMALL = ("simple-mlp", "--cores", "2")
 
-_TUNE = ("tune", *_SMALL, "--cuts", "1", "--strategy", "paper", "--workers", "1")
+_TUNE = ("tune", *_SMALL, "--tilings", "1", "--strategy", "paper", "--workers", "1")
 _EXPLORE = ("explore", f"{FOLDER}/spec", "--workers", "1")
 
 COMMANDS: Mapping[str, Sequence[tuple[tuple[str, ...], str]]] = {
@@ -142,9 +142,9 @@ COMMANDS: Mapping[str, Sequence[tuple[tuple[str, ...], str]]] = {
         ((*_EXPLORE, "--no-cache"), "points.json points.csv front.png"),
         (("plot", f"{FOLDER}/results", "--what", "breakdown"), "breakdown.png breakdown.svg"),
     ),
-    "--schedule": (((*_TUNE, "--no-cache"), ""),),
+    "--save-schedule": (((*_TUNE, "--no-cache"), ""),),
     "--save-values": ((("run", *_SMALL, "--no-cache"), ""),),
-    "--file": ((("fit", *_SMALL, "--l2", "32KiB", "--points", "0", "--no-cache"), ""),),
+    "--save-model": ((("fit", *_SMALL, "--l2", "32KiB", "--points", "0", "--no-cache"), ""),),
     "--cache": ((("run", *_SMALL, "--no-functional"), ""), (_TUNE, ""), (_EXPLORE, "")),
 }
 """By option: the commands that have it, and the files they write to a folder."""
@@ -211,9 +211,9 @@ def _earlier(command: str, option: str, base: Mapping[str, bytes]) -> Mapping[st
             return {"points.json": base["points.json"]}
         case "--out":
             return {name.removeprefix("run/"): base[name] for name in RESULTS}
-        case "--schedule":
+        case "--save-schedule":
             return {"": base["schedule.yaml"]}
-        case "--file":
+        case "--save-model":
             return {"": base["fitted.yaml"]}
         case "--save-values":
             return {"": base["values.npz"]}

@@ -27,6 +27,7 @@ def all_pages() -> dict[str, Page]:
     """The pages by name."""
     from tools.pages import (
         barvinn,
+        barvinn_machine,
         buffering,
         deploy,
         deployed_kernels,
@@ -62,21 +63,10 @@ def all_pages() -> dict[str, Page]:
     )
 
     modules = (
-        *(
-            readme,
-            getting_started,
-            socs,
-            primitives,
-            buffering,
-            error_bars,
-            evidence,
-            sixteen_bit,
-            speechnet,
-            paper,
-        ),
-        *(time_model, timing_defects, rtl_profile, barvinn, onnx, pytorch, pictures),
+        *(readme, getting_started, socs, primitives, buffering, error_bars, evidence, sixteen_bit),
+        *(speechnet, paper, time_model, timing_defects, rtl_profile, onnx, pytorch, pictures),
         *(model_file, soc_file, search_files, tuning, tuned, formats, json_keys, glossary, python_api),
-        *(why_slow, what_if, measured_logs, deploy, deployed_kernels, energy, fit),
+        *(barvinn, barvinn_machine, why_slow, what_if, measured_logs, deploy, deployed_kernels, energy, fit),
     )
     return {module.__name__.rpartition(".")[2]: module.PAGE for module in modules}
 

@@ -240,7 +240,7 @@ def objective() -> str:
                 f"`{name}`",
                 f"{found['cycles']:,}",
                 amount(energy["nominal_joules"], "J"),
-                f"{1e9 * energy['joule_seconds']:.2f} nJ s",
+                f"{1e9 * energy['edp_joule_seconds']:.2f} nJ s",
                 f"{found['cycles'] / found['untuned_cycles']:.0%}",
                 f"{energy['nominal_joules'] / found['untuned_energy']['nominal_joules']:.0%}",
             )

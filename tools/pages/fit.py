@@ -49,16 +49,24 @@ def measure(model: str, soc: str, *, ladder: bool = True) -> dict[str, Any]:
     """A row of docs/fit.json: the ladder, and the model in half the L2 that it needs as it is."""
     steps = fitted(model, "--soc", soc, "--ladder")["ladder"] if ladder else []
     with tempfile.TemporaryDirectory() as folder:
-        roomy = fitted(model, "--soc", soc, "--l2", ROOM, "--file", str(Path(folder) / "roomy.yaml"))
+        roomy = fitted(model, "--soc", soc, "--l2", ROOM, "--save-model", str(Path(folder) / "roomy.yaml"))
         l2_kib = roomy["before"]["peak_bytes"]["l2"] // 2 // 1024
-        words = (model, "--soc", soc, "--l2", f"{l2_kib}KiB", "--seconds", str(SECONDS), "--points", "0")
+        words = (model, "--soc", soc, "--l2", f"{l2_kib}KiB", "--time-limit", str(SECONDS), "--points", "0")
         half = fitted(*words, "--out", folder)
         if (model, soc) == (PICTURE, SOCS[0]):
             for ending in ("png",):
                 picture = ROOT / "docs" / f"fit-memory.{ending}"
                 picture.write_bytes((Path(folder) / f"memory-before-after.{ending}").read_bytes())
         numbers = _numbers(Path(folder) / f"{model}-fit.yaml", soc, l2_kib)
-    keys = ("peak_bytes", "cycles", "predicted_cycles", "predicted_bytes", "joules", "gap", "before")
+    keys = (
+        "peak_bytes",
+        "cycles",
+        "predicted_cycles",
+        "predicted_bytes",
+        "joules",
+        "optimality_gap",
+        "before",
+    )
     counts = dict.fromkeys(("recompute", "page", "stream"), 0)
     for row in half["decisions"]:
         counts[row["action"]] = counts.get(row["action"], 0) + 1
@@ -129,7 +137,7 @@ def half() -> str:
                 f"{100 * (found['cycles'] / before['cycles'] - 1):+.1f} %",
                 f"{100 * error:+.2f} %",
                 _energy(found),
-                f"{100 * found['gap']:.2f} %",
+                f"{100 * found['optimality_gap']:.2f} %",
                 f"{counts['recompute']} / {counts['page']} / {counts['stream']}",
                 {True: "right", False: "wrong", None: "not decidable"}[found["numbers"]],
                 f"{found['search_seconds']:.0f} s, {found['host_mib']:,} MiB",
@@ -155,13 +163,13 @@ def ladders() -> str:
         rows = [
             (
                 step["form"],
-                ", ".join(step["levers"]) or "as it is",
+                ", ".join(step["techniques"]) or "as it is",
                 *(f"{step['bytes'][level]:,}" for level in ("l1", "l2", "l3")),
                 f"{step['cycles']:,}",
             )
             for step in row["ladder"]
         ]
-        heads = ("form", "levers", "L1 (B)", "L2 (B)", "L3 (B)", "cycles")
+        heads = ("form", "techniques", "L1 (B)", "L2 (B)", "L3 (B)", "cycles")
         parts.append(f"**{row['model']} on {row['soc']}**\n\n{table(heads, rows)}")
     return "\n\n".join(parts)
 

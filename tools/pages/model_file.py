@@ -34,7 +34,7 @@ def options(what: str) -> str:
         keys = keys_of(PRIMITIVES[name].schema)  # type: ignore[union-attr]
         own = [key for key in keys if key.name not in (*LAYER_KEYS, "name")]
         for key in own:
-            must = "must be given" if key.required else f"default {shown(key.default)}"
+            must = "required" if key.required else f"default {shown(key.default)}"
             may = f"; {key.allowed}" if key.allowed else ""
             lines.append(f"- `{key.name}` ({must}{may}): {key.meaning}")
         sections.append("\n".join(lines).rstrip())

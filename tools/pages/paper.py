@@ -197,7 +197,7 @@ def _choice_table(results: Sequence[Result]) -> str:
                 f"{worst:.1f} %",
             )
         )
-    titles = ("groups", "count", "within", "asked", "reached", "by one measurement", "worst")
+    titles = ("groups", "count", "within", "goal", "reached", "by one measurement", "worst")
     return table(titles, rows)
 
 

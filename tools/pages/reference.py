@@ -11,8 +11,8 @@ from tools.pages.page import table
 
 
 def keys_table(schema: type[Schema], leave_out: Collection[str] = ()) -> str:
-    """The keys of a file: default, what may stand there, what it means."""
-    return table(("key", "default", "may be", "meaning"), (_row(key) for key in _chosen(schema, leave_out)))
+    """The keys of a file: default, values, meaning."""
+    return table(("key", "default", "values", "meaning"), (_row(key) for key in _chosen(schema, leave_out)))
 
 
 def _chosen(schema: type[Schema], leave_out: Collection[str]) -> Iterable[Key]:
@@ -22,7 +22,7 @@ def _chosen(schema: type[Schema], leave_out: Collection[str]) -> Iterable[Key]:
 def _row(key: Key) -> tuple[str, ...]:
     return (
         f"`{key.name}`",
-        "**must be given**" if key.required else shown(key.default),
+        "**required**" if key.required else shown(key.default),
         key.allowed,
         key.meaning,
     )

@@ -46,7 +46,7 @@ CUTS = {
     "cct": 3,
     "mobilenet-v1": 8,
 }
-"""`--cuts` of each model in the order they are run; a model that is not here is listed as not run."""
+"""`--tilings` of each model in the order they are run; a model that is not here is listed as not run."""
 
 STEPS = ("FW", "WG", "IG")
 FIXED = ("mm", "mm_unroll_2x4")

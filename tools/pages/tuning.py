@@ -16,8 +16,8 @@ SPEC = ROOT / "examples" / "explore-tutorial-cnn.yaml"
 
 
 def tune() -> str:
-    """`pulptrain tune tutorial-cnn --cuts 4`, but for the seconds it took."""
-    tuned = pt.tune("tutorial-cnn", cuts=4, workers=1, cache=False)
+    """`pulptrain tune tutorial-cnn --tilings 4`, but for the seconds it took."""
+    tuned = pt.tune("tutorial-cnn", tilings=4, workers=1, cache=False)
     summary = {**tuned.summary, "command": "pulptrain run tutorial-cnn --schedule schedule.yaml"}
     lines = [re.sub(r"; [\d.]+ s$", "", line) for line in tuning_lines(summary, TUNE_WIDTH)]
     return "\n".join(["```", *lines, "```"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/what-if.md: what `why --critical` and `what-if` print, and how good predictions are over the zoo.
+"""docs/what-if.md: what `why --critical-path` and `what-if` print, and how good predictions are over the zoo.
 
     python -m tools.pages.what_if [--models NAME,NAME]
 
@@ -32,7 +32,7 @@ LEAST_SHARE = 0.02
 
 
 def path() -> str:
-    """`pulptrain why out/tutorial --critical --top 3`."""
+    """`pulptrain why out/tutorial --critical-path --top 3`."""
     return _text(path_lines(pt.run(MODEL, functional=False).critical_path(), 3, WIDTH))
 
 

@@ -63,7 +63,7 @@ STORIES: Mapping[str, Story] = {
             (f"--batch 8 --schedule {SCHEDULE}",),
             ("tutorial-cnn",),
         ),
-        tune="--batch 8 --cuts 2",
+        tune="--batch 8 --tilings 2",
     ),
     "l1": Story("too little L1", "tutorial-cnn", "--l1 20KiB", ("--l1 32KiB",), ()),
 }
@@ -81,7 +81,7 @@ def summary_of(model: str, options: str, tune: str = "") -> dict[str, Any]:
     place = str(ROOT / model) if Path(model).suffix else model
     with redirect_stdout(io.StringIO()) as out, tempfile.TemporaryDirectory() as folder:
         schedule = str(Path(folder) / SCHEDULE)
-        code = run(["tune", place, *shlex.split(tune), "--quiet", "--schedule", schedule]) if tune else 0
+        code = run(["tune", place, *shlex.split(tune), "--quiet", "--save-schedule", schedule]) if tune else 0
         command = words(place, options.replace(SCHEDULE, schedule))
         code = code or run([*shlex.split(command)[1:], "--json"])
     if code:
@@ -101,7 +101,7 @@ def transcript(story: Story) -> str:
     for number, options in enumerate(story.tried, 1):
         name = "after" if number == len(story.tried) else "tried"
         found = compared([before, summary_of(story.model, options, story.tune)], ("before", name))
-        tuning = f"$ pulptrain tune {story.model} {story.tune} --schedule {SCHEDULE}"
+        tuning = f"$ pulptrain tune {story.model} {story.tune} --save-schedule {SCHEDULE}"
         lines += ["", *([tuning] if story.tune else []), f"$ {words(story.model, options)} --out {name}"]
         lines += [f"$ pulptrain compare before {name} --top {ROWS}", *found.lines(WIDTH, ROWS)]
     return "\n".join(["```text", *lines, "```"])

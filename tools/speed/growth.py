@@ -80,7 +80,7 @@ def _cores(count: int) -> tuple[str, tuple[str, ...]]:
 
 def _candidates(cuts: int) -> tuple[str, tuple[str, ...]]:
     options = ("--strategy", "exhaustive", "--resident", "off", "--workers", "1")
-    return "", ("tune", "digits-cnn", "--cuts", str(cuts), *options)
+    return "", ("tune", "digits-cnn", "--tilings", str(cuts), *options)
 
 
 def _all_tiles(summary: Mapping[str, Any]) -> int:

@@ -76,5 +76,5 @@ ROWS = (
     _cold("gru-keywords", rounds=1),
     _cold("cct", rounds=1),
     _refused(),
-    Row("tune digits-cnn, 1 worker", ("tune", "digits-cnn", "--cuts", "1", "--workers", "1"), rounds=1),
+    Row("tune digits-cnn, 1 worker", ("tune", "digits-cnn", "--tilings", "1", "--workers", "1"), rounds=1),
 )

@@ -41,17 +41,22 @@ PEAK_PERCENT = 5
 FORK_INSTRUCTIONS = (3, 4)
 """Instructions of a measured fork: these once, these per core. The rows of asm-xpulp give it exactly."""
 
-INTRODUCTION = """# Predicted against measured cycles
+TITLE = "# Validation: predicted against measured cycles"
 
-Written by `make validation`; do not edit. The measured files are in `measured/`, with a note on how they were
-taken. Errors are signed, (predicted - measured) / measured, on cycles; *mean*, *p95* and *max* are of the
-absolute error, *bias* is the mean of the signed one. *Noise* is how far two measurements of the same case
-lie apart: an error below it says nothing; where it is empty nothing was measured twice. *Read off* says of
-which rows parameters of the model were read off; all others only test it. Pictures have, from the left,
-predicted over measured cycles, the error, and the distribution of its absolute value. Rows without a model
-count under *not predicted* and in no figure. The KINDs mm, loop, layer, tiled and tiled-layers simulate the
-programs that `run` and `primitive` execute for these ops. `pulptrain validate KIND FILE --keep-going` prints
-the same.
+READING = """Written by `make validation`, not by hand. `pulptrain validate KIND FILE --keep-going`
+prints the same.
+
+| word | meaning |
+| --- | --- |
+| error | (predicted - measured) / measured, in cycles |
+| mean, p95, max | of the absolute error; bias is the mean of the signed one |
+| noise | difference of two measurements of one case; a smaller error means nothing |
+| read off | rows that set parameters of the model; all others only test it |
+| not predicted | rows without a model; they count in no figure |
+
+The measured files are in `measured/`, with a note on how they were taken. A picture shows predicted over
+measured cycles, the error, and the distribution of its absolute value. The KINDs mm, loop, layer, tiled and
+tiled-layers simulate the programs of `run` and `primitive`. For your own rows: [calibrate](calibrate.md).
 """
 
 
@@ -82,7 +87,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def page(done: Mapping[str, Validation]) -> str:
     """The text of the page. `done` maps the names of `SETS` to their validations."""
-    parts = [INTRODUCTION, "## Asked and reached", "", *_targets(done), ""]
+    goals = _targets(done)
+    unmet = [line.split(" | ")[0].removeprefix("| ") for line in goals if line.endswith("| **no** |")]
+    met = len(goals) - 2 - len(unmet)
+    verdict = f"**{met} of {met + len(unmet)} goals are met.** Not met: {'; '.join(unmet) or 'none'}."
+    parts = [TITLE, "", verdict, "", READING, "## Goals and results", "", *goals, ""]
     parts += _worst_on_rtl(done)
     matmuls = done["mm"].results
     if matmuls:
@@ -109,8 +118,8 @@ ASKED = {
 
 
 def _targets(done: Mapping[str, Validation]) -> list[str]:
-    heads = [head for name in ASKED.values() for head in (f"{name} %", "asked")]
-    lines = _head(("set", "rows", "read off", "not predicted", *heads, "noise %", "reached"))
+    heads = [head for name in ASKED.values() for head in (f"{name} %", "goal")]
+    lines = _head(("set", "rows", "read off", "not predicted", *heads, "noise %", "met"))
     for target in GOALS:
         results = [row for row in done[target.set].results if target.holds(row.case)]
         refused = sum(row.case is None or target.holds(row.case) for row in done[target.set].refused)
@@ -155,7 +164,7 @@ def _instructions(results: Sequence[Result]) -> list[str]:
     lines = [
         "Summed over the cores. The prediction counts the kernel, the measured counter also the fork "
         f"({once} + {per_core} per core), so asm-xpulp, whose kernels are known to the instruction, is off "
-        "by exactly that. Asked: asm-xpulp exact but for the fork; others mean 1 %, 95th percentile 3 %.",
+        "by exactly that. Goal: asm-xpulp exact but for the fork; others mean 1 %, 95th percentile 3 %.",
         "",
         *_head(("codegen", "rows", "mean %", "p95 %", "off by exactly the fork")),
     ]
@@ -175,7 +184,7 @@ def _instructions(results: Sequence[Result]) -> list[str]:
 def _peaks(results: Sequence[Result]) -> list[str]:
     lines = [
         "Measured is the mean of the two samples of a row; the best predicted row may be another one. "
-        f"Asked: every configuration within {PEAK_PERCENT} %; four shared FPUs below 4.0 in fp32. What PULP "
+        f"Goal: every configuration within {PEAK_PERCENT} %; four shared FPUs below 4.0 in fp32. What PULP "
         "GCC 7 reaches, against the published 4.39, is in [codegen.md](codegen.md).",
         "",
         *_head(
@@ -187,7 +196,7 @@ def _peaks(results: Sequence[Result]) -> list[str]:
                 "measured",
                 "predicted",
                 "error %",
-                "reached",
+                "met",
                 "measured best",
             )
         ),
@@ -245,13 +254,14 @@ def _set(item: MeasuredSet, validation: Validation) -> list[str]:
     shown = [key for key in SHOWN if total.get(key) is not None]
     regret = kind == "mm"
     heads = [key.removesuffix("_percent").replace("mape", "mean").replace("cases", "rows") for key in shown]
+    lines += [f"<details><summary>Tables of {item.name}</summary>", ""]
     for columns in (item.groups, *item.also):
         lines += _head((*columns, *heads, *(["regret"] if regret else [])))
         groups = grouped(results, columns)
         for key in sorted(groups, key=in_number_order):
             lines.append(_row((*key, *_cells(groups[key], kind, shown, regret))))
         lines += [_row(("all", *[""] * (len(columns) - 1), *_cells(results, kind, shown, regret))), ""]
-    lines.pop()
+    lines.append("</details>")
     worst = farthest_off(results, WORST_ROWS)
     named = ", ".join(
         f"`{row.case.id}` ({row.measured:,} measured, {row.prediction.cycles:,} predicted, "
@@ -294,7 +304,7 @@ def _per_operation(results: Sequence[Result]) -> list[str]:
 
 def _fitted() -> list[str]:
     lines = [
-        "Rows a constant was read off are no test of it. No constant belongs to one row or case. "
+        "Rows that set a constant do not test it. No constant belongs to one row or case. "
         "[evidence.md](evidence.md) lists the parameters one by one.",
         "",
         *_head(("what", "read off", "where it is", "tested by")),

@@ -145,12 +145,10 @@ class Residuals:
                 }
                 for row in self.rows
             ],
-            "without_op": [
+            "unmatched_rows": [
                 {"name": item.name, "measured": item.cycles, "where": item.where} for item in self.unmatched
             ],
-            "without_measurement": [
-                {"op": name, "predicted": cycles} for name, cycles in self.unmeasured.items()
-            ],
+            "unmeasured_ops": [{"op": name, "predicted": cycles} for name, cycles in self.unmeasured.items()],
         }
 
     __repr__ = first_line_repr

@@ -110,7 +110,7 @@ def path_json(path: CriticalPath, summary: Mapping[str, Any]) -> dict[str, Any]:
             {
                 "name": name,
                 "cycles": sum(columns.values()),
-                "on_path": {column: cycles for column, cycles in columns.items() if cycles},
+                "on_path_cycles": {column: cycles for column, cycles in columns.items() if cycles},
                 "slack_cycles": {
                     column: path.slack_cycles[column, name]
                     for column in COLUMNS

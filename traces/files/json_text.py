@@ -7,9 +7,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from configs.old_names import new_key
 from traces.files.json_keys import NAMED_BY_DATA, key_of
 
-FORMAT = 1
+FORMAT = 2
 """Number of the layout of all JSON of pulptrain, `format` in it; old result folders have none."""
 
 
@@ -26,6 +27,16 @@ def json_object(content: Mapping[str, Any]) -> dict[str, Any]:
 def json_text(content: Mapping[str, Any]) -> str:
     """`json_object` as text."""
     return json.dumps(json_object(content), indent=2)
+
+
+def with_new_keys(value: Any, parent: str = "") -> Any:
+    """A tree of objects and lists of format 1 with the keys of today; those named by data stay."""
+    if isinstance(value, Mapping):
+        return {
+            name if parent in NAMED_BY_DATA else new_key(name, parent): with_new_keys(child, name)
+            for name, child in value.items()
+        }
+    return [with_new_keys(child, parent) for child in value] if isinstance(value, list) else value
 
 
 def _is_quantity(name: str, value: Any) -> bool:

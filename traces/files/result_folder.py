@@ -11,7 +11,7 @@ from typing import Any
 from configs.errors import InputError
 from configs.files import TEMPORARY_PREFIX, check_folder, refuse_foreign, write_text
 from configs.limits import JSON_BYTES_PER_BYTE, check_file_size
-from traces.files.json_text import FORMAT, json_text
+from traces.files.json_text import FORMAT, json_text, with_new_keys
 from traces.pictures.drawing import ENDINGS, is_our_picture
 
 SUMMARY_NAME, INFORMATION_NAME, PERFETTO_NAME = "summary.json", "run-info.json", "trace.pftrace"
@@ -106,8 +106,8 @@ def write_summary(path: Path, summary: Mapping[str, Any], **more: Any) -> Path:
 def read_json(path: Path, again: str) -> dict[str, Any]:
     """The object of a JSON file of a result folder, with care: anybody may have changed it.
 
-    Raises `InputError` for a file that is not there, too large, no object or of a newer format; `again` is
-    what writes it.
+    Former keys have the names of today. Raises `InputError` for a file that is not there, too large, no
+    object or of a newer format; `again` is what writes it.
     """
     check_file_size(path, JSON_BYTES_PER_BYTE)
     try:
@@ -120,4 +120,7 @@ def read_json(path: Path, again: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError("not an object", where=str(path), cure=f"run `{again}` again")
     check_format(content, path)
+    if content.get("format", 0) < FORMAT:
+        content = {key: item for key, item in content.items() if key not in ("format", "units")}
+        return dict(with_new_keys(content))
     return content

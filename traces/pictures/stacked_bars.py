@@ -89,7 +89,7 @@ def draw_energy(
     """
     low, high, watts = (energy[key] for key in ("low_joules", "high_joules", "average_watts"))
     whole = f"{amount(energy['nominal_joules'], 'J')} ({amount(low, 'J')} to {amount(high, 'J')})"
-    axis = f"nJ; {whole}, {amount(watts, 'W')} by {energy['coefficients_from']}"
+    axis = f"nJ; {whole}, {amount(watts, 'W')} by {energy['energy_model']}"
     _draw(energy_rows(energy, most), BLOCK_STYLES, axis, paths, title, paper)
 
 

@@ -180,8 +180,8 @@ def test_a_run_is_held_against_a_log(
         125,
         pytest.approx(-20),
     )
-    assert answer["without_op"] == [{"name": "conv.FW", "measured": 7, "where": f"{log}:3"}]
-    assert answer["without_measurement"] == [{"op": "old.FW", "predicted": 10}]
+    assert answer["unmatched_rows"] == [{"name": "conv.FW", "measured": 7, "where": f"{log}:3"}]
+    assert answer["unmeasured_ops"] == [{"op": "old.FW", "predicted": 10}]
     found = pt.compare(three[0], log)
     assert isinstance(found, Residuals)
     assert found.as_dict()["rows"] == answer["rows"]

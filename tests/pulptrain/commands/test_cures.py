@@ -69,9 +69,9 @@ def typed(words: list[str], model: dict[str, Any], capsys: pytest.CaptureFixture
 
 def advice_of(report: dict[str, Any]) -> Iterator[Advised]:
     """The levers, and of the cure every option that has a value."""
-    for lever in report["levers"]:
+    for lever in report["tried_changes"]:
         yield Advised(lever["how"], lever["fits"])
-    for words in re.findall(r"--[a-z0-9]+ [A-Za-z0-9]+", report["cure"]):
+    for words in re.findall(r"--[a-z0-9]+ [A-Za-z0-9]+", report["remedy"]):
         yield Advised(words, fits=False)
 
 

@@ -70,7 +70,7 @@ def test_a_new_table_has_the_ops_of_a_run(
     result = pt.run("simple-mlp", functional=False)
     Path("out").mkdir()
     Path("out", "summary.json").write_text(json.dumps(result.summary))
-    assert run(["new", "measured.csv", "--of", "out"]) == 0
+    assert run(["new", "measured.csv", "--run", "out"]) == 0
     assert "no measured cycles in it" in refused(capsys, "compare", "out", "measured.csv")
     table = Path("measured.csv")
     cycles = {f"{op.name},": str(op.cycles) for op in result.ops}
@@ -80,8 +80,8 @@ def test_a_new_table_has_the_ops_of_a_run(
     assert (found.error, len(found.rows), found.unmeasured) == (0, len(result.ops), {})
     assert run(["new", "other.csv"]) == 0
     for arguments, told in (
-        (["mine.yaml", "--of", "out"], "--of: ops of a run are rows of a table"),
-        (["third.csv", "--of", "."], "cannot read"),
+        (["mine.yaml", "--run", "out"], "--run: ops of a run are rows of a table"),
+        (["third.csv", "--run", "."], "cannot read"),
     ):
         assert told in refused(capsys, "new", *arguments)
 

@@ -15,7 +15,7 @@ from traces.files.result_folder import prepare_folder
 
 FOLDERS = {
     "run": "run simple-mlp --no-functional",
-    "tune": "tune simple-mlp --cuts 1 --steps fw --workers 1",
+    "tune": "tune simple-mlp --tilings 1 --steps fw --workers 1",
     "fit": "fit simple-mlp --points 0",
     "explore": "explore spec.yaml --workers 1",
     "primitive": "primitive relu --shape 4",

@@ -162,6 +162,7 @@ def test_a_speed_up_adds_up_and_is_at_most_ideal_where_nothing_waits(
         (["8", "2"], "one run, or --what speed-up; on one axis: pulptrain compare .* --out strips.png"),
         (["8", "2", "--what", "speed-up", "--window", "0:9"], "whole runs"),
         (["8", "--out", "all.pdf"], "pictures in one file"),
+        (["8", "--out", ""], "the name of the folder is empty"),
         (["8", "--what", "bytes", "--out", "none/x.pdf"], "no folder"),
         (["nowhere"], "a folder written by"),
     ],
@@ -210,8 +211,19 @@ def test_the_help_names_every_picture(capsys: pytest.CaptureFixture[str]) -> Non
 LONG_LAYER, LONG_MODEL = "layer_" + 294 * "x", "m" * 300
 LONG = {
     "run": ["run", "long.yaml", "--out", "out"],
-    "tune": ["tune", "long.yaml", "--budget", "2", "--workers", "1", "--out", "out", "--schedule", "t.yaml"],
-    "fit": ["fit", "long.yaml", "--seconds", "1", "--out", "out"],
+    "tune": [
+        "tune",
+        "long.yaml",
+        "--trials",
+        "2",
+        "--workers",
+        "1",
+        "--out",
+        "out",
+        "--save-schedule",
+        "t.yaml",
+    ],
+    "fit": ["fit", "long.yaml", "--time-limit", "1", "--out", "out"],
     "explore": ["explore", "sweep.yaml", "--workers", "1", "--out", "out"],
 }
 

@@ -62,7 +62,7 @@ def prepare(words: list[str]) -> None:
     for name in kinds.keys() & {*words}:
         assert run(["new", name, "--kind", kinds[name], "-q"]) == 0
     if "tuned.yaml" in words:
-        assert run(["tune", MODEL, "--cuts", "1", "--schedule", "tuned.yaml", "-q"]) == 0
+        assert run(["tune", MODEL, "--tilings", "1", "--save-schedule", "tuned.yaml", "-q"]) == 0
     with gzip.open(ROOT / "measured" / "mm.csv.gz", "rt") as measured:
         rows = [next(measured) for _ in range(9)]
     Path("measured").mkdir()
@@ -125,16 +125,16 @@ OPTIONS = (
 NET = "net.py:Net --input 2,8 --optimizer 'adam lr=0.01'"
 
 FITTED = (
-    f"fit {NET} {OPTIONS} --prefetch off --l2 2KiB --seconds 9",
-    "fit 'a b.yaml' --codegen pulp-gcc7 --buffering single --home label=l2 --l2 3KiB --batch 2 --seconds 9",
+    f"fit {NET} {OPTIONS} --prefetch off --l2 2KiB --time-limit 9",
+    "fit 'a b.yaml' --codegen pulp-gcc7 --buffering single --home label=l2 --l2 3KiB --batch 2",
 )
 
 SAID = (
     Said(f"run {NET} {OPTIONS} --prefetch off --fpus private", (TYPED,), cycles=True),
-    Said(f"tune {NET} --soc vega --cores 4 --cuts 1", (TYPED,), cycles=True),
-    Said("tune 'a b.yaml' --variant as-published --cuts 1", (TYPED,), cycles=True),
+    Said(f"tune {NET} --soc vega --cores 4 --tilings 1", (TYPED,), cycles=True),
+    Said("tune 'a b.yaml' --variant as-published --tilings 1", (TYPED,), cycles=True),
     *(Said(words, (TYPED,), cycles=True) for words in FITTED),
-    Said("fit simple-mlp --l2 1KiB --l3 0 --cores 4 --seconds 9", (TYPED,), code=2),
+    Said("fit simple-mlp --l2 1KiB --l3 0 --cores 4 --time-limit 9", (TYPED,), code=2),
     Said("simple-mlp --cores 4", ("pulptrain/cli.py",), code=2),
     Said("run simple-mlp vega --cores 4", ("pulptrain/commands/help_text.py",), code=2),
     Said("run vega", ("configs/library.py",), code=2),
@@ -149,7 +149,7 @@ SAID = (
             ("soc.yaml", "--kind soc"),
             ("sweep.yaml", "--kind explore"),
             ("energy.yaml", "--kind energy"),
-            ("table.csv", "--of 'out/a run'"),
+            ("table.csv", "--run 'out/a run'"),
         )
     ),
     Said("plot 'out/a run' 'out/a run' --out x.png", ("pulptrain/commands/plot.py",), code=2),
@@ -194,7 +194,7 @@ def run_of(line: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     has_json = words[1] in ("run", "tune", "what-if", "fit", "kernel", "primitive", "explore")
     more = ["--json"] if has_json else []
     more += (
-        ["--cuts", "1", "--schedule", f"t{len(list(Path.cwd().iterdir()))}.yaml"]
+        ["--tilings", "1", "--save-schedule", f"t{len(list(Path.cwd().iterdir()))}.yaml"]
         if words[1] == "tune"
         else []
     )
@@ -227,7 +227,9 @@ def test_what_a_command_prints_can_be_typed_and_takes_the_cycles_that_were_told(
     if "sweep.yaml" in said.words and "new" not in said.words:
         assert run(["new", "sweep.yaml", "--kind", "explore", "-q"]) == 0
     words = [*shlex.split(said.words), *(["--json"] if said.cycles else [])]
-    words += {"fit": ["--file", "my fit.yaml"], "tune": ["--schedule", "my tuned.yaml"]}.get(words[0], [])
+    words += {"fit": ["--save-model", "my fit.yaml"], "tune": ["--save-schedule", "my tuned.yaml"]}.get(
+        words[0], []
+    )
     capsys.readouterr()
     assert run(words) == said.code
     printed = capsys.readouterr()

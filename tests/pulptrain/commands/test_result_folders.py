@@ -72,7 +72,7 @@ def test_a_schedule_is_written_to_no_place_that_is_not_its_own(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("pulptrain.tuning.model_tuning.tune_model", None)  # refused before it would be called
     Path("notes.txt").write_text("notes")
-    assert "--schedule" in refused(["tune", "digits-cnn", "--no-cache", "--schedule", name], capsys)
+    assert "--save-schedule" in refused(["tune", "digits-cnn", "--no-cache", "--save-schedule", name], capsys)
     assert Path("notes.txt").read_text() == "notes"
     assert Path("/dev/null").is_char_device()
 

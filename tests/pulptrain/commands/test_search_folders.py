@@ -13,7 +13,7 @@ import pulptrain as pt
 from pulptrain.__main__ import run
 from shared.printed import printed, refused
 
-SHORT = ("--cuts", "1", "--lowerings", "keep", "--workers", "1", "--no-cache", "--resident", "off")
+SHORT = ("--tilings", "1", "--step-variants", "keep", "--workers", "1", "--no-cache", "--resident", "off")
 
 
 @pytest.fixture(autouse=True)
@@ -31,8 +31,8 @@ def test_a_folder_of_tune_holds_the_schedule_and_a_run_with_it(capsys: pytest.Ca
     assert ran.cycles == told["cycles"]
     untuned = pt.run("simple-mlp", functional=False)
     for choice in told["choices"]:
-        assert choice["run_cycles"] == ran[choice["op"]].cycles
-        assert choice["untuned_run_cycles"] == untuned[choice["op"]].cycles
+        assert choice["tuned_cycles"] == ran[choice["op"]].cycles
+        assert choice["untuned_cycles"] == untuned[choice["op"]].cycles
     rows = list(csv.DictReader(open("out/tune.csv")))  # noqa: SIM115
     assert [row["op"] for row in rows] == [choice["op"] for choice in told["choices"]]
     assert pt.run("simple-mlp", functional=False, schedule="out/schedule.yaml").cycles == told["cycles"]
@@ -48,7 +48,7 @@ def test_a_schedule_of_no_name_overwrites_nothing(capsys: pytest.CaptureFixture[
 
 
 def test_a_sweep_has_a_baseline_schedules_and_a_picture(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["tune", "simple-mlp", *SHORT, "--schedule", "s.yaml", "--quiet"]) == 0
+    assert run(["tune", "simple-mlp", *SHORT, "--save-schedule", "s.yaml", "--quiet"]) == 0
     Path("e.yaml").write_text(
         "name: e\nmodel: simple-mlp\nobjectives: [cycles]\nbaseline: {schedule: none, prefetch: off}\n"
         "sweep: {schedule: [none, s.yaml], prefetch: [on, off]}\n"

@@ -29,7 +29,7 @@ COMMANDS = {
     "explore-help": "explore --help",
     "run": "run tutorial-cnn",
     "run-full": "run tutorial-cnn --no-functional --full",
-    "run-by-kernel": "run tutorial-cnn --no-functional --top 3 --by kernel",
+    "run-by-kernel": "run tutorial-cnn --no-functional --top 3 --group-by kernel",
     "inference": "run tutorial-cnn --steps fw",
     "recurrent": "run gru-keywords --no-functional",
     "primitive": "primitive linear --step wg --shape 64 --option out_features=32",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pulptrain what-if MODEL` and `pulptrain why RUN --critical`."""
+"""`pulptrain what-if MODEL` and `pulptrain why RUN --critical-path`."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_folder_has_the_path_of_its_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    answer = printed(capsys, "why", str(folder), "--critical")
+    answer = printed(capsys, "why", str(folder), "--critical-path")
     assert answer["cycles"] == pt.load(folder).cycles
     assert sum(item["cycles"] for item in answer["critical_path"]) == answer["cycles"]
     assert sum(op["cycles"] for op in answer["ops"]) == answer["cycles"]
-    assert run(["why", str(folder), "--critical", "--top", "2"]) == 0
+    assert run(["why", str(folder), "--critical-path", "--top", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"critical path  {answer['cycles']:,} cycles, ")
     assert f"{len(answer['ops']) - 2} others" in "\n".join(lines)
@@ -57,9 +57,9 @@ def test_a_folder_without_its_trace_and_one_whose_trace_was_cut_are_refused(
             table.write_text("".join(lines[: len(lines) // 2]))
         else:
             table.unlink()
-    assert "try: " in refused(capsys, "why", str(copy), "--critical")
+    assert "try: " in refused(capsys, "why", str(copy), "--critical-path")
     (copy / "trace.csv").unlink(missing_ok=True)
-    assert "no trace table here" in refused(capsys, "why", str(copy), "--critical")
+    assert "no trace table here" in refused(capsys, "why", str(copy), "--critical-path")
 
 
 def test_predictions_are_near_what_is_simulated(capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,6 +69,18 @@ def test_predictions_are_near_what_is_simulated(capsys: pytest.CaptureFixture[st
     for item in answer["what_if"]:
         gains = [answer["cycles"] - item[f"{kind}_cycles"] for kind in ("predicted", "simulated")]
         assert abs(gains[0] - gains[1]) <= max(0.1 * gains[1], 0.01 * answer["cycles"]), item
+
+
+def test_code_that_is_fetched_gains_what_is_simulated_and_a_larger_cache_is_a_question() -> None:
+    found = pt.what_if(MODEL, icache="steady", verify=True)
+    gains = {gain.name: gain for gain in found.gains}
+    assert [*gains] == [*NAMES[:3], "shared-code", *NAMES[3:]]
+    for name, off in (("warm-code", 0.05), ("shared-code", 0.4)):
+        predicted, simulated = gains[name].predicted_cycles, gains[name].simulated_cycles
+        assert simulated is not None
+        gained = found.cycles - simulated
+        assert gained > 0.05 * found.cycles, "the program is larger than the cache"
+        assert found.cycles - predicted == pytest.approx(gained, rel=off)
 
 
 def test_nothing_is_simulated_that_is_not_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

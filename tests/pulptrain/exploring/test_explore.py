@@ -63,10 +63,10 @@ def test_points_are_what_run_says(folder: Path, capsys: pytest.CaptureFixture[st
     row = rows[3]
     assert (row["cycles"], row["l1_bytes"]) == (ran["cycles"], ran["peak_bytes"]["l1"])
     assert row["energy_joules"] == pytest.approx(ran["energy"]["nominal_joules"])
-    assert row["joule_seconds"] == pytest.approx(ran["energy"]["joule_seconds"])
-    too_small = [row for row in rows if row["why"] is not None]
+    assert row["edp_joule_seconds"] == pytest.approx(ran["energy"]["edp_joule_seconds"])
+    too_small = [row for row in rows if row["reason"] is not None]
     assert [row["values"]["l1"] for row in too_small] == [2000, 2000]
-    assert all(row["short_bytes"] > 0 and "L1 is too small" in row["why"] for row in too_small)
+    assert all(row["missing_bytes"] > 0 and "L1 is too small" in row["reason"] for row in too_small)
     assert all(rows[number]["on_front"] for number in result["front"])
     with Path("out/points.csv").open() as stream:
         assert len(list(csv.DictReader(stream))) == len(rows) == 8
@@ -204,12 +204,12 @@ def test_operating_points_are_an_axis_and_one_that_cannot_be_says_why(
     )
     result = explored(capsys, "--no-cache")
     rows = {(row["values"]["freq"], row["values"]["vdd"]): row for row in result["points"]}
-    assert "reaches 240 MHz at 0.65 V" in rows["370MHz", "0.65V"]["why"]
-    joules = {key: row["energy_joules"] for key, row in rows.items() if row["why"] is None}
+    assert "reaches 240 MHz at 0.65 V" in rows["370MHz", "0.65V"]["reason"]
+    joules = {key: row["energy_joules"] for key, row in rows.items() if row["reason"] is None}
     assert joules["240MHz", "0.65V"] < joules["120MHz", "0.65V"] < joules["120MHz", "0.8V"]
     front = [tuple(result["points"][number]["values"].values()) for number in result["front"]]
     assert front == [("240MHz", "0.65V"), ("370MHz", "0.8V")]
-    assert result["energy_source"] == "gap9"
+    assert result["energy_model"] == "gap9"
 
 
 def test_a_value_is_replaced_where_the_path_leads() -> None:

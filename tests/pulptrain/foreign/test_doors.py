@@ -42,7 +42,7 @@ MODELS = {
 COMMANDS = {
     "run": (("--no-functional",), lambda told: told["cycles"]),
     "tune": (
-        ("--cuts", "1", "--lowerings", "keep", "--resident", "off", "--workers", "1", "--no-cache"),
+        ("--tilings", "1", "--step-variants", "keep", "--resident", "off", "--workers", "1", "--no-cache"),
         lambda told: told["untuned_cycles"],
     ),
     "fit": (("--points", "0", "--no-cache"), lambda told: told["before"]["cycles"]),
@@ -99,7 +99,7 @@ def test_every_command_takes_every_form_of_a_model_with_its_options(row, folder,
 
 CALLS = {
     "run": lambda model, **given: pt.run(model, functional=False, **given).cycles,
-    "tune": lambda model, **given: pt.tune(model, cuts=1, workers=1, **given).untuned_cycles,
+    "tune": lambda model, **given: pt.tune(model, tilings=1, workers=1, **given).untuned_cycles,
     "fit": lambda model, **given: pt.fit(model, points=0, **given).summary["before"]["cycles"],
     "what_if": lambda model, **given: pt.what_if(model, **given).cycles,
     "deploy": lambda model, **given: pt.deploy(model, "from-python", **given).as_dict()["cycles"],

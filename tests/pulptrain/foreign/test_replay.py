@@ -56,10 +56,10 @@ def test_a_batch_of_several_samples_is_right(tmp_path: Path, capsys: pytest.Capt
 
 def test_a_wrong_number_of_mini_batches_is_caught(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     case = mlp_case(tmp_path, 1, updates=4)
-    (row,) = replayed(capsys, 5, case, "--n-accum", "2")
+    (row,) = replayed(capsys, 5, case, "--accumulate", "2")
     assert row["status"] == "wrong"
     assert "is off by" in row["reason"] or "loss" in row["reason"]
-    (row,) = replayed(capsys, 2, case, "--n-accum", "3")
+    (row,) = replayed(capsys, 2, case, "--accumulate", "3")
     assert "no whole number" in row["reason"]
 
 

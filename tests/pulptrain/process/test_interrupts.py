@@ -19,7 +19,7 @@ from scheduler.tuner.schedule_file import load_schedule
 from shared.tuner_case import SMALL_MODEL
 
 SIMPLE = ["--cores", "2", "--l1", "16KiB"]
-TUNE = ["tune", "small.yaml", *SIMPLE, "--cuts", "1", "--workers", "2", "--quiet"]
+TUNE = ["tune", "small.yaml", *SIMPLE, "--tilings", "1", "--workers", "2", "--quiet"]
 RUN = ["run", "digits-cnn", "--iterations", "1000000", "--no-cache", "--quiet"]
 
 WHOLE_TUNING_SECONDS = 3.0
@@ -108,14 +108,14 @@ def test_killed_at_any_moment_and_begun_again_it_writes_the_same_file(
     seeds: Sequence[int], folder: Path
 ) -> None:
     def whole(cache: str, schedule: str) -> bytes:
-        process = start([*TUNE, "--cache", cache, "--schedule", schedule], folder)
+        process = start([*TUNE, "--cache", cache, "--save-schedule", schedule], folder)
         error = process.communicate()[1]
         assert (process.returncode, error) == (0, "")
         return (folder / schedule).read_bytes()
 
     expected = whole("sound", "expected.yaml")
     for seed in seeds:
-        process = start([*TUNE, "--cache", f"c{seed}", "--schedule", f"s{seed}.yaml"], folder)
+        process = start([*TUNE, "--cache", f"c{seed}", "--save-schedule", f"s{seed}.yaml"], folder)
         time.sleep(random.Random(seed).uniform(0, WHOLE_TUNING_SECONDS))
         process.kill()
         process.communicate()

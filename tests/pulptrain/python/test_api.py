@@ -57,7 +57,7 @@ def small_model(**changes: object) -> pt.Model:
         pytest.param(
             SCRIPT.replace(
                 "tune(model, soc)",
-                "tune(model, soc, cuts=1, lowerings='keep', resident='off', workers=1)",
+                "tune(model, soc, tilings=1, step_variants='keep', resident='off', workers=1)",
             ).replace("})\nerrors", "}, workers=1)\nerrors"),
             id="with-a-short-search",
         ),

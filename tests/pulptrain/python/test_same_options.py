@@ -17,14 +17,24 @@ from pulptrain.given import layers, option
 from shared.paths import ROOT
 
 OF_PRINTING = {
-    *("--json", "--quiet", "--top", "--full", "--by", "--why", "--evidence", "--no-cache", "--dump-program"),
-    *("--out", "--file", "--save-values", "--schedule", "--width", "--font", "--dpi", "--title"),
+    *(
+        "--json",
+        "--quiet",
+        "--top",
+        "--full",
+        "--group-by",
+        "--why",
+        "--evidence",
+        "--no-cache",
+        "--dump-program",
+    ),
+    *("--out", "--save-model", "--save-values", "--save-schedule", "--width", "--font", "--dpi", "--title"),
 }
 """How a command shows and keeps what came out, an object of Python; `--no-cache` is ``cache=False``."""
 
 DIFFERENT = {
     "run": ({"--no-functional"}, {"functional", "progress", "data"}),
-    "deploy": ({"--kernels"}, {"trainlib", "data", "out"}),
+    "deploy": ({"--kernel-library"}, {"trainlib", "data", "out"}),
     "explore": (set(), {"sweep", "points", "objectives", "baseline", "spec", "name"}),
     "compare": ({"--fail-above"}, {"path", "width_inches", "font_points", "dpi", "title"}),
     "barvinn": ({"--input", "--set"}, {"input_shape", "overrides", "progress", "x"}),
@@ -87,7 +97,7 @@ def results(folder: Path) -> dict[str, object]:
         "Totals": run.by("layer"),
         "Peak": run.peak,
         "CriticalPath": run.critical_path(),
-        "Tuned": pt.tune("simple-mlp", cuts=1, steps="fw", workers=1),
+        "Tuned": pt.tune("simple-mlp", tilings=1, steps="fw", workers=1),
         "Fitted": pt.fit("simple-mlp", points=0),
         "Explored": pt.explore("simple-mlp", sweep={"cores": [1]}, workers=1),
         "Gains": pt.what_if("simple-mlp"),

@@ -16,7 +16,7 @@ import pulptrain as pt
 threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 print("script begins", flush=True)
 """
-SEARCH = 'pt.tune("simple-mlp", cuts=1, steps="fw", workers=2, cache=False)'
+SEARCH = 'pt.tune("simple-mlp", tilings=1, steps="fw", workers=2, cache=False)'
 GUARDED = f"{THREADED}def main():\n    print({SEARCH}.model)\nif __name__ == '__main__':\n    main()\n"
 
 

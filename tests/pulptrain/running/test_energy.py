@@ -34,7 +34,7 @@ def test_ops_and_blocks_of_a_summary_add_up() -> None:
     for item in energy["by_op"]:
         assert isclose(sum(item["by_block"].values()), item["joules"])
     assert isclose(energy["average_watts"] * summary["seconds"], nominal)
-    assert energy["coefficients_from"] == "gap9"
+    assert energy["energy_model"] == "gap9"
     joules = {item["name"]: item["joules"] for item in energy["by_op"]}
     assert {op["name"]: op["joules"] for op in summary["ops"]} | {"offload": joules["offload"]} == joules
 
@@ -43,7 +43,11 @@ def test_mini_batches_count_as_often_as_they_run() -> None:
     one = summary_of(soc="gap9", separate_update=True)
     three = summary_of(soc="gap9", separate_update=True, accumulate=3)
     counts = [
-        {op["name"]: op["joules"] / op["times"] for op in summary["ops"] if ".UPD" not in op["name"]}
+        {
+            op["name"]: op["joules"] / op["runs_per_update"]
+            for op in summary["ops"]
+            if ".UPD" not in op["name"]
+        }
         for summary in (one, three)
     ]
     same = [name for name in counts[0] if isclose(counts[0][name], counts[1].get(name, 0), rel_tol=1e-9)]
@@ -56,7 +60,7 @@ def test_a_chip_without_coefficients_has_a_note_and_what_others_have_on_request(
     assert plain["energy"] is None
     assert "pulp-open has no energy coefficients" in plain["energy_note"]
     assert asked["energy_note"] is None
-    assert asked["energy"]["coefficients_from"] == "generic-22fdx"
+    assert asked["energy"]["energy_model"] == "generic-22fdx"
     assert plain["activity"] == asked["activity"]
     assert plain["cycles"] == asked["cycles"]
     assert all(op["joules"] is None for op in plain["ops"])
@@ -105,7 +109,7 @@ def test_a_folder_has_a_table_of_activity_and_gives_a_model_scaled_to_a_measurem
         assert sum(int(row[name]) for row in rows if row["of"] == "op") == count
     assert [row["name"] for row in rows if row["of"] == "core"] == [f"core{core}" for core in range(8)]
     for measured, joules in (("57.6mW", 0.0576 * summary["seconds"]), ("30 uJ", 30e-6)):
-        new = ["new", "mine.yaml", "--kind", "energy", "--from", "run", "--measured", measured]
+        new = ["new", "mine.yaml", "--kind", "energy", "--run", "run", "--measured", measured]
         assert run(new) == 0
         again = printed(capsys, "run", "simple-mlp", "--no-functional", "--energy", "mine.yaml")
         assert again["energy"]["nominal_joules"] == pytest.approx(joules, rel=1e-3)
@@ -118,12 +122,12 @@ def test_a_folder_has_a_table_of_activity_and_gives_a_model_scaled_to_a_measurem
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--kind energy --from run", "--from RUN --measured 57.6mW"),
-        ("--kind soc --from run --measured 1mW", "--from RUN --measured 57.6mW"),
-        ("--kind energy --from run --measured 57.6", "neither a power nor an energy"),
-        ("--kind energy --from run --measured 1V", "neither a power nor an energy"),
-        ("--kind energy --from none --measured 1mW", "cannot read"),
-        ("--kind energy --from run --measured 1mW", "pulp-open has no energy coefficients"),
+        ("--kind energy --run run", "--run RUN --measured 57.6mW"),
+        ("--kind soc --run run --measured 1mW", "--run RUN --measured 57.6mW"),
+        ("--kind energy --run run --measured 57.6", "neither a power nor an energy"),
+        ("--kind energy --run run --measured 1V", "neither a power nor an energy"),
+        ("--kind energy --run none --measured 1mW", "cannot read"),
+        ("--kind energy --run run --measured 1mW", "pulp-open has no energy coefficients"),
     ],
 )
 def test_a_model_that_cannot_be_scaled_is_refused(

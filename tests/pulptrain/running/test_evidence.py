@@ -129,8 +129,8 @@ def test_primitive_says_it(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_tune_says_it_of_the_tuned_iteration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cache, schedule = (str(tmp_path / name) for name in ("cache", "schedule.yaml"))
-    command = ["tune", "simple-mlp", "--cuts", "1", "--workers", "1", "--resident", "off"]
-    command += ["--cache", cache, "--schedule", schedule]
+    command = ["tune", "simple-mlp", "--tilings", "1", "--workers", "1", "--resident", "off"]
+    command += ["--cache", cache, "--save-schedule", schedule]
     found = printed(capsys, *command)["evidence"]
     shares(found)
     assert run([*command, "--evidence"]) == 0  # from the cache

@@ -91,7 +91,9 @@ def test_all_steps_are_an_iteration() -> None:
 
 def test_inference_is_tuned_and_explored_like_training() -> None:
     model = network(pt.Conv2d(4, 3), pt.ReLU(), pt.Flatten(), pt.Linear(5))
-    tuned = pt.tune(model, steps="fw", cuts=1, lowerings="keep", resident="off", workers=1, cache=False)
+    tuned = pt.tune(
+        model, steps="fw", tilings=1, step_variants="keep", resident="off", workers=1, cache=False
+    )
     assert {choice["step"] for choice in tuned.choices} == {"FW"}
     assert pt.run(model, steps="fw", schedule=tuned).cycles == tuned.cycles
     points = pt.explore(model, sweep={"cores": [1, 8]}, steps="fw", workers=1, cache=False)

@@ -224,4 +224,4 @@ def test_ctrl_c_during_training_keeps_the_iterations_done() -> None:
     result = run_model("digits-cnn", iterations=1000, progress=stop_at_ten)
     assert result.interrupted
     assert result.summary["training"]["iterations"] == 10
-    assert result.summary["training"]["iterations_asked"] == 1000
+    assert result.summary["training"]["iterations_requested"] == 1000

@@ -110,7 +110,7 @@ def test_searches_take_what_shares_weights_and_follows_a_schedule(
         found.append(printed(capsys, "explore", "e.yaml", "--no-cache", "--workers", workers)["points"])
     assert found[0] == found[1]
     assert all(point["cycles"] > 0 for point in found[0])
-    few = ["--cuts", "1", "--lowerings", "keep", "--im2col", "keep"]
+    few = ["--tilings", "1", "--step-variants", "keep"]
     tuned = printed(capsys, "tune", "m.yaml", "--no-cache", "--workers", "2", *few)
     assert tuned["cycles"] <= tuned["untuned_cycles"]
 

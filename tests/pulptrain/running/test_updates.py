@@ -37,7 +37,7 @@ def test_an_update_costs_its_mini_batches_and_itself(tmp_path: Path) -> None:
     assert set(parts["mini_batch"]["steps_cycles"]) == {"FW", "LOSS", "WG", "IG", "ACCUMULATE"}
     assert set(parts["update"]["steps_cycles"]) == {"UPD"}
     by_name = {op["name"]: op for op in summary["ops"]}
-    assert (by_name["fc.WG"]["times"], by_name["fc.UPD"]["times"]) == (3, 1)
+    assert (by_name["fc.WG"]["runs_per_update"], by_name["fc.UPD"]["runs_per_update"]) == (3, 1)
     assert sum(op["cycles"] for op in summary["ops"]) + summary["offload_cycles"] == summary["cycles"]
     assert sum(summary["stalls"].values()) + summary["busy_cycles"] == 8 * summary["cycles"]
     assert summary["trace_cycles"] == max(item.end_cycles for item in outcome.slices if "core" in item.track)
@@ -121,7 +121,7 @@ def test_all_training_forms_at_once_on_the_simulated_soc(tmp_path: Path) -> None
     path = written(tmp_path, layers, optimizer=optimizer, model="recompute: [conv1, norm1, act1]")
     summary = run(path, 2).summary
     assert summary["functional"]["passed"]
-    times = {op["name"]: op["times"] for op in summary["ops"]}
+    times = {op["name"]: op["runs_per_update"] for op in summary["ops"]}
     assert (times["conv1.again.FW"], times["pw.WG"], times["fc.up.UPD"]) == (2, 2, 1)
     assert not times.keys() & {"dw.WG", "fc.WG", "fc.UPD"}
 

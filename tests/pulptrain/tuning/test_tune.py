@@ -38,7 +38,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def tune(model: str, *options: str) -> list[str]:
-    arguments = ["tune", model, *SIMPLE, "--cuts", "2", *options]
+    arguments = ["tune", model, *SIMPLE, "--tilings", "2", *options]
     return arguments if "--workers" in options else [*arguments, "--workers", "1"]
 
 
@@ -54,7 +54,7 @@ def evaluations_in(cache: str) -> int:
 
 
 def test_run_takes_the_cycles_that_tune_found(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    tuned = printed(capsys, *tune(model, "--no-cache", "--schedule", "s.yaml"))
+    tuned = printed(capsys, *tune(model, "--no-cache", "--save-schedule", "s.yaml"))
     assert tuned["schedule"] == "s.yaml"
     assert tuned["pruned"] == tuned["candidates"] - tuned["evaluated"] > 0
     assert tuned["strategy"] == "pruned"
@@ -69,8 +69,8 @@ def test_run_takes_the_cycles_that_tune_found(model: str, capsys: pytest.Capture
 
 
 def test_the_network_pass_gains_and_run_honours_it(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    apart = printed(capsys, *tune(model, "--cache", "c", "--resident", "off", "--schedule", "apart.yaml"))
-    tuned = printed(capsys, *tune(model, "--cache", "c", "--schedule", "s.yaml"))
+    apart = printed(capsys, *tune(model, "--cache", "c", "--resident", "off", "--save-schedule", "a.yaml"))
+    tuned = printed(capsys, *tune(model, "--cache", "c", "--save-schedule", "s.yaml"))
     assert apart["resident"] == []
     stay = tuned["resident"][0]
     assert stay["program"] == "iteration"
@@ -79,7 +79,7 @@ def test_the_network_pass_gains_and_run_honours_it(model: str, capsys: pytest.Ca
     ran = printed(capsys, "run", model, *SIMPLE, "--schedule", "s.yaml")
     assert ran["cycles"] == tuned["cycles"]
     assert sorted(ran["resident"]) == sorted(stay["resident"])
-    again = printed(capsys, *tune(model, "--cache", "c", "--schedule", "again.yaml"))
+    again = printed(capsys, *tune(model, "--cache", "c", "--save-schedule", "again.yaml"))
     assert Path("again.yaml").read_bytes() == Path("s.yaml").read_bytes()
     assert again["resident"] == tuned["resident"]
 
@@ -90,7 +90,7 @@ def test_an_update_of_its_own_is_tuned_and_run_with_the_same_cycles(
     Path("twice.yaml").write_text(
         SMALL_MODEL.replace("learning_rate: 0.1}", "learning_rate: 0.1, accumulate: 2}")
     )
-    tuned = printed(capsys, *tune("twice.yaml", "--no-cache", "--schedule", "s.yaml"))
+    tuned = printed(capsys, *tune("twice.yaml", "--no-cache", "--save-schedule", "s.yaml"))
     assert [stay["program"] for stay in tuned["resident"]] == ["iteration", "update"]
     ran = printed(capsys, "run", "twice.yaml", *SIMPLE, "--schedule", "s.yaml")
     assert ran["cycles"] == tuned["cycles"]
@@ -99,7 +99,7 @@ def test_an_update_of_its_own_is_tuned_and_run_with_the_same_cycles(
 def test_a_resident_tensor_the_model_has_not_is_refused(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    printed(capsys, *tune(model, "--no-cache", "--schedule", "s.yaml"))
+    printed(capsys, *tune(model, "--no-cache", "--save-schedule", "s.yaml"))
     text = Path("s.yaml").read_text()
     first = re.search(r"^    - ([\w.]+)", text, re.MULTILINE)
     assert first is not None
@@ -113,7 +113,7 @@ def test_the_im2col_that_tune_chose_is_the_one_that_runs(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The layer says cores; its steps go other ways, by the file or by the command line."""
-    tuned = printed(capsys, *tune(model, "--no-cache", "--resident", "off", "--schedule", "s.yaml"))
+    tuned = printed(capsys, *tune(model, "--no-cache", "--resident", "off", "--save-schedule", "s.yaml"))
     ways = {choice["op"]: choice["variant"] for choice in tuned["choices"]}
     assert ways == {
         "conv.FW": "dma",
@@ -126,7 +126,7 @@ def test_the_im2col_that_tune_chose_is_the_one_that_runs(
     ran = printed(capsys, "run", model, *SIMPLE, "--schedule", "s.yaml")
     assert ran["cycles"] == tuned["cycles"]
     assert ran["functional"]["passed"]
-    kept = printed(capsys, *tune(model, "--no-cache", "--resident", "off", "--im2col", "keep"))
+    kept = printed(capsys, *tune(model, "--no-cache", "--resident", "off", "--step-variants", "keep"))
     assert {choice["variant"] for choice in kept["choices"]} == {""}
     assert kept["candidates"] < tuned["candidates"]
     assert kept["cycles"] > tuned["cycles"]
@@ -178,7 +178,7 @@ def test_tune_takes_the_cheaper_variant_and_run_the_one_it_took(
     names = {"pw2.IG", "dw.WG", "dw.IG", "sum.FW", "dw.ACC"}
 
     def chosen(*more: str) -> dict[str, tuple[str, int]]:
-        tuned = printed(capsys, *tune("block.yaml", *options, *more, "--schedule", "schedule.yaml"))
+        tuned = printed(capsys, *tune("block.yaml", *options, *more, "--save-schedule", "schedule.yaml"))
         assert {choice["op"] for choice in tuned["choices"] if choice["variant"]} <= names
         ran = printed(capsys, "run", "block.yaml", *SIMPLE, "--schedule", "schedule.yaml")
         assert ran["cycles"] == tuned["cycles"]
@@ -188,8 +188,8 @@ def test_tune_takes_the_cheaper_variant_and_run_the_one_it_took(
         assert all(in_run[name] == (found[name][0] or "default") for name in names)
         return {name: found[name] for name in names}
 
-    free, kept = chosen(), chosen("--lowerings", "keep")
-    published = chosen("--lowerings", "as-published")
+    free, kept = chosen(), chosen("--step-variants", "keep")
+    published = chosen("--step-variants", "as-published")
     assert {variant for variant, _ in kept.values()} == {""}
     for name in names:
         assert free[name][1] == min(item[name][1] for item in (free, kept, published))
@@ -206,7 +206,7 @@ def test_a_model_as_published_is_tuned_and_run_as_such(
 ) -> None:
     Path("block.yaml").write_text(BLOCK)
     options = ("--variant", "as-published")
-    keep = ("--no-cache", "--resident", "off", "--lowerings", "keep")
+    keep = ("--no-cache", "--resident", "off", "--step-variants", "keep")
     tuned = printed(capsys, *tune("block.yaml", *keep, *options))
     assert "sum.IG" in [choice["op"] for choice in tuned["choices"]]
     ran = printed(capsys, "run", "block.yaml", *SIMPLE, *options, "--schedule", "schedule.yaml")
@@ -256,17 +256,17 @@ def test_what_is_said_of_an_op_holds_in_the_program_that_has_it(
 def test_layouts_are_searched_recorded_and_run(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     cache = ["--cache", "c", "--resident", "off"]
     kept = printed(capsys, *tune(model, *cache))
-    last = printed(capsys, *tune(model, *cache, "--layout", "HWC", "--schedule", "hwc.yaml"))
+    last = printed(capsys, *tune(model, *cache, "--layout", "HWC", "--save-schedule", "hwc.yaml"))
     assert (kept["layout"], last["layout"]) == ({}, {"conv": "HWC"})
     assert "layout: {conv: HWC}" in Path("hwc.yaml").read_text()
     ran = printed(capsys, "run", model, *SIMPLE, "--schedule", "hwc.yaml")
     assert ran["cycles"] == last["cycles"]
     assert ran["functional"]["passed"]
     assert "conv.layout.FW" in [op["name"] for op in ran["ops"]]
-    found = printed(capsys, *tune(model, *cache, "--layout", "search", "--schedule", "s.yaml"))
+    found = printed(capsys, *tune(model, *cache, "--layout", "search", "--save-schedule", "s.yaml"))
     assert found["cycles"] == min(kept["cycles"], last["cycles"])
     again = printed(
-        capsys, *tune(model, *cache, "--layout", "search", "--workers", "2", "--schedule", "again.yaml")
+        capsys, *tune(model, *cache, "--layout", "search", "--workers", "2", "--save-schedule", "again.yaml")
     )
     assert again["choices"] == found["choices"]
     assert Path("again.yaml").read_bytes() == Path("s.yaml").read_bytes()
@@ -294,7 +294,7 @@ def test_a_layout_edited_to_what_cannot_be_is_told_at_its_line(
 def test_residents_of_the_command_line_go_before_those_of_the_file(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tuned = printed(capsys, *tune(model, "--cache", "c", "--schedule", "s.yaml"))
+    tuned = printed(capsys, *tune(model, "--cache", "c", "--save-schedule", "s.yaml"))
     stay = tuned["resident"][0]
     assert stay["resident"]
     with_file = ["run", model, *SIMPLE, "--schedule", "s.yaml"]
@@ -307,8 +307,8 @@ def test_residents_of_the_command_line_go_before_those_of_the_file(
 
 def test_equal_runs_write_equal_files(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     cache = ["--cache", "c.sqlite"]
-    one = printed(capsys, *tune(model, *cache, "--schedule", "1.yaml"))
-    two = printed(capsys, *tune(model, *cache, "--schedule", "2.yaml", "--workers", "2"))
+    one = printed(capsys, *tune(model, *cache, "--save-schedule", "1.yaml"))
+    two = printed(capsys, *tune(model, *cache, "--save-schedule", "2.yaml", "--workers", "2"))
     assert Path("1.yaml").read_bytes() == Path("2.yaml").read_bytes()
     assert one["simulator"]["cached"] == 0
     assert two["simulator"]["cached"] == two["evaluated"]
@@ -348,7 +348,7 @@ def test_killed_and_begun_again_it_ends_with_the_same_schedule(
     model: str, command_line: Callable[[list[str]], subprocess.Popen[str]]
 ) -> None:
     search = ["--strategy", "exhaustive", "--json"]
-    arguments = tune(model, *search, "--cache", "killed.sqlite", "--schedule", "killed.yaml")
+    arguments = tune(model, *search, "--cache", "killed.sqlite", "--save-schedule", "killed.yaml")
     process = command_line(arguments)
     while process.poll() is None and evaluations_in("killed.sqlite") <= 10:
         time.sleep(0.02)
@@ -357,7 +357,7 @@ def test_killed_and_begun_again_it_ends_with_the_same_schedule(
     assert not Path("killed.yaml").exists()
     resumed = json.loads(command_line(arguments).communicate()[0])
     assert 0 < resumed["simulator"]["cached"] < resumed["evaluated"]
-    whole = command_line(tune(model, *search, "--no-cache", "--schedule", "whole.yaml"))
+    whole = command_line(tune(model, *search, "--no-cache", "--save-schedule", "whole.yaml"))
     whole.communicate()
     assert whole.returncode == 0
     assert Path("killed.yaml").read_bytes() == Path("whole.yaml").read_bytes()
@@ -392,9 +392,9 @@ def test_ctrl_c_leaves_a_schedule_that_runs(
         (["--executor", "dask://"], "dask://HOST:PORT"),
         (["--cache", "c", "--no-cache"], "exclude"),
         (["--start", "none.yaml"], "no such file"),
-        (["--cuts", "-1"], "--cuts"),
-        (["--im2col", "gpu"], "unknown variant 'gpu'"),
-        (["--variant", "FW=none"], "--lowerings says which variants are searched"),
+        (["--tilings", "-1"], "--tilings"),
+        (["--step-variants", "gpu"], "unknown variant 'gpu'"),
+        (["--variant", "FW=none"], "--step-variants says which variants are searched"),
         (["--layout", "HCW"], "unknown layout 'HCW'"),
         (["--strategy", "paper", "--largest-tiles", "0"], "--largest-tiles"),
     ],
@@ -410,12 +410,12 @@ def test_bad_input_is_refused(
 def test_a_search_for_all_cuts_is_bounded_and_says_so(
     model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ("--cuts", "0", "--strategy", "paper", "--no-cache", "--workers", "1", "--resident", "off")
-    assert printed(capsys, *tune(model, *options))["bounded"] == []
+    options = ("--tilings", "0", "--strategy", "paper", "--no-cache", "--workers", "1", "--resident", "off")
+    assert printed(capsys, *tune(model, *options))["truncated_ops"] == []
     for module in (search_space, strategies):
         monkeypatch.setattr(module, "MOST_CUTS", 2)
     few = printed(capsys, *tune(model, *options))
-    assert few["bounded"]
+    assert few["truncated_ops"]
     assert all(choice["candidates"] <= 4 * 60 for choice in few["choices"])
     assert run([*tune(model, *options)]) == 0
     assert "can be cut in more ways than are searched" in " ".join(capsys.readouterr().out.split())

@@ -123,11 +123,14 @@ def test_rules_remove_what_they_say() -> None:
     counts = enumerate_tilings(tiler, 400).counts
     assert counts.total == 3 * 6 * 10 * factorial(3)
     balanced = prod(len(balanced_sizes(extent)) for extent in tiler.dims.values())
-    assert counts.by_size_rule == (180 - balanced) * 6
-    assert counts.by_l1 > 0
-    assert counts.total == counts.by_size_rule + counts.by_equal_loops + counts.by_l1 + counts.kept
+    assert counts.pruned_by_size == (180 - balanced) * 6
+    assert counts.pruned_by_l1 > 0
+    assert (
+        counts.total
+        == counts.pruned_by_size + counts.pruned_by_loop_order + counts.pruned_by_l1 + counts.estimated
+    )
     everything = enumerate_tilings(tiler, 1 << 30, sizes="all", loop_orders="all").counts
-    assert everything.by_size_rule == everything.by_l1 == 0
+    assert everything.pruned_by_size == everything.pruned_by_l1 == 0
 
 
 def test_loop_orders_that_load_the_same_are_tried_once() -> None:

@@ -36,9 +36,9 @@ class Commands:
     def results(self) -> tuple[object, ...]:
         """What both say, but for times and counts of the cache, and the schedule."""
         kept = ["--cache", str(self.cache), "--json"]
-        tune = ["tune", self._model, *ARGUMENTS, "--cuts", "1", "--workers", "1"]
+        tune = ["tune", self._model, *ARGUMENTS, "--tilings", "1", "--workers", "1"]
         return (
-            self._answer([*tune, *kept, "--schedule", str(self._schedule)]),
+            self._answer([*tune, *kept, "--save-schedule", str(self._schedule)]),
             self._answer(["run", self._model, *ARGUMENTS, "--no-functional", "--resident", "auto", *kept]),
             self._schedule.read_bytes(),
         )

@@ -334,5 +334,5 @@ def test_evaluations_survive_the_cache(evaluation: Evaluation) -> None:
 def test_unknown_strategies_and_empty_budgets_are_refused() -> None:
     with pytest.raises(InputError, match="exhaustive"):
         run_tune("exhaustiv")
-    with pytest.raises(InputError, match="--budget"):
+    with pytest.raises(InputError, match="--trials"):
         run_tune("optuna", budget=0)

@@ -22,7 +22,7 @@ OPS = [("conv1.FW", 28_661, 18_858), ("fc.UPD", 25_559, 26_263)]
 CYCLES = [({"cores": cores, "l1": l1}, 8e5 / cores) for cores in (1, 2, 4, 8) for l1 in ("32KiB", "64KiB")]
 CURVE = [CurvePoint(number, 0.01 * number, 1 / number, 0.5) for number in (1, 2, 3)]
 FORMS = [
-    {"form": "full", "levers": levers, "bytes": {"l2": 9999}, "cycles": 8} for levers in ([], ["paging"])
+    {"form": "full", "techniques": levers, "bytes": {"l2": 9999}, "cycles": 8} for levers in ([], ["paging"])
 ]
 
 PICTURES: dict[str, Callable[..., Any]] = {
