@@ -12,7 +12,7 @@ from scheduler.addresses.allocation import ALIGNMENT_BYTES, Allocation, align
 from scheduler.memory.memory_plan import MemoryPlan
 from scheduler.planned import Schedule
 from scheduler.programs.program_code import LinkedCode, codes_of
-from scheduler.tiles.code_cost import shipped_sizes
+from scheduler.tiles.code_cost import Sizes, shipped_sizes
 
 CODE = "code"
 """Kind of the bytes of code in a plan, and what they are called there."""
@@ -59,14 +59,17 @@ def _with_l2(timing: SocTiming, l2_bytes: int) -> SocTiming:
     return replace(timing, l2=replace(timing.l2, size_bytes=l2_bytes))
 
 
-def placed_with_code(plan: Plan, timing: SocTiming, linked: Linked | None = None) -> list[Schedule]:
+def placed_with_code(
+    plan: Plan, timing: SocTiming, linked: Linked | None = None, sizes: Sizes | None = None
+) -> list[Schedule]:
     """As `with_code_in_l2`, but what it says to be enough where it refuses was not tried."""
     l2_bytes, refused = timing.l2.size_bytes, list[DoesNotFitError]()
     planned_bytes = l2_bytes
     schedules = plan(timing)
     while True:
         known = linked(schedules) if linked is not None else None
-        codes = codes_of([schedule.program.actions for schedule in schedules], shipped_sizes(), known)
+        programs = [schedule.program.actions for schedule in schedules]
+        codes = codes_of(programs, sizes or shipped_sizes(), known)
         size_bytes = align(codes[0].size_bytes)
         address = align(max(schedule.peak_bytes.get("l2", 0) for schedule in schedules))
         if address + size_bytes <= l2_bytes:

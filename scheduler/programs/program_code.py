@@ -2,10 +2,10 @@
 """The code of a program as `deploy` exports it: which bytes core 0 executes for every action, and where.
 
 Each op is a function, with a loop for what repeats (`scheduler.programs.rolling`); it calls kernels and the
-functions of a platform. Their sizes are those of exported programs that were compiled
-(`configs/kernels/code-sizes.json`, made by `tools.deployed.code_sizes` of the C of 0bac56ab, which was
-executed on the RTL); a kernel that has none there is as large as its nest. The functions lie one after the
-other: ops, kernels, platform.
+functions of a platform. Of a linked export its map file says where they lie. Else they lie one after the
+other (ops, kernels, platform), with the sizes of the C of today, compiled by clang for RV32 without Xpulp
+(`configs/kernels/code-sizes.json`, made by `tools.deployed.code_sizes`); so of another codegen they are an
+estimate. A kernel that has none there is as large as its nest.
 """
 
 from __future__ import annotations
@@ -111,9 +111,13 @@ class _Layout:
             op = f"{action.work.op}.{action.work.step}"
             places = [self._place(name) for name in self._linked.kernels[op, kernel]]
         else:
-            name = f"kernel {kernel}"
-            known = name in self._places or self._sizes["kernels"].get(kernel)
-            places = [self._place(name, known or _bytes_of_nest(action))]
+            known: Mapping[str, int] = self._sizes["kernels"]
+            names = [kernel, *self._sizes.get("called", {}).get(kernel, ())]
+            places = [
+                self._places.get(f"kernel {name}")
+                or self._place(f"kernel {name}", known.get(name) or _bytes_of_nest(action))
+                for name in names
+            ]
         return [CodePiece(*place, INSTRUCTION_BYTES, kernel=True) for place in places]
 
     def _called(self, action: Action) -> list[CodePiece]:

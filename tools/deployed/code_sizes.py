@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tools.deployed.code_sizes SYMBOLS.csv CC ...`: the bytes of the functions of exported programs.
+"""`python -m tools.deployed.code_sizes EXPORT... --cc CC ...`: the bytes of functions of exported programs.
 
-The C kernels are compiled by the command given (clang for riscv32); what they call and what is made for one
-call only is taken from the symbols of programs that were exported and linked (columns model, buffering,
-function, bytes). Writes `configs/kernels/code-sizes.json`, which `scheduler.programs.program_code` reads.
+The C kernels, those made for the calls of some exports (folders of `pulptrain deploy`), and the platform file
+of a PULP cluster are compiled by the command behind ``--cc`` (clang for riscv32). Writes
+`configs/kernels/code-sizes.json`, which `scheduler.programs.program_code` reads.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import gzip
 import json
 import struct
 import subprocess
@@ -26,17 +24,21 @@ STORED = ROOT / "configs" / "kernels" / "code-sizes.json"
 FLAGS = (
     *("-O3", "-ffunction-sections", "-ffp-contract=off", "-fno-vectorize", "-fno-slp-vectorize"),
     *("-mllvm", "-unroll-runtime=false", "-fomit-frame-pointer", "-fno-pic", "-fno-stack-protector", "-c"),
+    *("-DPT_TEAM_IN_LINE", "-DPT_CORES=8", "-DNETWORK_CORES=8", "-I.", "-I..", "-I../kernels"),
 )
-
-LIBRARY = ("expf", "logf", "log1pf", "tanhf")
-"""Functions of a C library that kernels call."""
+"""Those of the project's Makefile for a cluster, and what clang needs to make what GCC makes."""
 
 OPS = {"op": 10, "transfer_1d": 33, "transfer_2d": 54, "wait": 22, "fork": 53, "loop": 117}
 """Bytes of an op's function: once, and for each of its statements, of which 127 functions were compiled (R2
-0.95)."""
+0.95). Today's are as large."""
 
-PLATFORM = {"transfer_1d": 52, "transfer_2d": 64, "wait": 62, "fork": 90}
-"""Bytes of the functions that an op calls: those of a lean platform file, with what they call."""
+PLATFORM = {
+    "transfer_1d": "pt_dma_in",
+    "transfer_2d": "pt_dma_in_2d",
+    "wait": "pt_dma_wait",
+    "fork": "pt_fork",
+}
+"""The function that an op calls for a statement."""
 
 _FUNCTION, _SYMBOLS, _RELOCATIONS = 2, 2, 4
 
@@ -65,28 +67,32 @@ def functions_of(code: bytes) -> Iterator[tuple[str, int, list[str]]]:
             yield name, size, calls
 
 
-def compiled(compiler: list[str]) -> tuple[dict[str, int], dict[str, set[str]]]:
-    """The bytes of all kernels that have a C source, and what each calls."""
+def compiled(compiler: list[str], exports: list[Path]) -> tuple[dict[str, int], dict[str, set[str]]]:
+    """The bytes of kernels with a C source, of those of exports and of the platform; what each calls.
+
+    A kernel of an export is as it is there, without the others of its file.
+    """
     sizes: dict[str, int] = {}
     calls: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        texts = {**sources(kernel_sources()), "platform.h": ""}
-        texts["platform.h"] = (ROOT / "deploy" / "platforms" / "platform.h").read_text(encoding="utf-8")
-        for file, text in texts.items():
+        for file, text in sources(kernel_sources()).items():
             (folder / file).write_text(text, encoding="utf-8")
-        for file in sorted(texts):
-            if file.endswith(".c"):
-                subprocess.run([*compiler, *FLAGS, file, "-o", "one.o"], cwd=folder, check=True)
-                for function, size, called in functions_of((folder / "one.o").read_bytes()):
-                    sizes[function] = size
-                    calls[function] = called
+        kernels = [path for export in exports for path in sorted((export.absolute() / "kernels").glob("*.c"))]
+        platform = exports[0].absolute() / "platform" / "pulp_cluster.c"
+        for path in (*sorted(folder.glob("*.c")), *kernels, platform):
+            made = folder / "one.o"
+            shared = f"-I{platform.parent}"
+            subprocess.run([*compiler, *FLAGS, shared, path.name, "-o", made], cwd=path.parent, check=True)
+            for function, size, called in functions_of(made.read_bytes()):
+                sizes[function] = size
+                calls[function] = called
     return sizes, {name: _reached(name, calls) for name in calls}
 
 
 def _reached(function: str, calls: Mapping[str, list[str]]) -> set[str]:
     """All functions that are called by one, and by these, but other kernels, which do rests."""
-    known = {*calls, *LIBRARY} - set(kernel_sources())
+    known = calls.keys() - set(kernel_sources())
     found, left = set[str](), [function]
     while left:
         more = {name for name in calls.get(left.pop(), ()) if name in known} - found
@@ -95,31 +101,24 @@ def _reached(function: str, calls: Mapping[str, list[str]]) -> set[str]:
     return found
 
 
-def linked(path: Path) -> Mapping[str, int]:
-    """The largest bytes of every function of some linked programs."""
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
-        found: dict[str, int] = {}
-        for row in csv.DictReader(file):
-            found[row["function"]] = max(int(row["bytes"]), found.get(row["function"], 0))
-    return found
-
-
 def main() -> None:
-    """Compile, read, write."""
+    """Compile, write."""
     parser = argparse.ArgumentParser(description="Write configs/kernels/code-sizes.json.")
-    parser.add_argument("symbols", type=Path)
-    parser.add_argument("compiler", nargs="+")
-    given, flags = parser.parse_known_args()
-    sizes, calls = compiled([*given.compiler, *flags])
-    symbols = linked(given.symbols)
-    ours = {name for name in symbols if name.islower() and not name.startswith(("pt_", "start", "nothing"))}
-    sizes |= {name: size for name, size in symbols.items() if name in ours}
-    own = dict(sizes)
-    for name, called in calls.items():
-        # A linked function has its local ones in it.
-        others = called & set(LIBRARY) if name in ours else called
-        sizes[name] += sum(own.get(other, symbols.get(other, 0)) for other in others)
-    data = {"op": OPS, "platform": PLATFORM, "kernels": dict(sorted(sizes.items()))}
+    parser.add_argument("exports", type=Path, nargs="+")
+    parser.add_argument("--cc", nargs=argparse.REMAINDER, required=True)
+    given = parser.parse_args()
+    own, calls = compiled(given.cc, given.exports)
+    shared = {name: sorted(other for other in calls[name] if other.startswith("pt_")) for name in own}
+    sizes = {
+        name: size + sum(own[other] for other in calls[name] if other not in shared[name])
+        for name, size in sorted(own.items())
+    }
+    data = {
+        "op": OPS,
+        "platform": {word: own[name] for word, name in PLATFORM.items()},
+        "kernels": sizes,
+        "called": {name: others for name, others in sorted(shared.items()) if others},
+    }
     STORED.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 

@@ -78,7 +78,8 @@ of the DMA that counts no cycles.
 """
 
 UNWATCHED = frozenset({"steps", "sequence", "refill"})
-"""KINDS that watch nothing yet: a row of a whole program takes seconds, and by default code is warm."""
+"""KINDS that watch nothing: a row of steps plans and simulates a whole program (seconds a defect), and of the
+defects none is in the refills of a program, which sequence and refill are of."""
 
 
 @cache

@@ -118,7 +118,7 @@ READ_OFF = {
     "rtl overlap, transfers": "queues, issue, wait",
     "rtl icache, cold": "a line's refill",
     "rtl icache, warm": "a line's refill",
-    "rtl refill": "group dma, jump; two thirds: the driver; of a row its own `lines_l2`: the lines behind it",
+    "rtl refill": "group dma, jump, align; two thirds: the driver; a column says whether the first line was there",
     "rtl sequence, whole": "none; the platform off rtl refill",
     "rtl micro": "partly",
     "micro": "partly",
@@ -338,7 +338,7 @@ FITTED = (
     (
         "Bytes of an op's function by its statements; sizes of kernels and platform",
         "rtl-steps-symbols.csv: sizes only, no cycle",
-        "configs/kernels/code-sizes.json",
+        "configs/kernels/code-sizes-0bac56ab.json",
         "rtl-steps.csv",
     ),
     (

@@ -37,20 +37,29 @@ COLUMNS = (
     Column("dma"),
     Column("distance", 0, optional=True),
     Column("cycles", 1),
-    Column("lines_l2", 0, optional=True, most=MOST_PASSED),
+    Column("first_instruction"),
 )
 
 OWN_CYCLES = {"cnop": 8, "nop4": 4, "half": 5, "mulh": 20, "lw": 4}
 """Kind of code -> cycles of a line of 16 B that is there; a taken jump to each line has its own."""
 
-RETURN_CYCLES = 2
-"""From the first instruction of the line with the return to the end of the row."""
+RETURN_BESIDE_CYCLES = {"mulh": 5}
+"""By how much earlier the return behind the last instruction is decoded, if its line is there: n lines of
+four multiplications take 20 n - 2 (rows straight, warm)."""
+
+RETURN_CYCLES = 1
+"""From the first instruction of the line with the return to the end of the row: n lines of four instructions
+take 2 + 4 n + 1 where all are there (rows straight, warm, of 1 to 4 lines)."""
+
+INSTRUCTION_BYTES, RETURN_BYTES = 4, 2
+"""Of an instruction of the group jump; of the return behind a row's code."""
 
 FORK_CYCLES = 18
 """Fork and join of a team without arguments, beyond the code of one core: rows of 4 lines, warm."""
 
-ORDER_CYCLES = 29
-"""An order of a 1D transfer by a lean platform, warm: rows of small orders."""
+ORDER_CYCLES, LAST_ORDER_CYCLES = 29, 27
+"""An order of a 1D transfer by a lean platform, warm, and one that ends the row: rows of small orders (a row
+of one takes 27, each more 29)."""
 
 DRIVER_LINES = 20
 """Lines the driver of a row executes before each call: read off two thirds of the rows."""
@@ -58,8 +67,13 @@ DRIVER_LINES = 20
 EXECUTED = 3
 """Times that code has been executed which is in the shared cache."""
 
-LAST_WORD = 12
-"""Where in a line a jump also asks for the line behind."""
+LAST_WORD, COMPRESSED = 12, "cnop"
+"""Where in a line a jump also asks for the line behind; a return does so behind code that is fetched ahead of
+it (rows align: compressed code three lines, others two)."""
+
+FROM_L2_CYCLES = 21
+"""From the jump to the first instruction where its line comes from L2, and more on several cores; 2 to 7
+where it was there."""
 
 PASSES = {"walk": 12, "loop": 8, "bigloop": 10}
 """Turns of a loop over all lines, the first from empty caches."""
@@ -91,32 +105,43 @@ def _walked(case: Case) -> int:
     """Code of one core, or of a team whose cores all take as long."""
     timing, group, count = rtl_of_the_bench(), case.text("group"), case.number("lines")
     path = CodePath(timing.icache)
-    lines = range(FIRST_LINE, FIRST_LINE + count)
-    own, state = OWN_CYCLES[case.text("code")], case.text("state")
-    if group == "jump":
-        own = 2 + (case.optional("offset") or 0) // 4
-    behind = range(FIRST_LINE + count, FIRST_LINE + max(count, case.optional("lines_l2") or 0))
-    if group in PASSES or group == "fork":
-        behind = behind[:1]
-    if group == "jump":
-        lines = range(FIRST_LINE, FIRST_LINE + 2 * count, 1 if case.optional("offset") == LAST_WORD else 2)
-    if state in ("warm", "shared") and (case.optional("lines_l2") or 0) < count:
+    own, state, offset = OWN_CYCLES[case.text("code")], case.text("state"), case.optional("offset") or 0
+    is_jump, passes = group == "jump", PASSES.get(group, 1)
+    lines = range(FIRST_LINE, FIRST_LINE + (2 * count if is_jump else count))
+    if is_jump:
+        own = timing.icache.jump_cycles + offset // INSTRUCTION_BYTES
+    elif group == "align":
+        asks = case.text("code") == COMPRESSED and offset + RETURN_BYTES > LAST_WORD
+        lines = range(FIRST_LINE, FIRST_LINE + count + asks)
+    return_line = lines.stop
+    first = [] if case.text("first_instruction") and not _is_there(case) else lines[:1]
+    if state in ("warm", "shared"):
         for _ in range(EXECUTED):
-            path.walk([*range(DRIVER_LINES), *lines, FIRST_LINE + count], own, 0)
+            path.walk([*range(DRIVER_LINES), *first, *lines[1:], return_line], own, 0)
         if state == "shared":
             path.leave_private()
     path.walk(range(DRIVER_LINES), own, 0)
-    passes, cycles = PASSES.get(group, 1), 0.0
+    if state == "cold" and _is_there(case):
+        path.walk(first, own, 0)
+    cycles = 0.0
     for turn in range(passes):
-        step = [*lines, *behind] if turn == passes - 1 else lines
-        if group == "jump":
-            also = case.optional("offset") == LAST_WORD
-            for line in range(FIRST_LINE, FIRST_LINE + 2 * count, 2):
-                cycles += path.walk([line], own, 0) + own + (path.walk([line + 1], own, 0) if also else 0)
+        if is_jump:
+            for line in lines[::2]:
+                cycles += path.walk([line], own, 0) + own
+                if offset == LAST_WORD:
+                    cycles += path.walk([line + 1], own, 0)
         else:
+            step = [*lines, return_line] if turn == passes - 1 else lines
             cycles += path.walk(step, own, 0) + own * count + PASS_CYCLES.get(group, 0)
-    cycles += timing.icache.jump_cycles + RETURN_CYCLES - 1
+    cycles += timing.icache.jump_cycles + RETURN_CYCLES
+    cycles -= RETURN_BESIDE_CYCLES.get(case.text("code"), 0) if state == "warm" else 0
     return round(cycles + (FORK_CYCLES if group == "fork" and case.number("cores") > 1 else 0))
+
+
+def _is_there(case: Case) -> bool:
+    """Whether the line that is jumped to was there: the jump before may have asked for it (`LAST_WORD`)."""
+    begun = case.text("first_instruction").split()[:1]
+    return bool(begun) and begun[0].isdecimal() and int(begun[0]) < FROM_L2_CYCLES
 
 
 def _beside_dma(case: Case) -> int:
@@ -131,7 +156,8 @@ def _beside_dma(case: Case) -> int:
     program = Program("row", tuple(actions), ProgramCode(pieces, code.size_bytes))
     costs = FixedCosts({"distance": case.number("distance"), "code": count * own})
     until_code = Program("row", tuple(actions[:-1]), ProgramCode(pieces[:-1], 0))
-    return _cycles(program, costs) - _cycles(until_code, costs) + RETURN_CYCLES + 1
+    around = rtl_of_the_bench().icache.jump_cycles + RETURN_CYCLES
+    return _cycles(program, costs) - _cycles(until_code, costs) + around
 
 
 def _order(case: Case) -> int:
@@ -140,7 +166,7 @@ def _order(case: Case) -> int:
     costs = FixedCosts({})
     empty = _cycles(Program("row", (), ProgramCode([], 0)), costs)
     ordered = Program("row", actions, ProgramCode([()] * len(actions), 0))
-    return _cycles(ordered, costs) - empty - 2
+    return _cycles(ordered, costs) - empty - (ORDER_CYCLES - LAST_ORDER_CYCLES)
 
 
 def _cycles(program: Program, costs: FixedCosts) -> int:

@@ -25,12 +25,14 @@ from arch.spec.soc_config import load_soc, with_values
 from arch.spec.timing import SocTiming
 from configs.errors import InputError
 from configs.model_file import load_model
+from scheduler.code_in_l2 import placed_with_code
 from scheduler.counted_run import CountedRun
 from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions, parse_buffering
 from scheduler.planned import Schedule
 from scheduler.programs.program_code import statements_of
 from scheduler.schedule import build_schedule
+from scheduler.tiles.code_cost import EXECUTED, shipped_sizes
 from scheduler.validation.rows.cases import CORES, Case, Column, read_cases
 from scheduler.validation.rows.machines import RTL_MACHINE, cost_model_of, with_part
 from scheduler.validation.rows.prediction import Prediction
@@ -130,14 +132,15 @@ def rtl_of_the_bench() -> SocTiming:
 
 @cache
 def planned(run: Run) -> tuple[Schedule, SocTiming]:
-    """The schedule of a run and its machine."""
+    """The schedule of a run, with the code that was executed, and its machine."""
     timing = with_values(rtl_of_the_bench(), {"cores": run.cores, "l1.size_bytes": L1_BYTES})
     options = ScheduleOptions(buffer_depth=parse_buffering(run.buffering), codegen=run.codegen)
     graphs = build_training_phases(load_model(run.model, check_options)).graphs
     if len(graphs) > 1:
         raise InputError(f"{run.model} takes several programs for an update", cure="a model of one program")
     graph = graphs[0]
-    return build_schedule(graph, timing, cost_model_of(timing), options), timing
+    schedule = build_schedule(graph, timing, cost_model_of(timing), options)
+    return placed_with_code(lambda _: [schedule], timing, sizes=shipped_sizes(EXECUTED))[0], timing
 
 
 @cache

@@ -14,7 +14,8 @@ from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.program import Compute, DmaStart
 from pulptrain.__main__ import run
 from pulptrain.given.settings import Settings, soc_timing
-from scheduler.programs.program_code import shipped_sizes, with_code
+from scheduler.programs.program_code import with_code
+from scheduler.tiles.code_cost import shipped_sizes
 from shared.kept_plans import prepare
 
 SETTINGS = Settings(timing="rtl")
@@ -40,13 +41,18 @@ def test_kernels_and_platform_lie_behind_the_ops_and_have_the_sizes_compiled() -
     code = with_code(program).code
     assert code is not None
     sizes = shipped_sizes()
-    ends = []
+    ends, places = [], dict[str, int]()
     for action in program.actions:
-        for piece in code.pieces[action.id]:
-            ends.append(piece.address + piece.size_bytes)
-            if piece.kernel:
-                assert isinstance(action, Compute)
-                assert piece.size_bytes == sizes["kernels"][action.team.kernel]
+        pieces = code.pieces[action.id]
+        ends += [piece.address + piece.size_bytes for piece in pieces]
+        if isinstance(action, Compute):
+            kernel = action.team.kernel
+            names = [kernel, *sizes["called"].get(kernel, ())]
+            executed = [piece for piece in pieces if piece.kernel]
+            assert [piece.size_bytes for piece in executed] == [sizes["kernels"][name] for name in names]
+            for name, piece in zip(names, executed, strict=True):
+                assert places.setdefault(name, piece.address) == piece.address
+    assert "pt_expf" in places, "both kernels of the loss share it"
     assert max(ends) <= code.size_bytes
     assert code.size_bytes == code.pieces[0][-1].address + sum(
         [*sizes["platform"].values()][[*sizes["platform"]].index("transfer_1d") :]

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from scheduler.programs.program_code import with_code
 from scheduler.validation.rows import steps
 from scheduler.validation.rows.cases import Case, Selection
 from scheduler.validation.rows.kinds import kind_named
@@ -123,7 +122,7 @@ def test_long_ops_with_the_instructions_measured_are_met() -> None:
 def test_a_program_has_as_many_bytes_of_code_as_were_linked(model: str, buffering: str) -> None:
     beside = MEASURED / f"{model}.yaml"
     run = steps.Run(str(beside) if beside.is_file() else model, buffering, 8, steps.CODEGEN)
-    code = with_code(steps.planned(run)[0].program).code
+    code = steps.planned(run)[0].program.code
     assert code is not None
     linked = linked_bytes(model, buffering)
     assert 4_000 < linked < 22_000
