@@ -373,7 +373,8 @@ class Fitting:
             return None
         problem, plan = self.problem(l2_bytes), run.schedule.plan
         decisions = decisions_of(problem, self.graph, plan)
-        return Answer(self.spec, problem, decisions, *self._predicted(run), plan.peak_bytes["l2"], run, 0.0)
+        peak_bytes = plan.peak_bytes["l2"] - code_bytes(run, self.settings)
+        return Answer(self.spec, problem, decisions, *self._predicted(run), peak_bytes, run, 0.0)
 
     def _predicted(self, run: RunOutcome) -> tuple[int, float | None]:
         """Cycles and joules of an iteration, all its programs, by the prices."""

@@ -147,17 +147,16 @@ def code_start(settings: Settings, *, alone: bool = False) -> str:
     `InputError` where it would be charged twice.
     """
     waits = LIBRARY.waits_for_code(settings.codegen)
-    if not settings.icache:
-        return WARM
-    if settings.icache != WARM and waits:
+    start = settings.icache or WARM
+    if start != WARM and waits:
         raise InputError(
             f"the kernels of codegen '{settings.codegen}' already contain the wait for their code",
             where="--icache",
             cure=f"--icache {WARM}, or another --codegen",
         )
-    if settings.icache == WARM and settings.code_map is not None:
+    if start == WARM and settings.code_map is not None:
         raise InputError("with --icache warm no code is fetched", where="--code-map", cure="--icache steady")
-    return settings.icache
+    return start
 
 
 def code_map(settings: Settings) -> tuple[str, str] | None:

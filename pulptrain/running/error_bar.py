@@ -17,6 +17,7 @@ from typing import Any
 from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
 from configs.grades import MEASURED
+from configs.parameters import GVSOC, RTL
 from pulptrain.given.settings import Settings
 from scheduler.options import WHOLE_OPS, parse_buffers
 from scheduler.time_line import DMA, TEAM, TimeLine
@@ -34,8 +35,6 @@ from scheduler.validation.error_bars import (
     team_on,
 )
 from trainlib.kernels.evidence import nest_evidence
-
-GVSOC, RTL = "gvsoc", "rtl"
 
 MACHINES: Mapping[str, tuple[str, ...]] = {
     GVSOC: ("pulp-open", "pulp-open-private"),

@@ -183,4 +183,4 @@ class CodeCost:
             yield cycles + min(tile.beside_cycles, lines * self._behind_cycles)
 
     def _kernel_lines(self, name: str) -> float:
-        return self._kernels.get(name, 0) / self._icache.line_bytes * self._lost.kernel(name)
+        return float(self._kernels.get(name, 0) / self._icache.line_bytes * self._lost.kernel(name))

@@ -8,7 +8,8 @@ import pytest
 from pulptrain.__main__ import run
 from shared.printed import printed, refused
 
-RUN = ["primitive", "relu", "--shape", "8x8x8"]
+RUN = ["primitive", "relu", "--shape", "8x8x8", "--buffering", "none"]
+"""Whole, as with code other tiles may be the best."""
 
 
 def summary(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
