@@ -282,7 +282,8 @@ class CodeOptions(TypedDict, total=False):
         Option(
             "--icache",
             "warm|steady|cold",
-            "All code is in the caches, it is as the iteration before left it, or they are empty.",
+            "All code is in the caches, it is as the iteration before left it, or they are empty; if not "
+            "given steady for iterations under rtl, warm for kernels alone, gvsoc and pulp-gcc7.",
             MACHINE,
             default="",
         ),
