@@ -44,7 +44,7 @@ def input_map(graph: OnnxGraph, input_shape: Sequence[int] | None) -> tuple[int,
     tensor = graph.tensor(name)
     if not tensor.is_static:
         raise ShapeError(
-            f"the shape {tensor.shape_text} is not fixed: jobs are made for one size",
+            f"the shape {tensor.shape_text} is not fixed: jobs need a fixed size",
             where=where,
             cure="export the model with fixed sizes",
         )
@@ -74,7 +74,7 @@ def _check_chained(reader: ForwardReader) -> None:
         read = [name for name in node.inputs if name and not isinstance(reader.known[name], Constant)]
         others = [f"'{user.name}'" for name in read for user in reader.readers[name] if user is not node]
         others += ["the caller" for name in read if name in graph.outputs]
-        cure = "a network without shortcuts (residual distillation trains one)"
+        cure = "use a network without shortcuts (residual distillation trains one)"
         if len(read) > 1:
             reason = f"{node.op} reads the two results {read[0]!r} and {read[1]!r}: residual connections and "
             reason += "products of activations are not supported"
@@ -227,7 +227,7 @@ class _Chain:
         # The largest of a window is limited as its pixels are.
         at = next((at for at, made in enumerate(self._layers[::-1]) if made.shape.kind != "pool"), None)
         if at is None:
-            raise CannotTakeError("a ReLU before any layer", "leave it out: the input is not negative")
+            raise CannotTakeError("a ReLU before any layer", "remove it: the input is not negative")
         self._layers[-1 - at] = replace(self._layers[-1 - at], relu=True)
         self._open = False
 
@@ -238,7 +238,9 @@ class _Chain:
         if self._is_row and columns == 1 and made[-1] == channels:
             return
         if made != (1, channels * rows * columns):
-            raise CannotTakeError(f"makes {list(made)} of a map {self._map}", "a row, by Flatten: [1, C*H*W]")
+            raise CannotTakeError(
+                f"reshapes a map {self._map} to {list(made)}", "a row, by Flatten: [1, C*H*W]"
+            )
         self._is_row = True
         self._open = False
 

@@ -152,7 +152,7 @@ def _network(
         graph = _read(model)
         return read_network(graph, input_shape), input_map(graph, input_shape), str(model)
     if not model:
-        raise InputError("there are no layers", cure="one at least")
+        raise InputError("there are no layers", cure="use at least one")
     first = model[0].shape
     return tuple(model), (first.ci, first.hi, first.wi), "layers"
 
@@ -165,7 +165,7 @@ def _read(path: str | Path) -> OnnxGraph:
         if error.cure is None or "--input" not in error.cure:
             raise
         raise InputError(
-            f"{error.message}; its shape is not fixed, and jobs are made for one size",
+            f"{error.message}; its shape is not fixed, but jobs need a fixed size",
             where=error.where,
             cure="export the model with fixed sizes",
         ) from None

@@ -38,17 +38,17 @@ class Meaning(NamedTuple):
 
 
 COEFFICIENTS: Mapping[str, Meaning] = {
-    "core_instruction": Meaning("J", "cores", 2, "an instruction issued, without fetch, FPU and L1"),
-    "core_stall": Meaning("J", "cores", 2, "a cycle in which a core has its clock and issues nothing"),
-    "core_asleep": Meaning("J", "cores", 2, "a cycle of a core with the clock gated"),
-    "fpu_32bit": Meaning("J", "fpu", 2, "an FPU operation on 32-bit numbers; a multiply-add is one"),
-    "fpu_16bit": Meaning("J", "fpu", 2, "an FPU operation on 16-bit numbers, two of a SIMD instruction"),
-    "l1_word": Meaning("J", "l1", 2, "a word of L1 read or written, by cores or DMA"),
-    "icache_fetch": Meaning("J", "icache", 2, "an instruction fetched"),
-    "l2_byte": Meaning("J", "l2", 2, "a byte between L2 and L1, the DMA included, or between L2 and a core"),
-    "l3_byte": Meaning("J", "off_chip", 0, "a byte between L2 and the off-chip memory, its device included"),
-    "cluster_clock": Meaning("J", "clock_tree", 2, "a cluster cycle, whatever the cores do"),
-    "leakage": Meaning("W", "leakage", 1, "the whole chip, all the time"),
+    "core_instruction": Meaning("J", "cores", 2, "one issued instruction, without fetch, FPU and L1"),
+    "core_stall": Meaning("J", "cores", 2, "a cycle in which a clocked core issues no instruction"),
+    "core_asleep": Meaning("J", "cores", 2, "a cycle of a clock-gated core"),
+    "fpu_32bit": Meaning("J", "fpu", 2, "a 32-bit FPU operation; a multiply-add counts as one"),
+    "fpu_16bit": Meaning("J", "fpu", 2, "a 16-bit FPU operation; a SIMD instruction counts as two"),
+    "l1_word": Meaning("J", "l1", 2, "a word of L1 that a core or the DMA reads or writes"),
+    "icache_fetch": Meaning("J", "icache", 2, "a fetched instruction"),
+    "l2_byte": Meaning("J", "l2", 2, "a byte between L2 and L1 (including the DMA) or a core"),
+    "l3_byte": Meaning("J", "off_chip", 0, "a byte between L2 and off-chip memory (including it)"),
+    "cluster_clock": Meaning("J", "clock_tree", 2, "a cluster cycle, independent of the cores"),
+    "leakage": Meaning("W", "leakage", 1, "the whole chip, at all times"),
 }
 """All coefficients a model may have."""
 
@@ -179,7 +179,7 @@ class EnergyModel:
                     return max(low, low + (high - low) * (hz - low_hz) / (high_hz - low_hz))
             return lowest
         if not lowest <= vdd <= highest:
-            message = f"{vdd:g} V is outside of the operating points of {self.name}"
+            message = f"{vdd:g} V is outside the operating points of {self.name}"
             raise InputError(message, where=where, cure=f"{lowest:g}V to {highest:g}V")
         if hz > self.highest_hz(vdd) * (1 + 1e-9):
             limit_mhz = self.highest_hz(vdd) / 1e6
@@ -230,10 +230,10 @@ def _points(node: Node) -> tuple[tuple[float, int, str], ...]:
         vdd = parse_si(given.vdd, "V", where=item.where)
         points.append((vdd, parse_hz(given.frequency, where=item.where), given.source))
     if not points or points[0][0] <= 0 or points[0][1] <= 0:
-        raise node.error("no operating point above 0 V and 0 Hz", "at least one")
+        raise node.error("no operating point above 0 V and 0 Hz", "list at least one")
     if any(low[0] >= high[0] or low[1] >= high[1] for low, high in pairwise(points)):
-        message = "voltage and clock do not both rise from point to point"
-        raise node.error(message, "the lowest voltage first")
+        message = "voltage and clock must both rise from point to point"
+        raise node.error(message, "list the lowest voltage first")
     return tuple(points)
 
 
@@ -248,7 +248,7 @@ def _coefficient(name: str, node: Node) -> Coefficient:
     )
     vdd = parse_si(given.vdd, "V", where=children["vdd"].where)
     if not low <= nominal <= high:
-        message = f"'{name}' is not low <= nominal <= high"
+        message = f"'{name}' does not satisfy low <= nominal <= high"
         raise node.error(message, f"sort {given.low}, {given.nominal}, {given.high}")
     if vdd <= 0:
         raise children["vdd"].error("a supply of 0 V", "the voltage of the cores")

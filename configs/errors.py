@@ -36,7 +36,7 @@ class WrongNumbersError(PulptrainError):
 
     def __init__(self, message: str, *, where: str, outcome: Any = None) -> None:
         self.outcome = outcome
-        super().__init__(message, where=where, cure="report this as a defect with the command you ran")
+        super().__init__(message, where=where, cure="report this as a defect, with your command")
 
 
 class NotFiniteError(InputError):
@@ -47,11 +47,13 @@ class NotFiniteError(InputError):
         from configs.dtypes import DTYPES, float_of  # imports NumPy, which the command line starts without
 
         form = float_of(dtype)
-        made = f"overflows {dtype} to infinity" if value == "infinity" else "makes a NaN from finite numbers"
+        made = (
+            f"overflows {dtype} to infinity" if value == "infinity" else "computes a NaN from finite numbers"
+        )
         if form is not None and not form.has_infinity:
-            made = f"overflows {dtype}, which has no infinity, or makes a NaN"
+            made = f"overflows {dtype}, which has no infinity, or computes a NaN"
         wider = ", ".join(other.word for other in DTYPES if form and other.largest > form.largest)
-        cure = "a smaller learning rate, smaller inputs"
+        cure = "use a smaller learning rate or smaller inputs"
         cure += f", or a dtype with a larger range ({wider})" if wider else ""
         super().__init__(f"op {op} {made} in '{tensor}'", where=op, cure=cure)
 
@@ -156,7 +158,7 @@ class DoesNotFitError(PulptrainError):
             f"{level.upper()} is too small: {required_bytes} B required, {available_bytes} B available, "
             f"{self.missing_bytes} B missing"
             + (f"\n  largest contributors:{listing}" if listing else "")
-            + (f"\n  what would save bytes, each tried by planning again:{tried}" if tried else ""),
+            + (f"\n  changes that save bytes, each tested by a new plan:{tried}" if tried else ""),
             where=where,
             cure=cure,
         )
@@ -204,7 +206,7 @@ class DeadlockError(PulptrainError):
         self.time_cycles = time_cycles
         self.waiting = waiting
         listing = "".join(f"\n    {who} waits for {what}" for who, what in waiting)
-        super().__init__(f"deadlock at cycle {time_cycles}: nothing can happen any more{listing}")
+        super().__init__(f"deadlock at cycle {time_cycles}: no module can continue{listing}")
 
 
 class RaceError(PulptrainError):

@@ -47,7 +47,7 @@ FILE_ENDINGS = frozenset(
 )
 """A name that ends so is that of a file."""
 
-_ANOTHER_PLACE = "a place you may write to, with room on its disk"
+_ANOTHER_PLACE = "use a folder that you may write to, with free disk space"
 
 
 @contextmanager
@@ -147,7 +147,7 @@ def check_file(name: str, option: str, is_ours: Callable[[Path], bool]) -> Path:
     `InputError` naming `option`.
     """
     if not name.strip():
-        raise InputError("the name of the file is empty", where=option, cure="name a file")
+        raise InputError("the file name is empty", where=option, cure="name a file")
     _refuse_dash(name, option)
     target = _resolved(Path(name), option)
     _refuse_special(target, name, option)
@@ -156,7 +156,7 @@ def check_file(name: str, option: str, is_ours: Callable[[Path], bool]) -> Path:
         raise InputError(
             f"cannot write to {name!r}: there is no folder {str(target.parent)!r}",
             where=option,
-            cure="make the folder first",
+            cure="create the folder first",
         )
     _probe(target.parent, name, option)
     return Path(name)
@@ -165,12 +165,12 @@ def check_file(name: str, option: str, is_ours: Callable[[Path], bool]) -> Path:
 def check_folder(name: str, option: str) -> Path:
     """The folder that will be written to, made if it is not there. Raises `InputError` naming `option`."""
     if not name.strip():
-        raise InputError("the name of the folder is empty", where=option, cure="name a folder")
+        raise InputError("the folder name is empty", where=option, cure="name a folder")
     folder = Path(name)
     _refuse_dash(name, option)
     if folder.suffix.lower() in FILE_ENDINGS and not folder.is_dir():
         raise InputError(
-            f"{name!r} is the name of a file, not of a folder", where=option, cure=f"a folder: {folder.stem}"
+            f"{name!r} is a file name, not a folder name", where=option, cure=f"a folder: {folder.stem}"
         )
     try:
         make_folder(folder)
@@ -183,7 +183,7 @@ def check_folder(name: str, option: str) -> Path:
 def _refuse_dash(name: str, option: str) -> None:
     """Raise `InputError` for the ``-`` that means standard output elsewhere."""
     if name.strip() == "-":
-        raise InputError("only --json goes to standard output", where=option, cure="a name; ./- is one, too")
+        raise InputError("only --json goes to standard output", where=option, cure="a name, e.g. ./-")
 
 
 def refuse_foreign(path: Path, name: str, option: str, is_ours: Callable[[Path], bool]) -> None:
@@ -196,12 +196,12 @@ def refuse_foreign(path: Path, name: str, option: str, is_ours: Callable[[Path],
         raise _cannot_be_written(error, option, name) from error
     if foreign:
         raise InputError(
-            f"{name!r} is there already and pulptrain has not written it; it would be lost",
+            f"{name!r} exists already and pulptrain did not write it; it was not overwritten",
             where=option,
-            cure="another name, or move that file away first",
+            cure="use another name, or move that file first",
         )
     if target.is_file() and not os.access(target, os.W_OK):
-        raise InputError(f"{name!r} is read-only", where=option, cure="another name, or its permissions")
+        raise InputError(f"{name!r} is read-only", where=option, cure="another name or other permissions")
 
 
 def start_of(path: Path, size_bytes: int = 1 << 16) -> bytes:

@@ -24,7 +24,7 @@ PULP = "pulp"
 
 _SWAPPED: Mapping[str, str] = {
     "models": "a model (`pulptrain list models`), the SoC as --soc: pulptrain run tutorial-cnn --soc {name}",
-    "soc": "the model comes after the command, --soc takes a SoC: pulptrain list socs",
+    "soc": "write the model after the command; --soc takes a SoC: pulptrain list socs",
     "energy": "--energy takes coefficients of a chip (docs/energy.md)",
 }
 """By the kind that is asked for: what to write where a name of the other kind was given."""
@@ -81,7 +81,7 @@ def open_config(kind: str, name_or_path: str | Path, *, folder: Path | None = No
         other = next((each for each in KINDS if each != kind and name in _all_names(each)), None)
         if other is not None:
             raise ConfigError(
-                f"'{name}' is a {KINDS[other]}, no {KINDS[kind]}", cure=_SWAPPED[kind].format(name=name)
+                f"'{name}' is a {KINDS[other]}, not a {KINDS[kind]}", cure=_SWAPPED[kind].format(name=name)
             )
         files_here = [f"'{name}{suffix}'" for suffix in SUFFIXES if isfile(f"{name}{suffix}")]
         file = (

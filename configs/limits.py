@@ -93,10 +93,10 @@ def check_text_size(size_bytes: int, bytes_per_byte: int, where: str) -> None:
     limit_bytes = host_memory_bytes() // bytes_per_byte
     if size_bytes > limit_bytes:
         raise ConfigError(
-            f"the file has {size_text(size_bytes)}, at most {size_text(limit_bytes)} are read",
+            f"the file has {size_text(size_bytes)}, the limit is {size_text(limit_bytes)}",
             where=where,
-            cure=f"a smaller file, or {HOST_MEMORY_VARIABLE}={_raised(size_bytes * bytes_per_byte)} "
-            "in the environment",
+            cure=f"use a smaller file, or {HOST_MEMORY_VARIABLE}={_raised(size_bytes * bytes_per_byte)} in "
+            "the environment",
         )
 
 
@@ -119,4 +119,4 @@ def _raised(required_bytes: int) -> str:
 def check_seed(seed: int) -> None:
     """Raise `InputError` for a seed that random numbers cannot be drawn from."""
     if not 0 <= seed <= LARGEST_INTEGER:
-        raise InputError(f"{seed} is not a seed", where="--seed", cure=f"0 to {LARGEST_INTEGER}")
+        raise InputError(f"{seed} is not a valid seed", where="--seed", cure=f"0 to {LARGEST_INTEGER}")

@@ -38,25 +38,25 @@ class LayerSchema(Schema):
     type: str
     """Its primitive (`pulptrain list primitives`)."""
     inputs: list[str] | None = None
-    """Layers it reads; none: the one before. `input` is the network's input, `split.1` the second output of
-    a layer with several."""
+    """Layers it reads (default: the previous layer). `input` is the network's input, `split.1` the second
+    output of a layer."""
     dtype: str | None = None
-    """Number format; none: that of the model."""
+    """Number format (default: that of the model)."""
     layout: str | None = None
-    """CHW or HWC; none: that of the model."""
+    """CHW or HWC (default: that of the model)."""
     trainable: bool | list[str] = True
     """`false` freezes its parameters, a list trains those parameters only (`[bias]`)."""
     update_channels: _Positive | _ChannelRange | None = None
-    """Output channels that are trained: the first k, or [first, last), last not included; none: all."""
+    """Output channels to train: the first k, or [first, last) without last (default: all)."""
     adapter: object = None
-    """`{rank, alpha}` freezes the layer and trains a product of two small matrices beside it (LoRA)."""
+    """`{rank, alpha}` freezes the layer and adds a trained product of two small matrices (LoRA)."""
     recompute: bool = False
-    """Compute the layer again for the backward pass instead of keeping what it made."""
+    """Recompute the layer for the backward pass instead of storing its output."""
     variant: str | None = None
-    """Another lowering of it, `as-published` being what PULP-TrainLib does; none: that of the model."""
+    """Lowering; `as-published` is that of PULP-TrainLib (default: that of the model)."""
     weights_of: str | dict[str, str] | None = None
-    """Layer before it whose parameters it uses, all of them, or some by name: `{weight: table}`,
-    `{weight: cell.recurrent}`. Gradients of all uses are summed; one with `trainable: false` has none."""
+    """Earlier layer whose parameters it shares, all of them, or some by name: `{weight: table}`,
+    `{weight: cell.recurrent}`. Gradients of all uses are summed, without uses with `trainable: false`."""
 
 
 class AdapterSchema(Schema):
@@ -65,7 +65,7 @@ class AdapterSchema(Schema):
     rank: _Positive
     """Rows of A."""
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Weight of the product; none: the rank."""
+    """Weight of the product (default: the rank)."""
 
 
 LAYER_KEYS = tuple(LayerSchema.model_fields)
@@ -76,9 +76,9 @@ class LossSchema(Schema):
     """Keys every loss has; a primitive's schema adds its options."""
 
     name: str
-    """Its primitive."""
+    """Primitive of the loss or optimizer."""
     weight: Annotated[float, Field(gt=0)] = 1.0
-    """Value and gradient are multiplied by it."""
+    """Factor for value and gradient."""
     reduction: Literal["mean", "sum", "batchmean"] = "mean"
     """How the terms become one number; batchmean is their sum over the number of samples."""
 
@@ -87,11 +87,11 @@ class TermSchema(Schema):
     """What a loss, whichever it is, is of."""
 
     of: str | None = None
-    """Layer whose output it is of; none: the last."""
+    """Layer whose output the loss reads (default: the last)."""
     target: str | None = None
-    """Layer whose output stands for the label, as data: no gradient flows into it (distillation)."""
+    """Layer whose output is the label, without a gradient (distillation)."""
     label: _Name | None = None
-    """Name of its labels, which several losses may share; none: `label`, of the second loss `label_2` ..."""
+    """Name of the labels; losses can share one (default: `label`, for the second loss `label_2` ...)."""
 
 
 TERM_KEYS = tuple(TermSchema.model_fields)
@@ -102,13 +102,13 @@ class OptimizerSchema(Schema):
     """Keys every optimizer has; a primitive's schema adds its options."""
 
     name: str
-    """Its primitive."""
+    """Primitive of the loss or optimizer."""
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    """Step size; with a schedule the first one, or what it scales."""
+    """Step size; with a schedule: the first step size, or the base of its factors."""
     maximize: bool = False
-    """Up the gradient instead of down."""
+    """Ascend the gradient instead of descending."""
     state_dtype: Literal["fp32", "fp16", "bf16"] = "fp32"
-    """Number format of what is kept beside each element of a weight."""
+    """Number format of the optimizer states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ class InputSchema(Schema):
     shape: Annotated[list[_Positive], Field(min_length=1, max_length=4, examples=["[3, 32, 32]"])]
     """Shape of one sample: [channels, rows, columns], [length, channels] or [features]."""
     classes: Annotated[int, Field(ge=0)] = 0
-    """Above 0: the input is word numbers below it (for an `embedding`)."""
+    """Above 0: the input holds integers below this number (for an `embedding`)."""
 
 
 class ModelSchema(Schema):
@@ -258,45 +258,44 @@ class ModelSchema(Schema):
     either: ClassVar[Mapping[str, str]] = {"input": "inputs", "loss": "losses"}
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-    """What tables, pictures and folders call it."""
+    """Name in tables, pictures and folders."""
     description: str = ""
-    """What it is, in a sentence."""
+    """Description in one sentence."""
     source: str = ""
-    """Where it comes from; every model that ships with pulptrain says so."""
+    """Source of the model; required for models of pulptrain."""
     input: object = Field(None, examples=["{shape: [3, 32, 32]}"])
-    """`{shape: [...]}` of one sample, without the batch. One of `input` and `inputs` must be given."""
+    """`{shape: [...]}` of one sample, without the batch. Either `input` or `inputs` is required."""
     inputs: object = Field(None)
     """Several inputs by name, which layers name in their `inputs`: `{left: {shape: ...}, right: ...}`."""
     dataset: str = "random"
-    """Where samples and labels come from: `random` and `sequences` are made up, `digits` are 8x8 images; or
+    """Source of samples and labels: `random` and `sequences` are synthetic, `digits` are 8x8 images; or
     the path of an .npz file with arrays x and y (and x_test, y_test), or, of several, named as inputs and
     labels are."""
     loss: object = Field(None, examples=["cross_entropy"])
-    """Name of a loss, or `{name: ..., options}`. One of `loss` and `losses` must be given."""
+    """Name of a loss, or `{name: ..., options}`. Either `loss` or `losses` is required."""
     losses: object = Field(None)
     """A list of losses, each as `loss` is; the network is trained on their sum."""
     optimizer: object = Field(examples=["{name: sgd, learning_rate: 0.01}"])
     """`{name: ..., learning_rate: ..., options}`."""
     batch: _Positive = 1
-    """Samples of a mini-batch, all computed before the update."""
+    """Samples per mini-batch."""
     dtype: str = "fp32"
-    """Number format of all layers that name none."""
+    """Number format of layers without one."""
     layout: str = "CHW"
     """Order of the axes of images: CHW or HWC."""
     variant: Literal["default", "as-published"] = "default"
     """`as-published` lowers all layers as PULP-TrainLib does."""
     train: str | list[str] = "all"
-    """What is trained, all else being frozen: `all`, `last` (the last layer with parameters), or layers."""
+    """Layers to train (all others are frozen): `all`, `last` (the last with parameters), or a list."""
     # Pydantic looks at the signatures of factories: that of `list` is text, which takes a tokenizer 5 ms.
     recompute: list[str] = Field(default_factory=lambda: [])
-    """Layers that are computed again for the backward pass instead of being kept."""
+    """Layers to recompute for the backward pass instead of storing them."""
     homes: dict[str, Literal["l2", "l3", "streamed"]] = Field(default_factory=lambda: {})
-    """Memory a tensor lives in, as ``--home`` says it, which goes first: `{conv1.out: l3}`; `"*"` are all
-    others."""
+    """Memory that holds a tensor: `{conv1.out: l3}`; `"*"` are all others. ``--home`` overrides it."""
     streams: dict[str, list[str]] = Field(default_factory=lambda: {})
-    """Tensors an op moves box by box between L3 and L1, not as a whole to L2: `{fc.UPD: [fc.weight]}`."""
+    """Tensors that an op streams between L3 and L1, without a copy in L2: `{fc.UPD: [fc.weight]}`."""
     slot_bytes: dict[str, _Positive] = Field(default_factory=lambda: {})
-    """Most bytes of L2 that an op moves them through: `{fc.UPD: 8192}`."""
+    """Limit on the L2 buffer for streamed tensors of an op, in bytes: `{fc.UPD: 8192}`."""
     layers: Annotated[list[object], Field(min_length=1)]
     """The layers, in order: `{name: ..., type: ..., options}`."""
 
@@ -381,11 +380,11 @@ def _check_names(spec: ModelSpec) -> None:
     named = [(f"layer '{layer.name}'", layer.name, layer.where) for layer in spec.layers]
     for what, name, where in (*named, *((f"label '{name}'", name, where) for name, where in labels.items())):
         if name in inputs:
-            raise ConfigError(f"{what} is called as an input is", where=where, cure="rename one of them")
+            raise ConfigError(f"{what} has the same name as an input", where=where, cure="rename one of them")
     if spec.dataset in DATASETS and spec.dataset != "random" and max(len(inputs), len(labels)) > 1:
         raise ConfigError(
-            f"the data set '{spec.dataset}' has one input and one label, the model {len(inputs)} and "
-            f"{len(labels)}",
+            f"the data set '{spec.dataset}' has one input and one label, but the model has {len(inputs)} "
+            f"and {len(labels)}",
             where=spec.where,
             cure=f"dataset: random, or the path of an {OWN_DATA} file with an array for each",
         )
@@ -401,7 +400,7 @@ def _layer_names(node: Node, layers: Sequence[LayerSpec]) -> tuple[str, ...]:
     names = [layer.name for layer in layers]
     for item in node.sequence("the list of layers"):
         if item.value not in names:
-            raise item.error(f"there is no layer '{item.value}'", suggestion(str(item.value), names))
+            raise item.error(f"unknown layer '{item.value}'", suggestion(str(item.value), names))
     return tuple(node.plain())
 
 
@@ -416,7 +415,7 @@ def _train(node: Node, layers: Sequence[LayerSpec]) -> str | tuple[str, ...] | N
             raise ConfigError(
                 f"'train' lists {layer.name}, which says trainable: false",
                 where=layer.where,
-                cure="leave out one of the two",
+                cure="remove one of the two",
             )
     return names
 
@@ -432,9 +431,9 @@ def _inputs(top: Mapping[str, Node], dataset: str) -> tuple[InputSpec, ...]:
     given = top["inputs"].mapping("'inputs'")
     for name, node in given.items():
         if not re.fullmatch(NAME, name):
-            raise node.error(f"'{name}' is no name", "letters, digits and _")
+            raise node.error(f"'{name}' is not a valid name", "use letters, digits and _")
     if not given:
-        raise top["inputs"].error("'inputs' names none", "inputs: {image: {shape: [3, 32, 32]}}")
+        raise top["inputs"].error("'inputs' is empty", "inputs: {image: {shape: [3, 32, 32]}}")
     return tuple(_input(name, node, f"input '{name}'", dataset) for name, node in given.items())
 
 
@@ -457,7 +456,7 @@ def _losses(top: Mapping[str, Node]) -> tuple[LossSpec, ...]:
         return (_loss(top["loss"], "'loss'"),) if "loss" in top else (_NO_LOSS,)
     given = top["losses"].sequence("'losses'")
     if not given:
-        raise top["losses"].error("'losses' lists none", "losses: [mse]")
+        raise top["losses"].error("'losses' is empty", "losses: [mse]")
     return tuple(_loss(node, f"loss {number}") for number, node in enumerate(given, start=1))
 
 
@@ -469,9 +468,7 @@ def _loss(node: Node, what: str) -> LossSpec:
     said = {key: child for key, child in children.items() if key in TERM_KEYS}
     term = validate(TermSchema, Node(said, node.file, node.line), what)
     if term.target is not None and term.label is not None:
-        raise said["label"].error(
-            f"{what} has a 'target', which stands for its labels, and a 'label'", "one of the two"
-        )
+        raise said["label"].error(f"{what} has both a 'target' and a 'label'", "use one of the two")
     of_loss = Node({key: child for key, child in children.items() if key not in said}, node.file, node.line)
     name, options = _name_and_options(of_loss, what)
     return LossSpec(name, options, node.where, of_loss, **term.model_dump())
@@ -510,7 +507,7 @@ def _layers(node: Node, problems: Problems) -> tuple[LayerSpec, ...]:
         if layer.name in lines:
             problems.note(
                 ConfigError(
-                    f"two layers are called '{layer.name}', the first in line {lines[layer.name]}",
+                    f"two layers have the name '{layer.name}', the first in line {lines[layer.name]}",
                     where=layer.where,
                     cure="rename one of them",
                 )
@@ -552,8 +549,8 @@ def _channels(children: Mapping[str, Node], given: int | list[int] | None) -> tu
     first, last = (0, given) if isinstance(given, int) else given
     if first >= last:
         raise children["update_channels"].error(
-            f"channels [{first}, {last}) are none",
-            "[first, last] with first < last, or the number of first channels",
+            f"channels [{first}, {last}) are empty",
+            "use [first, last] with first < last, or the number of leading channels",
         )
     return first, last
 

@@ -50,7 +50,7 @@ UNITS: Mapping[str, str] = {
 }
 """Units a parameter may have and the kind of value each goes with; ``cycles`` are those of the cluster."""
 
-NO_SOURCE = "no source given"
+NO_SOURCE = "no source"
 """Source of a value whose file gives none; every file that ships with pulptrain gives one."""
 
 LEAF_KEYS = ("value", "unit", "description", "source", "assumed")
@@ -139,7 +139,7 @@ class SocSchema(Schema):
     parameters: dict[str, Any] = Field(examples=["{cores: {value: 4}}"])
     """Groups of parameters; `pulptrain show NAME` lists those of a SoC."""
     description: str = ""
-    """What it is, in a sentence."""
+    """Description in one sentence."""
     base: str | None = None
     """The SoC, by name or path, of which this file changes some values; none: it gives them all."""
     codegen: str | None = None
@@ -167,13 +167,13 @@ class ParameterSchema(Schema):
     def _scalar(cls, value: Any) -> Any:
         if isinstance(value, str | int | float | bool):
             return value
-        raise ValueError("it should be a number, a text, true or false")
+        raise ValueError("it must be a number, a text, true or false")
 
     @field_validator("description", "source")
     @classmethod
     def _not_blank(cls, text: str) -> str:
         if not text.strip():
-            raise ValueError("it should say something")
+            raise ValueError("it must not be empty")
         return text
 
 
@@ -237,7 +237,7 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
     node = open_config("soc", name_or_path, folder=folder)
     if node.file in opened:
         chain = " -> ".join((*opened, node.file))
-        raise node.error(f"the bases form a circle: {chain}", "remove one 'base:'")
+        raise node.error(f"the bases form a cycle: {chain}", "remove one 'base:'")
     problems = Problems()
     header = _header(node, problems)
     top = node.mapping("the SoC file")
@@ -246,8 +246,8 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
         _leaves(top["parameters"], "", leaves, problems)
         whole = any("unit" in leaf.mapping("") for leaf in leaves.values() if leaf.is_mapping)
         if header.base is None and leaves and not whole:
-            cure = "add 'base: pulp-open', or another SoC whose values hold where this file gives none"
-            raise node.error("the SoC file has values but no 'base' they differ from", cure)
+            cure = "add 'base: pulp-open', or another SoC; its values apply where this file has none"
+            raise node.error("the SoC file changes values but has no 'base'", cure)
     base: dict[str, ParameterTree] = {}
     if header.base is not None:
         here = Path(node.file).parent if is_path(name_or_path) else None
@@ -269,7 +269,7 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
                 changed = problems.of(_override, items[path], leaf, profile)
             else:
                 cure = path_suggestion(path, items)
-                message = f"unknown parameter '{path}': '{header.base}' has none to change"
+                message = f"unknown parameter '{path}': '{header.base}' has no such parameter"
                 problems.note(leaf.error(message, cure))
                 continue
             if changed is not None:
@@ -315,7 +315,7 @@ def _leaves(node: Node, path: str, leaves: dict[str, Node], problems: Problems) 
     if children is None:
         return
     if not children:
-        problems.note(node.error(f"{what} is empty", "fill it or remove it"))
+        problems.note(node.error(f"{what} is empty", "fill it in or remove it"))
     is_leaf = any(key in LEAF_KEYS for key in children) or not any(c.is_mapping for c in children.values())
     if path and children and is_leaf:
         leaves[path] = node
@@ -397,7 +397,7 @@ def _value(given: Any, unit: str, path: str, where: str) -> Value:
         raise ConfigError(
             f"'{path}' is '{shortened(str(given))}' but must be {needed}",
             where=where,
-            cure=f"give {needed} ({unit})",
+            cure=f"use {needed} ({unit})",
         )
     return result
 
@@ -424,7 +424,5 @@ def _machine(top: Mapping[str, Node], base: Mapping[str, ParameterTree]) -> str:
     machines = [base[PROFILES[0]].machine] if base else list(COMMANDS)
     given = str(top["machine"].value) if "machine" in top else machines[0]
     if given not in machines:
-        raise top["machine"].error(
-            f"'{given}' is no kind of machine to describe here", suggestion(given, machines)
-        )
+        raise top["machine"].error(f"'{given}' is not a known kind of machine", suggestion(given, machines))
     return given

@@ -74,7 +74,7 @@ def validate(schema: type[SchemaT], node: Node, what: str) -> SchemaT:
         elif one in given:
             where = given[other].where
             problems.note(
-                ConfigError(f"{what} has '{one}' and '{other}'", where=where, cure="one of the two")
+                ConfigError(f"{what} has both '{one}' and '{other}'", where=where, cure="use one of the two")
             )
     examples = {key: next(iter(schema.model_fields[key].examples or ()), "...") for key in required}
     _note_keys(problems, node, what, examples, optional)

@@ -21,7 +21,7 @@ def closest(word: str, known: Iterable[str]) -> str | None:
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Return the cure for an unknown `word`: the closest known entry, if any, and the list of all."""
     entries = list(known)
-    listing = "known: " + ", ".join(entries) if entries else "none is known"
+    listing = "known: " + ", ".join(entries) if entries else "there are none"
     match = closest(word, entries)
     return f"'{match}' ({listing})" if match else listing
 
@@ -38,7 +38,7 @@ def path_suggestion(path: str, known: Collection[str]) -> str:
         return f"'{in_group[match]}'" if match else f"remove it; {group} has {', '.join(in_group)}"
     if (match := closest(path, same_name or known)) is not None:
         return f"'{match}'"
-    return f"a path in one of: {', '.join(dict.fromkeys(each.partition('.')[0] for each in known))}"
+    return f"use a path in one of: {', '.join(dict.fromkeys(each.partition('.')[0] for each in known))}"
 
 
 def check_known(

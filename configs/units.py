@@ -88,7 +88,7 @@ def refuse_without_unit(
     if 0 < amount < fewest and not str(text).strip()[-1].isalpha():
         written = f" {where} {text}{unit}" if where is not None and where.startswith("--") else ""
         raise ConfigError(
-            f"{text} without a unit is no {what}",
+            f"{text} is too small for the {what}: the unit is missing",
             where=where,
             cure=f"did you mean {text} {unit}?{written}",
         )
@@ -107,14 +107,14 @@ def parse_si(text: object, unit: str, *, where: str | None = None) -> float:
     example = f"'{text} p{unit}'" if unit == "J" else f"'{text} {unit}'"
     if isinstance(text, bool) or match is None:
         raise ConfigError(
-            f"'{str(text)[:60]}' is no amount of {unit}", where=where, cure=f"like '4.1 {unit}'"
+            f"'{str(text)[:60]}' is not a number of {unit}", where=where, cure=f"like '4.1 {unit}'"
         )
     if not match[2]:
-        raise ConfigError(f"'{text}' has no unit", where=where, cure=f"write its unit, like {example}")
+        raise ConfigError(f"'{text}' has no unit", where=where, cure=f"add the unit, like {example}")
     prefix = match[2].removesuffix(unit)
     if not match[2].endswith(unit) or prefix not in PREFIXES:
         units = ", ".join(f"{each}{unit}" for each in PREFIXES if each != "µ")
-        raise ConfigError(f"'{text}' is not in {unit}", where=where, cure=f"one of {units}")
+        raise ConfigError(f"'{text}' is not in {unit}", where=where, cure=f"use one of {units}")
     amount = float(match[1]) * PREFIXES[prefix]
     if amount < 0:
         raise ConfigError(f"'{text}' is negative", where=where, cure="0 or more")
@@ -132,7 +132,7 @@ def _parse(
     base = next(iter(units))
     amount = number * _unit_factor(unit or base, number, units, where)
     if amount < 0:
-        cure = f"0 or more, like '{example}'"
+        cure = f"use 0 or more, like '{example}'"
         raise ConfigError(f"{what} cannot be negative: '{text}'", where=where, cure=cure)
     if amount.denominator != 1:
         raise ConfigError(
@@ -141,7 +141,7 @@ def _parse(
             cure=f"'{int(amount)} {base}' or '{int(amount) + 1} {base}'",
         )
     if amount > LARGEST_INTEGER:
-        raise ConfigError(f"'{text}' is too large", where=where, cure=f"at most {LARGEST_INTEGER} {base}")
+        raise ConfigError(f"'{text}' is too large", where=where, cure=f"use at most {LARGEST_INTEGER} {base}")
     return int(amount)
 
 

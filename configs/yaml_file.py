@@ -107,7 +107,7 @@ def read_text(path: Path) -> str:
     except (OSError, ValueError) as error:
         # ValueError: a path with a null byte.
         reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"cannot be read: {reason}", where=str(path), cure="give a readable file") from None
+        raise ConfigError(f"cannot be read: {reason}", where=str(path), cure="use a readable file") from None
 
 
 def load_yaml(path: Path) -> Node:
@@ -187,29 +187,29 @@ def parse_yaml(text: str, file: str) -> Node:
 
 
 _SYNTAX = (
-    (r"'\\t'", "a tab where spaces are meant", "indent with spaces"),
+    (r"'\\t'", "a tab instead of spaces", "indent with spaces"),
     (
         r"expected ',' or '([\]}])'",
-        "no '{0}' closes what opens in line {start}",
-        "a '{0}', or a ',' between two items",
+        "a '{0}' is missing for the bracket in line {start}",
+        "add a '{0}', or a ',' between two items",
     ),
     (
         r"unexpected end of stream",
         "the quote of line {start} is not closed",
-        "a quote at the end of the text",
+        "add a quote at the end of the text",
     ),
     (
         r"mapping values are not allowed",
-        "a ': ' where none can be",
-        "one 'key: value' a line, indented as those beside it; quotes around a text with ': '",
+        "unexpected ': '",
+        "write one 'key: value' per line, indented like its neighbours; put a text with ': ' in quotes",
     ),
-    (r"could not find expected ':'|expected ':'", "a key without ': '", "'key: value', with the space"),
+    (r"could not find expected ':'|expected ':'", "a key without ': '", "write 'key: value', with the space"),
     (
         r"expected <block end>, but found '(?:<block mapping start>|<scalar>|\?|-|<block sequence start>)'",
-        "not indented as what begins in line {start}",
-        "as many spaces as the lines beside it; one item '- ...' or one 'key: value' a line",
+        "indented differently from line {start}",
+        "use as many spaces as the neighbouring lines; write one item '- ...' or one 'key: value' per line",
     ),
-    (r"character '(.)' that cannot start", "a value cannot begin with {0}", "quotes around the text"),
+    (r"character '(.)' that cannot start", "a value cannot begin with {0}", "put the text in quotes"),
 )
 """Mistakes of syntax: what the parser says, what is wrong, what helps. `start` is where the text began."""
 
@@ -272,7 +272,7 @@ class _Converter:
             if key in lines:
                 raise self.error(
                     key_node,
-                    f"duplicate key '{key}', first given in line {lines[key]}",
+                    f"duplicate key '{key}', first used in line {lines[key]}",
                     "remove one of the two",
                 )
             lines[key] = key_node.start_mark.line + 1
@@ -290,10 +290,12 @@ class _Converter:
             ) from None
         if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
             raise self.error(
-                node, f"an integer beyond {LARGEST_INTEGER} or -{LARGEST_INTEGER}", "write a smaller number"
+                node,
+                f"an integer above {LARGEST_INTEGER} or below -{LARGEST_INTEGER}",
+                "write a smaller number",
             )
         if isinstance(value, float) and not abs(value) <= LARGEST_FLOAT:
-            raise self.error(node, f"{value} is no finite number that fp32 holds", f"at most {LARGEST_FLOAT}")
+            raise self.error(node, f"{value} is not a finite fp32 number", f"use at most {LARGEST_FLOAT}")
         if value is None or isinstance(value, str | int | float | bool):
             return value
         raise self.error(node, f"a {type(value).__name__} is not allowed here", "quote it to make it a text")

@@ -155,10 +155,10 @@ def with_own(
             code = getattr(own[name], "__code__", None)
             at = f"{own[name].__module__}:{code.co_firstlineno}" if code is not None else repr(own[name])
             raise ValueError(
-                f"{name} has a row in importers/ops.py and a handler at {at}: one of them goes, or `instead` "
-                "there names it"
+                f"{name} has a row in importers/ops.py and a handler at {at}: remove one of them, or name it "
+                "in `instead` there"
             )
-        raise ValueError(f"`instead` names {name}, of which there are not a row and a handler")
+        raise ValueError(f"`instead` names {name}, which does not have both a row and a handler")
     return {**rows, **own}
 
 
@@ -185,11 +185,11 @@ NEAREST_ONNX = {
     "NonZero": "Where",
     "OneHot": "Gather of a table",
     "Einsum": "MatMul and Transpose",
-    "If": "the branch that is taken",
+    "If": "the branch that runs",
     "Loop": "its body, as often as it runs",
     "Scan": "GRU, LSTM, or its body as often as it runs",
     "Compress": "Slice",
-    "ReverseSequence": "sequences the right way round",
+    "ReverseSequence": "sequences in forward order",
 }
 """Ops of ONNX that no layer is -> what would do."""
 

@@ -61,7 +61,7 @@ def _tell(error: Exception) -> int:
         # In the middle of native code a KeyboardInterrupt may come out as something else.
         return interrupts.say_interrupted()
     if isinstance(error, MemoryError):
-        print("pulptrain: error: this computer has not enough memory for it", file=sys.stderr)
+        print("pulptrain: error: not enough memory on this computer", file=sys.stderr)
         return 2
     if isinstance(error, standard_output.OutputLostError):
         print(f"pulptrain: error: {error}", file=sys.stderr)

@@ -48,15 +48,15 @@ COMMANDS = {
 
 
 ENVIRONMENT = (
-    "Environment: PULPTRAIN_CACHE, where results are kept; PULPTRAIN_NO_CACHE=1, keep nothing; "
-    f"{HOST_MEMORY_VARIABLE}, memory of this computer a request may need (default "
-    f"{size_text(DEFAULT_HOST_MEMORY_BYTES)}); {DEBUG_VARIABLE}=1, the traceback of an internal defect."
+    "Environment: PULPTRAIN_CACHE, file of the result cache; PULPTRAIN_NO_CACHE=1, no cache; "
+    f"{HOST_MEMORY_VARIABLE}, memory a command may use on this computer (default "
+    f"{size_text(DEFAULT_HOST_MEMORY_BYTES)}); {DEBUG_VARIABLE}=1, show tracebacks of internal errors."
 )
 """The end of the help text."""
 
 EXIT_CODES = (
-    "Exit codes: 0 done, 1 defect, 2 bad input, 3 does not fit in memory, 4 simulated deadlock or race, "
-    "5 compared and found wanting (replay, compare), 130 interrupted."
+    "Exit codes: 0 done, 1 defect, 2 bad input, 3 does not fit in memory, 4 simulated deadlock or race, 5 "
+    "difference found (replay, compare), 130 interrupted."
 )
 """The same; README and docs/results-and-units.md say it too."""
 
@@ -65,8 +65,8 @@ def application(arguments: list[str]) -> typer.Typer:
     """The typer application for one command line; other commands than the one it names are not imported."""
     app = typer.Typer(
         name="pulptrain",
-        help="How many cycles one DNN training iteration takes on a multi-core RISC-V microcontroller, "
-        "where they go, and what it looks like.",
+        help="Simulate one DNN training iteration on a multi-core RISC-V microcontroller: cycles, where "
+        "they go, pictures, and what to change.",
         epilog=f"{EXIT_CODES}\n\n{ENVIRONMENT}",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -122,7 +122,7 @@ def _refuse_unknown_command(arguments: list[str]) -> None:
 
         model = name in list_names("models") or name.endswith((".yaml", ".yml", ".onnx")) or ".py:" in name
         cure = shlex.join(["pulptrain", "run", *arguments]) if model else suggestion(name, COMMANDS)
-        raise InputError(f"there is no command {name!r}", cure=cure)
+        raise InputError(f"unknown command {name!r}", cure=cure)
 
 
 def _of_a_name(error: OSError) -> InputError:
@@ -131,7 +131,9 @@ def _of_a_name(error: OSError) -> InputError:
         raise error
     name, longest = str(error.filename), 60
     shown = name if len(name) <= longest else f"{name[:longest]}..."
-    return InputError(f"{shown!r}: {error.strerror}", cure="a file or folder that you may read or write")
+    return InputError(
+        f"{shown!r}: {error.strerror}", cure="choose a file or folder that you may read or write"
+    )
 
 
 def dispatch(arguments: list[str]) -> int:

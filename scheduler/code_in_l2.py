@@ -11,14 +11,11 @@ from configs.errors import Contributor, DoesNotFitError
 from scheduler.addresses.allocation import ALIGNMENT_BYTES, Allocation, align
 from scheduler.memory.memory_plan import MemoryPlan
 from scheduler.planned import Schedule
-from scheduler.programs.program_code import LinkedCode, codes_of
+from scheduler.programs.program_code import CODE, LinkedCode, codes_of
 from scheduler.tiles.code_cost import Sizes, shipped_sizes
 
-CODE = "code"
+KIND = "code"
 """Kind of the bytes of code in a plan, and what they are called there."""
-
-CODE_OF = "code of ops, kernels and platform"
-"""What a report calls them."""
 
 TRIALS = 4
 """Sizes of L2 that are planned for to say which is enough."""
@@ -81,7 +78,7 @@ def placed_with_code(
                 )
                 for schedule, code in zip(schedules, codes, strict=True)
             ]
-        parts = Contributor("tensors and buffers", address), Contributor(CODE_OF, size_bytes)
+        parts = Contributor("tensors and buffers", address), Contributor(CODE, size_bytes)
         refused.append(_too_small(address + size_bytes, l2_bytes, parts))
         left_bytes = (l2_bytes - size_bytes) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
         if timing.l3.size_bytes and 0 < left_bytes < planned_bytes:
@@ -103,12 +100,12 @@ def _too_small(required_bytes: int, l2_bytes: int, parts: tuple[Contributor, ...
 
 
 def _with_code(plan: MemoryPlan, address: int, size_bytes: int, l2_bytes: int) -> MemoryPlan:
-    item = Allocation(CODE, "l2", address, size_bytes, 0, len(plan.ops), CODE)
+    item = Allocation(KIND, "l2", address, size_bytes, 0, len(plan.ops), KIND)
     capacity_bytes = {**plan.capacity_bytes, "l2": l2_bytes}
     return replace(plan, allocations=(*plan.allocations, item), capacity_bytes=capacity_bytes)
 
 
 def without_code(schedule: Schedule) -> Schedule:
     """The schedule with what lies in L2 beside its code."""
-    kept = tuple(item for item in schedule.plan.allocations if item.kind != CODE)
+    kept = tuple(item for item in schedule.plan.allocations if item.kind != KIND)
     return replace(schedule, plan=replace(schedule.plan, allocations=kept))

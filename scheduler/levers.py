@@ -11,6 +11,7 @@ from configs.errors import DoesNotFitError, Lever, PulptrainError
 from configs.model_file import LayerSpec, ModelSpec
 from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
 from scheduler.options import WHOLE_OPS, ScheduleOptions
+from scheduler.programs.program_code import CODE
 from scheduler.schedule import streamer_of, tiler_of
 from scheduler.tiles.partial_sums import SUM
 from scheduler.tiles.tiling import Tiling
@@ -69,7 +70,7 @@ def with_levers(
     size = f"--l1 {-(-(timing.l1.size_bytes + error.missing_bytes) // 1024)}KiB"
     whole = options.buffer_depth == WHOLE_OPS
     return error.but(
-        levers=found, cure=f"{size} or --buffering single, which cuts ops into tiles" if whole else size
+        levers=found, cure=f"{size}, or --buffering single, which cuts ops into tiles" if whole else size
     )
 
 
@@ -89,16 +90,19 @@ def _requirement(error: DoesNotFitError, graph: TrainingGraph, attempt: Attempt)
             _refused_tiling(op, graph, timing, options).l1_bytes <= timing.l1_usable_bytes for op in graph.ops
         )
         return required_bytes, fits
+    code_bytes = sum(item.size_bytes for item in error.contributors if item.name == CODE)
+    timing = replace(timing, l2=replace(timing.l2, size_bytes=max(0, timing.l2.size_bytes - code_bytes)))
     try:
         plan = plan_memory(graph, timing, options.memory, streamer_of(graph, timing, options))
     except DoesNotFitError as still:
         if still.level == error.level:
-            return still.required_bytes, False
+            return still.required_bytes + code_bytes, False
         # L2 was enough before, or L3 is too small now: where it hurts has moved, nothing is saved.
         return error.required_bytes, False
     if error.level == "l3":
         return plan.peak_bytes["l3"], True
-    return least_l2_bytes(graph, timing, options.memory, streamer_of(graph, timing, options)), True
+    least_bytes = least_l2_bytes(graph, timing, options.memory, streamer_of(graph, timing, options))
+    return least_bytes + code_bytes, True
 
 
 def _refused_tiling(op: Op, graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions) -> Tiling:

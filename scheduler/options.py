@@ -39,8 +39,8 @@ def parse_buffering(text: str) -> int:
     raise InputError(
         f"unknown buffering {text!r}",
         where="--buffering",
-        cure=f"none, single, double, best or a number of buffers, 1 to {MOST_BUFFERS}; "
-        "conv2.FW.w=1 for one operand",
+        cure=f"use none, single, double, best or a number of buffers, 1 to {MOST_BUFFERS}; conv2.FW.w=1 for "
+        "one operand",
     )
 
 
@@ -73,7 +73,7 @@ def parse_resident(text: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split(","))
     if not all(names) or (AUTO in names and len(names) > 1):
         raise InputError(
-            f"cannot read {text!r}", where="--resident", cure="auto, off, or TENSOR,TENSOR@OP..OP"
+            f"cannot read {text!r}", where="--resident", cure="use auto, off, or TENSOR,TENSOR@OP..OP"
         )
     return names
 

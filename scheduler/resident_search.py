@@ -13,6 +13,7 @@ from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import Life, storage_lives
+from scheduler.code_in_l2 import with_code_in_l2
 from scheduler.memory.host_memory import TIMING_ONLY, HostUse
 from scheduler.options import AUTO, ScheduleOptions
 from scheduler.planned import Schedule
@@ -93,8 +94,27 @@ def schedule_for(
 ) -> Schedule:
     """`build_schedule`, after `choose_resident` if the options leave the resident tensors to it (`AUTO`).
 
-    What the `cache` says of an earlier choice is taken.
+    What the `cache` says of an earlier choice is taken. Where code is fetched L2 has room for it.
     """
+    if options.code_start == WARM:
+        return schedule_beside_code(graph, timing, cost_model, options, cache, use)
+    cache = cache if cache is not None else ScheduleCache()
+
+    def plan(machine: SocTiming) -> list[Schedule]:
+        return [schedule_beside_code(graph, machine, cost_model, options, cache, use)]
+
+    return with_code_in_l2(plan, timing)[0]
+
+
+def schedule_beside_code(
+    graph: TrainingGraph,
+    timing: SocTiming,
+    cost_model: CostModel,
+    options: ScheduleOptions,
+    cache: ScheduleCache | None,
+    use: HostUse,
+) -> Schedule:
+    """As `schedule_for`, for a caller that finds room for the code itself."""
     if tuple(options.resident) != (AUTO,):
         return build_schedule(graph, timing, cost_model, options, cache, use=use)
     cache = cache if cache is not None else ScheduleCache()
@@ -172,7 +192,7 @@ class _Search:
     def start(self) -> int:
         """Simulate the iteration with nothing resident; its cycles."""
         first = self._simulate(())
-        assert first is not None, "without resident tensors nothing is refused"
+        assert first is not None, "a schedule without resident tensors must fit"
         self.cycles, watch = first
         self.waits, self._ops = watch.waits, watch.op_cycles(self.base)
         return self.cycles

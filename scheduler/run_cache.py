@@ -101,7 +101,7 @@ def cost_from(text: str) -> TeamCost:
     different = [_core_from(item) for item in rows.items(cores)]
     team = [rows.whole(number) for number in rows.items(numbers)]
     if any(number >= len(different) for number in team):
-        raise ValueError("a core without a price")
+        raise ValueError("a core has no price")
     service = DmaService(*map(_pace_from, rows.items(dma, 2))) if dma is not None else None
     return TeamCost(tuple(different[number] for number in team), service)
 
@@ -109,10 +109,10 @@ def cost_from(text: str) -> TeamCost:
 def _core_from(item: object) -> CoreCost:
     cycles, issued, stalls = rows.items(item, 3)
     if not isinstance(stalls, dict) or not stalls.keys() <= set(STALLS):
-        raise ValueError("stalls that do not exist")
+        raise ValueError("unknown stalls")
     lost = tuple((word, rows.whole(value)) for word, value in stalls.items())
     if rows.whole(cycles) != rows.whole(issued) + sum(value for _, value in lost):
-        raise ValueError("cycles that do not add up")
+        raise ValueError("the cycles do not add up")
     return CoreCost(cycles, issued, lost)
 
 

@@ -347,15 +347,15 @@ def check_names(graph: TrainingGraph, options: ScheduleOptions) -> None:
         for name in named:
             if name not in ops:
                 names = ", ".join(sorted(ops))
-                raise InputError(f"no op {name!r} {what}", where=graph.name, cure=f"one of {names}")
+                raise InputError(f"no op {name!r} {what}", where=graph.name, cure=f"use one of {names}")
     multiply = {name for op in multiplying(graph, options.variants) for name in (op.name, op.step)}
     for name, kernel in options.kernels.items():
         if name not in multiply:
             is_known = any(name in (op.name, op.step) for op in graph.ops)
             swapped = kernel in multiply
-            others = f"one of {', '.join(sorted(multiply))}" if multiply else "leave --kernel out"
+            others = f"use one of {', '.join(sorted(multiply))}" if multiply else "remove --kernel"
             raise InputError(
-                f"{name} has no matmul" if is_known else f"no op or step {name!r} to choose a kernel for",
+                f"{name} has no matmul" if is_known else f"no op or step {name!r} has a kernel to choose",
                 where=graph.name,
-                cure=f"--kernel {kernel}={name}: the op comes first" if swapped else others,
+                cure=f"--kernel {kernel}={name}: write the op first" if swapped else others,
             )

@@ -205,7 +205,7 @@ class TilingChooser:
         cycles = best.estimated_cycles
         if tiler.resident:
             estimated = TileLoop(tiling, self._cost(tiler), tiler, early).cycles()
-            assert estimated is not None, "no bound was given"
+            assert estimated is not None, "no bound was passed"
             cycles = estimated
         return replace(best, tiling=tiling, estimated_cycles=cycles)
 
@@ -334,7 +334,7 @@ def _check_buffer_names(tiler: Tiler, tiling: Tiling, options: ScheduleOptions) 
             raise InputError(
                 f"{tiler.op.name} has no operand {name!r} to buffer",
                 where="--buffering",
-                cure=f"one of {', '.join(sorted(known))}",
+                cure=f"use one of {', '.join(sorted(known))}",
             )
 
 
@@ -452,8 +452,8 @@ def _note(tiler: Tiler, chosen: Tiling, listed: ShortList) -> str:
     if not 0 < single < listed.fewest_tiles:
         return listed.note
     shrunk = (
-        f"tiles shrank to hold {tiler.buffer_depth} buffers per operand in L1: "
-        f"{len(chosen.tiles)} tiles, where {single} would fit with single buffering"
+        f"smaller tiles, to fit {tiler.buffer_depth} buffers per operand in L1: {len(chosen.tiles)} tiles, "
+        f"where {single} would do with single buffering"
     )
     return f"{shrunk}; {listed.note}" if listed.note else shrunk
 

@@ -20,6 +20,7 @@ SECONDS = 600
 
 def executed(path: Path, folder: Path) -> Any:
     """The notebook with fresh outputs; its cells run in `folder`. Raises what a cell raises."""
+    import matplotlib.font_manager  # noqa: F401  builds its cache here: in a cell that would be printed
     import nbformat
     from nbclient import NotebookClient
 

@@ -18,11 +18,11 @@ DMA_IN, DMA_OUT, L3 = "dma_in", "dma_out", "l3"
 SERIAL, NO_ROWS = "serial", "no_rows"
 
 MEANINGS: Mapping[str, str] = {
-    DMA_IN: "Core 0 waits for a transfer from L2 into L1, and the workers with it.",
-    DMA_OUT: "Core 0 waits until a result has left L1, and the workers with it.",
-    L3: "Core 0 waits for a transfer from or to L3, and the workers with it.",
+    DMA_IN: "Core 0 and the workers wait for a transfer from L2 to L1.",
+    DMA_OUT: "Core 0 and the workers wait until a result has left L1.",
+    L3: "Core 0 and the workers wait for a transfer from or to L3.",
     SERIAL: "A worker waits while core 0 computes alone.",
-    NO_ROWS: "A kernel has no share for this core.",
+    NO_ROWS: "The kernel has no work for this core.",
 }
 """Causes that are no stall words (`traces.stall_words` has those), and `barrier`, which is imbalance."""
 

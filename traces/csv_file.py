@@ -55,7 +55,7 @@ def rows_of(path: Path, columns: Sequence[str], what: str) -> Iterator[tuple[str
         raise InputError(
             f"cannot read {what}: {error.strerror or error}",
             where=str(path),
-            cure="a folder written by `pulptrain run MODEL --out DIR`",
+            cure="use a run folder (`pulptrain run MODEL --out DIR`)",
         ) from error
 
 
@@ -68,5 +68,5 @@ def whole_number(given: object, column: str, where: str) -> int:
             f"not a whole number: '{column}' is {str(given)[:60]!r}", where=where, cure=AGAIN
         ) from None
     if abs(number) > LARGEST:
-        raise InputError(f"'{column}' is beyond {LARGEST}", where=where, cure=AGAIN)
+        raise InputError(f"'{column}' is above {LARGEST}", where=where, cure=AGAIN)
     return number

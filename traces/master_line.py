@@ -173,7 +173,9 @@ class MasterLine:
     def pieces(self, start_cycles: int, end_cycles: int) -> list[tuple[Piece, int]]:
         """The pieces of an interval and the cycles in each; `NOBODY` has those after the last."""
         if start_cycles < self._forgotten_cycles:
-            raise TraceError(f"what began at cycle {start_cycles} is told after {self._forgotten_cycles}")
+            raise TraceError(
+                f"a slice from cycle {start_cycles} was reported after cycle {self._forgotten_cycles}"
+            )
         ends, pieces = self._ends, self._pieces
         at = bisect_right(ends, start_cycles)
         parts = []

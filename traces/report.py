@@ -181,7 +181,10 @@ def _throughput(summary: Mapping[str, Any]) -> str:
     zeros = summary["macs"] - summary.get("useful_macs", summary["macs"])
     if not zeros:
         return text
-    return f"{text}; {zeros / summary['macs']:.0%} of the products meet padding or zeros between strides"
+    return (
+        f"{text}; {zeros / summary['macs']:.0%} of the products multiply padding zeros or zeros between "
+        "strides"
+    )
 
 
 def headline(
@@ -226,7 +229,7 @@ def total_lines(
     lines.append(
         (
             "utilisation",
-            f"cores issue {_mean_utilisation(summary):.0%} of the cycles, the DMA moves bytes "
+            f"cores issue in {_mean_utilisation(summary):.0%} of the cycles, the DMA moves bytes in "
             f"{summary['utilisation']['dma']:.0%} of the time",
         )
     )
@@ -300,8 +303,8 @@ def error_line(error: Mapping[str, Any]) -> str:
     bar = f"typical {error['typical_percent']:.1f}%, 95% within {error['within_percent']:.1f}%"
     gap, share = f"no comparable measurement: {', '.join(names)}", error["no_measurement_share"]
     if share >= MUCH:
-        return f"of {1 - share:.1%} of the cycles: {bar}; the others have {gap}"
-    return f"{bar}; {_share(share)} of the cycles have {gap}" if left else bar
+        return f"of {1 - share:.1%} of the cycles: {bar}; the other cycles: {gap}"
+    return f"{bar}; {_share(share)} of the cycles: {gap}" if left else bar
 
 
 def _share(share: float) -> str:
@@ -363,7 +366,7 @@ def not_finite_line(event: Mapping[str, Any]) -> str:
     """Where numbers went astray."""
     what = f"overflowed {event['dtype']}" if event["value"] == "infinity" else "became NaN"
     place = f"iteration {event['iteration']}, op {event['op']}"
-    return f"'{event['tensor']}' {what} in {place}; training ended there; what is made of it is not judged"
+    return f"'{event['tensor']}' {what} in {place}; training stopped there; later values were not checked"
 
 
 def _loss(value: float | None) -> str:

@@ -81,9 +81,9 @@ def speed_up_of(summaries: Sequence[Mapping[str, Any]], names: Sequence[str]) ->
     """
     if len(summaries) < 2:
         raise InputError(
-            "one run alone has no speed-up",
+            "a speed-up needs two runs",
             where="--what speed-up",
-            cure="pulptrain plot RUN1 RUN2 --what speed-up, folders of runs with other --cores",
+            cure="pulptrain plot RUN1 RUN2 --what speed-up, with runs of different --cores",
         )
     first = summaries[0]
     seen: dict[int, str] = {}
@@ -92,15 +92,15 @@ def speed_up_of(summaries: Sequence[Mapping[str, Any]], names: Sequence[str]) ->
         for key in ("model", "soc"):
             if summary[key] != first[key]:
                 raise InputError(
-                    f"a run of {summary[key]}, {names[0]} is one of {first[key]}",
+                    f"the run has {key} {summary[key]}, but {names[0]} has {first[key]}",
                     where=name,
-                    cure=f"runs of one {key}",
+                    cure=f"use runs of one {key}",
                 )
         if summary["cores"] in seen:
             raise InputError(
-                f"a run of {summary['cores']} cores, as {seen[summary['cores']]}",
+                f"the run has {summary['cores']} cores, like {seen[summary['cores']]}",
                 where=name,
-                cure="runs with different --cores",
+                cure="use runs with different --cores",
             )
         seen[summary["cores"]] = name
     ordered = sorted(summaries, key=lambda summary: summary["cores"])

@@ -132,7 +132,7 @@ class Tally:
         sums = dict.fromkeys(self.cores, 0)
         for (_, who, word), cycles in self.cycles.items():
             if word not in _STALLS and word != BUSY:
-                raise TraceError(f"{word!r} is not a word for lost time", where=who[0])
+                raise TraceError(f"{word!r} is not a stall", where=who[0])
             for track in who:
                 sums[track] = sums.get(track, 0) + cycles
         for track, cycles in sums.items():

@@ -120,7 +120,7 @@ def check_causes(summary: Summary, where: str = "summary.json") -> None:
     is_whole = is_whole and min(summary["cycles"], summary["cores"], sum(summary["causes"].values())) > 0
     if not is_whole or not all(_is_op(op) for op in summary["ops"]):
         raise InputError(
-            "run and ops do not all say their causes",
+            "the run or some ops lack their causes",
             where=where,
             cure="run `pulptrain run MODEL --out DIR` again",
         )
@@ -177,25 +177,25 @@ REMEDIES: Mapping[str, Remedy] = {
     "compute": Remedy("other kernels and tiles"),
     "inside kernels": Remedy("kernels with fewer stalls"),
     "transfers": Remedy("fewer transfers", "a larger --l1"),
-    "L3": Remedy(None, "a larger --l2, or --home of what is streamed from L3"),
+    "L3": Remedy(None, "a larger --l2, or --home for tensors streamed from L3"),
     "imbalance": Remedy("tiles whose rows fill all {cores} cores"),
     "serial code": Remedy(
         None,
-        "what runs on core 0 alone: a --variant that forks, where there is one",
+        "a --variant that forks, for work on core 0 alone",
         ("--variant", ""),
     ),
     "overhead of tiles": Remedy("fewer, larger tiles", "a larger --l1"),
     "bank conflicts": Remedy(
-        "other kernels", "--set l1.banks=32 to see what banks give", ("--set", "l1.banks=")
+        "other kernels", "--set l1.banks=32 shows the gain of more banks", ("--set", "l1.banks=")
     ),
-    "FPU": Remedy(None, "--fpus private, to see what FPUs of their own give"),
+    "FPU": Remedy(None, "--fpus private shows the gain of private FPUs"),
     "divider": Remedy(
         None,
-        "--set fpu.divsqrt_count={cores}, to see what dividers of their own give",
+        "--set fpu.divsqrt_count={cores} shows the gain of private dividers",
         ("--set", "fpu.divsqrt_count="),
     ),
-    "code refills": Remedy("kernels of less code"),
-    "offload": Remedy(None, "more work in an iteration: a larger --batch"),
+    "code refills": Remedy("kernels with less code"),
+    "offload": Remedy(None, "more work per iteration: a larger --batch"),
 }
 """What to try against a cause, or several that the same helps against."""
 
@@ -206,7 +206,7 @@ FETCHED = Remedy(
 )
 """Against code refills where the code of the program comes from L2 in every iteration."""
 
-NOTHING_LEFT = "next: what-if, to see what changes of machine, kernels and schedule would gain"
+NOTHING_LEFT = "next: what-if predicts the gain of changes to machine, kernels and schedule"
 
 
 def remedy_of(summary: Summary, cause: str) -> tuple[str, str | None]:
@@ -219,7 +219,7 @@ def remedy_of(summary: Summary, cause: str) -> tuple[str, str | None]:
     is_alone = "primitive" in summary
     if cause == "transfers":
         if summary.get("buffering") == 1:
-            return "--buffering double: transfers beside kernels", None
+            return "--buffering double: transfers during kernels", None
         if not (summary.get("resident") or _has(summary, "--resident") or is_alone):
             return "--resident auto: tensors that stay in L1 between ops", None
     if cause == "code refills" and summary.get("icache", "warm") != "warm":

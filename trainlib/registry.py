@@ -143,7 +143,7 @@ def _find(kind: type[_Kind], word: str, name: str, where: str | None) -> _Kind:
     cure = suggestion(name, names)
     if here is not None and here.partition(",")[0] in names:
         cure = f"'{here}' (known: {', '.join(names)})"
-    raise UnsupportedLayerError(f"there is no {word} called '{name}'", where=where, cure=cure)
+    raise UnsupportedLayerError(f"unknown {word} '{name}'", where=where, cure=cure)
 
 
 def layer_primitive(name: str, where: str | None = None) -> LayerPrimitive:
@@ -160,9 +160,9 @@ def loss_primitive(name: str, where: str | None = None) -> LossPrimitive:
     """The loss `name`; UnsupportedLayerError with the nearest name, or the reason, if there is none."""
     if is_over_alignments(name):
         raise UnsupportedLayerError(
-            f"{name} sums over all alignments, step of time by step: no kernel here does that",
+            f"{name} sums over all alignments in time: there is no kernel for it",
             where=where,
-            cure="cross_entropy with labels: hard, of labels that are aligned, one a step",
+            cure="use cross_entropy with labels: hard, with one aligned label per time step",
         )
     return _find(LossPrimitive, "loss", name, where)
 

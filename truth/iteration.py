@@ -38,7 +38,7 @@ AGAIN = ".again"
 """What the name of a tensor ends in that is computed a second time."""
 
 
-NOT_MADE = "the model makes it, but no op has"
+NOT_MADE = "the model computes it, but no op does"
 
 
 class Updates:
@@ -218,7 +218,7 @@ class Iteration:
         reasons = {name: NOT_MADE for name in self._expected if name not in self._seen}
         surplus = {f"{name}_updated" for name in network.parameters} - self._expected
         surplus |= {f"{name}.grad" for name in set(network.parameters) - set(updated)}
-        reasons |= dict.fromkeys(surplus & self._seen.keys(), "the model leaves it as it is")
+        reasons |= dict.fromkeys(surplus & self._seen.keys(), "the model does not change it")
         if not self._given.alone:
             named = {*(source.name for source in self._given.inputs), *network.parameters}
             named |= {loss["label"] for loss in self._given.losses if "label" in loss}
@@ -326,7 +326,7 @@ class Iteration:
         except DisagreementError as error:
             raise DisagreementError(f"{part.name}.{error.tensor}", error.why) from None
         except RuntimeError as error:
-            why = f"cannot be made by PyTorch of the machine's tensors: {str(error).splitlines()[0]}"
+            why = f"PyTorch cannot compute it from the machine's tensors: {str(error).splitlines()[0]}"
             raise DisagreementError(f"{part.name}.out", why) from None
         turned = [end for end in results if channels_last and end.startswith("out")]
         return results | {end: results[end].permute(0, 2, 3, 1) for end in turned}

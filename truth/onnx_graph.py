@@ -700,7 +700,7 @@ def _recurrent(n: _Node) -> Any:
         or n.get("input_forget", 0)
         or n.at(7) is not None
     ):
-        raise n.cannot("activations, clips or peepholes of its own")
+        raise n.cannot("other activations, clips or peepholes")
     x = n.x.transpose(0, 1) if n.get("layout", 0) else n.x
     if n.at(4) is not None and bool((n.at(4) != x.shape[0]).any()):
         raise n.cannot("sequences of unequal length")

@@ -210,7 +210,7 @@ class Fed:
                     sample[name] = np.asarray(draws.integers(output[1], size=output[2:] or None))
                 else:
                     sample[name] = _target(loss, draws, output[1:])
-            yield f"number {number} of those made up", sample
+            yield f"random sample number {number}", sample
 
     def _made_up(self) -> tuple[Array, Array]:
         """Sequences of four classes: a wave of class k has k + 1 periods, a word is k + 1 behind the last."""

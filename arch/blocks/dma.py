@@ -233,7 +233,7 @@ class Dma(Module):
         """
         order = txn.extension
         if not isinstance(order, Order):
-            raise InputError("the DMA control port takes orders only", where=self.path)
+            raise InputError("the DMA control port accepts orders only", where=self.path)
         self.check((order.command,))
         self.land()
         queue = self._queues.setdefault(txn.master, deque())
@@ -300,9 +300,9 @@ class Dma(Module):
         limit_bytes = self._timing.max_command_1d_bytes if flat else self._timing.max_command_2d_bytes
         if command.size_bytes > limit_bytes:
             raise InputError(
-                f"a {'1D' if flat else '2D'} DMA command of {command.size_bytes} B is longer than its length "
-                f"field allows ({limit_bytes} B)",
+                f"a {'1D' if flat else '2D'} DMA command of {command.size_bytes} B exceeds its length "
+                f"field ({limit_bytes} B)",
                 where=self.path,
-                cure="cut it into several commands under the same transfer",
+                cure="split it into several commands of the same transfer",
             )
         check_command(command, self._l1, self._external[command.external_level])

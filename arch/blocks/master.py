@@ -302,9 +302,9 @@ class Master(Module):
         env, core, commands = self.env, self._core, action.commands
         if len(commands) > len(self._cluster.cores):
             raise InputError(
-                f"{len(commands)} cores are to move data, the cluster has {len(self._cluster.cores)}",
+                f"{len(commands)} cores shall move data, but the cluster has {len(self._cluster.cores)}",
                 where=f"action {action.id}",
-                cure="make the team smaller or give the SoC more cores",
+                cure="use a smaller team or a SoC with more cores",
             )
         called = env.now
         workers = [member for member, of_member in enumerate(commands) if of_member and member != 0]
@@ -334,14 +334,15 @@ class Master(Module):
         members = team.members
         if team.size > len(self._cluster.cores):
             raise InputError(
-                f"kernel {team.kernel!r} wants {team.size} cores, the cluster has {len(self._cluster.cores)}",
+                f"kernel {team.kernel!r} needs {team.size} cores, but the cluster has "
+                f"{len(self._cluster.cores)}",
                 where=f"action {action.id}",
-                cure="make the team smaller or give the SoC more cores",
+                cure="use a smaller team or a SoC with more cores",
             )
         if not members or (not action.fork and members != (0,)):
             raise InputError(
                 f"kernel {team.kernel!r} has work for cores {list(members)}",
                 where=f"action {action.id}",
-                cure="a forked kernel needs a core, a kernel without fork runs on core 0 only",
+                cure="a forked kernel needs a core; a kernel without fork runs on core 0 only",
             )
         return members

@@ -121,7 +121,7 @@ def energy_of(activity: Activity, model: EnergyModel, point: OperatingPoint) -> 
         raise InputError(
             f"{model.name} has no {', '.join(missing)}",
             where=model.where,
-            cure="add them, or another --energy",
+            cure="add them, or use another --energy",
         )
     each = {
         name: item.at(point.vdd, COEFFICIENTS[name].exponent) for name, item in model.coefficients.items()
@@ -160,9 +160,9 @@ def factor_for(
     on_chip = sum(terms.values()) - off_chip
     if on_chip <= 0 or measured_joules <= off_chip:
         raise InputError(
-            f"the run takes {off_chip:.4g} J off-chip and {on_chip:.4g} J on the chip by {model.name}, "
+            f"the run needs {off_chip:.4g} J off-chip and {on_chip:.4g} J on the chip by {model.name}, "
             f"{measured_joules:.4g} J were measured",
             where="--measured",
-            cure="another run, or off-chip coefficients of your own (--energy FILE)",
+            cure="use another run, or your own off-chip coefficients (--energy FILE)",
         )
     return (measured_joules - off_chip) / on_chip

@@ -46,11 +46,11 @@ class Behaviour:
         "outputs may jump; if not, a job writes words in a row", f"{_TOP}, outagu.v; {_JOBS} (output_jumps)"
     )
     blind_cycles: int = _rule(
-        "sums that end in so many last cycles of a job get scaler 0 and bias 0 from memory",
+        "number of last cycles of a job in which sums get scaler 0 and bias 0 from memory",
         f"{_TOP}; {_JOBS} (extra)",
     )
     extra_cycles: int = _rule(
-        "cycles that a job with scalers or biases from memory is made longer for it", f"{_JOBS} (extra)"
+        "extra cycles of a job with scalers or biases from memory, to avoid that", f"{_JOBS} (extra)"
     )
     live: Mapping[str, int | None] = _rule(
         "registers without a shadow, and cycles from the first product on that they are needed (None: until "

@@ -96,7 +96,7 @@ class Mvu(Module):
         """The command: run what the registers say, `meant` or not. Raises `RaceError` if it still runs."""
         env, launch = self.env, self.timing.launch
         if self._busy:
-            raise RaceError("a command came while a job was running", where=self.path)
+            raise RaceError("a command arrived while a job was running", where=self.path)
         self._check(meant)
         job = job_of(self.registers, meant, self.timing.behaviour) if self._computes else meant
         self._busy = True
@@ -244,5 +244,5 @@ class Mvu(Module):
                 raise InputError(
                     f"job '{job.what}' of {job.layer}: {what} {value}, the register holds up to {most}",
                     where=self.path,
-                    cure="a smaller layer, fewer bits, or a machine whose width.* and memory.* are larger",
+                    cure="use a smaller layer, fewer bits, or a machine with larger width.* and memory.*",
                 )

@@ -174,7 +174,7 @@ def _check(tree: ParameterTree, path: str) -> None:
     value, unit = parameter.value, parameter.unit
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigError(
-            f"{path} = {value} is no whole number", where=parameter.where, cure="a whole number"
+            f"{path} = {value} is not a whole number", where=parameter.where, cure="a whole number"
         )
     by_unit = {"bits": (1, _MOST_BITS), "cycles": (0, _MOST_CYCLES)}
     least, most = by_unit.get(unit, (1, _MOST_OTHERS))

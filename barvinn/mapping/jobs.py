@@ -3,7 +3,7 @@
 
 A job computes a run of outputs whose kernels are cut alike by the edges of the map: the inner part of a row,
 or an edge (left column, top row, corner), which reads fewer taps instead of zeros. With the kernel whole, the
-loops are those of the public generator, but for the jump that slides the window (docs/barvinn-machine.md).
+loops are those of the public generator, but for the jump that slides the window (docs/barvinn.md).
 """
 
 from __future__ import annotations

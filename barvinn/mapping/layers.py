@@ -100,7 +100,7 @@ class LayerShape:
             raise ShapeError(
                 f"kernel {self.kernel}, strides {self.strides}, dilations {self.dilations}, pads {self.pads}",
                 where=self.name,
-                cure="1 or more, pads 0 or more",
+                cure="use 1 or more, pads 0 or more",
             )
         if (self.hi + top + bottom) * (self.wi + left + right) > MOST_PIXELS:
             raise ShapeError(
@@ -179,9 +179,9 @@ def pool_layer(shape: LayerShape, bits: int, *, is_signed: bool, where: str = ""
     """A max-pool: every channel times one, compared, no bit lost. Raises `ShapeError` for signed values."""
     if is_signed:
         raise ShapeError(
-            "max-pool of values that may be negative: the comparator of a unit starts from 0",
+            "max-pool of possibly negative values: the comparator of a unit starts from 0",
             where=where or shape.name,
-            cure="a ReLU before it, or behind it",
+            cure="put a ReLU before or after it",
         )
     return IntegerLayer(
         shape,

@@ -127,9 +127,9 @@ def _quantised(
     input_bits, input_signed, input_step = given
     if not (np.isfinite(layer.gain).all() and np.isfinite(layer.offset).all()):
         raise InputError(
-            "its bias or batch norm makes an infinity or a NaN",
+            "its bias or batch norm results in an infinity or a NaN",
             where=layer.where or layer.shape.name,
-            cure="finite numbers, and variances that are not negative",
+            cure="use finite numbers and non-negative variances",
         )
     weights, steps = integer_weights(layer.weights, weight_bits, layer.where or layer.shape.name)
     sums = accumulate(layer.shape, weights, x)
@@ -220,10 +220,10 @@ def integer_weights(weights: Reals, bits: int, where: str) -> tuple[Integers, Re
         )
     levels = len(np.unique(np.abs(weights[0])))
     raise InputError(
-        f"float weights that are not quantised to {bits} bits: channel 0 alone has {levels} different sizes, "
-        "no whole multiples of one step",
+        f"float weights that are not quantised to {bits} bits: channel 0 alone has {levels} different "
+        "magnitudes, not multiples of one step",
         where=where,
-        cure=f"quantise them (LSQ, post-training): multiples of one step per output channel, {bits} bits",
+        cure=f"quantise them (LSQ, post-training) to multiples of one step per output channel, {bits} bits",
     )
 
 

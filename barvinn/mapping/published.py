@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The job table as the public code generator prints it (hossein1387/MVU_Code_Gen f43a5a0), defects included.
 
-The formulas are those of its table; docs/barvinn-machine.md says where they are wrong. Only for comparison: no job
+The formulas are those of its table; docs/barvinn.md says where they are wrong. Only for comparison: no job
 is made of them.
 """
 

@@ -105,10 +105,10 @@ def _differences(
     shape, host = compiled.layer.shape, compiled.program.host
     by_host = [f"{host.op}: computed by the host"] if host is not None else []
     if published is None or job is None:
-        return ["max-pool: the public tool leaves it out", *by_host]
+        return ["max-pool: the public tool omits it", *by_host]
     texts = [*by_host, *_behaves_otherwise(job, timing)]
     if (shape.hi, shape.wi) != published.input_shape[1:] and shape.kind == "conv":
-        texts.append("input size: the public tool does not see pools before it")
+        texts.append("input size: the public tool ignores earlier pools")
     if shape.kind == "conv":
         expected = -job.input_bits * (
             shape.blocks_in * (shape.kernel[0] - 1) * shape.wi
@@ -116,7 +116,7 @@ def _differences(
             - 1
         )
         if published.input.jumps[0] != expected:
-            texts.append(f"window jump: published is right for 2 channel blocks only, here {shape.blocks_in}")
+            texts.append(f"window jump: published is right only for 2 channel blocks, here {shape.blocks_in}")
         if any(shape.pads):
             texts.append(
                 "padding: edge jobs read the taps inside the map, published counts other rows and columns"
@@ -124,7 +124,7 @@ def _differences(
         if shape.hi != shape.wi:
             texts.append("rows: published takes as many as there are columns")
         if published.countdown.denominator != 1:
-            texts.append("countdown: published is no whole number")
+            texts.append("countdown: the published value is not a whole number")
     elif published.input.lengths != job.input.lengths:
         texts.append("matrix: the input walks its own tiles, published those of the output")
     words, most = weight_words_of(compiled), timing.memory.weight_words
@@ -135,9 +135,9 @@ def _differences(
             f"{' + '.join(map(str, parts))} at a time"
         )
     elif max(map(len, compiled.parts)) == 0 or sum(parts) < shape.blocks_out:
-        texts.append("output blocks are dealt over units")
+        texts.append("output blocks are distributed over units")
     if shape.ci % LANES or shape.co % LANES:
-        texts.append(f"channels: {shape.ci} to {shape.co} filled up to multiples of 64 in the weight image")
+        texts.append(f"channels: {shape.ci} to {shape.co} padded to multiples of 64 in the weight image")
     return texts
 
 
@@ -146,7 +146,7 @@ def _behaves_otherwise(job: Job, timing: BarvinnTiming) -> list[str]:
     if job.extra_cycles:
         reasons.append(f"countdown: {job.extra_cycles} more, so that the last scaler and bias are read")
     if not timing.behaviour.output_jumps:
-        reasons.append("outputs: written in a row, so edges and parts of the blocks are jobs of their own")
+        reasons.append("outputs: written contiguously, so edges and parts of the blocks are separate jobs")
     return reasons
 
 
@@ -169,7 +169,7 @@ def table_text(rows: Sequence[Row]) -> str:
         for line in cells
     ]
     notes = [f"  {letter}  {reason}" for reason, letter in letters.items()]
-    return "\n".join([*lines, *(["other than published:", *notes] if notes else [])]) + "\n"
+    return "\n".join([*lines, *(["differs from published:", *notes] if notes else [])]) + "\n"
 
 
 _TO_THE_RIGHT = (len(COLUMNS) - 2, len(COLUMNS) - 1)

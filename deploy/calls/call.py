@@ -197,7 +197,7 @@ def c_calls(action: Compute, op: Op) -> tuple[CCall, ...]:
         return ()
     kernel = str(effect.details.get("source", team.kernel)) if effect is not None else team.kernel
     if team.origin is None or effect is None:
-        raise InputError(f"no C source for the kernel {kernel}, which does not come with the simulator")
+        raise InputError(f"no C source for the kernel {kernel}, which is not part of the simulator")
     nest = team.origin.calls[0]
     refuse(nest.codegen, kernel, (*effect.reads, *effect.writes))
     # A loop of an elementwise table computes what its entry says; its nest is the price.
@@ -206,7 +206,9 @@ def c_calls(action: Compute, op: Op) -> tuple[CCall, ...]:
         return (_made(made),)
     if kernel not in kernel_sources():
         codegen = nest.codegen
-        raise InputError(f"no C source for kernel {kernel} of {codegen}", cure="another kernel or codegen")
+        raise InputError(
+            f"no C source for kernel {kernel} of {codegen}", cure="use another kernel or codegen"
+        )
     nest = nest._replace(kernel=kernel)
     called = products(nest, effect) or [(nest, team.origin.addresses)]
     return tuple(_call(one, addresses, effect, op) for one, addresses in called)
@@ -230,7 +232,7 @@ def _made(call: Generated) -> CCall:
     name = call.kernel.name
     source = read_source(f"{name}.c", call.kernel.source)
     if _MADE.setdefault(name, source) != source:
-        raise ConfigError(f"two generated kernels are called {name}", where=__name__)
+        raise ConfigError(f"two generated kernels have the name {name}", where=__name__)
     fields: list[tuple[str, Value]] = []
     for key, value in call.fields:
         if isinstance(value, Place):
@@ -266,9 +268,7 @@ class _Known:
         """The value of a field, of its type."""
         number = self._found(field)
         if number is None:
-            raise ConfigError(
-                f"nothing is known of the field '{field.name}'", where=f"{self.nest.kernel}, {self.op.name}"
-            )
+            raise ConfigError(f"unknown field '{field.name}'", where=f"{self.nest.kernel}, {self.op.name}")
         if isinstance(number, bool):
             return int(number)
         return tuple(number) if isinstance(number, list) else number

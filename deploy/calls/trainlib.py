@@ -55,9 +55,9 @@ def check_trainlib(path: str) -> str:
     missing = [name for name in NEEDED if not (Path(path) / name).is_file()]
     if missing:
         raise InputError(
-            f"{path!r} is no PULP-TrainLib: it has no {missing[0]}",
+            f"{path!r} is not a PULP-TrainLib checkout: it lacks {missing[0]}",
             where="--kernel-library",
-            cure="trainlib=PATH of a checkout",
+            cure="use trainlib=PATH of a checkout",
         )
     return str(Path(path).resolve())
 
@@ -68,7 +68,7 @@ def trainlib_of(text: str) -> str | None:
         return None
     kind, _, path = text.partition("=")
     if kind != "trainlib" or not path:
-        raise InputError(f"cannot read {text!r}", where="--kernel-library", cure="ours or trainlib=PATH")
+        raise InputError(f"cannot read {text!r}", where="--kernel-library", cure="use ours or trainlib=PATH")
     return check_trainlib(path)
 
 

@@ -68,7 +68,7 @@ def _text(
 
     numbers = len(followed[0]) if followed else 0
     lines = [
-        "/* What the iterations are given, and what the simulator has found in them. */",
+        "/* Inputs of the iterations, and the results of the simulator. */",
         '#include "network_types.h"',
         "",
         f"const int data_iterations = {len(followed)}, data_compared = {recorded.compared};",

@@ -124,9 +124,9 @@ def onnx_bytes(spec: ModelSpec, values: Mapping[str, Array]) -> bytes:
     size_bytes = model.ByteSize()
     if size_bytes > MOST_BYTES:
         raise InputError(
-            f"its ONNX file would have {size_bytes:,} B, and may have {MOST_BYTES:,} B",
+            f"its ONNX file would have {size_bytes:,} B, but the limit is {MOST_BYTES:,} B",
             where=spec.where,
-            cure="NAME.yaml, whose weights lie beside it",
+            cure="NAME.yaml, with weights in NAME.npz",
         )
     onnx.checker.check_model(model)
     return bytes(model.SerializeToString(deterministic=True))
@@ -173,9 +173,9 @@ def _check_dataset(spec: ModelSpec, path: str) -> None:
     folder = Path(path).resolve().parent
     if spec.dataset not in DATASETS and not (folder / spec.dataset).resolve().is_relative_to(folder):
         raise InputError(
-            f"its samples lie in {spec.dataset!r}, outside of the folder of the file",
+            f"its samples are in {spec.dataset!r}, outside the folder of the file",
             where=path,
-            cure="convert it to NAME.yaml, or put them beside it and convert again",
+            cure="convert it to NAME.yaml, or move the samples to that folder and convert again",
         )
 
 
@@ -240,8 +240,8 @@ def _drafted(spec: ModelSpec, start: Start) -> _Graph:
             problems.append(
                 Problem(layer.name, layer.type, results[0].shape, error.reason, error.nearest, layer.where)
             )
-    cure = "the nearest form where one is named, or NAME.yaml, which holds every model"
-    refuse(problems, f"of {len(spec.layers)} layers have no form in ONNX", spec.where, cure)
+    cure = "use the nearest form, if one is listed, or NAME.yaml, which can store every model"
+    refuse(problems, f"of {len(spec.layers)} layers have no equivalent in ONNX", spec.where, cure)
     ends = [_word(word) for loss in spec.losses for word in (loss.of or before, loss.target) if word]
     return _Graph(draft, tuple(fed), tuple(tensors[word] for word in dict.fromkeys(ends)))
 
@@ -295,7 +295,7 @@ def _write(site: Layer) -> None:
     """The nodes of a layer, and the weights all of which must be in them."""
     writer = WRITERS.get(site.primitive)
     if writer is None:
-        raise CannotTakeError("no op for it", "the model file keeps it: convert IN OUT.yaml")
+        raise CannotTakeError("no ONNX op", "write a model file instead: convert IN OUT.yaml")
     writer(site)
     assert site.written == sum(value.size for value in site.parameters.values()), site.name
 

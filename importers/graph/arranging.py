@@ -108,7 +108,7 @@ def fresh(view: View, shape: Sequence[int]) -> View:
     seen = view.viewed(tuple(shape))
     if seen is None:
         raise CannotTakeError(
-            f"a view of {list(view.shape)} as {list(shape)} mixes samples", "a view that keeps the batch"
+            f"a view of {list(view.shape)} as {list(shape)} mixes samples", "a view that preserves the batch"
         )
     return seen
 
@@ -123,7 +123,7 @@ def sample_word(site: Site, view: View) -> tuple[str, int | None]:
     ordered = in_order(site, view)
     batch_dim = ordered.batch_dim
     if batch_dim is not None and not ordered.samples_only(batch_dim):
-        raise CannotTakeError("a dimension that counts samples and more", "a batch dimension of its own")
+        raise CannotTakeError("a dimension that merges samples with other data", "a separate batch dimension")
     shape = (ordered.batch, *(ordered.shape[index] for index in places_of(len(view.dims), batch_dim)))
     return site.reshaped(ordered.word, shape), batch_dim
 
@@ -142,7 +142,7 @@ def rows(site: Site, view: View, dim: int) -> tuple[str, list[int]]:
     rest = [piece for piece in range(1, len(view.pieces)) if piece not in view.dims[dim]]
     groups: list[Sequence[int]] = [rest] if rest else []
     if BATCH in view.dims[dim]:
-        raise CannotTakeError("sums over the batch", "samples are never told apart")
+        raise CannotTakeError("sums over the batch", "samples must stay independent")
     return site.stored(view, [*groups, view.dims[dim]]), rest
 
 
@@ -165,7 +165,9 @@ def batch_first(site: Site, view: View, rank: int = 0) -> str:
     shape: Shape = (view.batch, *view.shape[1:])
     is_first = view.batch == 1 or view.batch_dim == 0
     if len(view.dims) < 2 or rank not in (0, len(view.dims)) or not is_first or shape != view.shape:
-        raise CannotTakeError(f"its input {list(view.shape)} has no batch in front", "[batch, channels, ...]")
+        raise CannotTakeError(
+            f"the first dimension of its input {list(view.shape)} is not the batch", "[batch, channels, ...]"
+        )
     return site.reshaped(in_order(site, view).word, shape)
 
 

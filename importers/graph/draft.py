@@ -26,10 +26,10 @@ from trainlib.training.options import layer_options
 NO_FORM = "there is none"
 """The nearest form of what nothing here is near to."""
 
-CHECKED = "a graph that onnx.checker accepts"
+CHECKED = "use a graph that onnx.checker accepts"
 """The cure of a node that is none of its op."""
 
-LAYERS = "the nearest forms; `pulptrain list primitives` has all layers"
+LAYERS = "use the nearest forms; `pulptrain list primitives` lists all layers"
 """The cure of a graph with nodes that no layer is."""
 
 
@@ -83,7 +83,7 @@ def planned(spec: LayerSpec, inputs: Sequence[Tensor]) -> tuple[LayerPrimitive, 
         primitive = layer_primitive(spec.type, spec.where)
         return primitive, primitive.plan(layer_options(spec, primitive), inputs, spec.where)
     except PulptrainError as error:
-        cure = error.cure or f"`pulptrain show {spec.type}` has its forms"
+        cure = error.cure or f"`pulptrain show {spec.type}` lists its forms"
         raise CannotTakeError(error.message, cure) from None
 
 
@@ -161,7 +161,7 @@ class Draft:
         primitive, plan = planned(spec, [self.tensors[word] for word in inputs])
         for role, item in starts.items():
             if role not in plan.stored or item.shape != plan.stored[role].shape:
-                raise CannotTakeError("its weights do not have the shape that its op takes", CHECKED)
+                raise CannotTakeError("its weights have a shape that its op does not accept", CHECKED)
             tensor = _tensor(name, role)
             if role in plan.parameters:
                 self._parameters.add(tensor)
@@ -262,8 +262,8 @@ class Draft:
                     for tensor, numbers in taken.items()
                     if np.isin(numbers, shared).any()
                 )
-                how = "in parts, in two orders or not all trained"
-                reason = f"elements of it are used more than once, by {' and '.join(users)}, {how}"
+                how = "partly, in two orders or not all trained"
+                reason = f"several ops use its elements: {' and '.join(users)}, {how}"
                 self.problems.append(Problem(weight, kind, shape, reason, nearest))
 
     def _take_from(self, owner: str, tensor: str) -> None:
@@ -316,7 +316,7 @@ def _trainable(
         frozen = sorted(always - asked)
         if not step.forward and written & asked and frozen:
             names = ", ".join(PARAMETER_NAMES.get(role, role) for role in frozen)
-            raise CannotTakeError(f"freezes {names} and trains others", "all of its parameters or none")
+            raise CannotTakeError(f"freezes {names} and trains others", "train all of its parameters or none")
     possible = {role for role, parameter in plan.parameters.items() if parameter.trainable}
     trained = tuple(PARAMETER_NAMES.get(role, role) for role in roles if role in asked & possible)
     return True if len(trained) == len(possible) else trained or False

@@ -157,10 +157,10 @@ class Node(Site, Attributes):
         if isinstance(key, int):
             raise CannotTakeError(
                 f"its input {key} does not depend on the network's input",
-                "the node folded into a constant, or its inputs the other way round",
+                "fold the node into a constant, or swap its inputs",
             )
         raise CannotTakeError(
-            "reads a constant where it should read an activation", "the result as a buffer of the module"
+            "reads a constant instead of an activation", "the result stored as a buffer of the module"
         )
 
     def constant(self, key: Key) -> Constant | None:
@@ -189,9 +189,7 @@ WHOLE = (int, np.integer)
 def _checked(key: str, said: Any, types: tuple[Any, ...], items: tuple[Any, ...] = ()) -> Any:
     """An attribute of a type that the op takes; a list has such `items`."""
     if not isinstance(said, types) or (items and not all(isinstance(item, items) for item in said)):
-        raise CannotTakeError(
-            f"its inputs or attributes are not those of its op ({key} is {said!r})", CHECKED
-        )
+        raise CannotTakeError(f"its inputs or attributes do not match its op ({key} is {said!r})", CHECKED)
     return said
 
 
@@ -203,7 +201,7 @@ def meant(value: float) -> float:
 def axis_of(axis: int, rank: int) -> int:
     """A dimension counted from the front. Raises `CannotTakeError` if there is none."""
     if not -rank <= axis < max(rank, 1):
-        raise CannotTakeError(f"axis {axis} of {rank} dimensions", CHECKED)
+        raise CannotTakeError(f"axis {axis} is outside its {rank} dimensions", CHECKED)
     return axis % rank if rank else 0
 
 

@@ -40,7 +40,7 @@ _COPIES = 4
 """Bytes an array takes per byte of external data: read, kept, converted, rounded."""
 
 
-def _wrong(reason: str, where: str, cure: str = "a file that is whole") -> InputError:
+def _wrong(reason: str, where: str, cure: str = "use a complete file") -> InputError:
     """What is wrong with a file."""
     return InputError(reason, where=where, cure=cure)
 
@@ -53,8 +53,9 @@ def load_onnx(
     A first dimension of an input that is not a number becomes `batch`; `input_shapes` replaces whole shapes,
     by name of the input, "" being the first. Raises InputError with the name of node or tensor for: no ONNX
     file; a file, an array or a shape too large for the host memory; external data outside of the model's
-    folder; two nodes that write the same name; a cycle; a node that reads what nothing writes; strings and
-    sparse tensors as weights; input dimensions that stay open. Nodes of any op and any domain are passed on.
+    folder; two nodes that write the same name; a node of more inputs or outputs than its op has; a cycle; a
+    node that reads what nothing writes; strings and sparse tensors as weights; input dimensions that stay
+    open. Nodes of any op and any domain are passed on.
     """
     file = Path(path)
     require_extra("onnx", str(path))
@@ -67,10 +68,10 @@ def load_onnx(
         raise _wrong(
             f"the model is of opset {opset}",
             where,
-            f"opset {OLDEST_OPSET} or newer: onnx.version_converter.convert_version(model, 17)",
+            f"use opset {OLDEST_OPSET} or newer: onnx.version_converter.convert_version(model, 17)",
         )
     initializers = initializers_of(graph, file)
-    nodes = _nodes(graph, where)
+    nodes = _nodes(graph, opset, where)
     fed = [value.name for value in graph.input if value.name not in initializers]
     nodes = _sorted(nodes, {*fed, *initializers}, where)
     _check_names(nodes, fed, initializers, [value.name for value in graph.output], where)
@@ -104,21 +105,21 @@ def parsed(file: Path) -> onnx.ModelProto:
     try:
         size_bytes = file.stat().st_size
         if not file.is_file():
-            raise _wrong("is no file", where, "the path of an .onnx file")
+            raise _wrong("is not a file", where, "write the path of an .onnx file")
         check_text_size(size_bytes, PROTOBUF_BYTES_PER_BYTE, where)
         data = file.read_bytes()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise _wrong(f"cannot be read: {reason}", where, "the path of an .onnx file") from None
+        raise _wrong(f"cannot be read: {reason}", where, "write the path of an .onnx file") from None
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)
     except (DecodeError, ValueError, RecursionError) as error:
-        raise _wrong(f"is no ONNX file: {error}", where) from None
+        raise _wrong(f"is not an ONNX file: {error}", where) from None
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
-        raise _wrong("is no ONNX file, or one without a graph", where)
+        raise _wrong("is not an ONNX file, or has no graph", where)
     if not all(isinstance(word, str) for word in _words(model.graph)):
-        raise _wrong("has names that are no UTF-8", where)
+        raise _wrong("has names that are not UTF-8", where)
     return model
 
 
@@ -147,7 +148,7 @@ def _inlined(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
         raise _wrong(
             f"its functions cannot be inlined: {_short(error)}",
             where,
-            "onnx.inliner.inline_local_functions before it is saved",
+            "call onnx.inliner.inline_local_functions before saving",
         ) from None
 
 
@@ -162,14 +163,14 @@ def initializers_of(graph: onnx.GraphProto, file: Path) -> dict[str, Array]:
         raise _wrong(
             f"has sparse initializers ({graph.sparse_initializer[0].values.name!r})",
             str(file),
-            "save it with dense ones",
+            "save it with dense initializers",
         )
     values: dict[str, Array] = {}
     for proto in graph.initializer:
         if not proto.name:
-            raise _wrong("an initializer has no name", str(file), "a name for each")
+            raise _wrong("an initializer has no name", str(file), "name each initializer")
         if proto.name in values:
-            raise _wrong(f"two initializers are called '{proto.name}'", str(file), "rename one of them")
+            raise _wrong(f"two initializers have the name '{proto.name}'", str(file), "rename one of them")
         values[proto.name] = _array(proto, file)
     return values
 
@@ -181,10 +182,10 @@ def _array(proto: onnx.TensorProto, file: Path) -> Array:
 
     where = f"{file}: tensor '{proto.name}'"
     if proto.data_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
-        raise _wrong("holds no numbers", where, "numbers only")
+        raise _wrong("does not hold numbers", where, "numbers only")
     dtype = _dtype(proto.data_type)
     if dtype is None:
-        raise _wrong(f"has the unknown type {proto.data_type}", where, "float32")
+        raise _wrong(f"has unknown type {proto.data_type}", where, "float32")
     sizes = _checked_sizes(tuple(proto.dims), where)
     size_bytes = prod(sizes) * dtype.itemsize
     require_host_memory(_COPIES * size_bytes, "the tensor needs", where=where)
@@ -197,7 +198,7 @@ def _array(proto: onnx.TensorProto, file: Path) -> Array:
     except Exception as error:  # whatever values do not fit their shape make it raise
         raise _wrong(f"cannot be read: {_short(error)}", where) from None
     if array.shape != sizes:
-        raise _wrong(f"says it has shape {list(sizes)}, but has {list(array.shape)}", where)
+        raise _wrong(f"declares shape {list(sizes)}, but has {list(array.shape)}", where)
     return array
 
 
@@ -213,14 +214,14 @@ def _external(proto: onnx.TensorProto, size_bytes: int, file: Path, where: str) 
         target = (folder / location).resolve()
         if Path(location).is_absolute() or not target.is_relative_to(folder) or not target.is_file():
             raise _wrong(
-                f"has its data in {location!r}, which is no file in the folder of the model",
+                f"stores its data in {location!r}, which is not a file in the folder of the model",
                 where,
-                f"put it into {str(file.parent)!r}",
+                f"move it to {str(file.parent)!r}",
             )
         if length != size_bytes or offset < 0 or offset + length > target.stat().st_size:
             raise _wrong(
-                f"needs {size_bytes} B, should find {length} B in {location!r} from byte {offset}, "
-                f"which has {target.stat().st_size} B",
+                f"needs {size_bytes} B, expects {length} B in {location!r} from byte {offset}, "
+                f"but the file has {target.stat().st_size} B",
                 where,
             )
         with target.open("rb") as stream:
@@ -233,7 +234,7 @@ def _external(proto: onnx.TensorProto, size_bytes: int, file: Path, where: str) 
 
 def _checked_sizes(sizes: Sequence[int], where: str) -> tuple[int, ...]:
     if any(size < 0 for size in sizes) or prod(sizes) > MOST_ELEMENTS:
-        raise _wrong(f"has the shape {list(sizes)}", where, "sizes that a memory can hold")
+        raise _wrong(f"has the shape {list(sizes)}", where, "use smaller sizes")
     return tuple(sizes)
 
 
@@ -248,7 +249,7 @@ def _dtype(number: int) -> np.dtype[Any] | None:
         return None
 
 
-def _nodes(graph: onnx.GraphProto, where: str) -> tuple[OnnxNode, ...]:
+def _nodes(graph: onnx.GraphProto, opset: int, where: str) -> tuple[OnnxNode, ...]:
     nodes: list[OnnxNode] = []
     names: set[str] = set()
     for number, proto in enumerate(graph.node):
@@ -260,11 +261,29 @@ def _nodes(graph: onnx.GraphProto, where: str) -> tuple[OnnxNode, ...]:
         names.add(name)
         attributes = {item.name: _attribute(item, name, where) for item in proto.attribute}
         if len(attributes) != len(proto.attribute):
-            raise _wrong("has an attribute twice", f"{where}: node '{name}'", CHECKED)
+            raise _wrong("has a duplicate attribute", f"{where}: node '{name}'", CHECKED)
+        if not domain:
+            _check_counts(proto, opset, f"{where}: node '{name}' ({proto.op_type})")
         nodes.append(
             OnnxNode(name, f"{domain}{proto.op_type}", tuple(proto.input), tuple(proto.output), attributes)
         )
     return tuple(nodes)
+
+
+def _check_counts(node: onnx.NodeProto, opset: int, where: str) -> None:
+    """Raise InputError for more inputs or outputs than the op of this opset has: readers differ on them."""
+    from onnx.defs import SchemaError, get_schema
+
+    try:
+        schema = get_schema(node.op_type, opset, "")
+    except SchemaError:
+        return
+    for what, names, most in (
+        ("inputs", node.input, schema.max_input),
+        ("outputs", node.output, schema.max_output),
+    ):
+        if len(names) > most:
+            raise _wrong(f"has {len(names)} {what}, at most {most} in opset {opset}", where, CHECKED)
 
 
 def _attribute(item: onnx.AttributeProto, node: str, where: str) -> Any:
@@ -289,7 +308,7 @@ def _attribute(item: onnx.AttributeProto, node: str, where: str) -> Any:
             return tuple(value)
     except (ValueError, UnicodeDecodeError) as error:
         raise _wrong(f"cannot be read: {error}", place) from None
-    raise _wrong(f"has the unknown type {kind}", place, "float32")
+    raise _wrong(f"has unknown type {kind}", place, "float32")
 
 
 def _sorted(nodes: Sequence[OnnxNode], given: set[str], where: str) -> tuple[OnnxNode, ...]:
@@ -314,7 +333,9 @@ def _sorted(nodes: Sequence[OnnxNode], given: set[str], where: str) -> tuple[Onn
     except CycleError as error:
         cycle = error.args[1][:0:-1]
         names = f"{', '.join(cycle[:5])}{' ...' if len(cycle) > 5 else ''}"
-        raise _wrong(f"a cycle: {names} wait for each other", where, "a graph without cycles") from None
+        raise _wrong(
+            f"the graph has a cycle: {names} depend on each other", where, "use a graph without cycles"
+        ) from None
     ready: list[int] = []
     order: list[OnnxNode] = []
     while sorter.is_active():
@@ -335,19 +356,19 @@ def _check_names(
     for names, what in ((fed, "inputs"), (outputs, "outputs")):
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise _wrong(f"two {what} are called '{twice}'", where, "rename one of them")
+            raise _wrong(f"two {what} have the name '{twice}'", where, "rename one of them")
     written = {*fed, *initializers, *(name for node in nodes for name in node.outputs)}
     for node in nodes:
         for name in filter(None, node.inputs):
             if name not in written:
                 raise _wrong(
-                    f"reads '{name}', which nothing writes",
+                    f"reads '{name}', which no node writes",
                     f"{where}: node '{node.name}' ({node.op})",
-                    "a graph that is whole",
+                    "use a complete graph",
                 )
     for name in outputs:
         if name not in written:
-            raise _wrong(f"nothing writes its output '{name}'", where, "a graph that is whole")
+            raise _wrong(f"no node writes its output '{name}'", where, "use a complete graph")
 
 
 def _set_input_shapes(
@@ -362,7 +383,7 @@ def _set_input_shapes(
         shapes[fed[0]] = shapes.pop("")
     for name in shapes:
         if name not in fed:
-            raise _wrong(f"has no input '{name}'", where, f"one of {', '.join(fed) or 'none'}")
+            raise _wrong(f"has no input '{name}'", where, f"use one of {', '.join(fed) or 'none'}")
     for value in graph.input:
         if value.name not in fed or value.type.WhichOneof("value") != "tensor_type":
             continue  # a list of tensors, as the optimizer graphs of ONNX Runtime have: known without a shape
@@ -374,13 +395,13 @@ def _set_input_shapes(
             raise _wrong(
                 f"its input '{value.name}' has {len(said)} dimensions, not {len(given)}",
                 where,
-                f"--input with {len(said)} sizes",
+                f"use --input with {len(said)} sizes",
             )
         if given is None and None in said[1:]:
             raise _wrong(
                 f"dimension {said.index(None, 1)} of its input '{value.name}' has no size",
                 where,
-                "--input SIZES, the batch first",
+                "use --input SIZES, batch first",
             )
         sizes = [batch if size is None else size for size in said] if given is None else given
         _checked_sizes(sizes, f"{where}: input '{value.name}'")

@@ -98,8 +98,8 @@ def export_module(
             raise InputError(
                 f"torch.export cannot capture the module: {reason[:300]}",
                 where=where,
-                cure="inputs of the shape and type that forward takes (--input), and a forward without "
-                "decisions that depend on the numbers",
+                cure="use inputs with the shape and type that forward expects (--input), and a forward "
+                "whose control flow does not depend on values",
             ) from error
         finally:
             logging.disable(disabled)
@@ -136,7 +136,7 @@ def _refuse_stopped(program: Any, where: str) -> None:
             raise UnsupportedLayerError(
                 f"{how} stops the gradient",
                 where=_place(node, where),
-                cure="requires_grad=False of the parameters before it, or detach() of a parameter",
+                cure="requires_grad=False for the parameters before it, or detach() of a parameter",
             )
 
 
@@ -191,7 +191,9 @@ def capture(
             parameter = getattr(program.graph_module, str(node.target), None)
             made[node.name] = Held(parameter) if isinstance(parameter, torch.Tensor) else Unknown()
     output = _output(draft, signature, made)
-    draft.share_weights("parameter", "the whole of it, as it is, in each place, or requires_grad=False", str)
+    draft.share_weights(
+        "parameter", "the whole parameter, unchanged, in each use, or requires_grad=False", str
+    )
     _refuse_left_out(
         draft, trained & {first_names.get(name, name) for name in _read_parameters(graph, targets)}
     )
@@ -220,8 +222,8 @@ def _input(draft: Draft, node: Any, *, single: bool) -> Any:
                 node.name,
                 "input",
                 shape,
-                "the batch comes first, then at least one dimension",
-                "an input of shape [batch, ...]",
+                "an input needs the batch first, then at least one dimension",
+                "use an input of shape [batch, ...]",
             )
         )
         return Unknown()
@@ -236,12 +238,12 @@ def _output(draft: Draft, signature: Any, made: Mapping[str, Any]) -> View | Ter
     names = [item.arg.name for item in signature.output_specs if item.kind.name == "USER_OUTPUT"]
     results = [made.get(name) for name in names if name in made]
     what = f"forward returns {len(names)} tensors"
-    cure = "a loss=function of all of them, or a module that returns the one the loss is of"
+    cure = "pass a loss=function of all of them, or return only the tensor of the loss"
     if len(results) == 1 or draft.problems:
         if results and isinstance(results[0], View | Terms):
             return results[0]
-        what = "what forward returns does not depend on its input"
-        cure = "a forward that returns what it computes of its input"
+        what = "the result of forward does not depend on its input"
+        cure = "return a result that forward computes from its input"
     if draft.problems:
         return None
     raise InputError(what, where=draft.where, cure=cure)
@@ -283,8 +285,8 @@ class _Reader:
                 return Unknown()
             if _any(arguments, Aside):
                 raise CannotTakeError(
-                    "reads statistics or a mask that another op has made: a norm used twice reads its own",
-                    "a module for each use",
+                    "reads statistics or a mask of another op: a norm that is used twice reads its own",
+                    "a separate module for each use",
                 )
             if not _any(arguments, (View, Terms)) or op in SHAPES_ONLY:
                 return self._folded(op, node)
@@ -371,7 +373,7 @@ class _Reader:
             names = ", ".join(sorted({one.source for one in held if one.trained}))
             raise CannotTakeError(
                 f"computes with the parameter {names}, which is trained",
-                "a parameter with the values it makes, or requires_grad=False",
+                "a parameter with the computed values, or requires_grad=False",
             )
         if isinstance(result, (list, tuple)):
             return [Held(part) if isinstance(part, torch.Tensor) else part for part in result]
@@ -512,7 +514,7 @@ def _refuse_left_out(draft: Draft, read: Collection[str]) -> None:
                 name,
                 "parameter",
                 None,
-                "is trained, and read in a way that has no gradient here",
+                "is trained, but its use has no gradient here",
                 "requires_grad=False",
             )
         )

@@ -94,7 +94,7 @@ def import_forward(
             f"the graph has the inputs {', '.join(graph.inputs) or 'none'} and the outputs "
             f"{', '.join(graph.outputs) or 'none'}",
             where=graph.path,
-            cure="a network: an input and an output at least",
+            cure="use a network with at least one input and one output",
         )
     batches = {name: graph.tensor(name).shape or ("?",) for name in graph.inputs}
     if len({str(shape[:1]) for shape in batches.values()}) > 1:
@@ -102,7 +102,7 @@ def import_forward(
         raise InputError(
             f"its inputs have different batches: {text}",
             where=graph.path,
-            cure="as many samples of each, in the first dimension; weights as initializers",
+            cure="use the same number of samples in the first dimension; store weights as initializers",
         )
     problems: list[UnsupportedLayerError] = []
     for batch_dim in _batch_dims(graph):
@@ -160,7 +160,7 @@ class ForwardReader:
         self.read_nodes()
         self.draft.share_weights(
             "initializer",
-            "the whole of it, as it is, in each place, or a Constant node, which is not trained",
+            "the whole weight, unchanged, in each use, or a Constant node, which is not trained",
             lambda layer: self.origin[layer].name,
         )
         self.draft.refuse_problems(len(self.graph.nodes))
@@ -207,9 +207,9 @@ class ForwardReader:
     def _losses(self, loss: LossSpec | None) -> list[LossSpec]:
         terms = [name for name in self.graph.outputs if isinstance(self.known[name], Terms)]
         if len(terms) > 1 or (terms and loss is not None):
-            what, cure = "several losses", "one output of them: the sum that is trained"
+            what, cure = "several losses", "one output: the sum of the losses"
             if len(terms) == 1:
-                what, cure = "a loss of its own", "no other loss"
+                what, cure = "its own loss", "remove the other loss"
             raise self._wrong(f"ends in {what}: {', '.join(terms)}", cure)
         if terms:
             (self.loss,) = terms
@@ -258,7 +258,9 @@ class ForwardReader:
     def _stored(self, output: View) -> str:
         """The word of a tensor stored batch first."""
         if not output.batch_leads:
-            raise self._wrong("its output does not have the batch first", "a Transpose that puts it first")
+            raise self._wrong(
+                "the batch is not the first dimension of its output", "a Transpose that puts it first"
+            )
         try:
             return as_seen(Site(self.draft, "output", self.graph.path), output)
         except CannotTakeError as error:
@@ -269,7 +271,7 @@ class ForwardReader:
         several = len(self.graph.inputs) > 1
         least = 1 if several and self.handlers is not HANDLERS else 2
         if not tensor.is_static or min(tensor.sizes, default=0) < 1 or len(tensor.sizes) < least:
-            cure = "--input SIZES: the batch first, then at least one dimension"
+            cure = "use --input SIZES: batch first, then at least one dimension"
             raise self._wrong(f"its input '{name}' has the shape {tensor.shape_text}", cure)
         sizes = tensor.sizes if len(tensor.sizes) > 1 else (*tensor.sizes, 1)
         stored = (
@@ -295,7 +297,7 @@ class ForwardReader:
                 return self._constant(node, arguments)
             handler = self.handlers.get(node.op)
             if handler is None:
-                raise CannotTakeError("no layer for it", NEAREST_ONNX.get(node.op, NO_FORM))
+                raise CannotTakeError("no layer for this op", NEAREST_ONNX.get(node.op, NO_FORM))
             results = handler(self._read(node, arguments))
             self._check(node, results)
             return results
@@ -329,8 +331,8 @@ class ForwardReader:
         said = self.graph.tensor(node.outputs[0]) if node.outputs else None
         if isinstance(first, View) and said is not None and said.is_static and first.shape != said.sizes:
             raise CannotTakeError(
-                f"gives {list(first.shape)}, and is said to give {said.shape_text}",
-                "the declared shape left out: onnx.shape_inference finds it",
+                f"computes shape {list(first.shape)}, but the file declares {said.shape_text}",
+                "remove the declared shape: onnx.shape_inference finds it",
             )
 
     def _layer_name(self, node: OnnxNode) -> str:
@@ -342,16 +344,16 @@ class ForwardReader:
         constants = [item for item in arguments if isinstance(item, Constant)]
         results = computed(node, [item.value if item else None for item in arguments], self.graph.opset)
         if results is None:
-            raise CannotTakeError("computes with constants what cannot be computed here", "its result")
+            raise CannotTakeError("computes constants in a way that is not supported here", "its result")
         if not any(item.trained for item in constants):
             return [Constant(results[name]) if name else None for name in node.outputs]
         if node.op not in MOVES:
             raise CannotTakeError(
-                "computes with a weight that is trained", "a weight with the values it makes"
+                "computes with a weight that is trained", "a weight with the computed values"
             )
         # Others than floats are indices and shapes.
         if any(not item.trained and np.issubdtype(item.value.dtype, np.floating) for item in constants):
-            raise CannotTakeError("puts numbers that are not trained into a weight that is", "a weight alone")
+            raise CannotTakeError("writes untrained values into a trained weight", "a weight alone")
 
         def places(item: Any) -> Array | None:
             if not isinstance(item, Constant):
@@ -360,5 +362,5 @@ class ForwardReader:
 
         moved = computed(node, [places(item) for item in arguments], self.graph.opset)
         if moved is None:  # in a file whose types are wrong
-            raise CannotTakeError("moves a weight as it moves no numbers", CHECKED)
+            raise CannotTakeError("moves a weight in an unsupported way", CHECKED)
         return [Constant(results[name], moved[name], True) if name else None for name in node.outputs]

@@ -52,12 +52,12 @@ def _weight(node: Node, what: str) -> Constant:
     weight = node.needed(1)
     rank = len(weight.shape) - 2
     if node.sizes("kernel_shape", weight.shape[2:]) != weight.shape[2:]:
-        raise CannotTakeError(f"kernel_shape is not that of the weights, {list(weight.shape[2:])}", CHECKED)
+        raise CannotTakeError(f"kernel_shape differs from the weights, {list(weight.shape[2:])}", CHECKED)
     if rank not in (1, 2):
         raise CannotTakeError(f"{what} of {rank} dimensions", "one of 2 dimensions")
     if node.rank != rank + 2:
         shape = list(node.x.shape)
-        raise CannotTakeError(f"its input {shape} has no batch in front", "[batch, channels, ...]")
+        raise CannotTakeError(f"the batch is not first in its input {shape}", "[batch, channels, ...]")
     return weight
 
 
@@ -70,12 +70,12 @@ def _conv(node: Node) -> View:
 def _conv_transpose(node: Node) -> View:
     weight = _weight(node, "a transposed convolution")
     if node.text("auto_pad", "NOTSET") != "NOTSET" or node.get("output_shape"):
-        raise CannotTakeError("padding that follows from the size of the result", "pads and output_padding")
+        raise CannotTakeError("padding derived from the output size", "pads and output_padding")
     over = window_of(node, node.x.shape[2:], weight.shape[2:])
     rank = len(weight.shape) - 2
     padding = node.sizes("output_padding", (0,) * rank)
     if len(padding) != rank:
-        raise CannotTakeError(f"output_padding {list(padding)} for {rank} directions", CHECKED)
+        raise CannotTakeError(f"output_padding {list(padding)} for {rank} dimensions", CHECKED)
     return transposed_convolution(node, node.x, weight, node.constant(2), over, groups_of(node), padding)
 
 
@@ -104,9 +104,9 @@ def _product(node: Node) -> View:
     for index, name in enumerate(("transA", "transB")):
         item = operands[index]
         if item is None or not item.shape:
-            raise CannotTakeError(f"its input {index} is missing, or a number", CHECKED)
+            raise CannotTakeError(f"its input {index} is missing or a scalar", CHECKED)
         if node.op == "Gemm" and len(item.shape) != 2:
-            raise CannotTakeError("a product of something else than matrices", CHECKED)
+            raise CannotTakeError("a product of tensors that are not matrices", CHECKED)
         if isinstance(item, Constant) and len(item.shape) > 2:
             operands[index] = item = as_view(node, item, like)
         if node.integer(name, 0) and len(item.shape) > 1:
@@ -127,7 +127,7 @@ def _batch_norm(node: Node) -> View:
     running = {"running_mean": node.constant(3), "running_var": node.constant(4)}
     training = node.op.endswith("Internal") or bool(node.integer("training_mode", 0))
     if node.used - {0, 1, 2} or (node.used - {0} and not training):
-        raise CannotTakeError("its statistics are used", "one output")
+        raise CannotTakeError("other nodes read its statistics", "one output")
     options: dict[str, Any] = {"momentum": round(1 - node.real("momentum", 0.9), 6)}
     if not training:
         options = {"fixed_statistics": True}
@@ -161,7 +161,7 @@ def _row_norm(node: Node) -> View:
     kind = "layer_norm" if node.op == "LayerNormalization" else "rms_norm"
     axis = node.axis(node.rank, -1)
     if node.used - {0}:
-        raise CannotTakeError("its statistics are used", "one output")
+        raise CannotTakeError("other nodes read its statistics", "one output")
     row = node.x.shape[axis:]
     roles = {"w": 1, "b": 2} if kind == "layer_norm" else {"w": 1}
     affine = {role: node.constant(index) for role, index in roles.items()}
@@ -192,7 +192,7 @@ def _repeated(constant: Constant, row: Shape) -> Constant:
 def _lrn(node: Node) -> View:
     size = node.integer("size", 0)
     if size < 1 or node.rank < 3:
-        raise CannotTakeError(f"size {size} of {node.rank} dimensions", CHECKED)
+        raise CannotTakeError(f"size {size} over {node.rank} dimensions", CHECKED)
     alpha, beta, bias = (
         node.number(name, default) for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
     )
@@ -202,14 +202,14 @@ def _lrn(node: Node) -> View:
 def _col2im(node: Node) -> View:
     sizes, kernel = node.integers("image_shape", 1), node.integers("block_shape", 2)
     if sizes is None or kernel is None or not len(sizes) == len(kernel) == 2 or node.rank != 3:
-        raise CannotTakeError("no image of two dimensions", "image_shape and block_shape of 2 numbers")
+        raise CannotTakeError("the image needs 2 dimensions", "image_shape and block_shape of 2 numbers")
     return folded(node, node.x, sizes, window_of(node, sizes, kernel))
 
 
 def _pool(node: Node) -> View:
     kind = "max_pool2d" if node.op == "MaxPool" else "avg_pool2d"
     if kind == "max_pool2d" and 1 in node.used:
-        raise CannotTakeError("its indices are used", "one output")
+        raise CannotTakeError("other nodes read its indices", "one output")
     over, options = pool_of(node, node.x.shape, counts=node.op == "AveragePool")
     if node.op == "LpPool":
         return power_pooled(node, node.x, over, options, node.integer("p", 2))
@@ -243,15 +243,15 @@ def _resize(node: Node) -> View:
     wanted = {"nearest": "asymmetric", "linear": "half_pixel"}.get(mode, "")
     rounding = "floor" if old else node.text("nearest_mode", "round_prefer_floor")
     if node.integer("antialias", 0) or node.text("keep_aspect_ratio_policy", "stretch") != "stretch":
-        raise CannotTakeError("antialiasing, or sizes that follow from others", "sizes, antialias 0")
+        raise CannotTakeError("antialiasing, or sizes derived from others", "sizes, antialias 0")
     is_other = coordinates.removeprefix("pytorch_") != wanted or (mode == "nearest" and rounding != "floor")
     if is_other or node.get("axes"):
         raise CannotTakeError(
-            f"{mode} by {coordinates}", "nearest by asymmetric and floor, or linear by half_pixel"
+            f"{mode} by {coordinates}", "nearest with asymmetric and floor, or linear with half_pixel"
         )
     target = _resized(node, view, old=old)
     if coordinates == "pytorch_half_pixel" and min(target[2:]) == 1:
-        raise CannotTakeError("shrinks a dimension to 1 by pytorch_half_pixel", "half_pixel")
+        raise CannotTakeError("shrinks a dimension to 1 with pytorch_half_pixel", "half_pixel")
     if target[:2] != view.shape[:2]:
         raise CannotTakeError("resizes batch or channels", "rows and columns only")
     return interpolated(node, view, target[2:], "bilinear" if mode == "linear" else "nearest")
@@ -268,7 +268,7 @@ def _resized(node: Node, view: View, *, old: bool) -> Shape:
         raise CannotTakeError("no sizes and no scales", "sizes or scales of four numbers")
     exact = [size * float(scale) for size, scale in zip(view.shape, given, strict=True)]
     if any(abs(size - int(size)) > 1e-6 for size in exact):
-        raise CannotTakeError("scales that do not give whole sizes", "sizes")
+        raise CannotTakeError("scales that do not result in whole sizes", "sizes")
     return tuple(map(int, exact))
 
 
@@ -293,7 +293,7 @@ def check_recurrent(node: Attributes, kind: str, length: int) -> None:
         raise CannotTakeError("a reset gate before the product", "linear_before_reset=1, as PyTorch has it")
     extra = node.get("clip") or node.integer("input_forget", 0) or node.has(7)
     if tuple(node.get("activations", usual)) != usual or extra:
-        raise CannotTakeError("activations, clips or peepholes of its own", f"activations {', '.join(usual)}")
+        raise CannotTakeError("other activations, clips or peepholes", f"activations {', '.join(usual)}")
     lengths = node.values(4)
     if lengths is not None and (lengths != length).any():
         raise CannotTakeError("sequences of unequal length", "one length")
@@ -304,7 +304,7 @@ def _recurrent(node: Node) -> list[View]:
     view = node.x.swapped(0, 1) if batch_first else node.x
     check_recurrent(node, kind, view.shape[0])
     if 2 in node.used:
-        raise CannotTakeError("its last cell is used", "its output or its last state")
+        raise CannotTakeError("other nodes read its last cell", "its output or its last state")
     word = sequence(node, view, 1, "a Transpose before it: [time, batch, features]")
     ways = _ways(node)
     outputs, lasts = list[View](), list[View]()
@@ -336,7 +336,7 @@ def _cell_weights(node: Node, kind: str, ways: int, features: int, number: int) 
     gates = hidden * {"gru": 3, "lstm": 4, "rnn": 1}[kind]
     fits = wx.shape == (ways, gates, features) and wh.shape == (ways, gates, hidden)
     if not fits or (both is not None and both.shape != (ways, 2 * gates)):
-        raise CannotTakeError("its weights do not have the shape that its op takes", CHECKED)
+        raise CannotTakeError("its weights have a shape that its op does not accept", CHECKED)
     given: dict[str, Constant | None] = {
         role: item.moved(lambda array: regated(kind, array[number]).T)
         for role, item in (("wx", wx), ("wh", wh))

@@ -42,13 +42,13 @@ def _cast(node: Node) -> Any:
     if node.op == "CastLike" and isinstance(given, Constant):
         return replace(given, value=given.value.astype(np.float32))
     if node.op == "Cast" and node.integer("to", 1) not in FLOATS:
-        raise CannotTakeError("makes integers of activations", "floating-point types throughout")
+        raise CannotTakeError("converts activations to integers", "floating-point types throughout")
     return node.x
 
 
 def _dropout(node: Node) -> View:
     if 1 in node.used:
-        raise CannotTakeError("its mask is used", "one output")
+        raise CannotTakeError("other nodes read its mask", "one output")
     ratio, training = node.constant(1), node.constant(2)
     share = node.real("ratio", 0.5) if ratio is None else _only(ratio, "ratio")
     if training is None or not training.value.any() or share == 0:
@@ -59,7 +59,7 @@ def _dropout(node: Node) -> View:
 def _only(constant: Constant, what: str) -> float:
     """The number in a constant that may have one only."""
     if constant.value.size != 1:
-        raise CannotTakeError(f"its {what} is no number", CHECKED)
+        raise CannotTakeError(f"its {what} is not a number", CHECKED)
     return float(constant.value.ravel()[0])
 
 
@@ -138,7 +138,7 @@ def _gather(node: Node) -> View:
     if isinstance(table, Constant) and isinstance(index, View):
         if len(table.shape) != 2 or node.axis(2) != 0:
             raise CannotTakeError(
-                "looks up something else than rows of a matrix", "a table [words, features], axis 0"
+                "looks up data other than rows of a matrix", "a table [words, features], axis 0"
             )
         return looked_up(node, index, table)
     view, places = node.x, node.needed(1, "indices")
@@ -219,7 +219,7 @@ def _blocks(node: Node) -> View:
 def images(node: Node) -> View:
     """What it works on, which must be a batch of images."""
     if node.rank != 4:
-        raise CannotTakeError("an input that is no image", "[batch, channels, rows, columns]")
+        raise CannotTakeError("an input that is not an image", "[batch, channels, rows, columns]")
     return node.x
 
 

@@ -25,7 +25,7 @@ def selu(site: Site, view: View, alpha: float, gamma: float) -> View:
 def celu(site: Site, view: View, alpha: float) -> View:
     """alpha · elu(x / alpha)."""
     if alpha <= 0:
-        raise CannotTakeError(f"a Celu of alpha {alpha:g}", "more than 0")
+        raise CannotTakeError(f"a Celu with alpha {alpha:g}", "more than 0")
     inner = scaled(site, view, 1 / alpha, suffix="_inner")
     return scaled(site, applied(site, "elu", inner), alpha, suffix="_outer")
 
@@ -84,7 +84,7 @@ def sloped(site: Site, view: View, slope: Constant) -> View:
 def softmax(site: Site, view: View, dim: int, *, kind: str = "softmax", suffix: str = "") -> View:
     """Softmax, or its logarithm, over one dimension."""
     if BATCH in view.dims[dim]:
-        raise CannotTakeError("a softmax over samples", "a dimension behind the batch")
+        raise CannotTakeError("a softmax over samples", "a dimension after the batch")
     word, rest = rows(site, view, dim)
     made = site.layer(kind, (word,), suffix=suffix)
     return regrouped(view, made, rest, view.shape[dim], dim)

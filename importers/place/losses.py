@@ -26,7 +26,7 @@ def either(special: Callable[[Node], Any], plain: Handler | None) -> Handler:
             return terms
         if plain is None or any(isinstance(item, Terms) for item in node.arguments.values()):
             raise CannotTakeError(
-                "is a loss of all samples, which the network cannot read",
+                "is a loss over all samples, so the network cannot read it",
                 "sums of losses, and products with numbers",
             )
         return plain(node)
@@ -72,8 +72,17 @@ def divided(left: Any, right: Any) -> Terms | None:
 
 
 def default_loss(shape: Sequence[int]) -> LossSpec:
-    """That of an output of which nobody says one: of class numbers for [batch, classes], else mse."""
-    return LossSpec("cross_entropy", {"labels": "hard"}) if len(shape) == 2 else LossSpec("mse")
+    """That of an output of which nobody says one: of class numbers for [batch, classes], else mse.
+
+    Over one class the cross-entropy is 0 whatever the network does.
+    """
+    has_classes = len(shape) == 2 and shape[1] > 1
+    return LossSpec("cross_entropy", {"labels": "hard"}) if has_classes else LossSpec("mse")
+
+
+def default_note(loss: LossSpec) -> str:
+    """What is said of a loss that nobody has chosen."""
+    return f"the loss is {loss.name}, which nobody has said: --loss"
 
 
 def losses_of(
@@ -119,12 +128,12 @@ def _specs(draft: Draft, terms: Terms) -> list[tuple[LossSpec, View, View | None
             raise UnsupportedLayerError(
                 f"the number {terms.constant:g} is added to the loss",
                 where="loss",
-                cure="the loss without it",
+                cure="the loss without the number",
             )
         items[index] = _with(draft, items[index], terms.constant)
     if not items:
         raise UnsupportedLayerError(
-            "the loss does not depend on the module", where="loss", cure="one that does"
+            "the loss does not depend on the module", where="loss", cure="a loss that depends on the module"
         )
     return [(_spec(item), item.view, item.target) for item in items]
 
@@ -142,7 +151,7 @@ def _positive(draft: Draft, item: Term, number: int) -> Term:
         raise UnsupportedLayerError(
             f"the loss {item.name} is subtracted",
             where="loss",
-            cure="a weight above 0, or the formula written out",
+            cure="a weight above 0, or the explicit formula",
         )
     turned = scaled(Site(draft, f"loss_{number}", "loss"), item.view, -1.0, suffix="_turned")
     return replace(item, view=turned, weight=-item.weight)

@@ -95,7 +95,7 @@ def _prelu(node: Node) -> View:
 
 def _softplus(node: Node) -> View:
     if node["threshold"] < SOFTPLUS_LINE:
-        raise CannotTakeError(f"a softplus that is a line from {node['threshold']} on", "threshold=20")
+        raise CannotTakeError(f"a softplus that is linear above {node['threshold']}", "threshold=20")
     beta = float(node["beta"])
     if beta == 0:
         raise CannotTakeError("a softplus of beta 0, which is infinite", "beta=1")
@@ -127,7 +127,9 @@ def before_softmax(mask: Constant) -> Constant:
     if mask.trained or np.isnan(mask.value).any() or np.isposinf(mask.value).any():
         raise CannotTakeError("a mask with infinities that is trained, or with NaN", "finite numbers")
     if np.isneginf(mask.value).all(axis=-1).any():
-        raise CannotTakeError("a mask that leaves nothing of a row", "one that leaves an element of each")
+        raise CannotTakeError(
+            "a mask that hides a whole row", "a mask that leaves at least one element per row"
+        )
     return Constant(np.nan_to_num(mask.value, neginf=-LARGE).astype(np.float32))
 
 
@@ -144,7 +146,7 @@ def _add(node: Node) -> View:
     if node.op == "rsub":
         left, right = right, left
     if alpha != 1 and isinstance(right, Constant) and right.number is None:
-        raise CannotTakeError("alpha of a tensor", "a product of its own")
+        raise CannotTakeError("alpha of a tensor", "a separate product")
     if alpha != 1:
         right = times(node, right, alpha) if isinstance(right, View) else number_of(right) * alpha
     if node.op != "add":
@@ -168,7 +170,7 @@ def _largest(node: Node) -> Any:
     if "other" in node.arguments:
         return pair(node, kind, node["self"], node["other"])
     if 1 in node.used:
-        raise CannotTakeError(f"uses the places of the {kind[:3]}", "their values only")
+        raise CannotTakeError(f"uses the positions of the {kind[:3]}", "their values only")
     ties = {"ties": "first"} if "dim" in node.arguments else {}
     made = _reduced(node, f"reduce_{kind[:3]}", options=ties)
     return [made, None] if ties else made
@@ -204,7 +206,7 @@ def _masked_fill(node: Node) -> View:
     mask, value = node["mask"], node["value"]
     number = number_of(value)
     if not isinstance(mask, Constant) or number is None:
-        raise CannotTakeError("a mask that is computed", "a mask that is a buffer or made of sizes")
+        raise CannotTakeError("a mask that is computed", "a mask that is a buffer or computed from sizes")
     return _masked(node, node.x, mask.value, number)
 
 

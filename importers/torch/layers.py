@@ -58,7 +58,7 @@ def _conv_transpose(node: Node) -> View:
 
 def _addmm(node: Node) -> View:
     if node["beta"] != 1 or node["alpha"] != 1:
-        raise CannotTakeError("beta and alpha other than 1", "scale by itself")
+        raise CannotTakeError("beta and alpha other than 1", "a separate scale")
     return linear(node, node.view("mat1"), node.needed("mat2").moved(np.transpose), node.constant("self"))
 
 
@@ -117,7 +117,7 @@ def _pool(node: Node) -> Any:
     """Any pool by windows; max-pools may say where they found what."""
     kind = "max_pool2d" if node.op.startswith("max") else "avg_pool2d"
     if node.get("divisor_override"):
-        raise CannotTakeError("a divisor of its own", "divisor_override=None")
+        raise CannotTakeError("another divisor", "divisor_override=None")
     kernel = each(node["kernel_size"], len(node.shape) - 2)
     over = _window(node, kernel, node.get("stride") or kernel)
     return _pooled(node, kind, over, ceil=bool(node.get("ceil_mode")), counted=node.get("count_include_pad"))
@@ -125,7 +125,7 @@ def _pool(node: Node) -> Any:
 
 def _pooled(node: Node, kind: str, over: Window, *, ceil: bool = False, counted: bool | None = None) -> Any:
     if 1 in node.used:
-        raise CannotTakeError("its places are used", "return_indices=False")
+        raise CannotTakeError("other nodes read its indices", "return_indices=False")
     options = pool_options(over, node.x.shape[2:], ceil=ceil, counted=counted)
     made = pooled(node, kind, node.x, options, len(node.shape) - 2)
     return [made, None] if node.several else made
@@ -153,7 +153,7 @@ def _upsample(node: Node) -> View:
         raise CannotTakeError("nearest-exact", "mode='nearest'")
     scales = node.get("scale_factors")
     if scales and any(size * scale % 1 for size, scale in zip(node.x.shape[2:], scales, strict=True)):
-        raise CannotTakeError(f"scales {scales} that do not give whole sizes", "size=")
+        raise CannotTakeError(f"scales {scales} that do not result in whole sizes", "size=")
     return interpolated(node, node.x, node.shape[2:], "bilinear" if "bilinear" in node.op else "nearest")
 
 
@@ -195,7 +195,7 @@ def _recurrent(node: Node) -> list[Any]:
         if layer < layers - 1 and node["train"] and node["dropout"]:
             word = applied(node, "dropout", output, {"p": node["dropout"]}, suffix=f"_dropout{layer}").word
     if 2 in node.used:
-        raise CannotTakeError("its last cell is used", "its output or its last state")
+        raise CannotTakeError("other nodes read its last cell", "its output or its last state")
     output = output.swapped(0, batch_dim)
     if output.shape != node.shape:
         output = viewed(node, output, node.shape)

@@ -104,9 +104,10 @@ def _said(torch: Any, given: Any) -> tuple[str, Mapping[str, Any]]:
 
 def _unknown(name: str) -> UnsupportedLayerError:
     return UnsupportedLayerError(
-        f"there is no loss like {name}",
+        f"unknown loss {name}",
         where="loss",
-        cure=f"{', '.join(sorted(item for item in LOSSES if item[0] < 'a'))}, or the name of one of ours",
+        cure=f"{', '.join(sorted(item for item in LOSSES if item[0] < 'a'))}, or the name of a loss of "
+        "pulptrain",
     )
 
 
@@ -114,7 +115,7 @@ def _option(torch: Any, name: str, key: str, value: Any, shape: Sequence[int]) -
     """The value of our option."""
     if key == "reduction" and value == "none":
         raise UnsupportedLayerError(
-            f"{name} with reduction none leaves no number to train on",
+            f"{name} with reduction none does not return a number to train on",
             where="loss",
             cure="reduction='mean' or 'sum', or .mean() at the end of a loss written in torch",
         )

@@ -25,7 +25,7 @@ from importers.graph.terms import Term, Terms
 from importers.graph.torch_capture import capture
 from importers.graph.views import View
 from importers.graph.weights import Given
-from importers.place.losses import losses_of
+from importers.place.losses import default_note, losses_of
 from importers.torch import elements as _elements
 from importers.torch import layers, moves, products, script_loss
 from importers.torch.losses import NEGATIVE_LOG, is_ours, loss_of
@@ -93,9 +93,9 @@ def from_torch(
     torch = require_extra("torch", where)
     if not isinstance(module, torch.nn.Module):
         raise InputError(
-            f"{type(module).__name__} is no torch.nn.Module",
+            f"{type(module).__name__} is not a torch.nn.Module",
             where=where or "from_torch",
-            cure="a torch.nn.Module, made",
+            cure="pass a torch.nn.Module object",
         )
     title = name or _title(type(module).__name__)
     place = where or title
@@ -103,7 +103,7 @@ def from_torch(
     batches = dict.fromkeys(len(item) for item in inputs if isinstance(item, torch.Tensor) and item.ndim)
     if len(batches) > 1:
         text = ", ".join(map(str, batches))
-        raise InputError(f"inputs of different batches: {text}", where=place, cure="as many samples of each")
+        raise InputError(f"inputs of different batches: {text}", where=place, cure="use one batch size")
     _refuse_averages(torch, module, place)
     dtype = _dtype(torch, module, inputs, place)
     trained = _trained(torch, module, optimizer)
@@ -115,6 +115,8 @@ def from_torch(
         spec_of_loss = _of_log_probabilities(draft, output, loss_of(torch, loss, output.shape), notes)
         draft.without_unused(_end(draft, output))
         losses = [spec_of_loss]
+        if loss is None:
+            notes.insert(0, default_note(spec_of_loss))
     else:
         script = Script.of(module, loss, inputs, labels)
         whole, handlers = script.around(module), script_loss.handlers(HANDLERS)
@@ -127,7 +129,7 @@ def from_torch(
     shared = {"clip_norm": clip_norm, "clip_value": clip_value, "accumulate": accumulate, "average": average}
     taken = optimizer_of(torch, optimizer, module, draft.sources, lr_schedule, shared)
     if isinstance(optimizer, torch.optim.Optimizer) and optimizer.state:
-        notes.append("the optimizer's moments are not taken over: they start at 0")
+        notes.append("the moments of the optimizer are not imported: they start at 0")
     spec = draft.model(
         title,
         losses,
@@ -185,7 +187,7 @@ def _dtype(torch: Any, module: Any, inputs: Sequence[Any], place: str) -> str:
     if len(kinds) > 1:
         names = " and ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
         raise UnsupportedLayerError(
-            f"parameters and input are of {names}", where=place, cure="one type throughout: module.float()"
+            f"parameters and input are of {names}", where=place, cure="use one type: module.float()"
         )
     name = str(next(iter(kinds), "float32")).removeprefix("torch.")
     if name not in BY_NAME:
@@ -200,8 +202,8 @@ def _of_log_probabilities(draft: Draft, output: View, loss: LossSpec, notes: lis
     if not taken or loss.name not in ("cross_entropy", NEGATIVE_LOG):
         return loss
     notes.append(
-        "cross_entropy takes logits: without the log-softmax at the end loss and gradients are the same, "
-        "and the network is faster"
+        "cross_entropy expects logits: remove the log-softmax at the end; loss and gradients stay the "
+        "same and the network is faster"
     )
     if loss.name == "cross_entropy":
         return loss
@@ -212,15 +214,15 @@ def _end(draft: Draft, output: View) -> str:
     """The layer that gives what forward returns, as it returns it."""
     word = _stored(draft, output)
     if "." in word or word in draft.inputs:
-        what = "forward returns what it is given, or a part of it"
-        raise UnsupportedLayerError(what, where=draft.where, cure="a forward with a layer")
+        what = "forward returns its input, or a part of it"
+        raise UnsupportedLayerError(what, where=draft.where, cure="use at least one layer in forward")
     return word
 
 
 def _stored(draft: Draft, output: View) -> str:
     """The word of a tensor stored as it is seen, the batch in front."""
     if not output.batch_leads:
-        what = f"forward returns {list(output.shape)}, with the samples not in the first dimension"
+        what = f"forward returns {list(output.shape)}, but the first dimension is not the batch"
         raise UnsupportedLayerError(what, where=draft.where, cure="batch first")
     return as_seen(Site(draft, "output", draft.where), output)
 
@@ -232,7 +234,7 @@ def _classes(draft: Draft, word: str) -> int:
         raise UnsupportedLayerError(
             "an input of integers that no embedding reads",
             where=draft.where,
-            cure="torch.nn.Embedding first, or an input of floats",
+            cure="start with torch.nn.Embedding, or use an input of floats",
         )
     return rows
 
@@ -250,7 +252,7 @@ def load_module(text: str, seed: int = 0) -> Any:
     path, _, member = text.rpartition(":")
     file = Path(path)
     if not file.is_file():
-        raise InputError("there is no such file", where=path, cure="a path, and behind a colon what is in it")
+        raise InputError("no such file", where=path, cure="write a path, a colon, and a name in that file")
     code = _run(file, text)
     made = getattr(code, member, None)
     if made is None:
@@ -266,13 +268,13 @@ def load_module(text: str, seed: int = 0) -> Any:
         raise InputError(
             f"{member}() failed: {type(error).__name__}: {error}",
             where=text,
-            cure="a class without arguments, or a function that returns a module",
+            cure="use a class without arguments, or a function that returns a module",
         ) from error
     if not isinstance(module, torch.nn.Module):
         raise InputError(
-            f"{member}() is no torch.nn.Module but {type(module).__name__}",
+            f"{member}() returned {type(module).__name__}",
             where=text,
-            cure="a torch.nn.Module, made",
+            cure="return a torch.nn.Module object",
         )
     return module
 

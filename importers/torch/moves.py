@@ -62,7 +62,7 @@ def _same(node: Node) -> View:
 
 
 def _detach(node: Node) -> Any:
-    raise CannotTakeError("stops the gradient", "requires_grad=False of the parameters before it")
+    raise CannotTakeError("stops the gradient", "requires_grad=False for the parameters before it")
 
 
 def _slice(node: Node) -> View:

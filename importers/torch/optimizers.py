@@ -25,10 +25,10 @@ TAKEN = (
 """Classes of torch.optim, which are called the same here in small letters."""
 
 _WHY_NOT = {
-    "Adafactor": "keeps a row and a column for a matrix; states here have the shape of their weight",
-    "LBFGS": "computes the loss several times in a step, over all that is trained at once",
-    "Muon": "makes whole matrices orthogonal; an update here sees element by element",
-    "SparseAdam": "takes sparse gradients; those of embeddings are dense here",
+    "Adafactor": "stores a row and a column per matrix; states here have the shape of their weight",
+    "LBFGS": "computes the loss several times per step, over all parameters together",
+    "Muon": "orthogonalises whole matrices; an update here works element by element",
+    "SparseAdam": "needs sparse gradients; gradients of embeddings are dense here",
 }
 
 _PAIRS = {
@@ -110,7 +110,7 @@ def optimizer_of(
     if name not in TAKEN or type(given) is not getattr(torch.optim, name):
         why = f": it {_WHY_NOT[name]}" if name in _WHY_NOT else ""
         raise UnsupportedLayerError(
-            f"there is no optimizer like {name}{why}", where=WHERE, cure=f"of torch.optim {', '.join(TAKEN)}"
+            f"unknown optimizer {name}{why}", where=WHERE, cure=f"use one of torch.optim: {', '.join(TAKEN)}"
         )
     kinds = {
         "adamw" if name == "Adam" and group.get("decoupled_weight_decay") else name.lower()
@@ -118,7 +118,7 @@ def optimizer_of(
     }
     if len(kinds) > 1:
         raise UnsupportedLayerError(
-            "groups of Adam and of AdamW", where=WHERE, cure="the same decoupled_weight_decay for all"
+            "groups of Adam and of AdamW", where=WHERE, cure="use the same decoupled_weight_decay for all"
         )
     (kind,) = kinds
     weights = _weights(given, module, sources)
@@ -156,16 +156,18 @@ def _weights(given: Any, module: Any, sources: Mapping[str, Given]) -> Iterator[
             owners |= dict.fromkeys(names.get(id(parameter), ()), number)
     if strangers:
         raise InputError(
-            f"the optimizer has {strangers} parameters that are not the module's",
+            f"the optimizer has {strangers} parameters that do not belong to the module",
             where=WHERE,
-            cure="an optimizer made of module.parameters()",
+            cure="create the optimizer from module.parameters()",
         )
     groups: list[list[str]] = [[] for _ in given.param_groups]
     for tensor, source in sources.items():
         mine = {owners[name] for name in source.source.split(" + ") if name in owners}
         if len(mine) > 1:
             raise UnsupportedLayerError(
-                f"{source.source} are one weight here, and in different groups", where=WHERE, cure="in one"
+                f"{source.source} share a weight, but are in different groups",
+                where=WHERE,
+                cure="use one group",
             )
         for number in mine:
             groups[number].append(tensor)
@@ -177,14 +179,14 @@ def _schedule(torch: Any, given: Any, optimizer: Any) -> Any:
     inner = [given, *getattr(given, "_schedulers", ())]
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
     if given.optimizer is not optimizer:
-        raise InputError("the schedule is of another optimizer", where=SCHEDULE, cure="made of this one")
+        raise InputError("the schedule belongs to another optimizer", where=SCHEDULE, cure="use this one")
     if any(isinstance(part, plateau) for part in inner[1:]):
         raise UnsupportedLayerError(
             "ReduceLROnPlateau within another schedule", where=SCHEDULE, cure="ReduceLROnPlateau alone"
         )
     if isinstance(given, plateau) and given.last_epoch:
         raise UnsupportedLayerError(
-            f"ReduceLROnPlateau that has seen {given.last_epoch} losses", where=SCHEDULE, cure="a new one"
+            f"ReduceLROnPlateau after {given.last_epoch} losses", where=SCHEDULE, cure="use a new one"
         )
     return _copied(given)
 
@@ -242,12 +244,12 @@ def _average(torch: Any, given: Any) -> float:
     share = inspect.getclosurevars(inspect.unwrap(function)).nonlocals.get("decay") if function else None
     if share is None or function.__module__ != torch.optim.swa_utils.__name__:
         raise UnsupportedLayerError(
-            "an AveragedModel with an average of its own",
+            "an AveragedModel with its own averaging function",
             where="average",
             cure="multi_avg_fn=get_ema_multi_avg_fn(0.999)",
         )
     if int(given.n_averaged):
         raise UnsupportedLayerError(
-            f"an AveragedModel of {int(given.n_averaged)} updates", where="average", cure="a new one"
+            f"an AveragedModel after {int(given.n_averaged)} updates", where="average", cure="a new one"
         )
     return float(share)

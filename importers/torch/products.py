@@ -29,7 +29,7 @@ def _matmul(node: Node) -> View:
 def _einsum(node: Node) -> View:
     equation, operands = node["equation"].replace(" ", ""), node["tensors"]
     if "..." in equation or len(operands) != 2:
-        raise CannotTakeError(f"einsum '{equation}'", "two operands, every dimension named")
+        raise CannotTakeError(f"einsum '{equation}'", "use two operands, with every dimension named")
     terms, _, result = equation.partition("->")
     words = terms.split(",")
     result = result or "".join(
@@ -45,7 +45,7 @@ def _einsum(node: Node) -> View:
     rows = [letter for letter in first if letter not in second]
     columns = [letter for letter in second if letter not in first]
     if any(letter not in result for letter in (*rows, *columns)):
-        raise CannotTakeError(f"einsum '{equation}' with a sum of its own", "sum first, then a product")
+        raise CannotTakeError(f"einsum '{equation}' with an extra sum", "sum first, then multiply")
     view = node.as_view(operands[0])
     sizes = dict(zip(first, view.shape, strict=True)) | dict(zip(second, operands[1].shape, strict=True))
 
@@ -75,7 +75,7 @@ def _attention(node: Node) -> View:
     if node["dropout_p"]:
         raise CannotTakeError("dropout of the weights of attention", "dropout_p=0, Dropout around it")
     if node.get("enable_gqa"):
-        raise CannotTakeError("fewer heads of keys than of queries", "as many heads of each")
+        raise CannotTakeError("fewer heads of keys than of queries", "the same number of heads")
     factor = node.get("scale", 1 / sqrt(query.shape[-1]))
     rank = len(key.dims)
     scores = product(node, query, key.swapped(rank - 2, rank - 1), suffix="_scores")
@@ -86,7 +86,7 @@ def _attention(node: Node) -> View:
     if isinstance(mask, Constant):
         scores = with_constant(node, "add", scores, _added(mask), suffix="_mask")
     elif mask is not None:
-        raise CannotTakeError("a mask that is computed", "a mask that is a buffer or made of sizes")
+        raise CannotTakeError("a mask that is computed", "a mask that is a buffer or computed from sizes")
     weights = softmax(node, scores, len(scores.dims) - 1, suffix="_softmax")
     return product(node, weights, value)
 
@@ -96,12 +96,12 @@ def _added(mask: Constant) -> Constant:
     if mask.value.dtype != bool:
         return before_softmax(mask)
     if not mask.value.any(axis=-1).all():
-        raise CannotTakeError("a query that sees no key", "a mask with a key for each query")
+        raise CannotTakeError("a query with all keys masked", "a mask with a key for each query")
     return Constant(np.where(mask.value, 0, -LARGE).astype(np.float32))
 
 
 def _in_one(node: Node) -> Any:
-    raise CannotTakeError("a sum and a product in one", "the product and add")
+    raise CannotTakeError("a combined sum and product", "a product, then an add")
 
 
 HANDLERS: Mapping[str, Handler] = {

@@ -78,7 +78,7 @@ def _detached(node: Node) -> View | None:
 def _alike(node: Node) -> Any:
     items = node["tensors"]
     if len({item.shape for item in items}) > 1:
-        raise CannotTakeError("a target of another shape than the output", "a target of the same shape")
+        raise CannotTakeError("a target whose shape differs from the output", "a target of the same shape")
     return list(items)
 
 
@@ -94,7 +94,7 @@ def _loss(node: Node) -> Terms:
         if node.op in ("l1_loss", "mse_loss"):
             return _of_difference(node, view, target, said["reduction"])
         raise CannotTakeError(
-            "a target that is trained as well", "target.detach(), or the formula written out"
+            "a target that depends on trained weights", "target.detach(), or the explicit formula"
         )
     torch = require_extra("torch")
     for key in ("weight", "pos_weight"):

@@ -73,9 +73,7 @@ class TrainingDraft:
         if name in self.names:
             return self.names[name]
         if name not in self.constants:
-            raise CannotTakeError(
-                f"reads '{name}', which could not be read", "what makes it is refused above"
-            )
+            raise CannotTakeError(f"reads '{name}', which the import refused", "see its refusal above")
         value = self.constants[name]
         array = np.ascontiguousarray(value, np.float32 if value.dtype != np.int64 else np.int32)
         shape = array.shape or (1,)
@@ -89,7 +87,7 @@ class TrainingDraft:
         if tensor.kind != "buffer":
             if any(tensor.name in op.inputs for op in self.builder.ops):
                 raise CannotTakeError(
-                    f"changes '{name}', which others read", "a tensor of its own for what changes"
+                    f"changes '{name}', which other nodes read", "a separate tensor for the changed values"
                 )
             self.builder.tensors[tensor.name] = replace(tensor, kind="buffer")
         return tensor.name
@@ -103,7 +101,7 @@ class TrainingDraft:
         if prod(wanted) != prod(source.shape):
             raise CannotTakeError(
                 f"cannot view {list(source.shape)} as {list(wanted)}",
-                f"{prod(wanted)} elements: export the graph for the batch it is to run with",
+                f"{prod(wanted)} elements: export the graph for the batch of the run",
             )
         while source.alias_of is not None and "~" in source.name:
             source = self.tensor(source.alias_of)
@@ -161,7 +159,7 @@ class TrainingDraft:
                     names.append(role.rstrip("?"))
                 elif not role.endswith("?"):
                     raise CannotTakeError(
-                        f"step {step} of {kind} needs {role}", "a node that has it as an input or output"
+                        f"step {step} of {kind} needs {role}", "a node with it as an input or output"
                     )
             return tuple(names)
 

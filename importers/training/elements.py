@@ -41,7 +41,7 @@ def _backward(item: TrainingNode) -> None:
     roles = {role: item.read(index) for index, role in enumerate(op.gradient.split()[1:])}
     shape = item.draft.shape(roles["dy"])
     if any(item.draft.shape(name) != shape for name in roles.values()):
-        raise CannotTakeError("inputs of different shapes", "inputs of one shape: Expand before it")
+        raise CannotTakeError("inputs of different shapes", "inputs of one shape: use Expand before it")
     plan = item.draft.plan(op.ours, options_of(item, op), [shape])
     item.apply(op.ours, "IG", {**roles, "dx": item.result(shape)}, plan)
 
@@ -179,7 +179,7 @@ def _prelu(item: TrainingNode) -> None:
     sizes = tuple(size for size in draft.shape(slope) if size > 1)
     behind = draft.shape(slope)[-len(shape[2:]) :] if shape[2:] else ()
     if prod(sizes) != 1 and (sizes != shape[1:2] or prod(behind) != 1):
-        raise CannotTakeError(f"slopes {list(draft.shape(slope))}", "one for all, or one for each channel")
+        raise CannotTakeError(f"slopes {list(draft.shape(slope))}", "one for all, or one per channel")
     parameters = {"w": draft.view(slope, sizes or (1,))}
     options = {"per_channel": bool(sizes)}
     item.give(item.forward("prelu", (item.read(0),), options, item.out(), parameters))
@@ -203,7 +203,7 @@ def _expanded(item: TrainingNode, name: str, shape: Shape, suffix: str) -> str:
 def _power(item: TrainingNode) -> None:
     exponent = item.only(1)
     if exponent is None:
-        raise CannotTakeError("an exponent that is no number", "one number")
+        raise CannotTakeError("an exponent that is not a number", "one number")
     kind, options = power_of(exponent)
     _written(item, kind, (item.read(0),), options)
 

@@ -105,9 +105,9 @@ class ImportedTraining:
             return self
         if not self.accumulates:
             raise InputError(
-                f"{mini_batches} mini-batches per update, but the graph accumulates nothing",
+                f"{mini_batches} mini-batches per update, but the graph does not accumulate gradients",
                 where=self.path,
-                cure="1, or a graph with InPlaceAccumulatorV2",
+                cure="use 1, or a graph with InPlaceAccumulatorV2",
             )
         graph = self.phases.mini_batch
         ops = tuple(
@@ -169,8 +169,8 @@ class _Reader:
         """Inputs of a sample: those up to the label."""
         labels = [node.input(1) for node in self.graph.nodes if kind_of(node) in _LOSSES]
         if len(labels) != 1 or labels[0] not in self.graph.inputs:
-            what = "has several losses, or a label that is no input" if labels else "has no loss"
-            raise self._wrong(what, f"a training graph: {' or '.join(_LOSSES)} of one input")
+            what = "has several losses, or a label that is not an input" if labels else "has no loss"
+            raise self._wrong(what, f"use a training graph: {' or '.join(_LOSSES)} of one input")
         return self.graph.inputs[: self.graph.inputs.index(labels[0]) + 1]
 
     def read(self) -> None:
@@ -191,7 +191,7 @@ class _Reader:
         tensor = self.graph.tensor(name)
         if not tensor.is_static or 0 in tensor.sizes:
             what = f"its input '{name}' has the shape {tensor.shape_text}"
-            raise self._wrong(what, "sizes that are numbers above 0")
+            raise self._wrong(what, "use sizes above 0")
         floats = tensor.dtype.startswith(("float", "bfloat"))
         kind, dtype = "weight", "float32"
         if name in self.totals:
@@ -227,7 +227,7 @@ class _Reader:
                     return
             handler = HANDLERS.get(node.op.removeprefix(MICROSOFT))
             if handler is None:
-                raise CannotTakeError("no step for it", NEAREST_ONNX.get(node.op, NO_FORM))
+                raise CannotTakeError("no step for this op", NEAREST_ONNX.get(node.op, NO_FORM))
             handler(item)
         except CannotTakeError as error:
             self._refuse(node, error)
@@ -254,19 +254,17 @@ class _Reader:
         for weight, gradient, _ in self.updates:
             gradients[draft.read(weight)] = draft.read(gradient)
         if not gradients:
-            raise self._wrong("trains no weight", "SGD or InPlaceAccumulatorV2 nodes")
+            raise self._wrong("does not train a weight", "SGD or InPlaceAccumulatorV2 nodes")
         updates = self._updates(optimizer, totals)
         rates = {rate for _, _, rate in updates if rate is not None}
         if len(rates) > 1:
             several = ", ".join(map(str, sorted(rates)))
-            raise self._wrong(f"several learning rates: {several}", "one for all weights")
+            raise self._wrong(f"several learning rates: {several}", "use one for all weights")
         said = next(iter(rates), None)
         rate = said if said is not None else (learning_rate or DEFAULT_LEARNING_RATE)
         notes = []
         if said is not None and learning_rate is not None and learning_rate != said:
-            notes.append(
-                f"the graph says a learning rate of {said}: --learning-rate {learning_rate} is not used"
-            )
+            notes.append(f"the graph has learning rate {said}: --learning-rate {learning_rate} is ignored")
         phases = self._phases(gradients, updates, rate, separate=bool(accumulators))
         return ImportedTraining(
             phases=phases,
@@ -304,9 +302,9 @@ class _Reader:
             weight = node.input(0)
             if weight not in totals:
                 raise InputError(
-                    f"updates '{weight}', of which the training graph accumulates no gradient",
+                    f"updates '{weight}', but the training graph accumulates no gradient of it",
                     where=optimizer.path,
-                    cure="the optimizer graph of this training graph",
+                    cure="use the optimizer graph of this training graph",
                 )
             rate = _rate(TrainingNode(node, self.draft, "", optimizer.opset))
             updates.append((weight, totals[weight], rate))

@@ -92,7 +92,7 @@ class TrainingNode(Attributes):
         """Shape the file says an output has."""
         tensor = self.draft.graph.tensor(self.out(index))
         if not tensor.is_static:
-            raise CannotTakeError(f"the file does not say the shape of '{tensor.name}'", "value_info of it")
+            raise CannotTakeError(f"the shape of '{tensor.name}' is missing", "add its value_info")
         return tensor.sizes
 
     def made(self, name: str, shape: Sequence[int]) -> str:
@@ -159,7 +159,7 @@ MICROSOFT = "com.microsoft:"
 ACCUMULATORS = ("InPlaceAccumulatorV2", "InPlaceAccumulator")
 SGD = ("SGD", "SGDOptimizerV2", "SGDOptimizer")
 
-ONE_UPDATE = "one, of the sum of its gradients: Sum before it"
+ONE_UPDATE = "one update: Sum the gradients before it"
 """The cure of a weight that is updated use by use."""
 
 
@@ -244,7 +244,7 @@ def _stacked(
     if not turns[0]:
         return item.forward("matmul", (left, right), {"transpose_b": True} if turns[1] else {}, name)
     if turns[1]:
-        raise CannotTakeError("both stacks transposed", "one of them")
+        raise CannotTakeError("both operands are transposed", "transpose one of them")
     a, b = draft.shape(left), draft.shape(right)
     plan = draft.plan("matmul", {}, [a, (*a[:-2], a[-1], b[-1])])
     made = item.made(name, (1, *output))
@@ -351,7 +351,7 @@ def _max_pool_grad(item: TrainingNode) -> None:
     draft = item.draft
     kept = draft.recall("max_pool2d", *item.node.inputs[1:])
     if kept is None:
-        raise CannotTakeError("no MaxPool has read or written what it reads", "its MaxPool in the same graph")
+        raise CannotTakeError("no MaxPool reads or writes its input", "put its MaxPool in the same graph")
     dx = item.result(draft.shape(kept.roles["x"]))
     item.apply("max_pool2d", "IG", {"argmax": kept.roles["argmax"], "dy": item.read(0), "dx": dx}, kept.plan)
 
@@ -414,7 +414,7 @@ def _norm_plan(
 ) -> LayerPlan:
     """The plan of a norm; statistics that a batch norm goes on averaging are ONNX Runtime's, biased."""
     if kind == "batch_norm" and len(shape) < 2:
-        raise CannotTakeError(f"its input {list(shape)} has no batch in front", "[batch, channels, ...]")
+        raise CannotTakeError(f"the batch is not first in its input {list(shape)}", "[batch, channels, ...]")
     if running:
         options["momentum"] = round(1 - item.real("momentum", 0.9), 6)
     plan = item.draft.plan(kind, {"eps": item.number("epsilon", 1e-5), **options}, [shape])
@@ -489,7 +489,7 @@ def _softmax(item: TrainingNode) -> None:
     shape = item.shape(len(reads) - 1)
     axis = item.axis(len(shape), -1 if item.opset >= 13 else 1)
     if prod(shape[axis + 1 :]) != 1 and item.opset >= 13:
-        raise CannotTakeError(f"a softmax over dimension {axis} of {list(shape)}", "over the last one")
+        raise CannotTakeError(f"a softmax over dimension {axis} of {list(shape)}", "over the last dimension")
     rows = (1, prod(shape[:axis]), prod(shape[axis:]))
     kind = "log_softmax" if item.kind.startswith("Log") else "softmax"
     plan = item.draft.plan(kind, {}, [rows])

@@ -34,7 +34,7 @@ def _cross_entropy(item: TrainingNode) -> None:
     gradient = ""
     for reader in readers:
         if not reader.op.endswith("SoftmaxCrossEntropyLossGrad"):
-            raise CannotTakeError("its log-probabilities are used", "the loss and its gradient only")
+            raise CannotTakeError("other nodes read its log-probabilities", "only the loss and its gradient")
         _check_same(item, reader)
         gradient = reader.output(0)
     _loss(item, "cross_entropy", {"labels": "hard", **class_options(item)}, gradient)
@@ -59,7 +59,7 @@ def _two_inputs(item: TrainingNode) -> None:
 def _check_same(item: TrainingNode, gradient: OnnxNode) -> None:
     said = (node.attributes for node in (item.node, gradient))
     if len({(each.get("reduction", "mean"), each.get("ignore_index")) for each in said}) > 1:
-        raise CannotTakeError("its gradient is that of another loss", "the same options for both")
+        raise CannotTakeError("its gradient belongs to another loss", "use the same options for both")
 
 
 def _loss(item: TrainingNode, kind: str, options: dict[str, Any], gradient: str) -> None:
@@ -89,7 +89,7 @@ def _loss(item: TrainingNode, kind: str, options: dict[str, Any], gradient: str)
 
 def _loss_grad(item: TrainingNode) -> None:
     if item.out() not in item.draft.names:
-        raise CannotTakeError("its loss is not in the graph", "the loss and its gradient together")
+        raise CannotTakeError("its loss is not in the graph", "put the loss and its gradient in one graph")
     inputs = [name for name in item.node.inputs if name]
     if len(inputs) > len(("log-probabilities", "label")):  # ONNX Runtime's; the weights of classes are last
         seed = item.only(0)
@@ -119,7 +119,7 @@ def _recurrent(item: TrainingNode) -> None:
         raise CannotTakeError("another direction", "direction forward")
     states = [item.node.input(index) for index in ((5, 6) if kind == "lstm" else (5,))]
     if any(name and (name not in draft.constants or draft.constants[name].any()) for name in states):
-        raise CannotTakeError("an initial state that is not zeros", "zeros")
+        raise CannotTakeError("an initial state other than zeros", "zeros")
     roles = {"x": turned(item, x, (1, 0, 2), "_x")}
     roles["wx"], roles["wh"] = (
         _to_ours(item, kind, item.read(at), word) for at, word in ((1, "wx"), (2, "wh"))
@@ -171,11 +171,11 @@ def _recurrent_grad(item: TrainingNode) -> None:
     kept = draft.recall(kind, item.node.input(gates))
     if kept is None:
         raise CannotTakeError(
-            f"no {item.kind.removesuffix('Grad')}Training has left what it reads",
-            "its forward node in the same graph",
+            f"no {item.kind.removesuffix('Grad')}Training writes its input",
+            "put its forward node in the same graph",
         )
     if item.has(arriving + 2) or any(map(item.out, range(4, 7))):
-        raise CannotTakeError("gradients of first states, or of the last cell", "of outputs, the last state")
+        raise CannotTakeError("gradients of initial states or the last cell", "of outputs, the last state")
     plan, roles = kept.plan, dict(kept.roles)
     batch, length, hidden = draft.shape(roles["y"])
     roles["dy"] = _arriving(item, arriving, (length, batch, hidden))
@@ -214,7 +214,7 @@ def _arriving(item: TrainingNode, index: int, shape: Shape) -> str:
         arrived.append(item.made(f"{item.site}.dlast", (batch, length, hidden)))
         item.apply("slice", "IG", {"dy": last, "dx": arrived[-1]}, plan)
     if not arrived:
-        raise CannotTakeError("no gradient of its output", "that of all states, or of the last one")
+        raise CannotTakeError("it has no gradient of its output", "that of all states or of the last")
     return arrived[0] if len(arrived) == 1 else item.forward("add", arrived, suffix="_dy_sum")
 
 
@@ -236,7 +236,7 @@ def _accumulate(item: TrainingNode) -> None:
             node for node in draft.graph.readers.get(item.out(), ()) if kind_of(node) not in ACCUMULATORS
         ]
         if others or not (earlier or is_read_once(item, 1)):
-            raise CannotTakeError("others read a part of the sum of its weight's gradients", ONE_UPDATE)
+            raise CannotTakeError("other nodes read a partial sum of its weight gradients", ONE_UPDATE)
         draft.partial[total] = same
         item.give(total)
         return

@@ -30,32 +30,28 @@ def command(
     ] = 8,
     input_shape: Annotated[
         str | None,
-        options.option("--input", "C,H,W", "Input size, 3,32,32 or 1,3,32,32; has to be the model's."),
+        options.option("--input", "C,H,W", "Input size, 3,32,32 or 1,3,32,32; must match the model."),
     ] = None,
     behaviour: Annotated[
         str,
-        options.option(
-            "--behaviour", "rtl|documented", "Units as the published RTL is, or as they are documented."
-        ),
+        options.option("--behaviour", "rtl|documented", "Behave as the published RTL, or as documented."),
     ] = "rtl",
     host_ops: Annotated[
         bool,
         options.option(
             "--host-ops/--no-host-ops",
             "",
-            "Give the host what the units cannot compute (rtl: ReLU, max-pool), or refuse it.",
+            "Let the host compute what the units cannot (rtl: ReLU, max-pool), or refuse such models.",
         ),
     ] = True,
     as_published: Annotated[
         bool,
-        options.option(
-            "--as-published", "", "The table of the public code generator, defects included; nothing runs."
-        ),
+        options.option("--as-published", "", "Print the table of the public code generator; run nothing."),
     ] = False,
     units: Annotated[
-        int, options.option("--units", "N", "Units over which rows of every layer are dealt, 1 to 8.")
+        int, options.option("--units", "N", "Number of units that share the rows of every layer, 1 to 8.")
     ] = 1,
-    soc: Annotated[str, options.option("--soc", "NAME|FILE", "Machine of kind barvinn.")] = "barvinn",
+    soc: Annotated[str, options.option("--soc", "NAME|FILE", "BARVINN preset or YAML file.")] = "barvinn",
     overrides: Annotated[
         list[str] | None,
         options.option("--set", "PATH=VALUE", "Change one parameter, e.g. host.bytes_per_cycle=64."),
@@ -63,11 +59,11 @@ def command(
     out: Annotated[
         str | None, options.option("--out", "DIR", "Write table, registers, images, vectors, trace, picture.")
     ] = None,
-    seed: Annotated[int, options.option("--seed", "N", "Of the input that is drawn.")] = 0,
+    seed: Annotated[int, options.option("--seed", "N", "Seed of the random input.")] = 0,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Turn a quantised ONNX model into jobs of matrix-vector units, execute them, check every bit."""
+    """Compile a quantised ONNX model for matrix-vector units, execute it and check every bit."""
     with telling(f"executing {model}", show=not (quiet or as_json)) as teller:
 
         def progress(done: int, jobs: int) -> None:
@@ -139,13 +135,13 @@ def print_outcome(outcome: BarvinnOutcome) -> None:
         "units": f"{summary['units']} of {outcome.timing.units}; {summary['jobs']} jobs; products in "
         + ", ".join(f"{share:.0%}" for share in summary["utilisation"].values())
         + " of the cycles",
-        "numbers": "output equal to the integer reference, bit for bit",
+        "numbers": "output equals the integer reference, bit for bit",
     }
     if summary["host_ops"]:
         by_op = Counter(step["op"] for step in summary["host_ops"])
         values = sum(step["values"] for step in summary["host_ops"])
         ops = ", ".join(f"{op} of {count} layers" for op, count in by_op.items())
-        lines["host"] = f"{ops}, {values:,} values: the units of the published RTL have no comparator"
+        lines["host"] = f"{ops}, {values:,} values: the published RTL has no comparator"
     typer.echo("")
     for key, text in lines.items():
         typer.echo(f"{key:<9}{text}")
@@ -156,14 +152,16 @@ def frame_rates_text(outcome: BarvinnOutcome) -> str:
     """Frames per second and what they rest on."""
     summary, hart = outcome.summary, outcome.timing.hart
     rate = outcome.timing.host.bytes_per_cycle
-    host = f"at {rate} B/cycle" if rate else "in no time (host.bytes_per_cycle 0, assumed)"
-    lines = [f"frames/s, where the host moves {summary['host_bytes']:,} bytes {host} and computes in none:"]
+    host = f"at {rate} B/cycle" if rate else "in zero cycles (host.bytes_per_cycle 0, assumed)"
+    lines = [
+        f"frames/s, if the host moves {summary['host_bytes']:,} bytes {host} and computes in zero cycles:"
+    ]
     for each in summary["frame_rates"]:
         handler = each["handler_instructions"]
         control = (
-            f"control program of {handler * hart.instruction_cycles} cycles from interrupt to command"
+            f"control program: {handler * hart.instruction_cycles} cycles from interrupt to command"
             if handler
-            else f"ideal control program that polls every {hart.poll_cycles} cycles"
+            else f"ideal control program, polling every {hart.poll_cycles} cycles"
         )
         lines.append(
             f"  {each['units']} of {outcome.timing.units} units "

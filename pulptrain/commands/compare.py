@@ -25,7 +25,8 @@ def command(
         list[str],
         typer.Argument(
             metavar="RUN RUN...|LOG",
-            help="Folders written by `pulptrain run MODEL --out DIR`; or one, and a file of measured cycles.",
+            help="Two or more run folders (`pulptrain run MODEL --out DIR`), or one run folder and a file "
+            "of measured cycles.",
         ),
     ],
     fail_above: Annotated[
@@ -33,26 +34,24 @@ def command(
         common.option(
             "--fail-above",
             "PERCENT",
-            "Exit with 5 if the last run takes so much more than the first, e.g. 2%; or if the sum of a log "
-            "is off by so much.",
+            "Exit with 5 if the last run is slower than the first by this much, e.g. 2%, or if the total "
+            "of a log differs by this much.",
         ),
     ] = None,
     in_l1: Annotated[
         bool,
-        common.option(
-            "--in-l1", "", "What was measured had its data in L1: predict without waits for transfers."
-        ),
+        common.option("--in-l1", "", "The measured run had all data in L1: ignore DMA waits."),
     ] = False,
     out: Annotated[
         str | None,
-        common.option("--out", "FILE.png|svg|pdf", "Draw them on one time axis.", common.OUTPUT),
+        common.option("--out", "FILE.png|svg|pdf", "Draw the runs on one time axis.", common.OUTPUT),
     ] = None,
     paper: common.Paper | None = None,
     top: common.Top = 10,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
 ) -> None:
-    """Compare the first with the last of several runs of a model, or a run with measured cycles."""
+    """Compare the first and the last of several runs of a model, or a run with measured cycles."""
     with telling("reading runs", show=not (quiet or as_json)):
         from pulptrain.commands.printing import print_result
         from pulptrain.running.compared_runs import compare_runs

@@ -16,17 +16,17 @@ from pulptrain.process.progress import telling
 @takes(NetworkOptions, soc=False)
 def command(
     source: Annotated[
-        str, typer.Argument(metavar="IN", help="A network: model.onnx, net.py:Net, a model file or name.")
+        str, typer.Argument(metavar="IN", help="Network: model.onnx, net.py:Net, model.yaml or a name.")
     ],
     target: Annotated[
         str,
-        typer.Argument(metavar="OUT", help="NAME.yaml, a model file, its weights in NAME.npz; or NAME.onnx."),
+        typer.Argument(metavar="OUT", help="NAME.yaml (weights go to NAME.npz) or NAME.onnx."),
     ],
     seed: common.Seed = 0,
     quiet: common.Quiet = False,
     **options: Any,
 ) -> None:
-    """Convert a network: what runs the result gives the same cycles and numbers."""
+    """Convert a network to a model file or ONNX; cycles and numbers stay the same."""
     with telling(f"converting {source}", show=not quiet):
         from pulptrain.foreign.conversion import convert
         from pulptrain.given.settings import Settings

@@ -10,22 +10,20 @@ from pulptrain.commands.parameters import takes
 from pulptrain.given.option import RunOptions
 from pulptrain.process.progress import telling
 
-Folder = Annotated[str, common.option("--out", "DIR", "Folder of the project.", common.OUTPUT)]
+Folder = Annotated[str, common.option("--out", "DIR", "Folder to write the project to.", common.OUTPUT)]
 Iterations = Annotated[
-    int, common.option("--iterations", "N", "Training iterations that the project carries out.", common.RUN)
+    int, common.option("--iterations", "N", "Training iterations that the project runs.", common.RUN)
 ]
 Arena = Annotated[
     str | None,
-    common.option(
-        "--arena", "SIZE", "L1 that the target's linker leaves for buffers; refused if it is less."
-    ),
+    common.option("--arena", "SIZE", "L1 that the linker leaves free; larger schedules are refused."),
 ]
 Library = Annotated[
     str,
     common.option(
         "--kernel-library",
         "ours|trainlib=PATH",
-        "Matmuls of an installed PULP-TrainLib where it is linked.",
+        "Use our matmuls, or those of a PULP-TrainLib checkout.",
         common.RUN,
     ),
 ]
@@ -46,7 +44,7 @@ def command(
     quiet: common.Quiet = False,
     **options: Any,
 ) -> None:
-    """Write the schedule of MODEL as a C project: same tiles, kernels, buffers and DMA commands."""
+    """Export the schedule of MODEL as a C project: same tiles, kernels, buffers and DMA commands."""
     with telling(f"preparing {model}", show=not (quiet or as_json)) as teller:
         from configs.units import parse_size
         from deploy.calls.trainlib import trainlib_of

@@ -20,10 +20,10 @@ def command(
         str | None,
         typer.Argument(metavar="[NAME]", help="examples, notebooks, measured, or one of their files."),
     ] = None,
-    out: Annotated[str, common.option("--out", "DIR", "Write below this folder.", common.OUTPUT)] = ".",
+    out: Annotated[str, common.option("--out", "DIR", "Folder to write to.", common.OUTPUT)] = ".",
     as_json: common.Json = False,
 ) -> None:
-    """Write examples, notebooks or measured data below the current folder; without a name, list them."""
+    """Copy examples, notebooks or measured data to the current folder; without a name, list them."""
     if name is None:
         shown = {folder: sorted(shipped_files(folder)) for folder in FOLDERS}
         lines = [f"{folder}: {about}" for folder, about in FOLDERS.items()]
@@ -36,9 +36,7 @@ def command(
     targets = {place: Path(out) / place for place in files}
     for place, target in targets.items():
         if target.exists() and (not target.is_file() or target.read_bytes() != files[place].read_bytes()):
-            raise InputError(
-                f"{target} is there already and says something else", where="example", cure="--out DIR"
-            )
+            raise InputError(f"{target} already exists with other content", where="example", cure="--out DIR")
     with together():
         for place, target in targets.items():
             check_folder(str(target.parent), "--out")

@@ -16,7 +16,7 @@ from pulptrain.process.progress import StageMeter, telling
 @takes(ExploreOptions, only_given=True)
 @common.draws
 def command(
-    spec: Annotated[str, typer.Argument(metavar="SPEC.yaml", help="File that says what is varied.")],
+    spec: Annotated[str, typer.Argument(metavar="SPEC.yaml", help="File with the values to vary.")],
     workers: common.WorkerCount = None,
     executor: common.ExecutorAddress = None,
     cache: common.CacheFile = None,
@@ -27,16 +27,16 @@ def command(
     ] = None,
     paper: common.Paper | None = None,
     top: Annotated[
-        int, common.option("--top", "N", "Points that are shown, those of the front first.", common.OUTPUT)
+        int, common.option("--top", "N", "Number of points to show, best first.", common.OUTPUT)
     ] = 40,
     full: common.Full = False,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
     **options: Any,
 ) -> None:
-    """Simulate every point of SPEC.yaml and say which are worth having.
+    """Simulate all points of SPEC.yaml and report the Pareto-optimal ones.
 
-    Options of machine, model and schedule hold for all points; they go before the settings of the file.
+    Options of machine, model and schedule apply to all points and override the settings of the file.
     """
     with telling(f"reading {spec}", show=not (quiet or as_json)) as teller:
         from pulptrain.commands.printing import end_interrupted, print_result
@@ -69,4 +69,4 @@ def command(
         )
     if result.interrupted:
         done, asked = len(result.summary["points"]), result.summary["points_requested"]
-        end_interrupted(f" after {done} of {asked} points; they are kept")
+        end_interrupted(f" after {done} of {asked} points; the cache holds them")

@@ -10,17 +10,18 @@ import typer
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
 from pulptrain.given.option import MODEL, SEARCH, FitOptions
+from pulptrain.process.interrupts import command_begun_seconds
 from pulptrain.process.progress import telling
 
 Deadline = Annotated[
-    str | None, common.option("--deadline", "CYCLES", "Most cycles of an iteration, e.g. 20Mcycles.", SEARCH)
+    str | None, common.option("--deadline", "CYCLES", "Cycle limit of an iteration, e.g. 20Mcycles.", SEARCH)
 ]
 Objective = Annotated[
     str,
     common.option(
         "--objective",
         "cycles|energy",
-        "What is made small: time, or energy of an iteration (docs/energy.md).",
+        "Quantity to minimise: cycles or energy of an iteration (docs/energy.md).",
         SEARCH,
     ),
 ]
@@ -29,8 +30,8 @@ Allow = Annotated[
     common.option(
         "--allow",
         "CHANGE,CHANGE",
-        "What may be changed although numbers change with it: accumulate (smaller mini-batches of which "
-        "gradients are summed), fp16-states, bf16-states (of the optimizer).",
+        "Changes allowed although they alter results: accumulate (smaller mini-batches, gradients "
+        "summed), fp16-states or bf16-states (optimizer states in 16 bits).",
         SEARCH,
     ),
 ]
@@ -49,23 +50,23 @@ TimeLimit = Annotated[
     common.option(
         "--time-limit",
         "S",
-        "Time limit of the search; reading the model and the last simulation come on top.",
+        "Time limit of the command; the best solution so far is used. Reading the model, pricing its ops, "
+        "the first solution and its simulation always complete.",
         SEARCH,
         min=0.1,
     ),
 ]
 Ladder = Annotated[
     bool,
-    common.option(
-        "--ladder", "", "The smallest memories for each form of training, from inference on.", SEARCH
-    ),
+    common.option("--ladder", "", "List the smallest memories for each form of training.", SEARCH),
 ]
 SaveModel = Annotated[
     str | None,
     common.option(
         "--save-model",
         "FILE",
-        "Where the model is written with what was decided: NAME-fit.yaml in --out DIR, or here.",
+        "Write the model with all decisions to this file (default NAME-fit.yaml, in --out DIR if set); its "
+        "weights go to NAME-fit.npz beside it.",
         common.OUTPUT,
     ),
 ]
@@ -74,7 +75,7 @@ Out = Annotated[
     common.option(
         "--out",
         "DIR",
-        "Write the model, fit.json, and pictures: memory before and after, the front, the ladder.",
+        "Write the model, fit.json and pictures: memory before and after, Pareto front, ladder.",
         common.OUTPUT,
     ),
 ]
@@ -103,7 +104,8 @@ def command(
     seed: common.Seed = 0,
     **options: Any,
 ) -> None:
-    """Decide what of MODEL is kept, computed again, paged to L3 or streamed to fit the memories given."""
+    """Choose which tensors to keep, recompute, page or stream so that MODEL fits in memory."""
+    started = command_begun_seconds()
     with telling(f"preparing {model}", show=not (quiet or as_json)) as teller:
         from pulptrain.commands.printing import end_interrupted, print_result
         from pulptrain.commands.typed import next_command
@@ -129,8 +131,9 @@ def command(
             asked = {"deadline": deadline, "objective": objective, "allow": allow, "save_model": save_model}
             check_ladder(**asked, points=points, time_limit=time_limit)
         check_solver()
-        network = open_source(model, settings).network(settings)
-        files = prepare_fit(model, save_model, out, ladder=ladder, paper=paper)
+        source = open_source(model, settings)
+        network, values = source.network(settings), source.brought
+        files = prepare_fit(model, save_model, out, ladder=ladder, with_values=bool(values), paper=paper)
         printing: dict[str, Any] = {"as_json": as_json, "quiet": quiet}
         with open_cache(cache, no_cache) as kept:
             if ladder:
@@ -150,11 +153,14 @@ def command(
                     points=points,
                     pictures=out is not None,
                     seconds=time_limit,
+                    started=started,
                     cache=kept,
                     teller=teller,
                     ladder_command=next_command(context, "fit", add={"--ladder": True}),
                 )
-                files.write_answer(outcome, next_command(context, "run", files.model, drop=[MODEL]))
+                add = {"--values": files.values}
+                run_command = next_command(context, "run", files.model, add=add, drop=[MODEL])
+                files.write_answer(outcome, run_command, values)
                 if not as_json:
                     teller.end()
                     print_result(
@@ -174,4 +180,4 @@ def command(
                 )
                 interrupted = more.interrupted
     if interrupted:
-        end_interrupted("; this is the best so far")
+        end_interrupted("; best solution so far")

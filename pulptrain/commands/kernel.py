@@ -20,7 +20,7 @@ def command(
         str,
         typer.Argument(
             metavar="NAME|FILE",
-            help="Kernel (see `pulptrain list kernels`), or your own .yaml or .S file.",
+            help="Kernel name (`pulptrain list kernels`), or your own .yaml or .S file.",
             autocompletion=completes("kernels"),
         ),
     ],
@@ -33,7 +33,7 @@ def command(
         common.option(
             "--dtype",
             "fp32|fp16|bf16|...",
-            "Element type; that of the kernel if not given.",
+            "Element type (default: that of the kernel).",
             common.RUN,
             autocompletion=completes("dtypes"),
         ),
@@ -43,7 +43,7 @@ def command(
     quiet: common.Quiet = False,
     **options: Any,
 ) -> None:
-    """Cycles of C[N,M] = A[N,K] · B[K,M] on all cores, operands in L1, without fork and join."""
+    """Print the cycles of C[N,M] = A[N,K] · B[K,M] on all cores, operands in L1, without fork and join."""
     with telling(f"pricing {name}", show=not (quiet or as_json)):
         from pulptrain.commands.printing import print_result
         from pulptrain.given.settings import Settings

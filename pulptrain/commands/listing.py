@@ -27,7 +27,7 @@ def command(
 ) -> None:
     """List the SoC presets, models, kernels per codegen profile, or primitives.
 
-    The timing profile matters to SoCs only: it chooses the values, and so which of them no source gives.
+    The timing profile affects SoCs only: it selects parameter values and their sources.
     """
     with telling(f"reading {kind}", show=not as_json):
         from pulptrain.commands.printing import table_width

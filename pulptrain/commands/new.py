@@ -25,7 +25,8 @@ def command(
         str,
         typer.Argument(
             metavar="FILE.yaml|FILE.csv",
-            help="The file to write, never one that is there; .csv for a table of measured cycles.",
+            help="New file to write; existing files are never overwritten. Use .csv for a table of "
+            "measured cycles.",
         ),
     ],
     kind: Annotated[
@@ -43,36 +44,36 @@ def command(
     measured: Annotated[
         str | None,
         common.option(
-            "--measured", "WATT|JOULE", "Its power, or energy of an iteration: 57.6mW.", common.RUN
+            "--measured", "WATT|JOULE", "Measured power or energy, e.g. 57.6mW, 0.8mJ.", common.RUN
         ),
     ] = None,
     quiet: common.Quiet = False,
 ) -> None:
-    """Write a commented template: a model, a SoC or an exploration, that runs as it is, or a table.
+    """Write a template to edit: a model, a SoC, an exploration, an energy model, or a table of cycles.
 
-    Of kind energy it is an energy model: a copy of the generic one, or that of a run scaled to a measurement.
+    --kind energy copies the generic energy model, or scales the energy model of a run to a measurement.
     """
     from configs.library import SUFFIXES  # reads YAML, which is slow to import
 
     is_table = file.endswith(".csv")
     check_known(kind, KINDS, f"there is no template {kind!r}", "--kind")
     if not file.endswith((*SUFFIXES, ".csv")):
-        raise InputError(f"{file!r} would not be read as a file", where="new", cure=f"{file}.yaml")
+        raise InputError(f"{file!r} has no known file ending", where="new", cure=f"{file}.yaml")
     is_energy = kind == "energy"
     if (run is None) != (measured is None) if is_energy else measured is not None:
         raise InputError(
-            "an energy model is scaled from a run to what was measured of it",
+            "an energy model needs a run and its measured power or energy",
             where="--run",
             cure="--kind energy --run RUN --measured 57.6mW",
         )
     if run is not None and not (is_table or is_energy):
         raise InputError(
-            "ops of a run are rows of a table",
+            "only a table lists the ops of a run",
             where="--run",
-            cure="measured.csv as the file, or --kind energy",
+            cure="measured.csv as FILE, or --kind energy",
         )
     if Path(file).exists():
-        raise InputError(f"{file!r} is there already", where="new", cure="another name")
+        raise InputError(f"{file!r} exists already", where="new", cure="another name")
     target = check_file(file, "new", lambda there: False)
     if is_energy:
         from pulptrain.running.energy_fit import model_text

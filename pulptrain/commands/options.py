@@ -37,14 +37,14 @@ ModelName = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A name (`pulptrain list models`), model.yaml, model.onnx, or net.py:Net.",
+        help="Model name (`pulptrain list models`), model.yaml, model.onnx, or net.py:Net.",
         autocompletion=completes("models"),
     ),
 ]
-Seed = Annotated[int, option("--seed", "N", "Seed of weights, data and sample order.", RUN)]
+Seed = Annotated[int, option("--seed", "N", "Seed for weights, data and sample order.", RUN)]
 Accumulation = Annotated[
     str,
-    option("--accumulator", "reference|kernel", "Sums in fp32, or rounded as the kernel does.", RUN),
+    option("--accumulator", "reference|kernel", "Sum in fp32, or round as the kernel does.", RUN),
 ]
 Out = Annotated[
     str | None,
@@ -56,7 +56,7 @@ DRAWING: dict[str, Any] = {
     ],
     "font": Annotated[
         str | None,
-        option("--font", "SIZE", "Size of text in pictures, e.g. 8pt; no text is smaller.", OUTPUT),
+        option("--font", "SIZE", "Smallest text size in pictures, e.g. 8pt.", OUTPUT),
     ],
     "dpi": Annotated[
         int | None, option("--dpi", "N", "Dots per inch of PNG pictures (default 160).", OUTPUT)
@@ -67,49 +67,49 @@ DRAWING: dict[str, Any] = {
 }
 """Options of every command that draws, see `draws`."""
 Json = Annotated[bool, option("--json", "", "Print one JSON object for machines.", OUTPUT)]
-Quiet = Annotated[bool, option("--quiet -q", "", "No progress, no tables.", OUTPUT)]
-Top = Annotated[int, option("--top", "N", "Rows of a table that are shown.", OUTPUT)]
+Quiet = Annotated[bool, option("--quiet -q", "", "Print no progress and no tables.", OUTPUT)]
+Top = Annotated[int, option("--top", "N", "Number of table rows to show.", OUTPUT)]
 By = Annotated[
     str | None,
     option(
         "--group-by",
         "layer|step|kernel",
-        "Add up the ops by this; by step and by layer if not given.",
+        "Group totals by this (default: by step and by layer).",
         OUTPUT,
     ),
 ]
-Full = Annotated[bool, option("--full", "", "Every row in order, and every note.", OUTPUT)]
+Full = Annotated[bool, option("--full", "", "Show all rows in program order, and all notes.", OUTPUT)]
 Why = Annotated[
-    bool, option("--why", "", "What the ops with most cycles are bound by, in place of totals.", OUTPUT)
+    bool, option("--why", "", "For the slowest ops, show what limits them, instead of totals.", OUTPUT)
 ]
 Evidence = Annotated[
-    bool, option("--evidence", "", "Which shares of the cycles rest on measurements, too.", OUTPUT)
+    bool, option("--evidence", "", "Also show the share of cycles covered by measured kernels.", OUTPUT)
 ]
 WorkerCount = Annotated[
-    int | None, option("--workers", "N", "Processes; as many as the machine has CPUs if not given.", SEARCH)
+    int | None, option("--workers", "N", "Number of worker processes (default: one per CPU).", SEARCH)
 ]
 ExecutorAddress = Annotated[
-    str | None, option("--executor", "dask://HOST:PORT", "Use the workers of a Dask cluster.", SEARCH)
+    str | None, option("--executor", "dask://HOST:PORT", "Run on the workers of a Dask cluster.", SEARCH)
 ]
 CacheFile = Annotated[
     str | None,
     option(
         "--cache",
         "FILE",
-        "Where results are kept; the user's cache folder if not given.",
+        "File of the result cache (default: in the user's cache folder).",
         RUN,
         envvar=CACHE_VARIABLE,
     ),
 ]
 NoCache = Annotated[
-    bool, option("--no-cache", "", "Compute everything anew, keep nothing.", RUN, envvar=NO_CACHE_VARIABLE)
+    bool, option("--no-cache", "", "Neither read nor write the result cache.", RUN, envvar=NO_CACHE_VARIABLE)
 ]
 LearningRate = Annotated[
     float | None,
     option(
         "--learning-rate",
         "RATE",
-        "Of a training graph that says none; 0.001 if this says none either.",
+        "Learning rate of training graphs without one (default 0.001).",
         min=0.0,
     ),
 ]
@@ -165,7 +165,7 @@ def parse_paper(
     paper = OWN_PAPER.but(**asked)
     if out is None:
         flags = {"width_inches": "--width", "font_points": "--font", "dpi": "--dpi", "title": "--title"}
-        raise InputError("no picture is drawn", where=flags[next(iter(asked))], cure="add --out")
+        raise InputError("no picture without --out", where=flags[next(iter(asked))], cure="add --out")
     return paper
 
 
@@ -176,5 +176,5 @@ def _inches(text: str, option_name: str, cure: str) -> float:
     """A length with its unit."""
     length = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(in|cm|mm|pt)\s*", text)
     if length is None:
-        raise InputError(f"cannot take {text!r}", where=option_name, cure=cure)
+        raise InputError(f"cannot read {text!r}", where=option_name, cure=cure)
     return float(length[1]) * _INCHES[length[2]]

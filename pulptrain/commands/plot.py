@@ -26,31 +26,29 @@ TOP = 10
 @common.draws
 def command(
     folders: Annotated[
-        list[str], typer.Argument(metavar="RUN", help="Folder written by `pulptrain run MODEL --out DIR`.")
+        list[str], typer.Argument(metavar="RUN", help="Run folder (`pulptrain run MODEL --out DIR`).")
     ],
     window: Annotated[
         str | None,
-        common.option(
-            "--window", "OP|START:END", "Draw only this op, or these cycles: conv1.IG, 0:20000; own files."
-        ),
+        common.option("--window", "OP|START:END", "Draw one op or a range of cycles: conv1.IG, 0:20000."),
     ] = None,
     what: Annotated[
         str,
         common.option(
             "--what",
             "all|gantt|gantt-stalls|breakdown|memory|causes|roofline|bandwidth|bytes|energy|speed-up",
-            "Which picture to draw; all by default. speed-up is over runs with other --cores.",
+            "Picture to draw (default: all). speed-up needs runs with different --cores.",
         ),
     ] = "all",
     out: Annotated[
         str | None,
-        common.option("--out", "DIR|FILE", "Folder, or .png, .svg or .pdf of one picture (default: RUN)."),
+        common.option("--out", "DIR|FILE", "Folder, or .png, .svg or .pdf for one picture (default: RUN)."),
     ] = None,
     paper: common.Paper | None = None,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
 ) -> None:
-    """Draw Gantt charts, breakdown, memory map, roofline and others of the run in RUN."""
+    """Draw pictures of a run: Gantt charts, breakdown, memory map, roofline and more."""
     table: list[str] = []
     with telling(f"drawing {' '.join(folders)}", show=not (quiet or as_json)):
         from configs.suggest import check_known
@@ -89,7 +87,7 @@ def _pictures(folder: str, out: str | None, window: str | None, what: str, paper
     try:
         slices = sorted_slices(read_table(source))
         if not slices:
-            raise InputError("there is no slice in its trace", where=folder, cure="run the simulation again")
+            raise InputError("its trace is empty", where=folder, cure="run the simulation again")
         run = RunPictures(slices, summary, lambda _: read_blocks(source), paper=paper)
         if window is not None:
             run = run.within(window_of(window, run.ops, run.cycles))
@@ -117,7 +115,7 @@ def _speed_up(
     from traces.speed_up import speed_up_of
 
     if window is not None:
-        raise InputError("a speed-up is of whole runs", where="--window", cure="leave it out")
+        raise InputError("speed-up compares whole runs", where="--window", cure="remove the option")
     speed = speed_up_of([read_summary(Path(folder)) for folder in folders], folders)
     paths = _targets(folders[0] if out is None else out, (SPEED_UP,), [file_names(SPEED_UP)])[SPEED_UP]
     draw_speed_up(speed, *paths, paper=paper)
@@ -142,5 +140,7 @@ def _targets(out: str, names: Sequence[str], files: Sequence[Sequence[str]]) -> 
             for name, of_picture in zip(names, files, strict=True)
         }
     if len(names) > 1:
-        raise InputError(f"{len(names)} pictures in one file", where="--out", cure="one picture by --what")
+        raise InputError(
+            f"{len(names)} pictures do not fit in one file", where="--out", cure="choose one by --what"
+        )
     return {names[0]: [check_file(out, "--out", is_our_picture)]}

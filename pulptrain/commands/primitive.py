@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,14 +17,24 @@ from pulptrain.given.option import PrimitiveOptions
 from pulptrain.process.progress import telling
 
 if TYPE_CHECKING:
-    from trainlib.primitives.definition import DrawnInput, Example
+    from trainlib.primitives.definition import (
+        DrawnInput,
+        LayerPrimitive,
+        LossPrimitive,
+        OptimizerPrimitive,
+    )
+
+    StepPrimitive = LayerPrimitive | LossPrimitive | OptimizerPrimitive
+
+KEPT = ("--dtype", "--batch")
+"""Options that an example may have, whatever its shape."""
 
 
 Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="Primitive (see `pulptrain list primitives`).",
+        help="Primitive name (`pulptrain list primitives`).",
         autocompletion=completes("primitives"),
     ),
 ]
@@ -34,28 +43,28 @@ Shape = Annotated[
     common.option(
         "--shape",
         "CxHxW[:DTYPE:HIGH]",
-        "Shape of an input without batch, e.g. 8x8x8; once per input. int32:10 makes integers 0..9.",
+        "Shape of an input without batch, e.g. 8x8x8, once per input. int32:10 draws integers 0 to 9.",
         common.RUN,
     ),
 ]
 Step = Annotated[str, common.option("--step", "fw|ig|wg|loss|upd", "Which step.", common.RUN)]
 Option = Annotated[
     list[str] | None,
-    common.option("--option", "KEY=VALUE", "Option as in a model file, e.g. kernel=3.", common.RUN),
+    common.option("--option", "KEY=VALUE", "Layer option as in a model file, e.g. kernel=3.", common.RUN),
 ]
 Dtype = Annotated[str, common.option("--dtype", "fp32|fp16|bf16|...", "Element type.", common.RUN)]
 Batch = Annotated[int, common.option("--batch", "N", "Samples.", common.RUN)]
 Kernel = Annotated[str | None, common.option("--kernel", "NAME", "Matmul kernel.", common.RUN)]
 Values = Annotated[
     str | None,
-    common.option("--values", "FILE.npz", "Arrays by tensor name in place of drawn ones.", common.RUN),
+    common.option("--values", "FILE.npz", "Arrays by tensor name; all others are random.", common.RUN),
 ]
 Variant = Annotated[
     str | None,
     common.option(
         "--variant",
         "NAME",
-        "How the layer is lowered: as-published is PULP-TrainLib's own way (`list primitives`).",
+        "Lowering of the layer; as-published is that of PULP-TrainLib (`pulptrain list primitives`).",
         common.RUN,
     ),
 ]
@@ -70,6 +79,7 @@ LoopOrder = Annotated[
 @takes(PrimitiveOptions)
 @common.draws
 def command(
+    context: typer.Context,
     name: Name,
     shape: Shape = None,
     step: Step = "fw",
@@ -90,7 +100,7 @@ def command(
     quiet: common.Quiet = False,
     **options: Any,
 ) -> None:
-    """Simulate one step of a primitive, check its numbers, and say where its cycles go."""
+    """Simulate one step of a primitive, check its numbers, and show where its cycles go."""
     with telling(f"simulating {step} of {name}", show=not (quiet or as_json)) as teller:
         from pulptrain.commands.printing import finish_run, run_folder, told
         from pulptrain.given.npz_file import read_values
@@ -109,7 +119,7 @@ def command(
         )
         attributes = dict(parse_option(text) for text in option or ())
         shapes = [parse_shape(text) for text in shape or ()]
-        _refuse_missing(name, shapes, attributes)
+        _refuse_missing(context, name, shapes, attributes)
         shapes = _in_domain(name, shapes)
         folder = run_folder(out) if out is not None else None
         given_values = read_values(values) if values is not None else None
@@ -131,9 +141,15 @@ def command(
         finish_run(outcome, folder, as_json=as_json, quiet=quiet, detail=detail, teller=teller, paper=paper)
 
 
-def _refuse_missing(name: str, shapes: Sequence[DrawnInput], attributes: Mapping[str, Any]) -> None:
-    """Raise `InputError` for a shape or options that are missing, with a command that has them."""
+def _refuse_missing(
+    context: typer.Context, name: str, shapes: Sequence[DrawnInput], attributes: Mapping[str, Any]
+) -> None:
+    """Raise `InputError` for a shape or options that are missing, with a command that has them.
+
+    Tile sizes and kernel may be none of the example's.
+    """
     from configs.errors import InputError
+    from pulptrain.commands.typed import CARRIED, next_command
     from trainlib.primitives.definition import InternalPrimitive
     from trainlib.registry import PRIMITIVES
 
@@ -146,7 +162,9 @@ def _refuse_missing(name: str, shapes: Sequence[DrawnInput], attributes: Mapping
         raise InputError(
             f"it needs {' and '.join([*lacking, *([] if shapes else ['--shape'])])}",
             where=f"primitive {name}",
-            cure=_command_of(name, primitive.steps[0].name, primitive.examples[0]),
+            cure=next_command(
+                context, "primitive", name, add=_of_example(context, primitive), carry=(*CARRIED, *KEPT)
+            ),
         )
 
 
@@ -162,16 +180,19 @@ def _in_domain(name: str, shapes: Sequence[DrawnInput]) -> list[DrawnInput]:
     ]
 
 
-def _command_of(name: str, step: str, example: Example) -> str:
-    """The command that runs an example; every layer has a step FW, which needs not be said."""
-    shapes = [f"--step {step.lower()}"] if step in ("LOSS", "UPD") else []
+def _of_example(context: typer.Context, primitive: StepPrimitive) -> dict[str, Any]:
+    """Step, shapes and options of an example; the step that was typed, if there is such a one."""
+    example, typed = primitive.examples[0], context.params["step"]
+    source = context.get_parameter_source("step")
+    by_default = source is None or source.name == "DEFAULT"
+    steps = [step.name.lower() for step in primitive.steps]
+    shapes = []
     for case in example.cases:
         integers = f":{case.dtype}:{int(case.high)}" if case.dtype is not None else ""
-        shapes.append(f"--shape {'x'.join(str(size) for size in case.shape)}{integers}")
-    options = [
-        f"--option {shlex.quote(f'{key}={json.dumps(value)}')}" for key, value in example.attributes.items()
-    ]
-    return " ".join(["pulptrain", "primitive", name, *shapes, *options])
+        shapes.append(f"{'x'.join(str(size) for size in case.shape)}{integers}")
+    options = [f"{key}={json.dumps(value)}" for key, value in example.attributes.items()]
+    step = typed if typed in steps else steps[0]
+    return {"--step": None if by_default and step == typed else step, "--shape": shapes, "--option": options}
 
 
 def parse_shape(text: str) -> DrawnInput:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from traces.pictures.drawing import Paper
 
 UNDECIDED = {
-    "not_decidable": "not decidable, a defect could hide in its rounding",
-    "without_truth": "compared with nothing",
+    "not_decidable": "not decidable: rounding errors are large enough to hide a defect",
+    "without_truth": "not compared with any reference",
 }
 """Verdicts that leave open whether the numbers are right, and what a warning says of them."""
 

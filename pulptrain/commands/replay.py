@@ -25,14 +25,14 @@ def command(
         list[str],
         typer.Argument(
             metavar="FOLDER...",
-            help="Folders; a case is a folder below with inputs.npz, outputs.npz and an .onnx file.",
+            help="Folders with cases. A case is a folder with inputs.npz, outputs.npz and an .onnx file.",
         ),
     ],
     learning_rate: options.LearningRate = None,
     mini_batches: Annotated[
         int | None,
         options.option(
-            "--accumulate", "N", "Mini-batches per update; without it as stored, else found from the losses."
+            "--accumulate", "N", "Mini-batches per update (default: as stored, else derived from the losses)."
         ),
     ] = None,
     seed: options.Seed = 0,
@@ -40,10 +40,10 @@ def command(
     quiet: options.Quiet = False,
     **machine: Any,
 ) -> None:
-    """Replay graphs that come with goldens: train each on its samples, compare losses, weights, gradients.
+    """Train graphs that come with golden values, and compare losses, weights and gradients.
 
-    Exit code 0 if all are right or not decidable, 1 if any failed, 5 if any is wrong, 2 if one could not be
-    taken.
+    Exit code 0 if all are right or not decidable, 5 if any is wrong, 1 if any failed, 2 if any cannot be
+    read.
     """
     if learning_rate is not None and not 0 < learning_rate < float("inf"):
         raise InputError(f"a learning rate of {learning_rate}", where="--learning-rate", cure="more than 0")

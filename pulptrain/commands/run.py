@@ -20,16 +20,16 @@ SaveValues = Annotated[
     common.option(
         "--save-values",
         "FILE.npz",
-        "Write weights and states (and before/ the last iteration), gradients, output, losses.",
+        "Write weights and states (before and after the last iteration), gradients, outputs and losses.",
         common.OUTPUT,
     ),
 ]
 NoFunctional = Annotated[
-    bool, common.option("--no-functional", "", "Timing only: no numbers are computed or checked.", common.RUN)
+    bool, common.option("--no-functional", "", "Timing only: compute and check no numbers.", common.RUN)
 ]
 DumpProgram = Annotated[
     bool,
-    common.option("--dump-program", "", "Print the actions of the program in order and stop.", common.OUTPUT),
+    common.option("--dump-program", "", "Print the actions of the program and stop.", common.OUTPUT),
 ]
 
 
@@ -56,7 +56,7 @@ def command(
     quiet: common.Quiet = False,
     **options: Any,
 ) -> None:
-    """Simulate one training iteration of MODEL in time and compute N of them."""
+    """Simulate the timing of one training iteration of MODEL, and compute N iterations."""
     with telling(f"preparing {model}", show=not (quiet or as_json or dump_program)) as teller:
         from configs.errors import InputError
         from pulptrain.commands.printing import end_interrupted, finish_run, run_folder, told
@@ -79,7 +79,7 @@ def command(
         folder = run_folder(out) if out is not None else None
         if no_functional and save_values is not None:
             raise InputError(
-                "a run without numbers has none", where="--save-values", cure="no --no-functional"
+                "--no-functional computes no values", where="--save-values", cure="remove --no-functional"
             )
         target = prepare_file(save_values) if save_values is not None else None
 
@@ -104,4 +104,4 @@ def command(
         finish_run(outcome, folder, as_json=as_json, quiet=quiet, detail=detail, teller=teller, paper=paper)
         source.refuse_other_gradients(outcome)
     if outcome.interrupted:
-        end_interrupted("; the figures count the iterations completed")
+        end_interrupted("; the figures cover the completed iterations")

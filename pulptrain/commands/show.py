@@ -21,30 +21,31 @@ def command(
         str,
         typer.Argument(
             metavar="NAME|FILE",
-            help="Model, SoC, kernel, primitive or stall word; a model or SoC file, model.onnx, net.py:Net.",
+            help="Name of a model, SoC, kernel, primitive or stall; or model.yaml, soc.yaml, model.onnx, "
+            "net.py:Net.",
             autocompletion=completes("everything"),
         ),
     ],
     part: Annotated[
         str | None,
         typer.Argument(
-            metavar="[PART]", help="Of a SoC: a group of parameters, e.g. dma, with their sources."
+            metavar="[PART]", help="For a SoC: show one group of parameters, e.g. dma, with sources."
         ),
     ] = None,
     kind: Annotated[
         str | None,
-        common.option("--kind", "model|soc|kernel|primitive|stall", "Where a name stands for several."),
+        common.option("--kind", "model|soc|kernel|primitive|stall", "Kind of an ambiguous name."),
     ] = None,
     codegen: Annotated[
-        str | None, common.option("--codegen", "NAME", "Of a kernel: the compiler profile.")
+        str | None, common.option("--codegen", "NAME", "Compiler profile of a kernel.")
     ] = None,
     as_file: Annotated[
-        bool, common.option("--file", "", "Print the file itself, to be copied and changed.")
+        bool, common.option("--file", "", "Print the file itself, to copy and change it.")
     ] = False,
     as_json: common.Json = False,
     **options: Any,
 ) -> None:
-    """Show what a name means: its options with their defaults, its parameters, its layers."""
+    """Explain a name: its options with defaults, parameters or layers."""
     with telling(f"looking up {name}", show=not (as_json or as_file)):
         from pulptrain.commands.printing import table_width
         from pulptrain.show.descriptions import describe

@@ -14,22 +14,22 @@ from pulptrain.process.progress import StageMeter, telling
 
 Strategy = Annotated[
     str,
-    common.option("--strategy", "pruned|exhaustive|paper|optuna", "How the candidates are searched.", SEARCH),
+    common.option("--strategy", "pruned|exhaustive|paper|optuna", "Search strategy.", SEARCH),
 ]
 Tilings = Annotated[
-    int | None, common.option("--tilings", "N", "Tilings per op and buffer depth; 0 for all of them.", SEARCH)
+    int | None, common.option("--tilings", "N", "Most tilings per op and buffer depth; 0 for all.", SEARCH)
 ]
 LargestTiles = Annotated[
-    int, common.option("--largest-tiles", "N", "Tiles that the strategy paper looks at (K_T).", SEARCH)
+    int, common.option("--largest-tiles", "N", "Largest tiles that --strategy paper evaluates (K_T).", SEARCH)
 ]
-Trials = Annotated[int, common.option("--trials", "N", "Evaluations per op of the strategy optuna.", SEARCH)]
+Trials = Annotated[int, common.option("--trials", "N", "Evaluations per op for --strategy optuna.", SEARCH)]
 StepVariants = Annotated[
     str,
     common.option(
         "--step-variants",
         "search|keep|NAME,...",
-        "Variants of a step that are searched: all it has, that of its layer, or some "
-        "(cores, dma, none: how images are unrolled; default, as-published).",
+        "Variants to search: all (search), that of the layer (keep), or a list. cores, dma and none say "
+        "how to unroll images; others are default and as-published.",
         SEARCH,
     ),
 ]
@@ -38,7 +38,7 @@ Variant = Annotated[
     common.option(
         "--variant",
         "default|as-published",
-        "How layers are built that do not say: as-published is PULP-TrainLib's own way.",
+        "Lowering of layers without a variant in the model; as-published is that of PULP-TrainLib.",
         SEARCH,
     ),
 ]
@@ -47,7 +47,7 @@ Layout = Annotated[
     common.option(
         "--layout",
         "keep|search|CHW|HWC",
-        "Layout of images: as the model says, the fastest for every layer, or one for all.",
+        "Layout of images: as in the model, the fastest for each layer, or one for all.",
         SEARCH,
     ),
 ]
@@ -56,20 +56,18 @@ Goal = Annotated[
     common.option(
         "--objective",
         "cycles|energy|edp",
-        "What is made small: time, energy, or their product of an iteration (docs/energy.md).",
+        "Quantity to minimise: cycles, energy or energy-delay product of an iteration (docs/energy.md).",
         SEARCH,
     ),
 ]
-Start = Annotated[
-    str | None, common.option("--start", "FILE", "Schedule file whose choices are tried first.", SEARCH)
-]
+Start = Annotated[str | None, common.option("--start", "FILE", "Schedule file to start from.", SEARCH)]
 SaveSchedule = Annotated[
     str | None,
     common.option(
         "--save-schedule",
         "FILE",
-        "Where the schedule is written: schedule.yaml in --out DIR, or the first name of "
-        "schedule.yaml, schedule-2.yaml ... that is free.",
+        "Write the schedule to this file (default: schedule.yaml in --out DIR, or the first free name of "
+        "schedule.yaml, schedule-2.yaml ...).",
         common.OUTPUT,
     ),
 ]
@@ -78,8 +76,8 @@ Out = Annotated[
     common.option(
         "--out",
         "DIR",
-        "Write the schedule, tune.json, tune.csv, a picture of what was gained, and the files of "
-        "a run with the schedule.",
+        "Write the schedule, tune.json, tune.csv, a picture of the gains, and the files of a run with the "
+        "schedule.",
         common.OUTPUT,
     ),
 ]
@@ -114,7 +112,7 @@ def command(
     quiet: common.Quiet = False,
     **options: Any,
 ) -> None:
-    """Find the fastest tile, loop order, buffering, kernel and variant of every layer and step of MODEL."""
+    """Find the best tile, loop order, buffering, kernel and variant for every op of MODEL."""
     with telling(f"preparing {model}", show=not (quiet or as_json)) as teller:
         from configs.limits import check_seed
         from pulptrain.commands.printing import end_interrupted, print_result
@@ -167,4 +165,4 @@ def command(
             written=written,
         )
     if outcome.interrupted:
-        end_interrupted(f"; the best so far is in {files.schedule}")
+        end_interrupted(f"; best schedule so far: {files.schedule}")

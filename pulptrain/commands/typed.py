@@ -27,18 +27,20 @@ def next_command(
     *,
     add: Mapping[str, object] | None = None,
     drop: Collection[str] = (),
+    carry: Collection[str] = CARRIED,
 ) -> str:
     """Command `name` with the model that was typed, and the options typed that it takes, too.
 
     `model` is one in the place of that. Options to `add` (flag: value) replace those that were typed, `drop`
-    are flags or groups of help texts that are left out. A command that chooses a schedule is told none.
+    are flags or groups of help texts that are left out, `carry` flags of other groups that are not. A command
+    that chooses a schedule is told none.
     """
     add = add or {}
     words = ["pulptrain", name, str(model if model is not None else context.params["model"])]
     taken = {option.opts[0]: option for option in _command(name).params}
     for option in context.command.params:
         flag, group = option.opts[0], _group(option)
-        is_carried = flag in CARRIED or group in (MACHINE, MODEL, SCHEDULE)
+        is_carried = flag in carry or group in (MACHINE, MODEL, SCHEDULE)
         if not is_carried or flag not in taken or flag in add or flag in drop or group in drop:
             continue
         if option.name is None or _group(taken[flag]) == OUTPUT:

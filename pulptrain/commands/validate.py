@@ -37,37 +37,37 @@ def command(
         str,
         typer.Argument(
             metavar="KIND",
-            help=f"What was measured: {', '.join(KINDS)}.",
+            help=f"Kind of measurement: {', '.join(KINDS)}.",
             autocompletion=lambda incomplete: [name for name in KINDS if name.startswith(incomplete)],
         ),
     ],
     cases: Annotated[str, typer.Argument(metavar="CASES.csv", help="Measured rows, .csv or .csv.gz.")],
     group_by: Annotated[
-        str | None, common.option("--group-by", "COLUMN[,COLUMN]", "The figures for each group of rows.")
+        str | None, common.option("--group-by", "COLUMN[,COLUMN]", "Print the figures for each group, too.")
     ] = None,
     where: Annotated[
         list[str] | None, common.option("--where", "COLUMN=VALUE[,VALUE]", "Predict only these rows.")
     ] = None,
     workers: Annotated[
-        int | None, common.option("--workers", "N", "Processes; the result is the same.")
+        int | None, common.option("--workers", "N", "Worker processes; the result is the same.")
     ] = None,
     keep_going: Annotated[
         bool,
         common.option(
             "--keep-going",
             "",
-            "List the rows that cannot be predicted and count the others; still exit code 2.",
+            "List rows that cannot be predicted and go on; the exit code is still 2.",
         ),
     ] = False,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
 ) -> None:
-    """Predict the cycles of measured cases and print how far off the predictions are.
+    """Predict the cycles of measured cases and print the prediction errors.
 
     Errors are (predicted - measured) / measured. A row with several measured times (icache: cold, warm;
-    overlap: kernel, transfers) is as many cases, named ID:MEASURE and told apart by the column "measure".
-    Exit code 2 names file and line of a row that cannot be read or predicted; 130 after Ctrl-C, with the
-    figures of the rows done so far.
+    overlap: kernel, transfers) counts as several cases, named ID:MEASURE; the column "measure" names it.
+    Exit code 2: a row cannot be read or predicted; the message names file and line. 130: Ctrl-C; the figures
+    cover the rows done so far.
     """
     with telling(f"reading {cases}", show=not (quiet or as_json)) as teller:
         from pulptrain.commands.printing import end_interrupted, table_width
@@ -97,9 +97,9 @@ def command(
         elif not quiet:
             print_tables(table_width(160), done, columns or done.kind.groups)
     if done.interrupted:
-        end_interrupted(f"; the figures count {len(done.results)} of {done.asked} rows")
+        end_interrupted(f"; the figures cover {len(done.results)} of {done.asked} rows")
     if done.refused:
         list_refused(done.refused)
-        missed = f"{len(done.refused)} of {done.asked} rows are not predicted"
-        print(f"pulptrain: {missed}; the figures count the others", file=sys.stderr)
+        missed = f"{len(done.refused)} of {done.asked} rows cannot be predicted"
+        print(f"pulptrain: {missed}; the figures cover the others", file=sys.stderr)
         raise typer.Exit(2)

@@ -10,9 +10,9 @@ from pulptrain.commands.parameters import takes
 from pulptrain.given.option import RunOptions
 from pulptrain.process.progress import telling
 
-Verify = Annotated[bool, common.option("--verify", "", "Simulate every change beside its prediction.")]
+Verify = Annotated[bool, common.option("--verify", "", "Also simulate every change and show the errors.")]
 MoreL1 = Annotated[
-    str | None, common.option("--more-l1", "SIZE", "By how much L1 is to grow; doubled if not given.")
+    str | None, common.option("--more-l1", "SIZE", "How much L1 to add (default: as much as there is).")
 ]
 
 
@@ -26,7 +26,7 @@ def command(
     seed: common.Seed = 0,
     **options: Any,
 ) -> None:
-    """Predict from one run of MODEL what a wider DMA, no bank conflicts, balanced rows ... would gain."""
+    """Predict from one run of MODEL how much a wider DMA, no bank conflicts, balanced rows ... would gain."""
     with telling(f"preparing {model}", show=not (quiet or as_json)) as teller:
         from pulptrain.commands.printing import print_result
         from pulptrain.foreign.model_source import open_source

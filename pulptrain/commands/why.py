@@ -15,7 +15,7 @@ from traces.files.json_text import json_text
 
 def command(
     folder: Annotated[
-        str, typer.Argument(metavar="RUN", help="Folder written by `pulptrain run MODEL --out DIR`.")
+        str, typer.Argument(metavar="RUN", help="Run folder (`pulptrain run MODEL --out DIR`).")
     ],
     critical: Annotated[
         bool,
@@ -24,7 +24,7 @@ def command(
     top: common.Top = 10,
     as_json: common.Json = False,
 ) -> None:
-    """Say what the run in RUN is bound by, op by op, and what to try first; or its critical path."""
+    """Show what limits each op of a run and what to try first, or the critical path of the run."""
     with telling(f"reading {folder}", show=not as_json):
         from pulptrain.commands.printing import table_width
         from pulptrain.running.stored_run import read_summary

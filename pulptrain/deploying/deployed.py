@@ -89,8 +89,8 @@ def deploy(run: Run, folder: Path, arena_bytes: int | None = None, trainlib: str
     batches = len(recorded.fed) // done if done else 1
     summary = outcome.summary
     about = (
-        f"One training iteration of {summary['model']} on {summary['soc']}, as pulptrain "
-        f"{summary['version']} has scheduled it: {summary['cycles']:,} cycles simulated."
+        f"One training iteration of {summary['model']} on {summary['soc']}, scheduled by pulptrain "
+        f"{summary['version']}: {summary['cycles']:,} cycles simulated."
     )
     project = project_of(
         summary["model"], outcome.schedules, outcome.timing, recorded, batches, about, trainlib
@@ -102,7 +102,7 @@ def deploy(run: Run, folder: Path, arena_bytes: int | None = None, trainlib: str
             needed,
             arena_bytes,
             where=summary["model"],
-            cure=f"--l1 {arena_bytes}: a schedule for what the linker leaves",
+            cure=f"--l1 {arena_bytes} to schedule for the L1 that the linker leaves free",
         )
     deployed = Deployed(project, outcome, folder)
     write_project(deployed)
@@ -114,9 +114,9 @@ def deploy_folder(name: str) -> Path:
     folder = check_folder(name, "--out")
     if any(folder.iterdir()) and not is_our_json(folder / MARK):
         raise InputError(
-            f"{name!r} is there already and pulptrain has not exported it; files would be lost",
+            f"{name!r} exists already and pulptrain did not export it: nothing was overwritten",
             where="--out",
-            cure="another name, or an empty folder",
+            cure="choose another name or an empty folder",
         )
     return folder
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -170,7 +171,7 @@ def _spec(node: Node, folder: Path, given: Mapping[str, Any], schedules: Mapping
     top = node.mapping(what)
     name = _text(top["name"], "name")
     if "sweep" not in top and "points" not in top:
-        raise node.error("nothing is varied", "add 'sweep: ...' or 'points: ...'")
+        raise node.error("the file varies nothing", "add 'sweep: ...' or 'points: ...'")
     settings = top.get("settings")
     base, base_model = _base(settings, given)
     codegen_given = "codegen" in given or (
@@ -221,7 +222,8 @@ def _refuse_costs(top: Mapping[str, Node]) -> None:
     """Raise `ConfigError` for the costs that files carried before there were energy models."""
     if "energy" in top:
         raise top["energy"].error(
-            "costs of instructions and bytes are now coefficients of a chip, in joules", SETTINGS_OF_ENERGY
+            "instruction and byte costs were replaced by the energy coefficients of a chip, in joules",
+            SETTINGS_OF_ENERGY,
         )
 
 
@@ -234,7 +236,7 @@ def _baseline(node: Node | None, combinations: Sequence[Mapping[str, Node]]) -> 
     for number, combination in enumerate(combinations):
         if all(key in combination and combination[key].plain() == value for key, value in wanted.items()):
             return number
-    raise node.error("no point has these values", "values of one of the points")
+    raise node.error("no point of the sweep has these values", "choose the values of one point")
 
 
 class _Builder:
@@ -273,7 +275,7 @@ class _Builder:
             cure = suggestion(key, names).split(" (")[0]
             raise value.error(
                 f"unknown parameter '{key}'",
-                cure if cure.startswith("'") else "a setting, a path of the SoC file, or model.PATH",
+                cure if cure.startswith("'") else "use a setting, a path of the SoC file, or model.PATH",
             )
         if (
             value.is_mapping
@@ -402,7 +404,19 @@ class _Builder:
             message = error.message if not error.where else f"{error.where}: {error.message}"
             if error.where is not None and error.where.startswith(f"{value.file}:"):
                 raise
-            raise value.error(message, error.cure) from None
+            raise value.error(message, _in_a_file(error.cure, value.file)) from None
+
+
+def _in_a_file(cure: str | None, file: str) -> str | None:
+    """A cure with its options as a file of YAML says them."""
+
+    def said(option: re.Match[str]) -> str:
+        key = option[1].replace("-", "_")
+        known = key in (*SETTINGS, *SHORT_PATHS, *OF_MODEL)
+        return f'settings: {{{key}: "{option[2]}"}}' if known else option[0]
+
+    is_file = cure is not None and file.endswith((".yaml", ".yml"))
+    return re.sub(r"--([a-z0-9-]+) ([^\s;]*[^\s;,])", said, cure) if cure and is_file else cure
 
 
 def _is_setting(key: str) -> bool:
@@ -469,13 +483,13 @@ def _objectives(node: Node | None, has_energy: bool) -> tuple[str, ...]:
     names = []
     for item in node.sequence("'objectives'"):
         if item.value == "energy_nj":
-            raise item.error("energy is in joules", f"'{ENERGY}' ({SETTINGS_OF_ENERGY})")
+            raise item.error("energy has the unit joule", f"'{ENERGY}' ({SETTINGS_OF_ENERGY})")
         if item.value not in (*OBJECTIVES, *FORMER):  # a mapping or a list may stand there
             cure = suggestion(str(item.value), OBJECTIVES)
             raise item.error(f"unknown objective {item.value!r}", cure)
         names.append(str(item.value))
     if not names:
-        raise node.error("no objective", "leave 'objectives' out, or name some")
+        raise node.error("no objective", "remove 'objectives', or name some")
     return tuple(dict.fromkeys(new_objectives(names)))
 
 

@@ -20,11 +20,11 @@ def read_exploration(folder: Path) -> dict[str, Any]:
     path = folder / EXPLORATION_FILES[0]
     exploration = read_json(path, _COMMAND)
     if any(key not in exploration for key in _NEEDED):
-        raise InputError("not the points of an exploration", where=str(path), cure=_AGAIN)
+        raise InputError("the file does not hold the points of an exploration", where=str(path), cure=_AGAIN)
     exploration["objectives"] = [OBJECTIVES.get(name, name) for name in exploration["objectives"]]
     points = exploration["points"]
     if not isinstance(points, list) or not all(_is_point(point) for point in points):
-        raise InputError("'points' are not as they were written", where=str(path), cure=_AGAIN)
+        raise InputError("'points' were changed after pulptrain wrote them", where=str(path), cure=_AGAIN)
     return exploration
 
 

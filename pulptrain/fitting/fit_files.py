@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import PulptrainError
-from configs.files import check_file, start_of, write_text
+from configs.files import check_file, start_of, together, write_text
 from configs.model_text import model_text
 from pulptrain.fitting.fit_model import FitOutcome
+from pulptrain.given.npz_file import check_weights, write_weights
 from pulptrain.process.progress import Teller
 from pulptrain.running.outputs import blocks_of
 from scheduler.explore.picture import draw_front
@@ -20,6 +21,7 @@ from traces.metrics import measure
 from traces.pictures.drawing import OWN_PAPER, Paper
 from traces.pictures.fitting import draw_before_after, draw_ladder
 from traces.text_table import amount
+from trainlib.ir.steps import Array
 
 JSON_NAME = "fit.json"
 PICTURES = ("memory-before-after", "front", "ladder")
@@ -38,11 +40,15 @@ class FitFiles:
 
     model: Path | None
     folder: Path | None
+    values: Path | None = None
+    """Where the weights go of a model that brings some; None of one whose weights are drawn."""
     paper: Paper = OWN_PAPER
     written: list[Path] = field(default_factory=list)
 
-    def write_answer(self, outcome: FitOutcome, command: str) -> None:
-        """Write the model and, if there is a folder, the figures.
+    def write_answer(
+        self, outcome: FitOutcome, command: str, values: Mapping[str, Array] | None = None
+    ) -> None:
+        """Write the model, the `values` it begins with and, if there is a folder, the figures.
 
         The summary gets the path and the `command` that runs the model.
         """
@@ -51,8 +57,11 @@ class FitFiles:
         if self.model is not None:
             peak_bytes = summary["peak_bytes"]["l2"]
             comment = f"{_MARK}: {summary['cycles']:,} cycles, peak of L2 {peak_bytes:,} B.\n    {command}"
-            write_text(self.model, model_text(outcome.spec, comment))
-            self.written.append(self.model)
+            with together():
+                write_text(self.model, model_text(outcome.spec, comment))
+                if self.values is not None:
+                    write_weights(self.values, values or {})
+            self.written.extend(path for path in (self.model, self.values) if path is not None)
         self._write_json(summary)
 
     def draw_answer(self, outcome: FitOutcome, teller: Teller) -> None:
@@ -64,7 +73,7 @@ class FitFiles:
         try:
             before, after = outcome.traced()
         except PulptrainError as error:
-            summary["notes"].append(f"no picture of memory: {error.message}")
+            summary["notes"].append(f"cannot draw the memory: {error.message}")
             return
         panels = []
         for name, run in (("with everything in L2", before), ("fitted", after)):
@@ -124,14 +133,21 @@ def _label(point: Mapping[str, Any]) -> str:
 
 
 def prepare_fit(
-    model: str, file: str | None, out: str | None, *, ladder: bool, paper: Paper | None = None
+    model: str,
+    file: str | None,
+    out: str | None,
+    *,
+    ladder: bool,
+    with_values: bool = False,
+    paper: Paper | None = None,
 ) -> FitFiles:
-    """Both places, refused before any work if they cannot or may not be written. Raises `InputError`."""
+    """All places, refused before any work if they cannot or may not be written. Raises `InputError`."""
     folder = prepare_folder(out, FIT_FILES) if out is not None else None
     if ladder:
-        return FitFiles(None, folder, paper or OWN_PAPER)
+        return FitFiles(None, folder, paper=paper or OWN_PAPER)
     if file is None:
         name = f"{Path(model).stem}-fit.yaml"
         file = str(folder / name) if folder is not None else name
     model_file = check_file(file, "--save-model", lambda path: _MARK.encode() in start_of(path))
-    return FitFiles(model_file, folder, paper or OWN_PAPER)
+    values = check_weights(model_file, "--save-model") if with_values else None
+    return FitFiles(model_file, folder, values, paper or OWN_PAPER)

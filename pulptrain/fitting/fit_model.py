@@ -7,6 +7,7 @@ import math
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +29,7 @@ from scheduler.explore.pareto import pareto_front
 from scheduler.fit.of_graph import as_planned, decisions_of, predicted, problem_of
 from scheduler.fit.prices import UNITS_OF_JOULE, Price, Prices, StreamedOps, energy_prices
 from scheduler.fit.problem import Decisions, Problem, evaluate
-from scheduler.fit.solver import SECONDS, solve
+from scheduler.fit.solver import SECONDS, Solution, UndecidedError, solve
 from scheduler.fit.streams import Streams
 from scheduler.memory.host_memory import tensor_bytes
 from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
@@ -51,6 +52,9 @@ TRACED = 3.0
 
 HURRY = 2.0
 """Times as long as pricing took: with less time left a first plan takes addresses that are found at once."""
+
+FIRST_SECONDS = 20.0
+"""For decisions that fit, whatever they cost, where neither the planner nor the time has any."""
 
 ROUNDS = 100
 """How often it is searched again with the prices of the ops that stream in the answers before."""
@@ -161,6 +165,8 @@ class Fitting:
         self.cycles = Prices(plain, lambda graph, op, stream: replace(streamed(graph, op, stream), cost=0))
         self._pricing_seconds = time.perf_counter() - started
         self._planning_seconds = 0.0
+        self.undecided = False
+        """Whether a search ended before it had an answer, or knew that there is none."""
 
     def _roomy(self, spec: ModelSpec) -> Settings:
         """The machine with an L2 in which everything has room."""
@@ -277,7 +283,7 @@ class Fitting:
             run = self._run(self.written, self.with_l2(l2_bytes))
             cycles = int(run.summary["cycles"])
             problem = self.problem(l2_bytes)
-            peak_bytes = self.needed_bytes - code_bytes(self.before, self.settings)
+            peak_bytes = int(self.before.summary["peak_bytes"]["l2"])
             plain = Answer(self.written, problem, Decisions(), cycles, joules_of(run), peak_bytes, run, 0.0)
             return plain, False
         found, bound, interrupted = self._searched(l2_bytes, ends - self.run_seconds, better)
@@ -314,7 +320,7 @@ class Fitting:
                 continue
             peak_bytes = min(problem.l2_bytes, evaluate(problem, decisions).peak_bytes)
             problem = replace(problem, l2_bytes=peak_bytes - max(256, l2_bytes * (number + 1) // 400))
-            if interrupted or time.perf_counter() >= ends:
+            if interrupted or (found and time.perf_counter() >= ends):
                 break
         return found, bound, interrupted
 
@@ -352,11 +358,21 @@ class Fitting:
                 seconds = max(
                     1.0, left_seconds * (SHARE if any(task.streams for task in problem.tasks) else 1)
                 )
-                solution = solve(problem, hint=best or decisions, seconds=seconds, gap=GAP)
+                hint = best or decisions
+                try:
+                    if hint is None and left_seconds <= 0:
+                        raise UndecidedError
+                    solution = solve(problem, hint=hint, seconds=seconds, gap=GAP)
+                except UndecidedError:
+                    if hint is not None:
+                        break
+                    solution = solve(problem, first=True, seconds=FIRST_SECONDS)
                 if solution is None:
                     break
                 decisions, interrupted = solution.decisions, solution.interrupted
                 bound = max(bound, solution.bound)
+        except UndecidedError:
+            self.undecided = True
         except KeyboardInterrupt:
             interrupted = True
         return problem, best, bound, interrupted
@@ -373,8 +389,7 @@ class Fitting:
             return None
         problem, plan = self.problem(l2_bytes), run.schedule.plan
         decisions = decisions_of(problem, self.graph, plan)
-        peak_bytes = plan.peak_bytes["l2"] - code_bytes(run, self.settings)
-        return Answer(self.spec, problem, decisions, *self._predicted(run), peak_bytes, run, 0.0)
+        return Answer(self.spec, problem, decisions, *self._predicted(run), plan.peak_bytes["l2"], run, 0.0)
 
     def _predicted(self, run: RunOutcome) -> tuple[int, float | None]:
         """Cycles and joules of an iteration, all its programs, by the prices."""
@@ -399,9 +414,7 @@ class Fitting:
         decisions = as_planned(problem, decisions, run.schedule.plan)
         peak_bytes = max(
             evaluate(problem, decisions).peak_bytes,
-            run.update_schedule.plan.peak_bytes["l2"] - code_bytes(run, self.settings)
-            if run.update_schedule is not None
-            else 0,
+            run.update_schedule.plan.peak_bytes["l2"] if run.update_schedule is not None else 0,
         )
         return Answer(spec, problem, decisions, *self._predicted(run), peak_bytes, run, 0.0)
 
@@ -420,7 +433,7 @@ class Fitting:
             least = least_l2_bytes(self.graph, self.timing, options.memory, streamer)
             return least + code_bytes(self.base, self.settings)
         problem = self.problem(self.timing.l2.size_bytes)
-        found = solve(problem, smallest=True, seconds=seconds)
+        found = smallest_of(problem, seconds=seconds)
         least = found.value if found is not None else evaluate(problem, Decisions()).peak_bytes
         return least + code_bytes(self.base, self.settings)
 
@@ -428,6 +441,13 @@ class Fitting:
 def code_bytes(run: RunOutcome, settings: Settings) -> int:
     """What the code of the programs of a run takes of L2."""
     return max(schedule.code_bytes for schedule in run.schedules) if code_start(settings) != WARM else 0
+
+
+def smallest_of(problem: Problem, *, seconds: float, hint: Decisions | None = None) -> Solution | None:
+    """The decisions of the smallest peak that are found in so many seconds, if any are."""
+    with suppress(UndecidedError):
+        return solve(problem, smallest=True, hint=hint, seconds=seconds)
+    return None
 
 
 def _cheaper(problem: Problem, best: Decisions | None, decisions: Decisions) -> Decisions:
@@ -489,7 +509,7 @@ def host_bytes() -> int:
 def check_solver() -> None:
     """Raise `InputError` without OR-tools."""
     if not solver_installed():
-        raise InputError("fit needs OR-tools", where="pulptrain fit", cure="pip install 'pulptrain[solver]'")
+        raise InputError("fit needs OR-Tools", where="pulptrain fit", cure="pip install 'pulptrain[solver]'")
 
 
 def deadline_cycles(text: str | None) -> int | None:
@@ -503,7 +523,7 @@ def deadline_cycles(text: str | None) -> int | None:
     except (ValueError, OverflowError):
         cycles = 0
     if cycles <= 0:
-        raise InputError(f"cannot read {text!r}", where="--deadline", cure="cycles, e.g. 20Mcycles or 500k")
+        raise InputError(f"cannot read {text!r}", where="--deadline", cure="use e.g. 20Mcycles or 500k")
     return cycles
 
 
@@ -524,25 +544,28 @@ def fit_model(
     points: int = 0,
     pictures: bool = False,
     seconds: float = SECONDS,
+    started: float | None = None,
     cache: ResultCache | None = None,
     teller: Teller = NOBODY,
-    ladder_command: str = "fit with --ladder",
+    ladder_command: str = "use fit with --ladder",
 ) -> FitOutcome:
     """The way to train a model that takes least cycles, or energy, with the memories of the settings.
 
     Every answer is simulated. `allowed` are changes of numbers that it may make (`pulptrain.fitting.ways`).
-    After `seconds` it ends with what it has; the simulations that price the ops and confirm the answer are
-    not cut short. If `points` of the front are to follow (`add_points`), a half of the time is left for them,
-    and if `pictures` are, what the runs for these take.
+    So many `seconds` after it `started` (`time.perf_counter`; now, if not said) it ends with what it has; the
+    simulations that price the ops, a first answer and the simulation that confirms it are not cut short. If
+    `points` of the front are to follow (`add_points`), a half of the time is left for them, and if `pictures`
+    are, what the runs for these take.
     Raises `DoesNotFitError` where L2 is too small whatever is decided (the report says what trains in it),
-    `InputError` for a `deadline` (cycles) that cannot be met, and the errors of `configs.errors`.
+    `InputError` where the time is over before an answer is found or it is known that there is none,
+    for a `deadline` (cycles) that cannot be met, and the errors of `configs.errors`.
     """
     from pulptrain.fitting.fit_summary import changed_rows
     from pulptrain.fitting.ladder import SMALLEST_SECONDS, first_step
 
     settings = settings or Settings()
     check_objective(objective)
-    started = time.perf_counter()
+    started = time.perf_counter() if started is None else started
     ends = started + seconds
     spec, settings = settled(model, settings)
     l2_bytes = soc_timing(settings).l2.size_bytes
@@ -551,7 +574,7 @@ def fit_model(
     least_cycles = min(int(run.summary["cycles"]) for run in (fitting.before, fitting.base))
     if deadline is not None and least_cycles > deadline:
         raise InputError(
-            f"an iteration takes {least_cycles:,} cycles with everything in L2, the deadline is {deadline:,}",
+            f"an iteration takes {least_cycles:,} cycles with all data in L2, the deadline is {deadline:,}",
             where="--deadline",
             cure=f"--deadline {least_cycles}, more cores, or a tuned schedule",
         )
@@ -560,6 +583,7 @@ def fit_model(
     answer_ends -= TRACED * fitting.run_seconds if pictures else 0
     ways = ways_of(spec, allowed) if fitting.needed_bytes > l2_bytes else [Way(spec)]
     found: list[tuple[Way, Fitting, Answer]] = []
+    undecided = False
     interrupted = False
     for number, way in enumerate(ways):
         teller.stage(" ".join((f"searching for {spec.name} in {size_text(l2_bytes)} of L2", *way.how)))
@@ -573,18 +597,26 @@ def fit_model(
             lambda value, bound: teller.count(1, 1, _better(value, bound, objective)),
         )
         found += [(way, tried, answer)] if answer is not None else []
+        undecided |= tried.undecided
         if interrupted:
             break
     search_seconds = time.perf_counter() - search_started
+    if not found and undecided:
+        raise InputError(
+            f"no way to train {spec.name} in {size_text(l2_bytes)} of L2 was found in {seconds:g} s, nor "
+            "that there is none",
+            where="--time-limit",
+            cure=f"--time-limit {max(60.0, 4 * seconds):g}, or more L2; all forms: {ladder_command}",
+        )
     if not found:
         raise first_step(fitting, l2_bytes, ladder_command, min(SMALLEST_SECONDS, seconds))
     way, chosen, best = min(found, key=lambda one: one[1].rank(one[2]))
     if deadline is not None and best.cycles > deadline:
         raise InputError(
-            f"an iteration takes {best.cycles:,} cycles in {size_text(l2_bytes)} of L2, the deadline is "
-            f"{deadline:,}",
+            f"an iteration takes {best.cycles:,} cycles in {size_text(l2_bytes)} of L2, more than the "
+            f"deadline of {deadline:,}",
             where="--deadline",
-            cure=f"--deadline {best.cycles}, or more L2: it takes {least_cycles:,} with everything there",
+            cure=f"--deadline {best.cycles}, or more L2: it takes {least_cycles:,} with all data in L2",
         )
     summary = _summary(chosen, best, _before(fitting))
     summary["decisions"] = [*changed_rows(way, fitting, chosen), *summary["decisions"]]
@@ -630,7 +662,7 @@ def add_points(outcome: FitOutcome, points: int, teller: Teller = NOBODY) -> Fit
         for number in range(points):
             if not has_time or time.perf_counter() >= ends:
                 notes.append(
-                    f"no time was left for {points - number} of {points} points: longer --time-limit"
+                    f"the time limit left out {points - number} of {points} points; increase --time-limit"
                 )
                 break
             l2_bytes = -(-(least + (most - least) * number // max(1, points - 1)) // 1024) * 1024
@@ -638,7 +670,7 @@ def add_points(outcome: FitOutcome, points: int, teller: Teller = NOBODY) -> Fit
                 answer, interrupted = point(number, l2_bytes)
             except (PulptrainError, MemoryError) as error:
                 what = error.message if isinstance(error, PulptrainError) else "out of memory"
-                notes.append(f"no point with {size_text(l2_bytes)} of L2: {what.splitlines()[0]}")
+                notes.append(f"no answer for {size_text(l2_bytes)} of L2: {what.splitlines()[0]}")
                 continue
             front += [answer] if answer is not None else []
             if interrupted:
@@ -646,7 +678,7 @@ def add_points(outcome: FitOutcome, points: int, teller: Teller = NOBODY) -> Fit
     except KeyboardInterrupt:
         interrupted = True
     except (PulptrainError, MemoryError) as error:
-        notes.append(f"no points of the front: {error}")
+        notes.append(f"could not compute the Pareto front: {error}")
     simulator = outcome.summary["simulator"]
     wall_seconds = simulator["wall_seconds"] + time.perf_counter() - started
     summary = {
@@ -660,8 +692,8 @@ def add_points(outcome: FitOutcome, points: int, teller: Teller = NOBODY) -> Fit
 
 def _better(value: int, bound: int, objective: str) -> str:
     if objective == CYCLES:
-        return f", {value:,} cycles, none below {bound:,}"
-    return f", {amount(value / UNITS_OF_JOULE, 'J')}, none below {amount(bound / UNITS_OF_JOULE, 'J')}"
+        return f", {value:,} cycles*, lower bound {bound:,}"
+    return f", {amount(value / UNITS_OF_JOULE, 'J')}*, lower bound {amount(bound / UNITS_OF_JOULE, 'J')}"
 
 
 def _summary(fitting: Fitting, best: Answer, before: dict[str, Any]) -> dict[str, Any]:

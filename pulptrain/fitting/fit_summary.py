@@ -62,7 +62,7 @@ def decision_rows(fitting: Fitting, answer: Answer) -> list[dict[str, Any]]:
         before, after = (int(run.summary["peak_bytes"]["l2"]) for run in (fitting.before, fitting.base))
         cycles = int(fitting.base.summary["cycles"]) - int(fitting.before.summary["cycles"])
         cost = fitting.cost(fitting.base) - fitting.cost(fitting.before)
-        rows.append(_row("all gradients of weights", AT_ONCE, [], [], before - after, cycles, cost))
+        rows.append(_row("all weight gradients", AT_ONCE, [], [], before - after, cycles, cost))
     problem, decisions = answer.problem, answer.decisions
     whole = evaluate(problem, decisions)
     for group in sorted(decisions.again):
@@ -191,7 +191,7 @@ def _headline(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     yield (
         "fit",
         f"{summary['model']} on {summary['soc']}: {summary['cycles']:,} cycles in "
-        f"{size_text(summary['budget_bytes']['l2'])} of L2; with all in L2 {before['cycles']:,} in "
+        f"{size_text(summary['budget_bytes']['l2'])} of L2; with all data in L2: {before['cycles']:,} in "
         f"{before['peak_bytes']['l2']:,} B ({change(more)} %)",
     )
     levels = ", ".join(f"{level.upper()} {count:,} B" for level, count in peak.items() if count)
@@ -205,7 +205,7 @@ def _headline(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         error = joules / summary["predicted_joules"] - 1
         yield (
             "energy",
-            f"{amount(joules, 'J')}, with all in L2 {amount(all_in_l2, 'J')} "
+            f"{amount(joules, 'J')}, with all data in L2 {amount(all_in_l2, 'J')} "
             f"({change(joules / all_in_l2 - 1)} %); predicted {change(error, 2)} % simulated",
         )
     of = summary["objective"]

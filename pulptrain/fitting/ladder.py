@@ -13,14 +13,21 @@ from configs.errors import DoesNotFitError, InputError, Lever, PulptrainError
 from configs.limits import size_text
 from configs.model_file import AdapterSpec, LayerSpec, ModelSpec
 from configs.version import VERSION
-from pulptrain.fitting.fit_model import Fitting, as_immediate, code_bytes, host_bytes, sized
+from pulptrain.fitting.fit_model import (
+    Fitting,
+    as_immediate,
+    code_bytes,
+    host_bytes,
+    sized,
+    smallest_of,
+)
 from pulptrain.given.settings import Settings, code_start, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.session import run_model, settled
 from scheduler.fit.of_graph import problem_of
 from scheduler.fit.prices import Prices
 from scheduler.fit.problem import Decisions, evaluate
-from scheduler.fit.solver import SECONDS, solve
+from scheduler.fit.solver import SECONDS
 from scheduler.memory.host_memory import tensor_bytes
 from scheduler.memory.memory_plan import plan_memory
 from scheduler.schedule import tiler_of
@@ -161,7 +168,7 @@ def ladder_of(
     spec, settings = settled(model, settings)
     for form in forms_of(spec):
         for levers, way in _ways(form, settings, seconds):
-            teller.stage(f"{form.name}: {', '.join(levers) or 'as it is'}")
+            teller.stage(f"{form.name}: {', '.join(levers) or 'unchanged'}")
             try:
                 chosen, l2_bytes = way()
             except PulptrainError:
@@ -236,7 +243,7 @@ def _recomputed(spec: ModelSpec, settings: Settings, seconds: float) -> tuple[Mo
     graph = _graph(spec)
     timing = soc_timing(sized(settings, l2=_roomy_bytes(graph), l3=0))
     problem = problem_of(graph, Prices(), timing, None, frozenset(layer.name for layer in spec.layers))
-    found = solve(problem, smallest=True, hint=Decisions(), seconds=seconds)
+    found = smallest_of(problem, hint=Decisions(), seconds=seconds)
     decisions = found.decisions if found is not None else Decisions()
     again = {problem.groups[number] for number in decisions.again}
     layers = tuple(replace(layer, recompute=layer.recompute or layer.name in again) for layer in spec.layers)
@@ -284,8 +291,8 @@ def first_step(
     name = fitting.written.name
     if least["bytes"]["l2"] > l2_bytes:
         return InputError(
-            f"{size_text(l2_bytes)} of L2 are below the ladder's first step: {least['form']} of {name} needs "
-            f"{least['bytes']['l2']:,} B",
+            f"{size_text(l2_bytes)} of L2 are too small for any form of training: {least['form']} of "
+            f"{name} needs {least['bytes']['l2']:,} B",
             where="--l2",
             cure=f"--l2 {-(-least['bytes']['l2'] // 1024)}KiB for {least['form']}, "
             f"{-(-required_bytes // 1024)}KiB for {'all parameters' if asked == FULL else asked}; "
@@ -295,16 +302,16 @@ def first_step(
     levers = tuple(
         Lever(
             row["form"],
-            ", ".join(row["techniques"]) or "as it is",
+            ", ".join(row["techniques"]) or "unchanged",
             row["bytes"]["l2"],
             required_bytes - row["bytes"]["l2"],
             True,
         )
         for row in fitting_rows
     )
-    cure = f"--l2 {-(-required_bytes // 1024)}KiB, or a form of training that fits"
+    cure = f"--l2 {-(-required_bytes // 1024)}KiB, or choose a form of training that fits"
     if not fitting.timing.l3.size_bytes:
-        cure += "; there is no L3 to page to: --l3 8MiB"
+        cure += "; without L3 nothing can be paged: --l3 8MiB"
     cure += f"; all forms: {ladder_command}"
     return DoesNotFitError("l2", required_bytes, l2_bytes, where=f"training {name}", levers=levers, cure=cure)
 
@@ -318,9 +325,9 @@ def check_ladder(**options: Any) -> None:
         if value != _OF_AN_ANSWER[key]:
             name = key.replace("_", "-")
             raise InputError(
-                f"--{name} is about one answer, and the ladder is of all forms of training",
+                f"--{name} applies to one answer, but --ladder lists all forms of training",
                 where=f"--ladder with --{name}",
-                cure=f"two commands: one with --ladder, one with --{name}",
+                cure=f"run two commands: one with --ladder, one with --{name}",
             )
 
 

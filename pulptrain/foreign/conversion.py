@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from configs.errors import InputError
 from configs.files import check_file, replacing, start_of, together, write_text
 from configs.model_file import ModelSpec
@@ -19,12 +17,13 @@ from importers.extras import require_extra
 from importers.training_text import option_text
 from pulptrain.foreign.foreign_model import ONNX
 from pulptrain.foreign.model_source import open_source
+from pulptrain.given.npz_file import check_weights, write_weights
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import model_of
 from trainlib.ir.steps import Array
 from trainlib.training.phases import build_training_phases
 
-MADE_BY = "made by pulptrain convert from "
+MADE_BY = "converted by pulptrain from "
 """Begins the comment of a model file that `convert` has written."""
 
 
@@ -48,13 +47,12 @@ def convert(source: str, target: str, settings: Settings) -> Converted:
     path = Path(target)
     if path.suffix not in (".yaml", ONNX):
         raise InputError(f"cannot write {target!r}", where="OUT", cure="NAME.yaml or NAME.onnx")
-    weights_path = path.with_suffix(".npz")
     if path.suffix == ONNX:
         require_extra("onnx", target)
         check_file(target, "OUT", _is_our_graph)
     else:
         check_file(target, "OUT", _is_ours)
-        check_file(str(weights_path), "OUT", _is_archive)
+        weights_path = check_weights(path, "OUT")
     opened = open_source(source, settings)
     spec = model_of(opened.network(settings), settings)
     graph = build_training_phases(spec).mini_batch
@@ -62,11 +60,9 @@ def convert(source: str, target: str, settings: Settings) -> Converted:
     if path.suffix == ONNX:
         _write_onnx(path, spec, start)
         return Converted((path,), shlex.quote(target), _training_words(spec))
-    arrays = {name: np.asarray(array, np.float32) for name, array in start.items()}
     with together():
         write_text(path, model_text(spec, f"{MADE_BY}{source}"))
-        with replacing(weights_path) as temporary, temporary.open("wb") as stream:
-            np.savez(stream, allow_pickle=False, **arrays)
+        write_weights(weights_path, start)
     return Converted((path, weights_path), shlex.join([str(path), "--values", str(weights_path)]))
 
 
@@ -84,15 +80,11 @@ def _training_words(spec: ModelSpec) -> tuple[str, ...]:
     if not spec.more_losses:
         words = {"--loss": option_text(spec.loss.name, spec.loss.options), **words}
     said = " ".join(f"{option} '{text}'" for option, text in words.items())
-    return (f"loss and optimizer lie in its metadata; if another tool drops that: {said}",)
+    return (f"the file stores loss and optimizer as metadata; if another tool drops them, use {said}",)
 
 
 def _is_ours(path: Path) -> bool:
     return MADE_BY.encode() in start_of(path)
-
-
-def _is_archive(path: Path) -> bool:
-    return start_of(path, 2) == b"PK"
 
 
 def _is_our_graph(path: Path) -> bool:

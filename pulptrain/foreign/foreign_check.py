@@ -40,9 +40,9 @@ MOST_WINDOWS = 50_000
 
 _WRONG_THERE = {
     "LRN": (999, "normalises as many channels as there are samples"),
-    "BatchNormalization": (14, "takes part of its statistics from the batch in opsets before 14"),
+    "BatchNormalization": (14, "computes part of its statistics from the batch in opsets before 14"),
     **dict.fromkeys(
-        ("Softmax", "LogSoftmax"), (13, "takes one axis, not all from it on, in opsets before 13")
+        ("Softmax", "LogSoftmax"), (13, "uses one axis only, not all following axes, in opsets before 13")
     ),
 }
 """Ops that onnx.reference 1.23 computes otherwise than ONNX says, in opsets before that number.
@@ -93,16 +93,16 @@ def check_output(origin: OnnxOrigin) -> str:
     """
     spec = origin.read.spec
     if origin.read.loss:
-        return "the output is a loss: it is compared with the file's after a run, as the gradients are"
+        return "the output is a loss: loss and gradients are compared with the file's after the run"
     graph = build_forward_graph(spec)
     reason = _not_comparable(graph)
     if reason:
-        return f"the output is not compared with the file's: {reason}"
+        return f"the output was not compared with the file's: {reason}"
     fed = _random_inputs(graph, spec)
     try:
         evaluated = evaluate(graph, {**initial_weights(graph, 0), **origin.read.values, **fed})
     except NotFiniteError as error:
-        return f"the output is not compared with the file's: {error.message}"
+        return f"the output was not compared with the file's: {error.message}"
     ours, why, wrong = {name: evaluated[tensor] for name, tensor in origin.outputs.items()}, [], None
     for evaluator in (_by_reference, _by_torch):
         truth = evaluator(origin, fed)
@@ -115,13 +115,16 @@ def check_output(origin: OnnxOrigin) -> str:
             wrong = wrong or error
             continue
         if wrong is not None:  # one misreading of ONNX may stand in both of ours: it decides nothing
-            text = f"{wrong.message}; by {truth.who} it is right"
+            text = f"{wrong.message}; {truth.who} computes the right values"
             raise WrongNumbersError(text, where=origin.graph.path)
         besides = f"; not compared with {'; '.join(why)}" if why else ""
-        return f"the output is that of the file by {truth.who} ({worst:.2f} of its tolerance{besides})"
+        return (
+            f"the output equals that of the file, computed by {truth.who} ({worst:.2f} of its "
+            f"tolerance{besides})"
+        )
     if wrong is not None:
         raise wrong
-    return f"the output is not compared with the file's: {'; '.join(why)}"
+    return f"the output was not compared with the file's: {'; '.join(why)}"
 
 
 def _compared(origin: OnnxOrigin, truth: _Truth, name: str, ours: Array) -> float:
@@ -133,8 +136,8 @@ def _compared(origin: OnnxOrigin, truth: _Truth, name: str, ours: Array) -> floa
         most = float(np.abs(ours - exact).max(initial=0))
     if not worst <= 1:
         raise WrongNumbersError(
-            f"its output '{name}' is not what {truth.who} computes of the file: largest difference "
-            f"{most:.3g}, {worst:.3g} times the tolerance",
+            f"its output '{name}' differs from that of the file, computed by {truth.who}: largest "
+            f"difference {most:.3g}, {worst:.3g} times the tolerance",
             where=origin.graph.path,
         )
     return worst
@@ -148,7 +151,7 @@ def _not_comparable(graph: TrainingGraph) -> str:
     if size_bytes > host_memory_bytes():
         return f"its tensors take {size_bytes:,} B"
     macs = sum(lowering_of(op).macs(op, graph.tensors) for op in graph.ops)
-    return f"{macs:,} multiplications take long" if macs > MOST_MACS else ""
+    return f"{macs:,} multiplications take too long" if macs > MOST_MACS else ""
 
 
 def _random_inputs(graph: TrainingGraph, spec: ModelSpec) -> dict[str, Array]:
@@ -170,7 +173,7 @@ def _by_reference(origin: OnnxOrigin, fed: Mapping[str, Array]) -> _Truth | str:
         prod(tensor.sizes) for tensor in (graph.tensor(node.outputs[0]) for node in pools) if tensor.is_static
     )
     if windows > MOST_WINDOWS:
-        return f"{who}: {windows:,} windows of pooling take long"
+        return f"{who}: {windows:,} pooling windows take too long"
     for op, (opset, what) in _WRONG_THERE.items():
         if graph.opset < opset and any(node.op == op for node in graph.nodes):
             return f"{who}: its {op} {what}"
@@ -231,7 +234,7 @@ def _tried(
         lines = str(error).strip().splitlines() or [type(error).__name__]
         return f"{who}: {lines[0][:150]}"
     finite = all(np.isfinite(array).all() for array in truth.exact.values())
-    return truth if finite else f"{who}: numbers that are not finite"
+    return truth if finite else f"{who}: infinite or NaN values"
 
 
 def loss_of(loss: LossSpec) -> Loss:
@@ -305,7 +308,7 @@ def check_file(
     try:
         exact, fp32 = (gradients_of_file(origin, spec, graph, sample, double=way) for way in (True, False))
     except CannotComputeError as error:
-        return f"our second description of ONNX lacks {error}"
+        return f"our independent ONNX reference lacks {error}"
     check = judged(results, exact.tensors, fp32.tensors, own)
     flat = exact.weights
     trained = np.zeros(flat.size, bool)
@@ -314,5 +317,5 @@ def check_file(
             trained[origin.read.places.numbers(given)] = True
     for name, _, start, end in origin.read.places.ranges:
         if end - start > 1 and (flat[start:end][~trained[start:end]] != 0).any():
-            return ModuleCheck(check.compared, np.inf, f"{name}, which is not trained here,")
+            return ModuleCheck(check.compared, np.inf, f"{name}, which pulptrain cannot train,")
     return check

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ONNX = ".onnx"
 """Ending of ONNX files."""
 
-TRAINING_GRAPHS = "run, what-if and deploy take it; other commands take networks, whose training is derived"
+TRAINING_GRAPHS = "use run, what-if or deploy; other commands derive the training from a network"
 """Who takes a graph that has a backward pass of its own."""
 
 INTEGERS = "int:"
@@ -43,9 +43,9 @@ def refuse_options(model: str, settings: Settings) -> None:
     ):
         if asked is not None:
             raise InputError(
-                f"{model} says its {flag} itself",
+                f"{model} already specifies its {flag}",
                 where=f"--{flag}",
-                cure=f"'{flag}:' in the file; the option is for net.py:Net and model.onnx",
+                cure=f"'{flag}:' in the file; the option applies only to net.py:Net and model.onnx",
             )
 
 
@@ -84,7 +84,7 @@ def parse_input(text: str, where: str = "--input") -> tuple[tuple[int, ...], boo
         raise InputError(
             f"cannot read the shape {text!r}",
             where=where,
-            cure="batch first: 1,3,32,32, or int:1,16 for words",
+            cure="write the batch first: 1,3,32,32, or int:1,16 for integers",
         )
     shape = tuple(int(size) for size in sizes)
     if prod(shape) > MOST_ELEMENTS:
@@ -112,11 +112,9 @@ def open_foreign(model: str, settings: Settings) -> ForeignModel:
     if model.endswith(".py"):
         names = torch_module.modules_in(Path(model))
         wanted = f"{model}:{names[-1] if names else 'Net'}"
-        raise InputError("a file of Python has no model by itself", where=model, cure=wanted)
+        raise InputError("a Python file needs the name of its model", where=model, cure=wanted)
     if settings.inputs is None:
-        raise InputError(
-            "the shape of its input is missing", where=model, cure="--input 1,3,32,32, the batch first"
-        )
+        raise InputError("the input shape is missing", where=model, cure="--input 1,3,32,32, the batch first")
     shape, integers = parse_input(settings.inputs)
     if settings.batch is not None and settings.batch > 0:
         shape = (settings.batch, *shape[1:])
@@ -127,7 +125,7 @@ def open_foreign(model: str, settings: Settings) -> ForeignModel:
     return ForeignModel(read.spec, read.values, read.notes, module, read.sources)
 
 
-CHANGED = "the graph is not the one that pulptrain wrote: read as any other, with its loss and optimizer"
+CHANGED = "the graph was changed after pulptrain wrote it: imported with its loss and optimizer"
 """Note on a file of ours that somebody has changed."""
 
 
@@ -148,9 +146,9 @@ def _open_onnx(model: str, settings: Settings) -> ForeignModel:
     if settings.inputs is not None:
         if spec.more_inputs:
             raise InputError(
-                f"{model} says the shapes of its inputs itself",
+                f"{model} already specifies the shapes of its inputs",
                 where="--input",
-                cure="--batch, which it leaves open",
+                cure="--batch; only the batch is open",
             )
         shape, _ = parse_input(settings.inputs)
         if shape[1:] != spec.input_shape:
@@ -185,6 +183,7 @@ def _input_shapes(text: str) -> dict[str, tuple[int, ...]]:
 def _open_graph(model: str, settings: Settings) -> ForeignModel:
     from importers.graph.onnx_file import load_onnx
     from importers.onnx.forward import import_forward
+    from importers.place.losses import default_note
     from importers.training.graph import is_training_graph
 
     batch = settings.batch if settings.batch is not None and settings.batch > 0 else 1
@@ -194,7 +193,7 @@ def _open_graph(model: str, settings: Settings) -> ForeignModel:
     graph = load_onnx(model, batch=batch, input_shapes=shapes)
     if is_training_graph(graph):
         raise InputError(
-            "is a training graph, with a backward pass of its own",
+            "is a training graph: it contains its backward pass",
             where=model,
             cure=TRAINING_GRAPHS,
         )
@@ -206,7 +205,9 @@ def _open_graph(model: str, settings: Settings) -> ForeignModel:
     from pulptrain.foreign.foreign_check import OnnxOrigin, check_output
 
     origin = OnnxOrigin(graph, read)
-    return ForeignModel(read.spec, read.values, (check_output(origin),), sources=read.sources, file=origin)
+    said = settings.loss is not None or read.loss
+    notes = (*(() if said else [default_note(read.spec.loss)]), check_output(origin))
+    return ForeignModel(read.spec, read.values, notes, sources=read.sources, file=origin)
 
 
 def why_not_compared(
@@ -218,15 +219,15 @@ def why_not_compared(
     """
     graph = outcome.schedule.graph
     reasons = {
-        "the run is of several iterations": iterations != 1,
-        "the update is a program of its own": outcome.update_schedule is not None,
-        "no loss is computed": not graph.loss,
-        "the network draws masks of its own": bool(graph.draws),
+        "the run has several iterations": iterations != 1,
+        "the update is a separate program": outcome.update_schedule is not None,
+        "the run computes no loss": not graph.loss,
+        "the network draws random masks": bool(graph.draws),
         "its numbers are not fp32": any(graph.tensors[name].dtype != "float32" for name in graph.weights),
-        "values or samples were given": given,
-        "the batch is not that of the model's input": bool(graph.input)
+        "the user passed values or samples": given,
+        "the batch differs from that of the model's input": bool(graph.input)
         and graph.tensors[graph.input].shape[0] != foreign.spec.batch,
-        "numbers are not finite": bool(outcome.summary["not_finite"]),
+        "values are infinite or NaN": bool(outcome.summary["not_finite"]),
     }
     return next((why for why, holds in reasons.items() if holds), None)
 
@@ -250,8 +251,9 @@ def compare_with_origin(
     functional[foreign.origin] = check.as_dict()
     if check.passed:
         outcome.summary["notes"].append(
-            f"loss and gradients are those of the {foreign.origin} by torch.autograd ({check.compared} "
-            f"tensors, worst error {check.worst:.2f} of its tolerance, {check.tensor}){_in_double(check)}"
+            f"loss and gradients equal those of the {foreign.origin}, computed by torch.autograd "
+            f"({check.compared} tensors, worst error {check.worst:.2f} of its tolerance, "
+            f"{check.tensor}){_in_double(check)}"
         )
 
 
@@ -262,8 +264,8 @@ def _in_double(check: ModuleCheck) -> str:
     first, *others = check.not_in_fp32
     more = f" and {len(others)} more" if others else ""
     return (
-        f"; fp32 does not decide {first}{more}, which its roundings move by more than is allowed, and in "
-        "fp64 our graph makes the same"
+        f"; rounding in fp32 is too large to check {first}{more}; computed in fp64, our graph gives the "
+        "same values"
     )
 
 
@@ -297,8 +299,8 @@ def refuse_other_gradients(foreign: ForeignModel, outcome: RunOutcome) -> None:
     verdict = (outcome.summary["functional"] or {}).get(foreign.origin)
     if verdict is not None and not verdict["passed"]:
         raise WrongNumbersError(
-            f"{verdict['worst_tensor']} is not what torch.autograd makes of the {foreign.origin}: "
-            f"{verdict['worst_error_of_tolerance']:.3g} times the tolerance",
+            f"{verdict['worst_tensor']} differs from the result of torch.autograd for the "
+            f"{foreign.origin}: {verdict['worst_error_of_tolerance']:.3g} times the tolerance",
             where=foreign.spec.where,
             outcome=outcome,
         )

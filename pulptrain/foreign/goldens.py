@@ -113,9 +113,9 @@ class Goldens:
                 continue
             if name not in given or given[name].size != np.prod(tensors[name].shape):
                 raise InputError(
-                    f"inputs.npz has no start of '{name}', of shape {list(tensors[name].shape)}",
+                    f"inputs.npz has no initial value of '{name}', of shape {list(tensors[name].shape)}",
                     where=self.where,
-                    cure="an array for every weight, in the order of the graph's inputs",
+                    cure="store an array for every weight, in the order of the graph's inputs",
                 )
             result[name] = given[name].astype(tensors[name].dtype).reshape(tensors[name].shape)
         return result
@@ -137,7 +137,7 @@ class Goldens:
             missing = [name for name in data if name not in self.inputs]
             if missing:
                 raise InputError(
-                    f"inputs.npz has no '{missing[0]}'", where=self.where, cure="all inputs of a sample"
+                    f"inputs.npz has no '{missing[0]}'", where=self.where, cure="store all inputs of a sample"
                 )
             return [{name: self.inputs[name] for name in data}]
         samples = [dict(zip(data, self._numbered(), strict=False))]

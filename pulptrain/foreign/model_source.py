@@ -64,17 +64,21 @@ class ModelSource:
         """
         if self.training is not None:
             raise InputError(
-                "is a training graph, with a backward pass of its own", where=self.words, cure=TRAINING_GRAPHS
+                "is a training graph: it contains its backward pass", where=self.words, cure=TRAINING_GRAPHS
             )
         if self.values and settings is not None:
             check_values(build_training_phases(model_of(self.model, settings)).mini_batch, self.values)
         return self.model
 
+    @property
+    def brought(self) -> dict[str, Array]:
+        """What is not drawn of what training begins with: the model's own, the user's before it."""
+        return {**(self.foreign.values if self.foreign is not None else {}), **self.values}
+
     def weights(self, graph: TrainingGraph, seed: int) -> dict[str, Array]:
         """Weights and buffers a training begins with: drawn, the model's own, or the user's."""
-        start = initial_weights(graph, seed)
-        for brought in (self.foreign.values if self.foreign is not None else {}, self.values):
-            start = replaced(graph, start, {name: brought[name] for name in start if name in brought})
+        start, brought = initial_weights(graph, seed), self.brought
+        start = replaced(graph, start, {name: brought[name] for name in start if name in brought})
         return {name: array for name, array in start.items() if name in graph.of_kind("weight", "buffer")}
 
     def prepared(self, settings: Settings) -> Prepared:
@@ -93,17 +97,17 @@ class ModelSource:
         how |= {"functional": functional, "iterations": iterations}
         if self.training is not None:
             if how.pop("data", None) is not None:
-                raise InputError("a training graph takes no data set", where="data", cure="values={...}")
+                raise InputError("a training graph cannot use a data set", where="data", cure="values={...}")
             from pulptrain.running.graph_run import run_training_graph
 
             return run_training_graph(self.training, settings, values=self.values or None, **how)
         if self.foreign is None:
             return run_model(self.model, settings, values=self.values or None, **how)
-        values = {**self.foreign.values, **self.values} if functional else self.values
+        values = self.brought if functional else self.values
         assert isinstance(self.model, ModelSpec)
         model = self.foreign.for_iterations(self.model, iterations)
         outcome = run_model(model, settings, values=values, **how)
-        outcome.summary["notes"] += self.foreign.notes
+        outcome.summary["notes"] = [*self.foreign.notes, *outcome.summary["notes"]]
         given = bool(self.values) or how.get("data") is not None
         compare_with_origin(self.foreign, outcome, settings, iterations, given=given)
         return outcome
@@ -124,7 +128,7 @@ def open_source(model: str, settings: Settings, folder: Path | None = None) -> M
     values = read_values(settings.values) if settings.values is not None else {}
     rate = settings.learning_rate
     if rate is not None and not 0 <= rate < float("inf"):
-        raise InputError(f"a learning rate of {rate}", where="--learning-rate", cure="more than 0")
+        raise InputError(f"invalid learning rate {rate}", where="--learning-rate", cure="more than 0")
     path = model
     if folder is not None and not Path(model).is_absolute() and (is_foreign(model) or is_path(model)):
         path = str(folder / model)
@@ -139,9 +143,9 @@ def open_source(model: str, settings: Settings, folder: Path | None = None) -> M
             return ModelSource(spec_of(training.phases.mini_batch), words, training, values=values)
     if rate is not None:
         raise InputError(
-            f"{model} is no training graph",
+            f"{model} is not a training graph",
             where="--learning-rate",
-            cure="'learning_rate:' in the model file, or --optimizer",
+            cure="set 'learning_rate:' in the model file, or use --optimizer",
         )
     if is_foreign(model):
         foreign = open_foreign(path, settings)

@@ -119,7 +119,9 @@ def find_cases(folders: Sequence[str]) -> tuple[list[ReplayCase], list[str]]:
         root = Path(name)
         if not root.is_dir():
             refuse_others(name, "cases", "replay")
-            raise InputError(f"'{name}' is no folder", where="replay", cure="a folder with cases below it")
+            raise InputError(
+                f"'{name}' is not a folder", where="replay", cure="name a folder that contains cases"
+            )
         for inputs in sorted(root.rglob("inputs.npz")):
             folder = inputs.parent
             if (folder / "outputs.npz").is_file():
@@ -129,16 +131,16 @@ def find_cases(folders: Sequence[str]) -> tuple[list[ReplayCase], list[str]]:
                 notes += passed
     if not cases:
         raise InputError(
-            f"no case below {', '.join(folders)}",
+            f"no case in {', '.join(folders)}",
             where="replay",
-            cure="a folder with inputs.npz, outputs.npz and an .onnx file",
+            cure="a case is a folder with inputs.npz, outputs.npz and an .onnx file",
         )
     return cases, notes
 
 
 def _in_folder(folder: Path, label: str) -> tuple[list[ReplayCase], list[str]]:
     files = sorted(folder.glob("*.onnx"))
-    notes = [f"{label}: {EVALUATION} is not replayed" for file in files if file.name == EVALUATION]
+    notes = [f"{label}: cannot replay {EVALUATION}" for file in files if file.name == EVALUATION]
     optimizer = optimizer_beside(folder)
     graphs = [file for file in files if file.name not in (EVALUATION, OPTIMIZER_FILE)]
     # The training graph first, then the network it was made of.
@@ -208,14 +210,14 @@ def _training(
     if count is None:
         count = _found(imported, start, samples, goldens.losses)
         if imported.accumulates and len(samples) > 1:
-            notes.append(f"{count} mini-batches per update, found from the losses")
+            notes.append(f"{count} mini-batches per update, derived from the losses")
     imported = imported.over(count)
     run = _Run(imported.phases, settings, start)
     run.train(samples, progress)
     expected = goldens.weights(imported.given, graph)
     missing = [name for name in imported.weights if name not in expected]
     if missing:
-        notes.append(f"no golden of {', '.join(missing[:3])}")
+        notes.append(f"no golden values of {', '.join(missing[:3])}")
     constants = {**graph.initializers, **graph.folded}
     names = _Names(lambda kept: {**constants, **kept}, lambda gradients: gradients, lambda name: name)
     judged = _judged(run, names, start, samples, expected, goldens.gradients)
@@ -234,7 +236,7 @@ def _forward(
         raise InputError(
             f"a network with the inputs {', '.join(graph.inputs)} and the outputs {', '.join(graph.outputs)}",
             where=str(case.file),
-            cure="one input and one output, or a training graph",
+            cure="use a graph with one input and one output, or a training graph",
         )
     rate = learning_rate or DEFAULT_LEARNING_RATE
     model = import_forward(
@@ -257,7 +259,7 @@ def _forward(
     run.train(samples, progress)
     output = graph.outputs[0]
     if not goldens.has_output(output, run.first_output.size):
-        why = f"no golden for this graph: outputs.npz has no '{output}' but what another graph makes"
+        why = f"no golden values for this graph: outputs.npz has no '{output}', only outputs of another graph"
         return _bare_row(case, model.nodes, run, NOT_DECIDABLE, [why])
     if goldens.losses is None or not goldens.is_artifact or not trains:
         notes = [] if trains else ["nothing to train: forward only"]
@@ -319,7 +321,7 @@ class _Run:
         size = self.phases.mini_batches
         if len(samples) % size:
             raise InputError(
-                f"{len(samples)} mini-batches are no whole number of updates of {size}",
+                f"{len(samples)} mini-batches are not a multiple of the update size {size}",
                 where="n_accum",
                 cure="a divisor",
             )
@@ -349,9 +351,7 @@ class _Run:
             }
         if check.wrong:
             worst = check.summary()["worst_tensor"]
-            raise WrongNumbersError(
-                f"tensor {worst} is not what its op makes of its inputs", where=graph.name
-            )
+            raise WrongNumbersError(f"tensor {worst} differs from the result of its op", where=graph.name)
 
     def kept(self) -> dict[str, Array]:
         """Weights and states as they are now."""
@@ -463,13 +463,13 @@ def _row(
             astray = np.flatnonzero(~(differences <= LOSS_TOLERANCE * np.maximum(1, np.abs(losses))))
             if astray.size:
                 at = int(astray[0])
-                wrong.append(f"loss {at} is {run.losses[at]:.7g}, not {losses[at]:.7g}")
+                wrong.append(f"loss {at} is {run.losses[at]:.7g}, expected {losses[at]:.7g}")
     wrong += [str(item) for item in judged if item.verdict == WRONG]
     if not judged and loss_error is None:
         wrong.append("nothing to compare with")
     open_ones = [item.name for item in judged if item.verdict == NOT_DECIDABLE]
     if open_ones:
-        notes = [*notes, f"updates no larger than ten times error and rounding: {_few(open_ones)}"]
+        notes = [*notes, f"updates smaller than ten times error and rounding: {_few(open_ones)}"]
     decided = [item for item in judged if item.verdict != NOT_DECIDABLE]
     status = WRONG if wrong else RIGHT if decided or not judged else NOT_DECIDABLE
     return replace(

@@ -25,9 +25,9 @@ def channels_last(layer: str, shape: Sequence[int]) -> str | None:
     if rows != columns or rows <= channels:
         return None
     return (
-        f"an input [{rows}, {columns}, {channels}] is {rows} channels of {columns} by {channels}, as "
-        f"channels come first (also with layout HWC); an image of {channels} is "
-        f"[{channels}, {rows}, {columns}]"
+        f"an input [{rows}, {columns}, {channels}] is {rows} channels of {columns} by {channels}: channels "
+        f"come first (also with layout HWC); write an image of {channels} as [{channels}, {rows}, "
+        f"{columns}]"
     )
 
 

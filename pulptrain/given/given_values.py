@@ -62,13 +62,13 @@ def replaced(
     """
     result = dict(values)
     for name, array in given.items():
-        check_known(name, values, f"no given tensor '{name}'", WHERE)
+        check_known(name, values, f"no tensor '{name}'", WHERE)
         tensor = graph.tensors[name]
         if array.shape != tensor.shape:
             raise InputError(
                 f"'{name}' has shape {array.shape}, the tensor {tensor.shape}",
                 where=WHERE,
-                cure="the batch comes first",
+                cure="put the batch first",
             )
         if tensor.dtype.is_float:
             if not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
@@ -76,10 +76,10 @@ def replaced(
             with np.errstate(over="ignore"):
                 result[name] = rounded(array.astype(np.float32), tensor.dtype)
             if np.isfinite(array).all() and not np.isfinite(widened(result[name])).all():
-                raise InputError(f"'{name}' holds numbers that {tensor.dtype} cannot", where=WHERE)
+                raise InputError(f"'{name}' holds numbers outside the range of {tensor.dtype}", where=WHERE)
         else:
             if not np.issubdtype(array.dtype, np.integer) or (array.astype(tensor.dtype) != array).any():
-                raise InputError(f"'{name}' is of {tensor.dtype}: integers of its range", where=WHERE)
+                raise InputError(f"'{name}' has type {tensor.dtype}: pass integers in its range", where=WHERE)
             result[name] = array.astype(tensor.dtype)
         only = graph.draws[name].only if name in graph.draws else ()
         if only and not np.isin(array, only).all():

@@ -207,7 +207,9 @@ def node_of(value: object, file: str, line: int) -> Node:
     if value is None or isinstance(value, str | int | float | bool):
         return Node(value, file, line)
     raise InputError(
-        f"{value!r} is no value of a model", where=f"{file}:{line}", cure="numbers, texts, lists"
+        f"{value!r} is not a valid value in a model",
+        where=f"{file}:{line}",
+        cure="use numbers, texts or lists",
     )
 
 

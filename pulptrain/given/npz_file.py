@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import lzma
 import struct
 import tokenize
@@ -24,6 +25,9 @@ WHERE = "--values"
 
 LOSSES = "results/losses"
 """Mean loss of every iteration; every file of ``--save-values`` has it."""
+
+_WEIGHTS = b"weights, written by pulptrain"
+"""Comment of an archive that lies beside a model file."""
 
 COPIES = 4
 """Bytes an array takes per byte of its member: read, converted, rounded."""
@@ -64,9 +68,9 @@ def read_values(path: str, where: str = WHERE) -> dict[str, Array]:
     try:
         if not file.is_file():
             raise InputError(
-                f"cannot read '{path}': it is no file",
+                f"cannot read '{path}': no such file",
                 where=where,
-                cure="a file that numpy.savez has written",
+                cure="use a file written by numpy.savez",
             )
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
@@ -79,7 +83,7 @@ def read_values(path: str, where: str = WHERE) -> dict[str, Array]:
         raise InputError(
             f"cannot read '{path}': {error or type(error).__name__}",
             where=where,
-            cure="a file that numpy.savez has written",
+            cure="use a file written by numpy.savez",
         ) from None
 
 
@@ -87,9 +91,9 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: str) -> tupl
     """Name and values of one member. Raises InputError for one that is no array, or not as it says."""
     where = f"{WHERE} {path}: {member.filename!r}"
     if member.flag_bits & ENCRYPTED:
-        raise InputError("is encrypted", where=where, cure="an archive without a password")
+        raise InputError("is encrypted", where=where, cure="use an archive without a password")
     if not member.filename.endswith(".npy"):
-        raise InputError("is no .npy member", where=where, cure="arrays only, as numpy.savez writes them")
+        raise InputError("is not a .npy member", where=where, cure="store arrays only, as numpy.savez does")
     with archive.open(member) as stream:
         version = np.lib.format.read_magic(stream)
         read_header = _HEADERS.get(version)
@@ -101,9 +105,9 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: str) -> tupl
             raise InputError("holds Python objects, not numbers", where=where)
         if min(shape, default=0) < 0 or data_bytes > member.file_size:
             raise InputError(
-                f"says it has shape {shape} of {dtype} ({data_bytes} B), but has {member.file_size} B",
+                f"declares shape {shape} of {dtype} ({data_bytes} B), but has {member.file_size} B",
                 where=where,
-                cure="a file that is whole",
+                cure="use a complete file",
             )
     with archive.open(member) as stream:
         values: Array = np.lib.format.read_array(stream, allow_pickle=False)
@@ -115,11 +119,34 @@ def prepare_file(name: str) -> Path:
     return check_file(name, "--save-values", _is_ours)
 
 
-def write_values(path: Path, values: Mapping[str, Array]) -> None:
+def check_weights(model_file: Path, option: str) -> Path:
+    """The file of weights beside a model file, refused before any work if it is there and not ours.
+
+    One that ``--save-values`` has written is the user's.
+    """
+
+    def is_ours(path: Path) -> bool:
+        with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+            return archive.comment == _WEIGHTS
+        return False
+
+    return check_file(str(model_file.with_suffix(".npz")), option, is_ours)
+
+
+def write_weights(path: Path, values: Mapping[str, Array]) -> None:
+    """Write what a model of others begins with to the file beside its model file."""
+    write_values(path, values, _WEIGHTS)
+
+
+def write_values(path: Path, values: Mapping[str, Array], comment: bytes = b"") -> None:
     """Write arrays to an .npz file; floats narrower than float32 become float32."""
     arrays: dict[str, Array] = {name: widened(array) for name, array in values.items()}
-    with replacing(path) as temporary, temporary.open("wb") as stream:
-        np.savez(stream, allow_pickle=False, **arrays)
+    with replacing(path) as temporary:
+        with temporary.open("wb") as stream:
+            np.savez(stream, allow_pickle=False, **arrays)
+        if comment:
+            with zipfile.ZipFile(temporary, "a") as archive:
+                archive.comment = comment
 
 
 def _is_ours(path: Path) -> bool:

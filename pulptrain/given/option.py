@@ -68,8 +68,8 @@ class SourceOptions(TypedDict, total=False):
         Option(
             "--input",
             "[int:]N,...",
-            "Shape of the input of net.py:Net or model.onnx, the batch first, e.g. 1,3,32,32; int:1,16 for "
-            "words; 'left=8,40 right=8,40' of several.",
+            "Input shape of net.py:Net or model.onnx, batch first, e.g. 1,3,32,32; int:1,16 for integers; "
+            "'left=8,40 right=8,40' for several inputs.",
             MODEL,
             swept=False,
         ),
@@ -79,7 +79,8 @@ class SourceOptions(TypedDict, total=False):
         Option(
             "--loss",
             "'NAME [KEY=VALUE ...]'",
-            "Loss of net.py:Net or model.onnx; default cross_entropy for outputs [batch, classes], else mse.",
+            "Loss of net.py:Net or model.onnx; default cross_entropy for outputs [batch, 2 or more classes], "
+            "else mse.",
             MODEL,
             swept=False,
         ),
@@ -99,7 +100,7 @@ class SourceOptions(TypedDict, total=False):
         Option(
             "--learning-rate",
             "RATE",
-            "Of a training graph that says none; 0.001 if this says none either.",
+            "Learning rate of training graphs without one (default 0.001).",
             MODEL,
             swept=False,
         ),
@@ -109,8 +110,8 @@ class SourceOptions(TypedDict, total=False):
         Option(
             "--values",
             "FILE.npz",
-            "Weights, states, input or label by tensor name, in place of drawn ones; an input or label is "
-            "that of every iteration. Takes what --save-values writes. Cycles never depend on them.",
+            "Weights, states, input or label by tensor name (all others are random); every iteration uses "
+            "the same input and label. Reads files of --save-values. Cycles do not depend on values.",
             MODEL,
             swept=False,
         ),
@@ -129,7 +130,7 @@ class NetworkOptions(SourceOptions, total=False):
         Option(
             "--train",
             "LAYER,LAYER|last|all",
-            "What is trained, in place of what the model says.",
+            "Layers to train, instead of those of the model.",
             MODEL,
         ),
     ]
@@ -138,35 +139,30 @@ class NetworkOptions(SourceOptions, total=False):
         Option(
             "--dtype",
             "fp32|fp16|bf16|...",
-            "Number format of layers that do not say otherwise (docs/dtypes.md).",
+            "Number format of layers without one in the model (docs/dtypes.md).",
             MODEL,
             completes="dtypes",
             path="model.dtype",
         ),
     ]
-    batch: Annotated[
-        int | None, Option("--batch", "N", "Samples of a mini-batch.", MODEL, path="model.batch")
-    ]
+    batch: Annotated[int | None, Option("--batch", "N", "Samples per mini-batch.", MODEL, path="model.batch")]
     accumulate: Annotated[
         int | None,
-        Option("--accumulate", "N", "Mini-batches of one update.", MODEL, path="model.optimizer.accumulate"),
+        Option("--accumulate", "N", "Mini-batches per update.", MODEL, path="model.optimizer.accumulate"),
     ]
     lr_schedule: Annotated[
         str | object | None,
         Option(
             "--lr-schedule",
             "'NAME [KEY=VALUE ...]'",
-            "How the learning rate goes from iteration to iteration, e.g. 'cosine steps=100' "
-            "(docs/model-file.md).",
+            "Learning-rate schedule, e.g. 'cosine steps=100' (docs/model-file.md).",
             MODEL,
             swept=False,
         ),
     ]
     separate_update: Annotated[
         bool,
-        Option(
-            "--separate-update", "", "The update is a program of its own.", MODEL, default=False, swept=False
-        ),
+        Option("--separate-update", "", "Update in a separate program.", MODEL, default=False, swept=False),
     ]
 
 
@@ -178,8 +174,8 @@ class ModelOptions(NetworkOptions, total=False):
         Option(
             "--steps",
             "fw[,loss,ig,wg,upd]",
-            "Steps of an iteration that are taken; fw alone is inference: no loss, no dropout, running "
-            "statistics. All if not given.",
+            "Steps of the iteration to run (default: all). fw alone is inference: no loss, no dropout, "
+            "running statistics.",
             MODEL,
         ),
     ]
@@ -204,14 +200,14 @@ class ChipOptions(TypedDict, total=False):
         Option(
             "--codegen",
             "NAME",
-            "What the compiler makes of the kernels; that of the SoC file if not given.",
+            "Compiler profile of the kernels (default: that of the SoC file).",
             MACHINE,
             default="",
             completes="codegens",
         ),
     ]
     cores: Annotated[
-        int | None, Option("--cores", "N", "Cores of the cluster, 1 to 16.", MACHINE, path="cores")
+        int | None, Option("--cores", "N", "Number of cores in the cluster, 1 to 16.", MACHINE, path="cores")
     ]
     l1: Annotated[Size | None, Option("--l1", "SIZE", "L1 size, e.g. 64KiB.", MACHINE, path="l1.size_bytes")]
     l2: Annotated[
@@ -225,7 +221,7 @@ class ChipOptions(TypedDict, total=False):
         Option(
             "--freq",
             "HZ",
-            "Clock of the cluster, e.g. 240MHz; interconnect and L2 keep their ratio to it.",
+            "Cluster clock, e.g. 240MHz; the clocks of interconnect and L2 scale with it.",
             MACHINE,
             path="freq",
         ),
@@ -235,7 +231,7 @@ class ChipOptions(TypedDict, total=False):
         Option(
             "--fpus",
             "private|N-static|N-dynamic",
-            "One FPU per core, or N shared by core number or per cycle.",
+            "FPUs: one per core, N shared by core number (static), or N arbitrated per cycle (dynamic).",
             MACHINE,
             path="fpu",
         ),
@@ -245,7 +241,7 @@ class ChipOptions(TypedDict, total=False):
         Option(
             "--bank-conflicts",
             "on|off",
-            "One access per L1 bank and cycle, or no L1 contention.",
+            "on: one access per L1 bank and cycle; off: no L1 contention.",
             MACHINE,
             path="l1.bank_conflicts",
         ),
@@ -282,8 +278,9 @@ class CodeOptions(TypedDict, total=False):
         Option(
             "--icache",
             "warm|steady|cold",
-            "All code is in the caches, it is as the iteration before left it, or they are empty; if not "
-            "given steady for iterations under rtl, warm for kernels alone, gvsoc and pulp-gcc7.",
+            "Initial instruction-cache state: warm (all code cached), steady (as the last iteration left "
+            "it) or cold (empty). Default: steady for iterations under rtl; warm under gvsoc and for "
+            "primitives and pulp-gcc7.",
             MACHINE,
             default="",
         ),
@@ -312,7 +309,7 @@ class EnergyOptions(TypedDict, total=False):
         Option(
             "--energy",
             "NAME|FILE",
-            "Energy coefficients (docs/energy.md); those of the SoC if not given.",
+            "Energy coefficients (default: those of the SoC; docs/energy.md).",
             MACHINE,
         ),
     ]
@@ -321,7 +318,7 @@ class EnergyOptions(TypedDict, total=False):
         Option(
             "--vdd",
             "VOLT",
-            "Supply of the cores, e.g. 0.65V; the lowest at which the chip reaches its clock if not given.",
+            "Supply voltage of the cores, e.g. 0.65V (default: the lowest that allows the clock).",
             MACHINE,
         ),
     ]
@@ -335,8 +332,8 @@ class BufferingOptions(TypedDict, total=False):
         Option(
             "--buffering",
             "none|single|double|best|N[,OP.OPERAND=N]",
-            "L1 buffers per moved operand, e.g. double,conv2.FW.w=1; best: the faster of single and double "
-            "per op; none: no tiles, whole ops in L1.",
+            "L1 buffers per operand, e.g. double,conv2.FW.w=1. best: the faster of single and double for "
+            "each op; none: no tiling, whole ops in L1.",
             SCHEDULE,
             default="double",
         ),
@@ -349,7 +346,7 @@ class MemoryOptions(TypedDict, total=False):
     prefetch: Annotated[
         str | bool,
         Option(
-            "--prefetch", "on|off", "Load for the next op while this one computes.", SCHEDULE, default="on"
+            "--prefetch", "on|off", "Load data of the next op while this op computes.", SCHEDULE, default="on"
         ),
     ]
     placement: Annotated[
@@ -357,7 +354,7 @@ class MemoryOptions(TypedDict, total=False):
         Option(
             "--placement",
             "first-fit|best-fit|optimal",
-            "How addresses in L2 and L3 are chosen.",
+            "Algorithm that assigns addresses in L2 and L3.",
             SCHEDULE,
             default="first-fit",
         ),
@@ -367,7 +364,7 @@ class MemoryOptions(TypedDict, total=False):
         Option(
             "--home",
             "TENSOR=l2|l3|streamed",
-            "Memory a tensor lives in, e.g. fc.weight=l3; streamed: in L3, moved tile by tile.",
+            "Memory that holds a tensor, e.g. fc.weight=l3. streamed: in L3, moved tile by tile.",
             SCHEDULE,
             many=True,
         ),
@@ -382,7 +379,7 @@ class ResidentOptions(TypedDict, total=False):
         Option(
             "--resident",
             "off|auto|TENSOR[@OP..OP],...",
-            "Tensors that stay in L1 between ops, e.g. fc.weight@fc.FW..fc.IG; auto: what saves cycles.",
+            "Tensors that stay in L1 between ops, e.g. fc.weight@fc.FW..fc.IG. auto: those that save cycles.",
             SCHEDULE,
         ),
     ]
@@ -426,7 +423,7 @@ class ChoiceOptions(TypedDict, total=False):
         Option(
             "--im2col",
             "OP|STEP=cores|dma|none",
-            "How a convolution's op or step unrolls its images, e.g. WG=dma; what the layer says otherwise.",
+            "How an op or step unrolls its images (im2col), e.g. WG=dma (default: as in the layer).",
             SCHEDULE,
             many=True,
         ),
@@ -436,8 +433,8 @@ class ChoiceOptions(TypedDict, total=False):
         Option(
             "--variant",
             "[OP|STEP=]NAME",
-            "How steps are lowered: as-published is PULP-TrainLib's own way, of all layers that have one; "
-            "OP=NAME or STEP=NAME chooses for some (WG=as-published, conv1.IG=none).",
+            "Lowering of steps. as-published is that of PULP-TrainLib, for all layers that have one; "
+            "OP=NAME or STEP=NAME selects one op or step (WG=as-published, conv1.IG=none).",
             SCHEDULE,
             many=True,
         ),
@@ -447,7 +444,7 @@ class ChoiceOptions(TypedDict, total=False):
         Option(
             "--schedule",
             "FILE",
-            "Choices per op, as `pulptrain tune MODEL` writes.",
+            "Schedule file written by `pulptrain tune MODEL`.",
             SCHEDULE,
             completes="file",
         ),

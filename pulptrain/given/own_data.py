@@ -36,7 +36,9 @@ def data_of(spec: ModelSpec, given: Data | None) -> Samples | Iterable[tuple[Any
         if isinstance(given, Samples):
             return given
         if not isinstance(given, Iterable):
-            raise InputError(f"{given!r} are no samples", where="data", cure="pairs (x, y), or x= and y=")
+            raise InputError(
+                f"cannot use {given!r} as samples", where="data", cure="pass pairs (x, y), or x= and y="
+            )
         pairs: Iterable[tuple[Any, Any]] = given
         return pairs
     if spec.dataset.endswith(OWN_DATA):

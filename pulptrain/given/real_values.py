@@ -22,7 +22,7 @@ def as_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     fields = {}
     for key, value in options.items():
-        check_known(key, ALL, f"there is no option '{key}'")
+        check_known(key, ALL, f"unknown option '{key}'")
         if value is not None:
             fields[key] = _field(key, value)
     return fields
@@ -49,7 +49,7 @@ def _schedule(value: Any) -> Any:
     try:
         return value.schedule
     except AttributeError:
-        raise _wrong("schedule", value, "a file, or what tune() returns") from None
+        raise _wrong("schedule", value, "use a file, or the result of tune()") from None
 
 
 def _pairs(key: str, value: Any) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ def _texts(key: str, value: Any) -> tuple[str, ...]:
 def _of_type(key: str, value: Any, kind: type) -> Any:
     value = _of_python(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise _wrong(key, value, f"a value of type {kind.__name__}")
+        raise _wrong(key, value, f"use a value of type {kind.__name__}")
     return value
 
 
@@ -91,4 +91,4 @@ def _of_python(value: Any) -> Any:
 
 
 def _wrong(key: str, value: Any, wanted: str) -> InputError:
-    return InputError(f"{value!r} is no value of '{key}'", where=key, cure=wanted)
+    return InputError(f"{value!r} is not a value of '{key}'", where=key, cure=wanted)

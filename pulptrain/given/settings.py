@@ -152,7 +152,7 @@ def code_start(settings: Settings, *, alone: bool = False) -> str:
     start = settings.icache or (WARM if is_measured_warm else STEADY)
     if start != WARM and waits:
         raise InputError(
-            f"the kernels of codegen '{settings.codegen}' already contain the wait for their code",
+            f"the kernels of codegen '{settings.codegen}' already include the instruction fetch",
             where="--icache",
             cure=f"--icache {WARM}, or another --codegen",
         )
@@ -198,7 +198,7 @@ def schedule_options(settings: Settings, spec: ModelSpec | None = None) -> Sched
     """
     depth, buffers = parse_buffers(settings.buffering)
     if settings.prefetch not in ("on", "off"):
-        raise InputError(f"cannot read {settings.prefetch!r}", where="--prefetch", cure="on or off")
+        raise InputError(f"cannot read {settings.prefetch!r}", where="--prefetch", cure="use on or off")
     return ScheduleOptions(
         buffer_depth=depth,
         buffers=buffers,

@@ -32,16 +32,16 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
 
 WANTED: Mapping[str, tuple[str, str]] = {
     MODEL: ("a model", "a name (pulptrain list models), model.yaml, model.onnx or net.py:Net"),
-    RUN: ("a folder of results", "pulptrain run {model} --out DIR, and DIR here"),
+    RUN: ("a folder of results", "pulptrain run {model} --out DIR, then use DIR here"),
     SPEC: (
-        "a file of what is varied",
-        "pulptrain new spec.yaml --kind explore, 'model: {model}' in it, then pulptrain explore spec.yaml",
+        "an exploration file",
+        "pulptrain new spec.yaml --kind explore, add 'model: {model}', then pulptrain explore spec.yaml",
     ),
     "soc": ("a SoC", "a name (pulptrain list socs) or the path of a SoC file"),
     "kernel": ("a kernel", "pulptrain list kernels"),
     "primitive": ("a layer, loss or optimizer", "pulptrain list primitives"),
     "rows": ("a kind of measured rows", "pulptrain validate mm measured/mm.csv.gz"),
-    "cases": ("a folder with cases below it", "a case has inputs.npz, outputs.npz and an .onnx file"),
+    "cases": ("a folder that contains cases", "a case has inputs.npz, outputs.npz and an .onnx file"),
 }
 """What commands take, and how one comes by it."""
 

@@ -153,7 +153,7 @@ def _more_l1(evidence: Evidence) -> WhatIf:
     more_kib = evidence.more_l1_bytes / 1024
     return WhatIf(
         "more-l1",
-        f"{more_kib:g} KiB more of L1, tiles chosen anew",
+        f"{more_kib:g} KiB more of L1, tiles chosen again",
         predicted,
         evidence.simulated_larger,
     )
@@ -170,7 +170,7 @@ def _overlap(evidence: Evidence) -> WhatIf:
 
     return WhatIf(
         "perfect-overlap",
-        "no wait for a transfer, but for the busiest channel",
+        "no wait for transfers, except on the busiest channel",
         lambda: evidence.of_all(ends),
         lambda: evidence.simulated(
             with_room(timing),

@@ -91,12 +91,12 @@ def gains_of(
     """
     more = parse_size(more_l1, where="--more-l1") if more_l1 is not None else None
     if more == 0:
-        raise InputError("no more of L1", where="--more-l1", cure="a size above 0, e.g. 64KiB")
+        raise InputError("the extra L1 is 0", where="--more-l1", cure="write a size above 0, e.g. 64KiB")
     if more is not None and settings.schedule is not None:
         raise InputError(
-            "the tiles of a schedule are chosen for its L1",
+            "the tiles of the schedule fit its L1 size only",
             where="--more-l1 with --schedule",
-            cure="one of both",
+            cure="use one of the two",
         )
     teller.stage("planning and simulating")
     prepared = prepare(settings)

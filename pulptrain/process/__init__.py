@@ -1,2 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command as a process: interrupts, streams, progress, unexpected errors, its environment."""
+
+import time
+
+BEGUN_SECONDS = time.perf_counter()
+"""When this process came to the first line of ours."""

@@ -38,7 +38,7 @@ def _report(error: BaseException) -> str:
         with open(number, "w", encoding="utf-8", errors="backslashreplace") as stream:
             stream.write("\n".join(line.rstrip("\n") for line in lines) + "\n")
     except OSError as problem:
-        return f"none, it cannot be written ({problem.strerror}); {DEBUG_VARIABLE}=1 shows the traceback"
+        return f"none, cannot write it ({problem.strerror}); {DEBUG_VARIABLE}=1 shows the traceback"
     return path
 
 

@@ -21,12 +21,12 @@ def check_own_packages(rooms: tuple[str, ...] = _ROOMS) -> None:
         origin = Path(spec.origin).resolve() if spec is not None and spec.origin else None
         if origin is None:
             raise ImportError(
-                f"pulptrain's own package {room!r} is not installed, though it lies in {home}: install again "
+                f"pulptrain's package {room!r} in {home} is not installed: install again "
                 "(`pip install -e .` in a clone)"
             )
         if origin != home / room / "__init__.py":
             what = origin.parent if origin.name == "__init__.py" else origin
             raise ImportError(
-                f"{what} is found where pulptrain's own package {room!r} should be: rename it "
-                "or run from another folder; if it was installed, give pulptrain an environment of its own"
+                f"Python imports {what} instead of pulptrain's package {room!r}: rename it or run "
+                "from another folder; if it was installed, install pulptrain in a separate environment"
             )

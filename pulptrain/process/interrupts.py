@@ -13,7 +13,10 @@ from __future__ import annotations
 import _signal as signal  # type: ignore[import-not-found]  # `signal` takes milliseconds to make enums
 import os
 import sys
+import time
 from types import FrameType
+
+from pulptrain.process import BEGUN_SECONDS
 
 EXIT_CODE = 130
 MESSAGE = "pulptrain: interrupted"
@@ -56,6 +59,11 @@ def is_command() -> bool:
         return os.path.splitext(started)[0] in ("pulptrain", "pulptrain-script")
     # While Python looks for the module of -m, its name stands before the arguments.
     return sys.orig_argv[len(sys.orig_argv) - len(sys.argv)].endswith("pulptrain")
+
+
+def command_begun_seconds() -> float:
+    """When the command began (`time.perf_counter`), imports and all; now, if Python called it."""
+    return BEGUN_SECONDS if is_command() else time.perf_counter()
 
 
 def begin() -> None:

@@ -51,7 +51,7 @@ class _Output(io.TextIOWrapper):
         raise OutputLostError(
             f"cannot be written: {error.strerror}",
             where="standard output",
-            cure="an open place with room for it",
+            cure="use an output that is open and has space",
         ) from None
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
@@ -176,14 +177,15 @@ def fit(
 
     With `ladder` the smallest memories for each form of training instead. `deadline` are cycles (a number or
     ``"20Mcycles"``), `allow` are changes of numbers (``"accumulate,fp16-states"``), `time_limit` the seconds
-    of pricing, search and points, `points` other sizes of L2 for the Pareto front, which share half of it;
-    the `options` are those of ``pulptrain fit``: ``l2="256KiB"``, ``train=["fc"]``. Raises the
-    errors of `configs.errors`, `DoesNotFitError` where nothing fits.
+    of the call but for what a first answer takes, `points` other sizes of L2 for the Pareto front, which
+    share half of it; the `options` are those of ``pulptrain fit``: ``l2="256KiB"``, ``train=["fc"]``. Raises
+    the errors of `configs.errors`, `DoesNotFitError` where nothing fits.
     """
     from pulptrain.fitting.fit_model import add_points, check_solver, deadline_cycles, fit_model
     from pulptrain.fitting.ladder import check_ladder, ladder_summary
     from pulptrain.fitting.ways import parse_changes
 
+    started = time.perf_counter()
     check_solver()
     network, others = as_model(model, options, seed)
     settings = settings_of(soc, {"placement": "optimal", **others}, seed=seed)
@@ -202,10 +204,11 @@ def fit(
             allowed=parse_changes(allow),
             points=points,
             seconds=time_limit,
+            started=started,
             cache=kept,
         )
         outcome = add_points(outcome, points)
-    return Fitted(outcome.summary, outcome.spec)
+    return Fitted(outcome.summary, outcome.spec, network.source.brought)
 
 
 def explore(
@@ -236,7 +239,7 @@ def explore(
 
     if spec is not None:
         if model is not None or sweep is not None:
-            raise InputError("a file has model and sweep", where="spec", cure="one of both")
+            raise InputError("a file already has model and sweep", where="spec", cure="pass one of both")
         read = load_spec(Path(fspath(spec)), as_fields(options))
     else:
         if model is None:

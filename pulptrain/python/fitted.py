@@ -8,20 +8,26 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from configs.files import write_text
+from configs.files import together, write_text
 from configs.model_text import model_text
 from pulptrain.python.op_result import Summarised, text_width
 
 if TYPE_CHECKING:
     from configs.model_file import ModelSpec
+    from trainlib.ir.steps import Array
 
 
 class Fitted(Summarised):
     """An answer of `fit`, or a ladder. `summary` is what ``fit --json`` prints."""
 
-    def __init__(self, summary: Mapping[str, Any], spec: ModelSpec | None = None) -> None:
+    def __init__(
+        self,
+        summary: Mapping[str, Any],
+        spec: ModelSpec | None = None,
+        values: Mapping[str, Array] | None = None,
+    ) -> None:
         super().__init__(summary)
-        self._spec = spec
+        self._spec, self._values = spec, values
 
     @property
     def cycles(self) -> int | None:
@@ -42,13 +48,21 @@ class Fitted(Summarised):
         return rows
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the model with what was decided, which `run` and `tune` read. Raises `InputError`."""
+        """Write the model with what was decided, which `run` and `tune` read.
+
+        Weights that it brings, as one of PyTorch does, lie beside it: ``small.npz`` of ``small.yaml``, for
+        ``values=`` of `run`. Raises `InputError`.
+        """
         from configs.errors import InputError
+        from pulptrain.given.npz_file import check_weights, write_weights
 
         if self._spec is None:
-            raise InputError("a ladder is no model", where="save", cure="fit without ladder=True")
+            raise InputError("a ladder is not a model", where="save", cure="call fit without ladder=True")
         place = Path(fspath(path))
-        write_text(place, model_text(self._spec))
+        with together():
+            write_text(place, model_text(self._spec))
+            if self._values:
+                write_weights(check_weights(place, "save"), self._values)
         return place
 
     def __str__(self) -> str:

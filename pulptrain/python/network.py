@@ -240,9 +240,9 @@ def as_model(given: Any, options: Mapping[str, Any], seed: int = 0) -> tuple[Mod
     else:
         if "inputs" not in said:
             raise InputError(
-                f"{type(given).__name__} does not say what goes in",
+                f"{type(given).__name__} does not specify its inputs",
                 where=caller_of(__package__)[2],
-                cure="inputs=torch.zeros(1, 3, 32, 32), say: the batch first",
+                cure="pass e.g. inputs=torch.zeros(1, 3, 32, 32), batch first",
             )
         if not isinstance(options.get("lr_schedule", ""), str):
             said["lr_schedule"] = options.pop("lr_schedule")
@@ -253,7 +253,9 @@ def as_model(given: Any, options: Mapping[str, Any], seed: int = 0) -> tuple[Mod
 
 
 def _of_module(key: str) -> InputError:
-    return InputError(f"'{key}' is of a torch.nn.Module", where=key, cure="the network itself says it")
+    return InputError(
+        f"'{key}' applies to a torch.nn.Module only", where=key, cure="remove it; the network specifies it"
+    )
 
 
 def Sequential(  # noqa: N802 - one of the constructors of a network, written as in PyTorch
@@ -269,7 +271,7 @@ def Sequential(  # noqa: N802 - one of the constructors of a network, written as
     variant: str = "default",
     train: str | Sequence[str] = "all",
     classes: int = 0,
-    description: str = "made in Python",
+    description: str = "built in Python",
     source: str = "the user's own",
 ) -> Model:
     """A network of layers, each fed by the one before unless its `inputs` name others (or are layers).
@@ -284,13 +286,13 @@ def Sequential(  # noqa: N802 - one of the constructors of a network, written as
     for number, layer in enumerate(layers, start=1):
         if not isinstance(layer, Layer):
             raise InputError(
-                f"argument {number} is {layer!r}, not a layer", where=where, cure="pt.Linear(10), say"
+                f"argument {number} is {layer!r}, not a layer", where=where, cure="pass e.g. pt.Linear(10)"
             )
     losses = [loss] if isinstance(loss, Loss) else loss
     if not isinstance(losses, Sequence) or not all(isinstance(item, Loss) for item in losses):
-        raise InputError(f"loss is {loss!r}", where=where, cure="loss=pt.CrossEntropy(), say")
+        raise InputError(f"loss is {loss!r}", where=where, cure="pass e.g. loss=pt.CrossEntropy()")
     if not isinstance(optimizer, Optimizer):
-        raise InputError(f"optimizer is {optimizer!r}", where=where, cure="optimizer=pt.SGD(0.01), say")
+        raise InputError(f"optimizer is {optimizer!r}", where=where, cure="pass e.g. optimizer=pt.SGD(0.01)")
     names = _names(layers)
     name_of = {id(layer): layer_name for layer, layer_name in zip(layers, names, strict=True)}
     nodes = []
@@ -343,7 +345,7 @@ def _input_name(item: object, known: Mapping[int, str], layer: Layer | Loss) -> 
     if not isinstance(item, Layer):
         return item
     if id(item) not in known:
-        raise InputError(f"{layer!r} reads {item!r}, which is no layer of the network", where=layer.where)
+        raise InputError(f"{layer!r} reads {item!r}, which is not a layer of the network", where=layer.where)
     return known[id(item)]
 
 

@@ -133,7 +133,7 @@ class Confirmation:
         if verdict.verdict == FAILED:
             verdict = self._verdict(truth, name, theirs, MANY_NUDGES)
         if verdict.verdict == FAILED and truth.undecidable(name) is None:
-            why = "not what torch.optim has after these updates"
+            why = "differs from torch.optim after these updates"
             why = why if update else "its NumPy reference differs from PyTorch"
             self._tell(replace(verdict, why=f"{why}: {verdict.why}"))
         if update and self._updates is not None and self._updates.keep:

@@ -33,7 +33,7 @@ def path_of(slices: Iterable[Slice], summary: Mapping[str, Any], where: str = "t
             raise TraceError(f"{len(cores)} cores in the trace, the run had {summary['cores']}")
         path = critical_path(graph_of(ordered, lags_of(_machine(summary))))
         if path.cycles != cycles:
-            raise TraceError(f"what follows on each other takes {path.cycles:,} of {cycles:,} cycles")
+            raise TraceError(f"the critical path covers {path.cycles:,} of {cycles:,} cycles")
     except TraceError as error:
         again = "run `pulptrain run MODEL --out DIR` again"
         raise InputError(str(error), where=where, cure=again) from error

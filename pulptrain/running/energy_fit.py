@@ -24,7 +24,7 @@ def model_text(name: str, schema: str, folder: str | None, measured: str | None)
     if folder is None or measured is None:
         model = replace(load_energy(GENERIC), socs=())
         about.append(
-            f"A copy of {GENERIC}: put in what is known of your chip, and its SoC file's name in socs."
+            f"A copy of {GENERIC}: fill in the data of your chip, and add the name of its SoC file to socs."
         )
     else:
         model = fitted_model(read_summary(Path(folder)), folder, measured)
@@ -35,7 +35,7 @@ def fitted_model(summary: Mapping[str, Any], folder: str, measured: str) -> Ener
     """The model of a stored run, times what makes the run take what was `measured` (W or J an iteration)."""
     energy = summary.get("energy")
     if energy is None:
-        note = summary.get("energy_note") or "the run is of a pulptrain without energy"
+        note = summary.get("energy_note") or "the run has no energy"
         raise InputError(note, where=folder, cure="pulptrain run MODEL --energy NAME --out RUN")
     try:
         joules = parse_si(measured, "W", where="--measured") * summary["cycles"] / summary["cluster_hz"]
@@ -45,9 +45,7 @@ def fitted_model(summary: Mapping[str, Any], folder: str, measured: str) -> Ener
         model = load_energy(str(energy["energy_model"]))
         point = OperatingPoint(float(energy["vdd_volts"]), summary["cluster_hz"])
     except (KeyError, TypeError, ValueError):
-        raise InputError(
-            "its energy is not complete", where=folder, cure="run the simulation again"
-        ) from None
+        raise InputError("its energy is incomplete", where=folder, cure="run the simulation again") from None
     factor = factor_for(model, activity_from(summary, folder), point, joules)
     run = f"{summary['model']} on {summary['soc']} at {point.hz / 1e6:g} MHz, {point.vdd:g} V"
     how = f"{model.name} times {factor:.3g}, fitted to {measured} measured of {run}"
@@ -61,5 +59,5 @@ def _joules(measured: str) -> float:
         raise InputError(
             f"'{measured}' is neither a power nor an energy",
             where="--measured",
-            cure="57.6mW, or of an iteration 0.8mJ",
+            cure="57.6mW, or the energy of an iteration, 0.8mJ",
         ) from error

@@ -70,7 +70,7 @@ class EveryIteration:
         self._began = self._bytes()
         if self._end and self._began != self._end:
             self._accuse(
-                self._end, self._began, "is not at the start of {} what it was at the end of the one before"
+                self._end, self._began, "differs at the start of {} from the end of the previous iteration"
             )
         self._programs, self._left, self._kept, self._under_way = 0, [], {}, batch
 
@@ -84,7 +84,7 @@ class EveryIteration:
                 for item in [*due, *executor.ended]
                 if executor.ended.count(item) != 1 or item not in due
             ]
-            self._add(name, f"{name} has not happened just once in {self._iteration}")
+            self._add(name, f"{name} did not run exactly once in {self._iteration}")
         self._kept |= executor.written
         if executor.schedule is not self._machine.mini.schedule:
             return
@@ -92,7 +92,7 @@ class EveryIteration:
         sample = self._under_way[len(self._left) - 1]
         for name, (view, dtype) in self._fed.items():
             if name in sample and view.tobytes() != sample[name].astype(dtype).tobytes():
-                self._add(name, f"is not in the memory in {self._iteration} what the machine was given")
+                self._add(name, f"differs in the memory in {self._iteration} from the input of the machine")
 
     def end(self, loss: float, *, followed: bool) -> None:
         """The iteration has ended with this mean `loss`; one that is `followed` is judged elsewhere."""
@@ -101,10 +101,12 @@ class EveryIteration:
             if before == after and not followed and name in self._updates:
                 self._judge(name)
             if after != self._kept.get(name, before):
-                self._add(name, f"is not at the end of {self._iteration} what its op has left, or was before")
+                self._add(name, f"differs at the end of {self._iteration} from the result of its op")
         own = float(np.mean([sum(terms) for terms in self._left]))
         if not _same(own, loss):
-            self._add(self._loss, f"is told as {loss:.9g} of {self._iteration}, whose ops left {own:.9g}")
+            self._add(
+                self._loss, f"is reported as {loss:.9g} of {self._iteration}; its ops computed {own:.9g}"
+            )
         self._terms.append([float(np.mean(terms)) for terms in zip(*self._left, strict=True)])
         self._start, self._end, self.batch = self._began, now, self._under_way
         self.losses.append(own)
@@ -121,7 +123,7 @@ class EveryIteration:
         """Hold what a run is about to print and save against what its iterations left in the memories."""
         for what, figure, own in self._figures(summary):
             if figure != own:
-                self._add(self._loss, f"is told as {figure} ({what}); the ops of the losses left {own}")
+                self._add(self._loss, f"is reported as {figure} ({what}); the loss ops computed {own}")
         executor, results = self._machine.mini.executor, self._machine.mini.schedule.graph.results
         held = {
             **dict(zip(self._names, self._bytes(), strict=True)),
@@ -133,7 +135,7 @@ class EveryIteration:
             if name not in values or np.ascontiguousarray(values[name]).tobytes() != held.get(name):
                 self._add(
                     name.partition("/")[2] or name,
-                    f"is to be saved as '{name}', and is not what the memories hold",
+                    f"would be saved as '{name}', but differs from the memories",
                 )
 
     def _figures(self, summary: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:

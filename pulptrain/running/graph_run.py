@@ -52,7 +52,7 @@ def spec_of(graph: TrainingGraph) -> ModelSpec:
     shape = graph.tensors[graph.input].shape
     return ModelSpec(
         name=graph.name,
-        description="a training graph, imported as it is",
+        description="a training graph, imported unchanged",
         source="",
         input_shape=shape[1:],
         dataset="random",
@@ -126,7 +126,7 @@ def run_training_graph(
     """
     for option, given in (("--dtype", settings.dtype), ("--batch", settings.batch)):
         if given is not None:
-            raise InputError("a training graph says it itself", where=option, cure="leave it out")
+            raise InputError("a training graph already specifies it", where=option, cure="remove the option")
     prepared = prepare_phases(imported.phases, settings, HostUse(functional), cache, traced=traced)
     graph = imported.phases.mini_batch
     outcome = run_prepared(

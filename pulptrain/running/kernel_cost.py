@@ -56,7 +56,7 @@ def kernel_cost(
     settings = settings or Settings()
     for option, size in (("--n", n), ("--k", k), ("--m", m)):
         if size < 1:
-            raise InputError(f"{size} is not a size", where=option, cure="1 or more")
+            raise InputError(f"{size} is not a valid size", where=option, cure="1 or more")
     timing = soc_timing(settings)
     library, name = _library(name, settings.codegen)
     header = library.header(settings.codegen, name)
@@ -121,7 +121,7 @@ def _work(call: _Call, n: int, k: int, m: int) -> TeamWork:
     if is_free_loop(header):
         for option, given in (("--trans-b", trans_b), ("--add-to-c", accumulate)):
             if given:
-                raise InputError(f"'{name}' is a loop, not a matmul", where=option, cure="leave it out")
+                raise InputError(f"'{name}' is a loop, not a matmul", where=option, cure="remove the option")
         sizes = {"N": n, "K": k, "M": m, "elements": n * m}
         return loop_work(call.codegen, name, sizes, call.cores, library=library)[0]
     b_elements = k * m * (n if header.is_depthwise else 1)
@@ -132,7 +132,7 @@ def _work(call: _Call, n: int, k: int, m: int) -> TeamWork:
             name, call.codegen, n, k, m, trans_b, *last, library=library, accumulate=accumulate
         )
     if trans_b:
-        raise InputError(f"'{name}' has no transposed form", where="--trans-b", cure="leave it out")
+        raise InputError(f"'{name}' has no transposed form", where="--trans-b", cure="remove the option")
     return depthwise_work(name, call.codegen, n, k, m, *last, library=library, accumulate=accumulate)
 
 
@@ -143,7 +143,9 @@ def _library(name: str, codegen: str) -> tuple[KernelLibrary, str]:
     file = Path(name)
     if not name.endswith(FILES):
         raise InputError(
-            f"'{name}' is not a kernel file", where="kernel", cure=f"files end in {' '.join(FILES)}"
+            f"'{name}' is not a kernel file",
+            where="kernel",
+            cure=f"use a file that ends in {' '.join(FILES)}",
         )
     if not file.is_file():
         raise InputError("no such file", where=name, cure="check the path")

@@ -59,8 +59,8 @@ Of a million elements some gains seem a hundred times too small by chance; many 
 
 WITH_TORCH = "PyTorch"
 WITHOUT_TORCH = "untiled NumPy (PyTorch is not installed)"
-WITHOUT_AUTOGRAD = "untiled NumPy (autograd is no truth of a backward pass that the graph has of its own)"
-WITHOUT_ENTRY = "untiled NumPy (the PyTorch side has no {})"
+WITHOUT_AUTOGRAD = "untiled NumPy (autograd cannot check the backward pass of a training graph)"
+WITHOUT_ENTRY = "untiled NumPy (the PyTorch reference has no {})"
 
 
 class NumberCheck:
@@ -124,7 +124,7 @@ class NumberCheck:
         """An iteration has ended: a program of it that was not carried out is wrong in all its tensors."""
         for program in self._programs[self._carried_out :]:
             for op in program.ops:
-                self._accuse(op.outputs, f"{op.name} has not happened in {self.iteration}")
+                self._accuse(op.outputs, f"{op.name} did not run in {self.iteration}")
         self._carried_out = 0
         self.iterations += 1
         if self.iterations >= self._followed:
@@ -216,21 +216,21 @@ def _unaccounted(
     """(tensors, what is wrong) of what one op has reported in one program; `op` None of an unknown one."""
     if op is None or program is None:
         for report in reports:
-            yield tuple(report), "is no op that has to happen, but it has"
+            yield tuple(report), "ran, but is not an op of the program"
         return
     if len(reports) != 1:
-        yield op.outputs, f"has happened {len(reports)} times" if reports else "has not happened"
+        yield op.outputs, f"ran {len(reports)} times" if reports else "did not run"
     for report in reports:
         for name in op.outputs:
             tensor = program.tensors[name]
             if name not in report:
-                yield (name,), "has not said what it left of it"
+                yield (name,), "reported no result for it"
             elif (report[name].shape, str(report[name].dtype)) != (tensor.shape, tensor.dtype):
                 left = report[name]
-                yield (name,), f"has left {left.dtype} {left.shape}, not {tensor.dtype} {tensor.shape},"
+                yield (name,), f"wrote {left.dtype} {left.shape}, not {tensor.dtype} {tensor.shape},"
         others = tuple(name for name in report if name not in op.outputs)
         if others:
-            yield others, "has said what it left of what it does not write"
+            yield others, "reported a tensor that it does not write"
 
 
 def _truth_of(given: Given | None) -> str:
@@ -311,13 +311,13 @@ class Follower:
         unknown = [name for name in op.inputs if name not in values]
         if unknown:
             for name in left:
-                why = f"{op.name} reads '{unknown[0]}', which no op has made"
+                why = f"{op.name} reads '{unknown[0]}', which no op computed"
                 self._check.add(Verdict(name, WITHOUT_TRUTH, why=why))
             return
         truth = op_truth(op, self._graph.tensors, values)
         for name in left:
             if name not in truth.names:
-                self._check.add(Verdict(name, WITHOUT_TRUTH, why=f"{op.name} has no reference of it"))
+                self._check.add(Verdict(name, WITHOUT_TRUTH, why=f"{op.name} has no reference for it"))
         self._judge_results(truth, {name: left[name] for name in truth.names if name in left})
         if confirmation is not None:
             confirmation.add(op, truth)
@@ -374,7 +374,9 @@ class Follower:
         steps = leans(ours, truth.output(verdict.name))
         if not steps:
             return verdict
-        return replace(verdict, verdict=FAILED, why=f"its elements lean by {steps:.2g} steps of {ours.dtype}")
+        return replace(
+            verdict, verdict=FAILED, why=f"its elements are biased by {steps:.2g} steps of {ours.dtype}"
+        )
 
     def _judge_end(self, values: Mapping[str, Array]) -> None:
         """Compare what the memories hold at the end with what the ops left; remember it for what follows."""
@@ -390,7 +392,7 @@ class Follower:
                 memory[name] = fetched
                 continue
             left = left.reshape(fetched.shape)
-            why = "memory holds something else at the end of the program than its op has left there"
+            why = "memory at the end of the program differs from the result of its op"
             verdict = judged_copy(name, fetched, left, why)
             self._check.add(verdict)
             memory[name] = left if verdict.verdict == PASSED else fetched  # equal ones lie there once

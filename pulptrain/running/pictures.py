@@ -101,7 +101,7 @@ class RunPictures:
             try:
                 draw_energy(energy, *paths, **shown)
             except (KeyError, TypeError, ValueError) as error:
-                message = f"'energy' is not as pulptrain writes it: {error!r}"
+                message = f"'energy' was changed after pulptrain wrote it: {error!r}"
                 raise InputError(message, where="summary.json", cure="run the simulation again") from None
         elif what == "roofline":
             draw_roofline(self.summary, self.slices, *paths, op=self._op_shown(), **shown)
@@ -124,14 +124,16 @@ class RunPictures:
         energy: Mapping[str, Any] | None = self.summary.get("energy")
         if energy is None or self.window is not None:
             note = self.summary.get("energy_note") or "the summary has no energy"
-            what = note if energy is None else "energy is counted of whole runs"
+            what = note if energy is None else "energy is known for whole runs only"
             raise InputError(what, where="--what energy", cure="pulptrain run MODEL --energy NAME --out DIR")
         return energy
 
     def _op_shown(self) -> str:
         """The op a roofline is of, "" for all; raises InputError for a span of time, which has none."""
         if self.window is not None and not self.window.op:
-            raise InputError("a roofline is of ops, not of cycles", where="--window", cure="name an op")
+            raise InputError(
+                "a roofline shows ops, not a range of cycles", where="--window", cure="use an op"
+            )
         return self.window.op if self.window else ""
 
     def drawable(self) -> tuple[str, ...]:
@@ -188,7 +190,7 @@ def window_of(text: str, ops: Sequence[OpMetrics], makespan_cycles: int) -> Wind
     listed = ", ".join(names[:MOST_LISTED])
     more = f" and {counted(len(names) - MOST_LISTED, 'other')}" if len(names) > MOST_LISTED else ""
     raise InputError(
-        f"{text!r} is no op and no span of cycles",
+        f"{text!r} is neither an op nor a range of cycles",
         where="--window",
         cure=f"{f'{near!r}, or ' if near else ''}START:END with 0 <= START < END <= {makespan_cycles}, "
         f"or an op: {listed}{more}",

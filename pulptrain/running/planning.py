@@ -65,12 +65,12 @@ def planned(
         _check_sizes(graphs, timing, by_program, use)
 
     def made(on: SocTiming, by: Sequence[ScheduleOptions], kept: Sequence[ScheduleCache | None]) -> Schedules:
-        from scheduler.resident_search import schedule_for
+        from scheduler.resident_search import schedule_beside_code
 
         found: list[Schedule] = []
         for graph, options, cached in zip(graphs, by, kept, strict=True):
             beside = replace(use, beside=sum((item.size for item in found), use.beside))
-            found.append(schedule_for(graph, on, cost_model, options, cached, beside))
+            found.append(schedule_beside_code(graph, on, cost_model, options, cached, beside))
         return found
 
     def plan(on: SocTiming) -> Schedules:

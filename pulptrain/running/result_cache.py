@@ -27,7 +27,7 @@ def open_cache(file: str | None, no_cache: bool) -> Iterator[ResultCache | None]
     """
     named = file is not None and file != os.environ.get(CACHE_VARIABLE)
     if no_cache and named and not os.environ.get(NO_CACHE_VARIABLE):
-        raise InputError("--cache and --no-cache exclude each other", where="--no-cache")
+        raise InputError("use either --cache or --no-cache", where="--no-cache")
     cache = None if no_cache and not named else _opened(file)
     try:
         yield cache
@@ -56,5 +56,5 @@ def _opened(file: str | None) -> ResultCache | None:
     try:
         return ResultCache(default_cache_file(), own_place=True)
     except InputError as error:
-        warn_on_stderr(f"{error.message}; results are not kept")
+        warn_on_stderr(f"{error.message}; results are not cached")
         return None

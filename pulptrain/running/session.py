@@ -43,10 +43,10 @@ from pulptrain.running.training import Progress, Training
 from pulptrain.running.training_curve import CurvePoint
 from pulptrain.running.update_summary import update_summary
 from scheduler.addresses.plan_options import ALL_OTHERS
-from scheduler.code_in_l2 import CODE_OF
 from scheduler.memory.host_memory import TIMING_ONLY, HostUse
 from scheduler.options import AUTO, of_programs
 from scheduler.planned import Schedule
+from scheduler.programs.program_code import CODE
 from scheduler.search.cache import ResultCache
 from scheduler.time_line import calls_of, whole_calls, whole_line
 from traces.events import Slice, make_slice
@@ -196,7 +196,7 @@ def prepare(
     except DoesNotFitError as error:
         if error.level == "l1" and tuple(options.resident) not in ((), (AUTO,)):
             raise  # it says which resident tensors are in the way
-        if any(item.name == CODE_OF for item in error.contributors):
+        if any(item.name == CODE for item in error.contributors):
             raise  # levers move tensors, and so change the code
         from scheduler.levers import with_levers
 
@@ -230,7 +230,7 @@ def _check_memory(spec: ModelSpec, phases: TrainingPhases) -> None:
     for key, name, known, what in named:
         if name not in known:
             cure = suggestion(name, known)
-            raise ConfigError(f"{key!r} names {name}, which is no {what}", where=spec.where, cure=cure)
+            raise ConfigError(f"{key!r} names {name}: no such {what}", where=spec.where, cure=cure)
 
 
 def _as_given(model: str | ModelSpec, settings: Settings, file: ScheduleFile | None) -> Given:
@@ -281,7 +281,7 @@ def _check_schedules(prepared: Prepared, iterations: int) -> None:
         raise InputError(
             f"the schedule has {min(steps)} steps, the run {iterations} iterations",
             where=prepared.spec.optimizer.where or prepared.spec.where,
-            cure=f"a longer schedule, or {min(steps)} iterations",
+            cure=f"use a longer schedule, or {min(steps)} iterations",
         )
 
 
@@ -296,7 +296,7 @@ def _check_samples(graph: TrainingGraph, mini_batches: int) -> None:
         mini_batches * (fed + SAMPLE_BYTES),
         f"the samples of {mini_batches:,} mini-batches of one update need",
         where="--accumulate",
-        cure="fewer mini-batches",
+        cure="use fewer mini-batches",
     )
 
 
@@ -333,7 +333,9 @@ def run_model(
     settings = settings or Settings()
     check_iterations(iterations)
     if values and not functional:
-        raise InputError("values for a run without numbers", where="--values", cure="no --no-functional")
+        raise InputError(
+            "a run with --no-functional uses no values", where="--values", cure="remove --no-functional"
+        )
     started = time.perf_counter()
     name = model if isinstance(model, str) else model.name
     teller.stage(f"planning {name} on {settings.soc}: tiles, memory, kernels")

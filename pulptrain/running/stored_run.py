@@ -24,7 +24,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
     summary = read_json(path, _COMMAND)
     missing = [key for key in _NEEDED if key not in summary]
     if missing:
-        raise InputError(f"no {', '.join(missing)} in it", where=str(path), cure=_AGAIN)
+        raise InputError(f"{', '.join(missing)} is missing", where=str(path), cure=_AGAIN)
     for key in _NUMBERS:
         value = summary.get(key, 1)
         if type(value) is not int or not 0 < value <= LARGEST:

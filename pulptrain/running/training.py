@@ -129,7 +129,7 @@ class Training:
         self._iterate(batch, self.check)
         graph = self.machine.mini.schedule.graph
         values = stirred_values(graph, kept)
-        stirred = self.check.aside(values, "the stirred iteration")
+        stirred = self.check.aside(values, "the iteration with changed data")
         with self.machine.set_aside():
             self.machine.load_kept(values)
             self._carry_out(batch, stirred, ())

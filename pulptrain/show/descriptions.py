@@ -63,7 +63,7 @@ def describe(
     """
     options = of_model or {}
     if kind is not None:
-        check_known(kind, KINDS, f"there is no kind {kind!r}", "--kind")
+        check_known(kind, KINDS, f"unknown kind {kind!r}", "--kind")
     if is_foreign(name) or is_path(name):
         return [_file(name, kind, options)]
     kinds = [each for each in KINDS if kind in (None, each) and _knows(each, name)]
@@ -71,16 +71,16 @@ def describe(
         kinds = ["model"]
     described = [_describers(codegen, options)[each](name) for each in kinds]
     if options and described and "model" not in kinds:
-        raise InputError(f"{name} is no model", where=ALL[next(iter(options))].flag, cure="leave it out")
+        raise InputError(f"{name} is not a model", where=ALL[next(iter(options))].flag, cure="remove it")
     if not described and name.removesuffix("s") in KINDS:
         each = name.removesuffix("s")
         words = f"one of them: {', '.join(names_of(each))}" if each == "stall" else f"pulptrain list {each}s"
-        raise InputError(f"'{name}' is a kind of name, not one of them", where="show", cure=words)
+        raise InputError(f"'{name}' is a kind, not a name", where="show", cure=words)
     if not described:
         names = sorted({word for each in KINDS if kind in (None, each) for word in names_of(each)})
         near = suggestion(name, names).partition(" (known")[0]
         raise InputError(
-            f"nothing is called {name!r}",
+            f"unknown name {name!r}",
             where="show",
             cure=near if near.startswith("'") else "pulptrain list models, or socs, kernels, primitives",
         )
@@ -123,9 +123,9 @@ def _file(path: str, kind: str | None, of_model: Mapping[str, Any]) -> Descripti
             refuse_others(path, MODEL)
         kind = "soc" if "parameters" in open_config("soc", path).mapping("the file") else "model"
     if kind not in ("model", "soc"):
-        raise InputError(f"a {kind} has no file of its own", where="show", cure="its name")
+        raise InputError(f"a {kind} has no file", where="show", cure="its name")
     if kind == "soc" and of_model:
-        raise InputError(f"{path} is no model", where=ALL[next(iter(of_model))].flag, cure="leave it out")
+        raise InputError(f"{path} is not a model", where=ALL[next(iter(of_model))].flag, cure="remove it")
     return _model(path, of_model) if kind == "model" else _soc(path)
 
 

@@ -189,7 +189,7 @@ def _primitives() -> Listing:
         [
             {
                 "name": primitive.name,
-                DESCRIPTION: "Put in where it is needed; not for a model file."
+                DESCRIPTION: "Internal op, inserted automatically."
                 if is_internal(primitive)
                 else about(primitive.name),
                 "steps": " ".join(step.name for step in primitive.steps) or "view",

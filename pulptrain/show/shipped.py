@@ -13,7 +13,8 @@ from configs.suggest import suggestion
 FOLDERS: Mapping[str, str] = {
     "examples": "model, SoC and exploration files, a script",
     "notebooks": "first run; explore a chip; tune and understand (extra `docs`)",
-    "measured": "measured cycles, for `pulptrain validate KIND FILE`; measured/README.md: how taken",
+    "measured": "measured cycles for `pulptrain validate KIND FILE`; measured/README.md says how they were "
+    "measured",
 }
 """Folders that can be written out, and what is in them; setup.py puts them into the wheel."""
 
@@ -47,5 +48,5 @@ def shipped_files(name: str) -> dict[str, Path]:
     }
     if not files:
         names = (*FOLDERS, *sorted(path.name.partition(".")[0] for path in everything.values()))
-        raise InputError(f"there is no example {name!r}", where="example", cure=suggestion(name, names))
+        raise InputError(f"unknown example {name!r}", where="example", cure=suggestion(name, names))
     return files

@@ -17,7 +17,7 @@ def file_of(found: list[Description], name: str) -> str:
     """The text of the file of what was found. Raises `InputError` for what has none."""
     texts = [item["file"] for item in found if item["kind"] in ("model", "soc")]
     if not texts:
-        raise InputError(f"{name!r} has no file to copy", where="--file", cure="a model or a SoC")
+        raise InputError(f"{name!r} has no file to copy", where="--file", cure="use a model or a SoC")
     return str(texts[0])
 
 
@@ -90,13 +90,13 @@ def _soc(item: Description, part: str | None, width: int) -> Iterator[str]:
     yield ""
     if part is None:
         group = next(path.partition(".")[0] for each in chosen if "." in (path := each["path"]))
-        yield f"Meaning and source of those of a group: pulptrain show {item['name']} {group}"
+        yield f"Meaning and source of one group: pulptrain show {item['name']} {group}"
         yield "Change one by --set PATH=VALUE, or in a file with this SoC as its base:"
         yield "pulptrain new mine.yaml --kind soc"
 
 
 def _kernel(item: Description, width: int) -> Iterator[str]:
-    transposed = {None: "as it is, or transposed", True: "transposed only", False: "as it is only"}[
+    transposed = {None: "transposed or not", True: "transposed only", False: "not transposed"}[
         item["trans_b"]
     ]
     yield ""
@@ -149,7 +149,7 @@ def _options(title: str, keys: list[Mapping[str, Any]], width: int) -> Iterator[
         return
     yield f"{title}:"
     for key in keys:
-        default = "must be given" if key["required"] else f"default {_plain(key['default'])}"
+        default = "required" if key["required"] else f"default {_plain(key['default'])}"
         allowed = f"; {key['allowed']}" if key["allowed"] else ""
         yield from _wrapped(f"{key['name']}  ({default}{allowed})", width, "  ", hang="    ")
         yield from _wrapped(key["meaning"], width, "      ")

@@ -137,9 +137,9 @@ def base_variant(variant: str | None) -> tuple[str, ...]:
     """What ``--variant`` says of all layers, for `Settings`. Raises `InputError` for one of a single op."""
     if variant is not None and "=" in variant:
         raise InputError(
-            f"{variant!r} is about single ops, which tune chooses for",
+            f"{variant!r} applies to single ops, but tune chooses for all ops",
             where="--variant",
-            cure="default or as-published; --step-variants says which variants are searched",
+            cure="use default or as-published; --step-variants restricts the variants",
         )
     return (variant,) if variant is not None else ()
 

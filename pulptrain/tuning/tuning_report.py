@@ -49,8 +49,8 @@ def _headline(summary: Mapping[str, Any], *, evidence: bool) -> list[tuple[str, 
         share = f", untuned {amount(untuned, 'J')} ({change(after / untuned - 1)} %)"
         goal = {
             "cycles": "",
-            "energy": "; energy was made small",
-            "edp": "; energy times time was made small",
+            "energy": "; objective: energy",
+            "edp": "; objective: energy-delay product",
         }
         lines.append(("energy", f"{amount(after, 'J')}{share}{goal[summary['objective']]}"))
     if summary["error"]:

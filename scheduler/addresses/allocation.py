@@ -147,5 +147,5 @@ def _overlap(one: Allocation, other: Allocation) -> OverlapError:
     return OverlapError(
         f"two live buffers overlap: {text(other)} and {text(one)}",
         where=f"memory plan, {one.level}",
-        cure="give one of them other bytes or another lifetime",
+        cure="give one of them another address or lifetime",
     )

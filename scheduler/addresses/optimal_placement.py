@@ -71,16 +71,14 @@ def _optimal(
         start, start_bytes = ordered, ordered_bytes
     if start_bytes <= bound_bytes:
         return start, ()
-    unproved = f"no plan is below {bound_bytes} B, this one takes {start_bytes} B"
+    unproved = f"the lower bound is {bound_bytes} B, this plan takes {start_bytes} B"
     if not solver_installed():
         return start, (f"{level}: OR-tools is missing (pip install 'pulptrain[solver]'): {unproved}",)
     if len(rest) > MOST_SOLVED:
         return start, (f"{level}: too many buffers for the solver: {unproved}",)
     start_words = (start_bytes - bars_bytes) // ALIGNMENT_BYTES
     words, proved = _solve(rest, start_words, (bound_bytes - bars_bytes) // ALIGNMENT_BYTES, work_limit)
-    note = (
-        f"{level}: placement not proved optimal within the solver's limit; no plan is below {bound_bytes} B"
-    )
+    note = f"{level}: the solver's limit ended the search; lower bound {bound_bytes} B"
     notes = () if proved else (note,)
     if words is None:
         return start, notes

@@ -111,8 +111,8 @@ def _heat_map(
 
 
 def _value(value: Any) -> str:
-    """What a point that leaves a parameter as it is takes for it has no value to show."""
-    return "as it is" if value is None else short(str(value), LONGEST_VALUE)
+    """The value of a parameter; "default" for a point that does not set it."""
+    return "default" if value is None else short(str(value), LONGEST_VALUE)
 
 
 def _series(
@@ -152,8 +152,8 @@ def _lines(
 def _note(series: Mapping[tuple[Any, ...], Mapping[Any, float]]) -> str:
     """Which lines are not drawn."""
     lines = len(joined_lines(series))
-    joined = f"less than {LEAST_APART:.0%} apart: one line" if lines < len(series) else ""
-    beyond = f"{lines - MOST_LINES} more lines are not drawn" if lines > MOST_LINES else ""
+    joined = f"less than {LEAST_APART:.0%} apart: drawn as one line" if lines < len(series) else ""
+    beyond = f"{lines - MOST_LINES} more lines not drawn" if lines > MOST_LINES else ""
     return "; ".join(note for note in (joined, beyond) if note)
 
 
@@ -191,4 +191,4 @@ def label_of(keys: Sequence[tuple[Any, ...]], axes: Sequence[str], taken: Mappin
             texts.append(f"any {axis}")
         elif shown:
             texts.append(f"{axis} {' or '.join(shown)}")
-    return ", ".join(texts) or "as it is"
+    return ", ".join(texts) or "default"

@@ -8,16 +8,13 @@ from dataclasses import dataclass, field, fields, replace
 
 from arch.blocks.soc import core_paths
 from arch.energy.activity import Counts, activity_of, sum_of
-from arch.pricing.code_caches import WARM
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, PulptrainError
-from scheduler.code_in_l2 import placed_with_code
 from scheduler.counted_run import CountedRun
 from scheduler.executor import Executor
 from scheduler.memory.host_memory import UNTRACED
 from scheduler.options import ScheduleOptions
-from scheduler.planned import Schedule
 from scheduler.resident_search import schedule_for
 from scheduler.search.fingerprint import fingerprint, model_version
 from scheduler.search.workers import PerThread
@@ -78,13 +75,8 @@ def simulate_point(point: Point) -> Outcome:
     """Simulate one iteration without numbers. A point that is impossible is an outcome, not an error."""
     cost_model = cost_model_of(point.timing)
 
-    def plan(timing: SocTiming) -> list[Schedule]:
-        return [schedule_for(point.graph, timing, cost_model, point.options, use=UNTRACED)]
-
     try:
-        (schedule,) = (
-            placed_with_code(plan, point.timing) if point.options.code_start != WARM else plan(point.timing)
-        )
+        schedule = schedule_for(point.graph, point.timing, cost_model, point.options, use=UNTRACED)
         counted = CountedRun(schedule.program, core_paths(point.timing), traced=False)
         executor = Executor(
             schedule,

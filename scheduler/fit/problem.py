@@ -326,7 +326,7 @@ def evaluate(problem: Problem, decisions: Decisions) -> Outcome:
         for buffer in ways[number].buffers:
             streaming.setdefault(buffer, []).append(number)
     if not decisions.moved >= streaming.keys():
-        raise NotAllowedError("a buffer is streamed that is not in L3")
+        raise NotAllowedError("only a buffer in L3 can be streamed")
     for buffer, (first, last) in lives.items():
         item = problem.buffers[_named(buffer)]
         there: Iterable[int] = range(first, last + 1)

@@ -43,6 +43,10 @@ Expression = Any
 """A sum of CP-SAT variables, or a number."""
 
 
+class UndecidedError(Exception):
+    """The time was over before decisions were found, or that there are none."""
+
+
 class _Sum:
     """A long sum: factors by number of the variable, and a constant. OR-tools' own take long to add up."""
 
@@ -638,8 +642,8 @@ class _Copies:
 def _configure(solver: Any) -> None:
     """One worker and a fixed seed. Presolving takes longer than what it spares, and loses the hint.
 
-    Only the smallest peak, which has no hint worth having, is found faster with it, and what follows from a
-    hint, in no time.
+    Only the smallest peak and a first answer, which have no hint worth having, are found faster with it, and
+    what follows from a hint, in no time.
     """
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
@@ -651,15 +655,17 @@ def solve(
     problem: Problem,
     *,
     smallest: bool = False,
+    first: bool = False,
     hint: Decisions | None = None,
     seconds: float = SECONDS,
     gap: float = 0.0,
     better: Callable[[int, int], None] = lambda value, bound: None,
 ) -> Solution | None:
-    """The decisions of least cost that fit, or of the `smallest` peak; None if none are, or were found.
+    """The decisions of least cost that fit, the `first` that do, or those of the `smallest` peak.
 
-    The search ends when it has proved that nothing is better by more than a share `gap`, or after so many
-    `seconds`, or with Ctrl-C. `better` is called with value and bound of every better answer.
+    None if none fit. The search ends when it has proved that nothing is better by more than a share `gap`, or
+    after so many `seconds`, or with Ctrl-C. `better` is called with value and bound of every better answer.
+    Raises `UndecidedError` if it ends without decisions.
     """
     from ortools.sat.python import cp_model
 
@@ -673,7 +679,8 @@ def solve(
 
     solver, watch = cp_model.CpSolver(), Watch()
     _configure(solver)
-    solver.parameters.cp_model_presolve = smallest
+    solver.parameters.cp_model_presolve = smallest or first
+    solver.parameters.stop_after_first_solution = first
     solver.parameters.cp_model_probing_level = 0
     solver.parameters.max_deterministic_time = seconds * EFFORT
     solver.parameters.max_time_in_seconds = seconds
@@ -700,6 +707,8 @@ def solve(
     if not statuses or statuses[0] not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         if interrupted:
             raise KeyboardInterrupt
+        if not statuses or statuses[0] != cp_model.INFEASIBLE:
+            raise UndecidedError
         return None
     value, bound = round(solver.objective_value), round(solver.best_objective_bound)
     proved = statuses[0] == cp_model.OPTIMAL and value <= bound

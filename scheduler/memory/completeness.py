@@ -93,9 +93,9 @@ def check_complete(program: Program, graph: TrainingGraph, plan: MemoryPlan) -> 
     ends = seen.ends
     for number, op in enumerate(graph.ops):
         if number >= len(ends) or (ends[number].work.op, ends[number].work.step) != (op.layer, op.step):
-            raise _defect(op, f"{op.name} has no end of its own in the program")
+            raise _defect(op, f"the program has no end of {op.name}")
     if len(ends) > len(graph.ops):
-        raise _defect(graph.ops[-1], f"{len(ends) - len(graph.ops)} ops too many end in the program")
+        raise _defect(graph.ops[-1], f"{len(ends) - len(graph.ops)} extra ops end in the program")
     uses = _Uses(graph, plan)
     results = [
         result
@@ -259,7 +259,7 @@ def _places(
     home, copy = plan.home(name), _copy(number, name, plan)
     planned = {L1: _resident(number, place, plan), L2: copy, L3: home}.get(place.level)
     if planned is None or (planned.level, planned.address) != (place.level, place.address):
-        raise _defect(op, f"{op.name} ends with '{name}' in {place.level} at {place.address}: not its place")
+        raise _defect(op, f"{op.name} ends with '{name}' in {place.level} at {place.address}: wrong place")
     yield place.level, place.address, True
     needed = True
     if place.level == L1:
@@ -398,7 +398,7 @@ def _refuse(
             run = moved[0]
             place = seen.stored_to[run]
             same &= bounds[wrong] < seen.stored_from.ends[run]
-    op, what, size = ops[min(number, len(ops) - 1)], "bytes that are no result", 1
+    op, what, size = ops[min(number, len(ops) - 1)], "bytes that do not belong to a result", 1
     for item in results:
         if item.lines.starts[0] <= place < item.lines.ends[-1]:
             if seen is None:
@@ -407,7 +407,7 @@ def _refuse(
             what = f"of the {prod(item.tensor.shape):,} elements of '{item.tensor.name}'"
     missing = -(-int(sizes[same & (excess[wrong] < 0)].sum()) // size)
     double = -(-int(sizes[same & (excess[wrong] > 0)].sum()) // size)
-    raise _defect(op, f"{op.name} {verb} in {level} {missing:,} not at all and {double:,} too often, {what}")
+    raise _defect(op, f"{op.name} {verb} in {level} {missing:,} missing, {double:,} double, {what}")
 
 
 def _defect(op: Op, what: str) -> IncompleteError:

@@ -186,11 +186,11 @@ def check_host_memory(
     `size` is that of the program as far as it is known.
     """
     parts = host_memory_parts(graph, timing, use, size)
-    cures = ["fewer and larger tiles (a larger --l1, --tile)"] if size.actions else ["smaller tensors"]
+    cures = ["use fewer and larger tiles (a larger --l1, --tile)"] if size.actions else ["smaller tensors"]
     if use.numbers:
         without = host_memory_parts(graph, timing, HostUse(traced=use.traced, beside=use.beside), size)
         saved_bytes = sum(parts.values()) - sum(without.values())
-        cures.append(f"no numbers (run --no-functional, {size_text(saved_bytes)} less)")
+        cures.append(f"compute no numbers (run --no-functional, {size_text(saved_bytes)} less)")
     require_host_memory(
         sum(parts.values()),
         "the run needs",

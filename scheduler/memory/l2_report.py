@@ -52,7 +52,7 @@ def too_small(
     names = [*(item.name for item in graph.ops), "the end"]
     what = f"tensors of {graph.name}"
     if op is not None:
-        what = f"tensors of {graph.name} during {names[op]}, all others in L3"
+        what = f"tensors of {graph.name} during {names[op]}, with all other tensors in L3"
     return DoesNotFitError(
         level,
         required_bytes,

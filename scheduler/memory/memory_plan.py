@@ -421,4 +421,4 @@ def _place(
     # The solver has no fixed addresses. Nothing is left to search where the fixed ones reach highest anyway.
     if peak_bytes(placed.values()) <= max(peak_bytes(fixed), lower_bound_bytes(requests)):
         return placed, ()
-    return placed, (f"{level}: placed by {heuristics[0]} around what the mini-batches leave in memory",)
+    return placed, (f"{level}: placed by {heuristics[0]} around the data of the mini-batches",)

@@ -50,7 +50,7 @@ class StreamingPlan:
             if stream is not None:
                 self._choice.stream(number, stream)
             notes += [
-                f"{name} is copied as a whole for {op.name}, which cannot stream it"
+                f"{op.name} cannot stream {name}: the whole tensor is copied"
                 for name in sorted(wanted)
                 if stream is None or name not in stream.storages
             ]
@@ -137,7 +137,7 @@ class StreamingPlan:
         ]
         if len(streams) > OPS_NAMED:
             listed.append(f"{len(streams) - OPS_NAMED} more")
-        return (f"tensors streamed between L3 and L1, not copied to L2 as a whole: {', '.join(listed)}",)
+        return (f"tensors streamed between L3 and L1, without a copy in L2: {', '.join(listed)}",)
 
     def _sizes(self, op: int) -> dict[str, int]:
         """Storages an op uses that need not be in L2 all their lives, with their bytes."""

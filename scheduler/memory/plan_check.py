@@ -106,8 +106,8 @@ def _outside(run: _Run, work: Work, plan: MemoryPlan, op: int) -> PlanError:
     level, first, end = run
     what = f" ({work.what})" if work.what else ""
     return PlanError(
-        f"the program touches {level} bytes {first} to {end}{what}, where no buffer of the "
-        f"memory plan lives during {plan.ops[op]}",
+        f"the program touches {level} bytes {first} to {end}{what}, where the memory plan has no buffer "
+        f"during {plan.ops[op]}",
         where=f"op {work.op} {work.step}",
         cure="build plan and program together (scheduler.schedule.build_schedule)",
     )

@@ -30,9 +30,12 @@ from arch.spec.program import (
 from scheduler.programs.rolling import Leaf, Loop, Node, rolled
 from scheduler.tiles.code_cost import INSTRUCTION_BYTES, Sizes, shipped_sizes
 
+CODE = "code of ops, kernels and platform"
+"""What a report about L2 calls the bytes of a program's code."""
+
 
 def with_code(program: Program) -> Program:
-    """The program with its code, by the rule if it has none."""
+    """The program with its code; by the rule where it has none yet."""
     if program.code is not None:
         return program
     return replace(program, code=codes_of([program.actions], shipped_sizes())[0])

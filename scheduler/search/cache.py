@@ -28,7 +28,7 @@ FORMAT = 1
 _APPLICATION_ID = 0x00505401
 """SQLite's ``application_id`` of a cache of ours; its bytes are no text."""
 
-_ANOTHER_FILE = "another --cache FILE, or --no-cache"
+_ANOTHER_FILE = "use another --cache FILE, or --no-cache"
 
 _BUSY_SECONDS = 60
 """How long a transaction waits for that of another process."""
@@ -170,12 +170,12 @@ class ResultCache:
             _refuse_foreign_beside(self.path)
         if looks is _Looks.FOREIGN:
             raise InputError(
-                "is there already and is no cache of pulptrain; it is left as it is",
+                "exists already and is not a cache of pulptrain; nothing was overwritten",
                 where=str(self.path),
                 cure=_ANOTHER_FILE,
             )
         if looks is _Looks.DAMAGED:
-            raise _DamagedError("its header is not one of ours")
+            raise _DamagedError("its header is not that of a cache")
         connection = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None)
         try:
             connection.execute("PRAGMA trusted_schema = OFF")
@@ -213,7 +213,8 @@ class ResultCache:
             if mine is not None and _identity(self.path) == mine:
                 aside = _moved_aside(self.path)
                 self._warn(
-                    f"the cache {self.path} is damaged ({reason}); it is now {aside.name}, a new one begins"
+                    f"the cache {self.path} is damaged ({reason}); it was renamed to {aside.name}, and a "
+                    "new cache was created"
                 )
             self._open()
         except (sqlite3.Error, OSError, InputError) as error:
@@ -221,7 +222,7 @@ class ResultCache:
 
     def _give_up(self, reason: str) -> None:
         self.close()
-        self._warn(f"the cache {self.path} cannot be used ({reason}); results are not kept")
+        self._warn(f"the cache {self.path} cannot be used ({reason}); results are not cached")
 
 
 class _DamagedError(sqlite3.DatabaseError):
@@ -272,8 +273,8 @@ def _refuse_foreign_beside(path: Path) -> None:
             continue  # not there, or no longer: another process has begun the same cache
         if not regular or (start.strip(b"\0") and start not in starts):
             raise InputError(
-                f"cannot begin a cache: {beside.name!r}, where SQLite keeps a part of it, is there already "
-                "and is none of a cache; it is left as it is",
+                f"cannot create a cache: {beside.name!r}, which SQLite needs, exists already and does not "
+                "belong to a cache; nothing was overwritten",
                 where=str(path),
                 cure=_ANOTHER_FILE,
             )
@@ -294,7 +295,7 @@ def _begin_or_check(connection: sqlite3.Connection, path: Path) -> None:
         if not tables:
             connection.execute(_SCHEMA)
         elif [sql for _, sql in tables] != [_SCHEMA]:
-            raise _DamagedError("its tables are not ours")
+            raise _DamagedError("its tables are not those of a cache")
         # A cache from before there were numbers gets them; one whose numbers are damaged gets them back.
         if number != FORMAT:
             connection.execute(f"PRAGMA user_version = {FORMAT}")
@@ -323,7 +324,7 @@ def _parsed(
     try:
         return parse(item, value)
     except Exception as error:
-        raise _DamagedError(f"row {item[:80]!r} holds what is not written there: {error}") from None
+        raise _DamagedError(f"row {item[:80]!r} holds invalid data: {error}") from None
 
 
 def _checksum(context: str, item: str, value: str) -> int:

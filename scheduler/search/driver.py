@@ -77,7 +77,8 @@ def drive(searches: Sequence[Search], workers: Workers) -> None:
                 enqueue(step.take(number, result))
     except BrokenExecutor:
         raise PulptrainError(
-            "a worker process died (out of memory?)", cure="fewer --workers; what was done is in the cache"
+            "a worker process died (out of memory?)",
+            cure="use fewer --workers; the cache holds the results so far",
         ) from None
     finally:
         for future in running:

@@ -63,7 +63,7 @@ def line(value: object) -> tuple[tuple[bool, str, int], ...]:
     """A time line (`scheduler.time_line.TimeLine`)."""
     entries = [items(entry, 3) for entry in items(value)]
     if any(type(is_kernel) is not bool for is_kernel, _, _ in entries):
-        raise ValueError("not a truth value")
+        raise ValueError("not true or false")
     return tuple((is_kernel, text_in(name), whole(cycles)) for is_kernel, name, cycles in entries)
 
 

@@ -90,8 +90,8 @@ class LazyProcesses(Executor):
 
 
 ONE_WORKER = (
-    "one worker: others would run this script again from its first line. Put what it does under "
-    "`if __name__ == '__main__':` to use them all (docs/python-api.md), or say workers=1"
+    "one worker: more workers would run this script again from its first line. Put its code under `if "
+    "__name__ == '__main__':` to use all workers (docs/python-api.md), or pass workers=1"
 )
 """Warning of a script without a guard where processes cannot be copies of this one."""
 
@@ -228,7 +228,7 @@ def _dask(address: str) -> Iterator[Workers]:
         raise InputError(
             f"no Dask scheduler answers at {match[1]}:{match[2]}: {error or type(error).__name__}",
             where="--executor",
-            cure="start one (`dask scheduler`), or leave --executor out",
+            cure="start one (`dask scheduler`), or remove --executor",
         ) from None
     with client:
         yield Workers(client.get_executor(), _dask_workers(client, address))
@@ -252,7 +252,7 @@ def _dask_workers(client: Any, address: str) -> int:
     foreign = sorted(worker for worker, version in versions.items() if version != model_version())
     if foreign:
         raise InputError(
-            f"{len(foreign)} Dask workers have another version of pulptrain, {foreign[0]} for one",
+            f"{len(foreign)} Dask workers have another version of pulptrain, e.g. {foreign[0]}",
             where="--executor",
             cure="install the same version everywhere",
         )

@@ -43,10 +43,11 @@ def shipped_sizes(file: str = TODAY) -> Sizes:
 @record(frozen=True, slots=True)
 class TileCode:
     """The code of one tile: its `form`, equal for tiles that may be one in a loop; statements by their word
-    in the sizes; kernels it calls; cycles of the loads that run beside it."""
+    in the sizes, without and with loads that run beside them; kernels it calls; cycles of these loads."""
 
     form: object
     statements: Sequence[tuple[str, int]]
+    beside: Sequence[tuple[str, int]]
     kernels: Sequence[str]
     beside_cycles: float
 
@@ -109,7 +110,8 @@ class CodeCost:
 
     def __init__(self, timing: SocTiming, lost: Lost) -> None:
         icache, dma, events, sizes = timing.icache, timing.dma, timing.event_unit, shipped_sizes()
-        self._lost, self._icache, self._kernels = lost, icache, sizes["kernels"]
+        self._lost, self._icache = lost, icache
+        self._kernels: Mapping[str, int] = sizes["kernels"]
         cycles = {
             "transfer_1d": dma.transfer_code_1d_cycles + dma.program_1d_cycles,
             "transfer_2d": dma.transfer_code_2d_cycles + dma.program_2d_cycles,
@@ -156,17 +158,18 @@ class CodeCost:
         for tile in tiles:
             is_new = tile.form not in forms
             cycles = lines = 0.0
-            for word, count in tile.statements:
+            for place, (word, count) in enumerate((*tile.statements, *tile.beside)):
                 of_own, of_platform = self._own[word], self._platform.get(word)
+                is_beside = place >= len(tile.statements)
                 cycles += count * of_own[1]
                 if is_new:
-                    lines += lost_own * count * of_own[0]
+                    lines += is_beside * lost_own * count * of_own[0]
                     cycles += lost_own * count * (of_own[2] - of_own[1])
                 if count and of_platform is not None:
                     cycles += count * of_platform[1]
                     if word not in there:
                         there.add(word)
-                        lines += lost_platform * of_platform[0]
+                        lines += is_beside * lost_platform * of_platform[0]
                         cycles += lost_platform * (of_platform[2] - of_platform[1])
             if is_new:
                 forms[tile.form] = False
@@ -183,4 +186,4 @@ class CodeCost:
             yield cycles + min(tile.beside_cycles, lines * self._behind_cycles)
 
     def _kernel_lines(self, name: str) -> float:
-        return float(self._kernels.get(name, 0) / self._icache.line_bytes * self._lost.kernel(name))
+        return self._kernels.get(name, 0) / self._icache.line_bytes * self._lost.kernel(name)

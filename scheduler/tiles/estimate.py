@@ -291,18 +291,23 @@ class TileLoop:
             waited, store = loads[number], stores[number]
             calls = tuple([(call.kernel, call.fork) for call in task.calls])
             pushed = waited if self._alone else loads[number + 1]
-            stored = store if self._alone else stores[number - 1] if number else NO_TRANSFER
+            # Of two buffers the store of a tile is waited for when that of the next one is ordered.
+            stored = store if self._alone else stores[number - 2] if number > 1 else NO_TRANSFER
             around: tuple[tuple[str, int], ...] = () if number else (("op", 1),)
             if not (self._alone or number):
-                around += (*loads[0].statements, ("wait", stores[-1].waits))
+                around += (*loads[0].statements, ("wait", 2 * stores[-1].waits))
             yield TileCode(
                 (id(waited), id(pushed), id(store), id(stored), calls),
                 (
                     *around,
-                    ("wait", waited.waits + stored.waits),
-                    *pushed.statements,
+                    ("wait", waited.waits + (0 if self._alone else stored.waits)),
+                    *pushed.statements[:2],
+                ),
+                (
+                    *pushed.statements[2:],
                     ("fork", len(calls)),
                     *store.statements,
+                    ("wait", stored.waits if self._alone else 0),
                 ),
                 [kernel for kernel, _ in calls],
                 0.0 if self._alone else pushed.engine_cycles,

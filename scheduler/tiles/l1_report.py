@@ -32,7 +32,7 @@ def does_not_fit(
             for buffer in tiling.buffers
         ),
         cure=f"--l1 at least {-(-(tiling.l1_bytes - available_bytes) // 1024)} KiB larger"
-        + (" or --buffering single, which cuts the op into tiles" if whole else ""),
+        + (", or --buffering single, which cuts the op into tiles" if whole else ""),
     )
 
 

@@ -66,17 +66,17 @@ def refusal(tiling: Tiling, resident: Mapping[str, InPlace]) -> NotInPlace | Non
             if in_place.bytes_of(operand) is None:
                 return NotInPlace(in_place.storage, _no_run(tiling.op))
             if operand.name.endswith(SUM):
-                return NotInPlace(in_place.storage, f"{tiling.op} comes back to a box it has written")
+                return NotInPlace(in_place.storage, f"{tiling.op} returns to a box that it has written")
     return _overwritten(tiling, resident)
 
 
 def no_room(op: str) -> str:
     """Why, where tiles that use it in place are too large."""
-    return f"tiles of {op} that use it where it lies are larger than what is left of L1"
+    return f"tiles of {op} that use it in place are larger than the free L1"
 
 
 def _no_run(op: str) -> str:
-    return f"{op} uses boxes of it that are not one run of whole words"
+    return f"{op} uses boxes of it that are not contiguous words"
 
 
 def _overwritten(tiling: Tiling, resident: Mapping[str, InPlace]) -> NotInPlace | None:
@@ -90,10 +90,10 @@ def _overwritten(tiling: Tiling, resident: Mapping[str, InPlace]) -> NotInPlace 
                     runs.setdefault(in_place.storage, []).append((tile, in_place.run_of(operand)))
         storage = _read_after_write(task, resident)
         if storage is not None:
-            return NotInPlace(storage, f"{tiling.op} reads it again after writing over it")
+            return NotInPlace(storage, f"{tiling.op} reads it again after overwriting it")
     for storage in reads.keys() & writes.keys():
         if not _same_boxes(reads[storage], writes[storage]):
-            return NotInPlace(storage, f"{tiling.op} reads other boxes of it than it writes over")
+            return NotInPlace(storage, f"{tiling.op} reads other boxes of it than it overwrites")
     return None
 
 

@@ -21,7 +21,7 @@ AT, TO = "@", ".."
 MEANING_AUTO = ("all", "on", "yes", "true", "any", "best")
 """What is written in place of tensors by those who mean ``auto``."""
 
-AUTO_CURE = "auto: the tensors that save cycles; or their names: TENSOR,TENSOR@OP..OP"
+AUTO_CURE = "use auto (tensors that save cycles), or names: TENSOR,TENSOR@OP..OP"
 
 BETWEEN = "between resident tensors"
 """What the report of a memory too small calls bytes that no resident tensor of the moment takes."""
@@ -122,7 +122,7 @@ class Residents:
             self.usable_bytes,
             where=f"{error.where}, with resident tensors",
             contributors=(*error.contributors, *contributors),
-            cure=f"fewer --resident tensors or {error.cure}",
+            cure=f"use fewer --resident tensors, or {error.cure}",
         )
 
 
@@ -146,9 +146,9 @@ def residents_of(
         for other in same:
             if other.first_op <= residence.last_op and residence.first_op <= other.last_op:
                 raise InputError(
-                    f"{text} and {other.text} are the same bytes in overlapping spans",
+                    f"{text} and {other.text} share bytes in overlapping spans",
                     where="--resident",
-                    cure="one of them",
+                    cure="remove one of them",
                 )
         named[residence] = None
     residences = tuple(named)
@@ -247,7 +247,7 @@ def _residence(
         limits = _op_number(graph, ops[0]), _op_number(graph, ops[-1])
         uses = tuple(use for use in uses if limits[0] <= use <= limits[1])
     if not uses:
-        raise InputError(f"no op uses {text}", where="--resident", cure="a tensor and ops that use it")
+        raise InputError(f"no op uses {text}", where="--resident", cure="name a tensor and ops that use it")
     every = lives[storage].uses
     return Residence(storage, uses[0], uses[-1], text_of(graph, storage, every, uses[0], uses[-1]))
 
@@ -304,7 +304,7 @@ def _too_large(
         usable_bytes,
         where=f"resident tensors during {names[op]}",
         contributors=tuple(contributors),
-        cure="fewer --resident tensors, or shorter spans (tensor@op..op)",
+        cure="use fewer --resident tensors, or shorter spans (tensor@op..op)",
     )
 
 

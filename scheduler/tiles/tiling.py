@@ -184,7 +184,7 @@ class Tiler:
             PROCESS_BYTES + count * TILE_BYTES,
             f"{count:,} tiles take",
             where=self.op.name,
-            cure="fewer and larger tiles (a larger --l1, --tile)",
+            cure="use fewer and larger tiles (a larger --l1, --tile)",
         )
         return self._built(full, loops, tile_ranges(self.dims, full, loops))
 
@@ -226,8 +226,8 @@ class Tiler:
 
     def _check_dimension(self, name: str) -> None:
         if name not in self.dims:
-            names = ", ".join(self.dims) or "none: this step cannot be cut"
-            raise InputError(f"no tile dimension {name!r}", where=self.op.name, cure=f"one of {names}")
+            names = ", ".join(self.dims) or "remove it: this step cannot be tiled"
+            raise InputError(f"no tile dimension {name!r}", where=self.op.name, cure=f"use one of {names}")
 
     def _buffers(self, tiles: Sequence[TileTask]) -> tuple[Buffer, ...]:
         slot_bytes: dict[tuple[str, str], int] = {}

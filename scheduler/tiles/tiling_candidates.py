@@ -87,7 +87,7 @@ class Counts:
 
     def __str__(self) -> str:
         return (
-            f"{self.total} candidates: {self.pruned_by_size} removed by their sizes, "
+            f"{self.total} candidates: {self.pruned_by_size} removed because of their sizes, "
             f"{self.pruned_by_loop_order} because another loop order does the same, "
             f"{self.pruned_by_l1} by L1, {self.estimated} left"
         )
@@ -240,7 +240,9 @@ def enumerate_tilings(
     """
     for word, rules in ((sizes, SIZE_RULES), (loop_orders, ORDER_RULES)):
         if word not in rules:
-            raise InputError(f"unknown rule {word!r}", where=tiler.op.name, cure=f"one of {', '.join(rules)}")
+            raise InputError(
+                f"unknown rule {word!r}", where=tiler.op.name, cure=f"use one of {', '.join(rules)}"
+            )
     dims = tuple(tiler.dims)
     asked = [sizes_of(extent, sizes) for extent in tiler.dims.values()]
     footprint, kept_orders, note = _bounded(tiler, asked, loop_orders)
@@ -344,10 +346,7 @@ def _bounded(tiler: Tiler, asked: Sequence[Sequence[int]], rule: str) -> tuple[F
         _thin_longest(tried)
     note = ""
     if _grid(tried) < _grid(asked):
-        note = (
-            f"too many tile sizes to try all: {_grid(tried):,} of {_grid(asked):,} "
-            f"combinations were looked at"
-        )
+        note = f"too many tile sizes to try all: {_grid(tried):,} of {_grid(asked):,} combinations were tried"
     return footprint, kept_orders, note
 
 

@@ -152,7 +152,7 @@ def _iterations(
     outcomes, _, interrupted = simulate_points(points, workers, cache)
     for outcome in outcomes.values():
         if outcome.why:
-            raise InputError(f"an iteration cannot be simulated: {outcome.why}", where=programs[0][0].name)
+            raise InputError(f"cannot simulate an iteration: {outcome.why}", where=programs[0][0].name)
     if len(outcomes) < len(points):
         return None, None, interrupted
     done = [(outcomes[position], count) for position, count in enumerate(times)]

@@ -63,7 +63,7 @@ def objective_of(name: str, model: EnergyModel, point: OperatingPoint, average_w
         raise InputError(
             f"{model.name} has no {', '.join(missing)}",
             where="--objective",
-            cure="add them, or another --energy",
+            cure="add them, or use another --energy",
         )
     joules = []
     for each, meaning in COEFFICIENTS.items():

@@ -49,7 +49,9 @@ class OpTuner:
         check_strategy(self.strategy)
         self._rules = rules or SpaceRules()
         if self._rules.cuts < 0 or not self._rules.depths or min(self._rules.depths) < 1:
-            raise InputError("a space of nothing", where="--tilings", cure="0 for all cuts, or 1 or more")
+            raise InputError(
+                "the search space is empty", where="--tilings", cure="use 0 for all tilings, or 1 or more"
+            )
         self.timing = timing
         self.codegen = codegen
         self.workers = workers

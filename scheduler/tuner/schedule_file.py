@@ -264,8 +264,8 @@ def _read(node: Node) -> ScheduleFile:
     number = top["format"].value
     if type(number) is not int or number != FORMAT:
         raise top["format"].error(
-            f"format {top['format'].plain()!r} is not known; this pulptrain reads format {FORMAT}",
-            "the pulptrain that wrote it, or tune again",
+            f"format {top['format'].plain()!r} is unknown; this pulptrain reads format {FORMAT}",
+            "use the pulptrain version that wrote it, or tune again",
         )
     model = validate(NamedSchema, top["model"], "'model'")
     soc = validate(TunedSocSchema, top["soc"], "'soc'")
@@ -302,9 +302,7 @@ def _layouts(node: Node) -> dict[str, str]:
     layouts = {}
     for layer, item in node.mapping("'layout'").items():
         if item.value not in LAYOUTS:
-            raise item.error(
-                f"there is no layout called {item.plain()!r}", suggestion(str(item.value), LAYOUTS)
-            )
+            raise item.error(f"unknown layout {item.plain()!r}", suggestion(str(item.value), LAYOUTS))
         layouts[layer] = str(item.value)
     return layouts
 
@@ -362,7 +360,7 @@ def options_from(
         raise ConfigError(
             f"the schedule is for {file.soc} ({file.timing}), not for{named or ' it with other parameters'}",
             where=file.where("soc"),
-            cure="the options of the SoC that it was tuned with, or tune for this one",
+            cure="use the SoC options of the tuning run, or tune for this SoC",
         )
     if file.codegen != base.codegen:
         raise ConfigError(
@@ -402,11 +400,11 @@ def check_model(
     """Raise `ConfigError` unless the file is for the model whose graphs these are (as of `options_from`)."""
     name, content = graphs[0].name, content_of(written or graphs[0])
     if (file.model, file.model_content) != (name, content):
-        other = name if file.model != name else f"{name} as it is now (batch, layers, dtype ...)"
+        other = name if file.model != name else f"{name} with its current batch, layers, dtype ..."
         raise ConfigError(
             f"the schedule is for the model {file.model}, not for {other}",
             where=file.where("model"),
-            cure="the model and options that it was tuned with, or tune this one",
+            cure="use the model and options of the tuning run, or tune this model",
         )
     op_names = [op.name for graph in graphs for op in graph.ops]
     for choice in file.choices:
@@ -445,7 +443,7 @@ def _options(
             tiler.fixed(dict(candidate.cut.sizes), timing.l1_usable_bytes, candidate.cut.order)
         except DoesNotFitError as error:
             where = f"{choice.tile_where}: {choice.op}"
-            raise error.but(where=where, cure="a smaller tile, or buffering 1", levers=()) from None
+            raise error.but(where=where, cure="use a smaller tile, or buffering 1", levers=()) from None
         except InputError as error:
             raise ConfigError(
                 f"{choice.op}: {error.message}", where=choice.tile_where, cure=error.cure

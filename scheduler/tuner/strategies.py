@@ -343,7 +343,7 @@ def _cut_from(text: str, dims: Mapping[str, int]) -> Cut:
     if not sorted(named) == sorted(cut.order) == sorted(dims) or any(
         size > dims[name] for name, size in cut.sizes
     ):
-        raise ValueError("not a cut of this op")
+        raise ValueError("not a tiling of this op")
     return cut
 
 
@@ -361,6 +361,6 @@ def _stored(cache: ResultCache | None, question: Question, content: str) -> dict
             return whole_of(value)
         if kind == "cuts":
             return tuple(_cut_from(line, dims) for line in value.splitlines())
-        raise ValueError("not an item of a question")
+        raise ValueError("not an item of this search")
 
     return cache.read(content, parse)

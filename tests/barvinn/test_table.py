@@ -214,7 +214,7 @@ def test_tables_as_text_and_csv(network: CompiledNetwork) -> None:
     assert text[0].split() == [*COLUMNS, "differs"]
     marked = [line.split("]")[-1].split()[1:] for line in text[5:8]]
     assert marked == [["35344", "a", "b"], ["17672", "a", "b"], ["33856", "b"]]
-    assert text[18] == "other than published:"
+    assert text[18] == "differs from published:"
     assert text[19].startswith("  a  window jump: ")
     rows = list(csv.DictReader(table_csv(corrected).splitlines()))
     assert rows[0]["ijump"] == "-130 -132 60 2 0"

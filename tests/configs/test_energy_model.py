@@ -50,12 +50,12 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         ("nominal: 4.1 pJ", "nominal: 4.1", "has no unit"),
         ("nominal: 4.1 pJ", "nominal: -4.1 pJ", "is negative"),
         ("nominal: 4.1 pJ", "nominal: 4.1 pW", "is not in J"),
-        ("nominal: 4.1 pJ", "nominal: 9.1 pJ", "is not low <= nominal <= high"),
-        ("nominal: 4.1 pJ", "nominal: lots", "is no amount of J"),
+        ("nominal: 4.1 pJ", "nominal: 9.1 pJ", "does not satisfy low <= nominal <= high"),
+        ("nominal: 4.1 pJ", "nominal: lots", "is not a number of J"),
         ("    vdd: 0.8 V", "    vdd: 0 V", "a supply of 0 V"),
         ("core_stall:", "core_stal:", "unknown coefficient 'core_stal'"),
         ("grade: derived", "grade: guessed", "unknown grade 'guessed'"),
-        ("frequency: 370 MHz", "frequency: 200 MHz", "do not both rise"),
+        ("frequency: 370 MHz", "frequency: 200 MHz", "must both rise"),
         ("- vdd: 0.65 V", "- vdd: 0.65", "has no unit"),
         ("process:", "proces:", "unknown key 'proces'"),
     ],
@@ -78,8 +78,8 @@ def test_a_voltage_follows_the_clock_and_stays_within_the_points() -> None:
     assert model.voltage(None, 50_000_000) == 0.65
     assert model.voltage(0.8, 50_000_000) == 0.8
     for vdd, hz, message in (
-        (0.9, 100_000_000, "outside of the operating points"),
-        (0.6, 100_000_000, "outside of the operating points"),
+        (0.9, 100_000_000, "outside the operating points"),
+        (0.6, 100_000_000, "outside the operating points"),
         (0.65, 300_000_000, "reaches 240 MHz at 0.65 V, not 300 MHz"),
         (None, 400_000_000, "reaches 370 MHz at 0.8 V, not 400 MHz"),
     ):

@@ -115,7 +115,7 @@ def test_devices_pipes_sockets_and_folders_are_refused(
 def test_a_file_that_is_not_ours_is_refused_unless_it_is_empty(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("notes")
-    with pytest.raises(InputError, match="would be lost"):
+    with pytest.raises(InputError, match="was not overwritten"):
         check_file(str(path), "--schedule", nothing)
     path.write_text("")
     assert check_file(str(path), "--schedule", nothing) == path
@@ -164,7 +164,7 @@ def test_a_full_disk_leaves_nothing_half_written(
     assert "No space left on device" in refused(capsys, *tune, "--no-cache", "--save-schedule", str(schedule))
     assert not schedule.exists()
     cached = ["run", str(small), "--no-functional", "--quiet", "--cache", str(full_disk / "c")]
-    assert run(cached) in (0, 2), "results are not kept, or the cache cannot be begun"
+    assert run(cached) in (0, 2), "results are not cached, or the cache cannot be created"
     assert "database or disk is full" in capsys.readouterr().err
 
 

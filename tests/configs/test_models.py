@@ -99,7 +99,7 @@ def test_layers_know_their_lines(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "line", "message"),
     [
-        ("type: linear", "type: liner", 9, "there is no layer type called 'liner'\n  try: 'linear'"),
+        ("type: linear", "type: liner", 9, "unknown layer type 'liner'\n  try: 'linear'"),
         ("type: relu", "type: ReLU6", 10, "'clip, low: 0, high: 6'"),
         ("out_features: 2", "out_feature: 2", 9, "unknown key 'out_feature' in layer 'fc' (linear)"),
         (", out_features: 2", "", 9, "layer 'fc' (linear) has no 'out_features'"),
@@ -109,14 +109,14 @@ def test_layers_know_their_lines(tmp_path):
         ("type: relu", "type: relu, kernel: 3", 10, "unknown key 'kernel' in layer 'act' (relu)"),
         ("name: act, ", "", 10, "layer 2 has no 'name'"),
         (", type: relu", "", 10, "layer 2 has no 'type'"),
-        ("name: act", "name: fc", 10, "two layers are called 'fc', the first in line 9"),
+        ("name: act", "name: fc", 10, "two layers have the name 'fc', the first in line 9"),
         ("name: act", "name: a b", 10, "'name' of layer 'a b' (relu)"),
         ("{name: act, type: relu}", "relu", 10, "layer 2 must be a mapping, not the text 'relu'"),
         ("type: relu", "type: [relu]", 10, "'type' of layer 2 must be a word, not a list"),
         ("dataset: random", "dataset: digit", 5, "unknown dataset 'digit'\n  try: 'digits'"),
         ("dataset: random", "dataset: digits", 4, "inputs of shape [1, 8, 8], not [3]"),
-        ("loss: mse", "loss: msa", 6, "there is no loss called 'msa'\n  try: 'mse'"),
-        ("name: sgd", "name: adams", 7, "there is no optimizer called 'adams'"),
+        ("loss: mse", "loss: msa", 6, "unknown loss 'msa'\n  try: 'mse'"),
+        ("name: sgd", "name: adams", 7, "unknown optimizer 'adams'"),
         ("1.0", "-1.0", 7, "greater than 0"),
         ("1.0", ".inf", 7, "finite"),
         ("1.0", "fast", 7, "valid number"),
@@ -160,7 +160,7 @@ def test_options_are_checked_when_the_file_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("type: relu", "type: rellu", "there is no layer type called 'rellu'"),
+        ("type: relu", "type: rellu", "unknown layer type 'rellu'"),
         ("loss: mse", "loss: {name: mse, alpha: 1}", "unknown key 'alpha'"),
         ("learning_rate", "rate", "unknown key 'rate'"),
         ("{name: sgd, learning_rate: 1.0}", "adam", "{name: adam, learning_rate: 0.01}"),

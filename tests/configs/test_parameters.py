@@ -172,7 +172,7 @@ def test_a_mistake_at_the_top_of_a_file_hides_none_in_its_parameters(tmp_path):
             ("unknown key 'sauce'", "'source'"),
         ),
         (HEAD + "  a: {unit: cycles, description: d, source: s}\n", 4, ("parameter 'a' has no 'value'",)),
-        (HEAD + f"  a: {LEAF}\n  a: {LEAF}\n", 5, ("duplicate key 'a', first given in line 4",)),
+        (HEAD + f"  a: {LEAF}\n  a: {LEAF}\n", 5, ("duplicate key 'a', first used in line 4",)),
         (
             HEAD + f"  g:\n    a: {LEAF}\n    b: 3\n",
             6,
@@ -204,7 +204,7 @@ def test_a_mistake_at_the_top_of_a_file_hides_none_in_its_parameters(tmp_path):
         (
             HEAD + "  a:\n    value: 1\n    unit: B\n    description: d\n    source: ''\n",
             8,
-            ("say something",),
+            ("must not be empty",),
         ),
         (HEAD + "  a:\n    value: 1\n    unit: B\n    description: 7\n    source: s\n", 7, ("valid string",)),
         (
@@ -261,7 +261,7 @@ def test_circle_of_bases(tmp_path):
     text = "name: x\ndescription: y\nbase: ./{}.yaml\nparameters:\n  a: {{value: 1, source: s}}\n"
     write(tmp_path, text.format("b"), "a.yaml")
     write(tmp_path, text.format("a"), "b.yaml")
-    with pytest.raises(ConfigError, match="the bases form a circle"):
+    with pytest.raises(ConfigError, match="the bases form a cycle"):
         load_parameters(tmp_path / "a.yaml")
 
 

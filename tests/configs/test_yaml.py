@@ -33,7 +33,7 @@ def test_every_node_knows_its_line():
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        ("a: 1\nb: 2\na: 3\n", 3, "duplicate key 'a', first given in line 1"),
+        ("a: 1\nb: 2\na: 3\n", 3, "duplicate key 'a', first used in line 1"),
         ("a:\n  b: 1\n  b: 2\n", 3, "duplicate key 'b'"),
         ("a: [1, 2\nb: 3\n", 2, "YAML syntax error"),
         ("a: 1\n\tb: 2\n", 2, "YAML syntax error"),
@@ -88,7 +88,7 @@ def test_suggestions():
     assert closest("xyz", ["vega", "pulp-open"]) is None
     assert suggestion("vga", ["vega", "gap9"]) == "'vega' (known: vega, gap9)"
     assert suggestion("qqqq", ["vega", "gap9"]) == "known: vega, gap9"
-    assert suggestion("qqqq", []) == "none is known"
+    assert suggestion("qqqq", []) == "there are none"
 
 
 def parsed(text: str) -> Node | ConfigError:

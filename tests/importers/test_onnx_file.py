@@ -95,9 +95,9 @@ def test_an_input_may_be_given_another_shape(tmp_path: Path) -> None:
         ({"nodes": [node("Relu", ["a"], ["y"]), node("Relu", ["y"], ["a"])]}, "a cycle: "),
         ({"nodes": [node("Relu", ["x"], ["y"]), node("Relu", ["x"], ["y"])]}, "writes 'y', as node"),
         ({"nodes": [node("Relu", ["x"], ["x"])]}, "writes 'x', as an input"),
-        ({"nodes": [node("Relu", ["nobody"], ["y"])]}, "reads 'nobody', which nothing writes"),
-        ({"nodes": [node("Relu", ["x"], ["z"])]}, "nothing writes its output 'y'"),
-        ({"inputs": [X, X]}, "two inputs are called 'x'"),
+        ({"nodes": [node("Relu", ["nobody"], ["y"])]}, "reads 'nobody', which no node writes"),
+        ({"nodes": [node("Relu", ["x"], ["z"])]}, "no node writes its output 'y'"),
+        ({"inputs": [X, X]}, "two inputs have the name 'x'"),
         ({"opset": 6}, "opset 6"),
     ],
     ids=["cycle", "two_writers", "input_written", "unwritten", "no_output", "inputs", "old"],
@@ -110,7 +110,7 @@ def test_what_is_no_graph_is_refused(tmp_path: Path, changes: dict[str, Any], me
 def test_two_initializers_of_one_name_are_refused(tmp_path: Path) -> None:
     made = small()
     made.graph.initializer.append(made.graph.initializer[0])
-    with pytest.raises(InputError, match="two initializers are called 'w'"):
+    with pytest.raises(InputError, match="two initializers have the name 'w'"):
         load_onnx(saved(tmp_path, made))
 
 
@@ -130,7 +130,7 @@ def test_what_is_no_onnx_file_is_refused(tmp_path: Path, data: bytes) -> None:
         load_onnx(path)
     with pytest.raises(InputError, match="cannot be read"):
         load_onnx(tmp_path / "missing.onnx")
-    with pytest.raises(InputError, match="is no file"):
+    with pytest.raises(InputError, match="is not a file"):
         load_onnx(tmp_path)
 
 
@@ -172,7 +172,7 @@ def test_external_data_elsewhere_is_refused(tmp_path: Path, location: str) -> No
     (tmp_path / "outside.bin").write_bytes(W.tobytes())
     (tmp_path / "model" / "link.bin").symlink_to(tmp_path / "outside.bin")
     (tmp_path / "model" / "sub").mkdir()
-    with pytest.raises(InputError, match="no file in the folder of the model"):
+    with pytest.raises(InputError, match="not a file in the folder of the model"):
         load_onnx(path)
 
 

@@ -523,7 +523,7 @@ def test_a_loss_has_the_options_of_its_node(reduction: str, tmp_path: Path) -> N
     np.testing.assert_allclose(found["w"], w - RATE * parameter.grad.numpy(), rtol=1e-5, atol=1e-7)
     nodes[2] = node(f"{MICROSOFT}SoftmaxCrossEntropyLossGrad", seeded, ["y_grad"], reduction=reduction)
     other = model(nodes, inputs, [value("w_updated", w.shape)], constants)
-    with pytest.raises(UnsupportedLayerError, match="gradient is that of another loss"):
+    with pytest.raises(UnsupportedLayerError, match="gradient belongs to another loss"):
         import_training(load_onnx(saved(tmp_path, other)))
 
 
@@ -584,7 +584,7 @@ def test_the_learning_rate_of_the_graph_goes_first(tmp_path: Path) -> None:
     path = saved(tmp_path, model(nodes, inputs, outputs, weights))
     said = import_training(load_onnx(path), learning_rate=0.25)
     assert said.learning_rate == 0.5
-    assert "0.25 is not used" in said.notes[0]
+    assert "0.25 is ignored" in said.notes[0]
     graph = load_onnx(saved(tmp_path, with_accumulation(mlp_nodes(), [1, 10], weights, {})))
     assert import_training(graph, learning_rate=0.25).learning_rate == 0.25
     assert import_training(graph).learning_rate == 0.001
@@ -603,7 +603,9 @@ def test_what_a_training_graph_cannot_be_is_refused(tmp_path: Path) -> None:
     inputs = [value("input", [1, 10]), value("labels", [1], "int64")]
     inside = model([*mlp_nodes(), *updated(["w1"], 1.0)], inputs, [value("w1_updated", [6, 10])], weights)
     single = import_training(load_onnx(saved(tmp_path, inside, "inside.onnx")))
-    with pytest.raises(InputError, match="2 mini-batches per update, but the graph accumulates nothing"):
+    with pytest.raises(
+        InputError, match="2 mini-batches per update, but the graph does not accumulate gradients"
+    ):
         single.over(2)
     labels = [value("input", [1, 10]), value("labels", [3], "int64")]
     three = model([*mlp_nodes(), *updated(["w1"], 1.0)], labels, [value("w1_updated", [6, 10])], weights)
@@ -617,7 +619,7 @@ def test_what_a_training_graph_cannot_be_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
-        ({"clip": 1.0}, "activations, clips or peepholes of its own"),
+        ({"clip": 1.0}, "other activations, clips or peepholes"),
         ({"activations": ["Sigmoid", "Relu"]}, "activations Sigmoid, Tanh"),
         ({"direction": "reverse"}, "another direction"),
     ],

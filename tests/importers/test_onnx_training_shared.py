@@ -316,14 +316,14 @@ def test_a_gradient_that_others_read_is_not_overwritten(tmp_path: Path) -> None:
                 *[node("InPlaceAccumulatorV2", ["total", f"w_{n}"], [f"o{n}"]) for n in (1, 2)],
                 node("SGD", ["w", "o1"], ["w_updated"]),
             ],
-            "others read a part of the sum",
+            "other nodes read a partial sum",
         ),
         (
             [
                 *[node("InPlaceAccumulatorV2", ["total", f"w_{n}"], [f"o{n}"]) for n in (1, 2)],
                 node("Neg", ["w_1"], ["other"]),
             ],
-            "others read a part of the sum",
+            "other nodes read a partial sum",
         ),
     ],
 )

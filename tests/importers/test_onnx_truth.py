@@ -211,14 +211,14 @@ def test_a_norm_of_neighbours_is_not_that_of_the_reference_of_onnx(tmp_path: Pat
     nodes = [gemm("x", "a", "g"), node("Reshape", ["a", "s"], ["b"])]
     norm = [node("LRN", ["b"], ["n"], size=3, alpha=0.5), node("Flatten", ["n"], ["z"])]
     origin = read(tmp_path, [*nodes, *norm], [2, 4], {"w": drawn(4, 24), "s": np.array([2, 6, 2, 2])})
-    assert "that of the file by PyTorch" in check_output(origin)
+    assert "equals that of the file, computed by PyTorch" in check_output(origin)
     assert gradients_of(origin).passed
 
 
 @pytest.mark.parametrize("case", EXACT)
 def test_output_and_gradients_are_those_of_the_file(case: str, tmp_path: Path) -> None:
     origin = read(tmp_path, *EXACT[case])
-    assert "that of the file by onnx.reference" in check_output(origin)
+    assert "equals that of the file, computed by onnx.reference" in check_output(origin)
     check = gradients_of(origin)
     assert check.passed, (check.tensor, check.worst)
     trained = sum(given.trained for given in origin.read.sources.values())
@@ -240,7 +240,7 @@ REFUSED = {
         ],
         [4, 4],
         {"w": drawn(2, 3)},
-        "puts numbers that are not trained",
+        "writes untrained values",
     ),
     "batches turned by a product": (
         [node("com.microsoft:FusedMatMul", ["x", "x"], ["z"], transBatchA=1, transBatchB=1)],
@@ -300,7 +300,7 @@ def test_where_onnx_reference_is_known_to_be_wrong_pytorch_decides(
         graph = load_onnx(saved(tmp_path, made))
         origin = OnnxOrigin(graph, import_forward(graph))
         who = "onnx.reference" if opset == right else "PyTorch"
-        assert f"that of the file by {who} (0.0" in check_output(origin), opset
+        assert f"equals that of the file, computed by {who} (0.0" in check_output(origin), opset
         values = {name: array * np.float32(1.01) for name, array in origin.read.values.items()}
         with pytest.raises(WrongNumbersError, match="times the tolerance"):
             check_output(spoilt(origin, lambda found, values=values: replace(found, values=values)))
@@ -314,7 +314,7 @@ def test_where_onnx_reference_is_known_to_be_wrong_pytorch_decides(
         with pytest.raises(WrongNumbersError, match=r"onnx\.reference computes"):
             check_output(origin)
     monkeypatch.setattr(foreign_check, "_WRONG_THERE", {})
-    with pytest.raises(WrongNumbersError, match=r"onnx\.reference computes.* by PyTorch it is right"):
+    with pytest.raises(WrongNumbersError, match=r"onnx.reference: .*PyTorch computes the right values"):
         check_output(origin)
 
 
@@ -335,14 +335,14 @@ def test_a_run_says_who_has_compared_what(
     summary = printed(capsys, "run", path)
     assert summary["functional"]["file"]["passed"]
     notes = "\n".join(summary["notes"])
-    assert "the output is that of the file by onnx.reference" in notes
+    assert "the output equals that of the file, computed by onnx.reference" in notes
     assert "gradients are those of the file by torch.autograd (3 tensors" in notes
     assert summary["functional"]["skipped"] == []
     saved = str(tmp_path / "values.npz")
     assert run(["run", path, "--json", "--iterations", "2", "--save-values", saved]) == 0
-    assert "with those of the file (the run is of several iterations)" in capsys.readouterr().out
+    assert "with those of the file (the run has several iterations)" in capsys.readouterr().out
     assert run(["run", path, "--json", "--values", saved]) == 0, "other weights are not those of the file"
-    assert "with those of the file (values or samples were given)" in capsys.readouterr().out
+    assert "with those of the file (the user passed values or samples)" in capsys.readouterr().out
     true = foreign_check.gradients_of_file
 
     def other(*given: Any, **how: Any) -> Any:
@@ -351,7 +351,7 @@ def test_a_run_says_who_has_compared_what(
 
     monkeypatch.setattr(foreign_check, "gradients_of_file", other)
     assert run(["run", path]) == 1
-    assert "is not what torch.autograd makes of the file" in capsys.readouterr().err
+    assert "differs from the result of torch.autograd for the file" in capsys.readouterr().err
 
 
 def test_all_ops_that_are_read_are_described_a_second_time() -> None:

@@ -121,7 +121,7 @@ CASES = [
     *(two(kind) for kind in ("add", "multiply", "subtract", "divide", "maximum", "minimum")),
     replace(
         two("swiglu"),
-        other=(["exponential", "shift", "silu", "multiply"], "no op for it: SiLU and a product"),
+        other=(["exponential", "shift", "silu", "multiply"], "no ONNX op: SiLU and a product"),
     ),
     Case(
         [
@@ -480,7 +480,7 @@ def test_weights_of_the_file_are_taken_and_a_changed_graph_is_read_as_any(
     rewritten(tmp_path / "net.onnx", tanh)
     changed = summary_of(["net.onnx"], capsys)
     assert changed["cycles"] > before["cycles"]
-    assert any("not the one that pulptrain wrote" in note for note in changed["notes"])
+    assert any("changed after pulptrain wrote it" in note for note in changed["notes"])
 
 
 NO_FORM = """\
@@ -503,7 +503,7 @@ def test_layers_without_a_form_are_listed_and_nothing_is_written(
     Path("net.yaml").write_text(NO_FORM)
     assert run(["convert", "net.yaml", "net.onnx"]) == 2
     said = capsys.readouterr().err
-    assert "3 of 4 layers have no form in ONNX" in said
+    assert "3 of 4 layers have no equivalent in ONNX" in said
     assert "fc: linear of shape [1, 4, 4] (net.yaml:6): an adapter; nearest:" in said
     assert "squash: tanh of shape [1, 4, 4] (net.yaml:7): form pulp_fastexp; nearest: form: exact" in said
     assert "exponential taylor; nearest: exponential: exact" in said

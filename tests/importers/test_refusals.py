@@ -83,6 +83,14 @@ def test_a_defect_of_ours_is_not_the_fault_of_the_file(
         graph.import_training(load_onnx(saved(tmp_path, made)))
 
 
+@pytest.mark.needs_onnx
+def test_what_no_op_of_this_opset_reads_is_refused_where_it_stands(tmp_path: Path) -> None:
+    """onnx.checker refuses such a file, too; readers take a third factor, each its way."""
+    with pytest.raises(InputError, match="has 3 inputs, at most 2 in opset") as caught:
+        read(tmp_path, node("Mul", ["x", "w", "w"], ["z"], name="thrice"), w=np.ones(1, np.float32))
+    assert "node 'thrice' (Mul)" in str(caught.value)
+
+
 W = np.ones((4, 4, 3, 3), np.float32)
 WRONG: dict[str, tuple[NodeText, dict[str, Any]]] = {
     "a word for pads": (node("Conv", ["x", "w"], ["z"], pads="odd"), {"w": W}),

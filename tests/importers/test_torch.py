@@ -467,7 +467,7 @@ def test_masks_and_detached_parameters_are_trained_as_the_module_does(case):
 
 
 ANOTHER_NETWORK = {
-    "a norm used twice": (
+    "a norm that is used twice": (
         lambda: With(lambda m, x, norm: norm(norm(x)), nn.BatchNorm1d(6)),
         "module for each",
     ),
@@ -486,7 +486,7 @@ ANOTHER_NETWORK = {
         lambda: With(lambda m, x: (x + torch.where(torch.tensor(EVERY_SECOND), -torch.inf, 0.0)).relu()),
         "right before a softmax",
     ),
-    "a query that sees no key": (
+    "a query with all keys masked": (
         lambda: With(
             lambda m, x: F.scaled_dot_product_attention(
                 *[x.view(-1, 1, 3, 2)] * 3, attn_mask=torch.tensor([[True] * 3, [False] * 3, [True] * 3])

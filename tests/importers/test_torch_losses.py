@@ -103,7 +103,7 @@ def test_a_loss_that_says_nothing_of_its_own_has_no_options():
 @pytest.mark.parametrize(
     ("loss", "what"),
     [
-        (lambda: nn.MSELoss(reduction="none"), "reduction none leaves no number"),
+        (lambda: nn.MSELoss(reduction="none"), "reduction none does not return a number"),
         (nn.CTCLoss, "all alignments"),
         (lambda: F.ctc_loss, "all alignments"),
         (nn.TripletMarginLoss, "missing 2 required positional arguments: 'positive' and 'negative'"),

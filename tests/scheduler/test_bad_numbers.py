@@ -77,7 +77,7 @@ def test_the_op_that_makes_a_nan_of_finite_numbers_is_named(monkeypatch):
         return replace(made, program=replace(made.program, actions=tuple(actions)))
 
     monkeypatch.setitem(globals(), "build_schedule", wrong)
-    with pytest.raises(InputError, match=r"fc2\.FW makes a NaN from finite numbers"):
+    with pytest.raises(InputError, match=r"fc2\.FW computes a NaN from finite numbers"):
         simulated(graph, values)
 
 
@@ -103,7 +103,7 @@ def test_an_accumulator_of_16_bit_can_overflow_where_one_of_32_bit_does_not():
     values["fc1.weight"][:] = [[60000, 60000, -60000, -60000]] * 5
     values["input"][:] = 2
     # 120000 is infinite, and stays so: the sum that cancels in fp32 is infinite in fp16, the loss NaN.
-    with pytest.raises(InputError, match=r"fc1\.FW (overflows float16|makes a NaN)"):
+    with pytest.raises(InputError, match=r"fc1\.FW (overflows float16|computes a NaN)"):
         simulated(graph, values, "kernel")
 
 
@@ -112,6 +112,6 @@ def test_an_accumulator_of_16_bit_can_overflow_where_one_of_32_bit_does_not():
 def test_a_label_that_is_no_class_is_refused_by_the_loss(run, label):
     graph, values = graph_and_values()
     values["label"][1] = label
-    with pytest.raises(InputError, match=f"label {label} is no class") as caught:
+    with pytest.raises(InputError, match=f"label {label} is not a class") as caught:
         run(graph, values)
     assert caught.value.where == "loss.LOSS"

@@ -147,7 +147,7 @@ def test_what_is_not_one_run_of_bytes_is_moved_and_a_note_says_why() -> None:
     alone = schedule_of("digits-cnn", (), tile_sizes=tiles)
     assert kept.resident == ()
     assert kept.notes[0] == (
-        "relu1.out does not stay in L1: conv2.FW uses boxes of it that are not one run of whole words"
+        "relu1.out does not stay in L1: conv2.FW uses boxes of it that are not contiguous words"
     )
     assert len(kept.program.actions) == len(alone.program.actions)
     assert moved_bytes(kept, to_l1=True) == moved_bytes(alone, to_l1=True)
@@ -157,13 +157,13 @@ def test_the_plan_checker_knows_the_resident_place() -> None:
     schedule = schedule_of("digits-cnn", ["conv2.out"])
     check_program(schedule.program, schedule.plan)
     others = tuple(item for item in schedule.plan.allocations if not item.name.startswith("resident:"))
-    with pytest.raises(PlanError, match=r"where no buffer of the memory plan lives during conv2\.FW"):
+    with pytest.raises(PlanError, match=r"where the memory plan has no buffer during conv2\.FW"):
         check_program(schedule.program, replace(schedule.plan, allocations=others))
     short = tuple(
         replace(item, last_op=item.first_op) if item.name.startswith("resident:") else item
         for item in schedule.plan.allocations
     )
-    with pytest.raises(PlanError, match=r"lives during relu2\.FW"):
+    with pytest.raises(PlanError, match=r"has no buffer during relu2\.FW"):
         check_program(schedule.program, replace(schedule.plan, allocations=short))
 
 
@@ -189,7 +189,7 @@ def test_what_does_not_fit_is_reported_with_the_tensors_in_the_way(capsys) -> No
         (["nothing"], "no tensor 'nothing'"),
         (["fc.weight@fc.GI"], "no op 'fc.GI'"),
         (["fc.weight@conv1.FW"], "no op uses fc.weight@conv1.FW"),
-        (["fc.weight@fc.FW..fc.IG", "fc.weight@fc.IG..fc.UPD"], "same bytes in overlapping spans"),
+        (["fc.weight@fc.FW..fc.IG", "fc.weight@fc.IG..fc.UPD"], "share bytes in overlapping spans"),
     ],
 )
 def test_what_cannot_be_resident(resident, message: str) -> None:

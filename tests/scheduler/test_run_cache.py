@@ -319,7 +319,7 @@ def test_without_a_cache_folder_there_is_a_warning(
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
     monkeypatch.delenv("PULPTRAIN_CACHE", raising=False)
     assert dispatch(["run", SMALL, "--no-functional", "--quiet"]) == 0
-    assert "results are not kept" in capsys.readouterr().err
+    assert "results are not cached" in capsys.readouterr().err
     assert dispatch(["run", SMALL, "--quiet", "--cache", str(blocked / "kept.sqlite")]) == 2
     assert "another --cache FILE" in capsys.readouterr().err
 

@@ -202,9 +202,9 @@ MEMORIES: dict[str, Memory] = {
 
 REFUSED = {
     "biases alone": "refused 2: .*computes the gradient of weight with the others",
-    "immediate and accumulated": "refused 2: .*'immediate' changes every weight .* 'accumulate' needs",
-    "immediate and clipped": "refused 2: .*'immediate' changes every weight .* 'clip_norm' needs",
-    "a very small L2": "refused 3: .*during loss.LOSS, all others in L3: L2 is too small: 1300 B required",
+    "immediate and accumulated": "refused 2: .*'immediate' changes weights .* 'accumulate' needs",
+    "immediate and clipped": "refused 2: .*'immediate' changes weights .* 'clip_norm' needs",
+    "a very small L2": "refused 3: .*during loss.LOSS, with all other tensors in L3: L2 .*: 1300 B required",
 }
 """Forms that are refused wherever tensors lie, and a memory too small for a batch of some."""
 

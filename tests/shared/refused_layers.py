@@ -59,7 +59,11 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
         Refused({"kernel": 3, "stride": 0}, ((2, 8, 8),), "stride 0 is less than 1"),
         Refused({"kernel": 9}, ((2, 8, 8),), "larger than the padded input"),
         Refused({"kernel": 3, "padding": 3}, ((2, 8, 8),), "padding 3 is not smaller"),
-        Refused({"kernel": 3, "padding": 1, "variant": "as-published"}, ((2, 8, 8),), "cannot do this layer"),
+        Refused(
+            {"kernel": 3, "padding": 1, "variant": "as-published"},
+            ((2, 8, 8),),
+            "does not support this layer",
+        ),
         Refused({"kernel": 3, "variant": "fast"}, ((2, 8, 8),), "no variant 'fast'"),
         Refused({"kernel": 3, "out_channels": 4}, ((2, 8, 8),), "unknown key 'out_channels'"),
     ),
@@ -167,19 +171,19 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
     ),
     "flip": (
         Refused({"axes": [1]}, ((7,),), "axis 1 is none"),
-        Refused({"axes": [0, 0]}, ((7,),), "name one twice"),
+        Refused({"axes": [0, 0]}, ((7,),), "contain a duplicate"),
         Refused({"axes": []}, ((7,),), "axes"),
     ),
     "reshape": (
         Refused({"shape": [5, 5]}, ((2, 3, 4),), "cannot reshape"),
         Refused({"shape": [5, -1]}, ((2, 3, 4),), "cannot reshape"),
-        Refused({"shape": [-1, -1]}, ((4,),), "not clear"),
-        Refused({"shape": [0, 4]}, ((4,),), "not clear"),
+        Refused({"shape": [-1, -1]}, ((4,),), "ambiguous"),
+        Refused({"shape": [0, 4]}, ((4,),), "ambiguous"),
         Refused({"shape": []}, ((4,),), "shape"),
     ),
     "transpose": (
-        Refused({"axes": [0, 1]}, ((3, 4, 5),), "no order of the dimensions"),
-        Refused({"axes": [0, 0]}, ((3, 4),), "no order of the dimensions"),
+        Refused({"axes": [0, 1]}, ((3, 4, 5),), "not a permutation of the dimensions"),
+        Refused({"axes": [0, 0]}, ((3, 4),), "not a permutation of the dimensions"),
         Refused({"axes": [0, 1, 2, 3, 4, 5]}, ((1, 1, 1, 1, 1, 1),), "too many"),
     ),
     "pad": (
@@ -192,8 +196,8 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
         ("reduce_mean", "reduce_sum"),
         (
             Refused({"axes": [3]}, ((2, 3),), "axis 3 is none"),
-            Refused({"axes": [0, 2]}, ((2, 3, 4),), "not neighbours"),
-            Refused({"axes": [1, 1]}, ((2, 3, 4),), "not neighbours"),
+            Refused({"axes": [0, 2]}, ((2, 3, 4),), "not adjacent"),
+            Refused({"axes": [1, 1]}, ((2, 3, 4),), "not adjacent"),
             Refused({"axes": []}, ((2, 3),), "axes"),
         ),
     ),
@@ -222,33 +226,39 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
     "max_pool2d": (
         Refused({"kernel": 9}, ((1, 8, 8),), "kernel 9 is larger than the padded input"),
         Refused({"kernel": 2, "padding": 2}, ((1, 8, 8),), "padding 2 and 2 of 8 elements"),
-        Refused({"kernel": 2, "padding": [0, 3, 0, 0]}, ((1, 8, 8),), "a window of 2 sees nothing else"),
         Refused(
-            {"kernel": 2, "stride": [2, 1], "variant": "as-published"}, ((1, 8, 8),), "cannot do this layer"
+            {"kernel": 2, "padding": [0, 3, 0, 0]},
+            ((1, 8, 8),),
+            "a pooling window of 2 lies entirely in the padding",
+        ),
+        Refused(
+            {"kernel": 2, "stride": [2, 1], "variant": "as-published"},
+            ((1, 8, 8),),
+            "does not support this layer",
         ),
         Refused({"kernel": 2, "stride": 0}, ((1, 8, 8),), "stride"),
         Refused({"kernel": 2}, ((8,),), "pooling needs an image"),
     ),
     "global_avg_pool": (Refused({}, ((8,),), "pooling needs an image"),),
     "batch_norm": (
-        Refused({}, ((5,),), "a mean over one element"),
+        Refused({}, ((5,),), "a norm over one element"),
         Refused({"eps": 0.0}, ((3, 4, 4),), "eps"),
         Refused({"momentum": 2.0}, ((3, 4, 4),), "momentum"),
     ),
     "instance_norm": (
         Refused({}, ((5,),), "instance_norm needs channels"),
-        Refused({}, ((3, 1, 1),), "a mean over one element"),
+        Refused({}, ((3, 1, 1),), "a norm over one element"),
         Refused({"eps": -1.0}, ((3, 4, 4),), "eps"),
     ),
     "group_norm": (
         Refused({"groups": 3}, ((4, 2, 2),), "3 groups do not divide 4 channels"),
         Refused({"groups": 0}, ((4, 2, 2),), "groups"),
-        Refused({"groups": 4}, ((4,),), "a mean over one element"),
+        Refused({"groups": 4}, ((4,),), "a norm over one element"),
     ),
     "layer_norm": (
         Refused({"axes": 3}, ((4, 5),), "cannot normalise over 3 dimensions"),
         Refused({"axes": 0}, ((4, 5),), "axes"),
-        Refused({}, ((4, 1),), "a mean over one element"),
+        Refused({}, ((4, 1),), "a norm over one element"),
     ),
     "rms_norm": (
         Refused({"axes": 3}, ((4, 5),), "cannot normalise over 3 dimensions"),
@@ -275,5 +285,5 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
         Refused({"class_weights": [1.0]}, ((3,),), "1 class_weights for 3 classes"),
         Refused({"p": 3}, ((3,),), "1 or 2"),
     ),
-    "cosine": (Refused({}, ((2, 3),), "a vector for each sample"),),
+    "cosine": (Refused({}, ((2, 3),), "a vector per sample"),),
 }

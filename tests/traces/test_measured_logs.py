@@ -135,8 +135,8 @@ def test_what_several_rows_hold_is_counted_once(tmp_path: Path) -> None:
     assert found.median_error == pytest.approx((10 / 110) / 2)
     assert [item.name for item in found.unmatched] == ["nothing"]
     text = str(found)
-    assert "measured, but no op (line): nothing (5)" in text
-    assert "not in the total" in text
+    assert "measured, but not an op of the run (line): nothing (5)" in text
+    assert "not part of the total" in text
     assert "rnn.FW_STEP x2, loss.LOSS" in text
     assert "\n3 others" in "\n".join(found.lines(100, 1))
 
@@ -144,24 +144,24 @@ def test_what_several_rows_hold_is_counted_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "no measured cycles in it"),
-        ("Layer 0\nhello\n", "no measured cycles in it"),
-        ("op,cycles\nconv.FW,\n", "no measured cycles in it"),
+        ("", "no measured cycles in the file"),
+        ("Layer 0\nhello\n", "no measured cycles in the file"),
+        ("op,cycles\nconv.FW,\n", "no measured cycles in the file"),
         ("a\0b", "not text"),
-        ("\n[0] cycles = -7\n", "log.txt:2: cycles are a number above 0, not '-7'"),
-        ("[0] cycles = 0x12\n", "log.txt:1: cycles are a number above 0, not '0x12'"),
+        ("\n[0] cycles = -7\n", "log.txt:2: cycles must be a number above 0, not '-7'"),
+        ("[0] cycles = 0x12\n", "log.txt:1: cycles must be a number above 0, not '0x12'"),
         ("op conv.FW nan\n", "not 'nan'"),
         ("op conv.FW 0\n", "not '0'"),
-        ("op,cycles\n\nconv.FW,1e99\n", "log.txt:3: cycles are a number above 0, not '1e99'"),
-        ("BENCH train_cycles=0 opt_cycles=0\n", "log.txt:1: cycles are a number above 0"),
+        ("op,cycles\n\nconv.FW,1e99\n", "log.txt:3: cycles must be a number above 0, not '1e99'"),
+        ("BENCH train_cycles=0 opt_cycles=0\n", "log.txt:1: cycles must be a number above 0"),
         ("op,cycles\nconv.FW\n", "log.txt:2: 1 fields, 2 columns"),
         ('op,cycles\n"conv.FW,5\n', "log.txt:2: not CSV"),
         (
             "layer;cycles\nconv;5\n",
-            "log.txt:1: columns are separated by commas, not by ';'\n  try: layer,cycles",
+            "log.txt:1: separate columns by commas, not by ';'\n  try: layer,cycles",
         ),
-        ("what,cycles\nconv.FW,5\n", "no column 'op', only what, cycles"),
-        ("op convolution.FW 5\n", "nothing in it is an op of m: convolution.FW"),
+        ("what,cycles\nconv.FW,5\n", "no column 'op'; the columns are what, cycles"),
+        ("op convolution.FW 5\n", "no row is an op of m: convolution.FW"),
     ],
 )
 def test_a_log_that_cannot_be_used_says_why(text: str, told: str, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_the_report_of_a_run_counted_by_hand() -> None:
         "loss        2.302585",
         "numbers     checked against PyTorch: 3 iterations, 9 tensors; worst error 0.25 of its tolerance",
         "            (fc.out); 0 not decidable",
-        "utilisation cores issue 4% of the cycles, the DMA moves bytes 9% of the time",
+        "utilisation cores issue in 4% of the cycles, the DMA moves bytes in 9% of the time",
         "machine     pulp-open, timing rtl",
         "",
         "step     cycles  share  MAC/cyc  busy  top stalls              MACs  tiles  KiB in  KiB out",

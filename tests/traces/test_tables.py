@@ -87,7 +87,7 @@ def test_bad_tables_are_refused_with_their_place(tmp_path: Path) -> None:
     fake.write_bytes(b"no")
     with pytest.raises(InputError, match="not a Parquet file"):
         read_table(fake)
-    with pytest.raises(InputError, match="no trace table here"):
+    with pytest.raises(InputError, match="no trace table in this folder"):
         read_table(tmp_path / "nowhere")
 
 

@@ -203,7 +203,7 @@ def test_an_iteration_that_trains_too_little_or_too_much_is_told_by_name() -> No
     prepared = prepare("simple-mlp", Settings())
     original = prepared.given()
     tree = dict(original.tree)
-    for train, name, why in (("last", "fc1.weight", "leaves it as it is"), ("all", "fc1.weight", "no op")):
+    for train, name, why in (("last", "fc1.weight", "does not change it"), ("all", "fc1.weight", "no op")):
         given = replace(original, tree={**tree, "train": train})
         machine = prepared
         if train == "all":

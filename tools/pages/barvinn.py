@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/barvinn.md: the plain ResNet-18 on BARVINN's units, corrected against published; blocks of its parts."""
+"""docs/barvinn.md: the plain ResNet-18 on BARVINN's units, corrected against published; its parts."""
 
 from __future__ import annotations
 

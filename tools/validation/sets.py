@@ -118,7 +118,7 @@ READ_OFF = {
     "rtl overlap, transfers": "queues, issue, wait",
     "rtl icache, cold": "a line's refill",
     "rtl icache, warm": "a line's refill",
-    "rtl refill": "group dma, jump, align; two thirds: the driver; a column says whether the first line was there",
+    "rtl refill": "group dma, jump, align; two thirds: the driver; whether the first line was there",
     "rtl sequence, whole": "none; the platform off rtl refill",
     "rtl micro": "partly",
     "micro": "partly",

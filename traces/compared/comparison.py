@@ -130,14 +130,14 @@ def compared(summaries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Co
     Raises InputError for fewer, for runs of different models, and for one that does not say its causes.
     """
     if len(summaries) < 2:
-        raise InputError("one run alone", where="compare", cure="pulptrain compare A B, folders of two runs")
+        raise InputError("only one run", where="compare", cure="pulptrain compare A B, folders of two runs")
     for summary, name in zip(summaries, names, strict=True):
         check_causes(summary, name)
         if summary["model"] != summaries[0]["model"]:
             raise InputError(
-                f"a run of {summary['model']}, {names[0]} is one of {summaries[0]['model']}",
+                f"the run has model {summary['model']}, but {names[0]} has {summaries[0]['model']}",
                 where=name,
-                cure="runs of one model",
+                cure="use runs of one model",
             )
     by_run = [{op_name(op): op for op in summary["ops"]} for summary in summaries]
     ops = [

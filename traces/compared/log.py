@@ -40,9 +40,9 @@ ITERATION, TRAIN, OPTIMIZER = "iteration", "train_cycles", "opt_cycles"
 COMMENT = "#"
 
 TEMPLATE = """\
-# Cycles measured on a board, in RTL or in GVSoC. To hold them against a run: {command}
-# A row is an op (conv1.FW), a layer (conv1), a step (FW, BW, UPD) or iteration. Of several by one name the
-# median counts; a row without cycles was not measured.
+# Cycles measured on a board, in RTL or in GVSoC. To compare them with a run: {command}
+# A row is an op (conv1.FW), a layer (conv1), a step (FW, BW, UPD) or iteration. For rows with the same name
+# the median counts; leave cycles empty if not measured.
 op,cycles
 """
 """How a table begins."""
@@ -60,7 +60,7 @@ _BENCH = re.compile(r"\b(train_cycles|opt_cycles)(_hi|_lo)?=(\S+)")
 _NAMED = re.compile(r"(?:op (\S+)|(\S+\.(?:FW|LOSS|IG|WG|BW|UPD)\w*))[ \t:=]+(\S+)(?: cycles)?\Z")
 
 _CURE = (
-    "lines or columns as docs/measured-logs.md shows, or the table that `pulptrain new measured.csv` begins"
+    "use lines or columns as in docs/measured-logs.md, or the table that `pulptrain new measured.csv` writes"
 )
 
 
@@ -106,7 +106,7 @@ def read_log(path: Path) -> tuple[Measured, ...]:
     measured = [Measured(name, where, tuple(samples)) for name, (where, samples) in named.items()]
     measured += [Measured(name, tiles.where, (tiles.cycles(),), node=True) for name, tiles in nodes.items()]
     if not measured:
-        raise InputError("no measured cycles in it", where=str(path), cure=_CURE)
+        raise InputError("no measured cycles in the file", where=str(path), cure=_CURE)
     return tuple(measured)
 
 
@@ -120,7 +120,7 @@ def _number(text: str, where: str, *, zero: bool = False) -> float:
     except ValueError:
         value = -1.0
     if not 0 < value <= LARGEST and not (zero and value == 0):
-        raise InputError(f"cycles are a number above 0, not {text[:40]!r}", where=where, cure=_CURE)
+        raise InputError(f"cycles must be a number above 0, not {text[:40]!r}", where=where, cure=_CURE)
     return value
 
 
@@ -136,7 +136,7 @@ def _columns(path: Path, lines: Sequence[str]) -> list[str]:
         if "cycles" in map(str.casefold, cells):
             number = next(number for number, line in enumerate(lines, 1) if line == first)
             raise InputError(
-                f"columns are separated by commas, not by {other!r}",
+                f"separate columns by commas, not by {other!r}",
                 where=f"{path}:{number}",
                 cure=",".join(cells),
             )
@@ -146,7 +146,7 @@ def _columns(path: Path, lines: Sequence[str]) -> list[str]:
 def _of_table(path: Path, lines: Sequence[str], columns: Sequence[str]) -> Iterator[_Row]:
     named = [name for name in ("op", "name", "layer") if name in columns][:1]
     if not named:
-        raise InputError(f"no column 'op', only {', '.join(columns)}", where=str(path), cure=_CURE)
+        raise InputError(f"no column 'op'; the columns are {', '.join(columns)}", where=str(path), cure=_CURE)
     if named == ["layer"] and "step" in columns:
         named.append("step")
     heads_read = False

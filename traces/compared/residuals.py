@@ -165,7 +165,7 @@ class Residuals:
             lines += ["", *table.lines(width)]
         if self.unmatched:
             names = ", ".join(f"{item.name} ({item.where.rpartition(':')[2]})" for item in self.unmatched)
-            lines += ["", *wrapped(f"measured, but no op (line): {names}", width)]
+            lines += ["", *wrapped(f"measured, but not an op of the run (line): {names}", width)]
         if self.unmeasured:
             cycles = sum(self.unmeasured.values())
             names = ", ".join(collapsed_names(self.unmeasured))
@@ -201,7 +201,7 @@ class Residuals:
                 *_cells(row.name, row.predicted_cycles, row.measured_cycles),
                 _bar(row),
                 f"median of {row.samples}" if row.samples > 1 else "",
-                "" if row.counted else "not in the total",
+                "" if row.counted else "not part of the total",
             ]
             for row in ordered[:top]
         ]
@@ -262,9 +262,9 @@ def residuals(
             rows.append((held, item))
     if not rows:
         raise InputError(
-            f"nothing in it is an op of {summary['model']}: {', '.join(item.name for item in unmatched[:3])}",
+            f"no row is an op of {summary['model']}: {', '.join(item.name for item in unmatched[:3])}",
             where=log,
-            cure=f"the names of this run: {suggestion(unmatched[0].name, known_names(summary))}",
+            cure=f"use names of this run: {suggestion(unmatched[0].name, known_names(summary))}",
         )
     taken: set[int] = set()
     counted = set()

@@ -150,7 +150,7 @@ def path_lines(path: CriticalPath, top: int, width: int) -> list[str]:
         "",
         *Table(("ops on the path", "cycles", "share", *COLUMNS), rows).lines(width),
         "",
-        *Table(("least slack beside it", *moving), slack).lines(width),
+        *Table(("least slack of other work", *moving), slack).lines(width),
     ]
 
 

@@ -56,10 +56,10 @@ def _refuse_foreign_folder(folder: Path, name: str, option: str) -> None:
     others = [path.name for path in sorted(there) if not (path.is_file() and _is_our_drawing(path))]
     if others:
         raise InputError(
-            f"{name!r} has files that pulptrain has not written, as {others[0]}: its own would be lost among "
-            "them",
+            f"{name!r} has files that pulptrain did not write, e.g. {others[0]}; results need a separate "
+            "folder",
             where=option,
-            cure=f"a folder of its own: {Path(name) / 'out'}",
+            cure=f"use a separate folder: {Path(name) / 'out'}",
         )
 
 
@@ -86,9 +86,9 @@ def check_format(content: Mapping[str, Any], path: Path) -> None:
     number = content.get("format", 0)
     if type(number) is not int or not 0 <= number <= FORMAT:
         raise InputError(
-            f"format {number!r} is not known; this pulptrain reads up to {FORMAT}",
+            f"format {number!r} is unknown; this pulptrain reads up to {FORMAT}",
             where=str(path),
-            cure="a newer pulptrain, or run `pulptrain run MODEL --out DIR` again",
+            cure="use a newer pulptrain, or run `pulptrain run MODEL --out DIR` again",
         )
 
 
@@ -113,7 +113,7 @@ def read_json(path: Path, again: str) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        cure = f"a folder written by `{again}`"
+        cure = f"use a folder written by `{again}`"
         raise InputError(f"cannot read {path}: {error.strerror}", cure=cure) from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"not JSON: {error}", where=str(path), cure=f"run `{again}` again") from error

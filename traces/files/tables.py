@@ -17,7 +17,7 @@ from traces.csv_file import AGAIN, rows_of, whole_number
 from traces.events import COMPUTE, STALLS, Slice, Work
 from traces.recorder import sorted_slices
 
-_AGAIN = "a folder written by `pulptrain run MODEL --out DIR`; run the simulation again"
+_AGAIN = "use a run folder (`pulptrain run MODEL --out DIR`); run the simulation again"
 
 PARQUET_NAME = "trace.parquet"
 CSV_NAME = "trace.csv"
@@ -81,9 +81,9 @@ def read_table(path: Path) -> tuple[Slice, ...]:
         file = next((path / name for name in (PARQUET_NAME, CSV_NAME) if (path / name).is_file()), path)
     if not file.is_file():
         raise InputError(
-            "no trace table here",
+            "no trace table in this folder",
             where=str(path),
-            cure=f"name the --out folder of a run; it holds {PARQUET_NAME} or {CSV_NAME}",
+            cure=f"use the --out folder of a run; it holds {PARQUET_NAME} or {CSV_NAME}",
         )
     rows = _read_parquet(file) if file.suffix == ".parquet" else _read_csv(file)
     return tuple(_slice(row, where) for where, row in rows)

@@ -39,6 +39,6 @@ def draw_bandwidth(
     start, end = time.start_cycles, time.end_cycles
     shown = [e for e in sorted_slices(slices) if e.start_cycles < end and e.end_cycles > start]
     panels, looks = bandwidth_panels(shown, time, peaks, LINES)
-    limits = "; dotted: what can be moved at most" if peaks else ""
-    legend = Legend(looks, f"into L1 upwards, out of it downwards{limits}")
+    limits = "; dotted: peak bandwidth" if peaks else ""
+    legend = Legend(looks, f"up: into L1, down: out of L1{limits}")
     draw_timeline(time, panels, op_spans(ops, joined=True), paths, title=title, legend=legend)

@@ -81,12 +81,12 @@ class Paper:
             (self.dpi, DOTS_PER_INCH, " dots per inch", "--dpi"),
         ):
             if not least <= round(value, 6) <= most:
-                cure = f"from {least:g}{unit} to {most:g}{unit}"
-                raise InputError(f"{value:g} {unit.strip()} is no size of a picture", where=option, cure=cure)
+                cure = f"use {least:g}{unit} to {most:g}{unit}"
+                raise InputError(f"{value:g} {unit.strip()} is not a valid size", where=option, cure=cure)
 
         if len(self.title or "") > MOST_TITLE:
             message = f"a title of {len(self.title or ''):,} characters"
-            raise InputError(message, where="--title", cure=f"at most {MOST_TITLE} characters")
+            raise InputError(message, where="--title", cure=f"use at most {MOST_TITLE} characters")
 
     def but(self, **asked: Any) -> Paper:
         """This paper with what is asked for in place of the picture's own. Raises `InputError`."""
@@ -112,7 +112,7 @@ class Paper:
         return InputError(
             f"{self.width_inches:g} in with text of {self.font_points:g} pt leave no room for a chart",
             where="--width",
-            cure="a wider picture, or a smaller --font",
+            cure="use a wider picture or a smaller --font",
         )
 
     @property
@@ -363,7 +363,7 @@ def picture_file(name: str, where: str) -> Path:
     """The place of a picture, refused before any work if it has another ending or is not ours to replace."""
     if Path(name).suffix.lower()[1:] not in ENDINGS:
         endings = ", ".join(f".{ending}" for ending in ENDINGS)
-        raise InputError(f"cannot draw {name!r}", where=where, cure=f"a name in one of {endings}")
+        raise InputError(f"cannot draw {name!r}", where=where, cure=f"name it {endings}")
     return check_file(name, where, is_our_picture)
 
 

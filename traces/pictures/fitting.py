@@ -63,11 +63,11 @@ def draw_ladder(
     """Smallest L2 of every form and levers as bars, with the cycles behind them."""
     paper = paper.sized(7.2)
     height = (4.5 + ROW_LINES * len(rows)) * paper.line_inches
-    names = [short(f"{row['form']}: {', '.join(row['techniques']) or 'as it is'}") for row in rows]
+    names = [short(f"{row['form']}: {', '.join(row['techniques']) or 'unchanged'}") for row in rows]
     kinds = [
         2 if "paging" in row["techniques"] else 1 if "recompute" in row["techniques"] else 0 for row in rows
     ]
-    legend = Legend([_LOOKS[kind] for kind in sorted({*kinds})], "beside the bars: cycles of an iteration")
+    legend = Legend([_LOOKS[kind] for kind in sorted({*kinds})], "labels: cycles of an iteration")
     with arranged(paper, height, paths, title, legend) as figure:
         plot = figure.add_subplot()
         sizes = [row["bytes"]["l2"] / 1024 for row in rows]

@@ -144,10 +144,10 @@ def _rows_panel(
 
     if colour_by == "stall":
         averaged = f", averaged over {time.cycles * pixels / time.columns:,.0f} cycles" if is_coarse else ""
-        note = f"height of a colour: its share of the cycles{averaged}"
+        note = f"height of a colour: share of the cycles{averaged}"
     else:
         what = "training step" if colour_by == "step" else "kernel"
-        note = f"colour: {what}; grey: the core waits or manages; slices within a pixel are mixed"
+        note = f"colour: {what}; grey: waiting or managing; colours of slices within a pixel are mixed"
     row_inches = ROW_LINES[colour_by] * time.paper.line_inches
     least_share = LEAST_SEEN_POINTS / (BAR_HEIGHT * row_inches * POINTS_PER_INCH)
     every_bar = itertools.chain.from_iterable(rows.values())

@@ -39,7 +39,7 @@ KIND_STYLES: Mapping[str, Style] = {
     "weight": Style(BLUE, "weight"),
     "optimizer_state": Style(PURPLE, "optimizer state", "...."),
     "gradient": Style(ORANGE, "gradient"),
-    "kept": Style(GREEN, "activation kept for backward"),
+    "kept": Style(GREEN, "activation stored for backward"),
     "activation": Style(SKY, "other activation"),
     "input": Style(YELLOW, "input, label"),
     "loss": Style(VERMILLION, "loss"),
@@ -94,7 +94,7 @@ def draw_memory_map(
     looks = [look for kind, look in KIND_STYLES.items() if any(_kind(block) == kind for block in named)]
     if any(block.staged for block in named):
         looks.append(STAGED)
-    legend = Legend(looks, "a block: bytes that hold one buffer while it lives; dashed: peak")
+    legend = Legend(looks, "block: address range and lifetime of a buffer; dashed: peak")
     draw_timeline(time, panels, op_spans(ops, joined=True), paths, title=title, legend=legend)
 
 
@@ -132,7 +132,7 @@ def draw_bytes(
 
     panels = []
     for level in peaks:
-        head = _head(level, tops[level], capacity_bytes, time, "live, at most")
+        head = _head(level, tops[level], capacity_bytes, time, "live bytes, peak")
         panels.append(Panel(BYTES_LINES * time.paper.line_inches, drawer(level), head))
     present = set()
     for level, (edges, kinds) in live.items():
@@ -171,7 +171,7 @@ def _peaks(blocks: Sequence[MemoryBlock]) -> dict[str, int]:
         if any(block.level == level for block in blocks)
     }
     if not peaks:
-        raise InputError("there is no memory map to draw", cure="run the simulation again")
+        raise InputError("the run has no memory map", cure="run the simulation again")
     return peaks
 
 

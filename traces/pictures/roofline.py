@@ -54,9 +54,9 @@ def draw_roofline(
     points = [point for point in op_points(summary) if not op or point.name == op]
     if not points:
         raise InputError(
-            f"{op or 'the run'} multiplies nothing that it moves: there is no roofline",
+            f"{op or 'the run'} has no multiply-accumulates: no roofline",
             where="--what roofline",
-            cure="a run or an op with matrix multiplications or convolutions",
+            cure="use a run or an op with matrix multiplications or convolutions",
         )
     slices = list(slices)
     tiles, moved = tile_points(slices, points), off_chip_bytes(slices)
@@ -66,13 +66,13 @@ def draw_roofline(
     wastes = any(point.useful_macs < point.macs for point in points)
     notes = {
         _roof(roofs, bool(off_chip)): True,
-        "filled: executed, hollow: without products by zeros": wastes,
+        "filled: all MACs, hollow: without multiplications by zero": wastes,
         "dots: tiles": bool(tiles),
-        "cross: per byte from or to L3": bool(off_chip),
+        "cross: per byte of L3 traffic": bool(off_chip),
     }
     note = "; ".join(text for text, occurs in notes.items() if occurs)
     legend = Legend([STEP_STYLES[step] for step in used], note, [MARKERS[step] for step in used])
-    axis_lines = paper.folded("MAC per byte moved, in the busier direction", 0.8 * paper.width_inches)
+    axis_lines = paper.folded("MAC per byte moved (busier direction)", 0.8 * paper.width_inches)
     bottom_inches = legend.inches(paper) + (1.6 + len(axis_lines)) * paper.line_inches + 0.14
     chart_inches = ASPECT * paper.width_inches
     height = bottom_inches + chart_inches + title_inches(title, paper)

@@ -72,7 +72,7 @@ def draw_causes(
 
     Steps that a layer takes again and again are one op, as in the table of a run. Raises as `draw_breakdown`.
     """
-    axis = "cluster cycles; colours: what the cores do or wait for, their mean"
+    axis = "cluster cycles; colours: mean over the cores of work and waits"
     _draw(cause_rows(ops, most), CAUSE_STYLES, axis, paths, title, paper)
 
 

@@ -56,7 +56,7 @@ class TimeAxis:
         start, end = window
         if not 0 <= start < end:
             raise InputError(
-                f"the window from cycle {start} to {end} is empty", cure="give start < end, in cycles"
+                f"the window from cycle {start} to {end} is empty", cure="use start < end, in cycles"
             )
         if clock_hz <= 0:
             raise InputError(f"the cluster clock must be positive, not {clock_hz} Hz")

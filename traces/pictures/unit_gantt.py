@@ -27,7 +27,7 @@ LOOKS = {
     "load_use": Style(PURPLE, "wait for results in the pipeline"),
     "dma_wait": Style(GREEN, "host fills memories"),
     "barrier": Style("#C6C6C6", "wait for other units"),
-    "idle": Style("#F7F7F7", "nothing left to do"),
+    "idle": Style("#F7F7F7", "no work left"),
 }
 """What a unit does, in the order of the legend: words of `traces.events.STALLS` as units mean them."""
 
@@ -46,12 +46,12 @@ def draw_unit_gantt(
     Equal input gives equal bytes. Raises InputError if there is no cycle to draw or a file cannot be written.
     """
     if makespan_cycles < 1:
-        raise InputError("a chart needs a cycle at least")
+        raise InputError("a chart needs at least one cycle")
     bars_of = unit_rows(slices)
     time = TimeAxis.beside(bars_of, (0, makespan_cycles), clock_hz, paper or Paper())
     rows = {label: to_columns(bars, 0, makespan_cycles, time.columns) for label, bars in bars_of.items()}
     names = seen((bar for row in rows.values() for bar in row), HALF)
-    legend = Legend([LOOKS[word] for word in LOOKS if word in names], "(what meets within a pixel is mixed)")
+    legend = Legend([LOOKS[word] for word in LOOKS if word in names], "(colours within a pixel are mixed)")
     begins = [0, *(end for _, end in layers)]
     spans = []
     for begin, (name, end) in zip(begins, layers, strict=False):

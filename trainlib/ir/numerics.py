@@ -29,9 +29,7 @@ FP32_TOLERANCE = 1e-5
 def dtype_named(word: str, where: str | None = None) -> DType:
     """The dtype of tensors for the word of a model file. Raises UnsupportedLayerError for others."""
     if word not in BY_WORD:
-        raise UnsupportedLayerError(
-            f"there is no dtype called '{word}'", where=where, cure=suggestion(word, BY_WORD)
-        )
+        raise UnsupportedLayerError(f"unknown dtype '{word}'", where=where, cure=suggestion(word, BY_WORD))
     return BY_WORD[word]
 
 

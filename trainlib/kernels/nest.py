@@ -130,7 +130,7 @@ class _Parser:
         self.instructions += count
         if self.instructions > MOST_INSTRUCTIONS or len(digits) >= 10:
             raise self.fail(
-                f"more than {MOST_INSTRUCTIONS:,} instructions", "a loop around what is repeated so often"
+                f"more than {MOST_INSTRUCTIONS:,} instructions", "a loop around the repeated code"
             )
         return count
 

@@ -117,7 +117,7 @@ class OpTruth:
             return f"{self.op.name} reads an infinity or a NaN"
         for other, largest in self._largest.items():
             if other != name and self.size_of(other) > largest:
-                return f"{self.op.name} makes of '{other}' more than its type can hold"
+                return f"{self.op.name} computes values of '{other}' outside the range of its type"
         return None
 
     def size_of(self, name: str) -> float:

@@ -40,7 +40,7 @@ def check_given(graph: TrainingGraph, values: Mapping[str, Array]) -> None:
             raise InputError(
                 f"tensor '{name}', which op {user} reads, holds {value}",
                 where=user,
-                cure="numbers in the data or the weights; a learning rate that does not diverge",
+                cure="use finite data and weights, and a smaller learning rate",
             )
 
 

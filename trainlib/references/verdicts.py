@@ -155,7 +155,7 @@ class Judgement:
                 self.name,
                 NOT_DECIDABLE,
                 *figures,
-                f"rounding alone may be {share:.1e} of its scale",
+                f"rounding alone can reach {share:.1e} of its scale",
                 *sizes,
             )
         return Verdict(self.name, PASSED, *figures, "", *sizes)

@@ -56,18 +56,18 @@ def _check(spec: LayerSpec, where: str) -> None:
         grouped = " with groups" if spec.type in _OUTPUTS else ""
         cure = "one of " + ", ".join(_OUTPUTS)
         if spec.type == "mhsa":
-            cure = "attention written out: linear (with adapter), matmul, scale, softmax, matmul"
+            cure = "write attention as separate layers: linear (with adapter), matmul, scale, softmax, matmul"
         raise UnsupportedLayerError(f"{spec.type}{grouped} cannot have an adapter", where=where, cure=cure)
     if spec.weights_of is not None:
         raise ConfigError(
-            "a layer with an adapter has weights of its own, not those of another",
+            "a layer with an adapter cannot share the weights of another layer",
             where=where,
-            cure="leave out 'weights_of' or the adapter",
+            cure="remove 'weights_of' or the adapter",
         )
     if spec.trainable is not True or spec.update_channels is not None:
         key = "update_channels" if spec.update_channels is not None else "trainable"
         raise ConfigError(
             f"a layer with an adapter is frozen: '{key}' contradicts it",
             where=where,
-            cure=f"leave out '{key}' or the adapter",
+            cure=f"remove '{key}' or the adapter",
         )

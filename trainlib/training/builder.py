@@ -71,7 +71,7 @@ class GraphBuilder:
                 cure="a smaller shape or batch",
             )
         if tensor.name in self.tensors:
-            raise ShapeError(f"two tensors are called {tensor.name}", cure="rename one of the layers")
+            raise ShapeError(f"two tensors have the name {tensor.name}", cure="rename one of the layers")
         self.tensors[tensor.name] = tensor
         return tensor.name
 
@@ -133,9 +133,9 @@ class GraphBuilder:
             plan = replace(plan, attributes={**plan.attributes, VARIANT: variant})
         elif spec.variant not in (None, DEFAULT):
             raise UnsupportedLayerError(
-                f"{spec.type} {variant} cannot do this layer",
+                f"{spec.type} {variant} does not support this layer",
                 where=where,
-                cure=f"variant: {DEFAULT}, or without the options the published code does not know",
+                cure=f"variant: {DEFAULT}, or remove the options that the published code lacks",
             )
         roles = {f"x{number or ''}": name for number, name in enumerate(inputs)}
         layer = BuiltLayer(spec, primitive, plan, dtype, roles, tuple(roles), (), ())
@@ -154,7 +154,7 @@ class GraphBuilder:
         asked = spec.layout or self.layout
         if asked not in LAYOUTS:
             raise UnsupportedLayerError(
-                f"there is no layout called '{asked}'", where=where, cure=suggestion(asked, LAYOUTS)
+                f"unknown layout '{asked}'", where=where, cure=suggestion(asked, LAYOUTS)
             )
         if primitive.layouts is None or asked in primitive.layouts:
             return None if primitive.layouts is None else asked
@@ -254,13 +254,13 @@ class GraphBuilder:
                 raise UnsupportedLayerError(
                     f"step {step.name} of {layer.spec.type} computes the gradient of {name} with the others",
                     where=where_of(layer.spec),
-                    cure=f"'{name}' in the list of what is trained",
+                    cure=f"'{name}' in the list of trained parameters",
                 )
             if role not in layer.roles:
                 raise ShapeError(
                     f"step {step.name} needs role '{role}', which this layer does not have",
                     where=where_of(layer.spec),
-                    cure="an output that nobody uses has no gradient",
+                    cure="an unused output has no gradient",
                 )
         for role in writes:
             self._add_written(layer, role)

@@ -108,7 +108,7 @@ def shared_parameters(
         shared[role] = owner.roles[its_role], its_role in owner.trained
     if isinstance(spec.weights_of, str) and layer.plan.buffers:
         raise ConfigError(
-            f"{spec.type} has statistics besides its parameters, which two places cannot both count",
+            f"{spec.type} has statistics besides its parameters, which two layers cannot share",
             where=where,
             cure="weights_of: " + "{" + ", ".join(f"{name}: {spec.weights_of}" for name in roles) + "}",
         )
@@ -121,7 +121,7 @@ def _owner(word: str, before: Sequence[BuiltLayer], where: str) -> tuple[BuiltLa
     layers = {layer.spec.name: layer for layer in before if layer.plan.parameters}
     if name not in layers:
         raise ConfigError(
-            f"weights_of: '{name}' is no layer before this one that has parameters",
+            f"weights_of: '{name}' is not an earlier layer with parameters",
             where=where,
             cure=suggestion(name, layers),
         )
@@ -141,13 +141,13 @@ def _check_shared(layer: BuiltLayer, role: str, owner: BuiltLayer, its_role: str
         raise ConfigError(
             f"weights_of: layer {name} is a {owner.spec.type}, not a {spec.type}",
             where=where,
-            cure=f"weights_of: {{weight: {name}}}, if it means one parameter",
+            cure=f"weights_of: {{weight: {name}}}, to share one parameter",
         )
     if spec.update_channels is not None or owner.spec.update_channels is not None:
         raise ConfigError(
-            f"the weights of layer {name} are used twice: 'update_channels' cannot say which of them",
+            f"two layers use the weights of layer {name}: 'update_channels' is ambiguous",
             where=where,
-            cure="leave out 'update_channels' or 'weights_of'",
+            cure="remove 'update_channels' or 'weights_of'",
         )
     parameter = layer.plan.parameters[role]
     dtype = parameter.dtype or layer.dtype
@@ -160,5 +160,5 @@ def _check_shared(layer: BuiltLayer, role: str, owner: BuiltLayer, its_role: str
             f"it needs a {PARAMETER_NAMES.get(role, role)} {needed} of {dtype}, {weight.name} is {there} of "
             f"{weight.dtype}{stored}",
             where=where,
-            cure="layers of the same shape, dtype and layout",
+            cure="use layers of the same shape, dtype and layout",
         )

@@ -34,13 +34,11 @@ def with_layouts(spec: ModelSpec, layouts: Mapping[str, str]) -> ModelSpec:
     for name, layout in layouts.items():
         if name not in choices:
             raise InputError(
-                f"{name!r} is no layer with a choice of layout",
+                f"{name!r} is not a layer with a choice of layout",
                 where=spec.name,
                 cure=suggestion(name, choices),
             )
         if layout not in LAYOUTS:
-            raise InputError(
-                f"there is no layout called {layout!r}", where=name, cure=suggestion(layout, LAYOUTS)
-            )
+            raise InputError(f"unknown layout {layout!r}", where=name, cure=suggestion(layout, LAYOUTS))
     layers = (replace(layer, layout=layouts.get(layer.name, layer.layout)) for layer in spec.layers)
     return replace(spec, layers=tuple(layers))

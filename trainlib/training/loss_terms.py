@@ -82,9 +82,9 @@ def add_label(builder: GraphBuilder, name: str, plan: LabelPlan, where: str, ter
         builder.add(Tensor(name, plan.shape, "label", plan.dtype))
     elif terms.labels[name] != plan:
         raise ConfigError(
-            f"two losses share the labels '{name}', but want {_text(terms.labels[name])} and {_text(plan)}",
+            f"two losses share the labels '{name}', but need {_text(terms.labels[name])} and {_text(plan)}",
             where=where,
-            cure="a 'label' of its own for each",
+            cure="use a separate 'label' for each",
         )
     terms.labels[name] = plan
     return name
@@ -104,7 +104,7 @@ def _read(builder: GraphBuilder, spec: ModelSpec, loss: LossSpec, made: Made, te
         raise ShapeError(
             "the last layer has several outputs",
             where=where_of(spec.layers[-1]),
-            cure=f"a layer behind it, or of: {last}.1",
+            cure=f"add a layer after it, or use of: {last}.1",
         )
     output = _in_fp32(builder, spec, loss.of or last, made, where, "of:")
     plan = primitive.plan(options, builder.tensors[output], where)
@@ -117,7 +117,7 @@ def _read(builder: GraphBuilder, spec: ModelSpec, loss: LossSpec, made: Made, te
     target = builder.tensors[_in_fp32(builder, spec, loss.target, made, where, "target:")]
     if (target.shape, target.dtype) != (plan.shape, plan.dtype):
         raise ShapeError(
-            f"the target {loss.target} is {list(target.shape[1:])} of {target.dtype}, the loss wants "
+            f"the target {loss.target} is {list(target.shape[1:])} of {target.dtype}, the loss needs "
             f"{_text(plan)}",
             where=where,
             cure="a target of that shape, or a 'label'",
@@ -137,9 +137,7 @@ def tensor_named(word: str, made: Made, where: str, what: str) -> str:
     """The tensor of ``layer``, or of ``layer.number`` of one with several; ShapeError where there is none."""
     name, _, number = word.partition(".")
     if name not in made:
-        raise ShapeError(
-            f"{what} '{word}' is no layer before this one", where=where, cure=suggestion(name, made)
-        )
+        raise ShapeError(f"{what} '{word}' is not an earlier layer", where=where, cure=suggestion(name, made))
     tensors = made[name]
     if number and not (number.isascii() and number.isdigit() and int(number) < len(tensors)):
         raise ShapeError(f"layer {name} has {len(tensors)} outputs, not '{word}'", where=where)

@@ -134,9 +134,10 @@ def _check_immediate(spec: ModelSpec, wanted: GradientOptions) -> None:
     for key, needed in together.items():
         if wanted.immediate and needed:
             raise ConfigError(
-                f"'immediate' changes every weight before all gradients are there, which '{key}' needs",
+                f"'immediate' changes weights before all gradients are ready, but '{key}' needs all "
+                "gradients",
                 where=spec.optimizer.where or spec.where,
-                cure=f"leave out 'immediate' or '{key}'",
+                cure=f"remove 'immediate' or '{key}'",
             )
 
 
@@ -247,11 +248,11 @@ def _forward(spec: ModelSpec, builder: GraphBuilder) -> Made:
     for layer in spec.layers:
         if layer.name in outputs:
             raise ShapeError(
-                f"two layers are called {layer.name}", where=where_of(layer), cure="another name"
+                f"two layers have the name {layer.name}", where=where_of(layer), cure="another name"
             )
         wanted = layer.inputs if layer.inputs is not None else (before,)
         if not wanted:
-            raise ShapeError("an empty list of inputs", where=where_of(layer), cure="name a layer before")
+            raise ShapeError("an empty list of inputs", where=where_of(layer), cure="name an earlier layer")
         inputs = [tensor_named(word, outputs, where_of(layer), "input") for word in wanted]
         outputs[layer.name] = (
             add_adapted(builder, layer, inputs) if layer.adapter else builder.add_layer(layer, inputs)
@@ -350,7 +351,7 @@ def build_update_graph(
     optimizer = optimizer_primitive(kind, where)
     for key in GRADIENT_KEYS:
         if key in attributes:
-            raise InputError(f"'{key}' is about all gradients of a model, not one update alone", where=where)
+            raise InputError(f"'{key}' applies to all gradients of a model, not to one update", where=where)
     options = optimizer_options(OptimizerSpec(kind, attributes, where), optimizer)
     builder = GraphBuilder(dtype)
     kind_of = dtype_named(dtype, where)
@@ -401,7 +402,9 @@ def initial_value(tensor: Tensor, seed: int) -> Array:
     elif rule == "constant":
         values = np.full(tensor.shape, scale)
     else:
-        raise ShapeError(f"unknown start '{rule}'", where=tensor.name, cure="uniform, normal or constant")
+        raise ShapeError(
+            f"unknown initial value '{rule}'", where=tensor.name, cure="uniform, normal or constant"
+        )
     return rounded(values.astype(np.float32), tensor.dtype)
 
 

@@ -73,9 +73,9 @@ def by_name(given: Any, names: Sequence[str], where: str) -> dict[str, Array]:
         named = {} if given is None else {"one": given}
     if named.keys() != set(names):
         raise InputError(
-            f"the model has {_listed(names)}, given is {_listed(sorted(map(str, named)))}",
+            f"the model has {_listed(names)}, but the data has {_listed(sorted(map(str, named)))}",
             where=where,
-            cure="an array for each, in a tuple or by name",
+            cure="pass an array for each, in a tuple or by name",
         )
     return {name: np.asarray(named[name]) for name in names}
 
@@ -144,16 +144,14 @@ def own_samples(
         raise InputError(
             f"it has the arrays {', '.join(sorted(arrays)) or 'none'}",
             where=where,
-            cure="x and y to train on; x_test and y_test, if you like, to test with",
+            cure="use x and y for training, and optionally x_test and y_test for testing",
         )
     test = ("x_test", "y_test")
     for name in arrays:
         if name not in (*train, *test):
-            raise InputError(
-                f"what is the array {name!r}?", where=where, cure=suggestion(name, (*train, *test))
-            )
+            raise InputError(f"unknown array {name!r}", where=where, cure=suggestion(name, (*train, *test)))
     if (test[0] in arrays) != (test[1] in arrays):
-        raise InputError("of x_test and y_test one is missing", where=where, cure="both, or neither")
+        raise InputError("x_test or y_test is missing", where=where, cure="store both, or neither")
     inputs, labels = arrays[train[0]], arrays[train[1]]
     empty = test[0] not in arrays
     test_inputs = inputs[:0] if empty else arrays[test[0]]
@@ -163,10 +161,10 @@ def own_samples(
             raise InputError(
                 f"{names[0]} has shape {one.shape}, {names[1]} {other.shape}",
                 where=where,
-                cure="as many labels as samples",
+                cure="use as many labels as samples",
             )
     if not len(inputs):
-        raise InputError("no samples", where=where, cure="one or more")
+        raise InputError("no samples", where=where, cure="use one or more")
     return Samples(inputs, labels, test_inputs, test_labels, where)
 
 
@@ -177,14 +175,16 @@ def _named_samples(
     names = (*expected, *(f"{name}{TEST}" for name in expected))
     for name in arrays:
         if name not in names:
-            raise InputError(f"what is the array {name!r}?", where=where, cure=suggestion(name, names))
+            raise InputError(f"unknown array {name!r}", where=where, cure=suggestion(name, names))
     for end in ("", TEST):
         lengths = {
             f"{name}{end}": arrays[f"{name}{end}"].shape[:1] for name in expected if f"{name}{end}" in arrays
         }
         if len(set(lengths.values())) > 1 or () in lengths.values() or (not end and (0,) in lengths.values()):
             text = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in lengths.items())
-            raise InputError(f"arrays of different length: {text}", where=where, cure="one row a sample")
+            raise InputError(
+                f"arrays of different length: {text}", where=where, cure="use one row per sample"
+            )
 
     def part(names: Sequence[str], end: str) -> dict[str, Array]:
         return {name: arrays[f"{name}{end}"] for name in names if f"{name}{end}" in arrays}
@@ -204,10 +204,10 @@ def endless(pairs: Iterable[tuple[Any, Any]], where: str) -> Iterator[tuple[Any,
             try:
                 one, label = item
             except (TypeError, ValueError):
-                raise InputError(f"sample {count} is no pair (x, y)", where=where) from None
+                raise InputError(f"sample {count} is not a pair (x, y)", where=where) from None
             count += 1
             yield one, label
         if count == before:
             raise InputError(
-                f"the samples end after {count}", where=where, cure="a list, or as many as are needed"
+                f"the samples end after {count}", where=where, cure="pass a list, or more samples"
             )

@@ -288,7 +288,7 @@ class Listed(Schedule):
     @classmethod
     def _as_many(cls, value: list[float] | None, info: Any) -> list[float] | None:
         if value is not None and len(value) != len(info.data.get("rates", value)):
-            raise ValueError("as many momenta as rates")
+            raise ValueError("use as many momenta as rates")
         return value
 
     def _steps_in_all(self) -> int | None:
@@ -381,9 +381,9 @@ def scheduled(options: Mapping[str, Any], schedule: Schedule, where: str) -> dic
         key = next((key for key in MOMENTA if options.get(key)), None)
         if key is None:
             raise ConfigError(
-                f"schedule '{schedule.name}' moves a momentum, and the optimizer has none",
+                f"schedule '{schedule.name}' changes the momentum, but the optimizer has none",
                 where=where,
-                cure="momentum: 0.9, or no 'momenta'",
+                cure="set momentum: 0.9, or remove 'momenta'",
             )
         moved[key] = Varying(text, partial(_momentum, schedule), last)
     return {**options, **moved}

@@ -62,9 +62,7 @@ def single(
     primitive = PRIMITIVES.get(name)
     if primitive is None:
         public = [key for key, item in PRIMITIVES.items() if not is_internal(item)]
-        raise UnsupportedLayerError(
-            f"there is no primitive called '{name}'", where=where, cure=suggestion(name, public)
-        )
+        raise UnsupportedLayerError(f"unknown primitive '{name}'", where=where, cure=suggestion(name, public))
     labels, cases = None, {f"x{number or ''}": case for number, case in enumerate(inputs)}
     if isinstance(primitive, LayerPrimitive):
         options = {key: value for key, value in attributes.items() if key not in ("layout", VARIANT)}
@@ -92,7 +90,7 @@ def single(
     elif isinstance(primitive, OptimizerPrimitive):
         graph = build_update_graph(name, attributes, inputs[0].shape, dtype=dtype, where=where)
     else:
-        raise UnsupportedLayerError(f"{name} is put into graphs by their builder only", where=where)
+        raise UnsupportedLayerError(f"{name} is an internal op, inserted automatically", where=where)
     values_bytes = sum(tensor.size_bytes for tensor in graph.tensors.values() if tensor.alias_of is None)
     require_host_memory(PROCESS_BYTES + TENSOR_COPIES * values_bytes, "its tensors need", where=where)
     return Single(graph, _values(graph, cases, labels, seed))

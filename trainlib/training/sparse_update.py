@@ -35,7 +35,7 @@ def frozen_layers(spec: ModelSpec, layers: Sequence[BuiltLayer]) -> ModelSpec:
     named = tuple(with_parameters[-1:]) if spec.train == "last" else tuple(spec.train)
     if not set(named) & set(with_parameters):
         raise ConfigError(
-            f"'train' names no layer with parameters: {', '.join(named) or 'there is none'}",
+            f"'train' lists no layer with parameters: {', '.join(named) or 'there is none'}",
             where=spec.where,
             cure="layers with parameters: " + ", ".join(with_parameters),
         )
@@ -120,7 +120,7 @@ def _channels(builder: GraphBuilder, layer: BuiltLayer) -> _Channels:
     if kind not in SUPPORTED or (kind == "conv2d" and attributes["groups"] != 1):
         grouped = " with groups" if kind in SUPPORTED else ""
         raise UnsupportedLayerError(
-            f"update_channels: {spec.type}{grouped} cannot train some of its channels only",
+            f"update_channels: {spec.type}{grouped} cannot train only some of its channels",
             where=where,
             cure="one of " + ", ".join(SUPPORTED) + " without groups, or trainable: false",
         )

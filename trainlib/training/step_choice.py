@@ -30,10 +30,10 @@ def parse_steps(text: str) -> tuple[str, ...]:
     words = [word.strip().lower() for word in text.split(",")]
     for word in words:
         if word not in STEPS:
-            raise InputError(f"there is no step {word!r}", where="--steps", cure=suggestion(word, STEPS))
+            raise InputError(f"unknown step {word!r}", where="--steps", cure=suggestion(word, STEPS))
     if "fw" not in words:
         raise InputError(
-            "everything begins with the forward step", where="--steps", cure=f"fw,{','.join(words)}"
+            "the steps must begin with the forward step", where="--steps", cure=f"fw,{','.join(words)}"
         )
     if {"ig", "wg"} & set(words):
         words.append("loss")
@@ -97,9 +97,9 @@ def only_steps(graph: TrainingGraph, steps: Sequence[str]) -> TrainingGraph:
             maker = makers.get(name)
             if maker is not None and name not in written:
                 raise InputError(
-                    f"{op.name} reads '{name}', which {maker.name} makes",
+                    f"{op.name} reads '{name}', which {maker.name} computes",
                     where="--steps",
-                    cure=f"with {word_of(maker)}",
+                    cure=f"add {word_of(maker)}",
                 )
     used = {name for op in ops for name in (*op.inputs, *op.outputs)} | {*graph.inputs, *graph.outputs}
     for name in list(used):

@@ -47,7 +47,7 @@ def samples_of(spec: ModelSpec, given: Samples | None = None) -> Samples | None:
         raise ShapeError(
             f"sequences have the shape {'[L]' if wanted == 1 else '[L, C]'}, not {list(spec.input_shape)}",
             where=spec.where,
-            cure="another input shape, or dataset: random",
+            cure="use another input shape, or dataset: random",
         )
     return sequences(spec.input_shape, SEQUENCE_CLASSES, spec.input_classes)
 
@@ -147,9 +147,9 @@ def _names(spec: ModelSpec) -> list[str]:
 def _check_inputs(spec: ModelSpec, item: InputSpec, shape: tuple[int, ...], values: Array, name: str) -> None:
     if tuple(shape) != item.shape:
         raise ShapeError(
-            f"the samples of {name} have the shape {_text(shape)}, the network takes {_text(item.shape)}",
+            f"the samples of {name} have the shape {_text(shape)}, the network needs {_text(item.shape)}",
             where=spec.where,
-            cure=f"{item.name}: {list(shape)}, or other samples",
+            cure=f"{item.name}: {list(shape)}, or use other samples",
         )
     if not np.issubdtype(values.dtype, np.number) or np.iscomplexobj(values):
         raise ShapeError(f"the samples of {name} are {values.dtype}, not numbers", where=spec.where)
@@ -159,7 +159,7 @@ def _check_inputs(spec: ModelSpec, item: InputSpec, shape: tuple[int, ...], valu
         raise ShapeError(
             f"the samples of {name} are not all integers from 0 to {item.classes - 1}",
             where=spec.where,
-            cure=f"more classes in '{item.name}', or other samples",
+            cure=f"more classes in '{item.name}', or use other samples",
         )
     if not np.isfinite(values.astype(np.float32)).all():
         raise ShapeError(f"the samples of {name} have infinities or NaN", where=spec.where)
@@ -181,14 +181,14 @@ def _check_labels(spec: ModelSpec, labels: LabelPlan, targets: Array, name: str,
                 f"the labels of {name} go from {targets.min()} to {targets.max()}: {needed} classes, the "
                 f"network has output shape {list(shape) or [outputs]}",
                 where=spec.where,
-                cure=f"{needed} outputs in the last layer, or other samples",
+                cure=f"{needed} outputs in the last layer, or use other samples",
             )
     elif labels.hard or tuple(targets.shape[1:]) != shape:
         raise ShapeError(
             f"the labels of {name} have the shape {list(targets.shape[1:])} and are {targets.dtype}, the "
-            f"loss wants {_class_text(shape) if labels.hard else list(shape)}",
+            f"loss needs {_class_text(shape) if labels.hard else list(shape)}",
             where=spec.where,
-            cure="integers for classes, or targets of that shape",
+            cure="use integers for classes, or targets of that shape",
         )
     elif not np.isfinite(targets.astype(np.float32)).all():
         raise ShapeError(f"the labels of {name} have infinities or NaN", where=spec.where)

@@ -52,7 +52,7 @@ def check_groups(spec: OptimizerSpec, primitive: OptimizerPrimitive) -> None:
     _scheduled(spec, optimizer_options(spec, primitive))
     for group, where in _groups(spec):
         if not any(group.get(key) for key in MEMBERS):
-            raise ConfigError("a group of nothing", where=where, cure="layers: [...] or parameters: [...]")
+            raise ConfigError("the group is empty", where=where, cure="layers: [...] or parameters: [...]")
         merged = _merged(spec, group, where)
         _scheduled(merged, optimizer_options(merged, primitive))
 
@@ -75,7 +75,7 @@ def _merged(spec: OptimizerSpec, group: Mapping[str, Any], where: str) -> Optimi
     """The section as a group has it."""
     shared = next((key for key in group if key in GRADIENT_KEYS and key != "schedule"), None)
     if shared is not None:
-        raise ConfigError(f"'{shared}' of a group", where=where, cure="one for all, beside 'groups'")
+        raise ConfigError(f"'{shared}' of a group", where=where, cure="set one for all, outside 'groups'")
     changed = {key: value for key, value in group.items() if key not in MEMBERS}
     options = {key: value for key, value in spec.options.items() if key not in GRADIENT_KEYS}
     if "schedule" in spec.options:
@@ -99,16 +99,16 @@ def _members(
     members: dict[str, None] = {}
     for layer in _texts(group, "layers", where):
         if layer not in layers:
-            raise ConfigError(f"there is no layer '{layer}'", where=where, cure=suggestion(layer, layers))
+            raise ConfigError(f"unknown layer '{layer}'", where=where, cure=suggestion(layer, layers))
         of_layer = [name for name in weights if name.startswith(f"{layer}.")]
         if not of_layer:
-            raise ConfigError(f"layer '{layer}' has no parameters", where=where, cure="leave it out")
+            raise ConfigError(f"layer '{layer}' has no parameters", where=where, cure="remove it")
         members |= dict.fromkeys(of_layer)
     for pattern in _texts(group, "parameters", where):
         of_layer = [name for name in weights if fnmatchcase(name, pattern)]
         if not of_layer:
             raise ConfigError(
-                f"no parameter is called '{pattern}'", where=where, cure=suggestion(pattern, weights)
+                f"unknown parameter '{pattern}'", where=where, cure=suggestion(pattern, weights)
             )
         members |= dict.fromkeys(of_layer)
     return list(members)
@@ -118,5 +118,5 @@ def _texts(group: Mapping[str, Any], key: str, where: str) -> list[str]:
     given = group.get(key, [])
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"'{key}' of a group is no list of names", where=where, cure=f"{key}: [...]")
+        raise ConfigError(f"'{key}' of a group is not a list of names", where=where, cure=f"{key}: [...]")
     return names

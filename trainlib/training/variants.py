@@ -61,9 +61,7 @@ def with_variant(op: Op, name: str) -> Op:
     """The op in a variant. Raises `InputError` if it cannot be."""
     variants = variants_of(op)
     if not variants:
-        raise InputError(
-            "there is one way to compute it, no variant to choose", where=op.name, cure=_before_the_graph(op)
-        )
+        raise InputError("it has no variants", where=op.name, cure=_before_the_graph(op))
     if name not in variants:
         several = name in WAYS and op.attributes.get("groups", 1) > 1
         why = " with several groups" if several else ""
@@ -104,7 +102,7 @@ def with_variants(graph: TrainingGraph, variants: Mapping[str, str]) -> Training
     for name, variant in variants.items():
         if name not in names and name not in choices:
             raise InputError(
-                f"no op or step {name!r} to choose a variant for",
+                f"no op or step {name!r} has a variant to choose",
                 where=graph.name,
                 cure=suggestion(name, choices),
             )

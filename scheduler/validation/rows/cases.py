@@ -166,7 +166,7 @@ def read_cases(
     if not cases and not unreadable:
         cure = "; ".join(f"{column} is one of {_some(values)}" for column, values in there.items())
         cure = f"--where: {cure}" if selections else "add a row per measurement"
-        raise InputError("there is no row to predict", where=str(path), cure=cure)
+        raise InputError("no row to predict", where=str(path), cure=cure)
     return tuple(cases)
 
 
@@ -210,7 +210,7 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
             except csv.Error as error:
                 raise ConfigError(f"not valid CSV: {error}", where=f"{path}:{line}") from error
     except FileNotFoundError as error:
-        raise InputError("no such file", where=str(path), cure="name a CSV file of measured cases") from error
+        raise InputError("no such file", where=str(path), cure="use a CSV file of measured cases") from error
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise InputError(f"cannot be read: {error}", where=str(path)) from error
 
@@ -220,7 +220,7 @@ def _bounded(file: TextIO, path: Path) -> Iterator[str]:
     size_bytes = 0
     for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), ""), start=1):
         if len(line) > LONGEST_LINE:
-            raise ConfigError(f"a line of more than {LONGEST_LINE} characters", where=f"{path}:{number}")
+            raise ConfigError(f"a line has more than {LONGEST_LINE} characters", where=f"{path}:{number}")
         size_bytes += len(line) + LINE_BYTES
         check_text_size(size_bytes, CSV_BYTES_PER_BYTE, str(path))
         yield line
@@ -235,7 +235,9 @@ def _check_header(
     for name in needed:
         if name not in header:
             raise ConfigError(
-                f"column '{name}' is missing", where=where, cure=f"the file has {', '.join(header) or 'none'}"
+                f"column '{name}' is missing",
+                where=where,
+                cure=f"the file has the columns {', '.join(header) or 'none'}",
             )
     for item in selections:
         check_known(
@@ -257,5 +259,5 @@ def _value(cells: Mapping[str, str], column: Column, where: str, name: str) -> s
             raise ConfigError(f"{row}: {text} is not between {column.least} and {column.most}", where=where)
     if column.choices and value not in column.choices:
         choices = ", ".join(str(choice) or "(empty)" for choice in column.choices)
-        raise ConfigError(f"{row}: '{text}' is not known", where=where, cure=f"one of {choices}")
+        raise ConfigError(f"{row}: '{text}' is not known", where=where, cure=f"use one of {choices}")
     return value

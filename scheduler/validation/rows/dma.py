@@ -42,7 +42,7 @@ L2_ACCESSES: dict[str, tuple[Op, ...]] = {
 """Tests without a transfer: every core does `queued` such accesses, in turn, from a barrier on."""
 
 NOT_MODELLED = {
-    f"core_{access}_l2_dma_{direction}": "accesses of a core to L2 do not wait for bursts of the DMA"
+    f"core_{access}_l2_dma_{direction}": "the model lets core accesses to L2 pass bursts of the DMA"
     for access in ("lw", "sw")
     for direction in ("l2_to_l1", "l1_to_l2")
 }
@@ -90,7 +90,7 @@ def predict(case: Case) -> Prediction:
     """
     test = case.text("test")
     if test in NOT_MODELLED:
-        raise case.error(NOT_MODELLED[test], "docs/validation.md lists what is not modelled")
+        raise case.error(NOT_MODELLED[test], "docs/validation.md lists the limits of the model")
     if test in L2_ACCESSES:
         return Prediction(_accesses(case, L2_ACCESSES[test]))
     return Prediction(_transfers(case, test))
@@ -143,7 +143,7 @@ def _accesses(case: Case, operations: tuple[Op, ...]) -> int:
     """Cycles of the longest core."""
     count = case.number("queued")
     if count > MAX_QUEUED:
-        raise case.error(f"{count} accesses of a core", f"at most {MAX_QUEUED}")
+        raise case.error(f"{count} accesses of a core", f"use at most {MAX_QUEUED}")
     body = tuple(Instruction(operations[index % len(operations)], 1) for index in range(count))
     team = TeamWork("accesses to L2", (CoreWork(body),) * case.number("cores"))
     return max(core.cycles for core in cost_model_of(code_at_hand(machine_of(case))).price(team).cores)
@@ -220,7 +220,7 @@ def _commands(case: Case, test: str) -> list[Command]:
     queued = case.number("queued")
     if queued > MAX_QUEUED:
         raise case.error(
-            f"{queued} transfers are pushed before the first is waited for", f"at most {MAX_QUEUED}"
+            f"{queued} transfers are pushed before the first is waited for", f"use at most {MAX_QUEUED}"
         )
     count = queued * (case.number("cores") if test == "multi_core_1_each" else 1)
     if line_bytes and size_bytes % line_bytes:

@@ -81,9 +81,9 @@ class Kind:
         rows = read_cases(path, self.columns, others, self.named_by, unreadable)
         if rows and MEASURE in rows[0].cells:
             raise ConfigError(
-                f"column '{MEASURE}' has a meaning of its own in KIND {self.name}",
+                f"column '{MEASURE}' is reserved in KIND {self.name}",
                 where=str(path),
-                cure="give the column another name",
+                cure="rename the column",
             )
         columns = {measure.name: measure.column for measure in self.measures}
         names = tuple(columns)

@@ -54,7 +54,9 @@ def predict(case: Case, window: PricingWindow | None = None) -> Prediction:
     if case.text("primitive") == "empty_fork":
         return predicted(case, machine_of(case), [Compute(0, team=_nothing(case))], window)
     if not (layer.elements and layer.co):
-        raise case.error("a layer of no element", "ci, hi, wi and co of 1 or more, 1 where it has none")
+        raise case.error(
+            "the layer has no elements", "set ci, hi, wi and co to 1 or more; use 1 for a missing dimension"
+        )
     kernels, steps = case.text("kernel").split("+"), case.text("step").split("+")
     if len(kernels) == 1 or case.text("primitive") == "tutorial_step":
         kernels = [case.text("kernel")] * len(steps)
@@ -96,7 +98,7 @@ def _step(case: Case, step: str) -> LayerStep:
     layer_step = step_named(primitive, step, variant, layout)
     if layer_step is None:
         what = " ".join(filter(None, (primitive, step, variant, layout if layout == "HWC" else "")))
-        raise case.error(f"no model of the layer step '{what}'", f"modelled are {', '.join(known())}")
+        raise case.error(f"no model of the layer step '{what}'", f"known steps: {', '.join(known())}")
     return layer_step
 
 

@@ -93,7 +93,7 @@ def _of_op(case: Case, graph: TrainingGraph, *nests: str) -> tuple[list[Compute]
     program, timing = program_of(case, graph, options, change=without_wrapper)
     computes = kernels_of(program, nests)
     if not computes:
-        raise case.error(f"codegen '{case.text('codegen')}' has no nest {' or '.join(nests)} of its own")
+        raise case.error(f"codegen '{case.text('codegen')}' has no separate nest {' or '.join(nests)}")
     return computes, timing
 
 
@@ -104,7 +104,7 @@ def _parameters(case: Case) -> tuple[int, ...]:
         raise case.error(f"cannot read parameters '{text}'", "write them as 8x8x3x1x0x0")
     ci, hi, hk, stride, pad, hwc = (int(part) for part in text.split("x"))
     if stride < 1 or not 1 <= hk <= hi + 2 * pad or ci < 1:
-        raise case.error(f"parameters '{text}' describe no image")
+        raise case.error(f"parameters '{text}' do not describe an image")
     return ci, hi, hk, stride, pad, hwc
 
 

@@ -237,8 +237,8 @@ SHARED: dict[str, Shared] = {
 }
 """Groups multi_max and multi_min: the slowest and the fastest core."""
 
-_BY_OPERAND = "how long a division takes by its operands; the price takes one by a small number"
-_ALIGNMENT = "where branch targets and loop bodies lie in a word of code"
+_BY_OPERAND = "division time depends on operands; the model assumes a small divisor"
+_ALIGNMENT = "the alignment of branch targets and loop bodies"
 
 NOT_MODELLED = {
     "lw_cl_timer_periph": "the timer of the cluster, which no modelled code reads",
@@ -287,8 +287,8 @@ def predict(case: Case) -> Prediction:
     operations: Mapping[str, object] = SHARED if group.startswith("multi") else {**OPERATIONS, **LOOPS}
     if group not in GROUPS or name not in operations:
         raise case.error(
-            f"group '{group}' has no operation '{name}' that is modelled",
-            "its names are in scheduler/validation/rows/micro.py",
+            f"group '{group}' has no operation '{name}' in the model",
+            "see the names in scheduler/validation/rows/micro.py",
         )
     if case.number("n") > MAX_OPERATIONS:
         raise case.error(f"{case.number('n')} operations", f"at most {MAX_OPERATIONS} a row")

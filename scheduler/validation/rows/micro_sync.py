@@ -28,14 +28,14 @@ from traces.recorder import Recorder
 
 GROUPS = ("sync", "offload")
 
-COLD = "measured with cold caches on one core, and what code was fetched is not in the file"
+COLD = "measured with cold caches on one core; the file does not specify the fetched code"
 """Why rows of group sync on one core have no model."""
 
 CURE = "--keep-going predicts the other rows"
 
 NOT_MODELLED = {
-    "fc_fetch_en_write_to_core0_main(cold I$)": "the cluster is up when a program of the model begins",
-    "fc_event_write_to_core0_wake": "part of fc.offload_cycles, which the model has as a whole",
+    "fc_fetch_en_write_to_core0_main(cold I$)": "a program of the model starts with the cluster running",
+    "fc_event_write_to_core0_wake": "part of fc.offload_cycles, which the model does not split",
 }
 """Name of a row -> why it has no model."""
 
@@ -80,7 +80,7 @@ def predict(case: Case, timing: SocTiming) -> int:
     play = rows.get(name)
     if play is None:
         raise case.error(
-            f"group '{case.text('group')}' has no row '{name}' that is modelled", f"one of {', '.join(rows)}"
+            f"group '{case.text('group')}' has no row '{name}' in the model", f"use one of {', '.join(rows)}"
         )
     if case.text("group") == "sync" and case.number("cores") == 1 and not on_rtl:
         raise case.error(COLD, CURE)
@@ -170,8 +170,8 @@ HELD_CYCLES = 10
 """Instructions of one cycle between lock and unlock, as the name of the row says."""
 
 _CALLED = (
-    "begins before the call of the fork and counts code that the model has behind the join; the whole of it "
-    "is team_fork_empty"
+    "starts before the fork call and includes code that the model places after the join; team_fork_empty "
+    "has the total"
 )
 
 RTL_NOT_MODELLED = dict.fromkeys(

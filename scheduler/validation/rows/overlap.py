@@ -75,7 +75,7 @@ def _parts(case: Case) -> tuple[SocTiming, list[Action], Compute, list[Action]]:
     if count > timing.dma.transfer_ids:
         raise case.error(
             f"{count} transfers are pushed before the first is waited for",
-            f"at most {timing.dma.transfer_ids}, the identifiers of the DMA",
+            f"use at most {timing.dma.transfer_ids}, the number of DMA transfer identifiers",
         )
     starts = master_code(0, BARE_BEFORE_CYCLES) if bare else []
     transfers = []

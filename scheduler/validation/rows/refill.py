@@ -90,12 +90,12 @@ _DMA = re.compile(r"(?:(\d+)x )?(in|out|in/out)(2D)? ?(\d+)(K| B)(?: line (\d+))
 def predict(case: Case) -> Prediction:
     """Cycles of the row."""
     if case.number("prefetch"):
-        raise case.error("there is no model of the prefetch register")
+        raise case.error("the prefetch register is not modelled")
     group = case.text("group")
     if group == "order":
         return Prediction(_order(case))
     if group == "platform" or case.text("code") not in OWN_CYCLES:
-        raise case.error(f"there is no model of group {group}, code {case.text('code')}")
+        raise case.error(f"no model of group {group}, code {case.text('code')}")
     if group == "dma":
         return Prediction(_beside_dma(case))
     return Prediction(_walked(case))
@@ -184,7 +184,9 @@ def _orders(case: Case, text: str) -> Sequence[DmaStart]:
         raise case.error(f"cannot read the transfers '{text}'", "write them as 2x in4K")
     times, way, flat, size, unit, line, also, more = match.groups()
     if not 0 < int(times or 1) <= MOST_ORDERS or not int(size) or (flat and not int(line or 0)):
-        raise case.error(f"cannot order the transfers '{text}'", f"1 to {MOST_ORDERS}, of some bytes each")
+        raise case.error(
+            f"cannot start the transfers '{text}'", f"use 1 to {MOST_ORDERS}, each with 1 byte or more"
+        )
     size_bytes = int(size) << (10 if unit == "K" else 0)
     ways = [way] * int(times or 1)
     if way == "in/out":

@@ -144,7 +144,9 @@ def _code(case: Case, actions: tuple[Action, ...]) -> list[tuple[CodePiece, ...]
     scale = case.number("op_bytes") / sum(STATEMENT_BYTES[word] for word in words)
     straight = [int(count) for count in case.text("kernel_straight_lines").split() if count.isdecimal()]
     if not straight or 16 * max(straight) * ops > MOST_CODE_BYTES:
-        raise case.error("column 'kernel_straight_lines' has no lines of each kernel", "numbers and spaces")
+        raise case.error(
+            "column 'kernel_straight_lines' does not list the lines of each kernel", "use numbers and spaces"
+        )
     kernels, address = [], case.number("op_bytes")
     rest = (case.number("kernel_bytes") - 16 * sum(straight[:ops])) // ops
     for op in range(ops):

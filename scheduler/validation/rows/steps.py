@@ -137,7 +137,9 @@ def planned(run: Run) -> tuple[Schedule, SocTiming]:
     options = ScheduleOptions(buffer_depth=parse_buffering(run.buffering), codegen=run.codegen)
     graphs = build_training_phases(load_model(run.model, check_options)).graphs
     if len(graphs) > 1:
-        raise InputError(f"{run.model} takes several programs for an update", cure="a model of one program")
+        raise InputError(
+            f"{run.model} needs several programs for an update", cure="use a model with one program"
+        )
     graph = graphs[0]
     schedule = build_schedule(graph, timing, cost_model_of(timing), options)
     return placed_with_code(lambda _: [schedule], timing, sizes=shipped_sizes(EXECUTED))[0], timing

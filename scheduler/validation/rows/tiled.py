@@ -52,7 +52,7 @@ def program(case: Case) -> tuple[Program, SocTiming]:
         graph, sizes = update_graph(case, tiles * case.number("n")), {"d0": case.number("n")}
         buffers = dict.fromkeys(graph.ops[0].writes, 1)
     elif not (case.number("k") and case.number("m")):
-        raise case.error("a matmul of no rows or columns computes nothing", "sizes of 1 or more")
+        raise case.error("a matmul needs rows and columns", "use sizes of 1 or more")
     else:
         graph = matmul_graph(case, matrices=tiles, dtype=case.text("dtype"))
         sizes = {"leading": 1} if tiles > 1 else {}

@@ -39,17 +39,17 @@ def refused(capsys: Capture, *arguments: str) -> str:
     ("text", "message"),
     [
         ("a: " + "9" * 5000, r"f:1: '9{60}\.\.\.' cannot be read as tag"),
-        ("a: 1\nb: 99999999999999999999", "f:2: an integer beyond 9223372036854775807"),
-        ("a: 0x" + "f" * 5000, "f:1: an integer beyond"),
+        ("a: 1\nb: 99999999999999999999", "f:2: an integer above 9223372036854775807"),
+        ("a: 0x" + "f" * 5000, "f:1: an integer above"),
         ("a: !!int abc", "f:1: 'abc' cannot be read as tag:yaml.org,2002:int"),
         ("a: !!float abc", "f:1: 'abc' cannot be read"),
         ("a: !!bool abc", "f:1: 'abc' cannot be read"),
         ("a: -_", "f:1: '-_' cannot be read"),
         ("a: 2001-99-99", "f:1: '2001-99-99' cannot be read"),
-        ("a: .nan", "f:1: nan is no finite number"),
-        ("a: .inf", "f:1: inf is no finite number"),
-        ("a: 1e400", "f:1: inf is no finite number"),
-        ("a: -1e300", "f:1: -1e\\+300 is no finite number"),
+        ("a: .nan", "f:1: nan is not a finite fp32 number"),
+        ("a: .inf", "f:1: inf is not a finite fp32 number"),
+        ("a: 1e400", "f:1: inf is not a finite fp32 number"),
+        ("a: -1e300", "f:1: -1e\\+300 is not a finite fp32 number"),
         ("a: " + "[" * 600 + "]" * 600, "f:1: nested too deeply"),
         ("a: " + "{b: " * 600, "f:1: nested too deeply"),
         ("a: &a [1, 2]\nb: [*a, *a, *a]", "f:1: the value defined here is used again by an alias"),
@@ -76,7 +76,7 @@ def test_a_kernel_text_of_too_many_instructions(capsys: Capture) -> None:
 
 def test_a_fallback_that_is_no_list(capsys: Capture) -> None:
     said = refused(capsys, "kernel", str(DATA / "mm_M_unroll_8x1.yaml"))
-    assert "mm_M_unroll_8x1.yaml:7: inf is no finite number" in said
+    assert "mm_M_unroll_8x1.yaml:7: inf is not a finite fp32 number" in said
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_fallback_that_is_no_list(capsys: Capture) -> None:
     [
         ("ceildiv(N, cores)", "ceildiv(N, cores - cores)", "divides by zero"),
         ("ceildiv(N, cores)", "1" + "+1" * 300, "at most 400 are read"),
-        ("ceildiv(N, cores)", "9" * 30, "an integer beyond"),
+        ("ceildiv(N, cores)", "9" * 30, "an integer above"),
         ("min(start + block, N)", "N * 99999999999999999 * 99999999999999", "instructions|away"),
         ("min(start + block, N)", "N * 99999999999999999999999", "a number beyond"),
         ("A(i,k)", "A(i*9999999999999999,k)", "bytes away"),
@@ -173,14 +173,14 @@ def _text(file: Path) -> None:
     [
         (_encrypted, "is encrypted"),
         (_empty, "holds no array"),
-        (_no_arrays, "is no .npy member"),
-        (_huge, "says it has shape (1000000000000,)"),
+        (_no_arrays, "is not a .npy member"),
+        (_huge, "declares shape (1000000000000,)"),
         (_broken_header, "cannot read"),
         (_damaged, "cannot read"),
         (_cut_off, "cannot read"),
         (_objects, "holds Python objects"),
         (_text, "cannot read"),
-        (Path.mkdir, "it is no file"),
+        (Path.mkdir, "no such file"),
     ],
 )
 def test_values_that_are_none(
@@ -223,7 +223,7 @@ def _picture(folder: Path, name: str) -> tuple[str, ...]:
         (lambda data: data.replace(b"\n", b"\n" + b"x" * 200_000, 1), "field larger than field limit"),
         (lambda data: data + b"\n1,2\n", "wrong number of fields"),
         (lambda data: re.sub(rb",\d+,", b",nan,", data), "not a whole number"),
-        (lambda data: re.sub(rb",\d+,", b"," + b"9" * 5000 + b",", data), "is beyond"),
+        (lambda data: re.sub(rb",\d+,", b"," + b"9" * 5000 + b",", data), "is above"),
         (lambda data: b"", "no column"),
     ],
 )

@@ -255,7 +255,7 @@ def test_a_large_table_of_cases_is_not_read(name: str, tmp_path: Path) -> None:
 def test_a_line_without_end_is_not_read(tmp_path: Path) -> None:
     file = tmp_path / "a.csv.gz"
     file.write_bytes(gzip.compress(b"id,cycles\n" + bytes(100_000_000), 1))
-    with at_once(), pytest.raises(ConfigError, match="a line of more than 1048576 characters"):
+    with at_once(), pytest.raises(ConfigError, match="a line has more than 1048576 characters"):
         read_cases(file, (Column("cycles", 1),))
 
 
@@ -277,7 +277,7 @@ def test_an_array_that_is_smaller_than_it_says_is_refused(tmp_path: Path) -> Non
     file = tmp_path / "v.npz"
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("x.npy", data)
-    with at_once(), pytest.raises(InputError, match="says it has shape"):
+    with at_once(), pytest.raises(InputError, match="declares shape"):
         read_values(str(file))
 
 
@@ -288,4 +288,4 @@ def test_python_may_not_ask_for_more_iterations_than_the_command_line() -> None:
 
 def test_the_help_text_names_the_limit(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
-    assert "PULPTRAIN_HOST_MEMORY, memory of this computer" in " ".join(capsys.readouterr().out.split())
+    assert "PULPTRAIN_HOST_MEMORY, memory a command may use" in " ".join(capsys.readouterr().out.split())

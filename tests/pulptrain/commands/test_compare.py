@@ -125,22 +125,22 @@ def test_runs_that_cannot_be_compared(
     log.write_text("fc.FW 99\n")
     notes.write_text("notes")
     for arguments, told in (
-        ([three[0]], "one run alone"),
+        ([three[0]], "only one run"),
         ([three[0], str(tmp_path)], "cannot read"),
-        ([three[0], other], "other: a run of n, a is one of m"),
-        ([three[0], old], "old: run and ops do not all say their causes"),
-        ([three[0], empty], "empty: run and ops do not all say their causes"),
+        ([three[0], other], "other: the run has model n, but a has m"),
+        ([three[0], old], "old: the run or some ops lack their causes"),
+        ([three[0], empty], "empty: the run or some ops lack their causes"),
         ([three[0], truncated], "truncated/summary.json: not JSON"),
         ([foreign, three[0]], "foreign/summary.json: no model"),
         ([three[0], str(tmp_path / "none")], "compare: there is no "),
-        ([str(log), three[0]], "log.txt: a log is compared with one run"),
-        ([*three, str(log)], "log.txt: a log is compared with one run"),
-        ([str(log)], "log.txt: a log is compared with one run"),
-        ([empty, str(log)], "empty: run and ops do not all say their causes"),
+        ([str(log), three[0]], "log.txt: a log can be compared with one run only"),
+        ([*three, str(log)], "log.txt: a log can be compared with one run only"),
+        ([str(log)], "log.txt: a log can be compared with one run only"),
+        ([empty, str(log)], "empty: the run or some ops lack their causes"),
         ([three[0], "/dev/null"], "cannot read"),
-        ([*three, "--in-l1"], "--in-l1: there is no log"),
+        ([*three, "--in-l1"], "--in-l1: --in-l1 needs a log"),
         ([*three, "--out", "picture.txt"], "--out: cannot draw 'picture.txt'"),
-        ([*three, "--out", str(notes)], "would be lost"),
+        ([*three, "--out", str(notes)], "was not overwritten"),
         ([*three, "--fail-above", "much"], "--fail-above: cannot read 'much'"),
         ([*three, "--fail-above", "-1%"], "--fail-above: cannot read '-1%'"),
         ([*three, "--top", "0"], "--top: 0 rows"),
@@ -169,7 +169,7 @@ def test_a_run_is_held_against_a_log(
         "differ most  predicted  measured  difference   error",
         "fc.FW              100       125         -25  -20.0%",
         "",
-        "measured, but no op (line): conv.FW (3)",
+        "measured, but not an op of the run (line): conv.FW (3)",
         "",
         "not measured (10 cycles predicted): old.FW",
     ]
@@ -223,5 +223,5 @@ def test_results_and_folders_are_compared_in_python(tmp_path: Path) -> None:
     assert found.cycles == (single.cycles, double.cycles, single.cycles)
     assert found.speedup == 1
     assert str(found).startswith(f"simple-mlp: {single.cycles:,} -> ")
-    with pytest.raises(pt.InputError, match="one run alone"):
+    with pytest.raises(pt.InputError, match="only one run"):
         pt.compare(single)

@@ -21,8 +21,8 @@ layers:
   - {name: fc, type: linear, out_features: 2}
 """
 FIRST = (
-    "an input [32, 32, 3] is 32 channels of 32 by 3, as channels come first (also with layout HWC); "
-    "an image of 3 is [3, 32, 32]"
+    "an input [32, 32, 3] is 32 channels of 32 by 3: channels come first (also with layout HWC); "
+    "write an image of 3 as [3, 32, 32]"
 )
 FILES = {
     "chip.yaml": "name: x\n",
@@ -93,43 +93,43 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run simple-mlp tutorial-cnn",
             "pulptrain run: a word too many: 'tutorial-cnn'",
-            "quotes around a text with spaces; pulptrain run -h",
+            "put a text with spaces in quotes; see pulptrain run -h",
         ),
         (
             "run pulp-open",
-            "'pulp-open' is a SoC, no model",
+            "'pulp-open' is a SoC, not a model",
             "a model (`pulptrain list models`), the SoC as --soc: pulptrain run tutorial-cnn --soc pulp-open",
         ),
         (
             "run simple-mlp --soc simple-mlp",
-            "'simple-mlp' is a model, no SoC",
-            "the model comes after the command, --soc takes a SoC: pulptrain list socs",
+            "'simple-mlp' is a model, not a SoC",
+            "write the model after the command; --soc takes a SoC: pulptrain list socs",
         ),
         (
             "zebra a b",
-            "there is no command 'zebra'",
+            "unknown command 'zebra'",
             "known: run, tune, explore, fit, kernel, primitive, validate, convert, replay, plot, why, "
             "what-if, deploy, compare, barvinn, list, show, new, example",
         ),
-        ("simple-mlp --l1 64KiB", "there is no command 'simple-mlp'", "pulptrain run simple-mlp --l1 64KiB"),
+        ("simple-mlp --l1 64KiB", "unknown command 'simple-mlp'", "pulptrain run simple-mlp --l1 64KiB"),
         (
             "run simple-mlp --l1 64",
-            "--l1: 64 without a unit is no size of a memory",
+            "--l1: 64 is too small for the size of a memory: the unit is missing",
             "did you mean 64 KiB? --l1 64KiB",
         ),
         (
             "run simple-mlp --freq 370",
-            "--freq: 370 without a unit is no frequency of a clock",
+            "--freq: 370 is too small for the frequency of a clock: the unit is missing",
             "did you mean 370 MHz? --freq 370MHz",
         ),
         (
             "what-if simple-mlp --more-l1 64",
-            "--more-l1: 64 without a unit is no size of a memory",
+            "--more-l1: 64 is too small for the size of a memory: the unit is missing",
             "did you mean 64 KiB? --more-l1 64KiB",
         ),
         (
             "deploy simple-mlp --out never --arena 100",
-            "--arena: 100 without a unit is no size of a memory",
+            "--arena: 100 is too small for the size of a memory: the unit is missing",
             "did you mean 100 KiB? --arena 100KiB",
         ),
         (
@@ -164,33 +164,33 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run simple-mlp --kernel mm=fc1.FW",
-            "simple-mlp: no op or step 'mm' to choose a kernel for",
-            "--kernel fc1.FW=mm: the op comes first",
+            "simple-mlp: no op or step 'mm' has a kernel to choose",
+            "--kernel fc1.FW=mm: write the op first",
         ),
         (
             "run simple-mlp --kernel fc1.UPD=mm",
             "simple-mlp: fc1.UPD has no matmul",
-            "one of FW, IG, WG, fc1.FW, fc1.WG, fc2.FW, fc2.IG, fc2.WG",
+            "use one of FW, IG, WG, fc1.FW, fc1.WG, fc2.FW, fc2.IG, fc2.WG",
         ),
         ("run simple-mlp --soc chip", "unknown SoC 'chip'", "'chip.yaml'"),
-        ("primitive relu --shape 4 --kernel mm", "relu: relu.FW has no matmul", "leave --kernel out"),
+        ("primitive relu --shape 4 --kernel mm", "relu: relu.FW has no matmul", "remove --kernel"),
         (
             "run simple-mlp --set dma.burst_bytes=-1",
             "--set dma.burst_bytes=-1: a size cannot be negative: '-1'",
-            "0 or more, like '64 KiB'; pulp-open has 256 B",
+            "use 0 or more, like '64 KiB'; pulp-open has 256 B",
         ),
         (
             "run simple-mlp --set cores=many",
             "--set cores=many: 'cores' is 'many' but must be a whole number",
-            "give a whole number (count); pulp-open has 8 count",
+            "use a whole number (count); pulp-open has 8 count",
         ),
         (
             "run simple-mlp --resident all",
             "--resident: no tensor 'all' in simple-mlp",
-            "auto: the tensors that save cycles; or their names: TENSOR,TENSOR@OP..OP",
+            "use auto (tensors that save cycles), or names: TENSOR,TENSOR@OP..OP",
         ),
-        ("show stall", "show: 'stall' is a kind of name, not one of them", f"one of them: {STALLS}"),
-        ("show kernels", "show: 'kernels' is a kind of name, not one of them", "pulptrain list kernels"),
+        ("show stall", "show: 'stall' is a kind, not a name", f"one of them: {STALLS}"),
+        ("show kernels", "show: 'kernels' is a kind, not a name", "pulptrain list kernels"),
         (
             "primitive conv2d",
             "primitive conv2d: it needs --option kernel=... and --option out_channels=... and --shape",
@@ -213,8 +213,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run simple-mlp --soc whole.yaml",
-            "whole.yaml:1: the SoC file has values but no 'base' they differ from",
-            "add 'base: pulp-open', or another SoC whose values hold where this file gives none",
+            "whole.yaml:1: the SoC file changes values but has no 'base'",
+            "add 'base: pulp-open', or another SoC; its values apply where this file has none",
         ),
         (
             "run last.yaml",
@@ -228,52 +228,53 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run tab.yaml",
-            "tab.yaml:2: YAML syntax error: a tab where spaces are meant: batch: 3",
+            "tab.yaml:2: YAML syntax error: a tab instead of spaces: batch: 3",
             "indent with spaces",
         ),
         (
             "run open.yaml",
-            "open.yaml:3: YAML syntax error: no '}' closes what opens in line 2: batch: 3",
-            "a '}', or a ',' between two items",
+            "open.yaml:3: YAML syntax error: a '}' is missing for the bracket in line 2: batch: 3",
+            "add a '}', or a ',' between two items",
         ),
         (
             "run quote.yaml",
             "quote.yaml:3: YAML syntax error: the quote of line 1 is not closed",
-            "a quote at the end of the text",
+            "add a quote at the end of the text",
         ),
         (
             "run indented.yaml",
-            "indented.yaml:4: YAML syntax error: not indented as what begins in line 2: kernel: 3",
-            "as many spaces as the lines beside it; one item '- ...' or one 'key: value' a line",
+            "indented.yaml:4: YAML syntax error: indented differently from line 2: kernel: 3",
+            "use as many spaces as the neighbouring lines; write one item '- ...' or one "
+            "'key: value' per line",
         ),
         (
             "run colon.yaml",
-            "colon.yaml:1: YAML syntax error: a ': ' where none can be: name: a: b",
-            "one 'key: value' a line, indented as those beside it; quotes around a text with ': '",
+            "colon.yaml:1: YAML syntax error: unexpected ': ': name: a: b",
+            "write one 'key: value' per line, indented like its neighbours; put a text with ': ' in quotes",
         ),
         (
             "run sign.yaml",
             "sign.yaml:1: YAML syntax error: a value cannot begin with %: name: %a",
-            "quotes around the text",
+            "put the text in quotes",
         ),
         (
             "run ctc.yaml",
-            "ctc.yaml:3: ctc sums over all alignments, step of time by step: no kernel here does that",
-            "cross_entropy with labels: hard, of labels that are aligned, one a step",
+            "ctc.yaml:3: ctc sums over all alignments in time: there is no kernel for it",
+            "use cross_entropy with labels: hard, with one aligned label per time step",
         ),
-        ("run both.yaml", "both.yaml:4: the model has 'loss' and 'losses'", "one of the two"),
+        ("run both.yaml", "both.yaml:4: the model has both 'loss' and 'losses'", "use one of the two"),
         (
             "run labels.yaml",
-            "labels.yaml:3: two losses share the labels 'a', but want [3] float32 (numbers) and [] int32 (3 "
+            "labels.yaml:3: two losses share the labels 'a', but need [3] float32 (numbers) and [] int32 (3 "
             "classes)",
-            "a 'label' of its own for each",
+            "use a separate 'label' for each",
         ),
         (
             "run small.yaml --loss mse",
-            "--loss: small.yaml says its loss itself",
-            "'loss:' in the file; the option is for net.py:Net and model.onnx",
+            "--loss: small.yaml already specifies its loss",
+            "'loss:' in the file; the option applies only to net.py:Net and model.onnx",
         ),
-        ("run group.yaml", "group.yaml:4: there is no layer 'fcc'", "'fc' (known: fc)"),
+        ("run group.yaml", "group.yaml:4: unknown layer 'fcc'", "'fc' (known: fc)"),
         (
             "run groups.yaml",
             "groups.yaml:4: item 1 of 'groups' of optimizer 'sgd' is the text 'fc': input should be a valid "
@@ -288,7 +289,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run small.yaml --iterations 3 --lr-schedule listed_rates=0.1,0.2",
             "small.yaml:4: the schedule has 2 steps, the run 3 iterations",
-            "a longer schedule, or 2 iterations",
+            "use a longer schedule, or 2 iterations",
         ),
     ],
 )

@@ -58,7 +58,7 @@ def test_a_new_file_runs_as_it_is_and_is_never_overwritten(
     assert json.loads(Path(place).read_text())["title"].startswith("pulptrain")
     assert "\nname: mine\n" in text
     assert run(use) == 0
-    assert "is there already" in refused(capsys, "new", "mine.yaml")
+    assert "exists already" in refused(capsys, "new", "mine.yaml")
     assert Path("mine.yaml").read_text() == text
 
 
@@ -71,7 +71,7 @@ def test_a_new_table_has_the_ops_of_a_run(
     Path("out").mkdir()
     Path("out", "summary.json").write_text(json.dumps(result.summary))
     assert run(["new", "measured.csv", "--run", "out"]) == 0
-    assert "no measured cycles in it" in refused(capsys, "compare", "out", "measured.csv")
+    assert "no measured cycles in the file" in refused(capsys, "compare", "out", "measured.csv")
     table = Path("measured.csv")
     cycles = {f"{op.name},": str(op.cycles) for op in result.ops}
     table.write_text("\n".join(line + cycles.get(line, "") for line in table.read_text().splitlines()))
@@ -80,7 +80,7 @@ def test_a_new_table_has_the_ops_of_a_run(
     assert (found.error, len(found.rows), found.unmeasured) == (0, len(result.ops), {})
     assert run(["new", "other.csv"]) == 0
     for arguments, told in (
-        (["mine.yaml", "--run", "out"], "--run: ops of a run are rows of a table"),
+        (["mine.yaml", "--run", "out"], "--run: only a table lists the ops of a run"),
         (["third.csv", "--run", "."], "cannot read"),
     ):
         assert told in refused(capsys, "new", *arguments)
@@ -161,7 +161,7 @@ def test_examples_are_written_below_a_folder_and_never_over_other_files(
     assert run(["example", "micro", "--out", "elsewhere"]) == 0
     assert Path("elsewhere/measured/micro.csv.gz").is_file()
     Path("examples/explore-tutorial-cnn.yaml").write_text("mine")
-    assert "says something else" in refused(capsys, "example", "examples")
+    assert "already exists with other content" in refused(capsys, "example", "examples")
     assert Path("examples/explore-tutorial-cnn.yaml").read_text() == "mine"
     assert "'explore-tutorial-cnn'" in refused(capsys, "example", "explore-tutorial-cn")
 

@@ -40,9 +40,9 @@ def test_no_command_writes_among_the_files_of_others(
     if command == "plot":
         assert run(["run", "simple-mlp", "--no-functional", "--out", "out", "-q"]) == 0
     for folder, told in (
-        ("mine", "pulptrain has not"),
+        ("mine", "pulptrain did not"),
         ("-", "only --json goes to standard output"),
-        ("fig.jpg", "cannot draw" if command == "plot" else "is the name of a file, not of a folder"),
+        ("fig.jpg", "cannot draw" if command == "plot" else "is a file name, not a folder name"),
     ):
         said = refused(capsys, *FOLDERS[command].split(), "--out", folder, "-q")
         assert "error: --out: " in said
@@ -59,7 +59,7 @@ def test_a_folder_that_pulptrain_wrote_is_written_again(here: Path) -> None:
     (here / "out" / "notes.txt").write_text("added later")
     assert run(["run", "simple-mlp", "--no-functional", "--out", "out", "-q"]) == 0
     (here / "pictures" / "holiday.png").write_bytes(b"\x89PNG of somebody")
-    with pytest.raises(InputError, match=r"as holiday\.png: its own would be lost among them"):
+    with pytest.raises(InputError, match=r"e.g. holiday\.png; results need a separate folder"):
         prepare_folder("pictures", ["gantt.png"])
 
 

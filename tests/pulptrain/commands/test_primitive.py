@@ -69,10 +69,10 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
         (["relu", "--shape", "4x8x8", "--step", "wg"], "relu has no step 'wg'"),
         (["relux", "--shape", "4"], "try: 'relu'"),
         (["relu", "--shape", "4x0"], "cannot read '4x0'"),
-        (["relu", "--shape", "4", "--dtype", "fp8"], "no dtype called 'fp8'"),
+        (["relu", "--shape", "4", "--dtype", "fp8"], "unknown dtype 'fp8'"),
         (["relu", "--shape", "4", "--option", "slope"], "cannot read 'slope'"),
         (["flatten", "--shape", "4"], "only a view"),
-        (["relu", "--shape", "4", "--batch", "0"], "not a number of samples"),
+        (["relu", "--shape", "4", "--batch", "0"], "not a valid number of samples"),
     ],
 )
 def test_bad_requests_say_what_to_change(

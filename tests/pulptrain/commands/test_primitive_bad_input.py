@@ -20,7 +20,10 @@ REFUSED = {
     "no image": ("conv2d --shape 8 --option out_channels=8 --option kernel=3", r"needs an image"),
     "split that does not add up": ("split --shape 4x8 --option sizes=[1,2]", r"add up to 3, axis 0 has 4"),
     "reshape": ("reshape --shape 4x8 --option shape=[5,5]", r"cannot reshape"),
-    "axes of a transposition": ("transpose --shape 2x4 --option axes=[0,0]", r"no order of the dimensions"),
+    "axes of a transposition": (
+        "transpose --shape 2x4 --option axes=[0,0]",
+        r"not a permutation of the dimensions",
+    ),
     "stride 0": ([*CONV, "--option", "kernel=3", "--option", "stride=0"], r"stride 0 is less than 1"),
     "dilation 0": ([*CONV, "--option", "kernel=3", "--option", "dilation=0"], r"dilation 0 is less than 1"),
     "stride 0 of a pooling": (
@@ -84,7 +87,9 @@ def test_nan_in_the_input_is_reported_with_the_op_that_reads_it(values, capsys) 
 def test_a_label_out_of_range_is_reported_by_the_loss(label: int, values, capsys) -> None:
     given = values(label=np.array([3, label], np.int32))
     words = "cross_entropy --step loss --shape 10 --batch 2 --option labels=hard --values"
-    assert re.search(rf"LOSS: label {label} is no class", refused(capsys, "primitive", *words.split(), given))
+    assert re.search(
+        rf"LOSS: label {label} is not a class", refused(capsys, "primitive", *words.split(), given)
+    )
 
 
 def test_values_of_the_user_s_own_are_what_is_computed(values, capsys) -> None:
@@ -97,7 +102,7 @@ def test_values_of_the_user_s_own_are_what_is_computed(values, capsys) -> None:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"y": np.ones(8)}, "no given tensor 'y'"),
+        ({"y": np.ones(8)}, "no tensor 'y'"),
         ({"x": np.ones(8)}, r"'x' has shape \(8,\), the tensor \(1, 8\)"),
         ({"x": np.array([["a"] * 8])}, "not numbers"),
     ],
@@ -120,3 +125,15 @@ def test_a_file_that_holds_no_arrays_is_refused(tmp_path, capsys) -> None:
     path.write_text("x = 1", encoding="utf-8")
     for name in (str(path), str(tmp_path / "none.npz")):
         assert "cannot read" in refused(capsys, "primitive", "relu", "--shape", "8", "--values", name)
+
+
+def test_a_command_that_is_advised_has_the_step_and_the_options_that_were_typed(capsys):
+    machine = "--soc gap9 --set dma.burst_bytes=64"
+    told = refused(capsys, "primitive", "linear", "--step", "wg", "--dtype", "fp16", *machine.split())
+    assert (
+        f"pulptrain primitive linear --dtype fp16 {machine} --step wg --shape 9 --option out_features=5"
+        in told
+    )
+    assert "primitive linear --shape" in refused(capsys, "primitive", "linear")
+    assert "linear --step fw" in refused(capsys, "primitive", "linear", "--step", "fw")
+    assert "mse --step loss" in refused(capsys, "primitive", "mse")

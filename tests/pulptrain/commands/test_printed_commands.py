@@ -26,11 +26,11 @@ from trainlib.registry import PRIMITIVES, is_internal
 MODEL = "simple-mlp"
 
 NO_COMMANDS = {
-    ("pulptrain/deploying/deployed.py", "pulptrain {} has scheduled it: {} cycles simulated"),
+    ("pulptrain/deploying/deployed.py", "scheduled by pulptrain {}: {} cycles simulated"),
     ("pulptrain/cli.py", "pulptrain {}"),  # the version
     ("pulptrain/fitting/fit_files.py", "pulptrain fit"),  # the mark of a file
     ("pulptrain/fitting/fit_model.py", "pulptrain fit"),  # where OR-tools are missing
-    ("pulptrain/foreign/conversion.py", "pulptrain convert from"),  # the mark of a file
+    ("pulptrain/foreign/conversion.py", "converted by pulptrain from"),  # the mark of a file
 }
 """Texts that look like one."""
 
@@ -162,7 +162,7 @@ SAID = (
         for name in LIBRARY.kernel_names(codegen)
     ),
     *(
-        Said(f"primitive {name}", ("pulptrain/commands/primitive.py",), code=2)
+        Said(f"primitive {name}", (TYPED,), code=2)
         for name, primitive in sorted(PRIMITIVES.items())
         if not is_internal(primitive) and primitive.steps
     ),

@@ -59,7 +59,7 @@ def test_a_file_of_the_users_in_the_folder_is_refused_before_any_work(
 ) -> None:
     (tmp_path / name).write_text('{"mine": 1}')
     error = refused(["run", "digits-cnn", "--quiet", "--out", str(tmp_path)], capsys)
-    assert "would be lost" in error
+    assert "was not overwritten" in error
     assert name in error
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == '{"mine": 1}'
@@ -112,8 +112,8 @@ def written(name: str, content: bytes) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (changed(format=2), "format 2 is not known"),
-        (changed(format="new"), "format 'new' is not known"),
+        (changed(format=2), "format 2 is unknown"),
+        (changed(format="new"), "format 'new' is unknown"),
         (changed(cycles="many"), "is not a whole number from 1"),
         (changed(cycles=10**30), "is not a whole number from 1"),
         (changed(cluster_hz=0), "is not a whole number from 1"),

@@ -148,18 +148,21 @@ def test_runs_that_cannot_be_explained(
         (None, "cannot read"),
         ("{", "not JSON"),
         (json.dumps({"cycles": 3}), "no model, soc, cluster_hz"),
-        (json.dumps(without), "do not all say their causes"),
-        (json.dumps(wrong), "do not all say their causes"),
-        (json.dumps({**summary, "cores": 0}), "do not all say their causes"),
+        (json.dumps(without), "lack their causes"),
+        (json.dumps(wrong), "lack their causes"),
+        (json.dumps({**summary, "cores": 0}), "lack their causes"),
         (
             json.dumps({**summary, "causes": dict.fromkeys(summary["causes"], 0)}),
-            "do not all say their causes",
+            "lack their causes",
         ),
-        (json.dumps({**summary, "ops": [{**summary["ops"][0], "loop_order": 3}]}), "do not all say"),
+        (json.dumps({**summary, "ops": [{**summary["ops"][0], "loop_order": 3}]}), "lack their"),
     ):
         if content is not None:
             (tmp_path / "summary.json").write_text(content)
         error = refused(capsys, "why", str(tmp_path))
         assert told in error
-        assert "run `pulptrain run MODEL --out DIR`" in error or "written by `pulptrain run" in error
+        assert (
+            "run `pulptrain run MODEL --out DIR`" in error
+            or "use a folder written by `pulptrain run" in error
+        )
     assert "1 or more" in refused(capsys, "why", str(folder), "--top", "0")

@@ -123,7 +123,7 @@ def test_an_exploration_goes_on_where_it_ended(folder: Path, capsys: pytest.Capt
         ("cores: [1, 2]", "cores: [1, 99]", 6, "between 1 and 16"),
         ("cores: [1, 2]", "cores: [1, two]", 6, "a whole number"),
         ("[16KiB, 9000", "[16 apples, 9000", 7, "apples"),
-        ("layers.conv.", "layers.cnv.", 10, "nothing is called 'cnv'"),
+        ("layers.conv.", "layers.cnv.", 10, "there is no 'cnv'"),
         ("conv.out_channels: 2", "conv.out_channels: -2", 10, ""),
         ("buffering: single", "buffering: triple", 10, "double"),
         ("l1_bytes, energy_joules", "l1_byte", 11, "'l1_bytes'"),

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from itertools import product
 from operator import itemgetter
 
@@ -153,6 +155,68 @@ def test_show_and_convert_take_what_run_takes(form, folder, capsys, monkeypatch)
         assert sum(array.size for array in arrays.values()) == PARAMETERS
 
 
+@pytest.mark.needs_torch
+@pytest.mark.needs_onnx
+@pytest.mark.needs_ortools
+@pytest.mark.parametrize("form", ["onnx", "module"])
+def test_fit_leaves_the_weights_beside_the_model_and_what_it_prints_gives_its_loss(
+    form, folder, capsys, monkeypatch, tmp_path
+):
+    typed = MODELS[form]
+    monkeypatch.chdir(folder)
+    loss = printed(capsys, "run", *typed)["loss"]
+    told = printed(
+        capsys, "fit", *typed, "--l2", "1KiB", "--time-limit", "0.1", "--save-model", f"{form}-small.yaml"
+    )
+    again = printed(capsys, *shlex.split(told["command"])[1:])
+    assert (again["cycles"], again["loss"]) == (told["cycles"], loss)
+    if form == "module":
+        path = pt.fit(typed[0], inputs="1,6", time_limit=0.1).save(tmp_path / "small.yaml")
+        assert pt.run(path, values=path.with_suffix(".npz")).loss == loss
+        assert pt.run(path).loss != loss, "of weights that are drawn"
+
+
+@pytest.mark.needs_torch
+@pytest.mark.needs_ortools
+def test_weights_that_were_trained_are_not_written_over_by_those_a_model_begins_with(
+    folder, capsys, monkeypatch
+):
+    monkeypatch.chdir(folder)
+    net = MODELS["module"]
+    assert run(["run", *net, "--save-values", "trained.npz", "-q"]) == 0
+    assert "trained.npz' is there already" in refused(capsys, "fit", *net, "--save-model", "trained.yaml")
+    assert "trained.npz' is there already" in refused(capsys, "convert", *net, "trained.yaml")
+
+
+@pytest.mark.needs_torch
+@pytest.mark.parametrize(("outputs", "name"), [(1, "mse"), (2, "cross_entropy")])
+def test_a_loss_that_nobody_has_said_is_named_and_is_none_of_one_class(
+    outputs, name, capsys, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.py").write_text(f"from torch import nn\ndef Net(): return nn.Linear(4, {outputs})\n")
+    summary = printed(capsys, "run", "one.py:Net", "--input", "2,4")
+    assert summary["notes"][0] == f"the loss is {name}, which nobody has said: --loss"
+    assert summary["loss"] > 0
+    assert not any(
+        "the loss is" in note
+        for note in printed(capsys, "run", "one.py:Net", "--input", "2,4", "--loss", "mse")["notes"]
+    )
+
+
+@pytest.mark.needs_torch
+def test_an_exploration_says_the_shape_of_its_module_as_the_refusal_tells(folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    lines = ["name: e", "model: net.py:Net", "sweep: {cores: [8]}"]
+    (folder / "told.yaml").write_text("\n".join(lines))
+    told = refused(capsys, "explore", "told.yaml")
+    assert "told.yaml:2: net.py:Net: the shape of its input is missing" in told
+    said = re.search(r"try: (settings: .*}),", told)
+    assert said
+    (folder / "told.yaml").write_text("\n".join([*lines, said[1].replace("1,3,32,32", "1,6")]))
+    assert printed(capsys, "explore", "told.yaml", "--workers", "1")["points"]
+
+
 def test_values_are_looked_at_where_no_number_is_computed_too(folder, capsys, monkeypatch):
     monkeypatch.chdir(folder)
     np.savez("wrong.npz", **{"linear_0.weigth": np.zeros((5, 6))})
@@ -171,15 +235,15 @@ def test_values_are_looked_at_where_no_number_is_computed_too(folder, capsys, mo
         ("tune spec.yaml", "spec.yaml is an exploration, not a model\n"),
         ("fit soc.yaml", "soc.yaml is a SoC, not a model"),
         ("run x.csv", "x.csv is a table of measured rows, not a model"),
-        ("explore simple-mlp", "'model: simple-mlp' in it, then pulptrain explore spec.yaml"),
-        ("explore out", "out is a folder of results, not a file of what is varied"),
-        ("why simple-mlp", "try: pulptrain run simple-mlp --out DIR, and DIR here"),
-        ("plot net.onnx", "try: pulptrain run net.onnx --out DIR, and DIR here"),
-        ("compare net.py:Net out", "try: pulptrain run net.py:Net --out DIR, and DIR here"),
+        ("explore simple-mlp", "add 'model: simple-mlp', then pulptrain explore spec.yaml"),
+        ("explore out", "out is a folder of results, not an exploration file"),
+        ("why simple-mlp", "try: pulptrain run simple-mlp --out DIR, then use DIR here"),
+        ("plot net.onnx", "try: pulptrain run net.onnx --out DIR, then use DIR here"),
+        ("compare net.py:Net out", "try: pulptrain run net.py:Net --out DIR, then use DIR here"),
         ("kernel simple-mlp", "simple-mlp is a model, not a kernel"),
         ("primitive simple-mlp", "simple-mlp is a model, not a layer, loss or optimizer"),
         ("validate simple-mlp x.csv", "simple-mlp is a model, not a kind of measured rows"),
-        ("replay net.onnx", "net.onnx is a model, not a folder with cases below it"),
+        ("replay net.onnx", "net.onnx is a model, not a folder that contains cases"),
         ("run nothing", "or a file: model.yaml, model.onnx, net.py:Net"),
     ],
 )

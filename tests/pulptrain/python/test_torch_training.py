@@ -24,7 +24,7 @@ except ImportError:  # the marker skips what needs it
 
 REFUSED = {
     "Adafactor": "a row and a column",
-    "LBFGS": "several times in a step",
+    "LBFGS": "several times per step",
     "Muon": "whole matrices",
     "SparseAdam": "sparse gradients",
 }
@@ -50,9 +50,9 @@ def test_a_module_is_run_as_it_is_with_what_trains_it() -> None:
         pt.run(module, lr_schedule=schedule, iterations=6, **training)
     assert schedule.last_epoch == 0
     assert pt.run(module, lr_schedule="cosine steps=3", iterations=2, **training).numbers_right
-    with pytest.raises(InputError, match="does not say what goes in"):
+    with pytest.raises(InputError, match="does not specify its inputs"):
         pt.run(module)
-    with pytest.raises(InputError, match="'optimizer' is of a"):
+    with pytest.raises(InputError, match="'optimizer' applies to a"):
         pt.run("autoencoder", optimizer=optimizer)
 
 
@@ -85,12 +85,12 @@ def _plateau_under_way(module):
 
 
 REFUSALS = {
-    "the optimizer has 2 parameters that are not the module's": lambda module: {
+    "the optimizer has 2 parameters that do not belong to the module": lambda module: {
         "optimizer": torch.optim.SGD(torch.nn.Linear(6, 3).parameters(), 0.1)
     },
-    "the schedule is of another optimizer": _of_another_optimizer,
+    "the schedule belongs to another optimizer": _of_another_optimizer,
     "has seen 1 losses": _plateau_under_way,
-    "an average of its own": lambda module: {"average": swa_utils.AveragedModel(module)},
+    "its own averaging function": lambda module: {"average": swa_utils.AveragedModel(module)},
     "unknown schedule 'cosin'": lambda module: {"lr_schedule": "cosin steps=3"},
 }
 

@@ -78,7 +78,7 @@ def test_cycles_do_not_depend_on_the_supply_nor_on_clocks_that_keep_their_ratio(
     ("options", "message"),
     [
         ("--vdd 0.65V", "pulp-open has no energy coefficients"),
-        ("--energy generic-22fdx --vdd 0.9V", "outside of the operating points"),
+        ("--energy generic-22fdx --vdd 0.9V", "outside the operating points"),
         ("--energy generic-22fdx --vdd 0.65", "has no unit"),
         ("--energy generic-22fdx --vdd -0.65V", "is negative"),
         ("--soc gap9 --freq 400MHz --energy gap9", "gap9 reaches 370 MHz at 0.8 V, not 400 MHz"),

@@ -25,7 +25,9 @@ def test_a_cold_run_takes_longer_by_what_it_waits_and_says_so(capsys: pytest.Cap
     assert summary(capsys)["cycles"] == warm["cycles"], "warm is the default of what is measured alone"
     assert (warm["icache"], steady["icache"], cold["icache"]) == ("warm", "steady", "cold")
     more = steady["cycles"] - warm["cycles"]  # type: ignore[operator]
-    assert 0 < more < 100, "the code of one op fits the shared cache, and not quite the private one"
+    assert 0 < more < 0.2 * (cold["cycles"] - warm["cycles"]), (  # type: ignore[operator]
+        "the code of one op fits the shared cache, and not quite the private one"
+    )
     assert cold["cycles"] - steady["cycles"] > 20 * 19, (  # type: ignore[operator]
         "op, platform and kernel have more than 20 lines, each of which comes from L2"
     )
@@ -42,7 +44,7 @@ def test_people_read_it_too(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "hint"),
     [
         (["--icache", "lukewarm"], "lukewarm"),
-        (["--icache", "cold", "--codegen", "pulp-gcc7"], "already contain"),
+        (["--icache", "cold", "--codegen", "pulp-gcc7"], "already include"),
     ],
 )
 def test_states_that_make_no_sense_are_refused(

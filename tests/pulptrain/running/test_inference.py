@@ -70,8 +70,8 @@ def test_gradients_without_an_update_are_those_of_the_whole_iteration() -> None:
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ("forward", "there is no step 'forward'"),
-        ("ig", "everything begins with the forward step"),
+        ("forward", "unknown step 'forward'"),
+        ("ig", "the steps must begin with the forward step"),
         ("fw,upd", "an update needs weight gradients"),
         ("fw,wg", "reads 'conv2d1.out.grad'"),
     ],

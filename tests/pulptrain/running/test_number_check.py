@@ -273,7 +273,7 @@ def as_it_is(op, tensors):
 @pytest.mark.parametrize("op", [op.name for op in build_training_graph(two_layers()).ops])
 def test_an_op_that_does_not_happen_or_happens_twice_fails_by_its_name(op: str) -> None:
     (wrong,) = [item for item in build_training_graph(two_layers()).ops if item.name == op]
-    for times, said in ((0, "has not happened"), (2, "has happened 2 times")):
+    for times, said in ((0, "did not run"), (2, "ran 2 times")):
         found = followed(KEPT, SAMPLE, as_it_is, {op: times})
         for name in wrong.outputs:
             assert found[name].verdict == FAILED
@@ -292,9 +292,9 @@ def test_an_op_reports_just_what_it_writes_in_its_shape() -> None:
     found = followed(KEPT, SAMPLE, tamper)
     failed = {name: item.why for name, item in found.items() if item.verdict == FAILED}
     assert failed.keys() == {"fc1.odd", "fc1.weight.grad", "fc2.weight_updated"}
-    assert "what it does not write" in failed["fc1.odd"]
+    assert "a tensor that it does not write" in failed["fc1.odd"]
     assert "float32 (1, 2), not float32 (2, 2)" in failed["fc1.weight.grad"]
-    assert "has not said what it left" in failed["fc2.weight_updated"]
+    assert "reported no result for it" in failed["fc2.weight_updated"]
 
 
 def test_a_program_that_an_iteration_does_not_carry_out_is_wrong_in_all_its_tensors() -> None:

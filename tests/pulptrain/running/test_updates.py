@@ -159,7 +159,7 @@ def test_dtype_and_batch_replace_those_of_the_model(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--dtype", "fp8"], "there is no dtype called 'fp8'"),
+        (["--dtype", "fp8"], "unknown dtype 'fp8'"),
         (["--batch", "0"], "a batch of 0"),
         (["--accumulate", "0"], "0 mini-batches"),
     ],

@@ -6,7 +6,7 @@ import _thread
 import pytest
 
 from scheduler.fit.problem import Decisions, evaluate
-from scheduler.fit.solver import solve
+from scheduler.fit.solver import UndecidedError, solve
 from shared.fit_problems import best_of_all, random_problem, with_costs, with_streams
 from shared.tiers import sweep_nine_of_ten
 
@@ -64,6 +64,17 @@ def test_the_smallest_peak_is_below_that_of_any_other_decision() -> None:
     assert found is not None
     assert evaluate(problem, found.decisions).peak_bytes == found.value
     assert found.value < evaluate(problem, Decisions()).peak_bytes
+
+
+def test_the_first_decisions_that_fit_are_found_at_once_and_time_that_is_over_is_no_proof() -> None:
+    problem = random_problem(103, 60)
+    found, best = solve(problem, first=True), solve(problem)
+    assert found is not None
+    assert best is not None
+    assert evaluate(problem, found.decisions).keeps(problem)
+    assert found.value > best.value
+    with pytest.raises(UndecidedError):
+        solve(problem, seconds=1e-6)
 
 
 def test_a_hint_is_the_first_answer() -> None:

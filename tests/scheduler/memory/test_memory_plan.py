@@ -180,7 +180,7 @@ def test_what_is_not_proved_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     check_no_overlap(found.values())
     assert peak_bytes(found.values()) == 80
     assert "pulptrain[solver]" in notes[0]
-    assert "no plan is below 72 B, this one takes 80 B" in notes[0]
+    assert "the lower bound is 72 B, this plan takes 80 B" in notes[0]
     monkeypatch.setattr("scheduler.addresses.optimal_placement.solver_installed", lambda: True)
     monkeypatch.setattr("scheduler.addresses.optimal_placement.MOST_SOLVED", 3)
     _optimal.cache_clear()

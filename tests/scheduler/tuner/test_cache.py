@@ -91,7 +91,7 @@ def test_a_file_that_was_never_a_cache_is_refused_and_left_as_it_is(tmp_path: Pa
         connection.commit()
     for path in (notes, database):
         before = path.read_bytes()
-        with pytest.raises(InputError, match="no cache of pulptrain"):
+        with pytest.raises(InputError, match="not a cache of pulptrain"):
             ResultCache(path)
         assert path.read_bytes() == before
     assert sorted(item.name for item in tmp_path.iterdir()) == ["letters.sqlite", "notes.txt"]
@@ -175,7 +175,7 @@ def test_what_others_have_where_sqlite_keeps_a_part_of_a_cache_is_left_as_it_is(
     notes.write_text("notes")
     for make in (lambda: beside.write_text("notes"), lambda: beside.symlink_to(notes), beside.mkdir):
         make()
-        with pytest.raises(InputError, match="none of a cache"):
+        with pytest.raises(InputError, match="does not belong to a cache"):
             ResultCache(path)
         assert not path.exists()
         assert beside.is_dir() or beside.read_text() == "notes"

@@ -111,7 +111,7 @@ def line_of(path: Path, text: str) -> int:
         ("variant: dma", "variant: none", "kernel: mm_M", "no matmul in variant none"),
         ("variant: dma", "im2col: gpu", "im2col: gpu", "no variant 'gpu'"),
         ("variant: dma", "variant: dma\n    im2col: dma", "im2col: dma", "another word for 'variant'"),
-        ("tile: {d0: 4}", "variant: dma\n    tile: {d0: 4}", None, "no variant to choose"),
+        ("tile: {d0: 4}", "variant: dma\n    tile: {d0: 4}", None, "it has no variants"),
         ("{d0: 4}", "{d0: 5}", "{d0: 5}", "outside 1..4"),
         ("{d0: 4}", "{zz: 4}", "{zz: 4}", "no tile dimension 'zz'"),
         ("{d0: 4}", "{d0: 0}", "{d0: 0}", "greater than or equal to 1"),

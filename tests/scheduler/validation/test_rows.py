@@ -266,9 +266,9 @@ def test_a_row_with_two_measured_times_is_two_cases() -> None:
 @pytest.mark.parametrize(
     ("kind", "cells", "hint"),
     [
-        ("icache", {"cores": 1, "n_nops": 1 << 40, "code_bytes": 64}, "more code than a memory holds"),
-        ("dma-contention", {"bytes": 64, "n_traffic_cores": 8}, "8 cores load beside the master"),
-        ("dma-contention", {"bytes": 1 << 20, "n_traffic_cores": 0}, "longer than its length field"),
+        ("icache", {"cores": 1, "n_nops": 1 << 40, "code_bytes": 64}, "more code than fits in memory"),
+        ("dma-contention", {"bytes": 64, "n_traffic_cores": 8}, "8 cores load in addition to the master"),
+        ("dma-contention", {"bytes": 1 << 20, "n_traffic_cores": 0}, "exceeds its length field"),
         ("overlap", {"transfers": 17}, "17 transfers are pushed"),
         ("micro", {"group": "cluster_pe0", "name": "nop", "n": 1 << 30}, "operations"),
         ("micro", {"group": "cluster_pe0", "name": "nopp", "n": 1}, "no operation 'nopp'"),
@@ -578,7 +578,7 @@ def test_unmodelled_loops_and_layers_say_so() -> None:
         ({"primitive": "relu", "step": "FW", "dtype": "bf17"}, "bf17"),
         ({"primitive": "linear", "step": "FW", "variant": "vector_matrix", "dtype": "bf16"}, "vector_matrix"),
         ({"primitive": "linear", "step": "WG+IG+FW", "kernel": "mm+mm_M"}, "3 steps, but 2 kernels"),
-        ({"primitive": "conv2d", "step": "FW", "hk": 5}, "describe no window"),
+        ({"primitive": "conv2d", "step": "FW", "hk": 5}, "the window does not fit the image"),
     ):
         defaults = {"layout": "CHW", "dtype": "fp32", "kernel": "mm", "cores": 1}
         with pytest.raises(InputError, match=message.replace("+", r"\+")):

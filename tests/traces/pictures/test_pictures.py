@@ -223,7 +223,7 @@ def test_the_note_of_a_roofline_explains_only_what_it_shows(
     replace(drawing, paper=paper, summary=wasting).draw("roofline", tmp_path / "picture.png")
     plain, hollow = (figure.legends[0].get_title().get_text().replace("\n", " ") for figure in figures)
     assert "hollow" not in plain
-    assert "hollow: without products by zeros" in hollow
+    assert "hollow: without multiplications by zero" in hollow
     assert "cross" not in plain + hollow
     assert "dots: tiles" in plain
 
@@ -261,7 +261,7 @@ def test_a_window_is_an_op_or_cycles_and_names_its_files(drawing: RunPictures) -
         window_of("fc.WQ", drawing.ops, drawing.cycles)
     assert "conv1.FW" in str(found.value)
     for text in ("", "5:5", "a:b", f"{drawing.cycles}:"):
-        with pytest.raises(InputError, match="no span of cycles"):
+        with pytest.raises(InputError, match="nor a range of cycles"):
             window_of(text, drawing.ops, drawing.cycles)
 
 

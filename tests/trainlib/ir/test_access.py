@@ -147,7 +147,7 @@ def test_loops_meet_where_an_axis_needs_both():
 @pytest.mark.parametrize("text", ["n co*ci", "n, c: co*ci", "n, c: co//2//2", "n, c: f(co)"])
 def test_text_that_is_no_sum_of_loops_is_refused(text):
     contraction = Contraction(y="n co", x=text, w="co ci")
-    with pytest.raises(ValueError, match="is no product of a loop and symbols"):
+    with pytest.raises(ValueError, match="is not a product of a loop and symbols"):
         contraction.space("y", {"n": 1, "co": 2, "ci": 2, "c": 4})
 
 
@@ -167,5 +167,7 @@ def test_the_throughput_line_says_what_share_of_the_products_meets_zeros():
         "mac_per_cycle": 1.5,
         "utilisation": {f"core{core}": 0.5 for core in range(8)},
     }
-    assert _throughput(summary).endswith("; 75% of the products meet padding or zeros between strides")
+    assert _throughput(summary).endswith(
+        "; 75% of the products multiply padding zeros or zeros between strides"
+    )
     assert _throughput(summary | {"useful_macs": 400}) == "1.50 MAC/cycle on 8 cores"

@@ -107,22 +107,22 @@ def test_other_mistakes_in_a_model():
     conv = layer("conv", "conv2d", out_channels=2, kernel=3)
     with pytest.raises(ShapeError, match="nothing to train"):
         build_training_graph(model(layer("act", "relu")))
-    with pytest.raises(ShapeError, match="two layers are called conv"):
+    with pytest.raises(ShapeError, match="two layers have the name conv"):
         build_training_graph(model(conv, conv))
     with pytest.raises(ConfigError, match="unknown key 'kernal'"):
         build_training_graph(model(layer("conv", "conv2d", out_channels=2, kernel=3, kernal=3)))
-    with pytest.raises(UnsupportedLayerError, match="no dtype called 'fp8'"):
+    with pytest.raises(UnsupportedLayerError, match="unknown dtype 'fp8'"):
         build_training_graph(dataclasses.replace(model(conv), dtype="fp8"))
-    with pytest.raises(ShapeError, match="a loss of classes needs scores"):
+    with pytest.raises(ShapeError, match="a loss over classes needs scores"):
         build_training_graph(model(dataclasses.replace(conv, layout="HWC"), loss="cross_entropy"))
 
 
 def test_unknown_words_are_answered_with_the_nearest_known_one():
-    with pytest.raises(UnsupportedLayerError, match="layer type called 'conv2'") as caught:
+    with pytest.raises(UnsupportedLayerError, match="unknown layer type 'conv2'") as caught:
         build_training_graph(model(layer("conv", "conv2")))
     assert "'conv2d'" in caught.value.cure
     assert "mse" not in caught.value.cure
-    with pytest.raises(UnsupportedLayerError, match="loss called 'sgd'"):
+    with pytest.raises(UnsupportedLayerError, match="unknown loss 'sgd'"):
         build_training_graph(model(layer("conv", "conv2d", out_channels=1, kernel=1), loss="sgd"))
 
 
@@ -203,7 +203,7 @@ def test_a_branch_that_leads_nowhere_and_an_unknown_input_are_refused():
     conv, act = layer("conv", "conv2d", out_channels=1, kernel=1), layer("act", "relu")
     with pytest.raises(ShapeError, match="no other layer uses its output"):
         build_training_graph(model(conv, act, dataclasses.replace(layer("other", "relu"), inputs=("conv",))))
-    with pytest.raises(ShapeError, match="input 'conf' is no layer before") as caught:
+    with pytest.raises(ShapeError, match="input 'conf' is not an earlier layer") as caught:
         build_training_graph(model(conv, dataclasses.replace(act, inputs=("conf",))))
     assert "'conv'" in caught.value.cure
     with pytest.raises(ShapeError, match="takes 2 inputs, not 1"):

@@ -107,7 +107,7 @@ def test_wrong_options_are_refused_with_their_line(tmp_path: Path, options: str,
 
 @pytest.mark.parametrize("key", ["accumulate", "clip_value", "clip_norm"])
 def test_one_update_alone_has_no_such_options(key: str) -> None:
-    with pytest.raises(InputError, match=f"'{key}' is about all gradients"):
+    with pytest.raises(InputError, match=f"'{key}' applies to all gradients"):
         build_update_graph("sgd", {"learning_rate": 0.1, key: 2}, (3,))
 
 

@@ -69,13 +69,13 @@ def test_a_class_number_out_of_range_is_refused_by_reference_and_tile(label: int
     assert labels is not None
     assert labels.classes == 3
     values = {"y": np.zeros((2, 3), np.float32), "label": np.array([1, label], np.int32)}
-    with pytest.raises(InputError, match=f"label {label} is no class: there are 3, 0 to 2") as caught:
+    with pytest.raises(InputError, match=f"label {label} is not a class: there are 3, 0 to 2") as caught:
         evaluate(graph, values)
     assert caught.value.where == "cross_entropy.LOSS"
     task = lowering_of(graph.ops[0]).tile(graph.ops[0], graph.tensors, {}, KernelChoice("", CODEGEN))
     wrong = next(call for call in task.calls if "label[1:2]" in call.reads)
     arrays = [values["y"][1:], values["label"][1:], np.zeros(1, np.float32)]
-    with pytest.raises(InputError, match="is no class"):
+    with pytest.raises(InputError, match="is not a class"):
         wrong.function(arrays)
 
 
@@ -154,7 +154,7 @@ def test_nll_of_log_probabilities_is_cross_entropy(labels: list) -> None:
 
 
 def test_a_mean_over_no_label_is_refused_and_its_sum_is_zero() -> None:
-    with pytest.raises(InputError, match="no label of the mini-batch counts"):
+    with pytest.raises(InputError, match="the mini-batch has no label that counts"):
         both_ways("nll", {"ignore_index": 2}, [[1, 2, 3]], [2])
     loss, gradient = both_ways("nll", {"ignore_index": 2, "reduction": "sum"}, [[1, 2, 3]], [2])
     assert loss == 0
@@ -175,7 +175,7 @@ def test_a_target_that_the_loss_is_not_of_is_refused(name: str, label: float, wh
 
 
 def test_bce_of_what_is_no_probability_is_refused() -> None:
-    with pytest.raises(InputError, match="takes probabilities, 0 to 1"):
+    with pytest.raises(InputError, match="needs probabilities, 0 to 1"):
         both_ways("bce", {}, [[1.5]], [[1]])
 
 

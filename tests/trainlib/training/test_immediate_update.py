@@ -40,5 +40,5 @@ def test_weights_are_those_of_an_update_at_the_end_and_the_peak_is_lower() -> No
 
 @pytest.mark.parametrize("other", [{"accumulate": 2}, {"clip_norm": 1.0}, {"separate": True}])
 def test_what_needs_all_gradients_together_is_refused(other: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="'immediate' changes every weight"):
+    with pytest.raises(ConfigError, match="'immediate' changes weights"):
         build_training_phases(immediate(load_model("simple-mlp"), **other))

@@ -136,11 +136,11 @@ def test_a_group_has_its_own_options_and_the_rest_those_of_the_section(tmp_path:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("groups: [{layers: [fc3], weight_decay: 0.1}]", "there is no layer 'fc3'"),
+        ("groups: [{layers: [fc3], weight_decay: 0.1}]", "unknown layer 'fc3'"),
         ("groups: [{layers: [act], weight_decay: 0.1}]", "layer 'act' has no parameters"),
-        ("groups: [{parameters: [fc1.bia], weight_decay: 0.1}]", "no parameter is called 'fc1.bia'"),
+        ("groups: [{parameters: [fc1.bia], weight_decay: 0.1}]", "unknown parameter 'fc1.bia'"),
         ("groups: [{layers: [fc1]}, {parameters: ['*.bias']}]", "'fc1.bias' is in two groups"),
-        ("groups: [{weight_decay: 0.1}]", "a group of nothing"),
+        ("groups: [{weight_decay: 0.1}]", "the group is empty"),
         ("groups: [{layers: [fc1], clip_norm: 0.1}]", "'clip_norm' of a group"),
         ("groups: [{layers: [fc1], decay: 0.1}]", "unknown key 'decay'"),
         ("schedule: {name: cosin}", "unknown schedule 'cosin'"),
@@ -149,7 +149,7 @@ def test_a_group_has_its_own_options_and_the_rest_those_of_the_section(tmp_path:
         ("schedule: {name: warmup, steps: 3, then: {name: exponential}}", "'factor'"),
         (
             "schedule: {name: one_cycle, steps: 9, highest: 1.0, momenta: [0.8, 0.9]}",
-            "moves a momentum, and the optimizer has none",
+            "changes the momentum, but the optimizer has none",
         ),
     ],
 )

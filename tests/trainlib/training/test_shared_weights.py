@@ -201,7 +201,7 @@ def test_layers_of_a_script_share_by_object() -> None:
 @pytest.mark.parametrize(
     ("text", "change", "message"),
     [
-        (SIAMESE, ("weights_of: one", "weights_of: on"), "'on' is no layer before this one"),
+        (SIAMESE, ("weights_of: one", "weights_of: on"), "'on' is not an earlier layer"),
         (SIAMESE, ("weights_of: one", "weights_of: {weigth: one}"), "linear has no parameter 'weigth'"),
         (SIAMESE, ("weights_of: one", "weights_of: {weight: one.b}"), "layer one has no parameter 'b'"),
         (
@@ -210,10 +210,14 @@ def test_layers_of_a_script_share_by_object() -> None:
             "needs a",
         ),
         (SIAMESE, ("weights_of: one", "weights_of: one, dtype: fp16"), "needs a weight .* of float16"),
-        (SIAMESE, ("weights_of: one", "weights_of: one, update_channels: 2"), "'update_channels' cannot say"),
-        (SIAMESE, ("weights_of: one", "weights_of: one, adapter: {rank: 1}"), "has weights of its own"),
+        (
+            SIAMESE,
+            ("weights_of: one", "weights_of: one, update_channels: 2"),
+            "'update_channels' is ambiguous",
+        ),
+        (SIAMESE, ("weights_of: one", "weights_of: one, adapter: {rank: 1}"), "cannot share the weights"),
         (TIED, ("weights_of: {weight: table}", "weights_of: table"), "table is a embedding, not a linear"),
-        (CONVOLUTION, ("weights_of: first", "weights_of: relu"), "'relu' is no layer before"),
+        (CONVOLUTION, ("weights_of: first", "weights_of: relu"), "'relu' is not an earlier layer"),
     ],
 )
 def test_what_cannot_be_shared_is_refused_at_its_line(

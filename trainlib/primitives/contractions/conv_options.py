@@ -84,8 +84,8 @@ def window_attributes(attributes: Mapping[str, Any], where: str) -> dict[str, An
         if pad >= reach[side // 2]:
             dilated = f" dilated to {reach[0]}x{reach[1]}" if max(dilations) > 1 else ""
             raise ShapeError(
-                f"padding {pad} is not smaller than the kernel {hk}x{wk}{dilated}: some outputs would see "
-                "only zeros",
+                f"padding {pad} is not smaller than the kernel {hk}x{wk}{dilated}: some outputs would "
+                "depend on padding only",
                 where=where,
                 cure=f"padding of at most {reach[side // 2] - 1}",
             )

@@ -118,9 +118,9 @@ def _divisor(op: Op, given: Values, counted: Callable[[Op, Values], Any]) -> flo
 def _checked_count(op: Op, number: float) -> float:
     if number == 0:
         raise InputError(
-            "no label of the mini-batch counts: all are ignore_index, or of a class of weight 0",
+            "the mini-batch has no label that counts: all are ignore_index or have a class of weight 0",
             where=op.name,
-            cure="reduction: sum, or a mini-batch with a label that counts",
+            cure="use reduction: sum, or a mini-batch with a label that counts",
         )
     return float(number)
 

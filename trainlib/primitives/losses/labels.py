@@ -42,7 +42,7 @@ COUNTS = LabelValues(
 )
 DISTRIBUTION = LabelValues("no number below 0", _distribution, lambda label: label >= 0)
 LOGARITHMS = LabelValues(
-    "logarithms of shares",
+    "logarithms of probabilities",
     lambda generator, shape: np.log(_distribution(generator, shape)),
     np.isfinite,
 )
@@ -55,8 +55,8 @@ def class_numbers(attributes: Mapping[str, Any], output: Tensor, where: str) -> 
     """
     if len(output.shape) < 2 or output.layout != "CHW":
         raise ShapeError(
-            f"a loss of classes needs scores of shape [classes] or [classes, ...], the network ends with "
-            f"{list(output.shape[1:])}{' in HWC' if output.layout != 'CHW' else ''}",
+            "a loss over classes needs scores of shape [classes] or [classes, ...], but the network ends "
+            f"with {list(output.shape[1:])}{' in HWC' if output.layout != 'CHW' else ''}",
             where=where,
             cure="end the network with a linear layer, or with a convolution in layout: CHW",
         )
@@ -76,9 +76,9 @@ def counted(label: Array, classes: int, where: str, ignore_index: int | None = N
     wrong = label[counts & ((label < 0) | (label >= classes))]
     if wrong.size:
         raise InputError(
-            f"label {int(wrong[0])} is no class: there are {classes}, 0 to {classes - 1}",
+            f"label {int(wrong[0])} is not a class: there are {classes}, 0 to {classes - 1}",
             where=where,
-            cure="as many outputs of the last layer as there are classes; classes counted from 0"
+            cure="the last layer needs one output per class; classes count from 0"
             + (f"; ignore_index: {int(wrong[0])} leaves it out" if wrong[0] < 0 else ""),
         )
     return counts

@@ -98,9 +98,9 @@ def _check_probabilities(y: Array, where: str) -> None:
     wrong = y[(y < -ROUNDING) | (y > 1 + ROUNDING)]
     if wrong.size:
         raise InputError(
-            f"the network's output holds {float(wrong[0]):.3g}, bce takes probabilities, 0 to 1",
+            f"the network's output holds {float(wrong[0]):.3g}, but bce needs probabilities, 0 to 1",
             where=where,
-            cure="a sigmoid at the end, or bce_with_logits",
+            cure="add a sigmoid at the end, or use bce_with_logits",
         )
 
 

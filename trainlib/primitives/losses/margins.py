@@ -108,7 +108,7 @@ def _multi_margin_truth(op: Op, values: Values) -> tuple[Any, Any, float]:
 def _vector_of_classes(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPlan:
     if len(output.shape) != 2:
         raise ShapeError(
-            f"multi_margin needs a vector of scores, the network ends with {list(output.shape[1:])}",
+            f"multi_margin needs a vector of scores, but the network ends with {list(output.shape[1:])}",
             where=where,
             cure="end the network with a linear layer, or flatten its output",
         )
@@ -122,7 +122,7 @@ LEAST_SQUARE = 1e-12
 def _cosine_plan(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPlan:
     if len(output.shape) != 2:
         raise ShapeError(
-            f"cosine needs a vector for each sample, the network ends with {list(output.shape[1:])}",
+            f"cosine needs a vector per sample, but the network ends with {list(output.shape[1:])}",
             where=where,
             cure="flatten its output",
         )

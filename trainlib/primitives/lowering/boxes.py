@@ -65,7 +65,7 @@ def image_of(tensor: Tensor, name: str, where: str) -> Shape:
 def rows_of(tensor: Tensor, name: str, where: str) -> Shape:
     """The shape of an input of the layer `name` with an axis behind the batch. Raises ShapeError."""
     if len(tensor.shape) < 2:
-        raise ShapeError(f"{name} needs a last axis behind the batch", where=where)
+        raise ShapeError(f"{name} needs an axis after the batch", where=where)
     return tensor.shape
 
 
@@ -73,9 +73,9 @@ def sample_axis(axis: int, shape: Shape, where: str) -> int:
     """The axis of a sample, counted from 0 behind the batch; ShapeError if the sample has no such axis."""
     if not 0 <= axis < len(shape) - 1:
         raise ShapeError(
-            f"axis {axis} is none of a sample of shape {shape[1:]}",
+            f"axis {axis} is outside a sample of shape {shape[1:]}",
             where=where,
-            cure="axes count from 0 behind the batch",
+            cure="axes count from 0, without the batch",
         )
     return axis
 

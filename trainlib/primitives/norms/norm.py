@@ -223,7 +223,7 @@ def norm_plan(
     geometry = NormGeometry(family, batch, shape, groups, trailing, running, centred, fixed)
     if centred and geometry.elements < 2 and not fixed:
         raise ShapeError(
-            "a mean over one element leaves nothing: every output would be 0",
+            "a norm over one element makes every output 0",
             where=where,
             cure="a larger batch or image, fewer groups, or a norm over more dimensions",
         )

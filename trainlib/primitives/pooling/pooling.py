@@ -120,7 +120,8 @@ def pooling_plan(
         outputs.append((padded - kernel) // stride + 1)
         if before >= kernel or (outputs[-1] - 1) * stride - before >= size:
             raise ShapeError(
-                f"padding {before} and {after} of {size} elements: a window of {kernel} sees nothing else",
+                f"padding {before} and {after} of {size} elements: a pooling window of {kernel} lies "
+                "entirely in the padding",
                 where=where,
                 cure=f"padding of at most {kernel - 1}",
             )
