@@ -33,7 +33,7 @@ from configs.yaml_file import Node, shortened
 
 Value = str | int | float | bool
 
-PROFILES = ("rtl", "gvsoc")
+PROFILES = RTL, GVSOC = "rtl", "gvsoc"
 """Timing profiles: what the hardware does, and what the reference simulator does."""
 
 UNITS: Mapping[str, str] = {

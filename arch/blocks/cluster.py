@@ -86,7 +86,7 @@ class Cluster(Module):
             raise InputError("the mailbox takes programs only", where=self.path)
         program = txn.extension
         if self._code_start != WARM and program.code is not None:
-            self.fetch = CodeFetch(program, program.code, self._timing, self.dma.queued_cycles)
+            self.fetch = CodeFetch(program, program.code, self._timing, self.dma.reads_ahead)
             if self._code_start == STEADY:
                 self.fetch.warm_up()
         elif self._code_start != WARM:

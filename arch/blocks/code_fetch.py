@@ -4,82 +4,89 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import ceil, floor
+from math import floor
 
 from arch.pricing.code_refills import shares_the_cache
-from arch.pricing.line_caches import CodePath
-from arch.spec.program import Action, CodePiece, Compute, DmaStart, DmaWait, Program, ProgramCode
+from arch.pricing.line_caches import CodePath, Reads, Walks
+from arch.spec.program import Action, Compute, DmaStart, DmaWait, Program, ProgramCode
 from arch.spec.timing import L2Timing, SocTiming
 
-Queued = Callable[[float, L2Timing], float]
-"""What a line asked from L2 at a cycle waits for reads of the DMA (`arch.blocks.dma.Dma.queued_cycles`)."""
+ACTIONS = 1024
+"""Actions whose code is visited at once: what is known of their lines takes memory."""
 
 
 class CodeFetch:
-    """The code of a program on its way through the instruction caches, action by action.
+    """The code of a program on its way through the instruction caches.
 
-    Waits are expected ones; what is left of a cycle is owed to the next wait. What a core waits in a kernel
-    for code all cores wait, as they ask for a line at about the same time and it is fetched once.
+    Which lines are missing depends on what was executed before, not on when, so it is worked out for many
+    actions at once; `reads` says what lines come behind when they are asked for. Waits are expected ones;
+    what is left of a cycle is owed to the next wait. What a core waits in a kernel for code all cores wait,
+    as they ask for a line at about the same time and it is fetched once.
     """
 
-    def __init__(self, program: Program, code: ProgramCode, timing: SocTiming, queued: Queued) -> None:
-        self._pieces = code.pieces
-        self._timing = timing
-        self._path = CodePath(timing.icache, self._behind)
-        self._queued = queued
-        self._is_warming_up = False
-        self._owed = 0.0
-        self._lines: dict[CodePiece, range] = {}
+    def __init__(
+        self, program: Program, code: ProgramCode, timing: SocTiming, reads: Callable[[L2Timing], Reads]
+    ) -> None:
+        self._program, self._pieces, self._timing = program, code.pieces, timing
+        self._path = CodePath(timing.icache)
+        self._reads = lambda: reads(timing.l2)
         self._near_in_kernels = not shares_the_cache(timing.icache)
-        self._program = program
+        self._owed = 0.0
+        self._walks: Walks | None = None
+        self._begin = self._end = 0
 
     def warm_up(self) -> None:
         """Execute the program once without asking what it waits for."""
-        self._is_warming_up = True
-        for action in self._program.actions:
-            self.before(action, 0)
-            self.in_kernel(action, 0)
-        self._is_warming_up = False
-        self._owed = 0.0
+        for begin in range(0, len(self._pieces), ACTIONS):
+            self._path.visit(self._stretches(begin)[0])
 
     def before(self, action: Action, now: int) -> int:
         """What core 0 waits for the code of an action but for that of a kernel, in cycles."""
-        pieces = [piece for piece in self._pieces[action.id] if not piece.kernel]
-        if not pieces:
-            return 0
-        lines = [self._lines_of(piece) for piece in pieces]
-        cycles = self._own_cycles(action) / max(1, sum(map(len, lines)))
-        waits = 0.0
-        for run in lines:
-            waits += self._path.walk(run, cycles, now + waits)
-        return self._whole(waits)
+        return self._waits(action, 0, now)
 
     def in_kernel(self, action: Action, now: int) -> int:
         """What a team waits for the code of the kernel it is called for, in cycles."""
-        line_bytes, waits = self._timing.icache.line_bytes, 0.0
-        for piece in self._pieces[action.id]:
-            if piece.kernel:
-                cycles = line_bytes / piece.instruction_bytes
-                waits += self._path.walk(
-                    self._lines_of(piece), cycles, now + waits, near=self._near_in_kernels
-                )
-        return self._whole(waits)
+        return self._waits(action, 1, now)
 
-    def _behind(self, asked: float) -> float:
-        return 0.0 if self._is_warming_up else self._queued(asked, self._timing.l2)
-
-    def _whole(self, waits: float) -> int:
-        whole = max(0, floor(waits + self._owed))
-        self._owed += waits - whole
+    def _waits(self, action: Action, walk: int, now: int) -> int:
+        if action.id >= self._end:
+            self._begin, self._end = self._end, self._end + ACTIONS
+            stretches, cycles, walk_of = self._stretches(self._begin)
+            near = [not number % 2 or self._near_in_kernels for number in walk_of]
+            counts = [count for _, count in stretches]
+            misses = self._path.visit(stretches)
+            self._walks = self._path.walks(misses, counts, cycles, near, walk_of, 2 * ACTIONS)
+        assert self._walks is not None
+        waits = self._walks.cycles(2 * (action.id - self._begin) + walk, now, self._reads) + self._owed
+        whole = max(0, floor(waits))
+        self._owed = waits - whole
         return whole
 
-    def _lines_of(self, piece: CodePiece) -> range:
-        lines = self._lines.get(piece)
-        if lines is None:
-            line_bytes = self._timing.icache.line_bytes
-            end = piece.address + piece.size_bytes
-            lines = self._lines[piece] = range(piece.address // line_bytes, ceil(end / line_bytes))
-        return lines
+    def _stretches(self, begin: int) -> tuple[list[tuple[int, int]], list[float], list[int]]:
+        """The code of `ACTIONS` actions: first line and number of lines, cycles of a line, and the walk: of
+        each action a first one of what core 0 executes for it and a second one of what a team does."""
+        line_bytes = self._timing.icache.line_bytes
+        stretches, cycles, walk_of = list[tuple[int, int]](), list[float](), list[int]()
+        for number, pieces in enumerate(self._pieces[begin : begin + ACTIONS]):
+            in_kernels, lines = [], 0
+            own = len(stretches)
+            for piece in pieces:
+                first = piece.address // line_bytes
+                count = -(-(piece.address + piece.size_bytes) // line_bytes) - first
+                if piece.kernel:
+                    in_kernels.append((first, count, line_bytes / piece.instruction_bytes))
+                else:
+                    stretches.append((first, count))
+                    lines += count
+            if own < len(stretches):
+                pace = self._own_cycles(self._program.actions[begin + number]) / max(1, lines)
+                cycles += [pace] * (len(stretches) - own)
+                walk_of += [2 * number] * (len(stretches) - own)
+            for first, count, pace in in_kernels:
+                stretches.append((first, count))
+                cycles.append(pace)
+                walk_of.append(2 * number + 1)
+        return stretches, cycles, walk_of
 
     def _own_cycles(self, action: Action) -> int:
         """What core 0 takes for an action whose code is there."""

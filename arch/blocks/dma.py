@@ -12,6 +12,7 @@ from arch.blocks.dma_channel import DmaChannel
 from arch.blocks.order import Order, Transfer
 from arch.memories.effects import Effects
 from arch.memories.memory import Storage, check_command
+from arch.pricing.line_caches import Reads
 from arch.spec.program import Command
 from arch.spec.timing import DmaTiming, L2Timing
 from arch.systemc.module import Body, Call, Module, Notification, Thread
@@ -214,11 +215,11 @@ class Dma(Module):
         self._advance(ends, ends)
         return ends
 
-    def queued_cycles(self, asked: float, l2: L2Timing) -> float:
-        """What a line of code asked from L2 at a cycle waits for reads, see `DmaChannel.queued_cycles`."""
+    def reads_ahead(self, l2: L2Timing) -> Reads:
+        """What a line of code asked from L2 waits for reads, see `DmaChannel.reads_ahead`."""
         waiting = [order for queue in self._queues.values() for order in queue] if self._waiting else []
         reads = [order for order in waiting if order.command.to_l1 and order.command.external_level == "l2"]
-        return self.inward.queued_cycles(asked, reads, l2)
+        return self.inward.reads_ahead(reads, l2)
 
     def hold(self, order: Order) -> None:
         """An order of the core that is alone waits in its queue."""

@@ -16,6 +16,7 @@ from arch.blocks.order import Order, Transfer
 from arch.blocks.progress import Progress
 from arch.memories.effects import Effects, OpenAccess
 from arch.pricing.cost_model import Traffic
+from arch.pricing.line_caches import NO_READS, Reads
 from arch.spec.program import Command
 from arch.spec.timing import DmaTiming, L2Timing
 from arch.systemc.module import Module, Port, Thread
@@ -163,26 +164,24 @@ class DmaChannel(Module):
         self._ahead_origin = origin
         self._cuts.append(self._ahead.cut + origin)
 
-    def queued_cycles(self, asked: float, waiting: Sequence[Order], l2: L2Timing) -> float:
-        """What a line of code asked from L2 at cycle `asked` waits for bursts that were asked for before.
+    def reads_ahead(self, waiting: Sequence[Order], l2: L2Timing) -> Reads:
+        """What a line of code asked from L2 waits for bursts that were asked for before.
 
         The bursts follow each other to the end of all commands, those `waiting` for room included. But no
         more are asked for than may be outstanding, one of which has just come.
         """
         state, origin = self._ahead, self._ahead_origin
         if not l2.link_bytes_per_cycle:
-            return 0.0
+            return NO_READS
         for order in waiting:
             (bursts,) = self._kept.bursts((order.command,))
             state = self._kept.result(bursts, _SHARED, state, None)[1]
         if not state.in_flight:
-            return 0.0
+            return NO_READS
         newest = state.in_flight[-1]
-        left = newest + origin - asked - l2.code_ahead_cycles
-        if left <= 0:
-            return 0.0
         burst = newest - state.in_flight[-2] if len(state.in_flight) > 1 else newest
-        return max(0.0, min(left, (self._rules.outstanding - 1) * burst - l2.code_behind_cycles))
+        most = max(0.0, (self._rules.outstanding - 1) * burst - l2.code_behind_cycles)
+        return newest + origin - l2.code_ahead_cycles, most
 
     def tell_room(self) -> None:
         """A core waits for room: look again once the oldest command is cut."""

@@ -10,121 +10,162 @@ probabilities of a full set always sum to its ways.
 When a line is missing the core waits until it has come: the line after one that began at a cycle begins
 `line_from_l2_cycles` (`line_from_shared_cycles`) later, or when the instructions before it are done; one that
 is jumped to `jump_from_l2_cycles` (`jump_from_shared_cycles`) after the jump. What comes from L2 comes behind
-the reads that the DMA has asked for before (`arch.blocks.dma_channel.DmaChannel.queued_cycles`).
+the reads that the DMA has asked for before (`arch.blocks.dma_channel.DmaChannel.reads_ahead`).
 
 Sources: rows of `measured/rtl-refill.csv.gz` (`pulptrain validate refill`), which name each parameter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from arch.pricing.line_engine import NEVER, THERE
+from arch.pricing.window import PLAIN, PROCESS, Engine, EngineChoice
 from arch.spec.timing import IcacheTiming
 
-THERE = 1e-6
-"""A probability to be missing up to this is none."""
+Reads = tuple[float, float]
+"""What a line asked from L2 waits for reads that were asked for before: until a cycle, and at most so many
+cycles."""
 
-SMALLEST_FACTOR = 1e-200
-"""A set whose factor becomes smaller starts anew."""
+NO_READS = (0.0, 0.0)
 
-Queue = Callable[[float], float]
-"""Cycles a line from L2 waits behind other reads if it is asked for at a cycle."""
+Floats = NDArray[np.float64]
 
 
 class LineCache:
-    """The probabilities with which lines are in a cache of `sets` sets of `ways` ways.
+    """The probabilities with which lines are in a cache of sets of `ways` ways.
 
     A line is there with its share times the factor of its set: a fetch makes the factor smaller, and so all
     lines of the set at once. With `empty_first` a way that is empty is taken before any other.
     """
 
     def __init__(self, size_bytes: int, line_bytes: int, ways: int, *, empty_first: bool) -> None:
-        self._sets = max(1, size_bytes // (line_bytes * ways))
-        self._ways = ways
-        self._empty_first = empty_first
-        self._share: dict[int, float] = {}
-        self._factor = [1.0] * self._sets
-        self._filled = [0.0] * self._sets
-        self._known = [0] * self._sets
+        sets = max(1, size_bytes // (line_bytes * ways))
+        self.shape = sets, ways, int(empty_first)
+        self._table: Any = [1.0] * sets + [0.0] * (2 * sets)
 
-    def missing(self, line: int) -> float:
-        """With what probability a line is not there."""
-        share = self._share.get(line)
-        return 1.0 if share is None else max(0.0, 1.0 - share * self._factor[line % self._sets])
+    def table(self, lines: int, engine: Engine) -> Any:
+        """What `arch.pricing.line_engine.visit_lines` has of it, for so many lines, as `engine` takes it."""
+        more = 3 * self.shape[0] + lines - len(self._table)
+        if more > 0 or isinstance(self._table, list) != (engine is PLAIN):
+            self._table = engine.floats([*self._table, *[NEVER] * more])
+        return self._table
 
-    def fetch(self, line: int, missing: float) -> None:
-        """A line that was missing with this probability is there now."""
-        number = line % self._sets
-        if line not in self._share:
-            self._known[number] += 1
-        ways, taken = self._ways, missing
-        if self._empty_first:
-            filled = self._filled[number]
-            taken = missing - min(missing, ways - filled)
-            self._filled[number] = filled + missing - taken
-        factor = self._factor[number]
-        if taken:
-            # Of a set that is full when the line is missing the others have all ways, else each its own.
-            factor *= 1.0 - taken / (ways - 1 + missing if self._known[number] > ways else ways)
-        if factor < SMALLEST_FACTOR:
-            for other in [known for known in self._share if known % self._sets == number]:
-                self._share[other] *= factor
-            factor = 1.0
-        self._factor[number] = factor
-        self._share[line] = 1.0 / factor if factor else 0.0
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Walks:
+    """Stretches of code that are executed one after the other, and what a core waits in each.
+
+    `waits` are those without reads before it. Of the lines that may come from L2, `far` is with what
+    probability they do and `ahead` when they are asked for, in cycles from the begin of the walk; those of a
+    walk begin at its entry in `first`.
+    """
+
+    waits: Sequence[float]
+    first: Sequence[int]
+    far: Sequence[float]
+    ahead: Sequence[float]
+
+    def cycles(self, number: int, now: float, reads: Callable[[], Reads]) -> float:
+        """What a core waits in a walk that begins at `now`, `reads` saying what its lines come behind."""
+        start, end = self.first[number], self.first[number + 1]
+        queued = 0.0
+        if start < end:
+            until, most = reads()
+            for place in range(start, end) if until > now else ():
+                left = until - now - self.ahead[place] - queued
+                if left > 0:
+                    queued += self.far[place] * min(left, most)
+        return self.waits[number] + queued
 
 
 class CodePath:
     """One core's way through code: its private cache, the shared one, and L2 behind them."""
 
-    def __init__(self, icache: IcacheTiming, queue: Queue) -> None:
+    def __init__(self, icache: IcacheTiming, engine: EngineChoice = PROCESS) -> None:
         self._icache = icache
-        self._queue = queue
-        self._private = _private(icache)
+        self._engine = engine
         self._shared = LineCache(
             icache.shared_bytes, icache.line_bytes, icache.shared_ways, empty_first=False
         )
+        self.leave_private()
         self.lines_from_l2 = 0.0
         """Expected lines asked from L2 so far."""
 
-    def walk(self, lines: Iterable[int], cycles: float, now: float, *, near: bool = True) -> float:
-        """Execute lines that are jumped to at `now`, each in so many `cycles`: what it waits for them.
-
-        Without `near` what a refill from the shared cache takes is left out: it is in the price of the code.
-        """
-        begun, before = now, -1.0
-        waits = 0.0
-        for line in lines:
-            if self._private.missing(line) > THERE:
-                waits += self._fetched(line, before, begun + waits, near=near)
-            before = cycles
-            begun += cycles
-        return waits
-
     def leave_private(self) -> None:
         """Nothing is in the private cache any more."""
-        self._private = _private(self._icache)
+        icache = self._icache
+        self._private = LineCache(
+            icache.private_bytes, icache.line_bytes, icache.private_ways, empty_first=True
+        )
 
-    def _fetched(self, line: int, before: float, begun: float, *, near: bool) -> float:
-        """What the core waits for a line, fallen into after `before` cycles, or jumped to if that is < 0."""
-        icache, missing = self._icache, self._private.missing(line)
-        far = missing * self._shared.missing(line)
-        if before < 0:
-            asked = begun
-            near_cycles = max(0.0, icache.jump_from_shared_cycles - icache.jump_cycles)
-            far_cycles = max(0.0, icache.jump_from_l2_cycles - icache.jump_cycles)
-        else:
-            asked = begun - before
-            near_cycles = max(0.0, icache.line_from_shared_cycles - before)
-            far_cycles = max(0.0, icache.line_from_l2_cycles - before)
-        waits = (missing - far) * near_cycles if near else -far * near_cycles
-        if far > THERE:
-            waits += far * (far_cycles + self._queue(asked))
-            self.lines_from_l2 += far
-            self._shared.fetch(line, far)
-        self._private.fetch(line, missing)
-        return waits
+    def walk(self, lines: Sequence[int], cycles: float, now: float, reads: Reads = NO_READS) -> float:
+        """Execute lines that are jumped to at `now`, each in so many `cycles`: what it waits for them."""
+        misses = self.visit([(line, 1) for line in lines])
+        return self.walks(misses, [len(lines)], [cycles], [True], [0], 1).cycles(0, now, lambda: reads)
 
+    def visit(self, stretches: Sequence[tuple[int, int]]) -> Floats:
+        """Execute stretches of code, each a first line and a number of lines.
 
-def _private(icache: IcacheTiming) -> LineCache:
-    return LineCache(icache.private_bytes, icache.line_bytes, icache.private_ways, empty_first=True)
+        Of every line the probabilities, in two rows, that it is not in the private cache, and in neither.
+        """
+        visits = sum(count for _, count in stretches)
+        engine = self._engine.take(visits)
+        lines = max((first + count for first, count in stretches), default=0)
+        misses = engine.floats([0.0] * (2 * visits))
+        engine.visit_lines(
+            engine.ints([*chain.from_iterable(stretches)]),
+            engine.ints([*self._private.shape, *self._shared.shape]),
+            self._private.table(lines, engine),
+            self._shared.table(lines, engine),
+            misses,
+        )
+        found: Floats = np.asarray(misses, np.float64).reshape(-1, 2).T
+        self.lines_from_l2 += float(found[1].sum())
+        return found
+
+    def walks(
+        self,
+        misses: Floats,
+        counts: Sequence[int],
+        cycles: Sequence[float],
+        near: Sequence[bool],
+        walk_of: Sequence[int],
+        walks: int,
+    ) -> Walks:
+        """What a core waits in stretches of code whose lines had these `misses`, by walk.
+
+        Of every stretch, which is jumped to, the number of its lines, the `cycles` of each, and the walk it
+        belongs to, in order. Where it is not `near`, what a refill from the shared cache takes is left out:
+        it is in the price of the code.
+        """
+        icache, of_line = self._icache, np.repeat(np.arange(len(counts)), counts)
+        place = np.arange(len(of_line)) - (np.cumsum(counts) - counts)[of_line]
+        own = np.array(cycles, np.float64)[of_line]
+        near_cycles, far_cycles = (
+            np.maximum(0.0, np.where(place > 0, line - own, jump - icache.jump_cycles))
+            for line, jump in (
+                (icache.line_from_shared_cycles, icache.jump_from_shared_cycles),
+                (icache.line_from_l2_cycles, icache.jump_from_l2_cycles),
+            )
+        )
+        missing, far = misses
+        may_be_far = far > THERE
+        waits = np.where(np.array(near, bool)[of_line], missing - far, -far) * near_cycles
+        waits += np.where(may_be_far, far * far_cycles, 0.0)
+        walk = np.array(walk_of, np.int64)[of_line]
+        before = np.cumsum(waits) - waits
+        borders = np.searchsorted(walk, np.arange(walks + 1))
+        ahead = before - np.append(before, 0.0)[borders[walk]] + np.maximum(0, place - 1) * own
+        return Walks(
+            np.bincount(walk, waits, walks).tolist(),
+            np.searchsorted(walk[may_be_far], np.arange(walks + 1)).tolist(),
+            far[may_be_far].tolist(),
+            ahead[may_be_far].tolist(),
+        )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which engine executes windows: those of `arch.pricing.window_engine` as they are, or compiled.
+"""Which engine executes windows and visits lines of code: plain Python, or the same compiled.
 
 Both give the same numbers. Compiling takes longer than many kernels in plain Python, so a process starts in
 plain Python and changes to the compiled function once it has executed enough; without Numba it stays in
@@ -9,11 +9,12 @@ plain Python, some 20 times slower. Compiling happens once per machine (`arch.pr
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
-from arch.pricing import window_engine, window_object
+from arch.pricing import line_engine, window_engine, window_object
 from arch.pricing.window_engine import Ints
 
 LOADING_ITEMS = 10_000
@@ -25,24 +26,27 @@ COMPILING_ITEMS = 5_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Engine:
-    """`price_window` of `arch.pricing.window_engine` and the kind of table it takes.
+    """`price_window` of `arch.pricing.window_engine`, `visit_lines` of `arch.pricing.line_engine`, and the
+    kinds of table they take.
 
-    `ints` makes a table of numbers, `numbers` makes a list of it; `zeros` makes one of so many zeros, `room`
-    one of at least so many of any value, which is only good until the next call.
+    `ints` and `floats` make a table of numbers, `numbers` makes a list of it; `zeros` makes one of so many
+    zeros, `room` one of at least so many of any value, which is only good until the next call.
     """
 
     ints: Callable[[list[int]], Ints]
+    floats: Callable[[Sequence[float]], Any]
     numbers: Callable[[Ints], list[int]]
     zeros: Callable[[int], Ints]
     room: Callable[[int], Ints]
     price_window: Callable[[Ints, Ints, Ints, Ints, Ints], None]
+    visit_lines: Callable[[Any, Any, Any, Any, Any], None]
 
 
 def _zeros(count: int) -> list[int]:
     return [0] * count
 
 
-PLAIN = Engine(list, list, _zeros, _zeros, window_engine.price_window)
+PLAIN = Engine(list, list, list, _zeros, _zeros, window_engine.price_window, line_engine.visit_lines)
 
 
 @cache
@@ -51,7 +55,7 @@ def compiled() -> Engine | None:
     try:
         import numpy as np
 
-        price_window = window_object.price_window()
+        functions = window_object.functions()
     except ImportError:
         return None
     # What is loaded by now lives as long as the process; the collector need not walk it again and again.
@@ -66,10 +70,11 @@ def compiled() -> Engine | None:
 
     return Engine(
         lambda numbers: np.array(numbers, dtype=np.int64),
+        lambda numbers: np.array(numbers, dtype=np.float64),
         lambda table: table.tolist(),
         lambda count: np.zeros(count, dtype=np.int64),
         room,
-        price_window,
+        **functions,
     )
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`price_window` of `arch.pricing.window_engine` as machine code: made by Numba once, loaded without it.
+"""`price_window` and `visit_lines` as machine code: made by Numba once, loaded without it.
 
-Importing Numba and loading what it has compiled takes longer than a hundred prices do. So the function is
-compiled as one for C (`numba.cfunc`), and the object file LLVM makes of it is kept; `llvmlite`, Numba's own
+Importing Numba and loading what it has compiled takes longer than a hundred prices do. So the functions are
+compiled as those for C (`numba.cfunc`), and the object file LLVM makes of it is kept; `llvmlite`, Numba's own
 layer to LLVM, loads it in a tenth of the time. A table is given to it by address and length.
 """
 
@@ -20,26 +20,23 @@ from typing import Any
 
 import platformdirs
 
-from arch.pricing import scoreboard, window_engine
-from arch.pricing.window_engine import Ints
+from arch.pricing import line_engine, scoreboard, window_engine
 from configs.errors import InputError
 from configs.files import replacing
 
-ENTRY = "price_window"
-"""The name of the function in its object file."""
-
-TABLES = 5
-"""Its arguments."""
+ENTRIES = {"price_window": (window_engine, "iiiii"), "visit_lines": (line_engine, "iifff")}
+"""The functions by their name in the object file: where they are from, and the tables they take, of int64
+or of float64."""
 
 CHECKSUM_BYTES = 32
 """In front of machine code, which a processor must not be given in part."""
 
-SOURCES = (window_engine.__file__, scoreboard.__file__, __file__)
+SOURCES = (window_engine.__file__, line_engine.__file__, scoreboard.__file__, __file__)
 """What the machine code is made of."""
 
 
-def price_window() -> Callable[[Ints, Ints, Ints, Ints, Ints], None]:
-    """The function on int64 arrays of NumPy, loaded, or compiled and kept.
+def functions() -> dict[str, Callable[..., None]]:
+    """Those of `ENTRIES` on arrays of NumPy, loaded, or compiled and kept.
 
     Raises `ImportError` without Numba.
     """
@@ -62,13 +59,15 @@ def price_window() -> Callable[[Ints, Ints, Ints, Ints, Ints], None]:
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     _LOADED.append(engine)
-    arguments = (ctypes.c_void_p, ctypes.c_int64) * TABLES
-    function = ctypes.PYFUNCTYPE(None, *arguments)(engine.get_function_address(ENTRY))
 
-    def call(*tables: Ints) -> None:
-        function(*[value for table in tables for value in (table.ctypes.data, len(table))])
+    def loaded(name: str, tables: str) -> Callable[..., None]:
+        arguments = (ctypes.c_void_p, ctypes.c_int64) * len(tables)
+        function = ctypes.PYFUNCTYPE(None, *arguments)(engine.get_function_address(name))
+        return lambda *given: function(
+            *[value for table in given for value in (table.ctypes.data, len(table))]
+        )
 
-    return call
+    return {name: loaded(name, tables) for name, (_, tables) in ENTRIES.items()}
 
 
 _LOADED: list[object] = []
@@ -123,8 +122,12 @@ def _keep(name: str, code: bytes) -> None:
 
 
 def _compiled(llvm: Any) -> Any:
-    """A module of LLVM that has the function as `ENTRY`."""
+    """A module of LLVM that has the functions by their names in `ENTRIES`."""
     import numba
+
+    njit: Callable[..., Any] = numba.njit
+    types, table = numba.types, numba.carray  # type: ignore[attr-defined]
+    of_table = {"i": types.CPointer(types.int64), "f": types.CPointer(types.float64)}  # type: ignore[no-untyped-call]
 
     # What a processor has an instruction for.
     @numba.extending.intrinsic
@@ -136,30 +139,34 @@ def _compiled(llvm: Any) -> Any:
 
     # The same functions, where every name of a part is the compiled part. Nothing is allocated in them, so
     # nothing is counted (`_nrt`): counting who holds a table takes longer than what is done with it.
-    names = {**vars(window_engine), "place": place}
-    njit: Callable[..., Any] = numba.njit
+    def one(name: str, source: Any, tables: str) -> Any:
+        names = {**vars(source), "place": place}
 
-    def with_names(name: str) -> FunctionType:
-        return FunctionType(names[name].__code__, names, name)
+        def with_names(name: str) -> FunctionType:
+            return FunctionType(names[name].__code__, names, name)
 
-    for part in window_engine.PARTS:
-        names[part.__name__] = njit(inline="always", _nrt=False, error_model="numpy")(
-            with_names(part.__name__)
-        )
-    for name in [*[part.__name__ for part in window_engine.WHOLE], ENTRY]:
-        names[name] = njit(_nrt=False, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(
-            with_names(name)
-        )
-    whole, types = names[ENTRY], numba.types
-    table: Any = numba.carray  # type: ignore[attr-defined]
-    arguments = (types.CPointer(types.int64), types.int64) * TABLES  # type: ignore[no-untyped-call]
+        for part in source.PARTS:
+            names[part.__name__] = njit(inline="always", _nrt=False, error_model="numpy")(
+                with_names(part.__name__)
+            )
+        for inner in [*[part.__name__ for part in source.WHOLE], name]:
+            names[inner] = njit(
+                _nrt=False, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
+            )(with_names(inner))
+        whole = names[name]
 
-    def framed(a, in_a, b, in_b, c, in_c, d, in_d, e, in_e):  # type: ignore[no-untyped-def]
-        whole(table(a, in_a), table(b, in_b), table(c, in_c), table(d, in_d), table(e, in_e))
+        def framed(a, in_a, b, in_b, c, in_c, d, in_d, e, in_e):  # type: ignore[no-untyped-def]
+            whole(table(a, in_a), table(b, in_b), table(c, in_c), table(d, in_d), table(e, in_e))
 
-    entry = numba.cfunc(types.void(*arguments), error_model="numpy")(framed)
-    module = llvm.parse_assembly(entry.inspect_llvm())
-    module.get_function(entry.native_name).name = ENTRY
+        arguments = [kind for word in tables for kind in (of_table[word], types.int64)]
+        entry = numba.cfunc(types.void(*arguments), error_model="numpy")(framed)
+        module = llvm.parse_assembly(entry.inspect_llvm())
+        module.get_function(entry.native_name).name = name
+        return module
+
+    module, *others = [one(name, *entry) for name, entry in ENTRIES.items()]
+    for other in others:
+        module.link_in(other)
     # Nothing raises and nothing is allocated: what would be called then, and a process without Numba has not.
     declared = [item.name for item in module.functions if item.is_declaration]
     lacking = [name for name in declared if not name.startswith(("llvm.", "Py", "mem"))]

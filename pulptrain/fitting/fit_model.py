@@ -19,7 +19,7 @@ from configs.model_file import ModelSpec
 from configs.suggest import suggestion
 from configs.version import VERSION
 from pulptrain.fitting.ways import Way, ways_of
-from pulptrain.given.settings import Settings, schedule_options, soc_timing
+from pulptrain.given.settings import Settings, code_start, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.energy import chip_of
 from pulptrain.running.session import RunOutcome, run_model, settled
@@ -440,7 +440,7 @@ class Fitting:
 
 def code_bytes(run: RunOutcome, settings: Settings) -> int:
     """What the code of the programs of a run takes of L2."""
-    return max(schedule.code_bytes for schedule in run.schedules) if settings.icache != WARM else 0
+    return max(schedule.code_bytes for schedule in run.schedules) if code_start(settings) != WARM else 0
 
 
 def smallest_of(problem: Problem, *, seconds: float, hint: Decisions | None = None) -> Solution | None:

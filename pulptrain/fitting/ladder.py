@@ -21,7 +21,7 @@ from pulptrain.fitting.fit_model import (
     sized,
     smallest_of,
 )
-from pulptrain.given.settings import Settings, schedule_options, soc_timing
+from pulptrain.given.settings import Settings, code_start, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.session import run_model, settled
 from scheduler.fit.of_graph import problem_of
@@ -213,7 +213,7 @@ def _row(
         try:
             run = run_model(spec, memories, functional=False, traced=False, cache=cache)
         except DoesNotFitError as error:
-            is_known = not paged or settings.icache != WARM
+            is_known = not paged or code_start(settings) != WARM
             l2_bytes = max(l2_bytes + max(256, l2_bytes // 100), error.required_bytes if is_known else 0)
             continue
         peak = run.summary["peak_bytes"]

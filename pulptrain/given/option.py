@@ -279,9 +279,10 @@ class CodeOptions(TypedDict, total=False):
             "--icache",
             "warm|steady|cold",
             "Initial instruction-cache state: warm (all code cached), steady (as the last iteration left "
-            "it) or cold (empty).",
+            "it) or cold (empty). Default: steady for iterations under rtl; warm under gvsoc and for "
+            "primitives and pulp-gcc7.",
             MACHINE,
-            default="warm",
+            default="",
         ),
     ]
 

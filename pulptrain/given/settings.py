@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, dataclass_transform
 
-from arch.pricing.code_caches import WARM
+from arch.pricing.code_caches import STEADY, WARM
 from arch.spec.soc_config import load_soc, with_values
 from arch.spec.timing import SocTiming
 from configs.errors import InputError
 from configs.limits import check_seed
-from configs.parameters import default_codegen
+from configs.parameters import RTL, default_codegen
 from configs.yaml_file import read_text
 from pulptrain.given.option import ALL, MODEL_PREFIX, SCHEDULE, AllOptions
 from scheduler.addresses.placement import parse_placement
@@ -52,9 +52,9 @@ class Settings:
     ops, `resident` (off, auto, or tensors) what stays in L1 between them: what the schedule file says if it
     is not given, else off.
     A `codegen` that is not given is that of the SoC file; a wrong SoC then raises `ConfigError` here.
-    `icache` is one of `arch.pricing.code_caches.CODE_STARTS`, `code_map` the path of the map file of an
-    export. `schedule` is what `pulptrain tune` has found,
-    or the path of its file. `dtype`, `batch` and `accumulate` replace what the model file says;
+    `icache` is one of `arch.pricing.code_caches.CODE_STARTS`, "" for what `code_start` says, `code_map` the
+    path of the map file of an export. `schedule` is what `pulptrain tune` has found, or the path of its file.
+    `dtype`, `batch` and `accumulate` replace what the model file says;
     `separate_update` makes the update a program of its own. `steps` (``fw,ig``) are those of an iteration
     that are taken, None for all; `train` says which layers are trained. `inputs`, `loss`, `optimizer`,
     `learning_rate` and `values` are what a model is opened with (`pulptrain.foreign.model_source`).
@@ -140,17 +140,25 @@ def model_variant(settings: Settings) -> str | None:
     return names[0]
 
 
-def code_start(settings: Settings) -> str:
-    """What the instruction caches hold at the start. Raises `InputError` where it would be charged twice."""
-    if settings.icache != WARM and LIBRARY.waits_for_code(settings.codegen):
+def code_start(settings: Settings, *, alone: bool = False) -> str:
+    """What the instruction caches hold at the start of an iteration, or of a step that was measured `alone`.
+
+    Where the settings do not say it is decided here, and nowhere else: steady, but warm where what is held
+    against measurements was predicted so (docs/decisions/0019-code-of-the-program.md). Raises `InputError`
+    where the wait for code would be charged twice.
+    """
+    waits = LIBRARY.waits_for_code(settings.codegen)
+    is_measured_warm = alone or settings.timing != RTL or waits
+    start = settings.icache or (WARM if is_measured_warm else STEADY)
+    if start != WARM and waits:
         raise InputError(
             f"the kernels of codegen '{settings.codegen}' already include the instruction fetch",
             where="--icache",
             cure=f"--icache {WARM}, or another --codegen",
         )
-    if settings.icache == WARM and settings.code_map is not None:
+    if start == WARM and settings.code_map is not None:
         raise InputError("with --icache warm no code is fetched", where="--code-map", cure="--icache steady")
-    return settings.icache
+    return start
 
 
 def code_map(settings: Settings) -> tuple[str, str] | None:

@@ -54,6 +54,8 @@ class Prepared:
     """Whether a trace is asked for."""
     given: Callable[[], Given | None] = lambda: None
     """The model as it was given, to hold the run against; None of a graph with a backward pass of its own."""
+    notes: tuple[str, ...] = ()
+    """What a reader of its figures must know."""
 
     @property
     def schedules(self) -> list[Schedule]:

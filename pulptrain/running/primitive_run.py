@@ -60,7 +60,8 @@ def run_primitive(
     network (`pulptrain.running.number_check`). Raises the errors of `configs.errors`; a wrong tensor is a
     `WrongNumbersError`, an infinity or a NaN that the step makes a `NotFiniteError`.
     """
-    settings = replace(settings or Settings(), accumulation=accumulation)
+    settings = settings or Settings()
+    settings = replace(settings, accumulation=accumulation, icache=code_start(settings, alone=True))
     if batch < 1:
         raise InputError(f"{batch} is not a valid number of samples", where="--batch", cure="1 or more")
     started = time.perf_counter()
@@ -83,7 +84,7 @@ def run_primitive(
     schedule = build_schedule(graph, timing, cost_model, plan, use=HostUse(True, torch_available()))
     counted_run = CountedRun(schedule.program, core_paths(timing), traced=True)
     recorder = counted_run.recorder
-    executor = Executor(schedule, timing, cost_model, recorder, code_start=code_start(settings))
+    executor = Executor(schedule, timing, cost_model, recorder, code_start=settings.icache)
     given = {name: evaluated[name] for name in graph.given}
     executor.load(given)
     told = _as_given(made, name, options, inputs, batch, dtype)

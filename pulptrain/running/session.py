@@ -201,7 +201,11 @@ def prepare(
         from scheduler.levers import with_levers
 
         raise with_levers(error, spec, timing, options) from None
-    return replace(plan, given=partial(_as_given, model, settings, file))
+    start = code_start(settings)
+    notes: tuple[str, ...] = ()
+    if file is not None and file.icache != start:
+        notes = (f"the schedule was tuned with --icache {file.icache}, this run is {start}",)
+    return replace(plan, given=partial(_as_given, model, settings, file), notes=notes)
 
 
 def _check_memory(spec: ModelSpec, phases: TrainingPhases) -> None:
@@ -397,6 +401,7 @@ def run_prepared(
     _store_figures(prepared, machine, settings)
     summary = _summary(machine, prepared, settings)
     has_loss = functional and bool(graph.losses)
+    summary["notes"] += prepared.notes
     summary["steps"] = list(prepared.spec.steps or STEPS)
     summary["requested"] = requested_of(settings)
     if fed is not None and fed.skipped:
@@ -501,6 +506,7 @@ def _curve(training: Training, summary: Mapping[str, Any]) -> list[CurvePoint]:
 
 def _summary(machine: Machine, prepared: Prepared, settings: Settings) -> dict[str, Any]:
     """Figures of one update: those of its only program, or of the mini-batches and the update together."""
+    settings = replace(settings, icache=code_start(settings))
     summaries, lines, calls, activities = [], [], [], []
     for phase in machine.phases:
         figures = phase.figures

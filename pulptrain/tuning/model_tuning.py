@@ -106,7 +106,12 @@ def tune_model(
     # Ops at their best by themselves are not yet a whole iteration: the model as it is may still be faster.
     best = min(range(len(tried)), key=lambda number: tunings[number].cost)
     programs, tuning = programs_of(with_layouts(spec, tried[best])), tunings[best]
-    schedule = replace(tuning.schedule, model_content=model_content(written[0][0]), layouts=tried[best])
+    schedule = replace(
+        tuning.schedule,
+        model_content=model_content(written[0][0]),
+        layouts=tried[best],
+        icache=options.code_start,
+    )
     interrupted = any(item.interrupted for item in tunings)
     tuned: RunOutcome | None = None
     untuned_cycles = tunings[0].untuned_cycles

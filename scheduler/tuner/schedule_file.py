@@ -13,6 +13,7 @@ from pydantic import Field
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
+from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
 from configs.errors import ConfigError, DoesNotFitError, InputError, ShapeError, UnsupportedLayerError
 from configs.files import start_of, write_text
@@ -77,6 +78,8 @@ class ScheduleFile:
     """By program (`PROGRAMS`): what stays in L1 between ops."""
     layouts: Mapping[str, str] = field(default_factory=dict)
     """Layer -> layout, where it is another than the model says."""
+    icache: str = WARM
+    """What the instruction caches held in the iteration that was tuned."""
 
     def where(self, key: str) -> str:
         """Place of a key of the file as ``file:line``."""
@@ -169,6 +172,8 @@ class ScheduleSchema(Schema):
     """Combinations that were simulated."""
     cycles: object = None
     """Cycles of an iteration with it."""
+    icache: object = None
+    """What the instruction caches held at its start; warm in files that do not say."""
     resident: object = None
     """What stays in L1 between ops."""
     layout: object = None
@@ -190,6 +195,7 @@ def schedule_text(schedule: TunedSchedule) -> str:
             "candidates": schedule.candidates,
             "evaluated": schedule.evaluated,
             "cycles": schedule.cycles,
+            "icache": schedule.icache,
             **({"layout": _flow(dict(schedule.layouts))} if schedule.layouts else {}),
             **({"resident": resident} if schedule.resident else {}),
             "choices": [_choice_map(choice) for choice in schedule.choices],
@@ -288,6 +294,7 @@ def _read(node: Node) -> ScheduleFile:
         choices,
         {name: tuple(getattr(resident, name)) for name in PROGRAMS},
         _layouts(top["layout"]) if "layout" in top else {},
+        str(top["icache"].plain()) if "icache" in top else WARM,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
 from scheduler.options import ScheduleOptions
 from scheduler.search.fingerprint import fingerprint
@@ -67,6 +68,8 @@ class TunedSchedule:
     choices: tuple[OpChoice, ...]
     resident: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     layouts: Mapping[str, str] = field(default_factory=dict)
+    icache: str = WARM
+    """What the instruction caches held at the start of that iteration (`arch.pricing.code_caches`)."""
 
 
 def model_content(graph: TrainingGraph) -> str:

@@ -29,7 +29,8 @@ class Comparison:
     """Runs in the order they were given, the first being what the others are compared with.
 
     The cycles of all `ops` and `offload_cycles` add up to `cycles`, run by run. `causes` has core-cycles by
-    what a run is bound by (`traces.causes.GROUPS`), `cores` how many cores they are of.
+    what a run is bound by (`traces.causes.GROUPS`), `cores` how many cores they are of. `notes` say what else
+    differs between the runs.
     """
 
     model: str
@@ -39,6 +40,7 @@ class Comparison:
     offload_cycles: tuple[int, ...]
     causes: Mapping[str, tuple[int, ...]]
     ops: tuple[ComparedOp, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def speedup(self) -> float:
@@ -91,6 +93,7 @@ class Comparison:
         share = change(self.cycles[-1] / self.cycles[0] - 1)
         text = f"{' -> '.join(f'{item:,}' for item in self.cycles)} cycles ({share} %"
         lines = wrapped(f"{self.model}: {text}, {self.speedup:.2f} times as fast)", width)
+        lines += [line for note in self.notes for line in wrapped(note, width)]
         for table in (self._by_cause(), self._by_op(top)):
             lines += ["", *table.lines(width)]
         return lines
@@ -155,7 +158,15 @@ def compared(summaries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Co
         tuple(whole - named for whole, named in zip(cycles, named_cycles, strict=True)),
         _side_by_side([summary["causes"] for summary in summaries]),
         tuple(ops),
+        _code_notes(summaries, names),
     )
+
+
+def _code_notes(summaries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> tuple[str, ...]:
+    """Says it where not all runs began with the same code in the caches."""
+    starts = [str(summary.get("icache", "warm")) for summary in summaries]
+    said = ", ".join(f"{start} in {name}" for start, name in zip(starts, names, strict=True))
+    return (f"instruction caches: {said}",) if len(set(starts)) > 1 else ()
 
 
 def _side_by_side(causes: Sequence[Mapping[str, int]]) -> dict[str, tuple[int, ...]]:

@@ -104,7 +104,7 @@ def predict(case: Case) -> Prediction:
 def _walked(case: Case) -> int:
     """Code of one core, or of a team whose cores all take as long."""
     timing, group, count = rtl_of_the_bench(), case.text("group"), case.number("lines")
-    path = CodePath(timing.icache, lambda _: 0.0)
+    path = CodePath(timing.icache)
     own, state, offset = OWN_CYCLES[case.text("code")], case.text("state"), case.optional("offset") or 0
     is_jump, passes = group == "jump", PASSES.get(group, 1)
     lines = range(FIRST_LINE, FIRST_LINE + (2 * count if is_jump else count))

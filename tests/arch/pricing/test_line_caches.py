@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
 
-from arch.pricing.line_caches import CodePath, LineCache
+from arch.pricing.line_caches import CodePath
+from arch.pricing.line_engine import NEVER, fetch, missing_of
+from arch.pricing.window import EngineChoice, compiled
 from shared.soc_fixture import soc_timing
 
 ICACHE = soc_timing().icache
@@ -27,15 +30,20 @@ def drawn_misses(lines: int, passes: int, *, empty_first: bool, seed: int, ways:
     return misses
 
 
+def one_set(lines: int) -> list[float]:
+    """A cache of one set of 4 ways, empty."""
+    return [1.0, 0.0, 0.0, *[NEVER] * lines]
+
+
 def expected_misses(lines: int, passes: int, *, empty_first: bool) -> list[float]:
-    cache, misses = LineCache(64, 16, 4, empty_first=empty_first), []
+    cache, misses = one_set(lines), []
     for _ in range(passes):
         missed = 0.0
         for line in range(lines):
-            missing = cache.missing(line)
+            missing = missing_of(cache, 1, line)
             missed += missing
             if missing:
-                cache.fetch(line, missing)
+                fetch(cache, 1, 4, int(empty_first), line, missing)
         misses.append(missed)
     return misses
 
@@ -50,26 +58,35 @@ def test_expected_misses_are_the_mean_over_caches_that_draw(lines: int, empty_fi
 
 
 def test_a_full_set_holds_as_many_lines_as_it_has_ways() -> None:
-    cache = LineCache(64, 16, 4, empty_first=True)
+    cache = one_set(7)
     for line in [*range(7)] * 5:
-        cache.fetch(line, cache.missing(line))
-    assert sum(1 - cache.missing(line) for line in range(7)) == pytest.approx(4, abs=0.05)
+        fetch(cache, 1, 4, 1, line, missing_of(cache, 1, line))
+    assert sum(1 - missing_of(cache, 1, line) for line in range(7)) == pytest.approx(4, abs=0.05)
 
 
 def test_a_line_from_l2_comes_behind_the_reads_before_it_and_one_that_is_there_costs_nothing() -> None:
-    asked: list[float] = []
-
-    def queue(cycles: float) -> float:
-        asked.append(cycles)
-        return 100.0
-
-    path = CodePath(ICACHE, queue)
+    path = CodePath(ICACHE)
     jump = ICACHE.jump_from_l2_cycles - ICACHE.jump_cycles
     line = ICACHE.line_from_l2_cycles - 5
-    assert path.walk([7, 8], 5, 1000) == jump + 100 + line + 100
-    assert asked == [1000, 1000 + jump + 100], "the next is asked for when the line before begins"
+    assert path.walk([7, 8], 5, 1000, (math.inf, 100)) == jump + 100 + line + 100
     assert path.walk([7, 8], 5, 2000) == 0
     path.leave_private()
     near = ICACHE.jump_from_shared_cycles - ICACHE.jump_cycles + ICACHE.line_from_shared_cycles - 5
     assert path.walk([7, 8], 5, 3000) == near
     assert path.lines_from_l2 == 2
+    until = CodePath(ICACHE)
+    late = 1000 + jump + 130  # the second line is asked for when the first begins
+    assert until.walk([7, 8], 5, 1000, (late, 100)) == jump + 100 + line + 30
+
+
+def test_compiled_code_gives_the_same_to_the_last_bit() -> None:
+    if compiled() is None:
+        pytest.skip("no Numba")
+    draw, plain, fast = (
+        random.Random(3),
+        CodePath(ICACHE, EngineChoice(1 << 60)),
+        CodePath(ICACHE, EngineChoice(0)),
+    )
+    for _ in range(20):
+        stretches = [(draw.randrange(400), draw.randrange(1, 40)) for _ in range(30)]
+        assert (plain.visit(stretches) == fast.visit(stretches)).all()

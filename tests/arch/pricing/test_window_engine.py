@@ -92,7 +92,7 @@ def test_damaged_machine_code_is_compiled_again(kept_in, tmp_path, damage):
     for path in tmp_path.glob("*.o"):
         path.write_bytes(damage)
     with pytest.raises(AssertionError, match="compiled again"):
-        window_object.price_window()
+        window_object.functions()
 
 
 def test_machine_code_is_kept_where_there_is_room(monkeypatch, tmp_path):
