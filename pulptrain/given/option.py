@@ -278,9 +278,8 @@ class CodeOptions(TypedDict, total=False):
         Option(
             "--icache",
             "warm|steady|cold",
-            "Initial instruction-cache state: warm (all code cached), steady (as the last iteration left "
-            "it) or cold (empty). Default: steady for iterations under rtl; warm under gvsoc and for "
-            "primitives and pulp-gcc7.",
+            "Initial instruction-cache state: warm (all code cached; the default), steady (as the last "
+            "iteration left it) or cold (empty).",
             MACHINE,
             default="",
         ),

@@ -18,7 +18,7 @@ from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
 from configs.grades import MEASURED
 from configs.parameters import GVSOC, RTL
-from pulptrain.given.settings import Settings
+from pulptrain.given.settings import Settings, code_start
 from scheduler.options import WHOLE_OPS, parse_buffers
 from scheduler.time_line import DMA, TEAM, TimeLine
 from scheduler.validation.error_bars import (
@@ -98,7 +98,7 @@ def op_bars(ops: Iterable[Mapping[str, Any]], settings: Settings, timing: SocTim
     table, team = shipped_table(), team_on(timing)
     bars: list[float | None] = []
     for op in ops if _unlike(settings, timing) is None else ():
-        key: Key | None = op_key(timing.profile, team, op["cycles"], warm=settings.icache == WARM)
+        key: Key | None = op_key(timing.profile, team, op["cycles"], warm=code_start(settings) == WARM)
         if timing.profile != RTL:
             nest, tiles = str(op["kernel"]), max(int(op["tiles"]), 1)
             of_kernel = kernel_key(timing.profile, "", settings.codegen, team, op["cycles"], tiles)
@@ -128,7 +128,7 @@ def _by_ops(
 ) -> Mapping[str, float]:
     """So many cycles of a program by the classes of its ops."""
     compared: dict[str, float] = defaultdict(float)
-    team, warm = team_on(timing), settings.icache == WARM
+    team, warm = team_on(timing), code_start(settings) == WARM
     for op_cycles in ops if cycles else ():
         nearest = table.nearest(op_key(timing.profile, team, op_cycles, warm=warm))
         assert nearest is not None, "the shipped table has ops of all sizes"
