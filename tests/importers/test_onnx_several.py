@@ -213,7 +213,7 @@ def test_losses_and_gradients_are_those_of_the_file(name: str, tmp_path: Path) -
     assert check.compared == 1 + len(graph.weights)
     note = check_output(origin)
     if not origin.read.loss:
-        assert "that of the file by onnx.reference" in note
+        assert "equals that of the file, computed by onnx.reference" in note
         return
     feeds = {
         key: array.astype(np.int64) if array.dtype.kind == "i" else array

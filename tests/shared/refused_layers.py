@@ -154,23 +154,23 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
     "concat": (
         Refused({}, ((2, 3), (2, 4)), "cannot join"),
         Refused({"axis": 1}, ((2, 3), (2, 3, 1)), "cannot join"),
-        Refused({"axis": 2}, ((2, 3), (2, 3)), "axis 2 is none"),
+        Refused({"axis": 2}, ((2, 3), (2, 3)), "axis 2 is outside"),
         Refused({}, ((2, 3),), "takes 2 to"),
     ),
     "split": (
         Refused({"sizes": [3, 3]}, ((7,),), "add up to 6"),
         Refused({"sizes": [7]}, ((7,),), "sizes"),
         Refused({"sizes": [7, 0]}, ((7,),), "sizes"),
-        Refused({"axis": 1, "sizes": [3, 4]}, ((7,),), "axis 1 is none"),
+        Refused({"axis": 1, "sizes": [3, 4]}, ((7,),), "axis 1 is outside"),
     ),
     "slice": (
         Refused({"stop": 9}, ((7,),), "not inside axis 0 of 7"),
         Refused({"start": 3, "stop": 3}, ((7,),), "not inside"),
-        Refused({"axis": 1, "stop": 2}, ((7,),), "axis 1 is none"),
+        Refused({"axis": 1, "stop": 2}, ((7,),), "axis 1 is outside"),
         Refused({}, ((7,),), "stop"),
     ),
     "flip": (
-        Refused({"axes": [1]}, ((7,),), "axis 1 is none"),
+        Refused({"axes": [1]}, ((7,),), "axis 1 is outside"),
         Refused({"axes": [0, 0]}, ((7,),), "contain a duplicate"),
         Refused({"axes": []}, ((7,),), "axes"),
     ),
@@ -195,7 +195,7 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
     **dict.fromkeys(
         ("reduce_mean", "reduce_sum"),
         (
-            Refused({"axes": [3]}, ((2, 3),), "axis 3 is none"),
+            Refused({"axes": [3]}, ((2, 3),), "axis 3 is outside"),
             Refused({"axes": [0, 2]}, ((2, 3, 4),), "not adjacent"),
             Refused({"axes": [1, 1]}, ((2, 3, 4),), "not adjacent"),
             Refused({"axes": []}, ((2, 3),), "axes"),
@@ -204,7 +204,7 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
     **dict.fromkeys(
         ("reduce_max", "reduce_min"),
         (
-            Refused({"axes": [3]}, ((2, 3),), "axis 3 is none"),
+            Refused({"axes": [3]}, ((2, 3),), "axis 3 is outside"),
             Refused({"axes": [0], "ties": "last"}, ((2, 3),), "ties"),
         ),
     ),

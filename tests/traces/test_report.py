@@ -86,7 +86,7 @@ def long_names(**changes: Any) -> dict[str, Any]:
         }
         for number in range(30)
     ]
-    notes = [f"{op['name']}: tiles shrank to hold 2 buffers: {number}" for number, op in enumerate(ops)]
+    notes = [f"{op['name']}: smaller tiles, to fit 2 buffers: {number}" for number, op in enumerate(ops)]
     whole = {"cycles": 987_654_321, "macs": 3_703_703_670, "mac_per_cycle": 3.75}
     return summary(ops=ops, model="large", notes=notes, **whole, **changes)
 
@@ -123,7 +123,7 @@ def test_repeated_steps_of_a_layer_are_one_row() -> None:
 def test_notes_are_a_line_unless_all_are_asked_for() -> None:
     lines = printed(long_names(), 100)
     at = next(number for number, line in enumerate(lines) if line.startswith("notes"))
-    assert lines[at] == "notes       tiles shrank to hold 2 buffers (x30); --full lists all 30"
+    assert lines[at] == "notes       smaller tiles, to fit 2 buffers (x30); --full lists all 30"
     full = printed(long_names(), 200, Detail(full=True))
     assert sum(line.startswith("note ") for line in full) == 30
 

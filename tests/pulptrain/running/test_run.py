@@ -125,7 +125,10 @@ def test_a_run_says_when_more_buffers_mean_smaller_tiles() -> None:
     assert outcome("tutorial-cnn", buffering="single").summary["notes"] == []
     notes = outcome("tutorial-cnn").summary["notes"]
     # 8 rows of 576 weight gradients fit twice, 16 rows once
-    assert any(note.startswith("fc.WG: tiles shrank") and "4 tiles, where 2" in note for note in notes)
+    assert any(
+        note.startswith("fc.WG: smaller tiles, to fit 2 buffers") and "4 tiles, where 2" in note
+        for note in notes
+    )
 
 
 @pytest.mark.parametrize(("timing", "least"), [("gvsoc", 6.0), ("rtl", 5.7)])
