@@ -377,7 +377,7 @@ def test_ctrl_c_leaves_a_schedule_that_runs(
 
     monkeypatch.setattr(ResultCache, "write", interrupted)
     assert run(tune(model, "--cache", "c.sqlite", "--quiet")) == 130
-    assert "interrupted; the best so far is in schedule.yaml" in capsys.readouterr().err
+    assert "interrupted; best schedule so far: schedule.yaml" in capsys.readouterr().err
     monkeypatch.setattr(ResultCache, "write", write)
     choices = load_schedule("schedule.yaml").choices
     assert 0 < len(choices) < 4
