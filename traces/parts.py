@@ -52,7 +52,8 @@ def overlap(kind: str, end_cycles: int, event: Slice) -> TraceError:
     """What is wrong with a slice that begins before one of this kind has ended, or ends before it starts."""
     if event.end_cycles < event.start_cycles:
         return TraceError(
-            f"slice at cycle {event.start_cycles} ends at {event.end_cycles}", where=event.track
+            f"a slice ends at cycle {event.end_cycles}, before its start at {event.start_cycles}",
+            where=event.track,
         )
     return TraceError(
         f"{event.kind} starts at cycle {event.start_cycles} while {kind} lasts until {end_cycles}",

@@ -26,7 +26,9 @@ class Clock:
     def cycles_in(self, cycles: int | Fraction, domain: Clock) -> int:
         """Cycles of `domain` that cover `cycles` of this clock, rounded up."""
         if cycles < 0:
-            raise ConfigError(f"clock {self.name}: cannot convert {cycles} cycles")
+            raise ConfigError(
+                f"clock {self.name} cannot convert {cycles} cycles", cure="use 0 cycles or more"
+            )
         if domain.frequency_hz == self.frequency_hz:
             return ceil(cycles)
         return ceil(Fraction(cycles) * domain.frequency_hz / self.frequency_hz)

@@ -90,8 +90,8 @@ def _run_jobs(layer: IntegerLayer, share: UnitShare, run: _Run, timing: BarvinnT
     extra = rules.extra_cycles if layer.uses_scalers or layer.uses_biases else 0
     if extra >= 2 * products:
         raise UnsupportedLayerError(
-            f"a result every {products} cycles: scaler and bias are read {extra} cycles later, when "
-            "others have come",
+            f"a unit gives a result every {products} cycles, but its scaler and bias are read {extra} cycles "
+            "later, when newer results have replaced it",
             where=layer.shape.name,
             cure="more bits (--aprec, --wprec), or --behaviour documented",
         )

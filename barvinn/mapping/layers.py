@@ -98,9 +98,10 @@ class LayerShape:
         (top, left, bottom, right), numbers = self.pads, (*self.kernel, *self.strides, *self.dilations)
         if min(numbers) < 1 or min(self.pads) < 0:
             raise ShapeError(
-                f"kernel {self.kernel}, strides {self.strides}, dilations {self.dilations}, pads {self.pads}",
+                f"kernel {self.kernel} with strides {self.strides}, dilations {self.dilations} and pads "
+                f"{self.pads} is not supported",
                 where=self.name,
-                cure="use 1 or more, pads 0 or more",
+                cure="pads of 0 or more, all others of 1 or more",
             )
         if (self.hi + top + bottom) * (self.wi + left + right) > MOST_PIXELS:
             raise ShapeError(

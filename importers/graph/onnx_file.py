@@ -53,9 +53,9 @@ def load_onnx(
     A first dimension of an input that is not a number becomes `batch`; `input_shapes` replaces whole shapes,
     by name of the input, "" being the first. Raises InputError with the name of node or tensor for: no ONNX
     file; a file, an array or a shape too large for the host memory; external data outside of the model's
-    folder; two nodes that write the same name; a node of more inputs or outputs than its op has; a cycle; a
-    node that reads what nothing writes; strings and sparse tensors as weights; input dimensions that stay
-    open. Nodes of any op and any domain are passed on.
+    folder; two nodes that write the same name; a node of more inputs or outputs than its op has, or with
+    numbers as a condition; a cycle; a node that reads what nothing writes; strings and sparse tensors as
+    weights; input dimensions that stay open. Nodes of any op and any domain are passed on.
     """
     file = Path(path)
     require_extra("onnx", str(path))
@@ -71,7 +71,7 @@ def load_onnx(
             f"use opset {OLDEST_OPSET} or newer: onnx.version_converter.convert_version(model, 17)",
         )
     initializers = initializers_of(graph, file)
-    nodes = _nodes(graph, opset, where)
+    nodes = _nodes(graph, where)
     fed = [value.name for value in graph.input if value.name not in initializers]
     nodes = _sorted(nodes, {*fed, *initializers}, where)
     _check_names(nodes, fed, initializers, [value.name for value in graph.output], where)
@@ -86,6 +86,7 @@ def load_onnx(
         outputs=tuple(value.name for value in graph.output),
         initializers=initializers,
     )
+    _check_ops(read)
     return fold_constants(read)
 
 
@@ -249,7 +250,7 @@ def _dtype(number: int) -> np.dtype[Any] | None:
         return None
 
 
-def _nodes(graph: onnx.GraphProto, opset: int, where: str) -> tuple[OnnxNode, ...]:
+def _nodes(graph: onnx.GraphProto, where: str) -> tuple[OnnxNode, ...]:
     nodes: list[OnnxNode] = []
     names: set[str] = set()
     for number, proto in enumerate(graph.node):
@@ -262,28 +263,10 @@ def _nodes(graph: onnx.GraphProto, opset: int, where: str) -> tuple[OnnxNode, ..
         attributes = {item.name: _attribute(item, name, where) for item in proto.attribute}
         if len(attributes) != len(proto.attribute):
             raise _wrong("has a duplicate attribute", f"{where}: node '{name}'", CHECKED)
-        if not domain:
-            _check_counts(proto, opset, f"{where}: node '{name}' ({proto.op_type})")
         nodes.append(
             OnnxNode(name, f"{domain}{proto.op_type}", tuple(proto.input), tuple(proto.output), attributes)
         )
     return tuple(nodes)
-
-
-def _check_counts(node: onnx.NodeProto, opset: int, where: str) -> None:
-    """Raise InputError for more inputs or outputs than the op of this opset has: readers differ on them."""
-    from onnx.defs import SchemaError, get_schema
-
-    try:
-        schema = get_schema(node.op_type, opset, "")
-    except SchemaError:
-        return
-    for what, names, most in (
-        ("inputs", node.input, schema.max_input),
-        ("outputs", node.output, schema.max_output),
-    ):
-        if len(names) > most:
-            raise _wrong(f"has {len(names)} {what}, at most {most} in opset {opset}", where, CHECKED)
 
 
 def _attribute(item: onnx.AttributeProto, node: str, where: str) -> Any:
@@ -369,6 +352,30 @@ def _check_names(
     for name in outputs:
         if name not in written:
             raise _wrong(f"no node writes its output '{name}'", where, "use a complete graph")
+
+
+def _check_ops(graph: OnnxGraph) -> None:
+    """Raise InputError where readers differ on a node: too many inputs or outputs, numbers as a condition."""
+    from onnx.defs import SchemaError, get_schema
+
+    for node in graph.nodes:
+        place = f"{graph.path}: node '{node.name}' ({node.op})"
+        try:
+            schema = get_schema(node.op, graph.opset, "")
+        except SchemaError:
+            continue
+        for what, names, most in (
+            ("inputs", node.inputs, schema.max_input),
+            ("outputs", node.outputs, schema.max_output),
+        ):
+            if len(names) > most:
+                raise _wrong(
+                    f"has {len(names)} {what}, at most {most} in opset {graph.opset}", place, CHECKED
+                )
+        for name, declared in zip(node.inputs, schema.inputs, strict=False):
+            tensor = graph.tensors.get(name)
+            if declared.types == {"tensor(bool)"} and tensor is not None and tensor.dtype not in ("", "bool"):
+                raise _wrong(f"'{name}' is {tensor.dtype}, its '{declared.name}' is bool", place, CHECKED)
 
 
 def _set_input_shapes(

@@ -33,7 +33,9 @@ class OnnxTensor:
     def sizes(self) -> tuple[int, ...]:
         """The shape of a tensor whose dimensions are all numbers; ValueError for any other."""
         if not self.is_static:
-            raise ValueError(f"{self.name} has the shape {self.shape_text}")
+            raise ValueError(
+                f"{self.name} has sizes that are not fixed ({self.shape_text}); give them with --input"
+            )
         return tuple(size for size in self.shape or () if isinstance(size, int))
 
     @property

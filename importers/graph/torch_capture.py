@@ -372,8 +372,8 @@ class _Reader:
         if any(one.trained for one in held):
             names = ", ".join(sorted({one.source for one in held if one.trained}))
             raise CannotTakeError(
-                f"computes with the parameter {names}, which is trained",
-                "a parameter with the computed values, or requires_grad=False",
+                f"does arithmetic on the trained parameter {names} outside a layer",
+                "requires_grad=False, or use it in a layer",
             )
         if isinstance(result, (list, tuple)):
             return [Held(part) if isinstance(part, torch.Tensor) else part for part in result]

@@ -349,7 +349,7 @@ class ForwardReader:
             return [Constant(results[name]) if name else None for name in node.outputs]
         if node.op not in MOVES:
             raise CannotTakeError(
-                "computes with a weight that is trained", "a weight with the computed values"
+                "does arithmetic on a trained weight outside a layer", "a weight with the computed values"
             )
         # Others than floats are indices and shapes.
         if any(not item.trained and np.issubdtype(item.value.dtype, np.floating) for item in constants):

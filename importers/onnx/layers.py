@@ -75,7 +75,7 @@ def _conv_transpose(node: Node) -> View:
     rank = len(weight.shape) - 2
     padding = node.sizes("output_padding", (0,) * rank)
     if len(padding) != rank:
-        raise CannotTakeError(f"output_padding {list(padding)} for {rank} dimensions", CHECKED)
+        raise CannotTakeError(f"output_padding has {len(padding)} values, {rank} needed", CHECKED)
     return transposed_convolution(node, node.x, weight, node.constant(2), over, groups_of(node), padding)
 
 

@@ -72,7 +72,7 @@ def window(
     given = {"strides": (stride, rank), "dilations": (dilation, rank), "pads": (pads, 2 * rank)}
     for name, (values, count) in given.items():
         if len(values) != count:
-            raise CannotTakeError(f"{name} {list(values)} for {rank} dimensions", CHECKED)
+            raise CannotTakeError(f"{name} has {len(values)} values, {count} needed", CHECKED)
     if min(stride) < 1:
         raise CannotTakeError(f"strides {tuple(stride)}", CHECKED)
     before, behind = list(pads[:rank]), list(pads[rank:])

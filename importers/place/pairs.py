@@ -124,7 +124,9 @@ def _per_sample(constant: Constant, like: View) -> tuple[Shape, int | None]:
         batch_dim = None  # a single sample: dimensions of size 1 are all alike
     sizes = tuple(size for index, size in enumerate(shape) if index != batch_dim)
     if elements(sizes) != constant.value.size:
-        raise CannotTakeError("a constant that differs from sample to sample", "one that is the same for all")
+        raise CannotTakeError(
+            "a constant with different values per sample is not supported", "the same values for all samples"
+        )
     return sizes, batch_dim
 
 
@@ -176,7 +178,7 @@ def pair(site: Site, kind: str, left: Any, right: Any, *, suffix: str = "") -> V
         constant = Constant(np.array(constant, np.float32))
     if not np.isfinite(constant.value).all():
         raise CannotTakeError(
-            "a constant with infinities", "finite numbers, or -inf in a mask right before a softmax"
+            "a constant with infinities or NaN", "finite numbers; only a mask before a softmax may have -inf"
         )
     return with_constant(site, kind, view, constant, turned=view is right, suffix=suffix)
 

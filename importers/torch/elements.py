@@ -206,7 +206,9 @@ def _masked_fill(node: Node) -> View:
     mask, value = node["mask"], node["value"]
     number = number_of(value)
     if not isinstance(mask, Constant) or number is None:
-        raise CannotTakeError("a mask that is computed", "a mask that is a buffer or computed from sizes")
+        raise CannotTakeError(
+            "a mask that is computed from the input", "a registered buffer, or a mask computed from sizes"
+        )
     return _masked(node, node.x, mask.value, number)
 
 

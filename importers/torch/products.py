@@ -86,7 +86,10 @@ def _attention(node: Node) -> View:
     if isinstance(mask, Constant):
         scores = with_constant(node, "add", scores, _added(mask), suffix="_mask")
     elif mask is not None:
-        raise CannotTakeError("a mask that is computed", "a mask that is a buffer or computed from sizes")
+        raise CannotTakeError(
+            "an attention mask that is computed from the input",
+            "a registered buffer, or a mask computed from sizes",
+        )
     weights = softmax(node, scores, len(scores.dims) - 1, suffix="_softmax")
     return product(node, weights, value)
 

@@ -171,7 +171,7 @@ def _recurrent_grad(item: TrainingNode) -> None:
     kept = draft.recall(kind, item.node.input(gates))
     if kept is None:
         raise CannotTakeError(
-            f"no {item.kind.removesuffix('Grad')}Training writes its input",
+            f"no {item.kind.removesuffix('Grad')}Training node writes its gates",
             "put its forward node in the same graph",
         )
     if item.has(arriving + 2) or any(map(item.out, range(4, 7))):
@@ -214,7 +214,9 @@ def _arriving(item: TrainingNode, index: int, shape: Shape) -> str:
         arrived.append(item.made(f"{item.site}.dlast", (batch, length, hidden)))
         item.apply("slice", "IG", {"dy": last, "dx": arrived[-1]}, plan)
     if not arrived:
-        raise CannotTakeError("it has no gradient of its output", "that of all states or of the last")
+        raise CannotTakeError(
+            "no gradient of its outputs is connected", "the gradient of all states or of the last state"
+        )
     return arrived[0] if len(arrived) == 1 else item.forward("add", arrived, suffix="_dy_sum")
 
 

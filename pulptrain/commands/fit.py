@@ -58,7 +58,13 @@ TimeLimit = Annotated[
 ]
 Ladder = Annotated[
     bool,
-    common.option("--ladder", "", "List the smallest memories for each form of training.", SEARCH),
+    common.option(
+        "--ladder",
+        "",
+        "List the smallest L1, L2 and L3 for each form of training: inference, last layer, biases, LoRA, "
+        "..., all layers.",
+        SEARCH,
+    ),
 ]
 SaveModel = Annotated[
     str | None,

@@ -78,7 +78,12 @@ By = Annotated[
         OUTPUT,
     ),
 ]
-Full = Annotated[bool, option("--full", "", "Show all rows in program order, and all notes.", OUTPUT)]
+Full = Annotated[
+    bool,
+    option(
+        "--full", "", "Show every op in program order (explore: point; fit: decision), and all notes.", OUTPUT
+    ),
+]
 Why = Annotated[
     bool, option("--why", "", "For the slowest ops, show what limits them, instead of totals.", OUTPUT)
 ]

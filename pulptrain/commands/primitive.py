@@ -64,7 +64,8 @@ Variant = Annotated[
     common.option(
         "--variant",
         "NAME",
-        "Lowering of the layer; as-published is that of PULP-TrainLib (`pulptrain list primitives`).",
+        "Implementation of the layer by name (`pulptrain list primitives`); as-published is that of "
+        "PULP-TrainLib.",
         common.RUN,
     ),
 ]

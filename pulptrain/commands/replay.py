@@ -32,7 +32,9 @@ def command(
     mini_batches: Annotated[
         int | None,
         options.option(
-            "--accumulate", "N", "Mini-batches per update (default: as stored, else derived from the losses)."
+            "--accumulate",
+            "N",
+            "Mini-batches per weight update (default: as stored, else derived from the losses).",
         ),
     ] = None,
     seed: options.Seed = 0,

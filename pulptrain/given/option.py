@@ -68,8 +68,8 @@ class SourceOptions(TypedDict, total=False):
         Option(
             "--input",
             "[int:]N,...",
-            "Input shape of net.py:Net or model.onnx, batch first, e.g. 1,3,32,32; int:1,16 for integers; "
-            "'left=8,40 right=8,40' for several inputs.",
+            "Input shape of net.py:Net or model.onnx, batch first: 1,3,32,32. Prefix int: for integer inputs "
+            "such as token ids: int:1,16. Several inputs: 'left=8,40 right=8,40'.",
             MODEL,
             swept=False,
         ),
@@ -139,7 +139,7 @@ class NetworkOptions(SourceOptions, total=False):
         Option(
             "--dtype",
             "fp32|fp16|bf16|...",
-            "Number format of layers without one in the model (docs/dtypes.md).",
+            "Number format of layers for which the model sets none (docs/dtypes.md).",
             MODEL,
             completes="dtypes",
             path="model.dtype",
@@ -148,7 +148,9 @@ class NetworkOptions(SourceOptions, total=False):
     batch: Annotated[int | None, Option("--batch", "N", "Samples per mini-batch.", MODEL, path="model.batch")]
     accumulate: Annotated[
         int | None,
-        Option("--accumulate", "N", "Mini-batches per update.", MODEL, path="model.optimizer.accumulate"),
+        Option(
+            "--accumulate", "N", "Mini-batches per weight update.", MODEL, path="model.optimizer.accumulate"
+        ),
     ]
     lr_schedule: Annotated[
         str | object | None,
@@ -162,7 +164,14 @@ class NetworkOptions(SourceOptions, total=False):
     ]
     separate_update: Annotated[
         bool,
-        Option("--separate-update", "", "Update in a separate program.", MODEL, default=False, swept=False),
+        Option(
+            "--separate-update",
+            "",
+            "Build the weight update as a separate program.",
+            MODEL,
+            default=False,
+            swept=False,
+        ),
     ]
 
 
@@ -174,8 +183,8 @@ class ModelOptions(NetworkOptions, total=False):
         Option(
             "--steps",
             "fw[,loss,ig,wg,upd]",
-            "Steps of the iteration to run (default: all). fw alone is inference: no loss, no dropout, "
-            "running statistics.",
+            "Steps of the iteration to run (default: all). fw alone is inference: no loss, no dropout; "
+            "batch norm uses its running statistics.",
             MODEL,
         ),
     ]
@@ -200,7 +209,8 @@ class ChipOptions(TypedDict, total=False):
         Option(
             "--codegen",
             "NAME",
-            "Compiler profile of the kernels (default: that of the SoC file).",
+            "Codegen profile: which compiler's code is simulated for the kernels. Default: that of the "
+            "SoC file.",
             MACHINE,
             default="",
             completes="codegens",

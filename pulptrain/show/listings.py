@@ -189,7 +189,7 @@ def _primitives() -> Listing:
         [
             {
                 "name": primitive.name,
-                DESCRIPTION: "Internal op, inserted automatically."
+                DESCRIPTION: "Internal op, added by the graph builder."
                 if is_internal(primitive)
                 else about(primitive.name),
                 "steps": " ".join(step.name for step in primitive.steps) or "view",

@@ -230,7 +230,7 @@ REFUSED = {
         [gemm("x", "z", "g", "c")],
         [4, 3],
         {"w": drawn(3, 4), "c": drawn(4, 1)},
-        "differs from sample to sample",
+        "different values per sample",
     ),
     "numbers in a weight": (
         [

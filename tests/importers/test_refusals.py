@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +85,23 @@ def test_a_defect_of_ours_is_not_the_fault_of_the_file(
 
 
 @pytest.mark.needs_onnx
-def test_what_no_op_of_this_opset_reads_is_refused_where_it_stands(tmp_path: Path) -> None:
-    """onnx.checker refuses such a file, too; readers take a third factor, each its way."""
-    with pytest.raises(InputError, match="has 3 inputs, at most 2 in opset") as caught:
-        read(tmp_path, node("Mul", ["x", "w", "w"], ["z"], name="thrice"), w=np.ones(1, np.float32))
-    assert "node 'thrice' (Mul)" in str(caught.value)
+@pytest.mark.parametrize(
+    ("op", "message"),
+    [
+        (node("Mul", ["x", "w", "w"], ["z"], name="n"), r"'n' \(Mul\): has 3 inputs, at most 2 in opset"),
+        (
+            node("Where", ["x", "w", "w"], ["z"], name="n"),
+            r"'n' \(Where\): 'x' is float32, .*'condition' is bool",
+        ),
+    ],
+)
+def test_a_node_on_which_readers_differ_is_refused_where_it_stands(
+    op: NodeText, message: str, tmp_path: Path
+) -> None:
+    """onnx.checker refuses such files, too; readers pass over a third factor, or multiply by it."""
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, op, w=np.ones(1, np.float32))
+    assert re.search(message, str(caught.value))
 
 
 W = np.ones((4, 4, 3, 3), np.float32)

@@ -186,7 +186,11 @@ def loop_work(
     """
     kernel = library.kernel(codegen, name)
     if not is_free_loop(kernel.header):
-        raise InputError(f"the arrays of '{name}' have more than one index", where="kernel")
+        raise InputError(
+            f"kernel '{name}' indexes its arrays with more than one index",
+            where="kernel",
+            cure="use one flat index",
+        )
     names = {**sizes, "cores": cores}
     try:
         for word, expression in kernel.team_names:

@@ -355,9 +355,9 @@ class Expander:
         if array is None or len(array.strides) != len(access.base):
             declared = ", ".join(f"{name}({len(item.strides)})" for name, item in arrays.items())
             raise ConfigError(
-                f"array {access.array} with {len(access.base)} indices is not known",
+                f"array {access.array} with {len(access.base)} indices is not declared",
                 where=self.where,
-                cure=f"the arrays of this kernel (number of indices) are {declared}",
+                cure=f"declared arrays (number of indices): {declared}",
             )
 
     def _check_distance(self, size_bytes: int) -> None:

@@ -158,9 +158,11 @@ class Kernel:
         `names` are those that were known.
         """
         if isinstance(error, ZeroDivisionError):
-            return ConfigError("an expression of the kernel divides by zero", where=self.where)
+            return ConfigError(f"an expression of kernel '{self.name}' divides by zero", where=self.where)
         if not isinstance(error, KeyError):
-            return ConfigError(f"an expression of the kernel has no value: {error}", where=self.where)
+            return ConfigError(
+                f"an expression of kernel '{self.name}' has no value: {error}", where=self.where
+            )
         missing = str(error.args[0])
         section = self.header.section.values.get("names")
         where = next(

@@ -258,7 +258,7 @@ class GraphBuilder:
                 )
             if role not in layer.roles:
                 raise ShapeError(
-                    f"step {step.name} needs role '{role}', which this layer does not have",
+                    f"step {step.name} needs the tensor '{role}', which this layer does not have",
                     where=where_of(layer.spec),
                     cure="an unused output has no gradient",
                 )

@@ -90,7 +90,11 @@ def single(
     elif isinstance(primitive, OptimizerPrimitive):
         graph = build_update_graph(name, attributes, inputs[0].shape, dtype=dtype, where=where)
     else:
-        raise UnsupportedLayerError(f"{name} is an internal op, inserted automatically", where=where)
+        raise UnsupportedLayerError(
+            f"{name} is an internal op, which the graph builder adds",
+            where=where,
+            cure="name a layer instead",
+        )
     values_bytes = sum(tensor.size_bytes for tensor in graph.tensors.values() if tensor.alias_of is None)
     require_host_memory(PROCESS_BYTES + TENSOR_COPIES * values_bytes, "its tensors need", where=where)
     return Single(graph, _values(graph, cases, labels, seed))
