@@ -336,7 +336,7 @@ def test_a_run_says_who_has_compared_what(
     assert summary["functional"]["file"]["passed"]
     notes = "\n".join(summary["notes"])
     assert "the output equals that of the file, computed by onnx.reference" in notes
-    assert "gradients are those of the file by torch.autograd (3 tensors" in notes
+    assert "gradients equal those of the file, computed by torch.autograd (3 tensors" in notes
     assert summary["functional"]["skipped"] == []
     saved = str(tmp_path / "values.npz")
     assert run(["run", path, "--json", "--iterations", "2", "--save-values", saved]) == 0

@@ -180,7 +180,7 @@ def test_with_room_for_everything_nothing_is_decided() -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["--l2", "2KiB", "--l3", "0"], 2, "below the ladder's first step: inference"),
+        (["--l2", "2KiB", "--l3", "0"], 2, "too small for any form of training: inference"),
         (["--deadline", "1kcycles"], 2, "cycles with all data in L2, the deadline is 1,000"),
         (["--deadline", "soon"], 2, "cannot read 'soon'"),
         (["--objective", "energy"], 2, "pulp-open has no energy coefficients"),

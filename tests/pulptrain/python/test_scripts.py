@@ -34,7 +34,7 @@ def test_a_script_that_workers_would_run_again_has_one_worker_and_a_warning(tmp_
     script.write_text(f"{THREADED}print({SEARCH}.model)\n")
     code, out, said = carried_out(script)
     assert (code, out.split("\n")) == (0, ["script begins", "simple-mlp", ""])
-    assert said.startswith(f"{script}:5: UserWarning: one worker: others would run this script again")
+    assert said.startswith(f"{script}:5: UserWarning: one worker: more workers would run this script again")
 
 
 @pytest.mark.slow

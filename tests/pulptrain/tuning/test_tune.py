@@ -140,7 +140,7 @@ def test_the_im2col_that_tune_chose_is_the_one_that_runs(
     ("options", "message"),
     [
         (["--im2col", "conv.FW=gpu"], "one of cores, dma, none"),
-        (["--im2col", "relu.FW=dma"], "relu.FW: there is one way"),
+        (["--im2col", "relu.FW=dma"], "relu.FW: it has no variants"),
         (["--im2col", "conv.XX=dma"], "no op or step 'conv.XX'"),
         (["--im2col", "dma"], "write it as conv1.WG=dma"),
         (["--variant", "conv.FW=as-published"], "one of cores, dma, none"),
@@ -275,7 +275,7 @@ def test_layouts_are_searched_recorded_and_run(model: str, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("edited", "message"),
     [
-        ("layout: {conv: HCW}", "no layout called 'HCW'"),
+        ("layout: {conv: HCW}", "unknown layout 'HCW'"),
         ("layout: {relu: HWC}", "'relu' is no layer with a choice of layout"),
         ("layout: {conv: CHW}", "small has no op 'conv.layout.FW'"),
     ],
@@ -377,7 +377,7 @@ def test_ctrl_c_leaves_a_schedule_that_runs(
 
     monkeypatch.setattr(ResultCache, "write", interrupted)
     assert run(tune(model, "--cache", "c.sqlite", "--quiet")) == 130
-    assert "interrupted; the best so far is in schedule.yaml" in capsys.readouterr().err
+    assert "interrupted; best schedule so far: schedule.yaml" in capsys.readouterr().err
     monkeypatch.setattr(ResultCache, "write", write)
     choices = load_schedule("schedule.yaml").choices
     assert 0 < len(choices) < 4
