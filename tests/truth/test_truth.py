@@ -189,7 +189,7 @@ def test_a_layer_without_an_entry_is_told_and_not_passed_over(monkeypatch: pytes
     monkeypatch.delitem(layers.LAYERS, "relu")
     functional = run_model("digits-cnn").summary["functional"]
     assert functional["passed"]
-    assert functional["checked_against"] == "untiled NumPy (the PyTorch side has no relu)"
+    assert functional["checked_against"] == "untiled NumPy (the PyTorch reference has no relu)"
 
 
 @pytest.mark.parametrize("steps", ["fw", "fw,loss", "fw,ig", "fw,ig,wg"])

@@ -338,7 +338,7 @@ def test_every_core_of_a_job_takes_it_once_and_in_the_order_of_the_pushes() -> N
 @pytest.mark.parametrize(
     ("work", "fork", "message"),
     [
-        (team("mm", 9), True, "wants 9 cores"),
+        (team("mm", 9), True, "needs 9 cores"),
         (team("mm", 2), False, r"has work for cores \[0, 1\]"),
         (TeamWork("mm", (None, None)), True, r"has work for cores \[\]"),
     ],
