@@ -117,7 +117,7 @@ def test_a_weight_that_two_nodes_train_is_one_weight_with_the_gradients_of_both(
 def test_a_weight_that_two_nodes_read_in_two_orders_is_refused_with_both_names(
     case: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(UnsupportedLayerError, match=r"w: initializer.*by one and two, .*in each place"):
+    with pytest.raises(UnsupportedLayerError, match=r"w: initializer.*one and two, .*in each use"):
         read(tmp_path, *SHARED[case])
 
 
