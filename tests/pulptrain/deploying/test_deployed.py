@@ -57,12 +57,12 @@ def test_an_earlier_export_is_replaced_whole(model: str) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "wanted"),
     [
-        ("--out foreign", 2, "'foreign' is there already and pulptrain has not exported it"),
+        ("--out foreign", 2, "'foreign' exists already and pulptrain did not export it"),
         ("--out small.yaml", 2, "--out"),
         ("--out net --dtype fp16", 2, "no C source for kernel"),
         ("--out net --arena 64B", 3, "the linker leaves"),
         ("--out net --arena much", 2, "--arena"),
-        ("--out net --kernel-library trainlib=foreign", 2, "is no PULP-TrainLib"),
+        ("--out net --kernel-library trainlib=foreign", 2, "is not a PULP-TrainLib"),
         ("--out net --kernel-library mine", 2, "ours or trainlib=PATH"),
         ("--out net --iterations 0", 2, "0 iterations"),
         ("--out net --schedule other.yaml", 2, "other.yaml"),

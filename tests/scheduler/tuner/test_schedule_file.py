@@ -51,7 +51,7 @@ def test_what_is_written_is_read_and_written_again_alike(path: Path) -> None:
     file = load_schedule(path)
     assert file.candidates == {item.op: item.best.candidate for item in schedule().choices}
     assert path.read_text() == schedule_text(schedule())
-    keys = "format pulptrain simulator model soc codegen strategy candidates evaluated cycles choices"
+    keys = "format pulptrain simulator model soc codegen strategy candidates evaluated cycles icache choices"
     assert list(load_yaml(path).mapping("")) == keys.split()
     assert "runner_up: {kernel: mm, tile: {co: 4, ho: 4, wo: 4, ci: 2}" in path.read_text()
     assert not list(path.parent.glob("*.part"))
