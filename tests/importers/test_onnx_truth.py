@@ -276,7 +276,7 @@ def test_another_output_is_refused_with_its_name_and_the_error(
     assert caught.value.exit_code == 1
     monkeypatch.setattr(foreign_check, "MOST_WINDOWS", -1)
     assert "by PyTorch" in check_output(origin)
-    with pytest.raises(WrongNumbersError, match="what PyTorch computes"):
+    with pytest.raises(WrongNumbersError, match="computed by PyTorch"):
         check_output(other)
 
 
