@@ -56,7 +56,7 @@ class LayerSchema(Schema):
     """Lowering; `as-published` is that of PULP-TrainLib (default: that of the model)."""
     weights_of: str | dict[str, str] | None = None
     """Earlier layer whose parameters it shares, all of them, or some by name: `{weight: table}`,
-    `{weight: cell.recurrent}`. Gradients of all uses are summed, without uses with `trainable: false`."""
+    `{weight: cell.recurrent}`. Gradients of all uses are summed; a use with `trainable: false` adds none."""
 
 
 class AdapterSchema(Schema):
@@ -295,7 +295,7 @@ class ModelSchema(Schema):
     streams: dict[str, list[str]] = Field(default_factory=lambda: {})
     """Tensors that an op streams between L3 and L1, without a copy in L2: `{fc.UPD: [fc.weight]}`."""
     slot_bytes: dict[str, _Positive] = Field(default_factory=lambda: {})
-    """Limit on the L2 buffer for streamed tensors of an op, in bytes: `{fc.UPD: 8192}`."""
+    """Most bytes of L2 for the slots of an op that streams: `{fc.UPD: 8192}`."""
     layers: Annotated[list[object], Field(min_length=1)]
     """The layers, in order: `{name: ..., type: ..., options}`."""
 

@@ -36,11 +36,13 @@ class GradientOptions(Schema):
     immediate: bool = False
     """Update every weight as soon as its gradient is there, and keep no gradient after that."""
     average: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """Keep an average of every trained weight, of which each update leaves this share (EMA)."""
+    """Decay of an average (EMA) of every trained weight: decay * average + (1 - decay) * weight after
+    each update."""
     schedule: dict[str, Any] | None = None
     """`{name: ..., options}`: how the learning rate changes from iteration to iteration."""
     groups: list[dict[str, Any]] | None = None
-    """`{layers: [...], parameters: ["*.bias"], options}`: parameters with options of their own."""
+    """Other options for some parameters, by layer or by name: `{layers: [...], options}`,
+    `{parameters: ["*.bias"], options}`."""
 
 
 GRADIENT_KEYS = tuple(GradientOptions.model_fields)
