@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from functools import wraps
 from inspect import Parameter, signature
@@ -131,8 +132,10 @@ def smooth_l1(y: Any, label: Any, *, beta: float = 1.0, reduction: str = "mean")
 
 @_loss
 def bce(y: Any, label: Any, *, element_weights: float | list[float] = 1.0, reduction: str = "mean") -> Any:
-    """Of probabilities."""
+    """Of probabilities; of anything else NaN, where PyTorch raises."""
     weights = _numbers(element_weights, y)
+    if not ((y >= 0) & (y <= 1)).all():
+        return (y * math.nan).sum()
     return _in_torch(
         fn.binary_cross_entropy, y, label, reduction, weight=None if weights is None else weights.expand_as(y)
     )

@@ -25,6 +25,11 @@ CURE = "the map file (-Map=FILE) of this very export, linked by GNU ld or LLVM l
 MOST_NAMED = 5
 """Functions a report names."""
 
+APART_BYTES = 1 << 24
+"""Functions of one program lie no further apart."""
+CACHE_BYTES = 1 << 20
+"""Addresses count from a multiple of this below the functions: lines keep their sets in any cache."""
+
 
 def functions_of_map(text: str) -> dict[str, tuple[int, int]]:
     """Name -> address and bytes of every function a map file has; none of what was discarded."""
@@ -60,7 +65,21 @@ def linked_code(text: str, where: str, schedules: Sequence[Schedule]) -> LinkedC
         key: tuple(dict.fromkeys(name for kernel in found for name in (kernel, *helping[kernel])))
         for key, found in kernels.items()
     }
-    return LinkedCode(functions, named, whole)
+    used = {*named.values(), *platform, *(name for names in whole.values() for name in names)}
+    return LinkedCode(_near_zero({name: functions[name] for name in sorted(used)}, where), named, whole)
+
+
+def _near_zero(functions: Mapping[str, tuple[int, int]], where: str) -> dict[str, tuple[int, int]]:
+    """The functions with addresses that begin near 0, as caches see them."""
+    lowest = min(address for address, _ in functions.values()) // CACHE_BYTES * CACHE_BYTES
+    highest = max(address for address, _ in functions.values())
+    if highest - lowest > APART_BYTES:
+        raise InputError(
+            f"functions of the program lie from {lowest:#x} to {highest:#x}",
+            where=where,
+            cure="link them into L2",
+        )
+    return {name: (address - lowest, size_bytes) for name, (address, size_bytes) in functions.items()}
 
 
 def _check(names: Iterable[str], functions: Mapping[str, object], where: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
-from configs.errors import ConfigError, DoesNotFitError, InputError, PulptrainError
+from configs.errors import ConfigError, Contributor, DoesNotFitError, InputError, PulptrainError
 from configs.limits import size_text
 from configs.model_file import ModelSpec
 from configs.suggest import suggestion
@@ -33,6 +33,7 @@ from scheduler.fit.solver import SECONDS, Solution, UndecidedError, solve
 from scheduler.fit.streams import Streams
 from scheduler.memory.host_memory import tensor_bytes
 from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
+from scheduler.programs.program_code import CODE
 from scheduler.schedule import code_of_op_alone, streamer_of
 from scheduler.search.cache import ResultCache
 from scheduler.tuner.objective import CYCLES, ENERGY, Objective, objective_of
@@ -217,8 +218,16 @@ class Fitting:
 
     def _beside_code(self, l2_bytes: int) -> SocTiming:
         """The machine with what the code of the program leaves of so much L2."""
-        left_bytes = l2_bytes - code_bytes(self.base, self.settings)
-        return soc_timing(self.with_l2(max(1024, left_bytes)))
+        needed_bytes = code_bytes(self.base, self.settings)
+        if needed_bytes >= l2_bytes:
+            raise DoesNotFitError(
+                "l2",
+                needed_bytes,
+                l2_bytes,
+                contributors=(Contributor(CODE, needed_bytes),),
+                cure=f"more than --l2 {needed_bytes}B, or --icache warm to leave the code out",
+            )
+        return soc_timing(self.with_l2(l2_bytes - needed_bytes))
 
     @property
     def prices(self) -> Prices:

@@ -306,6 +306,7 @@ class LinkedOptions(TypedDict, total=False):
             "FILE",
             "Map file of this export, linked by GNU ld or lld: addresses and sizes of its functions.",
             MACHINE,
+            swept=False,
         ),
     ]
 

@@ -199,7 +199,7 @@ def _code_left(item: Executed, was: SocTiming, becomes: SocTiming) -> float:
         for timing in (was, becomes)
         if (lost := lost_code(graph, timing, options)) is not None
     )
-    return after / before
+    return after / before if before else 1.0
 
 
 HELD_BYTES = 1 << 20

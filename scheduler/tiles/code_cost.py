@@ -173,7 +173,7 @@ class CodeCost:
                         cycles += lost_platform * (of_platform[2] - of_platform[1])
             if is_new:
                 forms[tile.form] = False
-                for name in {name for name in tile.kernels if name not in there}:
+                for name in dict.fromkeys(name for name in tile.kernels if name not in there):
                     there.add(name)
                     lost_lines = self._kernel_lines(name)
                     lines += lost_lines

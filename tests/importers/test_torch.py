@@ -206,7 +206,9 @@ def test_nll_of_several_distributions_in_a_row_is_no_cross_entropy():
     model = from_torch(module, torch.zeros(2, 6), nn.NLLLoss())
     assert model.spec.loss.name == "nll"
     assert agrees(module, model).passed
-    assert from_torch(module, torch.zeros(2, 6)).notes == ("the loss is cross_entropy: choose one with --loss",)
+    assert from_torch(module, torch.zeros(2, 6)).notes == (
+        "the loss is cross_entropy: choose one with --loss",
+    )
 
 
 def test_nll_of_one_distribution_may_be_squeezed():

@@ -32,7 +32,7 @@ from tools.fuzz.worker import Outcome, failure_of
 SHORT = 40
 """Inputs of the part in the normal tests: under half a minute."""
 
-INPUT_OPTIONS = {"--schedule", "--energy", "--soc", "--start", "--values"}
+INPUT_OPTIONS = {"--code-map", "--schedule", "--energy", "--soc", "--start", "--values"}
 """Options with the name of a file that is only read."""
 
 
