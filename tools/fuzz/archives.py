@@ -218,7 +218,7 @@ def _sound(arrays: Mapping[str, Array], generator: Random) -> bytes:
                 with archive.open(large, "w") as stream:
                     np.lib.format.write_array(stream, np.zeros(LARGE_BYTES, np.int8))
             case 2:
-                archive.writestr(generator.choice(("folder/", "notes.txt", "x")), b"")
+                archive.writestr(zipfile.ZipInfo(generator.choice(("folder/", "notes.txt", "x"))), b"", kind)
             case 3:
                 archive.comment = b"PK\5\6" * generator.choice((1, 100, 10_000))
             case _:
@@ -241,7 +241,8 @@ def _lying(arrays: Mapping[str, Array], generator: Random) -> bytes:
         for name in arrays:
             if name != liar:
                 _member(archive, name, arrays[name])
-        archive.writestr(liar + generator.choice((".npy", ".npy", ".npy", ".", ".txt")), _headed(generator))
+        name = liar + generator.choice((".npy", ".npy", ".npy", ".", ".txt"))
+        archive.writestr(zipfile.ZipInfo(name), _headed(generator), kind)  # by name it had today's date
     return buffer.getvalue()
 
 
