@@ -140,7 +140,7 @@ def open_workers(count: int | None = None, executor: str | None = None) -> Itera
         raise InputError(f"{count} workers", where="--workers", cure="1 or more")
     forks = count > 1 and _may_fork()
     if count > 1 and not forks and script_would_run_again():
-        warnings.warn(ONE_WORKER, stacklevel=4)
+        warnings.warn(ONE_WORKER, stacklevel=5)
         count = 1
     several = _processes(count, "fork") if forks else LazyProcesses(count)
     pool = several if count > 1 else InlineExecutor()

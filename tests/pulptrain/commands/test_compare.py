@@ -131,7 +131,7 @@ def test_runs_that_cannot_be_compared(
         ([three[0], old], "old: the run or some ops lack their causes"),
         ([three[0], empty], "empty: the run or some ops lack their causes"),
         ([three[0], truncated], "truncated/summary.json: not JSON"),
-        ([foreign, three[0]], "foreign/summary.json: no model"),
+        ([foreign, three[0]], "foreign/summary.json: model, soc"),
         ([three[0], str(tmp_path / "none")], "compare: there is no "),
         ([str(log), three[0]], "log.txt: a log can be compared with one run only"),
         ([*three, str(log)], "log.txt: a log can be compared with one run only"),

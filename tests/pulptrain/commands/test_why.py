@@ -147,7 +147,7 @@ def test_runs_that_cannot_be_explained(
     for content, told in (
         (None, "cannot read"),
         ("{", "not JSON"),
-        (json.dumps({"cycles": 3}), "no model, soc, cluster_hz"),
+        (json.dumps({"cycles": 3}), "model, soc, cluster_hz is missing"),
         (json.dumps(without), "lack their causes"),
         (json.dumps(wrong), "lack their causes"),
         (json.dumps({**summary, "cores": 0}), "lack their causes"),

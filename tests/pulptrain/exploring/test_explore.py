@@ -61,7 +61,7 @@ def test_points_are_what_run_says(folder: Path, capsys: pytest.CaptureFixture[st
     assert run(["run", "small.yaml", "--cores", "2", "--l1", "16KiB", *simple]) == 0
     ran = json.loads(capsys.readouterr().out)
     row = rows[3]
-    assert (row["cycles"], row["l1_bytes"]) == (ran["cycles"], ran["peak_bytes"]["l1"])
+    assert (row["cycles"], row["peak_l1_bytes"]) == (ran["cycles"], ran["peak_bytes"]["l1"])
     assert row["energy_joules"] == pytest.approx(ran["energy"]["nominal_joules"])
     assert row["edp_joule_seconds"] == pytest.approx(ran["energy"]["edp_joule_seconds"])
     too_small = [row for row in rows if row["reason"] is not None]
@@ -99,7 +99,7 @@ def test_an_update_of_several_mini_batches_counts_as_a_whole(
     assert three["cycles"] == ran["cycles"]
     programs = [ran["update"]["mini_batch"], ran["update"]["update"]]
     for level in ("l1", "l2"):
-        assert three[f"{level}_bytes"] == max(program["peak_bytes"][level] for program in programs)
+        assert three[f"peak_{level}_bytes"] == max(program["peak_bytes"][level] for program in programs)
     assert three["macs"] == 3 * one["macs"]
 
 
@@ -126,7 +126,7 @@ def test_an_exploration_goes_on_where_it_ended(folder: Path, capsys: pytest.Capt
         ("layers.conv.", "layers.cnv.", 10, "there is no 'cnv'"),
         ("conv.out_channels: 2", "conv.out_channels: -2", 10, ""),
         ("buffering: single", "buffering: triple", 10, "double"),
-        ("l1_bytes, energy_joules", "l1_byte", 11, "'l1_bytes'"),
+        ("l1_bytes, energy_joules", "l1_byte", 11, "'peak_l1_bytes'"),
         ("l1_bytes, energy_joules", "energy_nj", 11, "'energy_joules'"),
         (
             "objectives:",
@@ -168,6 +168,9 @@ def test_the_front_is_what_nothing_dominates(rows: list[tuple[int, ...]]) -> Non
     )
 
 
+FONT_POINTS = 7.0
+
+
 @given(
     st.lists(
         st.tuples(st.floats(20, 400), st.floats(20, 250), st.text("abc 0123", min_size=1, max_size=40)),
@@ -180,9 +183,11 @@ def test_labels_of_the_front_lie_within_the_picture_and_off_each_other(
     area = (10.0, 10.0, 420.0, 270.0)
     points = [(x, y) for x, y, _ in labelled]
     boxes: list[Box] = []
-    for (x, y, label), corner in zip(labelled, free_corners(points, labelled, area), strict=True):
+    for (x, y, label), corner in zip(
+        labelled, free_corners(points, labelled, area, FONT_POINTS), strict=True
+    ):
         if corner is not None:
-            box = label_box(x, y, label, corner)
+            box = label_box(x, y, label, corner, FONT_POINTS)
             assert box[0] >= 10
             assert box[1] >= 10
             assert box[2] <= 420

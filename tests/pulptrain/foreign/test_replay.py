@@ -46,7 +46,7 @@ def test_a_case_is_right_and_its_mini_batches_are_found(
     assert (row["tensors"], row["not_decidable"], row["gradient_error"]) == (4, 0, None)
     assert row["cycles"] > 1000
     assert row["seconds"] == pytest.approx(row["cycles"] / 50e6)
-    assert "found from the losses" in row["reason"]
+    assert "derived from the losses" in row["reason"]
 
 
 def test_a_batch_of_several_samples_is_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,7 +60,7 @@ def test_a_wrong_number_of_mini_batches_is_caught(tmp_path: Path, capsys: pytest
     assert row["status"] == "wrong"
     assert "is off by" in row["reason"] or "loss" in row["reason"]
     (row,) = replayed(capsys, 2, case, "--accumulate", "3")
-    assert "no whole number" in row["reason"]
+    assert "are not a multiple of the update size" in row["reason"]
 
 
 def with_outputs(case: Path, **changed: Any) -> None:

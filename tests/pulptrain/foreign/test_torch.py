@@ -75,7 +75,7 @@ BAD = {
     "an unknown loss": (["net.py:Net", "--input", "1,6", "--loss", "cross_entropi"], "cross_entropy"),
     "an unknown optimizer": (["net.py:Net", "--input", "1,6", "--optimizer", "sdg lr=1"], "sgd"),
     "an option that is none": (["net.py:Net", "--input", "1,6", "--optimizer", "sgd lr"], "cannot read 'lr'"),
-    "a shape of a model file": (["tutorial-cnn", "--input", "1,8,8,8"], "says its input itself"),
+    "a shape of a model file": (["tutorial-cnn", "--input", "1,8,8,8"], "already specifies its input"),
 }
 
 

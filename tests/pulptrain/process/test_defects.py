@@ -47,7 +47,7 @@ def test_a_report_that_cannot_be_written_is_told(
     monkeypatch.setattr("tempfile.tempdir", str(defect / "none"))
     assert __main__.run(ARGUMENTS) == 1
     error = capsys.readouterr().err
-    assert "report: none, it cannot be written" in error
+    assert "report: none, cannot write it" in error
     assert error.count("\n") == 1
 
 

@@ -262,7 +262,7 @@ def test_rows_that_cannot_be_predicted_are_listed_and_the_others_counted(
     assert report["mape_percent"] is not None
     for row in report["not_predicted_rows"]:
         assert f"{row['where']}: {row['reason']}" in captured.err
-    assert "9 of 20 rows are not predicted" in captured.err
+    assert "9 of 20 rows cannot be predicted" in captured.err
 
 
 def test_a_file_of_which_every_row_is_predicted_says_so(capsys: pytest.CaptureFixture[str]) -> None:
