@@ -489,7 +489,7 @@ ANOTHER_NETWORK = {
     ),
     "infinities added": (
         lambda: With(lambda m, x: (x + torch.where(torch.tensor(EVERY_SECOND), -torch.inf, 0.0)).relu()),
-        "right before a softmax",
+        "before a softmax",
     ),
     "a query with all keys masked": (
         lambda: With(

@@ -154,7 +154,7 @@ def test_a_run_from_python_compares_gradients_with_the_module_too_or_says_why_no
         ({"dtype": "bf16"}, "not fp32"),
         ({"batch": 1}, "the batch differs"),
         ({"steps": "fw"}, "no loss"),
-        ({"separate_update": True}, "a program of its own"),
+        ({"separate_update": True}, "the update is a separate program"),
         ({"values": dict(network.values)}, "the user passed values or samples"),
     ):
         functional = pt.run(network, cache=False, **options).summary["functional"]
