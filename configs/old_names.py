@@ -8,7 +8,7 @@ Result folders with former keys are read.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -98,9 +98,9 @@ def new_options(arguments: Sequence[str]) -> list[str]:
     return _noted(new, used)
 
 
-def new_keywords(call: str, keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords of a call of Python, called as the options of today."""
-    renamed = {_keyword(old): _keyword(new) for old, new in OPTIONS[call].items()}
+def new_keywords(call: str, keywords: Mapping[str, Any], known: Container[str]) -> dict[str, Any]:
+    """Keywords of a call of Python, called as the options of today that it has (`known`)."""
+    renamed = {_keyword(old): _keyword(new) for old, new in OPTIONS[call].items() if _keyword(new) in known}
     used = {name: renamed[name] for name in keywords if name in renamed}
     return _noted({used.get(name, name): value for name, value in keywords.items()}, used)
 

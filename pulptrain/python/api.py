@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike, fspath
@@ -50,9 +51,11 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 def _renamed(call: _F) -> _F:
     """The call, which takes keywords by their former names as well (`configs.old_names`)."""
 
+    known = inspect.signature(call).parameters
+
     @functools.wraps(call)
     def with_new_keywords(*values: Any, **keywords: Any) -> Any:
-        return call(*values, **new_keywords(call.__name__, keywords))
+        return call(*values, **new_keywords(call.__name__, keywords, known))
 
     return cast(_F, with_new_keywords)
 

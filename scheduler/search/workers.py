@@ -121,6 +121,12 @@ def script_would_run_again() -> bool:
     return not guards  # in a thread
 
 
+def _level_of_script() -> int:
+    """Which `stacklevel` of our caller is the nearest line of the script that runs."""
+    names = [frame.f_globals.get("__name__") for frame, _ in traceback.walk_stack(sys._getframe(1))]
+    return names.index("__main__") + 1 if "__main__" in names else len(names)
+
+
 @contextmanager
 def open_workers(count: int | None = None, executor: str | None = None) -> Iterator[Workers]:
     """Workers for the length of a ``with``; calls not begun at its end are dropped.
@@ -140,7 +146,7 @@ def open_workers(count: int | None = None, executor: str | None = None) -> Itera
         raise InputError(f"{count} workers", where="--workers", cure="1 or more")
     forks = count > 1 and _may_fork()
     if count > 1 and not forks and script_would_run_again():
-        warnings.warn(ONE_WORKER, stacklevel=5)
+        warnings.warn(ONE_WORKER, stacklevel=_level_of_script())
         count = 1
     several = _processes(count, "fork") if forks else LazyProcesses(count)
     pool = several if count > 1 else InlineExecutor()
