@@ -9,13 +9,10 @@ from dataclasses import replace
 from arch.spec.timing import SocTiming
 from configs.errors import Contributor, DoesNotFitError
 from scheduler.addresses.allocation import ALIGNMENT_BYTES, Allocation, align
-from scheduler.memory.memory_plan import MemoryPlan
+from scheduler.memory.memory_plan import CODE_KIND, MemoryPlan
 from scheduler.planned import Schedule
 from scheduler.programs.program_code import CODE, LinkedCode, codes_of
-from scheduler.tiles.code_cost import Sizes, shipped_sizes
-
-KIND = "code"
-"""Kind of the bytes of code in a plan, and what they are called there."""
+from scheduler.tiles.code_sizes import Sizes, shipped_sizes
 
 TRIALS = 4
 """Sizes of L2 that are planned for to say which is enough."""
@@ -100,12 +97,12 @@ def _too_small(required_bytes: int, l2_bytes: int, parts: tuple[Contributor, ...
 
 
 def _with_code(plan: MemoryPlan, address: int, size_bytes: int, l2_bytes: int) -> MemoryPlan:
-    item = Allocation(KIND, "l2", address, size_bytes, 0, len(plan.ops), KIND)
+    item = Allocation(CODE_KIND, "l2", address, size_bytes, 0, len(plan.ops), CODE_KIND)
     capacity_bytes = {**plan.capacity_bytes, "l2": l2_bytes}
     return replace(plan, allocations=(*plan.allocations, item), capacity_bytes=capacity_bytes)
 
 
 def without_code(schedule: Schedule) -> Schedule:
     """The schedule with what lies in L2 beside its code."""
-    kept = tuple(item for item in schedule.plan.allocations if item.kind != KIND)
+    kept = tuple(item for item in schedule.plan.allocations if item.kind != CODE_KIND)
     return replace(schedule, plan=replace(schedule.plan, allocations=kept))

@@ -70,7 +70,7 @@ def plan_figures(schedule: Schedule) -> PlanFigures:
         schedule.options.buffer_depth,
         asdict(schedule.counts),
         schedule.notes,
-        sum(item.size_bytes for item in plan.allocations if item.kind == "code"),
+        plan.code_bytes,
         max(lanes, default=1),
     )
 

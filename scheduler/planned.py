@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from arch.pricing.code_caches import WARM
-
 if TYPE_CHECKING:
     from arch.spec.program import Program
     from scheduler.memory.host_memory import ProgramSize
@@ -56,11 +54,6 @@ class Schedule:
     def peak_bytes(self) -> dict[str, int]:
         """Highest address used per level; L1 without the reserved stacks."""
         return self.plan.peak_bytes
-
-    @property
-    def code_bytes(self) -> int:
-        """L2 bytes of the program's code; 0 where all code starts warm, and nobody counts it."""
-        return self.program.code.size_bytes if self.options.code_start != WARM and self.program.code else 0
 
 
 class LateSchedule(Schedule):

@@ -76,8 +76,7 @@ class ShortList:
 class TilingChooser:
     """Chooses kernel and tiling of the ops of one schedule, one after another; `cache` remembers them.
 
-    An op that is like one in the `cache` is cut like it. With `code` the
-    ops have code that is fetched.
+    An op that is like one in the `cache` is cut like it. With `code` the ops have code that is fetched.
     """
 
     def __init__(

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
 from configs.errors import ConfigError, Contributor, DoesNotFitError, InputError, PulptrainError
 from configs.limits import size_text
@@ -19,7 +18,7 @@ from configs.model_file import ModelSpec
 from configs.suggest import suggestion
 from configs.version import VERSION
 from pulptrain.fitting.ways import Way, ways_of
-from pulptrain.given.settings import Settings, code_start, schedule_options, soc_timing
+from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.energy import chip_of
 from pulptrain.running.session import RunOutcome, run_model, settled
@@ -216,9 +215,14 @@ class Fitting:
         """Of L2, for everything as the model is written."""
         return int(self.before.summary["peak_bytes"]["l2"])
 
+    @property
+    def code_bytes(self) -> int:
+        """Of L2, for the code of the model as it is written."""
+        return self.base.schedule.plan.code_bytes
+
     def _beside_code(self, l2_bytes: int) -> SocTiming:
         """The machine with what the code of the program leaves of so much L2."""
-        needed_bytes = code_bytes(self.base, self.settings)
+        needed_bytes = self.code_bytes
         if needed_bytes >= l2_bytes:
             raise DoesNotFitError(
                 "l2",
@@ -292,8 +296,9 @@ class Fitting:
             run = self._run(self.written, self.with_l2(l2_bytes))
             cycles = int(run.summary["cycles"])
             problem = self.problem(l2_bytes)
-            peak_bytes = int(self.before.summary["peak_bytes"]["l2"])
-            plain = Answer(self.written, problem, Decisions(), cycles, joules_of(run), peak_bytes, run, 0.0)
+            plain = Answer(
+                self.written, problem, Decisions(), cycles, joules_of(run), self.needed_bytes, run, 0.0
+            )
             return plain, False
         found, bound, interrupted = self._searched(l2_bytes, ends - self.run_seconds, better)
         answers = [replace(answer, gap=self._gap(bound, answer)) for answer in found]
@@ -440,16 +445,11 @@ class Fitting:
         if self.timing.l3.size_bytes:
             streamer = streamer_of(self.graph, self.timing, options)
             least = least_l2_bytes(self.graph, self.timing, options.memory, streamer)
-            return least + code_bytes(self.base, self.settings)
+            return least + self.code_bytes
         problem = self.problem(self.timing.l2.size_bytes)
         found = smallest_of(problem, seconds=seconds)
         least = found.value if found is not None else evaluate(problem, Decisions()).peak_bytes
-        return least + code_bytes(self.base, self.settings)
-
-
-def code_bytes(run: RunOutcome, settings: Settings) -> int:
-    """What the code of the programs of a run takes of L2."""
-    return max(schedule.code_bytes for schedule in run.schedules) if code_start(settings) != WARM else 0
+        return least + self.code_bytes
 
 
 def smallest_of(problem: Problem, *, seconds: float, hint: Decisions | None = None) -> Solution | None:

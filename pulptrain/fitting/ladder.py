@@ -16,7 +16,6 @@ from configs.version import VERSION
 from pulptrain.fitting.fit_model import (
     Fitting,
     as_immediate,
-    code_bytes,
     host_bytes,
     sized,
     smallest_of,
@@ -284,7 +283,7 @@ def first_step(
     """
     rows = list(ladder_of(fitting.written, fitting.settings, simulate=False, seconds=seconds))
     for row in rows:
-        row["bytes"]["l2"] += code_bytes(fitting.base, fitting.settings)
+        row["bytes"]["l2"] += fitting.code_bytes
     least = min(rows, key=lambda row: row["bytes"]["l2"])
     asked = next((row["form"] for row in rows if row["form"].startswith(LISTED)), FULL)
     required_bytes = min(row["bytes"]["l2"] for row in rows if row["form"] == asked)

@@ -181,18 +181,9 @@ def prepare(
         if settings.resident is not None:
             file = replace(file, resident={})  # said on the command line, "off" too, goes first
         by_program = options_from(file, graphs, timing, options, written)
+    start = code_start(settings)
     try:
-        plan = planned(
-            spec,
-            phases,
-            timing,
-            by_program,
-            cache,
-            use,
-            code_start(settings),
-            code_map(settings),
-            traced=traced,
-        )
+        plan = planned(spec, phases, timing, by_program, cache, use, start, code_map(settings), traced=traced)
     except DoesNotFitError as error:
         if error.level == "l1" and tuple(options.resident) not in ((), (AUTO,)):
             raise  # it says which resident tensors are in the way
@@ -201,7 +192,6 @@ def prepare(
         from scheduler.levers import with_levers
 
         raise with_levers(error, spec, timing, options) from None
-    start = code_start(settings)
     notes: tuple[str, ...] = ()
     if file is not None and file.icache != start:
         notes = (f"the schedule was tuned with --icache {file.icache}, this run is {start}",)

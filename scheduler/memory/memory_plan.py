@@ -33,6 +33,8 @@ from trainlib.ir.graph import Op, TrainingGraph
 
 LEVELS = ("l1", "l2", "l3")
 
+CODE_KIND = "code"
+"""Kind of the bytes of code in a plan, and what they are called there (`scheduler.code_in_l2`)."""
 
 PLANNED_BYTES = 48 << 20
 """Of all tensors, up to which planning says what L2 and L3 lack; of more, which would take long, the shapes.
@@ -64,6 +66,11 @@ class MemoryPlan:
     streamed_bytes: Mapping[str, int] = field(default_factory=dict)
     """Bytes of streamed boxes the uDMA moves in one iteration, ``in`` and ``out``."""
     _staged: Mapping[str, tuple[Allocation, ...]] = field(default_factory=dict, repr=False)
+
+    @property
+    def code_bytes(self) -> int:
+        """L2 bytes of the code of all programs; 0 where all code starts warm, and nobody counts it."""
+        return sum(item.size_bytes for item in self.allocations if item.kind == CODE_KIND)
 
     def home(self, tensor: str) -> Allocation:
         """Where a tensor lives between ops, before and after the iteration. `KeyError` if it has no bytes."""

@@ -28,7 +28,7 @@ from arch.spec.program import (
     UdmaWait,
 )
 from scheduler.programs.rolling import Leaf, Loop, Node, rolled
-from scheduler.tiles.code_cost import INSTRUCTION_BYTES, Sizes, shipped_sizes
+from scheduler.tiles.code_sizes import INSTRUCTION_BYTES, Sizes, shipped_sizes
 
 CODE = "code of ops, kernels and platform"
 """What a report about L2 calls the bytes of a program's code."""

@@ -15,13 +15,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.tiles.code_sizes import LEAST_LOOP
+
 Numbers = NDArray[np.int64]
 
 LONGEST_BODY = 256
 """Statements that are compared with the ones after them, at most: a tile has fewer."""
 
-LEAST_SAVED = 3
-"""Statements that a loop must save to be one: two lines are easier to read than a loop around one."""
+LEAST_SAVED = LEAST_LOOP - 1
+"""Statements that a loop must save to be one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

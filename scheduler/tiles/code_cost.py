@@ -8,36 +8,15 @@ code of a whole program, `arch.blocks.code_fetch` fetches it.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from typing import Any
 
 from arch.blocks.bursts import BurstRules
 from arch.spec.timing import SocTiming
 from configs.records import record
+from scheduler.tiles.code_sizes import shipped_sizes
 from scheduler.tiles.tiling import Tiler
-
-INSTRUCTION_BYTES = 2.9
-"""Mean instruction of compiled RV32 code with compressed ones: of the functions in the sizes."""
-
-TODAY, EXECUTED = "code-sizes.json", "code-sizes-0bac56ab.json"
-"""Sizes of the C of today, and of that which was executed on the RTL."""
-
-LEAST_LOOP = 4
-"""Equal commands, one after the other, that become a loop (`scheduler.programs.rolling`)."""
-
-Sizes = Mapping[str, Mapping[str, Any]]
-
-
-@cache
-def shipped_sizes(file: str = TODAY) -> Sizes:
-    """Bytes by function: of an op for each statement, of the platform, of kernels; what kernels share."""
-    sizes: Sizes = json.loads(files("configs").joinpath("kernels", file).read_text(encoding="utf-8"))
-    return sizes
 
 
 @record(frozen=True, slots=True)

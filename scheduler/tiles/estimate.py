@@ -13,7 +13,8 @@ from arch.pricing.cost_model import CostModel
 from arch.spec.isa import TeamWork
 from arch.spec.timing import SocTiming
 from configs.records import record
-from scheduler.tiles.code_cost import LEAST_LOOP, CodeCost, TileCode
+from scheduler.tiles.code_cost import CodeCost, TileCode
+from scheduler.tiles.code_sizes import LEAST_LOOP
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.l1_layout import L1Layout, lay_out
 from scheduler.tiles.partial_sums import written

@@ -12,7 +12,7 @@ from deploy.project.linked import CACHE_BYTES, functions_of_map, linked_code
 from pulptrain.__main__ import run
 from pulptrain.given.settings import Settings
 from scheduler.programs.program_code import codes_of
-from scheduler.tiles.code_cost import shipped_sizes
+from scheduler.tiles.code_sizes import shipped_sizes
 from shared.kept_plans import prepare
 from shared.printed import printed, refused
 

@@ -3,7 +3,7 @@
 
 The C kernels, those made for the calls of some exports (folders of `pulptrain deploy`), and the platform file
 of a PULP cluster are compiled by the command behind ``--cc`` (clang for riscv32). Writes
-`configs/kernels/code-sizes.json`, which `scheduler.programs.program_code` reads.
+`configs/kernels/code-sizes.json`, which `scheduler.tiles.code_sizes` reads.
 """
 
 from __future__ import annotations

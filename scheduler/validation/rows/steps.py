@@ -32,7 +32,7 @@ from scheduler.options import ScheduleOptions, parse_buffering
 from scheduler.planned import Schedule
 from scheduler.programs.program_code import statements_of
 from scheduler.schedule import build_schedule
-from scheduler.tiles.code_cost import EXECUTED, shipped_sizes
+from scheduler.tiles.code_sizes import EXECUTED, shipped_sizes
 from scheduler.validation.rows.cases import CORES, Case, Column, read_cases
 from scheduler.validation.rows.machines import RTL_MACHINE, cost_model_of, with_part
 from scheduler.validation.rows.prediction import Prediction

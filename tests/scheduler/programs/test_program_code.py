@@ -15,7 +15,7 @@ from arch.spec.program import Compute, DmaStart
 from pulptrain.__main__ import run
 from pulptrain.given.settings import Settings, soc_timing
 from scheduler.programs.program_code import with_code
-from scheduler.tiles.code_cost import shipped_sizes
+from scheduler.tiles.code_sizes import shipped_sizes
 from shared.kept_plans import prepare
 
 SETTINGS = Settings(timing="rtl")

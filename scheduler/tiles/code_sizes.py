@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sizes of compiled functions: what the statements of an op take, the platform, and kernels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+INSTRUCTION_BYTES = 2.9
+"""Mean instruction of compiled RV32 code with compressed ones: of the functions in the sizes."""
+
+TODAY, EXECUTED = "code-sizes.json", "code-sizes-0bac56ab.json"
+"""Sizes of the C of today, and of that which was executed on the RTL."""
+
+LEAST_LOOP = 4
+"""Equal statements, one after the other, that become a loop: fewer are easier to read as they are."""
+
+Sizes = Mapping[str, Mapping[str, Any]]
+
+
+@cache
+def shipped_sizes(file: str = TODAY) -> Sizes:
+    """Bytes by function: of an op for each statement, of the platform, of kernels; what kernels share."""
+    sizes: Sizes = json.loads(files("configs").joinpath("kernels", file).read_text(encoding="utf-8"))
+    return sizes
