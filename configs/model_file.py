@@ -386,7 +386,7 @@ def _check_names(spec: ModelSpec) -> None:
             f"the data set '{spec.dataset}' has one input and one label, but the model has {len(inputs)} "
             f"and {len(labels)}",
             where=spec.where,
-            cure=f"dataset: random, or the path of an {OWN_DATA} file with an array for each",
+            cure=f"use dataset: random, or the path of an {OWN_DATA} file with an array for each",
         )
 
 
@@ -413,7 +413,7 @@ def _train(node: Node, layers: Sequence[LayerSpec]) -> str | tuple[str, ...] | N
     for layer in layers:
         if layer.name in names and layer.trainable is False:
             raise ConfigError(
-                f"'train' lists {layer.name}, which says trainable: false",
+                f"'train' lists {layer.name}, which has trainable: false",
                 where=layer.where,
                 cure="remove one of the two",
             )
@@ -446,7 +446,7 @@ def _input(name: str, node: Node, what: str, dataset: str) -> InputSpec:
         raise ConfigError(
             f"the data set '{dataset}' has inputs of shape {list(needed)}, not {list(shape)}",
             where=where,
-            cure=f"shape: {list(needed)}, or dataset: random",
+            cure=f"use shape: {list(needed)}, or dataset: random",
         )
     return InputSpec(name, shape, checked.classes)
 
@@ -549,7 +549,7 @@ def _channels(children: Mapping[str, Node], given: int | list[int] | None) -> tu
     first, last = (0, given) if isinstance(given, int) else given
     if first >= last:
         raise children["update_channels"].error(
-            f"channels [{first}, {last}) are empty",
+            f"the range of channels [{first}, {last}) is empty",
             "use [first, last] with first < last, or the number of leading channels",
         )
     return first, last

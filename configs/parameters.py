@@ -247,7 +247,7 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
         whole = any("unit" in leaf.mapping("") for leaf in leaves.values() if leaf.is_mapping)
         if header.base is None and leaves and not whole:
             cure = "add 'base: pulp-open', or another SoC; its values apply where this file has none"
-            raise node.error("the SoC file changes values but has no 'base'", cure)
+            raise node.error("the SoC file changes values of a base, but lacks the key 'base'", cure)
     base: dict[str, ParameterTree] = {}
     if header.base is not None:
         here = Path(node.file).parent if is_path(name_or_path) else None

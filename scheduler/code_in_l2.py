@@ -45,8 +45,8 @@ def with_code_in_l2(plan: Plan, timing: SocTiming, linked: Linked | None = None)
                 break
             needed_bytes = error.required_bytes
         else:
-            raise refused.but(cure=f"--l2 {needed_bytes}B or a smaller model")
-    raise refused.but(cure=f"more than --l2 {needed_bytes}B, or a smaller model")
+            raise refused.but(cure=f"use --l2 {needed_bytes}B or a smaller model")
+    raise refused.but(cure=f"use more than --l2 {needed_bytes}B, or a smaller model")
 
 
 def _with_l2(timing: SocTiming, l2_bytes: int) -> SocTiming:

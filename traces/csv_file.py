@@ -44,7 +44,11 @@ def rows_of(path: Path, columns: Sequence[str], what: str) -> Iterator[tuple[str
             for row in reader:
                 line = reader.line_num
                 if None in row or None in row.values():
-                    raise InputError("wrong number of fields", where=f"{path}:{line}", cure=AGAIN)
+                    raise InputError(
+                        "the row and the header differ in their number of fields",
+                        where=f"{path}:{line}",
+                        cure=AGAIN,
+                    )
                 yield f"{path}:{line}", row
                 line += 1
     except UnicodeDecodeError as error:

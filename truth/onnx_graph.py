@@ -188,7 +188,7 @@ def _type(n: _Node, dtype: np.dtype[Any]) -> Any:
 def _dropout(n: _Node) -> Any:
     training = n.at(2) is not None and bool(n.at(2))
     if training and n.number("ratio", 1, 0.5):
-        raise n.cannot("draws random numbers")
+        raise n.cannot("it draws random numbers")
     return [n.x, n.torch.ones_like(n.x, dtype=n.torch.bool)][: n.outputs]
 
 

@@ -448,7 +448,7 @@ class _Steps:
             taken = (share.numerator, share.denominator)
             if not 0 <= share <= 1:
                 raise InputError(
-                    f"taken_fraction {node.taken_fraction} is not a share",
+                    f"taken_fraction {node.taken_fraction} is not between 0 and 1",
                     where="CoreWork.body",
                     cure="give a number between 0 and 1",
                 )

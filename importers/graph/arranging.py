@@ -123,7 +123,9 @@ def sample_word(site: Site, view: View) -> tuple[str, int | None]:
     ordered = in_order(site, view)
     batch_dim = ordered.batch_dim
     if batch_dim is not None and not ordered.samples_only(batch_dim):
-        raise CannotTakeError("a dimension that merges samples with other data", "a separate batch dimension")
+        raise CannotTakeError(
+            "one of its dimensions merges samples with other data", "keep the batch as a separate dimension"
+        )
     shape = (ordered.batch, *(ordered.shape[index] for index in places_of(len(view.dims), batch_dim)))
     return site.reshaped(ordered.word, shape), batch_dim
 
@@ -142,7 +144,7 @@ def rows(site: Site, view: View, dim: int) -> tuple[str, list[int]]:
     rest = [piece for piece in range(1, len(view.pieces)) if piece not in view.dims[dim]]
     groups: list[Sequence[int]] = [rest] if rest else []
     if BATCH in view.dims[dim]:
-        raise CannotTakeError("sums over the batch", "samples must stay independent")
+        raise CannotTakeError("it sums over the batch", "samples must stay independent")
     return site.stored(view, [*groups, view.dims[dim]]), rest
 
 

@@ -84,7 +84,7 @@ def sloped(site: Site, view: View, slope: Constant) -> View:
 def softmax(site: Site, view: View, dim: int, *, kind: str = "softmax", suffix: str = "") -> View:
     """Softmax, or its logarithm, over one dimension."""
     if BATCH in view.dims[dim]:
-        raise CannotTakeError("a softmax over samples", "a dimension after the batch")
+        raise CannotTakeError("its softmax runs over the batch", "a dimension after the batch")
     word, rest = rows(site, view, dim)
     made = site.layer(kind, (word,), suffix=suffix)
     return regrouped(view, made, rest, view.shape[dim], dim)

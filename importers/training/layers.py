@@ -159,7 +159,7 @@ MICROSOFT = "com.microsoft:"
 ACCUMULATORS = ("InPlaceAccumulatorV2", "InPlaceAccumulator")
 SGD = ("SGD", "SGDOptimizerV2", "SGDOptimizer")
 
-ONE_UPDATE = "one update: Sum the gradients before it"
+ONE_UPDATE = "add the gradients with Sum, then update once"
 """The cure of a weight that is updated use by use."""
 
 
@@ -244,7 +244,7 @@ def _stacked(
     if not turns[0]:
         return item.forward("matmul", (left, right), {"transpose_b": True} if turns[1] else {}, name)
     if turns[1]:
-        raise CannotTakeError("both operands are transposed", "transpose one of them")
+        raise CannotTakeError("both of its operands are transposed", "transpose one of them")
     a, b = draft.shape(left), draft.shape(right)
     plan = draft.plan("matmul", {}, [a, (*a[:-2], a[-1], b[-1])])
     made = item.made(name, (1, *output))
@@ -351,7 +351,9 @@ def _max_pool_grad(item: TrainingNode) -> None:
     draft = item.draft
     kept = draft.recall("max_pool2d", *item.node.inputs[1:])
     if kept is None:
-        raise CannotTakeError("no MaxPool reads or writes its input", "put its MaxPool in the same graph")
+        raise CannotTakeError(
+            "its MaxPool is missing: nothing reads or writes its input", "put its MaxPool in the same graph"
+        )
     dx = item.result(draft.shape(kept.roles["x"]))
     item.apply("max_pool2d", "IG", {"argmax": kept.roles["argmax"], "dy": item.read(0), "dx": dx}, kept.plan)
 
@@ -449,7 +451,7 @@ def _layer_norm(item: TrainingNode) -> None:
     draft, x = item.draft, item.read(0)
     shape, row = _rows(item, draft.shape(x))
     if not item.has(1):
-        raise CannotTakeError("no scale", "scale and bias")
+        raise CannotTakeError("its scale is missing", "scale and bias")
     plan = _norm_plan(item, "layer_norm", shape, axes=len(row), bias=item.has(2))
     given = {role: index for role, index in (("w", 1), ("b", 2)) if item.has(index)}
     roles = {role: draft.view(item.read(at), row) for role, at in given.items()}

@@ -366,7 +366,7 @@ def options_from(
         raise ConfigError(
             f"the schedule is for kernels of {file.codegen}, not of {base.codegen}",
             where=file.where("codegen"),
-            cure=f"--codegen {file.codegen}",
+            cure=f"use --codegen {file.codegen}",
         )
     by_program = []
     for program, graph, given in zip(PROGRAMS, graphs, of_programs(base, graphs), strict=False):

@@ -23,7 +23,7 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
     "conv1d": (
         Refused({"out_channels": 2, "kernel": 3}, ((2, 4, 4),), "conv1d needs a sequence"),
         Refused({"out_channels": 2, "kernel": 9}, ((1, 8),), "larger than the padded input"),
-        Refused({"out_channels": 2, "kernel": 3, "padding": [1, 1, 1]}, ((1, 8),), "neither one number nor"),
+        Refused({"out_channels": 2, "kernel": 3, "padding": [1, 1, 1]}, ((1, 8),), "must be one number or"),
         Refused({"out_channels": 2, "kernel": 3, "im2col": "dma"}, ((1, 8),), "im2col"),
     ),
     "conv2d": (
@@ -38,7 +38,7 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
         Refused({"out_channels": 2, "kernel": 3, "dilation": 4}, ((1, 8, 8),), "dilated to 9x9 is larger"),
         Refused({"out_channels": 2, "kernel": 3, "padding": -1}, ((1, 8, 8),), "padding -1 is negative"),
         Refused({"out_channels": 2, "kernel": 3, "padding": [1, 1, 1]}, ((1, 8, 8),), "is not one number"),
-        Refused({"out_channels": 2, "kernel": [3, 3, 3]}, ((1, 8, 8),), "neither one number nor"),
+        Refused({"out_channels": 2, "kernel": [3, 3, 3]}, ((1, 8, 8),), "must be one number or"),
         Refused({"out_channels": 4, "kernel": 3, "groups": 2}, ((3, 8, 8),), "does not divide the 3 input"),
         Refused({"out_channels": 3, "kernel": 3, "groups": 2}, ((4, 8, 8),), "does not divide the 3 output"),
         Refused({"out_channels": 2, "kernel": 3, "im2col": "gpu"}, ((1, 8, 8),), "im2col"),
@@ -229,7 +229,7 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
         Refused(
             {"kernel": 2, "padding": [0, 3, 0, 0]},
             ((1, 8, 8),),
-            "a pooling window of 2 lies entirely in the padding",
+            "a window of 2 lies entirely in the padding",
         ),
         Refused(
             {"kernel": 2, "stride": [2, 1], "variant": "as-published"},
@@ -266,7 +266,7 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
     ),
     "cross_entropy": (
         Refused({}, ((),), "needs scores"),
-        Refused({"class_weights": [1.0, 2.0]}, ((3,),), "2 class_weights for 3 classes"),
+        Refused({"class_weights": [1.0, 2.0]}, ((3,),), "2 class_weights do not fit 3 classes"),
         Refused({"ignore_index": 1}, ((3,),), "no ignore_index"),
         Refused({"label_smoothing": 1.5}, ((3,),), "less than or equal to 1"),
         Refused({"weight": 0.0}, ((3,),), "greater than 0"),
@@ -278,11 +278,11 @@ REFUSED: Mapping[str, tuple[Refused, ...]] = {
     ),
     "nll": (
         Refused({}, ((),), "needs scores"),
-        Refused({"class_weights": [1.0]}, ((3,),), "1 class_weights for 3 classes"),
+        Refused({"class_weights": [1.0]}, ((3,),), "1 class_weights do not fit 3 classes"),
     ),
     "multi_margin": (
         Refused({}, ((2, 3),), "vector of scores"),
-        Refused({"class_weights": [1.0]}, ((3,),), "1 class_weights for 3 classes"),
+        Refused({"class_weights": [1.0]}, ((3,),), "1 class_weights do not fit 3 classes"),
         Refused({"p": 3}, ((3,),), "1 or 2"),
     ),
     "cosine": (Refused({}, ((2, 3),), "a vector per sample"),),

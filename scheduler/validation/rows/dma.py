@@ -143,7 +143,7 @@ def _accesses(case: Case, operations: tuple[Op, ...]) -> int:
     """Cycles of the longest core."""
     count = case.number("queued")
     if count > MAX_QUEUED:
-        raise case.error(f"{count} accesses of a core", f"use at most {MAX_QUEUED}")
+        raise case.error(f"the row has too many accesses of a core: {count}", f"use at most {MAX_QUEUED}")
     body = tuple(Instruction(operations[index % len(operations)], 1) for index in range(count))
     team = TeamWork("accesses to L2", (CoreWork(body),) * case.number("cores"))
     return max(core.cycles for core in cost_model_of(code_at_hand(machine_of(case))).price(team).cores)
@@ -220,7 +220,7 @@ def _commands(case: Case, test: str) -> list[Command]:
     queued = case.number("queued")
     if queued > MAX_QUEUED:
         raise case.error(
-            f"{queued} transfers are pushed before the first is waited for", f"use at most {MAX_QUEUED}"
+            f"{queued} transfers start before the first wait, which is too many", f"use at most {MAX_QUEUED}"
         )
     count = queued * (case.number("cores") if test == "multi_core_1_each" else 1)
     if line_bytes and size_bytes % line_bytes:

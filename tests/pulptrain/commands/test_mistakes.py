@@ -87,23 +87,23 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (
             "run pulp-open tutorial-cnn",
-            "pulptrain run: a word too many: 'tutorial-cnn'",
+            "pulptrain run: unexpected word 'tutorial-cnn'",
             "pulptrain run tutorial-cnn --soc pulp-open",
         ),
         (
             "run simple-mlp tutorial-cnn",
-            "pulptrain run: a word too many: 'tutorial-cnn'",
+            "pulptrain run: unexpected word 'tutorial-cnn'",
             "put a text with spaces in quotes; see pulptrain run -h",
         ),
         (
             "run pulp-open",
             "'pulp-open' is a SoC, not a model",
-            "a model (`pulptrain list models`), the SoC as --soc: pulptrain run tutorial-cnn --soc pulp-open",
+            "name a model (`pulptrain list models`): pulptrain run tutorial-cnn --soc pulp-open",
         ),
         (
             "run simple-mlp --soc simple-mlp",
             "'simple-mlp' is a model, not a SoC",
-            "write the model after the command; --soc takes a SoC: pulptrain list socs",
+            "use --soc with a SoC (`pulptrain list socs`); the model follows the command",
         ),
         (
             "zebra a b",
@@ -155,16 +155,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run simple-mlp --cores eight",
             "--cores: 'eight' is not a whole number",
-            "digits, as in --cores 4",
+            "use digits, e.g. --cores 4",
         ),
         (
             "run simple-mlp --learning-rate=fast",
             "--learning-rate: 'fast' is not a number",
-            "digits, as in --learning-rate 0.01",
+            "use digits, e.g. --learning-rate 0.01",
         ),
         (
             "run simple-mlp --kernel mm=fc1.FW",
-            "simple-mlp: no op or step 'mm' has a kernel to choose",
+            "simple-mlp: no op or step 'mm' offers a choice of kernels",
             "--kernel fc1.FW=mm: write the op first",
         ),
         (
@@ -189,8 +189,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "--resident: no tensor 'all' in simple-mlp",
             "use auto (tensors that save cycles), or names: TENSOR,TENSOR@OP..OP",
         ),
-        ("show stall", "show: 'stall' is a kind, not a name", f"one of them: {STALLS}"),
-        ("show kernels", "show: 'kernels' is a kind, not a name", "pulptrain list kernels"),
+        ("show stall", "show: 'stall' is a kind of thing, not a name", f"one of them: {STALLS}"),
+        ("show kernels", "show: 'kernels' is a kind of thing, not a name", "pulptrain list kernels"),
         (
             "primitive conv2d",
             "primitive conv2d: it needs --option kernel=... and --option out_channels=... and --shape",
@@ -213,7 +213,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run simple-mlp --soc whole.yaml",
-            "whole.yaml:1: the SoC file changes values but has no 'base'",
+            "whole.yaml:1: the SoC file changes values of a base, but lacks the key 'base'",
             "add 'base: pulp-open', or another SoC; its values apply where this file has none",
         ),
         (
@@ -259,7 +259,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run ctc.yaml",
-            "ctc.yaml:3: ctc sums over all alignments in time: there is no kernel for it",
+            "ctc.yaml:3: ctc sums over all alignments in time, which is not supported",
             "use cross_entropy with labels: hard, with one aligned label per time step",
         ),
         ("run both.yaml", "both.yaml:4: the model has both 'loss' and 'losses'", "use one of the two"),
@@ -288,7 +288,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run small.yaml --iterations 3 --lr-schedule listed_rates=0.1,0.2",
-            "small.yaml:4: the schedule has 2 steps, the run 3 iterations",
+            "small.yaml:4: the schedule has 2 steps, but the run has 3 iterations",
             "use a longer schedule, or 2 iterations",
         ),
     ],

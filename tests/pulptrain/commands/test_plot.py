@@ -143,19 +143,19 @@ def test_a_speed_up_adds_up_and_is_at_most_ideal_where_nothing_waits(
     [
         (["8", "--width", "0in"], "--width: 0 in is not a valid size.*use 1in"),
         (["8", "--width", "3.5"], "--width"),
-        (["8", "--width", "1in", "--font", "30pt"], "leave no room"),
+        (["8", "--width", "1in", "--font", "30pt"], "leaves no room"),
         *(
-            (["8", "--width", "1in", "--font", "30pt", "--what", what], "leave no room")
+            (["8", "--width", "1in", "--font", "30pt", "--what", what], "leaves no room")
             for what in ("causes", "roofline", "bytes")
         ),
-        (["8", "2", "--width", "1in", "--font", "30pt", "--what", "speed-up"], "leave no room"),
+        (["8", "2", "--width", "1in", "--font", "30pt", "--what", "speed-up"], "leaves no room"),
         (["8", "--width", "1e400in"], "--width: cannot read"),
-        (["8", "--title", 301 * "x"], "--title: a title of 301 characters.*at most 300"),
+        (["8", "--title", 301 * "x"], "--title: the title is too long: 301 characters.*at most 300"),
         (["8", "--dpi", "5"], "--dpi: 5 dots per inch is not a valid size.*use 30"),
         (["8", "--font", "x"], "--font: cannot read 'x'.*8pt"),
         (["8", "--font", "0pt"], "--font"),
         (["8", "--window", "conv9.FW"], "is neither an op nor a range.*START:END"),
-        (["8", "--window", "0:10", "--what", "roofline"], "use an op"),
+        (["8", "--window", "0:10", "--what", "roofline"], "name an op"),
         (["8", "--what", "speedup"], "'speed-up'"),
         (["8", "--what", "speed-up"], "a speed-up needs two runs"),
         (["8", "8", "--what", "speed-up"], "the run has 8 cores, like"),
@@ -185,7 +185,7 @@ def test_a_run_without_a_trace_or_with_an_empty_one_is_no_defect(
     trace = copy / "trace.csv"
     trace.write_text(trace.read_text().splitlines()[0] + "\n")
     for what in ("gantt", "breakdown", "causes", "bandwidth"):
-        assert "its trace is empty" in refused(capsys, "plot", str(copy), "--what", what, "-q")
+        assert "the trace of the run is empty" in refused(capsys, "plot", str(copy), "--what", what, "-q")
     trace.unlink()
     assert "no trace table" in refused(capsys, "plot", str(copy), "-q")
 

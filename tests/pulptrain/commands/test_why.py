@@ -148,12 +148,12 @@ def test_runs_that_cannot_be_explained(
         (None, "cannot read"),
         ("{", "not JSON"),
         (json.dumps({"cycles": 3}), "model, soc, cluster_hz is missing"),
-        (json.dumps(without), "lack their causes"),
-        (json.dumps(wrong), "lack their causes"),
-        (json.dumps({**summary, "cores": 0}), "lack their causes"),
+        (json.dumps(without), "lacks the causes of lost cycles"),
+        (json.dumps(wrong), "lacks the causes of lost cycles"),
+        (json.dumps({**summary, "cores": 0}), "lacks the causes of lost cycles"),
         (
             json.dumps({**summary, "causes": dict.fromkeys(summary["causes"], 0)}),
-            "lack their causes",
+            "lacks the causes of lost cycles",
         ),
         (json.dumps({**summary, "ops": [{**summary["ops"][0], "loop_order": 3}]}), "lack their"),
     ):

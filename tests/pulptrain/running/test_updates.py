@@ -160,7 +160,7 @@ def test_dtype_and_batch_replace_those_of_the_model(
     ("arguments", "message"),
     [
         (["--dtype", "fp8"], "unknown dtype 'fp8'"),
-        (["--batch", "0"], "a batch of 0"),
+        (["--batch", "0"], "the batch cannot be 0"),
         (["--accumulate", "0"], "0 mini-batches"),
     ],
 )

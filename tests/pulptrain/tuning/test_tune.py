@@ -276,7 +276,7 @@ def test_layouts_are_searched_recorded_and_run(model: str, capsys: pytest.Captur
     ("edited", "message"),
     [
         ("layout: {conv: HCW}", "unknown layout 'HCW'"),
-        ("layout: {relu: HWC}", "'relu' is not a layer with a choice of layout"),
+        ("layout: {relu: HWC}", "'relu' does not have several layouts"),
         ("layout: {conv: CHW}", "small has no op 'conv.layout.FW'"),
     ],
 )

@@ -267,15 +267,19 @@ def test_a_row_with_two_measured_times_is_two_cases() -> None:
     ("kind", "cells", "hint"),
     [
         ("icache", {"cores": 1, "n_nops": 1 << 40, "code_bytes": 64}, "more code than fits in memory"),
-        ("dma-contention", {"bytes": 64, "n_traffic_cores": 8}, "8 cores load in addition to the master"),
+        ("dma-contention", {"bytes": 64, "n_traffic_cores": 8}, "8 cores and the master are to load"),
         ("dma-contention", {"bytes": 1 << 20, "n_traffic_cores": 0}, "exceeds its length field"),
-        ("overlap", {"transfers": 17}, "17 transfers are pushed"),
+        ("overlap", {"transfers": 17}, "17 transfers start before"),
         ("micro", {"group": "cluster_pe0", "name": "nop", "n": 1 << 30}, "operations"),
         ("micro", {"group": "cluster_pe0", "name": "nopp", "n": 1}, "no operation 'nopp'"),
         ("micro", {"group": "cluster", "name": "nop", "n": 1}, "group 'cluster' has no operation"),
         ("micro", {"group": "sync", "name": "mutex", "n": 1, "cores": 2}, "no row 'mutex'"),
         ("micro", {"group": "sync", "name": "mutex_lock_unlock_min", "n": 1, "cores": 1}, "cold caches"),
-        ("dma", {"test": "1d_queued", "bytes": 4, "queued": 1 << 30}, "transfers are pushed"),
+        (
+            "dma",
+            {"test": "1d_queued", "bytes": 4, "queued": 1 << 30},
+            "transfers start before the first wait",
+        ),
     ],
 )
 def test_what_a_row_may_not_ask_for_is_said_at_once(
@@ -578,7 +582,7 @@ def test_unmodelled_loops_and_layers_say_so() -> None:
         ({"primitive": "relu", "step": "FW", "dtype": "bf17"}, "bf17"),
         ({"primitive": "linear", "step": "FW", "variant": "vector_matrix", "dtype": "bf16"}, "vector_matrix"),
         ({"primitive": "linear", "step": "WG+IG+FW", "kernel": "mm+mm_M"}, "3 steps, but 2 kernels"),
-        ({"primitive": "conv2d", "step": "FW", "hk": 5}, "the window does not fit the image"),
+        ({"primitive": "conv2d", "step": "FW", "hk": 5}, "the kernel is larger than the padded image"),
     ):
         defaults = {"layout": "CHW", "dtype": "fp32", "kernel": "mm", "cores": 1}
         with pytest.raises(InputError, match=message.replace("+", r"\+")):

@@ -179,7 +179,7 @@ def test_a_schedule_changes_numbers_and_no_time(tmp_path: Path) -> None:
 
 def test_a_schedule_that_ends_before_the_run_says_how_many_steps_it_has(tmp_path: Path) -> None:
     optimizer = "name: sgd, learning_rate: 0.1, schedule: {name: listed, rates: [0.1, 0.2]}"
-    with pytest.raises(InputError, match="the schedule has 2 steps, the run 3 iterations"):
+    with pytest.raises(InputError, match="the schedule has 2 steps, but the run has 3 iterations"):
         run(tmp_path, optimizer)
 
 

@@ -50,9 +50,9 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     inner = right[-1] if turned or len(right) == 1 else right[-2]
     if left[-1] != inner:
         raise ShapeError(
-            f"cannot multiply {tuple(left)} by {tuple(right)}: {left[-1]} columns meet {inner} rows",
+            f"cannot multiply {tuple(left)} by {tuple(right)}: {left[-1]} columns against {inner} rows",
             where=where,
-            cure="transpose_b if the second is stored transposed",
+            cure="set transpose_b: true if the second is stored transposed",
         )
     try:
         leading = np.broadcast_shapes(tuple(left[:-2]), tuple(right[:-2]))

@@ -61,14 +61,15 @@ def _plan(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPla
     if attributes["labels"] == "hard":
         return plan
     if plan.ignored is not None:
-        raise ShapeError("soft labels have no ignore_index", where=where, cure="labels: hard")
+        raise ShapeError("ignore_index does not apply to soft labels", where=where, cure="use labels: hard")
     return replace(plan, shape=output.shape, dtype=FP32, hard=False)
 
 
 def _check_shares(label: Array, where: str) -> None:
     if (label < 0).any():
         raise InputError(
-            f"a soft label holds {float(label.min()):.3g}: shares of classes are not negative", where=where
+            f"a soft label holds {float(label.min()):.3g}, but class probabilities cannot be negative",
+            where=where,
         )
 
 
