@@ -211,7 +211,7 @@ class _Chain:
         """y = gain · x + offset, of the last layer's result."""
         if not self._open:
             reason = f"{self._node.op} does not follow a Conv, Gemm or MatMul directly"
-            raise CannotTakeError(f"{reason}, so it cannot be folded into one", "put it before the ReLU")
+            raise CannotTakeError(f"{reason}, so it cannot be merged with a layer", "put it before the ReLU")
         last = self._layers[-1]
         factor, summand = (self._channels(np.asarray(each), last.shape.co) for each in (gain, offset))
         self._layers[-1] = replace(last, gain=last.gain * factor, offset=last.offset * factor + summand)

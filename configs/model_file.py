@@ -380,7 +380,9 @@ def _check_names(spec: ModelSpec) -> None:
     named = [(f"layer '{layer.name}'", layer.name, layer.where) for layer in spec.layers]
     for what, name, where in (*named, *((f"label '{name}'", name, where) for name, where in labels.items())):
         if name in inputs:
-            raise ConfigError(f"{what} has the same name as an input", where=where, cure="rename one of them")
+            raise ConfigError(
+                f"{what} and an input have the same name", where=where, cure="rename one of them"
+            )
     if spec.dataset in DATASETS and spec.dataset != "random" and max(len(inputs), len(labels)) > 1:
         raise ConfigError(
             f"the data set '{spec.dataset}' has one input and one label, but the model has {len(inputs)} "

@@ -114,7 +114,7 @@ def parse_si(text: object, unit: str, *, where: str | None = None) -> float:
     prefix = match[2].removesuffix(unit)
     if not match[2].endswith(unit) or prefix not in PREFIXES:
         units = ", ".join(f"{each}{unit}" for each in PREFIXES if each != "µ")
-        raise ConfigError(f"'{text}' is not in {unit}", where=where, cure=f"use one of {units}")
+        raise ConfigError(f"'{text}' does not have the unit {unit}", where=where, cure=f"use one of {units}")
     amount = float(match[1]) * PREFIXES[prefix]
     if amount < 0:
         raise ConfigError(f"'{text}' is negative", where=where, cure="write 0 or more")

@@ -69,7 +69,7 @@ def whole_number(given: object, column: str, where: str) -> int:
         number = int(str(given)) if len(str(given)) < 20 else LARGEST + 1
     except ValueError:
         raise InputError(
-            f"not a whole number: '{column}' is {str(given)[:60]!r}", where=where, cure=AGAIN
+            f"'{column}' is not a whole number: {str(given)[:60]!r}", where=where, cure=AGAIN
         ) from None
     if abs(number) > LARGEST:
         raise InputError(f"'{column}' is above {LARGEST}", where=where, cure=AGAIN)

@@ -143,6 +143,6 @@ def _targets(out: str, names: Sequence[str], files: Sequence[Sequence[str]]) -> 
         }
     if len(names) > 1:
         raise InputError(
-            f"{len(names)} pictures do not fit in one file", where="--out", cure="choose one by --what"
+            f"{len(names)} pictures cannot share one file", where="--out", cure="choose one by --what"
         )
     return {names[0]: [check_file(out, "--out", is_our_picture)]}

@@ -161,7 +161,7 @@ def _refuse_missing(
     lacking = [f"--option {key}=..." for key in needed if key not in (*attributes, "name", "type")]
     if lacking or not shapes:
         raise InputError(
-            f"the primitive needs {' and '.join([*lacking, *([] if shapes else ['--shape'])])}",
+            f"{name} needs {' and '.join([*lacking, *([] if shapes else ['--shape'])])}",
             where=f"primitive {name}",
             cure=next_command(
                 context, "primitive", name, add=_of_example(context, primitive), carry=(*CARRIED, *KEPT)

@@ -113,7 +113,7 @@ class Goldens:
                 continue
             if name not in given or given[name].size != np.prod(tensors[name].shape):
                 raise InputError(
-                    f"inputs.npz has no initial value of '{name}', of shape {list(tensors[name].shape)}",
+                    f"inputs.npz lacks the initial value of '{name}' with shape {list(tensors[name].shape)}",
                     where=self.where,
                     cure="store an array for every weight, in the order of the graph's inputs",
                 )

@@ -217,7 +217,7 @@ def _training(
     expected = goldens.weights(imported.given, graph)
     missing = [name for name in imported.weights if name not in expected]
     if missing:
-        notes.append(f"no golden values of {', '.join(missing[:3])}")
+        notes.append(f"stored results are missing: {', '.join(missing[:3])}")
     constants = {**graph.initializers, **graph.folded}
     names = _Names(lambda kept: {**constants, **kept}, lambda gradients: gradients, lambda name: name)
     judged = _judged(run, names, start, samples, expected, goldens.gradients)

@@ -121,7 +121,11 @@ def _work(call: _Call, n: int, k: int, m: int) -> TeamWork:
     if is_free_loop(header):
         for option, given in (("--trans-b", trans_b), ("--add-to-c", accumulate)):
             if given:
-                raise InputError(f"'{name}' is a loop, not a matmul", where=option, cure="remove the option")
+                raise InputError(
+                    f"'{name}' is a loop, not a matmul, so the option does not apply",
+                    where=option,
+                    cure="remove the option",
+                )
         sizes = {"N": n, "K": k, "M": m, "elements": n * m}
         return loop_work(call.codegen, name, sizes, call.cores, library=library)[0]
     b_elements = k * m * (n if header.is_depthwise else 1)

@@ -78,15 +78,17 @@ def describe(
         )
     if not described and name.removesuffix("s") in KINDS:
         each = name.removesuffix("s")
-        words = f"one of them: {', '.join(names_of(each))}" if each == "stall" else f"pulptrain list {each}s"
-        raise InputError(f"'{name}' is a kind of thing, not a name", where="show", cure=words)
+        words = (
+            f"name one of {', '.join(names_of(each))}" if each == "stall" else f"see pulptrain list {each}s"
+        )
+        raise InputError(f"'{name}' is a category, not a name", where="show", cure=words)
     if not described:
         names = sorted({word for each in KINDS if kind in (None, each) for word in names_of(each)})
         near = suggestion(name, names).partition(" (known")[0]
         raise InputError(
             f"unknown name {name!r}",
             where="show",
-            cure=near if near.startswith("'") else "pulptrain list models, or socs, kernels, primitives",
+            cure=near if near.startswith("'") else "see pulptrain list models (or socs, kernels, primitives)",
         )
     return described
 

@@ -278,7 +278,9 @@ def _read(node: Node) -> ScheduleFile:
     for position, choice in enumerate(choices):
         if choice.op in {earlier.op for earlier in choices[:position]}:
             cure = "remove one"
-            problems.note(ConfigError(f"two choices for {choice.op}", where=choice.where, cure=cure))
+            problems.note(
+                ConfigError(f"the file has two choices for {choice.op}", where=choice.where, cure=cure)
+            )
     problems.refuse()
     resident = (
         validate(ResidentSchema, top["resident"], "'resident'") if "resident" in top else ResidentSchema()
@@ -325,7 +327,7 @@ def _choice(node: Node) -> FileChoice:
     keys = node.mapping("a choice")
     cut = Cut(tuple(read.tile.items()), tuple(read.loop_order), read.buffering, read.tiles, read.l1_bytes)
     if read.variant and read.im2col:
-        raise keys["im2col"].error("'im2col' is another word for 'variant'", "remove it")
+        raise keys["im2col"].error("'im2col' and 'variant' mean the same", "remove it")
     variant_key = "im2col" if read.im2col else "variant"
     kernel_where, variant_where = (
         keys[key].where if key in keys else node.where for key in ("kernel", variant_key)
@@ -432,7 +434,9 @@ def _options(
         if candidate.kernel and not has_kernel:
             without = f" in variant {own_variant(op)}" if own_variant(op) else ""
             raise ConfigError(
-                f"{choice.op} has no matmul{without}", where=choice.kernel_where, cure="remove 'kernel'"
+                f"{choice.op} does not use a matmul kernel{without}",
+                where=choice.kernel_where,
+                cure="remove 'kernel'",
             )
         kernels = matmuls_of(op, graph.tensors, base.codegen)
         if has_kernel:

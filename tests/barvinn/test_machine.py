@@ -300,7 +300,7 @@ def test_machines_of_other_kinds_are_not_mixed_up() -> None:
     ("path", "value", "text"),
     [
         ("units", 9, "between 1 and 8"),
-        ("memory.weight_words", 1024, "addresses of 9 bits reach 512"),
+        ("memory.weight_words", 1024, "exceeds the 9-bit addresses, which reach 512"),
         ("launch.start_cycles", -1, "between 0 and"),
         ("width.accumulator_bits", 0, "between 1 and"),
         ("mvu.count", 8, "unknown parameter"),

@@ -140,5 +140,5 @@ def tensor_named(word: str, made: Made, where: str, what: str) -> str:
         raise ShapeError(f"{what} '{word}' is not an earlier layer", where=where, cure=suggestion(name, made))
     tensors = made[name]
     if number and not (number.isascii() and number.isdigit() and int(number) < len(tensors)):
-        raise ShapeError(f"layer {name} has {len(tensors)} outputs, not '{word}'", where=where)
+        raise ShapeError(f"no output '{word}': layer {name} has {len(tensors)} outputs", where=where)
     return tensors[int(number or 0)]

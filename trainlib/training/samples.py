@@ -142,7 +142,7 @@ def own_samples(
         return _named_samples(arrays, where, fed, targets)
     if train is None:
         raise InputError(
-            f"the file has the arrays {', '.join(sorted(arrays)) or 'none'}",
+            f"arrays are missing: the file has {', '.join(sorted(arrays)) or 'none'}",
             where=where,
             cure="use x and y for training, and optionally x_test and y_test for testing",
         )

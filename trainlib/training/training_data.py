@@ -45,7 +45,8 @@ def samples_of(spec: ModelSpec, given: Samples | None = None) -> Samples | None:
     wanted = 1 if spec.input_classes else 2
     if len(spec.input_shape) != wanted:
         raise ShapeError(
-            f"sequences have the shape {'[L]' if wanted == 1 else '[L, C]'}, not {list(spec.input_shape)}",
+            f"dataset: sequences needs an input of shape {'[L]' if wanted == 1 else '[L, C]'}, not "
+            f"{list(spec.input_shape)}",
             where=spec.where,
             cure="use another input shape, or dataset: random",
         )

@@ -185,7 +185,7 @@ def _case(
 ) -> Case:
     if len(cells) != len(header):
         raise ConfigError(
-            f"{len(cells)} cells, but the header has {len(header)} columns",
+            f"the row has {len(cells)} cells, but the header has {len(header)} columns",
             where=where,
             cure="give every row one cell per column",
         )

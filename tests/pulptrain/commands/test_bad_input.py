@@ -89,8 +89,8 @@ def test_a_fallback_that_is_no_list(capsys: Capture) -> None:
         ("min(start + block, N)", "N * 99999999999999999999999", "a number is above"),
         ("A(i,k)", "A(i*9999999999999999,k)", "bytes away"),
         ("code_bytes: 556", "code_bytes: 5000000000", "'code_bytes' must be"),
-        ("kernel: k1", "fallback: [1, 2]\nkernel: k1", "expected 'key: value' lines"),
-        ("kernel: k1", "fallback:\n  - {when: '1', use: k1, cost: A}\nkernel: k1", "lead back to it"),
+        ("kernel: k1", "fallback: [1, 2]\nkernel: k1", "must consist of 'key: value' lines"),
+        ("kernel: k1", "fallback:\n  - {when: '1', use: k1, cost: A}\nkernel: k1", "form a cycle"),
     ],
 )
 def test_a_kernel_file_with_a_mistake(

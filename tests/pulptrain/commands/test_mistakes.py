@@ -189,21 +189,21 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "--resident: no tensor 'all' in simple-mlp",
             "use auto (tensors that save cycles), or names: TENSOR,TENSOR@OP..OP",
         ),
-        ("show stall", "show: 'stall' is a kind of thing, not a name", f"one of them: {STALLS}"),
-        ("show kernels", "show: 'kernels' is a kind of thing, not a name", "pulptrain list kernels"),
+        ("show stall", "show: 'stall' is a category, not a name", f"name one of {STALLS}"),
+        ("show kernels", "show: 'kernels' is a category, not a name", "see pulptrain list kernels"),
         (
             "primitive conv2d",
-            "primitive conv2d: it needs --option kernel=... and --option out_channels=... and --shape",
+            "primitive conv2d: conv2d needs --option kernel=... and --option out_channels=... and --shape",
             "pulptrain primitive conv2d --shape 2x6x5 --option out_channels=3 --option kernel=3",
         ),
         (
             "primitive conv2d --shape 3x8x8 --option out_channels=2",
-            "primitive conv2d: it needs --option kernel=...",
+            "primitive conv2d: conv2d needs --option kernel=...",
             "pulptrain primitive conv2d --shape 2x6x5 --option out_channels=3 --option kernel=3",
         ),
         (
             "primitive sgd --step upd --shape 3",
-            "primitive sgd: it needs --option learning_rate=...",
+            "primitive sgd: sgd needs --option learning_rate=...",
             "pulptrain primitive sgd --step upd --shape 4x3 --option learning_rate=0.1",
         ),
         (
@@ -219,12 +219,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run last.yaml",
             "last.yaml:6: layer c: kernel 5x5 is larger than the padded input 32x3",
-            f"{FIRST}; or a smaller kernel, more padding, or less stride in the layers before it",
+            f"{FIRST}; or use a smaller kernel, more padding, or less stride in the layers before it",
         ),
         (
             "primitive conv2d --shape 32x32x3 --option kernel=5 --option out_channels=1",
             "primitive conv2d: layer conv2d: kernel 5x5 is larger than the padded input 32x3",
-            f"{FIRST}; or a smaller kernel, more padding, or less stride in the layers before it",
+            f"{FIRST}; or use a smaller kernel, more padding, or less stride in the layers before it",
         ),
         (
             "run tab.yaml",
@@ -272,7 +272,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run small.yaml --loss mse",
             "--loss: small.yaml already specifies its loss",
-            "'loss:' in the file; the option applies only to net.py:Net and model.onnx",
+            "set 'loss:' in the file; the option applies only to net.py:Net and model.onnx",
         ),
         ("run group.yaml", "group.yaml:4: unknown layer 'fcc'", "'fc' (known: fc)"),
         (
@@ -283,8 +283,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run pair.yaml",
-            "pair.yaml:8: layer apart: cannot subtract shapes (1, 3) and (1, 2): they differ",
-            "inputs of one shape, or an 'expand' before it",
+            "pair.yaml:8: layer apart: subtract needs inputs of one shape, not (1, 3) and (1, 2)",
+            "use inputs of one shape, or an 'expand' before it",
         ),
         (
             "run small.yaml --iterations 3 --lr-schedule listed_rates=0.1,0.2",

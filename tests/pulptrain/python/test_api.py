@@ -297,7 +297,7 @@ def test_real_values_say_what_texts_say() -> None:
 
 def test_an_op_that_is_not_there_is_named_with_those_that_are() -> None:
     result = pt.run(small_model(), functional=False)
-    with pytest.raises(pt.InputError, match=r"there is no 'conv.FW'(?s:.*)conv2d1.FW"):
+    with pytest.raises(pt.InputError, match=r"the run has no 'conv.FW'(?s:.*)conv2d1.FW"):
         result["conv.FW"]
     with pytest.raises(pt.InputError, match="added up by 'colour'"):
         result.by("colour")  # type: ignore[arg-type]

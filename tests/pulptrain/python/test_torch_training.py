@@ -89,7 +89,7 @@ REFUSALS = {
         "optimizer": torch.optim.SGD(torch.nn.Linear(6, 3).parameters(), 0.1)
     },
     "the schedule belongs to another optimizer": _of_another_optimizer,
-    "after 1 losses": _plateau_under_way,
+    "already used for 1 losses": _plateau_under_way,
     "a custom averaging function": lambda module: {"average": swa_utils.AveragedModel(module)},
     "unknown schedule 'cosin'": lambda module: {"lr_schedule": "cosin steps=3"},
 }

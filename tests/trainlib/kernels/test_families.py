@@ -224,7 +224,7 @@ def test_a_kernel_without_an_accumulation_cannot_add() -> None:
 
 
 def test_an_element_size_the_kernel_does_not_have_is_refused() -> None:
-    with pytest.raises(InputError, match="elements of 2 bytes, not of 4"):
+    with pytest.raises(InputError, match="elements of 2 bytes, not 4"):
         matmul_work("mm_fp16", "clang-xpulp", 4, 4, 4, False, 1, A, B, C, element_bytes=4)
     with pytest.raises(InputError, match="unknown dtype 'fp8'"):
         kernel_names("clang-xpulp", "fp8")

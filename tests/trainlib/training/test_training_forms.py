@@ -300,7 +300,7 @@ def test_any_mixture_of_forms_agrees_with_torch(
         (CNN, "train: [flatten]", r"form\.yaml:1: 'train' lists no layer with parameters: flatten"),
         (CNN, "recompute: [conv9]", r"form\.yaml:9: unknown layer 'conv9'"),
         (CNN, "recompute: conv1", r"form\.yaml:9: .*recompute"),
-        (changed(CNN, "fc", "trainable: false"), "train: [fc]", r"'train' lists fc, which says trainable"),
+        (changed(CNN, "fc", "trainable: false"), "train: [fc]", r"'train' lists fc, which has trainable"),
         (changed(CNN, "fc", "trainable: [wieght]"), "", r"form\.yaml:18: .*no parameter 'wieght'"),
         (changed(CNN, "fc", "trainable: [bias]"), "", r"form\.yaml:18: .*together: train weight"),
         (changed(CNN, "fc", "trainable: 3"), "", r"form\.yaml:18: .*trainable"),

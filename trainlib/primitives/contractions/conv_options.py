@@ -68,7 +68,7 @@ def padding_of(attributes: Mapping[str, Any], where: str) -> Pads:
         values = [values[0], values[0], values[1], values[1]]
     if len(values) != 4:
         raise ShapeError(
-            f"padding {given} is not a number, [rows, columns] or [up, down, left, right]", where=where
+            f"padding {given} is not one number, [rows, columns] or [up, down, left, right]", where=where
         )
     if min(values) < 0:
         raise ShapeError(f"padding {given} is negative", where=where)

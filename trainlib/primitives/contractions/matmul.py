@@ -43,7 +43,7 @@ class _Schema(LayerSchema):
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     (batch, *left), (_, *right) = inputs[0].shape, inputs[1].shape
     if not left or not right:
-        raise ShapeError("matmul needs vectors or matrices", where=where)
+        raise ShapeError(f"matmul needs vectors or matrices, not shapes {left} and {right}", where=where)
     turned = attributes["transpose_b"] and len(right) > 1
     rows = left[-2] if len(left) > 1 else 1
     columns = (right[-2] if turned else right[-1]) if len(right) > 1 else 1

@@ -78,7 +78,7 @@ def counted(label: Array, classes: int, where: str, ignore_index: int | None = N
     wrong = label[counts & ((label < 0) | (label >= classes))]
     if wrong.size:
         raise InputError(
-            f"label {int(wrong[0])} is not a valid class: {classes} classes count from 0 to {classes - 1}",
+            f"label {int(wrong[0])} is not a class: classes count from 0 to {classes - 1}",
             where=where,
             cure="the last layer needs one output per class; classes count from 0"
             + (f"; ignore_index: {int(wrong[0])} leaves it out" if wrong[0] < 0 else ""),

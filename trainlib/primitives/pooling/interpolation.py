@@ -50,7 +50,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
         )
     ho, wo = size if scale is None else (int(hi * scale), int(wi * scale))
     if min(ho, wo) < 1:
-        raise ShapeError(f"an image of {hi}x{wi} scaled by {scale} is empty", where=where)
+        raise ShapeError(f"an image of {hi}x{wi} scaled by {scale} has no pixels", where=where)
     return LayerPlan(
         (batch, channels, ho, wo),
         attributes={"mode": attributes["mode"], "hi": hi, "wi": wi, "ho": ho, "wo": wo},
