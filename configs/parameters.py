@@ -237,7 +237,7 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
     node = open_config("soc", name_or_path, folder=folder)
     if node.file in opened:
         chain = " -> ".join((*opened, node.file))
-        raise node.error(f"the bases form a cycle: {chain}", "remove one 'base:'")
+        raise node.error(f"the SoC files name each other as 'base': {chain}", "remove one of the keys 'base'")
     problems = Problems()
     header = _header(node, problems)
     top = node.mapping("the SoC file")

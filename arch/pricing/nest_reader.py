@@ -357,7 +357,9 @@ class _Resolver:
         """The nodes of a tree inside the loops `path`, the last of which a branch closes or not."""
         if len(path) > MAX_DEPTH:
             raise InputError(
-                f"loop nest deeper than {MAX_DEPTH}", where="CoreWork.body", cure="merge or unroll loops"
+                f"the loop nest has more than {MAX_DEPTH} levels",
+                where="CoreWork.body",
+                cure="merge or unroll loops",
             )
         nodes: list[CodeBlock | LoopNode] = []
         for place, item in enumerate(tree):

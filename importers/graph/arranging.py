@@ -108,7 +108,7 @@ def fresh(view: View, shape: Sequence[int]) -> View:
     seen = view.viewed(tuple(shape))
     if seen is None:
         raise CannotTakeError(
-            f"a view of {list(view.shape)} as {list(shape)} mixes samples", "a view that preserves the batch"
+            f"viewing {list(view.shape)} as {list(shape)} mixes samples", "a view that preserves the batch"
         )
     return seen
 
@@ -176,7 +176,9 @@ def batch_first(site: Site, view: View, rank: int = 0) -> str:
 def image(site: Site, view: View, rank: int) -> str:
     """The word of a batch of images [N, C, H, W]; a sequence [N, C, L] becomes an image of one row."""
     if rank not in (1, 2):
-        raise CannotTakeError(f"a window of {rank} dimensions", "a window of 1 or 2 dimensions")
+        raise CannotTakeError(
+            f"a window of {rank} dimensions is not supported", "a window of 1 or 2 dimensions"
+        )
     word = batch_first(site, view, rank + 2)
     shape = view.shape if rank == 2 else (*view.shape[:2], 1, view.shape[2])
     return site.reshaped(word, shape)

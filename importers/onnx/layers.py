@@ -54,7 +54,7 @@ def _weight(node: Node, what: str) -> Constant:
     if node.sizes("kernel_shape", weight.shape[2:]) != weight.shape[2:]:
         raise CannotTakeError(f"kernel_shape differs from the weights, {list(weight.shape[2:])}", CHECKED)
     if rank not in (1, 2):
-        raise CannotTakeError(f"{what} of {rank} dimensions", "one of 2 dimensions")
+        raise CannotTakeError(f"{what} of {rank} dimensions is not supported", "one of 2 dimensions")
     if node.rank != rank + 2:
         shape = list(node.x.shape)
         raise CannotTakeError(f"the batch is not first in its input {shape}", "[batch, channels, ...]")
@@ -192,7 +192,7 @@ def _repeated(constant: Constant, row: Shape) -> Constant:
 def _lrn(node: Node) -> View:
     size = node.integer("size", 0)
     if size < 1 or node.rank < 3:
-        raise CannotTakeError(f"size {size} over {node.rank} dimensions", CHECKED)
+        raise CannotTakeError(f"size {size} does not fit {node.rank} dimensions", CHECKED)
     alpha, beta, bias = (
         node.number(name, default) for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
     )
@@ -223,7 +223,9 @@ def pool_of(node: Attributes, shape: Shape, *, counts: bool) -> tuple[Window, di
     """
     kernel, sizes = node.sizes("kernel_shape"), shape[2:]
     if len(kernel) not in (1, 2) or len(shape) != len(kernel) + 2:
-        raise CannotTakeError(f"a window of {len(kernel)} dimensions", "a window of 1 or 2 dimensions")
+        raise CannotTakeError(
+            f"a window of {len(kernel)} dimensions is not supported", "a window of 1 or 2 dimensions"
+        )
     counted = bool(node.integer("count_include_pad", 0)) if counts else None
     over, ceil = window_of(node, sizes, kernel), bool(node.integer("ceil_mode", 0))
     return over, pool_options(over, sizes, ceil=ceil, counted=counted)

@@ -104,7 +104,7 @@ def order_of(node: Attributes, rank: int) -> Shape:
     """The dimensions in the order in which a Transpose puts them."""
     order = node.sizes("perm", tuple(reversed(range(rank))))
     if sorted(order) != list(range(rank)):
-        raise CannotTakeError(f"perm {list(order)} of {rank} dimensions", CHECKED)
+        raise CannotTakeError(f"its perm {list(order)} does not fit {rank} dimensions", CHECKED)
     return order
 
 
@@ -164,7 +164,7 @@ def part_sizes(node: Attributes, size: int, count: int) -> Shape:
     sizes = node.integers("split", 1)
     sizes = equal_parts(size, -(-size // count)) if sizes is None else sizes
     if len(sizes) != count:
-        raise CannotTakeError(f"{len(sizes)} sizes for {count} outputs", "a size for each output")
+        raise CannotTakeError(f"it has {len(sizes)} sizes for {count} outputs", "a size for each output")
     return sizes
 
 
@@ -184,7 +184,7 @@ def _pad(node: Node) -> View:
         raise CannotTakeError("its pads are missing", CHECKED)
     axes = [axis_of(axis, rank) for axis in node.integers("axes", 3) or range(rank)]
     if len(widths) != 2 * len(axes):
-        raise CannotTakeError(f"pads {list(widths)} for {len(axes)} dimensions", CHECKED)
+        raise CannotTakeError(f"its pads {list(widths)} do not fit {len(axes)} dimensions", CHECKED)
     is_said = value is not None and value.value.size
     number = _only(value, "value") if value is not None and is_said else node.real("value", 0.0)
     given = dict(zip(axes, zip(widths, widths[len(axes) :], strict=False), strict=True))

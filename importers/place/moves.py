@@ -25,7 +25,7 @@ def sliced(site: Site, view: View, dim: int, start: int, stop: int, *, suffix: s
     if (start, stop) == (0, view.shape[dim]):
         return view
     if BATCH in view.dims[dim]:
-        raise CannotTakeError("it cuts the batch", "samples must stay independent")
+        raise CannotTakeError("it takes a part of the batch", "samples must stay independent")
     if not start < stop:
         raise CannotTakeError("its slice is empty", "a slice of one element or more")
     view, piece, word = _whole_piece(site, view, dim)
@@ -141,7 +141,7 @@ def parts_of(site: Site, view: View, dim: int, sizes: Sequence[int], used: Colle
     """All parts of a dimension: one split if all are used, else slices of those that are."""
     if sum(sizes) != view.shape[dim] or min(sizes, default=0) < 1:
         raise CannotTakeError(
-            f"sizes {list(sizes)} of {view.shape[dim]} elements",
+            f"its sizes {list(sizes)} do not add up to {view.shape[dim]}",
             "sizes of 1 and more that add up to the dimension",
         )
     if len(sizes) == 1:

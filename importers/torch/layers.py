@@ -43,7 +43,7 @@ def _convolution(node: Node) -> View:
     weight, bias = node.needed("weight"), node.constant("bias")
     kernel = weight.shape[2:]
     if len(kernel) not in (1, 2) or node.get("transposed"):
-        raise CannotTakeError(f"a convolution of {len(kernel)} dimensions", "conv2d")
+        raise CannotTakeError(f"a convolution of {len(kernel)} dimensions is not supported", "conv2d")
     over = _window(node, kernel, node["stride"])
     return convolution(node, node.x, weight, bias, over, node["groups"])
 

@@ -135,7 +135,7 @@ def _per_channel(name: str, option: str, value: Any, shape: Sequence[int]) -> fl
     aligned = (1,) * (len(shape) - value.ndim) + tuple(value.shape)
     if aligned != tuple(size if axis == 1 else 1 for axis, size in enumerate(shape)):
         raise UnsupportedLayerError(
-            f"{name} with {option} of shape {list(value.shape)} for an output of {list(shape)}",
+            f"{name} has {option} of shape {list(value.shape)}, but the output has shape {list(shape)}",
             where="loss",
             cure="use a number, or one for each channel, dimension 1 of the output",
         )

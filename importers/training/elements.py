@@ -299,7 +299,7 @@ def _split(item: TrainingNode) -> None:
     sizes = part_sizes(item, shape[axis], len(item.node.outputs))
     if sum(sizes) != shape[axis]:
         raise CannotTakeError(
-            f"sizes {list(sizes)} of {shape[axis]} elements", "sizes that add up to the dimension"
+            f"its sizes {list(sizes)} do not add up to {shape[axis]}", "sizes that add up to the dimension"
         )
     for index, part in enumerate(parts(item, item.read(0), axis, sizes)):
         item.give(part, index=index)

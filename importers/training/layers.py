@@ -261,7 +261,7 @@ def _biased(item: TrainingNode, made: str, bias: str, columns: int) -> str:
         return item.forward("position", (rows,), {}, item.out(), weights, suffix="_bias")
     if prod(sizes) == prod(shape):
         return item.forward("add", (made, draft.view(bias, shape)), {}, item.out(), suffix="_bias")
-    raise CannotTakeError(f"a bias of shape {list(sizes)}", f"[{columns}]")
+    raise CannotTakeError(f"its bias has shape {list(sizes)}", f"[{columns}]")
 
 
 # Convolutions and pooling
@@ -270,7 +270,9 @@ def _biased(item: TrainingNode, made: str, bias: str, columns: int) -> str:
 def _convolution(item: TrainingNode, x: Shape, w: Shape) -> Placed:
     """The primitive for a convolution of these shapes."""
     if len(x) != len(w) or len(w) not in (3, 4):
-        raise CannotTakeError(f"a convolution of {len(w) - 2} dimensions", "one of 1 or 2 dimensions")
+        raise CannotTakeError(
+            f"a convolution of {len(w) - 2} dimensions is not supported", "one of 1 or 2 dimensions"
+        )
     return convolution_of(x, w, window_of(item, x[2:], w[2:]), groups_of(item))
 
 
@@ -333,7 +335,9 @@ def _pool_plan(item: TrainingNode, kind: str, shape: Shape) -> LayerPlan:
     """The plan of a pool over images of this shape."""
     kernel = item.sizes("kernel_shape")
     if len(kernel) != 2 or len(shape) != 4:
-        raise CannotTakeError(f"a window of {len(kernel)} dimensions", "a window of 2 dimensions")
+        raise CannotTakeError(
+            f"a window of {len(kernel)} dimensions is not supported", "a window of 2 dimensions"
+        )
     _, options = pool_of(item, shape, counts=kind == "avg_pool2d")
     return item.draft.plan(kind, options, [shape])
 
@@ -473,7 +477,7 @@ def _layer_norm_grad(item: TrainingNode) -> None:
             roles[role] = draft.view(item.read(index), plan.saved[role].shape)
     else:  # Deeploy's: dY, X, weight, bias
         if prod(item.shape(3)) != prod(row):
-            raise CannotTakeError(f"a bias of shape {list(item.shape(3))}", f"of shape {list(row)}")
+            raise CannotTakeError(f"its bias has shape {list(item.shape(3))}", f"of shape {list(row)}")
         roles |= item.saved(plan, "mean", "var", "inv_std")
         for step in ("FW_MEAN", "FW_VAR", "FW_INV"):
             item.apply("layer_norm", step, roles, plan)
@@ -491,7 +495,9 @@ def _softmax(item: TrainingNode) -> None:
     shape = item.shape(len(reads) - 1)
     axis = item.axis(len(shape), -1 if item.opset >= 13 else 1)
     if prod(shape[axis + 1 :]) != 1 and item.opset >= 13:
-        raise CannotTakeError(f"a softmax over dimension {axis} of {list(shape)}", "over the last dimension")
+        raise CannotTakeError(
+            f"softmax over dimension {axis} of {list(shape)} is not supported", "over the last dimension"
+        )
     rows = (1, prod(shape[:axis]), prod(shape[axis:]))
     kind = "log_softmax" if item.kind.startswith("Log") else "softmax"
     plan = item.draft.plan(kind, {}, [rows])

@@ -58,7 +58,7 @@ def command(
     is_table = file.endswith(".csv")
     check_known(kind, KINDS, f"there is no template {kind!r}", "--kind")
     if not file.endswith((*SUFFIXES, ".csv")):
-        raise InputError(f"{file!r} has no known file ending", where="new", cure=f"name it {file}.yaml")
+        raise InputError(f"{file!r} has an unknown file ending", where="new", cure=f"name it {file}.yaml")
     is_energy = kind == "energy"
     if (run is None) != (measured is None) if is_energy else measured is not None:
         raise InputError(

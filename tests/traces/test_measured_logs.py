@@ -144,9 +144,9 @@ def test_what_several_rows_hold_is_counted_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "no measured cycles in the file"),
-        ("Layer 0\nhello\n", "no measured cycles in the file"),
-        ("op,cycles\nconv.FW,\n", "no measured cycles in the file"),
+        ("", "the file has no measured cycles"),
+        ("Layer 0\nhello\n", "the file has no measured cycles"),
+        ("op,cycles\nconv.FW,\n", "the file has no measured cycles"),
         ("a\0b", "not a text file"),
         ("\n[0] cycles = -7\n", "log.txt:2: cycles must be a number above 0, not '-7'"),
         ("[0] cycles = 0x12\n", "log.txt:1: cycles must be a number above 0, not '0x12'"),
@@ -160,7 +160,7 @@ def test_what_several_rows_hold_is_counted_once(tmp_path: Path) -> None:
             "layer;cycles\nconv;5\n",
             "log.txt:1: separate columns by commas, not by ';'\n  try: layer,cycles",
         ),
-        ("what,cycles\nconv.FW,5\n", "no column 'op'; the columns are what, cycles"),
+        ("what,cycles\nconv.FW,5\n", "the file has no column 'op', only what, cycles"),
         ("op convolution.FW 5\n", "no row names an op of m: convolution.FW"),
     ],
 )

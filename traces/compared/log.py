@@ -106,7 +106,7 @@ def read_log(path: Path) -> tuple[Measured, ...]:
     measured = [Measured(name, where, tuple(samples)) for name, (where, samples) in named.items()]
     measured += [Measured(name, tiles.where, (tiles.cycles(),), node=True) for name, tiles in nodes.items()]
     if not measured:
-        raise InputError("no measured cycles in the file", where=str(path), cure=_CURE)
+        raise InputError("the file has no measured cycles", where=str(path), cure=_CURE)
     return tuple(measured)
 
 
@@ -146,7 +146,9 @@ def _columns(path: Path, lines: Sequence[str]) -> list[str]:
 def _of_table(path: Path, lines: Sequence[str], columns: Sequence[str]) -> Iterator[_Row]:
     named = [name for name in ("op", "name", "layer") if name in columns][:1]
     if not named:
-        raise InputError(f"no column 'op'; the columns are {', '.join(columns)}", where=str(path), cure=_CURE)
+        raise InputError(
+            f"the file has no column 'op', only {', '.join(columns)}", where=str(path), cure=_CURE
+        )
     if named == ["layer"] and "step" in columns:
         named.append("step")
     heads_read = False

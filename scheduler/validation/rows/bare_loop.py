@@ -129,7 +129,7 @@ def _code_bytes(file: str) -> int:
     text = files("configs").joinpath("listings", file).read_text(encoding="utf-8")
     match = re.search(r"^# code_bytes (\d+)$", text, re.MULTILINE)
     if match is None:
-        raise ConfigError("no line '# code_bytes N'", where=f"configs/listings/{file}")
+        raise ConfigError("the line '# code_bytes N' is missing", where=f"configs/listings/{file}")
     return int(match[1])
 
 

@@ -224,7 +224,7 @@ def _commands(case: Case, test: str) -> list[Command]:
         )
     count = queued * (case.number("cores") if test == "multi_core_1_each" else 1)
     if line_bytes and size_bytes % line_bytes:
-        raise case.error(f"{size_bytes} B are not a multiple of lines of {line_bytes} B")
+        raise case.error(f"{size_bytes} B cannot be split into whole lines of {line_bytes} B")
     lines = size_bytes // line_bytes if line_bytes else 1
     # Transfers measured on RTL lie one behind the other, or their bursts would not take what one takes.
     between_bytes = 0 if measured_on_rtl(case) else 4

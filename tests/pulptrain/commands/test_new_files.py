@@ -71,7 +71,7 @@ def test_a_new_table_has_the_ops_of_a_run(
     Path("out").mkdir()
     Path("out", "summary.json").write_text(json.dumps(result.summary))
     assert run(["new", "measured.csv", "--run", "out"]) == 0
-    assert "no measured cycles in the file" in refused(capsys, "compare", "out", "measured.csv")
+    assert "the file has no measured cycles" in refused(capsys, "compare", "out", "measured.csv")
     table = Path("measured.csv")
     cycles = {f"{op.name},": str(op.cycles) for op in result.ops}
     table.write_text("\n".join(line + cycles.get(line, "") for line in table.read_text().splitlines()))

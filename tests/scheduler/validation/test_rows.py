@@ -558,7 +558,7 @@ def test_a_2d_row_is_pushed_as_2d_even_with_one_line() -> None:
     one_line = dma.predict(dma_row("2d_stride1024", bytes=1024, line_bytes=1024)).cycles
     two_lines = dma.predict(dma_row("2d_stride1024", bytes=1024, line_bytes=512)).cycles
     assert one_line == two_lines
-    with pytest.raises(InputError, match="not a multiple of lines"):
+    with pytest.raises(InputError, match="into whole lines"):
         dma.predict(dma_row("2d_stride1024", bytes=1000, line_bytes=64))
 
 
