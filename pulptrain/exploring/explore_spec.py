@@ -222,7 +222,7 @@ def _refuse_costs(top: Mapping[str, Node]) -> None:
     """Raise `ConfigError` for the costs that files carried before there were energy models."""
     if "energy" in top:
         raise top["energy"].error(
-            "costs per instruction and byte are no longer supported: use the energy coefficients of a chip",
+            "costs per instruction and byte were replaced by the energy coefficients of a chip",
             SETTINGS_OF_ENERGY,
         )
 
