@@ -279,7 +279,9 @@ class Tiler:
         for name, size in wanted.items():
             self._check_dimension(name)
             if not 1 <= size <= self.dims[name]:
-                raise InputError(f"tile size {name}={size} is not 1 to {self.dims[name]}", where=self.op.name)
+                raise InputError(
+                    f"tile size {name}={size} is outside 1..{self.dims[name]}", where=self.op.name
+                )
         tiling = self.build(wanted, order)
         if tiling.l1_bytes > available_bytes:
             raise does_not_fit(self, tiling, available_bytes)

@@ -132,7 +132,7 @@ def test_runs_that_cannot_be_compared(
         ([three[0], empty], "empty: the summary lacks the causes of lost cycles"),
         ([three[0], truncated], "truncated/summary.json: the file is not valid JSON"),
         ([foreign, three[0]], "foreign/summary.json: model, soc"),
-        ([three[0], str(tmp_path / "none")], "compare: there is no "),
+        ([three[0], str(tmp_path / "none")], "compare: no such file or folder: "),
         ([str(log), three[0]], "log.txt: a log can be compared with one run only"),
         ([*three, str(log)], "log.txt: a log can be compared with one run only"),
         ([str(log)], "log.txt: a log can be compared with one run only"),

@@ -169,11 +169,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run simple-mlp --kernel fc1.UPD=mm",
-            "simple-mlp: fc1.UPD has no matmul",
+            "simple-mlp: fc1.UPD does not use a matmul kernel",
             "use one of FW, IG, WG, fc1.FW, fc1.WG, fc2.FW, fc2.IG, fc2.WG",
         ),
         ("run simple-mlp --soc chip", "unknown SoC 'chip'", "'chip.yaml'"),
-        ("primitive relu --shape 4 --kernel mm", "relu: relu.FW has no matmul", "remove --kernel"),
+        (
+            "primitive relu --shape 4 --kernel mm",
+            "relu: relu.FW does not use a matmul kernel",
+            "remove --kernel",
+        ),
         (
             "run simple-mlp --set dma.burst_bytes=-1",
             "--set dma.burst_bytes=-1: a size cannot be negative: '-1'",

@@ -108,7 +108,7 @@ def line_of(path: Path, text: str) -> int:
         ("op: relu.FW", "op: conv.FW", None, "two choices"),
         ("kernel: mm_M\n", "kernel: mm_Q\n", "mm_Q", "unknown kernel 'mm_Q'"),
         ("variant: dma", "variant: gpu", "variant: gpu", "no variant 'gpu'"),
-        ("variant: dma", "variant: none", "kernel: mm_M", "no matmul in variant none"),
+        ("variant: dma", "variant: none", "kernel: mm_M", "does not use a matmul kernel in variant none"),
         ("variant: dma", "im2col: gpu", "im2col: gpu", "no variant 'gpu'"),
         ("variant: dma", "variant: dma\n    im2col: dma", "im2col: dma", "and 'variant' mean the same"),
         ("tile: {d0: 4}", "variant: dma\n    tile: {d0: 4}", None, "the op has no variants"),
