@@ -143,7 +143,7 @@ def test_runs_that_cannot_be_compared(
         ([*three, "--out", str(notes)], "was not overwritten"),
         ([*three, "--fail-above", "much"], "--fail-above: cannot read 'much'"),
         ([*three, "--fail-above", "-1%"], "--fail-above: cannot read '-1%'"),
-        ([*three, "--top", "0"], "--top: 0 rows"),
+        ([*three, "--top", "0"], "--top: cannot show 0 rows"),
     ):
         assert run(["compare", *arguments]) == 2, arguments
         error = capsys.readouterr().err
