@@ -61,33 +61,33 @@ Amount = str | int | float
 
 
 class CoefficientSchema(Schema):
-    """A coefficient: for what, under which condition, and from where."""
+    """A coefficient with its range, condition and source."""
 
     low: Amount
-    """What it is at least, with its unit."""
+    """Lower bound, with its unit."""
     nominal: Amount
-    """What it is taken for."""
+    """Nominal value."""
     high: Amount
-    """What it is at most."""
+    """Upper bound."""
     vdd: Amount
-    """The voltage these are of."""
+    """Voltage of these values."""
     condition: str = ""
-    """What else they are of: process, frequency, workload."""
+    """Other conditions: process, frequency, workload."""
     source: str
-    """Where they come from."""
+    """Source of the values."""
     grade: str
-    """How good that is."""
+    """Quality of the source."""
     fitted: bool = False
-    """Whether it was scaled to a measured total, and so is no measurement of its own."""
+    """Whether it was scaled to a measured total, instead of being measured itself."""
 
 
 class PointSchema(Schema):
     """An operating point."""
 
     vdd: Amount
-    """The supply of the cores."""
+    """Supply voltage of the cores."""
     frequency: Amount
-    """The highest clock at this voltage."""
+    """Highest clock at this voltage."""
     source: str
     """Where that comes from."""
 
@@ -96,17 +96,17 @@ class EnergySchema(Schema):
     """The energy model of a chip."""
 
     name: str
-    """What results call it."""
+    """Name in results."""
     description: str
     """A sentence."""
     process: str
-    """Of the chip, or of the chips the figures are of."""
+    """Process of the chip, or of the chips behind the figures."""
     socs: object = None
-    """SoC files it belongs to: they need no --energy."""
+    """SoC files that use it without --energy."""
     points: object
-    """Operating points, the lowest voltage first; between two the highest clock is taken as a line."""
+    """Operating points, lowest voltage first; the highest clock is interpolated between them."""
     coefficients: object
-    """By name; one that is left out is unknown, and what would need it has no energy."""
+    """Coefficients by name; an omitted one is unknown, and runs that need it print no energy."""
 
 
 @dataclass(frozen=True, slots=True)

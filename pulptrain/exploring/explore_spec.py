@@ -111,23 +111,23 @@ class Spec:
 
 
 class ExploreSchema(Schema):
-    """An exploration: a model, what is varied, and what should be small."""
+    """An exploration: a model, the values to vary, and the quantities to minimise."""
 
     name: str
-    """What tables and pictures call it."""
+    """Name in tables and pictures."""
     model: str
     """A model by name, or a model file by its path from this file."""
     settings: object = None
-    """The same for all points, called as on the command line, with _ for -."""
+    """Options of all points, named as on the command line, with _ for -."""
     sweep: object = None
     """Axes and their values; all combinations are points. An axis is a setting, a parameter of the SoC, a
     path of the model (`model.layers.0.out_channels`), or an option for one op (`kernel.conv1.FW`)."""
     points: object = None
     """Single points, after those of the sweep."""
     objectives: object = None
-    """What should be small, of which the front is drawn; by default cycles and peak_l1_bytes."""
+    """Quantities to minimise (the axes of the Pareto front); default: cycles and peak_l1_bytes."""
     baseline: object = None
-    """Values of the point that speed-ups are over; none: the first point."""
+    """Values of the point to which speed-ups refer (default: the first point)."""
 
 
 def load_spec(path: str | Path, given: Mapping[str, Any] | None = None) -> Spec:

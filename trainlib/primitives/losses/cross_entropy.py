@@ -39,7 +39,7 @@ class ClassLossSchema(LossSchema):
     class_weights: ClassWeights | None = None
     """A weight for each class; a mean divides by the sum of the weights of the labels."""
     ignore_index: int | None = None
-    """The label that does not count; none: all do."""
+    """Label to ignore (default: none)."""
 
 
 class LabelForm(LossSchema):
@@ -53,7 +53,7 @@ class CrossEntropySchema(ClassLossSchema, LabelForm):
     """Distributions over the classes, or class numbers."""
 
     label_smoothing: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """The share of every label that is spread over all classes."""
+    """Share of every label that is distributed over all classes (label smoothing)."""
 
 
 def _plan(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPlan:

@@ -76,7 +76,7 @@ class RunningSchema(NormSchema):
     momentum: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Weight of the new statistics in the running ones."""
     fixed_statistics: bool = False
-    """Normalise with the running statistics in training too, and leave them as they are."""
+    """Normalise with the running statistics in training, too, and do not change them."""
 
 
 @dataclass(frozen=True, slots=True)
