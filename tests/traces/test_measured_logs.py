@@ -161,7 +161,7 @@ def test_what_several_rows_hold_is_counted_once(tmp_path: Path) -> None:
             "log.txt:1: separate columns by commas, not by ';'\n  try: layer,cycles",
         ),
         ("what,cycles\nconv.FW,5\n", "the file has no column 'op', only what, cycles"),
-        ("op convolution.FW 5\n", "no row names an op of m: convolution.FW"),
+        ("op convolution.FW 5\n", "the log names no op of m: convolution.FW"),
     ],
 )
 def test_a_log_that_cannot_be_used_says_why(text: str, told: str, tmp_path: Path) -> None:
