@@ -83,7 +83,7 @@ def test_bad_tables_are_refused_with_their_place(tmp_path: Path) -> None:
         read_table(path)
     lines[2] = good.splitlines()[2].replace(",", ",soon", 1)
     path.write_text("\n".join(lines))
-    with pytest.raises(InputError, match=r"trace\.csv:3: not a whole number.*soon"):
+    with pytest.raises(InputError, match=r"trace\.csv:3: '\w+' is not a whole number.*soon"):
         read_table(path)
     fake = tmp_path / "x.parquet"
     fake.write_bytes(b"no")
