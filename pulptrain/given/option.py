@@ -288,8 +288,9 @@ class CodeOptions(TypedDict, total=False):
         Option(
             "--icache",
             "warm|steady|cold",
-            "Initial instruction-cache state: warm (all code cached; the default), steady (as the last "
-            "iteration left it) or cold (empty).",
+            "Initial instruction-cache state: warm (all code cached), steady (as the last iteration left "
+            "it) or cold (empty). Default: steady for iterations under rtl; warm under gvsoc and for "
+            "primitives and pulp-gcc7.",
             MACHINE,
             default="",
         ),
