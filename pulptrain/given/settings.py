@@ -104,6 +104,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
+        for key, option in ALL.items():
+            option.check(getattr(self, key))
         if self.accumulation not in ACCUMULATIONS:
             raise InputError(
                 f"unknown accumulation {self.accumulation!r}",

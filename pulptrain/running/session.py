@@ -46,7 +46,6 @@ from scheduler.addresses.plan_options import ALL_OTHERS
 from scheduler.memory.host_memory import TIMING_ONLY, HostUse
 from scheduler.options import AUTO, of_programs
 from scheduler.planned import Schedule
-from scheduler.programs.program_code import CODE
 from scheduler.search.cache import ResultCache
 from scheduler.time_line import calls_of, whole_calls, whole_line
 from traces.events import Slice, make_slice
@@ -187,8 +186,6 @@ def prepare(
     except DoesNotFitError as error:
         if error.level == "l1" and tuple(options.resident) not in ((), (AUTO,)):
             raise  # it says which resident tensors are in the way
-        if any(item.name == CODE for item in error.contributors):
-            raise  # levers move tensors, and so change the code
         from scheduler.levers import with_levers
 
         raise with_levers(error, spec, timing, options) from None
