@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from arch.pricing.code_caches import WARM
@@ -13,7 +13,7 @@ from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import Life, storage_lives
-from scheduler.code_in_l2 import Linked, with_code_in_l2
+from scheduler.code_in_l2 import Linked, Plan, with_code_in_l2
 from scheduler.memory.host_memory import TIMING_ONLY, HostUse
 from scheduler.options import AUTO, ScheduleOptions
 from scheduler.planned import Schedule
@@ -92,12 +92,13 @@ def schedules_for(
     caches: Sequence[ScheduleCache | None] = (),
     use: HostUse = TIMING_ONLY,
     linked: Linked | None = None,
+    place: Callable[[Plan, SocTiming, Linked | None], list[Schedule]] = with_code_in_l2,
 ) -> list[Schedule]:
     """`build_schedule` of the programs of an iteration, which lie in one memory.
 
     Resident tensors that the options leave to it (`AUTO`) are those of `choose_resident`; what a cache says
-    of an earlier choice is taken. Where code is fetched L2 has room for that of all programs, as it was
-    `linked`; another L2 that is planned for has caches of its own.
+    of an earlier choice is taken. Where code is fetched `place` finds room in L2 for that of all programs,
+    as it was `linked`; another L2 that is planned for has caches of its own.
     """
 
     def plan(machine: SocTiming) -> list[Schedule]:
@@ -108,7 +109,7 @@ def schedules_for(
             found.append(_schedule_beside_code(graphs[number], machine, cost_model, options, cache, beside))
         return found
 
-    return plan(timing) if asked[0].code_start == WARM else with_code_in_l2(plan, timing, linked)
+    return plan(timing) if asked[0].code_start == WARM else place(plan, timing, linked)
 
 
 def _schedule_beside_code(

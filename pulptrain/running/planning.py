@@ -33,13 +33,14 @@ def planned(
     code_map: tuple[str, str] | None = None,
     *,
     traced: bool = True,
+    advise: bool = True,
 ) -> Prepared:
     """The schedule of every program, each with its options, and the cost model of kernels.
 
     With a `cache` the tilings and prices of an earlier run of the same are taken from it; where no trace is
     asked for its figures too, and without numbers schedules are then made only if they are read. Unless all
     code is warm it has its place in L2, by the text of the map file of an export (and its name), if there is
-    one. Raises the errors of `configs.errors`.
+    one. Raises the errors of `configs.errors`; to `advise` it looks for an L2 that is enough.
     """
     graphs = phases.graphs
     use = replace(use, traced=traced)
@@ -57,6 +58,7 @@ def planned(
 
     @lru_cache
     def all_of_them() -> Sequence[Schedule]:
+        from scheduler.code_in_l2 import placed_with_code, with_code_in_l2
         from scheduler.resident_search import schedules_for
 
         linked = None
@@ -65,7 +67,8 @@ def planned(
 
             linked = partial(linked_code, *code_map)
         caches = run_cache.schedules if run_cache is not None else ()
-        return schedules_for(graphs, timing, cost_model, by_program, caches, use, linked)
+        place = with_code_in_l2 if advise else placed_with_code
+        return schedules_for(graphs, timing, cost_model, by_program, caches, use, linked, place)
 
     schedules = all_of_them() if not late else [_late(all_of_them, n) for n in range(len(graphs))]
     update = schedules[1] if len(schedules) > 1 else None

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import pytest
 
 import pulptrain as pt
-from configs.errors import InputError
+from configs.errors import DoesNotFitError, InputError
 from configs.model_file import load_model
 from pulptrain.cli import dispatch
 from pulptrain.fitting.fit_model import Fitting, fit_model
@@ -18,7 +18,7 @@ from pulptrain.fitting.ladder import forms_of
 from pulptrain.given.settings import Settings, soc_timing
 from pulptrain.process import BEGUN_SECONDS
 from pulptrain.process.interrupts import command_begun_seconds
-from pulptrain.running.session import model_of
+from pulptrain.running.session import model_of, prepare
 from scheduler.fit.problem import evaluate
 from scheduler.fit.solver import UndecidedError
 from scheduler.tiles.udma_cost import UdmaCost
@@ -61,11 +61,23 @@ def test_an_answer_leaves_room_for_the_code_and_counts_it(tmp_path: Path) -> Non
     fitted = pt.fit("simple-mlp", points=0, time_limit=5, **options)
     result = pt.run(fitted.save(tmp_path / "small.yaml"), functional=False, placement="optimal", **options)
     assert result.cycles == fitted.cycles
-    assert result.summary["code_bytes"] > 4_000
+    unpaged = prepare("simple-mlp", Settings(icache="steady")).schedule.plan.code_bytes
+    assert result.summary["code_bytes"] > unpaged > 4_000, "copies are code, too"
+    assert fitted.summary["predicted_bytes"] == fitted.summary["peak_bytes"]["l2"]
     assert result.summary["peak_bytes"]["l2"] <= 9 << 10
     warm = pt.fit("simple-mlp", points=0, time_limit=5, l2=9 << 10, icache="warm")
     assert warm.summary["peak_bytes"]["l3"] == 0, "without code all of it fits"
     assert fitted.summary["peak_bytes"]["l3"] > 0
+
+
+def test_with_code_the_sizes_that_a_refusal_names_are_enough() -> None:
+    """5 KiB hold the code of all parameters unpaged and 456 B; of inference the code is less."""
+    with pytest.raises(DoesNotFitError) as raised:
+        pt.fit("simple-mlp", icache="steady", l2="5KiB", l3=0, points=0, time_limit=2)
+    error = raised.value
+    (inference,) = error.levers
+    for size_bytes, model in ((inference.required_bytes, {"steps": "fw"}), (error.required_bytes, {})):
+        assert prepare("simple-mlp", Settings(icache="steady", l2=f"{size_bytes}B", l3="0", **model))
 
 
 @pytest.mark.parametrize("l2", [2048, 3072])
