@@ -16,10 +16,11 @@ from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from trainlib.ir.graph import KEPT_KINDS, Initial, Op, Tensor, TrainingGraph
 from trainlib.ir.numerics import dtype_named, rounded
 from trainlib.ir.steps import Array
-from trainlib.primitives.definition import DrawnInput, LabelPlan
+from trainlib.primitives.definition import AS_PUBLISHED, DrawnInput, LabelPlan
 from trainlib.primitives.optimizers import gradient_steps
 from trainlib.registry import layer_primitive, loss_primitive, optimizer_primitive
 from trainlib.training.adapters import add_adapted
+from trainlib.training.backward_reads import read_what_is_kept
 from trainlib.training.builder import GraphBuilder
 from trainlib.training.built_layer import BuiltLayer, gradient_name, where_of
 from trainlib.training.immediate_update import update_immediately
@@ -186,6 +187,8 @@ def _unclipped(spec: ModelSpec) -> TrainingGraph:
     options = options_by_weight(spec.optimizer, optimizer, of_optimizer, builder.of_weights(), names)
     builder.update(optimizer, options, gradients, parts)
     graph = replace(_graph(spec.name, builder, terms.outputs, gradients, terms), parts=parts)
+    if spec.variant != AS_PUBLISHED:
+        graph = read_what_is_kept(graph)
     if gradient_options(spec.optimizer).immediate:
         graph = update_immediately(graph)
     again = {layer.name for layer in spec.layers if layer.recompute}

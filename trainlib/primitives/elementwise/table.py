@@ -98,6 +98,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             dx=lambda x, dy: np.where(x > 0, dy, 0),
             reference=lambda x: np.maximum(x, 0),
             nests=("relu_fw", "relu_bw"),
+            of_y=(lambda y, dy: np.where(y > 0, dy, 0), lambda y, dy: np.where(y == 0, 0, dy)),
         ),
         examples=(
             Example(inputs=((7,),)),
@@ -114,6 +115,10 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             # With a slope below 1 the larger of the two branches is the right one.
             reference=lambda x, slope: np.maximum(x, slope * x),
             nests=("leakyrelu_fw", "leakyrelu_bw"),
+            of_y=(  # y is positive where x is, also where slope * x is rounded to 0
+                lambda y, dy, slope: np.where(y > 0, dy, slope * dy),
+                lambda y, dy, slope: dy * np.heaviside(y, slope) + dy * np.where(y < 0, slope, 0),
+            ),
         ),
         options=LeakySlope,
         examples=(
