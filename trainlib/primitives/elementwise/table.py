@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from configs.dtypes import BY_NAME, dtype_of
+from configs.dtypes import BY_NAME, UINT8, dtype_of
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Tensor
 from trainlib.ir.steps import Array
@@ -78,16 +78,16 @@ def in_format(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: st
 def draw_mask(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     """A mask drawn anew in every iteration from the seed of the run, 0 with probability p and 1 otherwise.
 
-    It is exact in any format; its scale would not be, so that is applied by the steps. (PULP-TrainLib seeds
-    its generator anew for every element, and has no backward pass.)
+    It is bytes whatever the format of the layer; its scale is applied by the steps. (PULP-TrainLib seeds its
+    generator anew for every element, and has no backward pass.)
     """
     shape, share = inputs[0].shape, attributes["p"]
 
     def draw(generator: Any, shape: Shape) -> Array:
-        kept: Array = generator.random(shape) >= share
-        return kept.astype(np.float32)
+        return np.asarray(generator.random(shape) >= share)
 
-    return LayerPlan(shape, randoms={"mask": Random(shape, draw, only=(0, 1))}, attributes={"p": share})
+    mask = Random(shape, draw, dtype=UINT8, only=(0, 1))
+    return LayerPlan(shape, randoms={"mask": mask}, attributes={"p": share})
 
 
 PRIMITIVES: tuple[LayerPrimitive, ...] = (
