@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from trainlib.ir.graph import GIVEN_KINDS, Op, TrainingGraph
+from trainlib.ir.graph import FED_KINDS, GIVEN_KINDS, Op, TrainingGraph
 from trainlib.primitives.definition import is_forward
 from trainlib.registry import step_of
 
@@ -56,6 +56,24 @@ def read_what_is_kept(graph: TrainingGraph) -> TrainingGraph:
                 readers.update(kept(best))
                 ops[number], changed = best, True
     return replace(graph, ops=tuple(ops))
+
+
+def reads_of_layers(graph: TrainingGraph) -> dict[str, tuple[str, ...]]:
+    """Layer -> what of its forward pass its backward steps read: input, output, or roles of what is saved."""
+    reads: dict[str, dict[str, None]] = {}
+    kept = {*graph.of_kind(*FED_KINDS)}
+    for op in graph.ops:
+        if is_forward(op.step):
+            kept.update(op.outputs)
+        elif op.step != "LOSS":
+            of_forward = [
+                role.rstrip("0123456789")
+                for role, name in zip(op.reads, op.inputs, strict=True)
+                if graph.storage_of(name) in kept
+            ]
+            reads.setdefault(op.layer, {}).update(dict.fromkeys(of_forward))
+    words = {"x": "input", "y": "output"}
+    return {layer: tuple(words.get(role, role) for role in roles) for layer, roles in reads.items()}
 
 
 def _reading(op: Op, forward: Op, roles: tuple[str, ...]) -> Op:
