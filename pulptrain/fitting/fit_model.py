@@ -496,7 +496,7 @@ def _energy_of(settings: Settings, timing: SocTiming, *, asked: bool) -> Objecti
 
 def as_immediate(spec: ModelSpec) -> ModelSpec:
     """The model with updates at once, itself if its optimizer section forbids that or says so already."""
-    if spec.optimizer.options.get("immediate"):
+    if spec.optimizer.options.get("immediate") or spec.optimizer.options.get("accumulate", 1) > 1:
         return spec
     options = {**spec.optimizer.options, "immediate": True}
     changed = replace(spec, optimizer=replace(spec.optimizer, options=options, node=None))

@@ -202,7 +202,6 @@ MEMORIES: dict[str, Memory] = {
 
 REFUSED = {
     "biases alone": "refused 2: .*computes the gradient of weight with the others",
-    "immediate and accumulated": "refused 2: .*'immediate' changes weights .* 'accumulate' needs",
     "immediate and clipped": "refused 2: .*'immediate' changes weights .* 'clip_norm' needs",
     "a very small L2": "refused 3: .*during loss.LOSS, with all other tensors in L3: L2 .*: 1300 B required",
 }

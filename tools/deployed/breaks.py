@@ -435,7 +435,7 @@ BREAKS = (
         "cnn", "rate", "a running mean's momentum", "norm_FW_INV", put(r"(\.momentum = )[^}]+", r"\g<1>0.0f")
     ),
     # kernels
-    Break("mlp", "kernel", "a threshold", None, put(r"> 0\.0f", "> 0.05f"), "kernels/relu_bw.c"),
+    Break("mlp", "kernel", "a threshold", None, put(r"> 0\.0f", "> 0.05f"), "kernels/relu_bw_from_y.c"),
     Break(
         "mlp",
         "kernel",

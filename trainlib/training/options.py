@@ -34,7 +34,8 @@ class GradientOptions(Schema):
     """Make the update a network of its own, which shares weights and gradients with that of the mini-batch;
     several mini-batches always do."""
     immediate: bool = False
-    """Update every weight as soon as its gradient is there, and keep no gradient after that."""
+    """Update every weight as soon as its gradient is there, and keep no gradient after that. Several
+    mini-batches give up gradients in any case, and update behind the last of them."""
     average: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Decay of an average (EMA) of every trained weight: decay * average + (1 - decay) * weight after
     each update."""
