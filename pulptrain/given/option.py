@@ -458,7 +458,7 @@ class ChoiceOptions(TypedDict, total=False):
         Option(
             "--variant",
             "[OP|STEP=]NAME",
-            "Lowering of steps. as-published is that of PULP-TrainLib, for all layers that have one; "
+            "Variant of steps. as-published is that of PULP-TrainLib, for all layers that have one; "
             "OP=NAME or STEP=NAME selects one op or step (WG=as-published, conv1.IG=none).",
             SCHEDULE,
             many=True,

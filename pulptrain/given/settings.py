@@ -114,7 +114,9 @@ class Settings:
             )
         if self.accumulate is not None and self.accumulate > MOST_MINI_BATCHES:
             raise InputError(
-                f"{self.accumulate} mini-batches", where="--accumulate", cure=f"1 to {MOST_MINI_BATCHES}"
+                f"cannot accumulate over {self.accumulate} mini-batches",
+                where="--accumulate",
+                cure=f"use 1 to {MOST_MINI_BATCHES}",
             )
         if not self.codegen:
             object.__setattr__(self, "codegen", default_codegen(self.soc))
@@ -137,7 +139,7 @@ def model_variant(settings: Settings) -> str | None:
         raise InputError(
             f"cannot read {' '.join(names)!r}",
             where="--variant",
-            cure=f"{DEFAULT} or {AS_PUBLISHED}; of an op or step conv1.WG=NAME, WG=NAME",
+            cure=f"{DEFAULT} or {AS_PUBLISHED}; for one op or step: conv1.WG=NAME, WG=NAME",
         )
     return names[0]
 
@@ -156,10 +158,14 @@ def code_start(settings: Settings, *, alone: bool = False) -> str:
         raise InputError(
             f"the kernels of codegen '{settings.codegen}' already include the instruction fetch",
             where="--icache",
-            cure=f"--icache {WARM}, or another --codegen",
+            cure=f"use --icache {WARM}, or another --codegen",
         )
     if start == WARM and settings.code_map is not None:
-        raise InputError("with --icache warm no code is fetched", where="--code-map", cure="--icache steady")
+        raise InputError(
+            "--code-map has no effect with --icache warm, which fetches no code",
+            where="--code-map",
+            cure="use --icache steady",
+        )
     return start
 
 

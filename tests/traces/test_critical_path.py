@@ -161,7 +161,7 @@ def test_a_trace_that_leaves_cycles_out_is_refused() -> None:
     cut = [item for item in result.slices if item.start_cycles < result.cycles // 2]
     with pytest.raises(pt.InputError, match="but the makespan is 12379"):
         path_of(cut, result.summary)
-    with pytest.raises(pt.InputError, match="7 cores in the trace, the run had 8"):
+    with pytest.raises(pt.InputError, match="the trace has 7 cores, the run had 8"):
         path_of([item for item in result.slices if not item.track.endswith("core7")], result.summary)
 
 

@@ -99,9 +99,7 @@ def _saves(then: dict[str, Any], report: dict[str, Any]) -> bool:
 
 def _tensors_bytes(report: dict[str, Any]) -> int:
     """What is required without the code: a cure says what it saves of the tensors."""
-    of_code = sum(
-        row["size_bytes"] for row in report["contributors"] if row["name"].startswith("code of ")
-    )
+    of_code = sum(row["size_bytes"] for row in report["contributors"] if row["name"].startswith("code of "))
     return int(report["required_bytes"]) - of_code
 
 

@@ -59,7 +59,7 @@ def test_a_folder_without_its_trace_and_one_whose_trace_was_cut_are_refused(
             table.unlink()
     assert "try: " in refused(capsys, "why", str(copy), "--critical-path")
     (copy / "trace.csv").unlink(missing_ok=True)
-    assert "no trace table in this folder" in refused(capsys, "why", str(copy), "--critical-path")
+    assert "the folder has no trace table" in refused(capsys, "why", str(copy), "--critical-path")
 
 
 def test_predictions_are_near_what_is_simulated(capsys: pytest.CaptureFixture[str]) -> None:

@@ -150,16 +150,16 @@ def test_runs_that_cannot_be_explained(
     wrong = {**summary, "ops": [{**summary["ops"][0], "causes": {"busy": "many"}}]}
     for content, told in (
         (None, "cannot read"),
-        ("{", "not JSON"),
+        ("{", "is not valid JSON"),
         (json.dumps({"cycles": 3}), "model, soc, cluster_hz is missing"),
-        (json.dumps(without), "lack their causes"),
-        (json.dumps(wrong), "lack their causes"),
-        (json.dumps({**summary, "cores": 0}), "lack their causes"),
+        (json.dumps(without), "lacks the causes of lost cycles"),
+        (json.dumps(wrong), "lacks the causes of lost cycles"),
+        (json.dumps({**summary, "cores": 0}), "lacks the causes of lost cycles"),
         (
             json.dumps({**summary, "causes": dict.fromkeys(summary["causes"], 0)}),
-            "lack their causes",
+            "lacks the causes of lost cycles",
         ),
-        (json.dumps({**summary, "ops": [{**summary["ops"][0], "loop_order": 3}]}), "lack their"),
+        (json.dumps({**summary, "ops": [{**summary["ops"][0], "loop_order": 3}]}), "lacks the causes"),
     ):
         if content is not None:
             (tmp_path / "summary.json").write_text(content)

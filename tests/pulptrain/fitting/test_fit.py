@@ -143,7 +143,7 @@ def test_that_none_was_found_in_time_is_not_that_there_is_none(monkeypatch: pyte
 
     monkeypatch.setattr("pulptrain.fitting.fit_model.solve", nothing)
     with pytest.raises(
-        InputError, match=r"was found in 0.1 s, nor that there is none\n  try: --time-limit 60"
+        InputError, match=r"result after 0.1 s: it may or may not fit\n  try: use --time-limit 60"
     ):
         pt.fit("simple-mlp", l2="4KiB", l3=0, icache="warm", time_limit=0.1)
 
@@ -199,7 +199,7 @@ def test_with_room_for_everything_nothing_is_decided() -> None:
             2,
             "too small for any form of training: inference",
         ),
-        (["--deadline", "1kcycles"], 2, "cycles with all data in L2, the deadline is 1,000"),
+        (["--deadline", "1kcycles"], 2, "cycles even with all data in L2, but the deadline is 1,000"),
         (["--deadline", "soon"], 2, "cannot read 'soon'"),
         (["--objective", "energy"], 2, "pulp-open has no energy coefficients"),
         (["--allow", "magic"], 2, "unknown change 'magic'"),

@@ -86,7 +86,7 @@ SMALL = ["run", "simple-mlp", "--no-functional", "--quiet", "--no-cache"]
 def refused_bytes(capsys: pytest.CaptureFixture[str], *options: str) -> int:
     """What is said to be enough."""
     assert run([*SMALL, "--icache", "steady", *options]) == 3
-    match = re.search(r"try: --l2 (\d+)B or", capsys.readouterr().err)
+    match = re.search(r"try: use --l2 (\d+)B or", capsys.readouterr().err)
     assert match is not None
     return int(match[1])
 
