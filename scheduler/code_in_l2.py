@@ -96,7 +96,7 @@ def placed_with_code(
 def _too_small(
     required_bytes: int, l2_bytes: int, parts: tuple[Contributor, ...], where: str | None = None
 ) -> DoesNotFitError:
-    cure = f"--l2 {required_bytes}B or a smaller model"
+    cure = f"use --l2 {required_bytes}B or a smaller model"
     return DoesNotFitError("l2", required_bytes, l2_bytes, where=where, contributors=parts, cure=cure)
 
 
