@@ -44,7 +44,7 @@ _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """An L1 byte address, and what is there: ``float`` or ``int32_t``."""
+    """An L1 byte address, and what is there: one of `C_TYPES`."""
 
     address: int
     ctype: str

@@ -31,7 +31,7 @@ from pulptrain.running.energy import Chip, asked_chip, check_asked, chip_of
 from pulptrain.running.session import model_of
 from scheduler.explore.point import Outcome, Point, point_of, refusal
 from scheduler.options import of_programs
-from scheduler.schedule import check_names, in_one_memory
+from scheduler.schedule import check_names
 from scheduler.tuner.schedule_file import ScheduleFile, as_tuned, file_of, load_schedule, options_from
 from scheduler.tuner.tuned_schedule import TunedSchedule
 from trainlib.kernels.catalogue import kernel_names
@@ -90,8 +90,8 @@ class SpecPoint:
     """One combination of values: as written, and what is simulated, or why it cannot be."""
 
     values: Mapping[str, Any]
-    programs: tuple[tuple[Point, int], ...] = ()
-    """The programs of one update and how often each runs in it; none if it is refused."""
+    point: Point | None = None
+    """None if it is refused."""
     chip: Chip | None = None
     """Energy coefficients and operating point, if there are any."""
     refused: Outcome = field(default_factory=Outcome)
@@ -308,11 +308,11 @@ class _Builder:
         try:
             settings = self._settings(values)
             chip = (chip_of if needs_energy else asked_chip)(settings, soc_timing(settings))
-            return SpecPoint(plain, self._programs(values), chip)
+            return SpecPoint(plain, self._point(values), chip)
         except PulptrainError as error:
             return SpecPoint(plain, refused=refusal(error))
 
-    def _programs(self, values: Mapping[str, Node]) -> tuple[tuple[Point, int], ...]:
+    def _point(self, values: Mapping[str, Node]) -> Point:
         settings, (spec, phases) = self._settings(values), self._model_of(values)
         timing, options = soc_timing(settings), schedule_options(settings, spec)
         file = self._schedule(settings)
@@ -325,11 +325,7 @@ class _Builder:
             if settings.resident is not None:
                 file = replace(file, resident={})
             chosen = options_from(file, graphs, timing, options, written)
-        chosen = in_one_memory(graphs, timing, chosen)
-        return tuple(
-            (point_of(graph, timing, chosen_for), times)
-            for graph, chosen_for, times in zip(graphs, chosen, (phases.mini_batches, 1), strict=False)
-        )
+        return point_of(zip(graphs, (phases.mini_batches, 1), strict=False), timing, chosen)
 
     def _schedule(self, settings: Settings) -> ScheduleFile | None:
         """The schedule file of a point: one of the user's, or what tuning has found in Python."""

@@ -46,7 +46,6 @@ from scheduler.addresses.plan_options import ALL_OTHERS
 from scheduler.memory.host_memory import TIMING_ONLY, HostUse
 from scheduler.options import AUTO, of_programs
 from scheduler.planned import Schedule
-from scheduler.programs.program_code import CODE
 from scheduler.search.cache import ResultCache
 from scheduler.time_line import calls_of, whole_calls, whole_line
 from traces.events import Slice, make_slice
@@ -156,13 +155,15 @@ def prepare(
     use: HostUse = TIMING_ONLY,
     *,
     traced: bool = True,
+    advise: bool = True,
 ) -> Prepared:
     """Everything before time starts: model, SoC, schedules and the cost model of kernels.
 
     `use` is what will be done with it: it decides how much of this computer's memory is needed. With a
     `cache` the tilings and prices of an earlier run of the same are taken from it, and its figures where no
     trace is asked for: without numbers schedules are then planned only if they are read. Raises the errors of
-    `configs.errors`; a `DoesNotFitError` says what would help (`scheduler.levers`).
+    `configs.errors`. If it is to `advise`, which takes more plans, a `DoesNotFitError` says what would help
+    (`scheduler.levers`).
     """
     spec = model_of(model, settings)
     timing = soc_timing(settings)
@@ -187,12 +188,14 @@ def prepare(
         by_program = options_from(file, graphs, timing, options, written)
     start = code_start(settings)
     try:
-        plan = planned(spec, phases, timing, by_program, cache, use, start, code_map(settings), traced=traced)
+        plan = planned(
+            *(spec, phases, timing, by_program, cache, use, start, code_map(settings)),
+            traced=traced,
+            advise=advise,
+        )
     except DoesNotFitError as error:
-        if error.level == "l1" and tuple(options.resident) not in ((), (AUTO,)):
-            raise  # it says which resident tensors are in the way
-        if any(item.name == CODE for item in error.contributors):
-            raise  # levers move tensors, and so change the code
+        if not advise or (error.level == "l1" and tuple(options.resident) not in ((), (AUTO,))):
+            raise  # the latter says which resident tensors are in the way
         from scheduler.levers import with_levers
 
         raise with_levers(error, spec, timing, options) from None

@@ -39,6 +39,7 @@ from trainlib.primitives.definition import (
     Primitive,
 )
 from trainlib.registry import PRIMITIVES, is_internal
+from trainlib.training.backward_reads import reads_of_layers
 from trainlib.training.options import GradientOptions
 from trainlib.training.phases import build_training_phases
 from trainlib.training.variants import variants_text
@@ -170,6 +171,7 @@ def _model(name: str, options: Mapping[str, Any]) -> Description:
 def described_layers(spec: ModelSpec, graph: TrainingGraph) -> list[Description]:
     """The layers of a model, with their shapes and sizes."""
     layers = []
+    reads = reads_of_layers(graph)
     for layer in spec.layers:
         output = graph.tensors.get(f"{layer.name}.out")
         weights = [graph.tensors[name] for name in graph.weights if name.startswith(f"{layer.name}.")]
@@ -180,6 +182,7 @@ def described_layers(spec: ModelSpec, graph: TrainingGraph) -> list[Description]
                 "options": dict(layer.attributes),
                 "output_shape": list(output.shape) if output is not None else [],
                 "parameters": sum(prod(tensor.shape) for tensor in weights),
+                "backward_reads": list(reads.get(layer.name, ())),
             }
         )
     return layers

@@ -34,7 +34,8 @@ class GradientOptions(Schema):
     """Make the update a separate program, which shares weights and gradients with that of the mini-batch;
     several mini-batches always do."""
     immediate: bool = False
-    """Update every weight as soon as its gradient is ready, and free the gradient."""
+    """Update every weight as soon as its gradient is ready, and free the gradient. Several mini-batches free
+    gradients in any case, and update after the last of them."""
     average: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Decay of an average (EMA) of every trained weight: decay * average + (1 - decay) * weight after
     each update."""

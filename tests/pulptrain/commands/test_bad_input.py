@@ -14,10 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
-from configs.errors import ConfigError
+import pulptrain as pt
+from configs.errors import ConfigError, InputError
 from configs.yaml_file import parse_yaml
 from pulptrain.__main__ import run
+from pulptrain.cli import COMMANDS, application
 from shared.paths import DATA
 from traces.files.tables import read_table, write_table
 from trainlib.kernels.nest import DEEPEST, MOST_INSTRUCTIONS, parse_nest
@@ -313,3 +316,21 @@ def test_an_archive_is_still_read(tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "v.npz"
     file.write_bytes(buffer.getvalue())
     assert run(["primitive", "relu", "--shape", "3", "--values", str(file), "-q"]) == 0
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_empty_name_of_a_file_or_folder_is_refused_by_its_option(name: str, capsys: Capture) -> None:
+    options = typer.main.get_command(application([name])).params
+    words = ["x" for option in options if option.param_type_name == "argument" and option.required]
+    for option in options:
+        if option.param_type_name == "option" and re.search("FILE|DIR", option.metavar or ""):
+            flag = option.opts[0]
+            said = refused(capsys, name, *words, flag, "")
+            assert said.startswith(
+                f"pulptrain: error: {flag}: the name is empty\n  try: {flag} {option.metavar}: "
+            )
+
+
+def test_an_empty_name_is_refused_from_python_too() -> None:
+    with pytest.raises(InputError, match="--schedule: the name is empty"):
+        pt.run("simple-mlp", schedule="")

@@ -162,7 +162,7 @@ def test_a_speed_up_adds_up_and_is_at_most_ideal_where_nothing_waits(
         (["8", "2"], "one run, or --what speed-up; on one axis: pulptrain compare .* --out strips.png"),
         (["8", "2", "--what", "speed-up", "--window", "0:9"], "whole runs"),
         (["8", "--out", "all.pdf"], "pictures cannot share one file"),
-        (["8", "--out", ""], "the folder name is empty"),
+        (["8", "--out", ""], "--out: the name is empty"),
         (["8", "--what", "bytes", "--out", "none/x.pdf"], "no folder"),
         (["nowhere"], "a folder written by"),
     ],

@@ -15,8 +15,8 @@ CONV = {"out_channels": 16, "kernel": 3}
 
 
 def test_a_step_alone_costs_what_it_costs_in_its_network() -> None:
-    """Without loads pushed for it by the op before, which it has not when it is alone."""
-    summary = run_model("tutorial-cnn", Settings(prefetch="off")).summary
+    """Without code to fetch and without loads that the op before pushes: alone it has neither."""
+    summary = run_model("tutorial-cnn", Settings(prefetch="off", icache="warm")).summary
     network = {op["name"]: op["cycles"] for op in summary["ops"]}
     alone = run_primitive("conv2d", "wg", [DrawnInput((8, 8, 8))], CONV).summary
     assert alone["ops"][0]["cycles"] == network["conv1.WG"]
