@@ -48,7 +48,7 @@ def with_code_in_l2(plan: Plan, timing: SocTiming, linked: Linked | None = None)
             if all(item.name != CODE for item in parts):
                 parts = (*parts, Contributor(CODE, schedules[0].plan.code_bytes))
             raise _too_small(needed_bytes, timing.l2.size_bytes, parts, refused.where)
-    raise refused.but(cure=f"more than --l2 {needed_bytes}B, or a smaller model")
+    raise refused.but(cure=f"use more than --l2 {needed_bytes}B, or a smaller model")
 
 
 def _with_l2(timing: SocTiming, l2_bytes: int) -> SocTiming:
@@ -96,7 +96,7 @@ def placed_with_code(
 def _too_small(
     required_bytes: int, l2_bytes: int, parts: tuple[Contributor, ...], where: str | None = None
 ) -> DoesNotFitError:
-    cure = f"--l2 {required_bytes}B or a smaller model"
+    cure = f"use --l2 {required_bytes}B or a smaller model"
     return DoesNotFitError("l2", required_bytes, l2_bytes, where=where, contributors=parts, cure=cure)
 
 

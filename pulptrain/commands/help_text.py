@@ -86,8 +86,8 @@ def _refuse_extra_words(ctx: Any, words: Sequence[str], typed: Sequence[str]) ->
     if "soc" in ctx.params and len(socs) == len(models) == 1:
         others = [word for word in typed if word != socs[0]]
         cure = shlex.join(["pulptrain", str(name), *others, "--soc", socs[0]])
-    plural = "a word" if len(words) == 1 else f"{len(words)} words"
-    raise InputError(f"{plural} too many: {' '.join(words)!r}", where=f"pulptrain {name}", cure=cure)
+    plural = "unexpected word" if len(words) == 1 else "unexpected words"
+    raise InputError(f"{plural} {' '.join(words)!r}", where=f"pulptrain {name}", cure=cure)
 
 
 def _refuse_no_number(error: Any, args: Sequence[str]) -> None:
@@ -101,7 +101,7 @@ def _refuse_no_number(error: Any, args: Sequence[str]) -> None:
     if wanted is not None and texts:
         kind, example = ("a whole number", "4") if wanted[1] == "integer" else ("a number", "0.01")
         raise InputError(
-            f"{texts[-1]!r} is not {kind}", where=flags[0], cure=f"digits, as in {flags[0]} {example}"
+            f"{texts[-1]!r} is not {kind}", where=flags[0], cure=f"use digits, e.g. {flags[0]} {example}"
         ) from None
 
 

@@ -496,7 +496,7 @@ def _energy_of(settings: Settings, timing: SocTiming, *, asked: bool) -> Objecti
 
 def as_immediate(spec: ModelSpec) -> ModelSpec:
     """The model with updates at once, itself if its optimizer section forbids that or says so already."""
-    if spec.optimizer.options.get("immediate"):
+    if spec.optimizer.options.get("immediate") or spec.optimizer.options.get("accumulate", 1) > 1:
         return spec
     options = {**spec.optimizer.options, "immediate": True}
     changed = replace(spec, optimizer=replace(spec.optimizer, options=options, node=None))
@@ -515,7 +515,11 @@ def host_bytes() -> int:
 def check_solver() -> None:
     """Raise `InputError` without OR-tools."""
     if not solver_installed():
-        raise InputError("fit needs OR-Tools", where="pulptrain fit", cure="pip install 'pulptrain[solver]'")
+        raise InputError(
+            "fit needs the Python package OR-Tools, which is not installed",
+            where="pulptrain fit",
+            cure="pip install 'pulptrain[solver]'",
+        )
 
 
 def deadline_cycles(text: str | None) -> int | None:
@@ -580,9 +584,10 @@ def fit_model(
     least_cycles = min(int(run.summary["cycles"]) for run in (fitting.before, fitting.base))
     if deadline is not None and least_cycles > deadline:
         raise InputError(
-            f"an iteration takes {least_cycles:,} cycles with all data in L2, the deadline is {deadline:,}",
+            f"an iteration takes {least_cycles:,} cycles even with all data in L2, "
+            f"but the deadline is {deadline:,}",
             where="--deadline",
-            cure=f"--deadline {least_cycles}, more cores, or a tuned schedule",
+            cure=f"use --deadline {least_cycles}, more cores, or a tuned schedule",
         )
     search_started = time.perf_counter()
     answer_ends = started + seconds * (ANSWER_SHARE if points else 1)
@@ -609,20 +614,20 @@ def fit_model(
     search_seconds = time.perf_counter() - search_started
     if not found and undecided:
         raise InputError(
-            f"no way to train {spec.name} in {size_text(l2_bytes)} of L2 was found in {seconds:g} s, nor "
-            "that there is none",
+            f"the search for a way to train {spec.name} in {size_text(l2_bytes)} of L2 ended without a "
+            f"result after {seconds:g} s: it may or may not fit",
             where="--time-limit",
-            cure=f"--time-limit {max(60.0, 4 * seconds):g}, or more L2; all forms: {ladder_command}",
+            cure=f"use --time-limit {max(60.0, 4 * seconds):g}, or more L2; all forms: {ladder_command}",
         )
     if not found:
         raise first_step(fitting, l2_bytes, ladder_command, min(SMALLEST_SECONDS, seconds))
     way, chosen, best = min(found, key=lambda one: one[1].rank(one[2]))
     if deadline is not None and best.cycles > deadline:
         raise InputError(
-            f"an iteration takes {best.cycles:,} cycles in {size_text(l2_bytes)} of L2, more than the "
-            f"deadline of {deadline:,}",
+            f"an iteration takes {best.cycles:,} cycles in {size_text(l2_bytes)} of L2, but the "
+            f"deadline is {deadline:,}",
             where="--deadline",
-            cure=f"--deadline {best.cycles}, or more L2: it takes {least_cycles:,} with all data in L2",
+            cure=f"use --deadline {best.cycles}, or more L2: it takes {least_cycles:,} with all data in L2",
         )
     summary = _summary(chosen, best, _before(fitting))
     summary["decisions"] = [*changed_rows(way, fitting, chosen), *summary["decisions"]]

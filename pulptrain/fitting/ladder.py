@@ -320,7 +320,7 @@ def first_step(
             f"{size_text(l2_bytes)} of L2 are too small for any form of training: {least.form} of "
             f"{name} needs {least_bytes:,} B",
             where="--l2",
-            cure=f"--l2 {-(-least_bytes // 1024)}KiB for {least.form}, "
+            cure=f"use --l2 {-(-least_bytes // 1024)}KiB for {least.form}, "
             f"{-(-required_bytes // 1024)}KiB for {'all parameters' if asked == FULL else asked}; "
             f"all forms: {ladder_command}",
         )

@@ -302,8 +302,9 @@ class CodeOptions(TypedDict, total=False):
         Option(
             "--icache",
             "warm|steady|cold",
-            "Initial instruction-cache state: warm (all code cached; the default), steady (as the last "
-            "iteration left it) or cold (empty).",
+            "Initial instruction-cache state: warm (all code cached), steady (as the last iteration left "
+            "it) or cold (empty). Default: steady for iterations under rtl; warm under gvsoc and for "
+            "primitives and pulp-gcc7.",
             MACHINE,
             default="",
         ),
@@ -457,7 +458,7 @@ class ChoiceOptions(TypedDict, total=False):
         Option(
             "--variant",
             "[OP|STEP=]NAME",
-            "Lowering of steps. as-published is that of PULP-TrainLib, for all layers that have one; "
+            "Variant of steps. as-published is that of PULP-TrainLib, for all layers that have one; "
             "OP=NAME or STEP=NAME selects one op or step (WG=as-published, conv1.IG=none).",
             SCHEDULE,
             many=True,

@@ -62,9 +62,9 @@ def run_primitive(
     `WrongNumbersError`, an infinity or a NaN that the step makes a `NotFiniteError`.
     """
     settings = settings or Settings()
-    settings = replace(settings, accumulation=accumulation, icache=code_start(settings))
+    settings = replace(settings, accumulation=accumulation, icache=code_start(settings, alone=True))
     if batch < 1:
-        raise InputError(f"{batch} is not a valid number of samples", where="--batch", cure="1 or more")
+        raise InputError(f"{batch} is not a valid batch", where="--batch", cure="use 1 or more")
     started = time.perf_counter()
     options = attributes or {}
     order = channels_last(name, inputs[0].shape) if inputs else None

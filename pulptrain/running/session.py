@@ -103,7 +103,7 @@ def model_of(model: str | ModelSpec, settings: Settings) -> ModelSpec:
         spec = replace(spec, dtype=settings.dtype)
     if settings.batch is not None:
         if settings.batch < 1:
-            raise InputError(f"a batch of {settings.batch}", where="--batch", cure="1 or more")
+            raise InputError(f"the batch cannot be {settings.batch}", where="--batch", cure="use 1 or more")
         spec = replace(spec, batch=settings.batch)
     variant = model_variant(settings)
     if variant is not None:
@@ -115,7 +115,11 @@ def model_of(model: str | ModelSpec, settings: Settings) -> ModelSpec:
     options = dict(spec.optimizer.options)
     if settings.accumulate is not None:
         if settings.accumulate < 1:
-            raise InputError(f"{settings.accumulate} mini-batches", where="--accumulate", cure="1 or more")
+            raise InputError(
+                f"cannot accumulate over {settings.accumulate} mini-batches",
+                where="--accumulate",
+                cure="use 1 or more",
+            )
         options["accumulate"] = settings.accumulate
     if settings.lr_schedule is not None:
         from trainlib.training.schedules import schedule_of  # schemas that few models need
@@ -263,7 +267,7 @@ ITERATION_BYTES = 64
 def check_iterations(iterations: int) -> None:
     """Raise `InputError` for no iterations, and for more than this computer may keep the losses of."""
     if iterations < 1:
-        raise InputError(f"{iterations} iterations", where="--iterations", cure="1 or more")
+        raise InputError(f"cannot run {iterations} iterations", where="--iterations", cure="use 1 or more")
     require_host_memory(iterations * ITERATION_BYTES, f"{iterations} iterations take", where="--iterations")
 
 
@@ -272,7 +276,7 @@ def _check_schedules(prepared: Prepared, iterations: int) -> None:
     steps = [item.steps for item in varying_of(prepared.phases.programs) if item.steps is not None]
     if steps and min(steps) < iterations:
         raise InputError(
-            f"the schedule has {min(steps)} steps, the run {iterations} iterations",
+            f"the schedule has {min(steps)} steps, but the run has {iterations} iterations",
             where=prepared.spec.optimizer.where or prepared.spec.where,
             cure=f"use a longer schedule, or {min(steps)} iterations",
         )
@@ -327,7 +331,9 @@ def run_model(
     check_iterations(iterations)
     if values and not functional:
         raise InputError(
-            "a run with --no-functional uses no values", where="--values", cure="remove --no-functional"
+            "--values has no effect on a run with --no-functional",
+            where="--values",
+            cure="remove --no-functional",
         )
     started = time.perf_counter()
     name = model if isinstance(model, str) else model.name

@@ -374,6 +374,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "about": ("", "a sentence"),
     "source": ("", "source"),
     "input_shape": ("elements", "shape of a sample, without the batch"),
+    "backward_reads": ("", "of its forward pass: input, output, or what a step saved"),
     "output_shape": ("elements", "shape of the output, batch first"),
     "dataset": ("", "source of the samples"),
     "optimizer": ("", "name and options"),

@@ -86,7 +86,7 @@ SMALL = ["run", "simple-mlp", "--no-functional", "--quiet", "--no-cache"]
 def refused_bytes(capsys: pytest.CaptureFixture[str], *options: str) -> int:
     """What is said to be enough."""
     assert run([*SMALL, "--icache", "steady", *options]) == 3
-    match = re.search(r"try: --l2 (\d+)B or", capsys.readouterr().err)
+    match = re.search(r"try: use --l2 (\d+)B or", capsys.readouterr().err)
     assert match is not None
     return int(match[1])
 
@@ -130,7 +130,7 @@ def test_a_size_of_l2_that_is_said_to_be_enough_is_enough(model: str, options: d
     with pytest.raises(DoesNotFitError) as raised:
         prepare(model, Settings(icache="steady", **options))
     error = raised.value
-    assert error.cure == f"--l2 {error.required_bytes}B or a smaller model"
+    assert error.cure == f"use --l2 {error.required_bytes}B or a smaller model"
     assert CODE in {item.name for item in error.contributors}
     assert not any(lever.fits for lever in error.levers), "other tensors have other code"
     prepare(model, Settings(icache="steady", **{**options, "l2": error.required_bytes}))
