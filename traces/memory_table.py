@@ -63,9 +63,9 @@ def read_blocks(folder: Path) -> list[MemoryBlock]:
 
 def _block(row: Mapping[str, str], where: str) -> MemoryBlock:
     if row["level"] not in LEVELS:
-        raise InputError(f"no memory {row['level']!r}, only {', '.join(LEVELS)}", where=where, cure=AGAIN)
+        raise InputError(f"unknown memory {row['level']!r}; use {', '.join(LEVELS)}", where=where, cure=AGAIN)
     number = {name: whole_number(row[name], name, where) for name in _NUMBERS}
     if number["address"] < 0 or number["size_bytes"] < 0 or number["end_cycle"] < number["start_cycle"]:
-        raise InputError("a block without bytes or without time", where=where, cure=AGAIN)
+        raise InputError("the size or the lifetime of the block is 0", where=where, cure=AGAIN)
     cells: dict[str, Any] = {**{name: row[name] for name in COLUMNS}, **number}
     return MemoryBlock(**{**cells, "staged": bool(number["staged"])})

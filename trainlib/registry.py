@@ -160,7 +160,7 @@ def loss_primitive(name: str, where: str | None = None) -> LossPrimitive:
     """The loss `name`; UnsupportedLayerError with the nearest name, or the reason, if there is none."""
     if is_over_alignments(name):
         raise UnsupportedLayerError(
-            f"{name} sums over all alignments in time: there is no kernel for it",
+            f"{name} sums over all alignments in time, which is not supported",
             where=where,
             cure="use cross_entropy with labels: hard, with one aligned label per time step",
         )

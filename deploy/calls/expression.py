@@ -194,7 +194,7 @@ class Symbol(NDArrayOperatorsMixin):
 
 def _refused(what: str) -> InputError:
     return InputError(
-        f"no C for {what} in a formula", cure=f"an entry in {__name__}, or a kernel written by hand"
+        f"a formula with {what} cannot be translated to C", cure=f"add an entry in {__name__}, or write its C"
     )
 
 

@@ -136,7 +136,7 @@ def _refuse_stopped(program: Any, where: str) -> None:
             raise UnsupportedLayerError(
                 f"{how} stops the gradient",
                 where=_place(node, where),
-                cure="requires_grad=False for the parameters before it, or detach() of a parameter",
+                cure="use requires_grad=False for the parameters before it, or detach() of a parameter",
             )
 
 
@@ -284,15 +284,12 @@ class _Reader:
             if _any(arguments, Unknown):
                 return Unknown()
             if _any(arguments, Aside):
-                raise CannotTakeError(
-                    "reads statistics or a mask of another op: a norm that is used twice reads its own",
-                    "a separate module for each use",
-                )
+                raise CannotTakeError("other nodes read its statistics or mask", "one module per use")
             if not _any(arguments, (View, Terms)) or op in SHAPES_ONLY:
                 return self._folded(op, node)
             handler = self.handlers.get(op)
             if handler is None:
-                raise CannotTakeError("no layer for it", NEAREST_ATEN.get(op, NO_FORM))
+                raise CannotTakeError("pulptrain has no such layer", NEAREST_ATEN.get(op, NO_FORM))
             result = handler(self._node(op, node, arguments, place))
             if isinstance(result, View) and result.shape != shape_of(node):
                 raise AssertionError(f"{node.name}: {result.shape} instead of {shape_of(node)}")
@@ -342,7 +339,7 @@ class _Reader:
         """A node that reads no activation, computed; it may only move elements of a trained parameter."""
         torch = self.torch
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-            raise CannotTakeError("draws random numbers", "Dropout")
+            raise CannotTakeError("it draws random numbers", "Dropout")
         held: list[Held] = []
 
         def tensor_of(before: Any, how: Callable[[Held], Any]) -> Any:
@@ -372,7 +369,7 @@ class _Reader:
         if any(one.trained for one in held):
             names = ", ".join(sorted({one.source for one in held if one.trained}))
             raise CannotTakeError(
-                f"does arithmetic on the trained parameter {names} outside a layer",
+                f"it computes with the trained parameter {names} outside a layer",
                 "requires_grad=False, or use it in a layer",
             )
         if isinstance(result, (list, tuple)):

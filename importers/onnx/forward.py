@@ -297,7 +297,7 @@ class ForwardReader:
                 return self._constant(node, arguments)
             handler = self.handlers.get(node.op)
             if handler is None:
-                raise CannotTakeError("no layer for this op", NEAREST_ONNX.get(node.op, NO_FORM))
+                raise CannotTakeError("pulptrain has no such layer", NEAREST_ONNX.get(node.op, NO_FORM))
             results = handler(self._read(node, arguments))
             self._check(node, results)
             return results
@@ -344,16 +344,14 @@ class ForwardReader:
         constants = [item for item in arguments if isinstance(item, Constant)]
         results = computed(node, [item.value if item else None for item in arguments], self.graph.opset)
         if results is None:
-            raise CannotTakeError("computes constants in a way that is not supported here", "its result")
+            raise CannotTakeError("it computes a constant by an unsupported op", "its result")
         if not any(item.trained for item in constants):
             return [Constant(results[name]) if name else None for name in node.outputs]
         if node.op not in MOVES:
-            raise CannotTakeError(
-                "does arithmetic on a trained weight outside a layer", "a weight with the computed values"
-            )
+            raise CannotTakeError("it changes a trained weight outside a layer", "store the computed weight")
         # Others than floats are indices and shapes.
         if any(not item.trained and np.issubdtype(item.value.dtype, np.floating) for item in constants):
-            raise CannotTakeError("writes untrained values into a trained weight", "a weight alone")
+            raise CannotTakeError("it writes constant values into a trained weight", "a weight alone")
 
         def places(item: Any) -> Array | None:
             if not isinstance(item, Constant):
@@ -362,5 +360,5 @@ class ForwardReader:
 
         moved = computed(node, [places(item) for item in arguments], self.graph.opset)
         if moved is None:  # in a file whose types are wrong
-            raise CannotTakeError("moves a weight in an unsupported way", CHECKED)
+            raise CannotTakeError("it rearranges a weight in an unsupported way", CHECKED)
         return [Constant(results[name], moved[name], True) if name else None for name in node.outputs]

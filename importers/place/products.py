@@ -63,7 +63,7 @@ def _matrix(constant: Constant) -> Constant:
     while len(constant.shape) > 2 and constant.shape[0] == 1:
         constant = constant.moved(lambda array: array[0])
     if len(constant.shape) > 2:
-        raise CannotTakeError("a stack of matrices as a parameter", "one matrix (linear) for each")
+        raise CannotTakeError("its parameter is a stack of matrices", "one matrix (linear) for each")
     return constant
 
 
@@ -77,7 +77,7 @@ def product(site: Site, left: View, right: View, *, as_stored: bool = False, suf
     left, right = wider(left, lead + 2), wider(right, lead + 2)
     for view in (left, right):
         if any(BATCH in dim for dim in view.dims[-2:]) and view.batch > 1:
-            raise CannotTakeError("a product that mixes samples", "the batch among the leading dimensions")
+            raise CannotTakeError("its product mixes samples", "the batch among the leading dimensions")
     same = _leading(left) == _leading(right)
     if not same:
         left, right = _aligned(site, left, right)
@@ -123,10 +123,10 @@ def _aligned(site: Site, left: View, right: View) -> tuple[View, View]:
     aligned = []
     for view in (left, right):
         if view.batch > 1 and (view.batch_dim is None or not view.samples_only(view.batch_dim)):
-            raise CannotTakeError("leading dimensions with samples merged into them", "the batch in front")
+            raise CannotTakeError("a leading dimension merges samples with other data", "the batch in front")
         aligned.append(in_order(site, view) if any(len(dim) > 1 for dim in view.dims[:-2]) else view)
     if _batch_place(aligned[0]) != _batch_place(aligned[1]):
-        raise CannotTakeError("operands with the batch in different dimensions", "the batch in front")
+        raise CannotTakeError("its operands have the batch in different dimensions", "the batch in front")
     return aligned[0], aligned[1]
 
 

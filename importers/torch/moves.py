@@ -57,12 +57,12 @@ def _movedim(node: Node) -> View:
 def _same(node: Node) -> View:
     before, after = node.dtypes
     if before != after:
-        raise CannotTakeError(f"changes {before} to {after}", "one floating-point type throughout (--dtype)")
+        raise CannotTakeError(f"it converts {before} to {after}", "one floating-point type (--dtype)")
     return node.x
 
 
 def _detach(node: Node) -> Any:
-    raise CannotTakeError("stops the gradient", "requires_grad=False for the parameters before it")
+    raise CannotTakeError("it stops the gradient", "requires_grad=False for the parameters before it")
 
 
 def _slice(node: Node) -> View:
@@ -98,7 +98,7 @@ def _stack(node: Node) -> View:
 def _roll(node: Node) -> View:
     view = node.x
     if not node["dims"]:
-        raise CannotTakeError("rolls over the batch", "the dimension to roll")
+        raise CannotTakeError("it rolls over the batch", "set dims to a dimension after the batch")
     for shift, dim in zip(node["shifts"], node.dims("dims"), strict=True):
         size = view.shape[dim]
         start = -shift % size

@@ -36,7 +36,7 @@ def _einsum(node: Node) -> View:
         sorted(letter for letter in set("".join(words)) if "".join(words).count(letter) == 1)
     )
     if any(len(set(word)) != len(word) for word in (*words, result)):
-        raise CannotTakeError(f"einsum '{equation}' with a diagonal", "matmul")
+        raise CannotTakeError(f"einsum '{equation}' reads a diagonal", "matmul")
     if isinstance(operands[0], Constant):
         words, operands = words[::-1], operands[::-1]
     first, second = words
@@ -45,7 +45,7 @@ def _einsum(node: Node) -> View:
     rows = [letter for letter in first if letter not in second]
     columns = [letter for letter in second if letter not in first]
     if any(letter not in result for letter in (*rows, *columns)):
-        raise CannotTakeError(f"einsum '{equation}' with an extra sum", "sum first, then multiply")
+        raise CannotTakeError(f"einsum '{equation}' sums within one operand", "sum first, then multiply")
     view = node.as_view(operands[0])
     sizes = dict(zip(first, view.shape, strict=True)) | dict(zip(second, operands[1].shape, strict=True))
 
@@ -57,7 +57,7 @@ def _einsum(node: Node) -> View:
 
     if isinstance(operands[1], Constant):
         if shared:
-            raise CannotTakeError(f"einsum '{equation}' with a parameter element by element", "mul")
+            raise CannotTakeError(f"einsum '{equation}' multiplies by a parameter element by element", "mul")
         order = [second.index(letter) for letter in (*columns, *inner)]
         outputs = elements([sizes[letter] for letter in columns])
         matrix = operands[1].moved(lambda array: array.transpose(order).reshape(outputs, -1))
@@ -73,9 +73,9 @@ def _einsum(node: Node) -> View:
 def _attention(node: Node) -> View:
     query, key, value = (node.view(name) for name in ("query", "key", "value"))
     if node["dropout_p"]:
-        raise CannotTakeError("dropout of the weights of attention", "dropout_p=0, Dropout around it")
+        raise CannotTakeError("dropout of attention is not supported", "dropout_p=0, Dropout around it")
     if node.get("enable_gqa"):
-        raise CannotTakeError("fewer heads of keys than of queries", "the same number of heads")
+        raise CannotTakeError("it has fewer key heads than query heads", "the same number of heads")
     factor = node.get("scale", 1 / sqrt(query.shape[-1]))
     rank = len(key.dims)
     scores = product(node, query, key.swapped(rank - 2, rank - 1), suffix="_scores")
@@ -87,8 +87,7 @@ def _attention(node: Node) -> View:
         scores = with_constant(node, "add", scores, _added(mask), suffix="_mask")
     elif mask is not None:
         raise CannotTakeError(
-            "an attention mask that is computed from the input",
-            "a registered buffer, or a mask computed from sizes",
+            "its attention mask is computed from the input", "a buffer, or a mask computed from sizes"
         )
     weights = softmax(node, scores, len(scores.dims) - 1, suffix="_softmax")
     return product(node, weights, value)
@@ -99,12 +98,12 @@ def _added(mask: Constant) -> Constant:
     if mask.value.dtype != bool:
         return before_softmax(mask)
     if not mask.value.any(axis=-1).all():
-        raise CannotTakeError("a query with all keys masked", "a mask with a key for each query")
+        raise CannotTakeError("its mask hides all keys of a query", "a mask with a key for each query")
     return Constant(np.where(mask.value, 0, -LARGE).astype(np.float32))
 
 
 def _in_one(node: Node) -> Any:
-    raise CannotTakeError("a combined sum and product", "a product, then an add")
+    raise CannotTakeError("it combines a sum and a product", "a product, then an add")
 
 
 HANDLERS: Mapping[str, Handler] = {

@@ -66,14 +66,14 @@ def replaced(
         tensor = graph.tensors[name]
         if array.shape != tensor.shape:
             raise InputError(
-                f"'{name}' has shape {array.shape}, the tensor {tensor.shape}",
+                f"'{name}' has shape {array.shape}, but the tensor has shape {tensor.shape}",
                 where=WHERE,
                 cure="put the batch first",
             )
         only = graph.draws[name].only if name in graph.draws else ()
         if only and not np.isin(array, only).all():
             allowed = " and ".join(f"{value:g}" for value in only)
-            raise InputError(f"'{name}' holds numbers other than {allowed}", where=WHERE)
+            raise InputError(f"'{name}' must hold only the numbers {allowed}", where=WHERE)
         if tensor.dtype.is_float:
             if not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
                 raise InputError(f"'{name}' holds {array.dtype}, not numbers", where=WHERE)

@@ -230,7 +230,7 @@ REFUSED = {
         [gemm("x", "z", "g", "c")],
         [4, 3],
         {"w": drawn(3, 4), "c": drawn(4, 1)},
-        "different values per sample",
+        "differs from sample to sample",
     ),
     "numbers in a weight": (
         [
@@ -240,7 +240,7 @@ REFUSED = {
         ],
         [4, 4],
         {"w": drawn(2, 3)},
-        "writes untrained values",
+        "writes constant values",
     ),
     "batches turned by a product": (
         [node("com.microsoft:FusedMatMul", ["x", "x"], ["z"], transBatchA=1, transBatchB=1)],

@@ -62,7 +62,7 @@ def build_training_graph(spec: ModelSpec) -> TrainingGraph:
         raise InputError(
             f"accumulate: {phases.mini_batches} needs a graph per mini-batch and one for the update",
             where=spec.optimizer.where or spec.where,
-            cure="accumulate: 1 and a larger batch, or trainlib.training.phases.build_training_phases",
+            cure="use accumulate: 1 and a larger batch, or trainlib.training.phases.build_training_phases",
         )
     return phases.mini_batch
 
@@ -180,7 +180,7 @@ def _unclipped(spec: ModelSpec) -> TrainingGraph:
     terms = add_losses(builder, spec, made)
     gradients = builder.propagate(terms.seeds)
     if not gradients:
-        raise ShapeError("no layer has a weight: there is nothing to train", where=spec.where)
+        raise ShapeError("no layer has a weight to train", where=spec.where)
     parts = restrict_updates(builder, gradients)
     optimizer = optimizer_primitive(spec.optimizer.name, spec.optimizer.where)
     of_optimizer = optimizer_options(spec.optimizer, optimizer)
@@ -252,11 +252,13 @@ def _forward(spec: ModelSpec, builder: GraphBuilder) -> Made:
     for layer in spec.layers:
         if layer.name in outputs:
             raise ShapeError(
-                f"two layers have the name {layer.name}", where=where_of(layer), cure="another name"
+                f"two layers have the name {layer.name}", where=where_of(layer), cure="rename one of them"
             )
         wanted = layer.inputs if layer.inputs is not None else (before,)
         if not wanted:
-            raise ShapeError("an empty list of inputs", where=where_of(layer), cure="name an earlier layer")
+            raise ShapeError(
+                "the layer has an empty list of inputs", where=where_of(layer), cure="name an earlier layer"
+            )
         inputs = [tensor_named(word, outputs, where_of(layer), "input") for word in wanted]
         outputs[layer.name] = (
             add_adapted(builder, layer, inputs) if layer.adapter else builder.add_layer(layer, inputs)
@@ -266,12 +268,16 @@ def _forward(spec: ModelSpec, builder: GraphBuilder) -> Made:
     for layer in spec.layers:
         if layer.name not in used:
             raise ShapeError(
-                "no other layer uses its output", where=where_of(layer), cure="name it in some 'inputs'"
+                "no layer or loss uses the output of this layer",
+                where=where_of(layer),
+                cure="name it in 'inputs' of a layer",
             )
     for item in spec.more_inputs and spec.inputs:
         if item.name not in used:
             raise ShapeError(
-                f"no layer uses the input '{item.name}'", where=spec.where, cure="name it in some 'inputs'"
+                f"no layer uses the input '{item.name}'",
+                where=spec.where,
+                cure="name it in 'inputs' of a layer",
             )
     return outputs
 

@@ -157,9 +157,9 @@ def _same_shape(name: str) -> Plan:
         if len(shapes) > 1:
             words = " and ".join(str(shape) for shape in shapes)
             raise ShapeError(
-                f"cannot {name} shapes {words}: they differ",
+                f"{name} needs inputs of one shape, not {words}",
                 where=where,
-                cure="inputs of one shape, or an 'expand' before it",
+                cure="use inputs of one shape, or an 'expand' before it",
             )
         return LayerPlan(inputs[0].shape, attributes=dict(attributes))
 

@@ -118,15 +118,15 @@ def pooling_plan(
             raise ShapeError(
                 f"kernel {kernel} is larger than the padded input {padded}",
                 where=where,
-                cure="a smaller kernel, more padding, or less stride in the layers before it",
+                cure="use a smaller kernel, more padding, or less stride in the layers before it",
             )
         outputs.append((padded - kernel) // stride + 1)
         if before >= kernel or (outputs[-1] - 1) * stride - before >= size:
             raise ShapeError(
-                f"padding {before} and {after} of {size} elements: a pooling window of {kernel} lies "
+                f"padding {before} and {after} is too large for {size} elements: a window of {kernel} lies "
                 "entirely in the padding",
                 where=where,
-                cure=f"padding of at most {kernel - 1}",
+                cure=f"use padding of at most {kernel - 1}",
             )
     columns_of = list(zip(sizes, outputs, kernels, strides, sides[::2], strict=True))
     output = (batch, channels, *outputs)
