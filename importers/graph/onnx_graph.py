@@ -95,6 +95,8 @@ class OnnxGraph:
     outputs: tuple[str, ...]
     initializers: Mapping[str, Array]
     folded: Mapping[str, Array] = field(default_factory=dict)
+    merged: tuple[str, ...] = ()
+    """Initializers that the file has not: it merges them with others that are equal."""
 
     def constant(self, name: str) -> Array | None:
         """The value of a tensor that does not depend on any input; None for others and for ""."""

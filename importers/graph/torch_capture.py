@@ -31,18 +31,21 @@ from importers.ops import NEAREST_ATEN
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A torch tensor that does not depend on the input; `places`, `trained` as in `Constant`."""
+    """A torch tensor that does not depend on the input; `places`, `trained`, `made` as in `Constant`."""
 
     tensor: Any
     source: str = ""
     places: Any = None
     trained: bool = False
+    made: View | None = None
 
     @property
     def constant(self) -> Constant:
         """As handlers see it: numbers of NumPy, floats of fp32."""
         tensor = self.tensor.detach()
         tensor = tensor.float() if tensor.is_floating_point() else tensor
+        if self.made is not None:
+            return Constant.of(self.made, tensor.numpy())
         places = None if self.places is None else self.places.numpy()
         return Constant(tensor.numpy(), places, self.trained)
 
@@ -65,6 +68,9 @@ MOVES = frozenset({*_VIEWS, *_TURNS, *_PARTS, *_SAME})
 
 SHAPES_ONLY = ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full")
 """Ops that read the shape of an activation and nothing else."""
+
+LOOKED_UP = ("embedding", "index", "index_select")
+"""Ops that read rows of a weight, which stays one."""
 
 SOFTMAXES = ("softmax", "_softmax")
 
@@ -164,40 +170,42 @@ def capture(
     tensors = {name: item for name, item in state.items() if isinstance(item, torch.Tensor)}
     first_names = _first_names(module)
     places = WeightNumbers.of({name: tuple(item.shape) for name, item in tensors.items()})
-    draft = Draft(where, dtype, places)
-    reader = _Reader(torch, draft, handlers)
-    made = reader.known
-    calls = 0
     fed = [item.arg.name for item in signature.input_specs if item.kind.name == "USER_INPUT"]
     fed = [node.name for node in graph.nodes if node.name in fed and shape_of(node) is not None]
-    for node in graph.nodes:
-        if node.op == "placeholder":
-            item = targets.get(node.name)
-            if item is not None and item.target is not None:
-                name = first_names.get(item.target, item.target)
-                made[node.name] = Unknown()
-                if name in tensors:
-                    numbers = torch.from_numpy(places.places(name))
-                    made[node.name] = Held(tensors[name].detach(), name, numbers, name in trained)
-                reader.moving |= {node.name} if name in trained else set()
-            else:
-                made[node.name] = _input(draft, node, single=len(fed) == 1)
-        elif node.op == "call_function":
-            calls += 1
-            made[node.name] = reader.read(node)
-            if isinstance(made[node.name], Unknown):
-                made[node.name] = reader.stand_in(node)
-        elif node.op == "get_attr":
-            parameter = getattr(program.graph_module, str(node.target), None)
-            made[node.name] = Held(parameter) if isinstance(parameter, torch.Tensor) else Unknown()
+    nodes = sorted(graph.nodes, key=lambda node: (node.op != "placeholder", node.name not in fed))
+    apart, wanted = None, frozenset[str]()
+    while apart != wanted:  # weights of which layers read parts, known once they have been read whole
+        apart = wanted
+        draft = Draft(where, dtype, places)
+        reader = _Reader(torch, draft, handlers)
+        made = reader.known
+        for node in nodes:
+            if node.op == "placeholder":
+                item = targets.get(node.name)
+                if item is not None and item.target is not None:
+                    name = first_names.get(item.target, item.target)
+                    made[node.name] = Unknown()
+                    if name in tensors:
+                        numbers = torch.from_numpy(places.places(name))
+                        held = Held(tensors[name].detach(), name, numbers, name in trained)
+                        whole = draft.one_sample(held.constant, name) if name in apart else None
+                        made[node.name] = held if whole is None else replace(held, places=None, made=whole)
+                    reader.moving |= {node.name} if name in trained else set()
+                else:
+                    made[node.name] = _input(draft, node, single=len(fed) == 1)
+            elif node.op == "call_function":
+                made[node.name] = reader.read(node)
+                if isinstance(made[node.name], Unknown):
+                    made[node.name] = reader.stand_in(node)
+            elif node.op == "get_attr":
+                parameter = getattr(program.graph_module, str(node.target), None)
+                made[node.name] = Held(parameter) if isinstance(parameter, torch.Tensor) else Unknown()
+        wanted = apart | draft.share_weights()
     output = _output(draft, signature, made)
-    draft.share_weights(
-        "parameter", "the whole parameter, unchanged, in each use, or requires_grad=False", str
-    )
     _refuse_left_out(
         draft, trained & {first_names.get(name, name) for name in _read_parameters(graph, targets)}
     )
-    draft.refuse_problems(calls)
+    draft.refuse_problems(sum(node.op == "call_function" for node in nodes))
     assert output is not None
     return draft, output
 
@@ -289,13 +297,8 @@ class _Reader:
                     "a separate module for each use",
                 )
             if not _any(arguments, (View, Terms)) or op in SHAPES_ONLY:
-                return self._folded(op, node)
-            handler = self.handlers.get(op)
-            if handler is None:
-                raise CannotTakeError("no layer for it", NEAREST_ATEN.get(op, NO_FORM))
-            result = handler(self._node(op, node, arguments, place))
-            if isinstance(result, View) and result.shape != shape_of(node):
-                raise AssertionError(f"{node.name}: {result.shape} instead of {shape_of(node)}")
+                return self._folded(op, node, arguments, place)
+            result = self._handled(self._node(op, node, arguments, place), node)
             return result.settled() if isinstance(result, View) else result
         except CannotTakeError as error:
             self.draft.problems.append(
@@ -305,6 +308,44 @@ class _Reader:
             if not self.draft.problems:
                 raise  # behind a stand-in shapes need not fit
         return Unknown()
+
+    def _handled(self, site: Node, node: Any) -> Any:
+        """What the handler of an op makes of it."""
+        handler = self.handlers.get(site.op)
+        if handler is None:
+            raise CannotTakeError("no layer for it", NEAREST_ATEN.get(site.op, NO_FORM))
+        result = handler(site)
+        if isinstance(result, View) and result.shape != shape_of(node):
+            raise AssertionError(f"{node.name}: {result.shape} instead of {shape_of(node)}")
+        return result
+
+    def _computed(self, site: Node, node: Any, arguments: Mapping[str, Any], result: Any) -> Any:
+        """Arithmetic on trained parameters: layers of one sample, which start with the numbers `result`."""
+        views = site.arguments
+        if site.op not in LOOKED_UP:
+            views = {key: self._one_sample(item) for key, item in arguments.items()}
+        named = f"{site.name}_{site.op.strip('_')}"
+        own = replace(site, name=named, arguments=views, held=site.arguments)
+        made = self._handled(own, node)
+        if isinstance(made, (list, tuple)):
+            pairs = zip(made, result, strict=True)
+            return [
+                Held(item.detach(), trained=True, made=part) if isinstance(part, View) else Aside()
+                for part, item in pairs
+            ]
+        return Held(result, trained=True, made=made)
+
+    def _one_sample(self, item: Any) -> Any:
+        """An argument of arithmetic on parameters; a trained one is a tensor of one sample, made once."""
+        if isinstance(item, (list, tuple)):
+            return [self._one_sample(part) for part in item]
+        if not isinstance(item, Held) or not (item.trained or item.made):
+            return _neutral(item)
+        if item.made is not None and not item.trained:
+            raise CannotTakeError("arithmetic on a detached part or product of weights", "requires_grad=False")
+        if item.made is not None:
+            return item.made
+        return self.draft.one_sample(item.constant, item.source)
 
     def _node(self, op: str, node: Any, arguments: Mapping[str, Any], place: str) -> Node:
         """The node as a handler sees it."""
@@ -338,8 +379,8 @@ class _Reader:
         item = items[node.args[1]]
         return item.settled() if isinstance(item, View) else item
 
-    def _folded(self, op: str, node: Any) -> Any:
-        """A node that reads no activation, computed; it may only move elements of a trained parameter."""
+    def _folded(self, op: str, node: Any, arguments: Mapping[str, Any], place: str) -> Any:
+        """A node that reads no activation, computed; more than moves of a trained parameter are layers."""
         torch = self.torch
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             raise CannotTakeError("draws random numbers", "Dropout")
@@ -369,12 +410,8 @@ class _Reader:
                 pairs = zip(result, places, strict=True)
                 return [Held(part, one.source, place, one.trained) for part, place in pairs]
             return Held(result, one.source, places, one.trained)
-        if any(one.trained for one in held):
-            names = ", ".join(sorted({one.source for one in held if one.trained}))
-            raise CannotTakeError(
-                f"does arithmetic on the trained parameter {names} outside a layer",
-                "requires_grad=False, or use it in a layer",
-            )
+        if any(one.trained or one.made for one in held):
+            return self._computed(self._node(op, node, arguments, place), node, arguments, result)
         if isinstance(result, (list, tuple)):
             return [Held(part) if isinstance(part, torch.Tensor) else part for part in result]
         return Held(result) if isinstance(result, torch.Tensor) else result

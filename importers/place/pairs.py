@@ -107,7 +107,7 @@ def with_constant(
         return under(site.layer("position", (word,), {}, {"w": weights}, suffix=suffix), batch_dim, rank)
     word = site.reshaped(view.word, sample)
     name = site.draft.weights.given(constant).source.rpartition(".")[2] or "constant"
-    held = _parameter(site, constant, sizes, suffix=f"{suffix}_{name}")
+    held = _parameter(site, constant, sizes, view, suffix=f"{suffix}_{name}")
     words, shapes = [word, held.word], [sample, held.stored]
     if turned and kind in ("subtract", "divide"):
         words, shapes = words[::-1], shapes[::-1]
@@ -130,11 +130,12 @@ def _per_sample(constant: Constant, like: View) -> tuple[Shape, int | None]:
     return sizes, batch_dim
 
 
-def _parameter(site: Site, constant: Constant, shape: Sequence[int], *, suffix: str) -> View:
-    """A parameter or constant as a tensor [batch, shape]."""
-    sizes = list(shape) or [1]
+def _parameter(site: Site, constant: Constant, shape: Sequence[int], like: View, *, suffix: str) -> View:
+    """A parameter or constant as a tensor [batch, shape], of as many samples as `like` has."""
+    sizes, word = list(shape) or [1], site.draft.first_input
     weights = constant.moved(lambda array: array.reshape(sizes))
-    return site.layer("parameter", (site.draft.first_input,), {"shape": sizes}, {"w": weights}, suffix=suffix)
+    options = {"shape": sizes, "once": like.batch != site.draft.tensors[word].shape[0]}
+    return site.layer("parameter", (word,), options, {"w": weights}, suffix=suffix)
 
 
 def as_view(site: Site, operand: Any, like: View, suffix: str = "_constant") -> View:
@@ -143,7 +144,7 @@ def as_view(site: Site, operand: Any, like: View, suffix: str = "_constant") -> 
         return operand
     like = wider(like, len(operand.shape))
     sizes, batch_dim = _per_sample(operand, like)
-    made = _parameter(site, operand, sizes, suffix=suffix)
+    made = _parameter(site, operand, sizes, like, suffix=suffix)
     return under(made, batch_dim, len(like.dims)) if sizes else replace(made, dims=made.dims[:1])
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from importers.graph.views import BATCH, Shape, View
 from importers.graph.weights import Constant
 from importers.place.convolution import biased
 from importers.place.pairs import total, wider
+from trainlib.ir.steps import Array
 
 
 def linear(site: Site, view: View, weight: Constant, bias: Constant | None, *, suffix: str = "") -> View:
@@ -32,8 +34,8 @@ def multiplied(site: Site, left: Any, right: Any, *, as_stored: bool = False) ->
         left = left.with_dim(0) if drop_left else left
         right = right.with_dim(1) if drop_right else right
         made = product(site, left, right, as_stored=as_stored)
-        made = made.without_dim(len(made.dims) - 1) if drop_right else made
-        return made.without_dim(len(made.dims) - 2) if drop_left else made
+        made = made.without_dim(len(made.dims) - 2) if drop_left else made
+        return made.without_dim(len(made.dims) - 1) if drop_right else made
     if isinstance(left, View):
         matrix = _matrix(right)
         column = len(matrix.shape) == 1
@@ -46,7 +48,7 @@ def multiplied(site: Site, left: Any, right: Any, *, as_stored: bool = False) ->
     last = len(right.dims) - 1
     weights = matrix.moved(lambda array: array.reshape(1, -1)) if row else matrix
     made = linear(site, right.swapped(last - 1, last), weights, None).swapped(last - 1, last)
-    return made.without_dim(last - 1) if row else made
+    return made.without_dim(max(last - 1, 0)) if row else made
 
 
 def bilinear(site: Site, left: View, right: View, weight: Constant, bias: Constant | None) -> View:
@@ -146,6 +148,16 @@ def _seen(made: View, left: View, right: View, *, same: bool) -> View:
             dims.append((BATCH,) if index == _batch_place(left) else added(size))
     dims += [added(left.size(left.dims[-2])), added(right.size(right.dims[-1]))]
     return View(made.word, made.stored, tuple(pieces), tuple(dims))
+
+
+def gathered(site: Site, table: Constant, numbers: Array) -> View:
+    """Rows of a weight [rows, columns] by constant numbers: [numbers, columns], one sample."""
+    options: dict[str, Any] = {"shape": [numbers.size], "once": True, "integers": True}
+    given = {"w": Constant(numbers.astype(np.int32).ravel())}
+    held = site.layer("parameter", (site.draft.first_input,), options, given, suffix="_numbers")
+    sizes = {"vocabulary": table.shape[0], "features": table.shape[1]}
+    made = site.layer("embedding", (held.word,), sizes, {"w": table})
+    return replace(made, dims=made.dims[1:])
 
 
 def looked_up(site: Site, view: View, table: Constant, padding: int = -1) -> View:

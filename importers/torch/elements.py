@@ -247,6 +247,16 @@ def _norm(node: Node) -> View:
     return norm(node, node.x, _dims(node), order, keep=_keep(node))
 
 
+def _weight_norm(node: Node) -> Any:
+    """g · v / norm of v (Salimans and Kingma 2016); a norm for each index of one dimension, or of all."""
+    view = node.view("v")
+    kept = node["dim"] % len(view.dims) if node["dim"] != -1 else -1
+    over = [dim for dim in range(len(view.dims)) if dim != kept]
+    sizes = norm(node, view, over, 2, keep=kept != -1)
+    made = times(node, view, quotient(node, node["g"], sizes))
+    return [made, Aside()] if node.several else made
+
+
 def _variance(node: Node) -> View:
     dims = _dims(node)
     count = elements([node.x.shape[dim] for dim in dims])
@@ -303,6 +313,7 @@ HANDLERS: Mapping[str, Handler] = with_own(
         "where": _where,
         "masked_fill": _masked_fill,
         **dict.fromkeys(("norm", "linalg_vector_norm"), _norm),
+        **dict.fromkeys(("_weight_norm", "_weight_norm_interface"), _weight_norm),
         "logsumexp": lambda node: log_sum_exp(node, node.x, _dims(node), keep=_keep(node)),
         "cosine_similarity": lambda node: cosine(
             node, node.x, node.view("x2"), node.dim(), float(node["eps"])

@@ -27,7 +27,7 @@ from importers.place.moves import joined, sliced
 from importers.place.norms import channel_norm, row_norm
 from importers.place.pairs import applied
 from importers.place.pooling import averaged_image, interpolated, pool_options, pooled
-from importers.place.products import linear, looked_up
+from importers.place.products import gathered, linear, looked_up
 from importers.place.recurrences import initial_state, last_state, recurrent, sequence
 
 
@@ -64,8 +64,10 @@ def _addmm(node: Node) -> View:
 
 def _embedding(node: Node) -> View:
     table, view = node.constant("weight"), node["indices"]
-    if table is None or not isinstance(view, View):
-        raise CannotTakeError("looks up a constant", "a parameter")
+    if table is None:
+        raise CannotTakeError("looks up an activation", "a parameter")
+    if not isinstance(view, View):
+        return viewed(node, gathered(node, table, view.value), node.shape)
     if node.get("scale_grad_by_freq"):
         raise CannotTakeError("divides a row's gradient by how often it is read", "scale_grad_by_freq=False")
     return looked_up(node, view, table, node.get("padding_idx", -1))

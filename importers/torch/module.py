@@ -141,10 +141,9 @@ def from_torch(
     check_options(spec)
     wide = ("running_mean", "running_var")
     values = {
-        tensor: rounded(
-            value,
-            BY_NAME[dtype] if value.dtype.kind == "f" and not tensor.endswith(wide) else FP32,
-        )
+        tensor: value
+        if value.dtype.kind == "i"
+        else rounded(value, FP32 if tensor.endswith(wide) else BY_NAME[dtype])
         for tensor, value in draft.values.items()
     }
     of_torch = taken if isinstance(taken, TorchOptimizer) else None

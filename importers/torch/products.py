@@ -108,7 +108,7 @@ def _in_one(node: Node) -> Any:
 
 
 HANDLERS: Mapping[str, Handler] = {
-    **dict.fromkeys(("matmul", "mm", "mv", "dot", "bmm"), _matmul),
+    **dict.fromkeys(("matmul", "mm", "mv", "dot", "vdot", "bmm"), _matmul),
     **dict.fromkeys(("baddbmm", "addcmul"), _in_one),
     "einsum": _einsum,
     "bilinear": lambda node: bilinear(
