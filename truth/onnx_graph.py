@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import reduce
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -753,11 +754,12 @@ def _rnn_step(n: _Node, inner: Any, wh: Any, bias: Sequence[Any], h: Any, cell: 
 # The whole graph
 
 
-def read_graph(path: str) -> Any:
+def read_graph(path: str, merged: Mapping[str, tuple[str, Sequence[int]]] = MappingProxyType({})) -> Any:
     """The model in a file, functions in place, external data from its own folder. Raises what onnx does.
 
     `importers.graph.onnx_file` has seen that the data lie there. onnx itself refuses files with several hard
-    links or behind a symbolic one, as caches of packages have them.
+    links or behind a symbolic one, as caches of packages have them. `merged` are initializers to be added:
+    each the copy of one that some nodes, by their number, read instead of it.
     """
     import onnx
     from onnx import inliner
@@ -772,7 +774,15 @@ def read_graph(path: str) -> Any:
                 proto.raw_data = stream.read(place.length or -1)
             proto.data_location = onnx.TensorProto.DEFAULT
             del proto.external_data[:]
-    return inliner.inline_local_functions(model) if model.functions else model
+    model = inliner.inline_local_functions(model) if model.functions else model
+    weights = {proto.name: proto for proto in model.graph.initializer}
+    for new, (name, numbers) in merged.items():
+        copied = model.graph.initializer.add()
+        copied.CopyFrom(weights[name])
+        copied.name = new
+        for node in (model.graph.node[number] for number in numbers):
+            node.input[:] = [new if item == name else item for item in node.input]
+    return model
 
 
 def _constants(model: Any) -> list[Any]:

@@ -283,6 +283,8 @@ def _check_sayable(spec: ModelSpec, layer: LayerSpec) -> None:
         raise CannotTakeError("images as HWC", "layout: CHW")
     if layer.adapter is not None:
         raise CannotTakeError("an adapter", "two linear layers and an add")
+    if layer.computed:
+        raise CannotTakeError("a weight that other layers compute", "the computed weight itself")
     published = layer_primitive(layer.type, layer.where).published
     if AS_PUBLISHED in (layer.variant, spec.variant) and published is not None:
         unsaid = published.options.keys() - layer.attributes.keys()

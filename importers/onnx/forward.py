@@ -368,6 +368,8 @@ class ForwardReader:
         moved = computed(node, [places(item) for item in arguments], self.graph.opset)
         if moved is None:  # in a file whose types are wrong
             raise CannotTakeError("moves a weight in an unsupported way", CHECKED)
+        if any(np.unique(item).size < item.size for item in moved.values()):
+            return self._computed(node, arguments, results)  # rows of a table
         return [Constant(results[name], moved[name], True) if name else None for name in node.outputs]
 
     def _computed(self, node: OnnxNode, arguments: Sequence[Any], results: Mapping[str, Array]) -> Any:
@@ -377,7 +379,7 @@ class ForwardReader:
             raise CannotTakeError("no layer for this op", NEAREST_ONNX.get(node.op, NO_FORM))
         views = [
             item
-            if item is None or not item.trained
+            if item is None or not item.trained or node.op == "Gather"
             else item.made or self.draft.one_sample(item, f"{node.name}_weight")
             for item in arguments
         ]

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from importers.graph.arranging import Site, in_order, regrouped, rows, viewed
-from importers.graph.draft import CannotTakeError
+from importers.graph.draft import CannotTakeError, elements
 from importers.graph.views import BATCH, Shape, View
 from importers.graph.weights import Constant
 from importers.place.convolution import biased
+from importers.place.moves import chosen
 from importers.place.pairs import total, wider
 from trainlib.ir.steps import Array
 
@@ -158,6 +160,21 @@ def gathered(site: Site, table: Constant, numbers: Array) -> View:
     sizes = {"vocabulary": table.shape[0], "features": table.shape[1]}
     made = site.layer("embedding", (held.word,), sizes, {"w": table})
     return replace(made, dims=made.dims[1:])
+
+
+def picked(site: Site, operand: Any, shape: Sequence[int], dim: int, numbers: Array) -> View:
+    """Elements of a dimension of an operand, seen in a shape, by numbers; those of a weight are rows of it."""
+    dim %= len(shape)
+    if isinstance(operand, View):
+        return chosen(site, viewed(site, operand, shape), dim, numbers.tolist())
+    rest = [size for place, size in enumerate(shape) if place != dim]
+    table = operand.moved(
+        lambda array: np.moveaxis(array.reshape(shape), dim, 0).reshape(shape[dim], elements(rest))
+    )
+    made = viewed(site, gathered(site, table, numbers), (numbers.size, *rest))
+    order = list(range(1, len(shape)))
+    order.insert(dim, 0)
+    return made.permuted(order)
 
 
 def looked_up(site: Site, view: View, table: Constant, padding: int = -1) -> View:

@@ -14,7 +14,6 @@ from importers.graph.node import Handler, Node
 from importers.graph.views import View
 from importers.graph.weights import Constant
 from importers.place.moves import (
-    chosen,
     concatenated,
     equal_parts,
     expanded,
@@ -31,7 +30,7 @@ from importers.place.moves import (
     to_space,
     turned,
 )
-from importers.place.products import gathered
+from importers.place.products import picked
 
 
 def _view(node: Node) -> View:
@@ -148,22 +147,8 @@ def _index(node: Node) -> View:
     sizes = operand.shape[first:last]
     whole = [np.where(item < 0, item + size, item) for item, size in zip(numbers, sizes, strict=True)]
     flat = np.ravel_multi_index(np.broadcast_arrays(*whole), sizes)
-    return _picked(node, operand, (*operand.shape[:first], elements(sizes), *operand.shape[last:]), first, flat)
-
-
-def _picked(node: Node, operand: Any, shape: Sequence[int], dim: int, numbers: Any) -> View:
-    """Elements of a dimension of an operand, seen in a shape; those of a weight are rows of a table."""
-    if isinstance(operand, View):
-        made = chosen(node, viewed(node, operand, shape), dim, numbers.ravel().tolist())
-        return viewed(node, made, node.shape)
-    rest = [size for place, size in enumerate(shape) if place != dim]
-    table = operand.moved(
-        lambda array: np.moveaxis(array.reshape(shape), dim, 0).reshape(shape[dim], elements(rest))
-    )
-    made = viewed(node, gathered(node, table, numbers), (numbers.size, *rest))
-    order = list(range(1, len(shape)))
-    order.insert(dim, 0)
-    return viewed(node, made.permuted(order), node.shape)
+    shape = (*operand.shape[:first], elements(sizes), *operand.shape[last:])
+    return viewed(node, picked(node, operand, shape, first, flat.ravel()), node.shape)
 
 
 def _channel_shuffle(node: Node) -> View:
@@ -199,12 +184,8 @@ HANDLERS: Mapping[str, Handler] = {
     "stack": _stack,
     "roll": _roll,
     "flip": lambda node: turned(node, node.x, node.dims("dims")),
-    "index_select": lambda node: _picked(
-        node,
-        node["self"],
-        node["self"].shape,
-        node["dim"] % len(node["self"].shape),
-        node.needed("index").value.ravel(),
+    "index_select": lambda node: picked(
+        node, node["self"], node["self"].shape, node["dim"], node.needed("index").value.ravel()
     ),
     "index": _index,
     **dict.fromkeys(("repeat", "tile"), lambda node: repeated(node, node.x, _counts(node))),
