@@ -142,9 +142,11 @@ class Draft:
         return View.of(word, shape)
 
     def one_sample(self, constant: Constant, name: str) -> View:
-        """A weight as a tensor of one sample, which has no dimension for it; made once."""
-        assert constant.places is not None
-        key = ("once", constant.places.tobytes(), constant.shape)
+        """A weight or a constant as a tensor of one sample, which has no dimension for it; made once."""
+        if constant.made is not None:
+            return constant.made
+        numbers = constant.value if constant.places is None else constant.places
+        key = ("once", numbers.dtype, numbers.tobytes(), constant.shape)
         if key not in self.made:
             sizes = list(constant.shape) or [1]
             held = {"w": constant.moved(lambda array: array.reshape(sizes))}

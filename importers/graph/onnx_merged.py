@@ -21,7 +21,7 @@ _BACKWARD = re.compile("Grad|Accumulator|^SGD|^Adam")
 
 
 Merged = dict[str, tuple[str, tuple[int, ...]]]
-"""An initializer that the file has not -> the one it is merged with, and the nodes that read it, by number."""
+"""An initializer that the file has not -> the one it is merged with, the nodes that read it, by number."""
 
 
 def taken_apart(graph: onnx.GraphProto, values: dict[str, Array]) -> Merged:

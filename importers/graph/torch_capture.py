@@ -44,10 +44,24 @@ class Held:
         """As handlers see it: numbers of NumPy, floats of fp32."""
         tensor = self.tensor.detach()
         tensor = tensor.float() if tensor.is_floating_point() else tensor
-        if self.made is not None:
-            return Constant.of(self.made, tensor.numpy())
         places = None if self.places is None else self.places.numpy()
-        return Constant(tensor.numpy(), places, self.trained)
+        if self.made is not None and places is None:
+            places = Constant.of(self.made, tensor.numpy()).places
+        return Constant(tensor.numpy(), places, self.trained, self.made)
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """scale · b + shift, b drawn anew in each iteration: 1 with the probability `keep`, else 0.
+
+    `keep` None: uniform in [0, 1). `draw` names the numbers: two of one draw are the same.
+    """
+
+    draw: str
+    shape: Shape
+    keep: float | None = None
+    scale: float = 1.0
+    shift: float = 0.0
 
 
 class Moving:
@@ -66,8 +80,17 @@ _DETACHED = ("detach", "detach_")
 MOVES = frozenset({*_VIEWS, *_TURNS, *_PARTS, *_SAME})
 """Ops that only move elements about: what they make of a parameter is still that parameter."""
 
-SHAPES_ONLY = ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full")
+SHAPES_ONLY = (
+    *("zeros_like", "ones_like", "full_like", "empty_like"),
+    *("new_zeros", "new_ones", "new_full", "new_empty"),
+)
 """Ops that read the shape of an activation and nothing else."""
+
+CHECKS = ("_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size")
+"""Ops that make nothing."""
+
+OF_WEIGHTS = ("conv1d", "conv2d", "linear")
+"""Ops whose weights stay weights when a constant, or something computed of weights, goes through them."""
 
 LOOKED_UP = ("embedding", "index", "index_select")
 """Ops that read rows of a weight, which stays one."""
@@ -195,7 +218,7 @@ def capture(
                     made[node.name] = _input(draft, node, single=len(fed) == 1)
             elif node.op == "call_function":
                 made[node.name] = reader.read(node)
-                if isinstance(made[node.name], Unknown):
+                if isinstance(made[node.name], Unknown) and node.users:
                     made[node.name] = reader.stand_in(node)
             elif node.op == "get_attr":
                 parameter = getattr(program.graph_module, str(node.target), None)
@@ -288,6 +311,8 @@ class _Reader:
         try:
             if node.target is operator.getitem:
                 return self._item(node)
+            if op in CHECKS:
+                return Unknown()
             arguments = self._arguments(node)
             if _any(arguments, Unknown):
                 return Unknown()
@@ -296,7 +321,8 @@ class _Reader:
                     "reads statistics or a mask of another op: a norm that is used twice reads its own",
                     "a separate module for each use",
                 )
-            if not _any(arguments, (View, Terms)) or op in SHAPES_ONLY:
+            drawn = op in self.handlers and self._draws(node)
+            if op in SHAPES_ONLY or not (drawn or _any(arguments, (View, Terms, Noise))):
                 return self._folded(op, node, arguments, place)
             result = self._handled(self._node(op, node, arguments, place), node)
             return result.settled() if isinstance(result, View) else result
@@ -322,7 +348,9 @@ class _Reader:
     def _computed(self, site: Node, node: Any, arguments: Mapping[str, Any], result: Any) -> Any:
         """Arithmetic on trained parameters: layers of one sample, which start with the numbers `result`."""
         views = site.arguments
-        if site.op not in LOOKED_UP:
+        if site.op in OF_WEIGHTS:
+            views = {**views, site.first: self.draft.one_sample(site.needed(site.first), site.name)}
+        elif site.op not in LOOKED_UP:
             views = {key: self._one_sample(item) for key, item in arguments.items()}
         named = f"{site.name}_{site.op.strip('_')}"
         own = replace(site, name=named, arguments=views, held=site.arguments)
@@ -341,8 +369,10 @@ class _Reader:
             return [self._one_sample(part) for part in item]
         if not isinstance(item, Held) or not (item.trained or item.made):
             return _neutral(item)
-        if item.made is not None and not item.trained:
-            raise CannotTakeError("arithmetic on a detached part or product of weights", "requires_grad=False")
+        if item.made is not None and not (item.trained and item.places is None):
+            raise CannotTakeError(
+                "arithmetic on a computed weight that is detached or expanded", "requires_grad=False"
+            )
         if item.made is not None:
             return item.made
         return self.draft.one_sample(item.constant, item.source)
@@ -351,7 +381,7 @@ class _Reader:
         """The node as a handler sees it."""
         made = node.meta["val"]
         several = made if isinstance(made, (tuple, list)) else [made]
-        first = node.args[0].meta.get("val") if hasattr(node.args[0], "meta") else None
+        first = node.args[0].meta.get("val") if hasattr(node.args[:1] and node.args[0], "meta") else None
         return Node(
             self.draft,
             _layer_name(node, arguments),
@@ -379,10 +409,13 @@ class _Reader:
         item = items[node.args[1]]
         return item.settled() if isinstance(item, View) else item
 
+    def _draws(self, node: Any) -> bool:
+        return self.torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
     def _folded(self, op: str, node: Any, arguments: Mapping[str, Any], place: str) -> Any:
         """A node that reads no activation, computed; more than moves of a trained parameter are layers."""
         torch = self.torch
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        if self._draws(node):
             raise CannotTakeError("draws random numbers", "Dropout")
         held: list[Held] = []
 
@@ -410,6 +443,9 @@ class _Reader:
                 pairs = zip(result, places, strict=True)
                 return [Held(part, one.source, place, one.trained) for part, place in pairs]
             return Held(result, one.source, places, one.trained)
+        if op == "expand" and held[0].made is not None and held[0].places is None:
+            places = run(lambda one: torch.from_numpy(one.constant.places))
+            return replace(held[0], tensor=result, places=places)
         if any(one.trained or one.made for one in held):
             return self._computed(self._node(op, node, arguments, place), node, arguments, result)
         if isinstance(result, (list, tuple)):

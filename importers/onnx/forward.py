@@ -35,8 +35,19 @@ HANDLERS: Mapping[str, Handler] = {**elements.HANDLERS, **layers.HANDLERS, **mov
 """By op, private ones behind their domain."""
 
 MOVES = {
-    *("Concat", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose"),
-    *("Unsqueeze", "com.microsoft:ConcatTraining"),
+    *(
+        "Concat",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "Identity",
+        "Reshape",
+        "Slice",
+        "Split",
+        "Squeeze",
+        "Transpose",
+    ),
+    *("Transpose", "Unsqueeze", "com.microsoft:ConcatTraining"),
 }
 """Ops that only move elements about: what they make of a weight is still that weight."""
 
@@ -368,7 +379,7 @@ class ForwardReader:
         moved = computed(node, [places(item) for item in arguments], self.graph.opset)
         if moved is None:  # in a file whose types are wrong
             raise CannotTakeError("moves a weight in an unsupported way", CHECKED)
-        if any(np.unique(item).size < item.size for item in moved.values()):
+        if node.op == "Gather" and any(np.unique(item).size < item.size for item in moved.values()):
             return self._computed(node, arguments, results)  # rows of a table
         return [Constant(results[name], moved[name], True) if name else None for name in node.outputs]
 

@@ -7,11 +7,16 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from importers.graph.arranging import Site, fresh, image
 from importers.graph.draft import CannotTakeError
 from importers.graph.views import Shape, View
+from importers.graph.weights import Constant
 from importers.place.convolution import Window, rows_and_columns, short
 from importers.place.pairs import applied, power, root, scaled
+from importers.place.products import linear
+from trainlib.ir.steps import Array
 
 
 def pool_options(
@@ -65,6 +70,41 @@ def averaged_image(site: Site, view: View, rank: int, *, keep: bool = True) -> V
     """The mean of all that lies behind the channels; `keep` dimensions of size 1 for it."""
     made = site.layer("global_avg_pool", (image(site, view, rank),))
     return fresh(made, (*view.shape[:2], *(1,) * (rank if keep else 0)))
+
+
+def stretched(site: Site, view: View, sizes: Shape, kind: str, *, aligned: bool) -> View:
+    """An image or a sequence at these sizes by a product with a constant matrix for each dimension.
+
+    `kind` is linear, cubic (Keys 1981, a = -3/4) or nearest (to the middle); `aligned`: corners stay corners.
+    """
+    for dim, size in enumerate(sizes, len(view.dims) - len(sizes)):
+        if view.shape[dim] != size:
+            matrix = Constant(_stretch(view.shape[dim], size, kind, aligned=aligned).astype(np.float32))
+            last, suffix = len(view.dims) - 1, f"_{dim}"
+            view = linear(site, view.swapped(dim, last), matrix, None, suffix=suffix).swapped(dim, last)
+    return view
+
+
+def _stretch(inputs: int, outputs: int, kind: str, *, aligned: bool) -> Array:
+    """How much of each input there is in each output, [outputs, inputs]."""
+    numbers = np.arange(outputs)
+    places: Array = (numbers + 0.5) * inputs / outputs - 0.5
+    if aligned:
+        places = numbers * ((inputs - 1) / max(1, outputs - 1))
+    elif kind == "linear":
+        places = np.maximum(places, 0)
+    elif kind == "nearest":
+        places = np.floor(places + 0.5)
+    matrix: Array = np.zeros((outputs, inputs))
+    for tap in range(-1, 3):
+        lower = np.floor(places)
+        away = np.abs(places - lower - tap)
+        share = np.maximum(0, 1 - away)
+        if kind == "cubic":
+            near = 1.25 * away**3 - 2.25 * away**2 + 1
+            share = np.where(away <= 1, near, -0.75 * (away**3 - 5 * away**2 + 8 * away - 4))
+        np.add.at(matrix, (numbers, np.clip(lower + tap, 0, inputs - 1).astype(int)), share)
+    return matrix
 
 
 def interpolated(site: Site, view: View, sizes: Shape, mode: str) -> View:

@@ -163,7 +163,7 @@ def gathered(site: Site, table: Constant, numbers: Array) -> View:
 
 
 def picked(site: Site, operand: Any, shape: Sequence[int], dim: int, numbers: Array) -> View:
-    """Elements of a dimension of an operand, seen in a shape, by numbers; those of a weight are rows of it."""
+    """Elements of a dimension of an operand, seen in a shape, by numbers; of a weight they are rows."""
     dim %= len(shape)
     if isinstance(operand, View):
         return chosen(site, viewed(site, operand, shape), dim, numbers.tolist())

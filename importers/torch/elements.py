@@ -37,6 +37,7 @@ from importers.place.pairs import (
     power,
     quotient,
     scaled,
+    shifted,
     times,
     total,
     two_operands,
@@ -257,6 +258,17 @@ def _weight_norm(node: Node) -> Any:
     return [made, Aside()] if node.several else made
 
 
+def _renorm(node: Node) -> View:
+    """Parts of a dimension whose norm is above a bound are scaled down to it."""
+    bound, kept = float(node["maxnorm"]), node.dim()
+    over = [dim for dim in range(node.rank) if dim != kept]
+    sizes = norm(node, node.x, over, float(node["p"]), keep=True)
+    inside = compared(node, sizes, "le", bound, suffix="_inside")
+    outside = compared(node, sizes, "gt", bound, suffix="_outside")
+    factor = quotient(node, outside, shifted(node, scaled(node, sizes, 1 / bound), 1e-7 / bound))
+    return times(node, node.x, total(node, factor, inside))
+
+
 def _variance(node: Node) -> View:
     dims = _dims(node)
     count = elements([node.x.shape[dim] for dim in dims])
@@ -313,6 +325,7 @@ HANDLERS: Mapping[str, Handler] = with_own(
         "where": _where,
         "masked_fill": _masked_fill,
         **dict.fromkeys(("norm", "linalg_vector_norm"), _norm),
+        "renorm": _renorm,
         **dict.fromkeys(("_weight_norm", "_weight_norm_interface"), _weight_norm),
         "logsumexp": lambda node: log_sum_exp(node, node.x, _dims(node), keep=_keep(node)),
         "cosine_similarity": lambda node: cosine(

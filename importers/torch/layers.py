@@ -26,7 +26,7 @@ from importers.place.convolution import (
 from importers.place.moves import joined, sliced
 from importers.place.norms import channel_norm, row_norm
 from importers.place.pairs import applied
-from importers.place.pooling import averaged_image, interpolated, pool_options, pooled
+from importers.place.pooling import averaged_image, interpolated, pool_options, pooled, stretched
 from importers.place.products import gathered, linear, looked_up
 from importers.place.recurrences import initial_state, last_state, recurrent, sequence
 
@@ -149,14 +149,14 @@ def _adaptive(node: Node) -> Any:
 
 
 def _upsample(node: Node) -> View:
-    if node.get("align_corners"):
-        raise CannotTakeError("align_corners", "align_corners=False")
-    if "exact" in node.op:
-        raise CannotTakeError("nearest-exact", "mode='nearest'")
     scales = node.get("scale_factors")
     if scales and any(size * scale % 1 for size, scale in zip(node.x.shape[2:], scales, strict=True)):
         raise CannotTakeError(f"scales {scales} that do not result in whole sizes", "size=")
-    return interpolated(node, node.x, node.shape[2:], "bilinear" if "bilinear" in node.op else "nearest")
+    kind = next(kind for kind in ("linear", "cubic", "nearest") if kind in node.op)
+    aligned = bool(node.get("align_corners"))
+    if aligned or kind == "cubic" or "exact" in node.op:
+        return stretched(node, node.x, node.shape[2:], kind, aligned=aligned)
+    return interpolated(node, node.x, node.shape[2:], "bilinear" if kind == "linear" else "nearest")
 
 
 def _windows(node: Node) -> View:
@@ -242,7 +242,10 @@ HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(("adaptive_avg_pool1d", "adaptive_avg_pool2d"), _adaptive),
     **dict.fromkeys(("adaptive_max_pool1d", "adaptive_max_pool2d"), _adaptive),
     **dict.fromkeys(
-        ("upsample_nearest1d", "upsample_nearest2d", "_upsample_nearest_exact2d", "upsample_bilinear2d"),
+        (
+            *("upsample_nearest1d", "upsample_nearest2d", "_upsample_nearest_exact1d"),
+            *("_upsample_nearest_exact2d", "upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d"),
+        ),
         _upsample,
     ),
     **dict.fromkeys(("im2col", "col2im"), _windows),

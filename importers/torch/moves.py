@@ -14,6 +14,7 @@ from importers.graph.node import Handler, Node
 from importers.graph.views import View
 from importers.graph.weights import Constant
 from importers.place.moves import (
+    chosen,
     concatenated,
     equal_parts,
     expanded,

@@ -15,7 +15,7 @@ from importers.graph.node import Handler, Node
 from importers.graph.views import View
 from importers.graph.weights import Constant
 from importers.place.elements import softmax
-from importers.place.pairs import scaled, with_constant
+from importers.place.pairs import applied, scaled, with_constant
 from importers.place.products import bilinear, linear, multiplied, product
 from importers.torch.elements import LARGE, before_softmax
 
@@ -72,8 +72,6 @@ def _einsum(node: Node) -> View:
 
 def _attention(node: Node) -> View:
     query, key, value = (node.view(name) for name in ("query", "key", "value"))
-    if node["dropout_p"]:
-        raise CannotTakeError("dropout of the weights of attention", "dropout_p=0, Dropout around it")
     if node.get("enable_gqa"):
         raise CannotTakeError("fewer heads of keys than of queries", "the same number of heads")
     factor = node.get("scale", 1 / sqrt(query.shape[-1]))
@@ -91,6 +89,8 @@ def _attention(node: Node) -> View:
             "a registered buffer, or a mask computed from sizes",
         )
     weights = softmax(node, scores, len(scores.dims) - 1, suffix="_softmax")
+    if node["dropout_p"]:
+        weights = applied(node, "dropout", weights, {"p": node["dropout_p"]}, suffix="_dropout")
     return product(node, weights, value)
 
 

@@ -51,8 +51,7 @@ def _frozen(layer: LayerSpec, built: BuiltLayer, named: Sequence[str]) -> LayerS
     lent = tuple(
         name
         for role, name in ((role, PARAMETER_NAMES.get(role, role)) for role in built.trained)
-        if name in layer.computed
-        or (role in built.shared and built.roles[role].rpartition(".")[0] in named)
+        if name in layer.computed or (role in built.shared and built.roles[role].rpartition(".")[0] in named)
     )
     return replace(layer, trainable=lent or False, adapter=None, update_channels=None)
 
