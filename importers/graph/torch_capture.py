@@ -448,9 +448,9 @@ class _Reader:
             return replace(held[0], tensor=result, places=places)
         if any(one.trained or one.made for one in held):
             return self._computed(self._node(op, node, arguments, place), node, arguments, result)
-        if isinstance(result, (list, tuple)):
-            return [Held(part) if isinstance(part, torch.Tensor) else part for part in result]
-        return Held(result) if isinstance(result, torch.Tensor) else result
+        parts = result if isinstance(result, (list, tuple)) else [result]
+        made = [Held(part) if isinstance(part, torch.Tensor) else part for part in parts]
+        return made if parts is result else made[0]
 
 
 def _neutral(item: Any) -> Any:
