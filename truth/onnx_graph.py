@@ -128,11 +128,12 @@ def _sided(n: _Node) -> Any:
     "com.microsoft:BiasGelu",
     "com.microsoft:FastGelu",
     "com.microsoft:QuickGelu",
+    "Swish",
 )
 def _gelu(n: _Node) -> Any:
     t, x = n.torch, n.x if n.at(1) is None else n.x + n.at(1)
-    if n.op.endswith("QuickGelu"):
-        return x * t.sigmoid(n.get("alpha", 1.702) * x)
+    if n.op in ("Swish", "com.microsoft:QuickGelu"):
+        return x * t.sigmoid(n.get("alpha", 1.0 if n.op == "Swish" else 1.702) * x)
     if n.op.endswith("FastGelu") or n.get("approximate") == "tanh":
         return 0.5 * x * (1 + t.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     return 0.5 * x * (1 + t.erf(x / math.sqrt(2)))
@@ -430,6 +431,14 @@ def _matmul(n: _Node) -> Any:
     return n.get("alpha", 1.0) * (sides[0] @ sides[1])
 
 
+@_op("CumSum")
+def _cumulative(n: _Node) -> Any:
+    axis = int(n.inputs[1])
+    x = n.x.flip(axis) if n.get("reverse", 0) else n.x
+    y = x.cumsum(axis) - (x if n.get("exclusive", 0) else 0)
+    return y.flip(axis) if n.get("reverse", 0) else y
+
+
 _op("Einsum")(lambda n: n.torch.einsum(n.get("equation"), *n.inputs))
 
 
@@ -673,7 +682,10 @@ def _channel_norm(n: _Node) -> Any:
     return y * _per_channel(x, scale) + _per_channel(x, shift)
 
 
-@_op("LayerNormalization", "RMSNormalization", "com.microsoft:SimplifiedLayerNormalization")
+@_op(
+    *("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"),
+    "com.microsoft:SimplifiedLayerNormalization",
+)
 def _row_norm(n: _Node) -> Any:
     x, eps = n.x, n.get("epsilon", 1e-5)
     dims = range(n.get("axis", -1) % x.dim(), x.dim())

@@ -446,7 +446,7 @@ class _Reader:
         if op == "expand" and held[0].made is not None and held[0].places is None:
             places = run(lambda one: torch.from_numpy(one.constant.places))
             return replace(held[0], tensor=result, places=places)
-        if any(one.trained or one.made for one in held):
+        if op not in SHAPES_ONLY and any(one.trained or one.made for one in held):
             return self._computed(self._node(op, node, arguments, place), node, arguments, result)
         parts = result if isinstance(result, (list, tuple)) else [result]
         made = [Held(part) if isinstance(part, torch.Tensor) else part for part in parts]

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -72,39 +73,65 @@ def averaged_image(site: Site, view: View, rank: int, *, keep: bool = True) -> V
     return fresh(made, (*view.shape[:2], *(1,) * (rank if keep else 0)))
 
 
-def stretched(site: Site, view: View, sizes: Shape, kind: str, *, aligned: bool) -> View:
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """How an image gets another size: in ONNX's words `mode` (Resize), where an output lies and rounds to.
+
+    `cubic` is the coefficient a of Keys (1981).
+    """
+
+    mode: str
+    coordinates: str = "half_pixel"
+    rounding: str = "round_prefer_ceil"
+    cubic: float = -0.75
+
+    def matrix(self, inputs: int, outputs: int, scale: float) -> Array:
+        """How much of each input there is in each output, [outputs, inputs]. Raises `CannotTakeError`."""
+        numbers, half = np.arange(outputs), self.coordinates.endswith("half_pixel")
+        places = (numbers + half / 2) / scale - half / 2
+        if self.coordinates == "align_corners":
+            places = numbers * (inputs - 1) / (inputs * scale - 1 if outputs > 1 else 1)
+        elif not half and self.coordinates != "asymmetric":
+            raise CannotTakeError(f"{self.mode} by {self.coordinates}", "half_pixel")
+        if self.coordinates == "pytorch_half_pixel" and outputs == 1:
+            places = np.zeros(1)
+        if self.mode == "nearest":
+            places = _ROUNDINGS[self.rounding](places)
+        matrix: Array = np.zeros((outputs, inputs), np.float32)
+        lower = np.floor(places)
+        for tap in range(-1, 3):
+            away = np.abs(places - lower - tap)
+            share = np.maximum(0, 1 - away)
+            if self.mode == "cubic":
+                a = self.cubic
+                near = (a + 2) * away**3 - (a + 3) * away**2 + 1
+                share = np.where(away <= 1, near, a * (away**3 - 5 * away**2 + 8 * away - 4))
+            np.add.at(matrix, (numbers, np.clip(lower + tap, 0, inputs - 1).astype(int)), share)
+        return matrix
+
+
+_ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round_prefer_floor": lambda places: np.ceil(places - 0.5),
+    "round_prefer_ceil": lambda places: np.floor(places + 0.5),
+}
+
+
+def stretched(
+    site: Site, view: View, sizes: Shape, how: Stretch, scales: Sequence[float] | None = None
+) -> View:
     """An image or a sequence at these sizes by a product with a constant matrix for each dimension.
 
-    `kind` is linear, cubic (Keys 1981, a = -3/4) or nearest (to the middle); `aligned`: corners stay corners.
+    `scales`, if they do not follow from the sizes.
     """
-    for dim, size in enumerate(sizes, len(view.dims) - len(sizes)):
-        if view.shape[dim] != size:
-            matrix = Constant(_stretch(view.shape[dim], size, kind, aligned=aligned).astype(np.float32))
+    scales = scales or [size / view.shape[dim - len(sizes)] for dim, size in enumerate(sizes)]
+    for dim, (size, scale) in enumerate(zip(sizes, scales, strict=True), len(view.dims) - len(sizes)):
+        if view.shape[dim] != size or scale != 1:
+            matrix = Constant(how.matrix(view.shape[dim], size, scale))
             last, suffix = len(view.dims) - 1, f"_{dim}"
             view = linear(site, view.swapped(dim, last), matrix, None, suffix=suffix).swapped(dim, last)
     return view
-
-
-def _stretch(inputs: int, outputs: int, kind: str, *, aligned: bool) -> Array:
-    """How much of each input there is in each output, [outputs, inputs]."""
-    numbers = np.arange(outputs)
-    places: Array = (numbers + 0.5) * inputs / outputs - 0.5
-    if aligned:
-        places = numbers * ((inputs - 1) / max(1, outputs - 1))
-    elif kind == "linear":
-        places = np.maximum(places, 0)
-    elif kind == "nearest":
-        places = np.floor(places + 0.5)
-    matrix: Array = np.zeros((outputs, inputs))
-    for tap in range(-1, 3):
-        lower = np.floor(places)
-        away = np.abs(places - lower - tap)
-        share = np.maximum(0, 1 - away)
-        if kind == "cubic":
-            near = 1.25 * away**3 - 2.25 * away**2 + 1
-            share = np.where(away <= 1, near, -0.75 * (away**3 - 5 * away**2 + 8 * away - 4))
-        np.add.at(matrix, (numbers, np.clip(lower + tap, 0, inputs - 1).astype(int)), share)
-    return matrix
 
 
 def interpolated(site: Site, view: View, sizes: Shape, mode: str) -> View:

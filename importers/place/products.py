@@ -63,6 +63,51 @@ def bilinear(site: Site, left: View, right: View, weight: Constant, bias: Consta
     return total(site, made, bias, suffix="_bias") if bias is not None else made
 
 
+def einsum(site: Site, equation: str, operands: Sequence[Any]) -> View:
+    """Two operands by an equation, as a product of matrices; one that is constant becomes a linear layer."""
+    equation = equation.replace(" ", "")
+    if "..." in equation or len(operands) != 2:
+        raise CannotTakeError(f"einsum '{equation}'", "use two operands, with every dimension named")
+    terms, _, result = equation.partition("->")
+    words = terms.split(",")
+    result = result or "".join(
+        sorted(letter for letter in set("".join(words)) if "".join(words).count(letter) == 1)
+    )
+    if any(len(set(word)) != len(word) for word in (*words, result)):
+        raise CannotTakeError(f"einsum '{equation}' with a diagonal", "matmul")
+    if isinstance(operands[0], Constant):
+        words, operands = words[::-1], operands[::-1]
+    first, second = words
+    shared = [letter for letter in first if letter in second and letter in result]
+    inner = [letter for letter in first if letter in second and letter not in result]
+    rows = [letter for letter in first if letter not in second]
+    columns = [letter for letter in second if letter not in first]
+    if any(letter not in result for letter in (*rows, *columns)):
+        raise CannotTakeError(f"einsum '{equation}' with an extra sum", "sum first, then multiply")
+    view = operands[0]
+    sizes = dict(zip(first, view.shape, strict=True)) | dict(zip(second, operands[1].shape, strict=True))
+
+    def joined(operand: View, word: str, *groups: Sequence[str]) -> View:
+        order = [word.index(letter) for group in groups for letter in group]
+        shape = [sizes[letter] for letter in groups[0]]
+        shape += [elements([sizes[letter] for letter in group]) for group in groups[1:]]
+        return viewed(site, operand.permuted(order), shape)
+
+    if isinstance(operands[1], Constant):
+        if shared:
+            raise CannotTakeError(f"einsum '{equation}' with a parameter element by element", "mul")
+        order = [second.index(letter) for letter in (*columns, *inner)]
+        outputs = elements([sizes[letter] for letter in columns])
+        matrix = operands[1].moved(lambda array: array.transpose(order).reshape(outputs, -1))
+        made = linear(site, joined(view, first, rows, inner), matrix, None)
+    else:
+        left = joined(view, first, shared, rows, inner)
+        made = product(site, left, joined(operands[1], second, shared, inner, columns))
+    every = (*shared, *rows, *columns)
+    seen = viewed(site, made, [sizes[letter] for letter in every])
+    return seen.permuted([every.index(letter) for letter in result])
+
+
 def _matrix(constant: Constant) -> Constant:
     while len(constant.shape) > 2 and constant.shape[0] == 1:
         constant = constant.moved(lambda array: array[0])
@@ -150,6 +195,14 @@ def _seen(made: View, left: View, right: View, *, same: bool) -> View:
             dims.append((BATCH,) if index == _batch_place(left) else added(size))
     dims += [added(left.size(left.dims[-2])), added(right.size(right.dims[-1]))]
     return View(made.word, made.stored, tuple(pieces), tuple(dims))
+
+
+def running_sum(site: Site, view: View, dim: int, *, less: bool = False, back: bool = False) -> View:
+    """Sums of all elements of a dimension up to each, `less` without it, `back` from it on."""
+    triangle = np.tril(np.ones((view.shape[dim],) * 2, np.float32), -1 if less else 0)
+    last = len(view.dims) - 1
+    made = linear(site, view.swapped(dim, last), Constant(triangle.T if back else triangle), None)
+    return made.swapped(dim, last)
 
 
 def gathered(site: Site, table: Constant, numbers: Array) -> View:

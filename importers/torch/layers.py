@@ -26,7 +26,7 @@ from importers.place.convolution import (
 from importers.place.moves import joined, sliced
 from importers.place.norms import channel_norm, row_norm
 from importers.place.pairs import applied
-from importers.place.pooling import averaged_image, interpolated, pool_options, pooled, stretched
+from importers.place.pooling import Stretch, averaged_image, interpolated, pool_options, pooled, stretched
 from importers.place.products import gathered, linear, looked_up
 from importers.place.recurrences import initial_state, last_state, recurrent, sequence
 
@@ -153,9 +153,10 @@ def _upsample(node: Node) -> View:
     if scales and any(size * scale % 1 for size, scale in zip(node.x.shape[2:], scales, strict=True)):
         raise CannotTakeError(f"scales {scales} that do not result in whole sizes", "size=")
     kind = next(kind for kind in ("linear", "cubic", "nearest") if kind in node.op)
-    aligned = bool(node.get("align_corners"))
+    aligned = node.get("align_corners")
     if aligned or kind == "cubic" or "exact" in node.op:
-        return stretched(node, node.x, node.shape[2:], kind, aligned=aligned)
+        how = Stretch(kind, "align_corners" if aligned else "half_pixel")
+        return stretched(node, node.x, node.shape[2:], how)
     return interpolated(node, node.x, node.shape[2:], "bilinear" if kind == "linear" else "nearest")
 
 
