@@ -72,8 +72,8 @@ class ImportedModel:
     batch_dim: int = 0
 
     def sample(self, array: Array) -> Array:
-        """An input of theirs as ours: the batch first."""
-        return np.moveaxis(array, self.batch_dim, 0)
+        """An input of theirs as ours: the batch first, and something behind it."""
+        return np.moveaxis(array, self.batch_dim, 0) if array.ndim > 1 else array.reshape(-1, 1)
 
     def theirs(self, values: Mapping[str, Array], start: Mapping[str, Array]) -> dict[str, Array]:
         """Weights of ours under their names and in their shapes; `start` are theirs before training."""
@@ -288,9 +288,8 @@ class ForwardReader:
     def _input(self, name: str) -> View:
         tensor = self.graph.tensor(name)
         several = len(self.graph.inputs) > 1
-        least = 1 if several and self.handlers is not HANDLERS else 2
-        if not tensor.is_static or min(tensor.sizes, default=0) < 1 or len(tensor.sizes) < least:
-            cure = "use --input SIZES: batch first, then at least one dimension"
+        if not tensor.is_static or min(tensor.sizes, default=0) < 1:
+            cure = "use --input SIZES, batch first"
             raise self._wrong(f"its input '{name}' has the shape {tensor.shape_text}", cure)
         sizes = tensor.sizes if len(tensor.sizes) > 1 else (*tensor.sizes, 1)
         stored = (

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -235,3 +236,62 @@ def stepped(module, model):
             theirs = parameters[given.source].detach().numpy().ravel()[given.places]
             np.testing.assert_allclose(after[name], theirs, rtol=1e-4, atol=1e-6)
     return {**model.values, **after}
+
+
+class DropPath(nn.Module if DRAWN else object):
+    """Stochastic depth of whole samples, as timm and others have it."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.draw = draw
+
+    def forward(self, x):
+        return x + x.tanh() * self.draw(x)
+
+
+def _floored(x):
+    return (0.7 + torch.rand(x.shape[0], 1, 1, dtype=x.dtype)).floor() / 0.7
+
+
+DROPS = {
+    "Dropout in place": lambda: nn.Dropout(0.3, inplace=True),
+    "Dropout1d": lambda: nn.Dropout1d(0.3),
+    "AlphaDropout": lambda: nn.AlphaDropout(0.3),
+    "FeatureAlphaDropout": lambda: nn.FeatureAlphaDropout(0.3),
+    "drop path": lambda: DropPath(lambda x: x.new_empty(x.shape[0], 1, 1).bernoulli_(0.7).div_(0.7)),
+    "drop path by a floor": lambda: DropPath(_floored),
+    "by a comparison": lambda: DropPath(lambda x: (torch.rand_like(x[:, :1]) > 0.3).to(x.dtype)),
+    "of attention": lambda: nn.TransformerEncoderLayer(6, 2, 8, 0.3, batch_first=True),
+}
+
+
+@pytest.mark.parametrize("name", DROPS)
+def test_dropout_of_every_kind_is_trained_as_by_pytorch(name):
+    """The module draws the masks that ours has drawn, in the same order."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    torch.manual_seed(3)
+    module = Of(lambda x, *parts: parts[0](x) if parts else x, (4, 6), DROPS[name]())
+    model = from_torch(module, torch.randn(2, 4, 6))
+    graph = build_training_graph(model.spec)
+    sample = next(sample_stream(graph, model.spec, 0))
+    masks = [torch.tensor(sample[name] > 0) for name in graph.draws]
+    assert all(0 < mask.sum() < mask.numel() or mask.numel() < 3 for mask in masks)
+    drawn = cycle(masks)
+
+    class Drawn(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            made = func(*args, **(kwargs or {}))
+            word = func.overloadpacket.__name__
+            if word in ("bernoulli", "bernoulli_"):
+                made.copy_(next(drawn).reshape(made.shape))
+            elif word in ("rand", "rand_like"):
+                made.copy_(next(drawn).reshape(made.shape) * 0.999)  # above every bound, or below
+            return made
+
+    tensors = evaluate(graph, {**sample, **initial_weights(graph, 0), **model.values})
+    given = {"input": sample["input"], "label": sample["label"]}
+    with Drawn():
+        check = check_module(module, loss_of(model.spec.loss), model.sources, given, tensors)
+    assert masks
+    assert check.passed, (check.tensor, check.worst)
