@@ -141,6 +141,14 @@ class Draft:
         self.tensors[word] = Tensor(word, shape, "input", dtype_of(dtype))
         return View.of(word, shape)
 
+    def same_for_all(self, constant: Constant, name: str) -> View | None:
+        """A constant [batch, ...] of samples that are all the same, as an activation; None for others."""
+        first, batch = constant.value[:1], self.tensors[self.first_input].shape[0]
+        if constant.trained or batch < 2 or constant.shape[:1] != (batch,) or (constant.value != first).any():
+            return None
+        sizes, held = list(constant.shape[1:]), {"w": constant.moved(lambda array: array[0])}
+        return self.layer("parameter", name, (self.first_input,), {"shape": sizes}, held)[0]
+
     def one_sample(self, constant: Constant, name: str) -> View:
         """A weight or a constant as a tensor of one sample, which has no dimension for it; made once."""
         if constant.made is not None:

@@ -349,7 +349,11 @@ class _Reader:
         """Arithmetic on trained parameters: layers of one sample, which start with the numbers `result`."""
         views = site.arguments
         if site.op in OF_WEIGHTS:
-            views = {**views, site.first: self.draft.one_sample(site.needed(site.first), site.name)}
+            operand = site.needed(site.first)
+            view = self.draft.same_for_all(operand, site.name)
+            if view is not None:
+                return self._handled(replace(site, arguments={**views, site.first: view}), node)
+            views = {**views, site.first: self.draft.one_sample(operand, site.name)}
         elif site.op not in LOOKED_UP:
             views = {key: self._one_sample(item) for key, item in arguments.items()}
         named = f"{site.name}_{site.op.strip('_')}"
