@@ -107,7 +107,7 @@ class ScheduleOptions:
     resident: Sequence[str] = ()
     """Tensors that stay in L1 between ops (`tiles.resident_tensors.residents_of` says how they are written).
 
-    (`AUTO`,) leaves them to `scheduler.resident_search.schedule_for`.
+    (`AUTO`,) leaves them to `scheduler.resident_search.schedules_for`.
     """
     memory: PlanOptions = field(default_factory=PlanOptions)
     code_start: str = WARM

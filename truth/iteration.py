@@ -209,7 +209,7 @@ class Iteration:
 
     def _value(self, name: str) -> Array:
         if name not in self._values:
-            raise DisagreementError(name, "the machine has no such tensor")
+            raise DisagreementError(name, "the simulated program has no such tensor")
         return self._values[name]
 
     def differences(self) -> dict[str, str]:
@@ -261,7 +261,7 @@ class Iteration:
         shape = self._values[source.name].shape
         if shape != source.shape:
             raise DisagreementError(
-                source.name, f"has shape {list(shape)}, the model says {list(source.shape)}"
+                source.name, f"has shape {list(shape)}, but the model specifies {list(source.shape)}"
             )
         layouts = self._network.parts[0].entry.layouts if self._given.alone and self._network.parts else None
         fits = len(shape) == IMAGE_AXES and (layouts is None or source.layout in layouts)

@@ -206,8 +206,9 @@ def _max_pool2d(x: Inputs, held: Held, *, kernel: Any, stride: Any = None, paddi
     step, (up, down, left, right) = _two(kernel if stride is None else stride), _sides(padding)
     padded = fn.pad(x[0], (left, right, up, down), value=float("-inf"))
     y, places = fn.max_pool2d(padded, _two(kernel), step, return_indices=True)
-    rows, columns = places // padded.shape[3] - up, places % padded.shape[3] - left
-    return {"out": y, "argmax": rows * x[0].shape[3] + columns}
+    rows = places // padded.shape[3] - step[0] * torch.arange(y.shape[2])[:, None]
+    columns = places % padded.shape[3] - step[1] * torch.arange(y.shape[3])
+    return {"out": y, "argmax": (16 if max(_two(kernel)) <= 16 else 65536) * rows + columns}
 
 
 _entry("global_avg_pool")(lambda x, held: x[0].mean(dim=(2, 3), keepdim=True))

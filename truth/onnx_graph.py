@@ -190,7 +190,7 @@ def _type(n: _Node, dtype: np.dtype[Any]) -> Any:
 def _dropout(n: _Node) -> Any:
     training = n.at(2) is not None and bool(n.at(2))
     if training and n.number("ratio", 1, 0.5):
-        raise n.cannot("draws random numbers")
+        raise n.cannot("it draws random numbers")
     return [n.x, n.torch.ones_like(n.x, dtype=n.torch.bool)][: n.outputs]
 
 
@@ -598,7 +598,7 @@ def _resize(n: _Node) -> Any:
         or n.get("exclude_outside", 0)
         or n.get("keep_aspect_ratio_policy", "stretch") != "stretch"
     ):
-        raise n.cannot("antialias, exclude_outside or keep_aspect_ratio_policy")
+        raise n.cannot("antialias, exclude_outside and keep_aspect_ratio_policy are not supported")
     x = n.x
     for index, axis in enumerate(axes):
         size = x.shape[axis]
@@ -713,10 +713,10 @@ def _recurrent(n: _Node) -> Any:
         or n.get("input_forget", 0)
         or n.at(7) is not None
     ):
-        raise n.cannot("other activations, clips or peepholes")
+        raise n.cannot("its activations, clip or peepholes are not supported")
     x = n.x.transpose(0, 1) if n.get("layout", 0) else n.x
     if n.at(4) is not None and bool((n.at(4) != x.shape[0]).any()):
-        raise n.cannot("sequences of unequal length")
+        raise n.cannot("sequences of unequal length are not supported")
     step = {"GRU": _gru_step, "LSTM": _lstm_step, "RNN": _rnn_step}[kind]
     outputs, lasts, cells = [], [], []
     for number, direction in enumerate(directions):
@@ -873,7 +873,7 @@ class Computed:
         while waiting:  # any order is allowed here that has every tensor written before it is read
             ready = [node for node in waiting if all(name in self.values for name in node.input)]
             if not ready:
-                raise CannotComputeError(f"{_full_name(waiting[0])} (reads what nothing writes)")
+                raise CannotComputeError(f"{_full_name(waiting[0])} (reads a tensor that no node writes)")
             for node in ready:
                 self._node(node, opset)
             done = {id(node) for node in ready}

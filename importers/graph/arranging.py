@@ -96,7 +96,9 @@ def computed_word(site: Site, constant: Constant) -> str:
     order = [1 + outer.index(run) for run in runs]
     whole = np.arange(prod(sizes)).reshape(sizes).transpose([place - 1 for place in order]).ravel()
     if left.size != 1 or len(stored) != places.size or (whole != stored[places.ravel()]).any():
-        raise CannotTakeError("a part of a computed weight", "all of it, its dimensions in any order")
+        raise CannotTakeError(
+            "it reads a part of a computed weight", "all of it, its dimensions in any order"
+        )
     lying = View(view.word, view.stored, (1, *sizes), ())
     return site.reshaped(site.stored(lying, [[place] for place in order]), (1, *constant.shape))
 
@@ -147,7 +149,7 @@ def fresh(view: View, shape: Sequence[int]) -> View:
     seen = view.viewed(tuple(shape))
     if seen is None:
         raise CannotTakeError(
-            f"a view of {list(view.shape)} as {list(shape)} mixes samples", "a view that preserves the batch"
+            f"viewing {list(view.shape)} as {list(shape)} mixes samples", "a view that preserves the batch"
         )
     return seen
 
@@ -162,7 +164,9 @@ def sample_word(site: Site, view: View) -> tuple[str, int | None]:
     ordered = in_order(site, view)
     batch_dim = ordered.batch_dim
     if batch_dim is not None and not ordered.samples_only(batch_dim):
-        raise CannotTakeError("a dimension that merges samples with other data", "a separate batch dimension")
+        raise CannotTakeError(
+            "one of its dimensions merges samples with other data", "keep the batch as a separate dimension"
+        )
     shape = (ordered.batch, *(ordered.shape[index] for index in places_of(len(view.dims), batch_dim)))
     return site.reshaped(ordered.word, shape), batch_dim
 
@@ -181,7 +185,7 @@ def rows(site: Site, view: View, dim: int) -> tuple[str, list[int]]:
     rest = [piece for piece in range(1, len(view.pieces)) if piece not in view.dims[dim]]
     groups: list[Sequence[int]] = [rest] if rest else []
     if BATCH in view.dims[dim]:
-        raise CannotTakeError("sums over the batch", "samples must stay independent")
+        raise CannotTakeError("it sums over the batch", "samples must stay independent")
     return site.stored(view, [*groups, view.dims[dim]]), rest
 
 
@@ -213,7 +217,9 @@ def batch_first(site: Site, view: View, rank: int = 0) -> str:
 def image(site: Site, view: View, rank: int) -> str:
     """The word of a batch of images [N, C, H, W]; a sequence [N, C, L] becomes an image of one row."""
     if rank not in (1, 2):
-        raise CannotTakeError(f"a window of {rank} dimensions", "a window of 1 or 2 dimensions")
+        raise CannotTakeError(
+            f"a window of {rank} dimensions is not supported", "a window of 1 or 2 dimensions"
+        )
     word = batch_first(site, view, rank + 2)
     shape = view.shape if rank == 2 else (*view.shape[:2], 1, view.shape[2])
     return site.reshaped(word, shape)

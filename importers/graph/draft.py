@@ -24,7 +24,7 @@ from trainlib.primitives.definition import LayerPlan, LayerPrimitive
 from trainlib.registry import layer_primitive
 from trainlib.training.options import layer_options
 
-NO_FORM = "there is none"
+NO_FORM = "none"
 """The nearest form of what nothing here is near to."""
 
 CHECKED = "use a graph that onnx.checker accepts"
@@ -186,10 +186,10 @@ class Draft:
         primitive, plan = planned(spec, [self.tensors[word] for word in inputs])
         for role, item in starts.items():
             if role not in plan.stored or item.shape != plan.stored[role].shape:
-                raise CannotTakeError("its weights have a shape that its op does not accept", CHECKED)
+                raise CannotTakeError("the shape of its weights does not fit its op", CHECKED)
             tensor = _tensor(name, role)
             if role in lent and role not in plan.parameters:
-                raise CannotTakeError("a running statistic that is computed of weights", "one of its own")
+                raise CannotTakeError("its running statistic is computed of weights", "one of its own")
             if role in lent:
                 continue
             if role in plan.parameters:
@@ -347,7 +347,9 @@ def _trainable(
         frozen = sorted(always - asked)
         if not step.forward and written & asked and frozen:
             names = ", ".join(PARAMETER_NAMES.get(role, role) for role in frozen)
-            raise CannotTakeError(f"freezes {names} and trains others", "train all of its parameters or none")
+            raise CannotTakeError(
+                f"it freezes {names}, but trains others", "train all its parameters or none"
+            )
     possible = {role for role, parameter in plan.parameters.items() if parameter.trainable}
     trained = tuple(PARAMETER_NAMES.get(role, role) for role in roles if role in asked & possible)
     return True if len(trained) == len(possible) else trained or False

@@ -162,7 +162,7 @@ class Node(Site, Attributes):
                 "fold the node into a constant, or swap its inputs",
             )
         raise CannotTakeError(
-            "reads a constant instead of an activation", "the result stored as a buffer of the module"
+            "its input does not depend on the network's input", "store the result as a buffer of the module"
         )
 
     def constant(self, key: Key) -> Constant | None:

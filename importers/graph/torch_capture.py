@@ -165,7 +165,7 @@ def _refuse_stopped(program: Any, where: str) -> None:
             raise UnsupportedLayerError(
                 f"{how} stops the gradient",
                 where=_place(node, where),
-                cure="requires_grad=False for the parameters before it, or detach() of a parameter",
+                cure="use requires_grad=False for the parameters before it, or detach() of a parameter",
             )
 
 
@@ -317,10 +317,7 @@ class _Reader:
             if _any(arguments, Unknown):
                 return Unknown()
             if _any(arguments, Aside):
-                raise CannotTakeError(
-                    "reads statistics or a mask of another op: a norm that is used twice reads its own",
-                    "a separate module for each use",
-                )
+                raise CannotTakeError("other nodes read its statistics or mask", "one module per use")
             drawn = op in self.handlers and self._draws(node)
             if op in SHAPES_ONLY or not (drawn or _any(arguments, (View, Terms, Noise))):
                 return self._folded(op, node, arguments, place)
@@ -339,7 +336,7 @@ class _Reader:
         """What the handler of an op makes of it."""
         handler = self.handlers.get(site.op)
         if handler is None:
-            raise CannotTakeError("no layer for it", NEAREST_ATEN.get(site.op, NO_FORM))
+            raise CannotTakeError("pulptrain has no such layer", NEAREST_ATEN.get(site.op, NO_FORM))
         result = handler(site)
         if isinstance(result, View) and result.shape != shape_of(node):
             raise AssertionError(f"{node.name}: {result.shape} instead of {shape_of(node)}")
@@ -375,7 +372,7 @@ class _Reader:
             return _neutral(item)
         if item.made is not None and not (item.trained and item.places is None):
             raise CannotTakeError(
-                "arithmetic on a computed weight that is detached or expanded", "requires_grad=False"
+                "it computes with a computed weight that is detached or expanded", "requires_grad=False"
             )
         if item.made is not None:
             return item.made
@@ -420,7 +417,7 @@ class _Reader:
         """A node that reads no activation, computed; more than moves of a trained parameter are layers."""
         torch = self.torch
         if self._draws(node):
-            raise CannotTakeError("draws random numbers", "Dropout")
+            raise CannotTakeError("it draws random numbers", "Dropout")
         held: list[Held] = []
 
         def tensor_of(before: Any, how: Callable[[Held], Any]) -> Any:

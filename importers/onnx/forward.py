@@ -315,7 +315,7 @@ class ForwardReader:
                 return self._constant(node, arguments)
             handler = self.handlers.get(node.op)
             if handler is None:
-                raise CannotTakeError("no layer for this op", NEAREST_ONNX.get(node.op, NO_FORM))
+                raise CannotTakeError("pulptrain has no such layer", NEAREST_ONNX.get(node.op, NO_FORM))
             results = handler(self._read(node, arguments))
             self._check(node, results)
             return results
@@ -362,7 +362,7 @@ class ForwardReader:
         constants = [item for item in arguments if isinstance(item, Constant)]
         results = computed(node, [item.value if item else None for item in arguments], self.graph.opset)
         if results is None:
-            raise CannotTakeError("computes constants in a way that is not supported here", "its result")
+            raise CannotTakeError("it computes a constant by an unsupported op", "its result")
         if not any(item.trained for item in constants):
             return [Constant(results[name]) if name else None for name in node.outputs]
         # Others than floats are indices and shapes.
@@ -377,7 +377,7 @@ class ForwardReader:
 
         moved = computed(node, [places(item) for item in arguments], self.graph.opset)
         if moved is None:  # in a file whose types are wrong
-            raise CannotTakeError("moves a weight in an unsupported way", CHECKED)
+            raise CannotTakeError("it rearranges a weight in an unsupported way", CHECKED)
         if node.op == "Gather" and any(np.unique(item).size < item.size for item in moved.values()):
             return self._computed(node, arguments, results)  # rows of a table
         return [Constant(results[name], moved[name], True) if name else None for name in node.outputs]
@@ -386,7 +386,7 @@ class ForwardReader:
         """Arithmetic on trained weights: layers of one sample, which start with the numbers `results`."""
         handler = self.handlers.get(node.op)
         if handler is None:
-            raise CannotTakeError("no layer for this op", NEAREST_ONNX.get(node.op, NO_FORM))
+            raise CannotTakeError("pulptrain has no such layer", NEAREST_ONNX.get(node.op, NO_FORM))
         views = [
             item
             if item is None or not item.trained or node.op == "Gather"

@@ -70,7 +70,7 @@ def two_operands(site: Site, kind: str, left: View, right: View, *, suffix: str 
     if len(places) > 1 or any(
         view.batch_dim is not None and not view.samples_only(view.batch_dim) for view in (left, right)
     ):
-        raise CannotTakeError("operands with the batch in different dimensions", "the batch in front")
+        raise CannotTakeError("its operands have the batch in different dimensions", "the batch in front")
     batch_dim = next(iter(places), None)
     shapes = [_sample(view, batch_dim) for view in (left, right)]
     words = [site.reshaped(view.word, shape) for view, shape in zip((left, right), shapes, strict=True)]
@@ -118,7 +118,9 @@ def _per_sample(constant: Constant, like: View) -> tuple[Constant, Shape, int | 
     """A constant beside `like` for one sample, its sizes, and the dimension of `like` that counts samples."""
     batch_dim = like.batch_dim
     if batch_dim is not None and not like.samples_only(batch_dim):
-        raise CannotTakeError("a constant for samples merged with other dimensions", "the batch in front")
+        raise CannotTakeError(
+            "a constant meets a dimension that merges samples with other data", "the batch in front"
+        )
     shape = (1,) * (len(like.dims) - len(constant.shape)) + constant.shape
     if like.batch == 1 and batch_dim is not None and shape[batch_dim] != 1:
         batch_dim = None  # a single sample: dimensions of size 1 are all alike
@@ -131,9 +133,7 @@ def _per_sample(constant: Constant, like: View) -> tuple[Constant, Shape, int | 
         constant = first if alike else constant
     sizes = tuple(size for index, size in enumerate(shape) if index != batch_dim)
     if elements(sizes) != constant.value.size:
-        raise CannotTakeError(
-            "a constant with different values per sample is not supported", "the same values for all samples"
-        )
+        raise CannotTakeError("its constant differs from sample to sample", "the same values for all samples")
     return constant, sizes, batch_dim
 
 
@@ -186,7 +186,7 @@ def pair(site: Site, kind: str, left: Any, right: Any, *, suffix: str = "") -> V
         constant = Constant(np.array(constant, np.float32))
     if not np.isfinite(constant.value).all():
         raise CannotTakeError(
-            "a constant with infinities or NaN", "finite numbers; only a mask before a softmax may have -inf"
+            "its constant has infinities or NaN", "finite numbers; only a mask before a softmax may have -inf"
         )
     return with_constant(site, kind, view, constant, turned=view is right, suffix=suffix)
 
@@ -235,7 +235,7 @@ def quotient(site: Site, left: Any, right: Any) -> View:
         return pair(site, "divide", left, right)
     value = right.value.astype(np.float64) if isinstance(right, Constant) else np.float64(right)
     if not np.all(value):
-        raise CannotTakeError("divides by 0", "a divisor that is not 0")
+        raise CannotTakeError("it divides by 0", "a divisor that is not 0")
     number = _number_beside(right, left)
     if number is not None:
         return _ranked(right, scaled(site, left, 1 / number))

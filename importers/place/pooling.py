@@ -29,11 +29,11 @@ def pool_options(
     lies beyond it; None for a maximum.
     """
     if window.dilation != (1, 1):
-        raise CannotTakeError("a dilated window", "dilations of 1")
+        raise CannotTakeError("a dilated window is not supported", "dilations of 1")
     pads = _pads_to_last(window, rows_and_columns(sizes, 1)) if ceil else window.pads
     if counted and pads != window.pads:
         if any(window.pads):
-            raise CannotTakeError("ceil_mode beyond padding that is counted", "count_include_pad=0")
+            raise CannotTakeError("ceil_mode reaches beyond the counted padding", "count_include_pad=0")
         counted = False
     options: dict[str, Any] = {"kernel": short(window.kernel)}
     if window.stride != window.kernel:

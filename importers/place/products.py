@@ -74,7 +74,7 @@ def einsum(site: Site, equation: str, operands: Sequence[Any]) -> View:
         sorted(letter for letter in set("".join(words)) if "".join(words).count(letter) == 1)
     )
     if any(len(set(word)) != len(word) for word in (*words, result)):
-        raise CannotTakeError(f"einsum '{equation}' with a diagonal", "matmul")
+        raise CannotTakeError(f"einsum '{equation}' reads a diagonal", "matmul")
     if isinstance(operands[0], Constant):
         words, operands = words[::-1], operands[::-1]
     first, second = words
@@ -83,7 +83,7 @@ def einsum(site: Site, equation: str, operands: Sequence[Any]) -> View:
     rows = [letter for letter in first if letter not in second]
     columns = [letter for letter in second if letter not in first]
     if any(letter not in result for letter in (*rows, *columns)):
-        raise CannotTakeError(f"einsum '{equation}' with an extra sum", "sum first, then multiply")
+        raise CannotTakeError(f"einsum '{equation}' sums within one operand", "sum first, then multiply")
     view = operands[0]
     sizes = dict(zip(first, view.shape, strict=True)) | dict(zip(second, operands[1].shape, strict=True))
 
@@ -95,7 +95,7 @@ def einsum(site: Site, equation: str, operands: Sequence[Any]) -> View:
 
     if isinstance(operands[1], Constant):
         if shared:
-            raise CannotTakeError(f"einsum '{equation}' with a parameter element by element", "mul")
+            raise CannotTakeError(f"einsum '{equation}' multiplies by a parameter element by element", "mul")
         order = [second.index(letter) for letter in (*columns, *inner)]
         outputs = elements([sizes[letter] for letter in columns])
         matrix = operands[1].moved(lambda array: array.transpose(order).reshape(outputs, -1))
@@ -112,7 +112,7 @@ def _matrix(constant: Constant) -> Constant:
     while len(constant.shape) > 2 and constant.shape[0] == 1:
         constant = constant.moved(lambda array: array[0])
     if len(constant.shape) > 2:
-        raise CannotTakeError("a stack of matrices as a parameter", "one matrix (linear) for each")
+        raise CannotTakeError("its parameter is a stack of matrices", "one matrix (linear) for each")
     return constant
 
 
@@ -126,7 +126,7 @@ def product(site: Site, left: View, right: View, *, as_stored: bool = False, suf
     left, right = wider(left, lead + 2), wider(right, lead + 2)
     for view in (left, right):
         if any(BATCH in dim for dim in view.dims[-2:]) and view.batch > 1:
-            raise CannotTakeError("a product that mixes samples", "the batch among the leading dimensions")
+            raise CannotTakeError("its product mixes samples", "the batch among the leading dimensions")
     same = _leading(left) == _leading(right)
     if not same:
         left, right = _aligned(site, left, right)
@@ -172,10 +172,10 @@ def _aligned(site: Site, left: View, right: View) -> tuple[View, View]:
     aligned = []
     for view in (left, right):
         if view.batch > 1 and (view.batch_dim is None or not view.samples_only(view.batch_dim)):
-            raise CannotTakeError("leading dimensions with samples merged into them", "the batch in front")
+            raise CannotTakeError("a leading dimension merges samples with other data", "the batch in front")
         aligned.append(in_order(site, view) if any(len(dim) > 1 for dim in view.dims[:-2]) else view)
     if _batch_place(aligned[0]) != _batch_place(aligned[1]):
-        raise CannotTakeError("operands with the batch in different dimensions", "the batch in front")
+        raise CannotTakeError("its operands have the batch in different dimensions", "the batch in front")
     return aligned[0], aligned[1]
 
 

@@ -61,12 +61,12 @@ def _movedim(node: Node) -> View:
 def _same(node: Node) -> View:
     before, after = node.dtypes
     if before != after:
-        raise CannotTakeError(f"changes {before} to {after}", "one floating-point type throughout (--dtype)")
+        raise CannotTakeError(f"it converts {before} to {after}", "one floating-point type (--dtype)")
     return node.x
 
 
 def _detach(node: Node) -> Any:
-    raise CannotTakeError("stops the gradient", "requires_grad=False for the parameters before it")
+    raise CannotTakeError("it stops the gradient", "requires_grad=False for the parameters before it")
 
 
 def _slice(node: Node) -> View:
@@ -102,7 +102,7 @@ def _stack(node: Node) -> View:
 def _roll(node: Node) -> View:
     view = node.x
     if not node["dims"]:
-        raise CannotTakeError("rolls over the batch", "the dimension to roll")
+        raise CannotTakeError("it rolls over the batch", "set dims to a dimension after the batch")
     for shift, dim in zip(node["shifts"], node.dims("dims"), strict=True):
         size = view.shape[dim]
         start = -shift % size
@@ -138,11 +138,13 @@ def _index(node: Node) -> View:
     operand = node["self"]
     said = {dim: item for dim, item in enumerate(node["indices"]) if item is not None}
     if not all(isinstance(item, Constant) for item in said.values()):
-        raise CannotTakeError("indices that are computed from the input", "constant indices")
+        raise CannotTakeError("its indices are computed from the input", "constant indices")
     first, last = min(said), max(said) + 1
     numbers = [item.value for item in said.values()]
     if last - first != len(said) or (len(said) > 1 and any(item.dtype == bool for item in numbers)):
-        raise CannotTakeError("indices of several dimensions, not side by side or masks", "one index")
+        raise CannotTakeError(
+            "its indices are of several dimensions, not side by side, or masks", "one index"
+        )
     if numbers[0].dtype == bool:
         last, numbers = first + numbers[0].ndim, list(np.nonzero(numbers[0]))
     sizes = operand.shape[first:last]

@@ -33,7 +33,7 @@ def with_noise(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
             if not isinstance(held, Node):
                 return held
             if op not in handlers:
-                raise CannotTakeError("no layer for it", NO_FORM)
+                raise CannotTakeError("pulptrain has no such layer", NO_FORM)
             return handlers[op](held)
 
         return handler
@@ -47,7 +47,7 @@ def _drawn(node: Node) -> Noise:
         return Noise(node.name, node.shape)
     keep = number_of(node["p"] if "p" in node.arguments else node["self"])
     if keep is None:
-        raise CannotTakeError("draws with probabilities that differ", "the same probability for all")
+        raise CannotTakeError("it draws with probabilities that differ", "the same probability for all")
     return Noise(node.name, node.shape, keep)
 
 
@@ -104,11 +104,11 @@ def _factor(noise: Noise) -> float:
 def _layers(site: Site, noise: Noise) -> View:
     """A dropout of ones, scaled and shifted."""
     if noise.keep is None or not 0 < noise.keep <= 1:
-        raise CannotTakeError("random numbers that are no mask", "a mask: Dropout, bernoulli, rand() < p")
+        raise CannotTakeError("its random numbers are no mask", "a mask: Dropout, bernoulli, rand() < p")
     draft = site.draft
     batch = draft.tensors[draft.first_input].shape[0]
     if noise.shape[:1] != (batch,):
-        what = f"draws {list(noise.shape)}, whose first dimension is not the batch of {batch}"
+        what = f"it draws {list(noise.shape)}, whose first dimension is not the batch of {batch}"
         raise CannotTakeError(what, "[batch, ...]")
     if (noise.draw,) not in draft.made:
         sizes = noise.shape[1:] or (1,)

@@ -28,7 +28,7 @@ def _matmul(node: Node) -> View:
 def _attention(node: Node) -> View:
     query, key, value = (node.view(name) for name in ("query", "key", "value"))
     if node.get("enable_gqa"):
-        raise CannotTakeError("fewer heads of keys than of queries", "the same number of heads")
+        raise CannotTakeError("it has fewer key heads than query heads", "the same number of heads")
     factor = node.get("scale", 1 / sqrt(query.shape[-1]))
     rank = len(key.dims)
     scores = product(node, query, key.swapped(rank - 2, rank - 1), suffix="_scores")
@@ -40,8 +40,7 @@ def _attention(node: Node) -> View:
         scores = with_constant(node, "add", scores, _added(mask), suffix="_mask")
     elif mask is not None:
         raise CannotTakeError(
-            "an attention mask that is computed from the input",
-            "a registered buffer, or a mask computed from sizes",
+            "its attention mask is computed from the input", "a buffer, or a mask computed from sizes"
         )
     weights = softmax(node, scores, len(scores.dims) - 1, suffix="_softmax")
     if node["dropout_p"]:
@@ -54,12 +53,12 @@ def _added(mask: Constant) -> Constant:
     if mask.value.dtype != bool:
         return before_softmax(mask)
     if not mask.value.any(axis=-1).all():
-        raise CannotTakeError("a query with all keys masked", "a mask with a key for each query")
+        raise CannotTakeError("its mask hides all keys of a query", "a mask with a key for each query")
     return Constant(np.where(mask.value, 0, -LARGE).astype(np.float32))
 
 
 def _in_one(node: Node) -> Any:
-    raise CannotTakeError("a combined sum and product", "a product, then an add")
+    raise CannotTakeError("it combines a sum and a product", "a product, then an add")
 
 
 HANDLERS: Mapping[str, Handler] = {

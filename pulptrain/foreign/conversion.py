@@ -46,7 +46,9 @@ def convert(source: str, target: str, settings: Settings) -> Converted:
     """
     path = Path(target)
     if path.suffix not in (".yaml", ONNX):
-        raise InputError(f"cannot write {target!r}", where="OUT", cure="NAME.yaml or NAME.onnx")
+        raise InputError(
+            f"unknown format of the output file {target!r}", where="OUT", cure="NAME.yaml or NAME.onnx"
+        )
     if path.suffix == ONNX:
         require_extra("onnx", target)
         check_file(target, "OUT", _is_our_graph)

@@ -224,4 +224,6 @@ def shipped_table() -> ErrorTable:
         classes = {name: ErrorClass(*numbers) for name, numbers in kept["classes"].items()}
         return ErrorTable(classes, kept["families"], kept["digest"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError("the table of errors is damaged", where=FILE, cure="install again") from error
+        raise ConfigError(
+            "the table of errors that pulptrain ships is damaged", where=FILE, cure="install pulptrain again"
+        ) from error

@@ -126,7 +126,11 @@ def test_a_run_takes_size_and_places_from_the_map(capsys: pytest.CaptureFixture[
     ("text", "options", "hint"),
     [
         ("nothing of the kind", ["--icache", "cold"], "not the map file of an export"),
-        (lines("conv1_FW", "mm", "pt_fork"), ["--icache", "cold"], "the map of another export: no fc1_FW, "),
+        (
+            lines("conv1_FW", "mm", "pt_fork"),
+            ["--icache", "cold"],
+            "the map file belongs to another export: it lacks fc1_FW, ",
+        ),
         (lines("conv1_FW"), ["--icache", "warm"], "--icache steady"),
         (None, ["--icache", "cold"], "no such file"),
     ],

@@ -17,7 +17,7 @@ from pulptrain.given.settings import with_options
 from scheduler.counted_run import CountedRun
 from scheduler.executor import Executor
 from scheduler.options import BEST_DEPTH, ScheduleOptions
-from scheduler.resident_search import schedule_for
+from scheduler.resident_search import schedules_for
 from scheduler.schedule import build_schedule, lost_code
 from scheduler.search.workers import open_workers
 from scheduler.tuner.evaluate import CandidateSimulator
@@ -49,7 +49,7 @@ GRAPH = build_training_graph(read_model(parse_yaml(LINEAR, "linear.yaml")))
 def update_cycles(start: str, depth: int) -> int:
     """What the update takes in the whole iteration, as it is simulated with all code."""
     options = ScheduleOptions(buffer_depth=depth, code_start=start)
-    schedule = schedule_for(GRAPH, TIMING, COSTS, options)
+    (schedule,) = schedules_for([GRAPH], TIMING, COSTS, [options])
     counted = CountedRun(schedule.program, core_paths(TIMING), traced=False)
     executor = Executor(schedule, TIMING, COSTS, counted.recorder, functional=False, code_start=start)
     ops = counted.metrics(executor.simulate().cycles).ops

@@ -101,7 +101,8 @@ class Step:
     The order of a layer's steps is their order in the graph. A forward pass of several steps calls them FW_
     and a word, and the last of them writes the outputs. A step may write a saved role of the plan for a later
     one (the gradient before an activation, say). `reference` shares no code with `lowering`. `variants` are
-    further lowerings by name, which a user or the tuner may choose (`trainlib.training.variants`).
+    further lowerings by name, which a user or the tuner may choose (`trainlib.training.variants`). `others`
+    have the same results from other tensors: `trainlib.training.backward_reads` decides between them.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Step:
     reference: Reference
     lowering: StepLowering
     variants: Mapping[str, Variant] = field(default_factory=dict)
+    others: tuple[Step, ...] = ()
 
     @classmethod
     def of(
@@ -127,6 +129,10 @@ class Step:
     def offered(self, attributes: Mapping[str, Any]) -> tuple[str, ...]:
         """The variants that can do an op with these attributes."""
         return tuple(name for name, variant in self.variants.items() if variant.offered(attributes))
+
+    def reading(self, roles: tuple[str, ...]) -> Step:
+        """The one of `others` that reads exactly these roles; itself, if none does."""
+        return next((other for other in self.others if other.reads == roles), self)
 
     def lowered_as(self, name: str) -> Step:
         """The step with the lowering of a variant; itself for a name that is none of its variants."""

@@ -70,7 +70,7 @@ class GraphBuilder:
             shape = "x".join(str(size) for size in tensor.shape)
             raise ShapeError(
                 f"{tensor.name} of shape {shape} has more than {MOST_ELEMENTS:,} elements",
-                cure="a smaller shape or batch",
+                cure="use a smaller batch",
             )
         if tensor.name in self.tensors:
             raise ShapeError(f"two tensors have the name {tensor.name}", cure="rename one of the layers")
@@ -137,7 +137,7 @@ class GraphBuilder:
             raise UnsupportedLayerError(
                 f"{spec.type} {variant} does not support this layer",
                 where=where,
-                cure=f"variant: {DEFAULT}, or remove the options that the published code lacks",
+                cure=f"use variant: {DEFAULT}, or remove the options that the published code lacks",
             )
         roles = {f"x{number or ''}": name for number, name in enumerate(inputs)}
         layer = BuiltLayer(spec, primitive, plan, dtype, roles, tuple(roles), (), ())
@@ -285,15 +285,15 @@ class GraphBuilder:
             if role not in layer.roles and role.removeprefix("d") in layer.plan.parameters:
                 name = PARAMETER_NAMES.get(role[1:], role[1:])
                 raise UnsupportedLayerError(
-                    f"step {step.name} of {layer.spec.type} computes the gradient of {name} with the others",
+                    f"{step.name} of {layer.spec.type} computes all gradients together: train {name}, too",
                     where=where_of(layer.spec),
-                    cure=f"'{name}' in the list of trained parameters",
+                    cure=f"add '{name}' to the list of trained parameters",
                 )
             if role not in layer.roles:
                 raise ShapeError(
                     f"step {step.name} needs the tensor '{role}', which this layer does not have",
                     where=where_of(layer.spec),
-                    cure="an unused output has no gradient",
+                    cure="use all outputs of the layer: an unused output has no gradient",
                 )
         for role in writes:
             self._add_written(layer, role)

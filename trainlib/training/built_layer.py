@@ -115,7 +115,7 @@ def shared_parameters(
         shared[role] = owner.roles[its_role], its_role in owner.trained
     if isinstance(spec.weights_of, str) and layer.plan.buffers:
         raise ConfigError(
-            f"{spec.type} has statistics besides its parameters, which two layers cannot share",
+            f"{spec.type} has running statistics, which two layers cannot share",
             where=where,
             cure="weights_of: " + "{" + ", ".join(f"{name}: {spec.weights_of}" for name in roles) + "}",
         )
@@ -148,7 +148,7 @@ def _check_shared(layer: BuiltLayer, role: str, owner: BuiltLayer, its_role: str
         raise ConfigError(
             f"weights_of: layer {name} is a {owner.spec.type}, not a {spec.type}",
             where=where,
-            cure=f"weights_of: {{weight: {name}}}, to share one parameter",
+            cure=f"use weights_of: {{weight: {name}}}, to share one parameter",
         )
     if spec.update_channels is not None or owner.spec.update_channels is not None:
         raise ConfigError(
@@ -164,8 +164,8 @@ def _check_shared(layer: BuiltLayer, role: str, owner: BuiltLayer, its_role: str
         needed, there = list(parameter.shape), list(weight.shape)
         stored = " stored in another order" if transposed else ""
         raise ShapeError(
-            f"it needs a {PARAMETER_NAMES.get(role, role)} {needed} of {dtype}, {weight.name} is {there} of "
-            f"{weight.dtype}{stored}",
+            f"the layer needs a {PARAMETER_NAMES.get(role, role)} {needed} of {dtype}, but "
+            f"{weight.name} is {there} of {weight.dtype}{stored}",
             where=where,
             cure="use layers of the same shape, dtype and layout",
         )

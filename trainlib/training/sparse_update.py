@@ -127,9 +127,9 @@ def _channels(builder: GraphBuilder, layer: BuiltLayer) -> _Channels:
     first, last = spec.update_channels
     if last > attributes["co"]:
         raise ShapeError(
-            f"update_channels [{first}, {last}) of {attributes['co']} output channels",
+            f"update_channels [{first}, {last}) exceeds the {attributes['co']} output channels",
             where=where,
-            cure=f"at most {attributes['co']}",
+            cure=f"use at most {attributes['co']}",
         )
     output = builder.tensors[layer.roles["y"]]
     channels_last = kind == "linear" or output.layout == "HWC"

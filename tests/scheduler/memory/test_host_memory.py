@@ -49,7 +49,7 @@ def counted(schedule: Schedule) -> ProgramSize:
                 )
             ),
         ),
-        ("digits-cnn", Settings(l2="20KiB")),
+        ("digits-cnn", Settings(l2="20KiB", icache="warm")),
     ],
 )
 def test_what_a_program_consists_of_is_known_before_there_is_one(model: str, settings: Settings) -> None:

@@ -27,9 +27,9 @@ class Bounds(LayerSchema):
     """Least and largest value; as ONNX and PyTorch, either may be missing, and low wins if they cross."""
 
     low: Finite | None = None
-    """Least value; none if not given."""
+    """Lower limit (default: none)."""
     high: Finite | None = None
-    """Largest value; none if not given."""
+    """Upper limit (default: none)."""
 
     @model_validator(mode="after")
     def _one_at_least(self) -> Bounds:
@@ -74,7 +74,7 @@ class Relation(LayerSchema):
     form: Literal["ge", "gt", "le", "lt", "eq"]
     """Greater or equal, greater, less or equal, less, equal."""
     value: Finite = 0.0
-    """What the input is compared with."""
+    """Constant to compare with."""
 
 
 POSITIVE = (

@@ -49,6 +49,8 @@ class Elementwise:
     `reference` is the forward formula once more, in other words: the untiled truth. The truth of a gradient
     is its derivative, found by `trainlib.primitives.derivative`; only a step that reads ``y`` and not ``x``
     needs `reference_dx`, again in other words than `dx`. A step that reads neither says that it is linear.
+    `of_y` are a `dx` and a `reference_dx` that read ``y`` in place of ``x``, by the loop of `dx`, with the
+    same bits as result in every format.
     """
 
     y: Formula
@@ -58,6 +60,7 @@ class Elementwise:
     dx1: Formula | None = None
     dx2: Formula | None = None
     reference_dx: Formula | None = None
+    of_y: tuple[Formula, Formula] | None = None
 
     @property
     def gradients(self) -> dict[str, Formula]:
@@ -103,24 +106,20 @@ def elementwise(
     if one.dx is not None:
         read = dict.fromkeys(role for formula in one.gradients.values() for role in roles_of(formula, keys))
         writes = ("dx*",) if inputs > 1 else ("dx",)
-        steps.append(Step("IG", tuple(read), writes, reference, lowered(_backward(by_form, keys))))
+        others: tuple[Step, ...] = ()
+        if one.of_y is not None:
+            dx, reference_dx = one.of_y
+            others = (_backward_step(replace(one, dx=dx, reference_dx=reference_dx), keys, takes_over),)
+        steps.append(
+            Step("IG", tuple(read), writes, reference, lowered(_backward(by_form, keys)), others=others)
+        )
 
     published_steps: tuple[Step, ...] = ()
     if published is not None:
         steps[0] = replace(
             steps[0], variants={AS_PUBLISHED: Variant(lowered(_forward({"": published}, keys)))}
         )
-        truth = _truth(published)
-        loops = _backward({"": published}, keys)[""]
-        published_steps = (
-            Step(
-                "IG",
-                tuple(dict.fromkeys(role for loop in loops for role in loop.reads)),
-                tuple(published.gradients),
-                lambda op, values: {role: truth[role](op, wide(values)) for role in op.writes},
-                ElementwiseLowering(lambda op: loops),
-            ),
-        )
+        published_steps = (_backward_step(published, keys),)
 
     return LayerPrimitive(
         name=name,
@@ -141,9 +140,9 @@ def _same_shape(name: str) -> Plan:
         if len(shapes) > 1:
             words = " and ".join(str(shape) for shape in shapes)
             raise ShapeError(
-                f"cannot {name} shapes {words}: they differ",
+                f"{name} needs inputs of one shape, not {words}",
                 where=where,
-                cure="inputs of one shape, or an 'expand' before it",
+                cure="use inputs of one shape, or an 'expand' before it",
             )
         return LayerPlan(inputs[0].shape, attributes=dict(attributes))
 
@@ -162,6 +161,18 @@ def _backward(forms: Mapping[str, Elementwise], keys: set[str]) -> dict[str, tup
         )
         for form, item in forms.items()
     }
+
+
+def _backward_step(item: Elementwise, keys: set[str], takes_over: bool = False) -> Step:
+    """IG of one form alone."""
+    truth, loops = _truth(item), _backward({"": item}, keys)[""]
+    return Step(
+        "IG",
+        tuple(dict.fromkeys(role for loop in loops for role in loop.reads)),
+        tuple(item.gradients),
+        lambda op, values: {role: truth[role](op, wide(values)) for role in op.writes},
+        ElementwiseLowering(lambda op: loops, takes_over=takes_over),
+    )
 
 
 def _loop(nest: str, role: str, formula: Formula, keys: set[str]) -> VectorLoop:

@@ -28,7 +28,10 @@ START = Initial("normal", 0.02)
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     shape = inputs[0].shape
     if len(shape) < 2:
-        raise ShapeError("position needs a dimension after the batch", where=where)
+        raise ShapeError(
+            f"position needs an input with a dimension after the batch, not shape {shape}",
+            where=where,
+        )
     return LayerPlan(shape, {"w": Parameter(shape[1:], START)})
 
 

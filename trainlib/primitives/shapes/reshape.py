@@ -26,7 +26,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     wanted, elements = list(attributes["shape"]), prod(sample)
     if wanted.count(-1) > 1 or 0 in wanted:
         raise ShapeError(
-            f"shape {wanted} is ambiguous", where=where, cure="sizes of at least 1, and at most one -1"
+            f"shape {wanted} is ambiguous", where=where, cure="use sizes of at least 1, and at most one -1"
         )
     if -1 in wanted:
         wanted[wanted.index(-1)] = max(1, elements // prod(size for size in wanted if size > 0))

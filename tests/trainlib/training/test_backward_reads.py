@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What backward keeps: a step reads the input or the output, whichever another step keeps anyway."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from configs.model_file import ModelSpec, load_model
+from pulptrain.given.settings import Settings
+from pulptrain.running.session import run_model
+from scheduler.addresses.lifetimes import storage_lives
+from trainlib.ir.graph import TrainingGraph
+from trainlib.registry import PRIMITIVES
+from trainlib.training import phases
+
+MODEL = """\
+name: branches
+input: {shape: [2, 6, 6]}
+dataset: random
+loss: mse
+optimizer: {name: sgd, learning_rate: 0.01}
+batch: 2
+layers:
+  - {name: conv1, type: conv2d, out_channels: 4, kernel: 3, padding: 1}
+  - {name: between, type: KIND}
+  - {name: conv2, type: conv2d, out_channels: 4, kernel: 3, padding: 1}
+  - {name: beside, type: KIND}
+  - {name: conv3, type: conv2d, out_channels: 4, kernel: 3, padding: 1, inputs: [conv2]}
+  - {name: sum, type: add, inputs: [beside, conv3]}
+  - {name: last, type: KIND}
+  - {name: pool, type: global_avg_pool}
+  - {name: flat, type: flatten}
+  - {name: fc, type: linear, out_features: 3}
+"""
+"""conv2 reads what `between` makes; conv3 reads what `beside` reads; nobody reads what is around `last`."""
+
+KINDS = ("relu", "leaky_relu")
+
+
+def model(folder: Path, kind: str) -> ModelSpec:
+    path = folder / "model.yaml"
+    path.write_text(MODEL.replace("KIND", kind))
+    return load_model(str(path))
+
+
+def reads(graph: TrainingGraph) -> dict[str, str]:
+    """Layer -> what its backward step reads beside dy."""
+    return {op.layer: op.reads[0] for op in graph.ops if op.step == "IG" and op.primitive in KINDS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_reads_what_another_one_keeps(tmp_path: Path, kind: str) -> None:
+    graph = phases.build_training_graph(model(tmp_path, kind))
+    assert reads(graph) == {"between": "y", "beside": "x", "last": "y"}
+    lives = storage_lives(graph)
+    (forward,) = (number for number, op in enumerate(graph.ops) if op.name == "between.FW")
+    assert lives["conv1.out"].last_op == forward
+    assert lives["beside.out"].kind == "activation"
+
+
+def test_as_published_is_as_published(tmp_path: Path) -> None:
+    graph = phases.build_training_graph(replace(model(tmp_path, "relu"), variant="as-published"))
+    assert set(reads(graph).values()) == {"x"}
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("relu", "fp32"), ("leaky_relu", "fp16")])
+def test_either_way_makes_the_same_bits_in_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, dtype: str
+) -> None:
+    spec = model(tmp_path, kind)
+    chosen = run_model(spec, Settings(dtype=dtype), iterations=1)
+    monkeypatch.setattr(phases, "read_what_is_kept", lambda graph: graph)
+    usual = run_model(spec, Settings(dtype=dtype), iterations=1)
+    assert chosen.summary["functional"]["passed"]
+    # Other addresses, and of narrow formats other banks.
+    assert chosen.summary["cycles"] == pytest.approx(usual.summary["cycles"], rel=1e-4)
+    assert chosen.summary["peak_bytes"]["l2"] < usual.summary["peak_bytes"]["l2"]
+    same = [name for name in usual.values if name.endswith((".weight", ".grad")) or name == "loss"]
+    assert len(same) > 10
+    for name in same:
+        np.testing.assert_array_equal(chosen.values[name], usual.values[name], err_msg=name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_at_zero_and_below_the_least_number_both_forms_agree(kind: str) -> None:
+    """The output of a leaky ReLU may be rounded to 0, which is on the left as well."""
+    primitive = PRIMITIVES[kind]
+    x = np.float32([-3, -1e-45, -0.0, 0, 1e-45, 2, 3e38])
+    (forward, usual), (other,) = primitive.steps, primitive.steps[1].others
+    op = phases.build_layer_graph(
+        kind, {"slope": 0.01} if kind == "leaky_relu" else {}, [phases.DrawnInput((7,))]
+    ).ops
+    given = {"x": x, "dy": np.float32([3, 5, 7, 11, 13, 17, 19])}
+    given["y"] = forward.reference(op[0], given)["y"].astype(np.float32)
+    np.testing.assert_array_equal(other.reference(op[1], given)["dx"], usual.reference(op[1], given)["dx"])
