@@ -39,7 +39,7 @@ def first_verdict(name: str, dtype: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize("number", range(len(DTYPES)), ids=DTYPES)
 def test_run_alone_refuses_every_defect(number: int) -> None:
-    names = sorted(DEFECTS)[5 * number :: SHARE * len(DTYPES)]
+    names = sorted(DEFECTS)[5 * number + 1 :: SHARE * len(DTYPES)]
     found = [first_verdict(name, DTYPES[number]) for name in names]
     assert [why for verdict, why in found if verdict == SURVIVED] == []
     assert sum(verdict == REFUSED for verdict, _ in found) >= 0.8 * len(names)

@@ -92,5 +92,5 @@ def test_evaluations_are_kept_with_their_cost_and_apart_from_those_of_cycles() -
 
 def test_a_model_without_a_coefficient_is_no_objective() -> None:
     without = replace(MODEL, coefficients={"leakage": MODEL.coefficients["leakage"]})
-    with pytest.raises(InputError, match="gap9 has no core_instruction, core_stall"):
+    with pytest.raises(InputError, match="the energy model gap9 lacks core_instruction, core_stall"):
         objective_of(ENERGY, without, POINT, 0)
