@@ -194,7 +194,7 @@ def step_of(op: Op) -> Step:
     if step is None and isinstance(primitive, LayerPrimitive):
         step = primitive.repeated(op.step)
     if step is not None:
-        step = step.reading(op.reads) if variant is None else step.lowered_as(variant)
+        step = step.like(op) if variant is None else step.lowered_as(variant)
         return windowed(step) if op.windows else step
     raise UnsupportedLayerError(
         f"primitive '{op.primitive}' has no step {op.step}",

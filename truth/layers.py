@@ -294,7 +294,9 @@ def _class_token(x: Inputs, held: Held) -> Any:
 
 
 _entry("parameter", parameters=lambda options: ("weight",), layouts=None)(
-    lambda x, held, *, shape: _shaped(held, "weight", *shape).expand(len(x[0]), *shape)
+    lambda x, held, *, shape, once=False, integers=False: _shaped(held, "weight", *shape).expand(
+        1 if once else len(x[0]), *shape
+    )
 )
 
 
@@ -415,7 +417,7 @@ def _rms_norm(
 
 # Element by element
 
-_each("relu", lambda x, held: fn.relu(x[0]))
+_each("relu", lambda x, held: {"out": fn.relu(x[0]), "mask": x[0] > 0})
 _each("leaky_relu", lambda x, held, *, slope=0.01: fn.leaky_relu(x[0], slope))
 _each("sigmoid", lambda x, held: torch.sigmoid(x[0]))
 _each("silu", lambda x, held: fn.silu(x[0]))
@@ -429,7 +431,14 @@ _each("divide", lambda x, held: x[0] / x[1])
 _each("maximum", lambda x, held: torch.where(x[0] > x[1], x[0], x[1]))
 _each("minimum", lambda x, held: torch.where(x[0] < x[1], x[0], x[1]))
 _each("where", lambda x, held: torch.where(x[0] != 0, x[1], x[2]))
-_each("clip", lambda x, held, *, low=None, high=None: torch.clamp(x[0], low, high))
+
+
+@_entry("clip", layouts=None)
+def _clip(x: Inputs, held: Held, *, low: float | None = None, high: float | None = None) -> Any:
+    y = torch.clamp(x[0], low, high)
+    return {"out": y, "mask": y == x[0]}
+
+
 _each("hard_sigmoid", lambda x, held, *, alpha=1 / 6, beta=0.5: torch.clamp(alpha * x[0] + beta, 0, 1))
 _each("hard_swish", lambda x, held: fn.hardswish(x[0]))
 _each("elu", lambda x, held, *, alpha=1.0: fn.elu(x[0], alpha))

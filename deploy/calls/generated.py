@@ -150,8 +150,11 @@ def _stem(op: Op, nest: str, result: str) -> str:
         return "_".join((*words, *(word for word in nest.split("_")[1:] if word not in words)))
     if op.step not in ("FW", "IG"):
         return op.primitive
-    form = "_from_y" if op.reads in {step.reads for step in step_of(replace(op, reads=())).others} else ""
-    return f"{op.primitive}_{result.replace('dx', 'bw') if op.step == 'IG' else 'fw'}{form}"
+    stem = f"{op.primitive}_{result.replace('dx', 'bw') if op.step == 'IG' else 'fw'}"
+    usual = step_of(replace(op, reads=()))
+    if usual.like(op) is usual:
+        return stem
+    return f"{stem}_{'from' if op.step == 'IG' else 'with'}_{'mask' if 'mask' in op else 'y'}"
 
 
 def _of_loss(effect: Effect, op: Op, nest: str) -> Generated:

@@ -39,6 +39,16 @@ WIDE = (
 
 
 @dataclass(frozen=True, slots=True)
+class OfMask:
+    """A mask of bytes that FW makes as well, 1 where the slope is not 0; dx from it; the loops of both."""
+
+    mask: Formula
+    dx: Formula
+    reference_dx: Formula
+    nests: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Elementwise:
     """The mathematics of a layer, as formulas of roles and options (`trainlib.primitives.formulas`).
 
@@ -61,6 +71,7 @@ class Elementwise:
     dx2: Formula | None = None
     reference_dx: Formula | None = None
     of_y: tuple[Formula, Formula] | None = None
+    of_mask: OfMask | None = None
 
     @property
     def gradients(self) -> dict[str, Formula]:
@@ -106,12 +117,18 @@ def elementwise(
     if one.dx is not None:
         read = dict.fromkeys(role for formula in one.gradients.values() for role in roles_of(formula, keys))
         writes = ("dx*",) if inputs > 1 else ("dx",)
-        others: tuple[Step, ...] = ()
+        others: list[Elementwise] = []
         if one.of_y is not None:
-            dx, reference_dx = one.of_y
-            others = (_backward_step(replace(one, dx=dx, reference_dx=reference_dx), keys, takes_over),)
+            others.append(replace(one, dx=one.of_y[0], reference_dx=one.of_y[1]))
+        if one.of_mask is not None:
+            mask = one.of_mask
+            others.append(replace(one, dx=mask.dx, reference_dx=mask.reference_dx, nests=("", mask.nests[1])))
+            steps[0] = replace(steps[0], others=(_with_mask(one, mask, keys, takes_over),))
+        read_otherwise = tuple(_backward_step(item, keys, takes_over) for item in others)
         steps.append(
-            Step("IG", tuple(read), writes, reference, lowered(_backward(by_form, keys)), others=others)
+            Step(
+                "IG", tuple(read), writes, reference, lowered(_backward(by_form, keys)), others=read_otherwise
+            )
         )
 
     published_steps: tuple[Step, ...] = ()
@@ -172,6 +189,27 @@ def _backward_step(item: Elementwise, keys: set[str], takes_over: bool = False) 
         tuple(item.gradients),
         lambda op, values: {role: truth[role](op, wide(values)) for role in op.writes},
         ElementwiseLowering(lambda op: loops, takes_over=takes_over),
+    )
+
+
+def _with_mask(item: Elementwise, made: OfMask, keys: set[str], takes_over: bool) -> Step:
+    """FW that leaves a mask; the truth of the mask is where the reference has a slope."""
+    reads, truth = roles_of(item.y, keys), _truth(item)
+    y, mask = by_name(item.y), by_name(made.mask)
+    loop = VectorLoop(
+        made.nests[0],
+        (*reads, "y", "mask"),
+        reads,
+        ("y", "mask"),
+        lambda op, values: {"y": y(op, values), "mask": mask(op, values)},
+    )
+
+    def reference(op: Op, values: Values) -> Values:
+        exact = {"dy": np.ones_like(values["x"], np.float64), **wide(values)}
+        return {"y": truth["y"](op, exact), "mask": (truth["dx"](op, exact) != 0).astype(np.uint8)}
+
+    return Step(
+        "FW", reads, ("y", "mask"), reference, ElementwiseLowering(lambda op: (loop,), takes_over=takes_over)
     )
 
 

@@ -24,7 +24,7 @@ from trainlib.primitives.definition import (
     Share,
 )
 from trainlib.primitives.elementwise import functions as fn
-from trainlib.primitives.elementwise.entry import WIDE, Elementwise, elementwise
+from trainlib.primitives.elementwise.entry import WIDE, Elementwise, OfMask, elementwise
 from trainlib.primitives.lowering.calls import BROADCAST_ADD, VECTOR_ADD
 
 
@@ -99,6 +99,12 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             reference=lambda x: np.maximum(x, 0),
             nests=("relu_fw", "relu_bw"),
             of_y=(lambda y, dy: np.where(y > 0, dy, 0), lambda y, dy: np.where(y == 0, 0, dy)),
+            of_mask=OfMask(
+                mask=lambda x: np.where(x > 0, 1, 0),
+                dx=lambda dy, mask: np.where(mask > 0, dy, 0),
+                reference_dx=lambda dy, mask: np.where(mask == 0, 0, dy),
+                nests=("relu_fw_mask", "masked_bw"),
+            ),
         ),
         examples=(
             Example(inputs=((7,),)),
