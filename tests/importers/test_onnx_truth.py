@@ -150,6 +150,16 @@ EXACT: Mapping[str, tuple[Sequence[NodeText], Sequence[int], WEIGHTS]] = {
         [4, 4],
         {"w": drawn(2, 3)},
     ),
+    "an equation": (
+        [node("Einsum", ["x", "w"], ["z"], equation="bij,jk->bki")],
+        [2, 4, 3],
+        {"w": drawn(3, 5)},
+    ),
+    "sums from each on": (
+        [gemm("x", "a", "g"), node("CumSum", ["a", "last"], ["z"], exclusive=1, reverse=1)],
+        [4, 3],
+        {"w": drawn(3, 5), "last": np.array(1)},
+    ),
     "weight norm": (
         [
             node("ReduceL2", ["v"], ["n"], axes=[1], keepdims=1),
@@ -271,6 +281,33 @@ def test_what_would_be_another_network_is_refused(case: str, tmp_path: Path) -> 
     nodes, shape, weights, reason = REFUSED[case]
     with pytest.raises(UnsupportedLayerError, match=reason):
         read(tmp_path, nodes, shape, weights)
+
+
+MERGED = {
+    "of another module": ("n2/", "n1.weight", False, {"n2.weight": ("n1.weight", (2,))}),
+    "of the same module": ("n1_1/", "n1.weight", False, {}),
+    "of modules without names": ("", "s", False, {"s_1": ("s", (2,))}),
+    "of a file that shares more": ("", "s", True, {}),
+}
+
+
+@pytest.mark.parametrize("case", MERGED)
+def test_equal_weights_that_only_a_merge_explains_are_taken_apart(case: str, tmp_path: Path) -> None:
+    """Two norms, which an exporter has let share ones; a module that is used twice shares them indeed."""
+    module, weight, shares, wanted = MERGED[case]
+    first, second = (f"/{part}LayerNormalization" if part else "" for part in (module and "n1/", module))
+    nodes = [
+        node("LayerNormalization", ["x", weight], ["a"], name=first),
+        node("Gemm", ["a", "w", "c"], ["b"]),
+        node("LayerNormalization", ["b", weight], ["d"], name=second),
+        node("Gemm", ["d", "w" if shares else "v"], ["z"]),
+    ]
+    weights = {weight: np.ones(4, np.float32), "w": drawn(4, 4), "c": drawn(4)}
+    origin = read(tmp_path, nodes, [3, 4], weights | ({} if shares else {"v": drawn(4, 2)}))
+    assert origin.graph.merged == wanted
+    owners = [given.source for given in origin.read.sources.values() if given.value.size == 4]
+    assert sorted(owners) == sorted([weight, "c", *wanted])
+    assert gradients_of(origin).passed
 
 
 def spoilt(origin: OnnxOrigin, change: Any) -> OnnxOrigin:

@@ -258,6 +258,12 @@ class GraphBuilder:
                 where=where,
                 cure=suggestion(word, [other.roles["y"] for other in self.layers]),
             )
+        if layer.spec.update_channels is not None:
+            raise ConfigError(
+                f"{word} computes its {name}: 'update_channels' is ambiguous",
+                where=where,
+                cure="remove 'update_channels'",
+            )
         source = self.tensors[self.cast(layer.spec, word, dtype)]
         turned = source.layout != "CHW" or layer.plan.attributes.get("sources_first")
         if (source.shape, source.dtype) != ((1, *parameter.shape), dtype) or turned:
@@ -265,7 +271,7 @@ class GraphBuilder:
                 f"needs a {name} {list(parameter.shape)} of {dtype}, but {word} is {list(source.shape)} of "
                 f"{source.dtype}{' with HWC images' if turned else ''}",
                 where=where,
-                cure=f"one sample {[1, *parameter.shape]} (`parameter` with `once`), and layout: CHW",
+                cure=f"use one sample {[1, *parameter.shape]} (`parameter` with `once`), and layout: CHW",
             )
         spec = inserted(layer.spec, name, AS_PARAMETER.name, {})
         view = BuiltLayer(

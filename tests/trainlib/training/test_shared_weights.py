@@ -55,6 +55,19 @@ input: {shape: [5], classes: 11}
   - {name: head, type: linear, out_features: 11, weights_of: {weight: table}}
 """
 )
+COMPUTED = (
+    """name: computed
+input: {shape: [2, 6, 6]}
+"""
+    + END
+    + """
+  - {name: direction, type: parameter, shape: [3, 2, 3, 3], once: true}
+  - {name: size, type: parameter, shape: [3, 1, 1, 1], once: true, inputs: [input]}
+  - {name: sizes, type: expand, shape: [3, 2, 3, 3]}
+  - {name: product, type: multiply, inputs: [direction, sizes]}
+  - {name: conv, type: conv2d, out_channels: 3, kernel: 3, inputs: [input], weights_of: {weight: product.out}}
+"""
+)
 UNROLLED = (
     """name: unrolled
 inputs: {a: {shape: [3]}, b: {shape: [3]}, c: {shape: [3]}}
@@ -98,11 +111,16 @@ def unrolled(fn: Any, w: Any, x: Any) -> Any:
     return state
 
 
+def computed(fn: Any, w: Any, x: Any) -> Any:
+    return fn.conv2d(x["input"], w["direction.weight"] * w["size.weight"])
+
+
 NETWORKS = {
     "siamese": (SIAMESE, siamese, 2),
     "convolution": (CONVOLUTION, convolution, 2),
     "tied": (TIED, tied, 2),
     "unrolled": (UNROLLED, unrolled, 3),
+    "computed": (COMPUTED, computed, 1),
 }
 
 
@@ -183,7 +201,7 @@ def test_who_trains_a_shared_weight(tmp_path: Path) -> None:
 
 
 def test_a_model_that_shares_is_written_as_it_is_read(tmp_path: Path) -> None:
-    for text in (UNROLLED, TIED):
+    for text in (UNROLLED, TIED, COMPUTED):
         spec = read(tmp_path, text)
         again = read(tmp_path, model_text(spec))
         assert [layer.weights_of for layer in again.layers] == [layer.weights_of for layer in spec.layers]
@@ -218,6 +236,9 @@ def test_layers_of_a_script_share_by_object() -> None:
         (SIAMESE, ("weights_of: one", "weights_of: one, adapter: {rank: 1}"), "cannot share the weights"),
         (TIED, ("weights_of: {weight: table}", "weights_of: table"), "table is a embedding, not a linear"),
         (CONVOLUTION, ("weights_of: first", "weights_of: relu"), "'relu' is not an earlier layer"),
+        (COMPUTED, ("weight: product.out", "weight: conv.out"), "'conv.out' is not the output of an earlier"),
+        (COMPUTED, ("weight: product.out", "weight: size.out"), "it needs a weight .*, size.out is"),
+        (COMPUTED, ("product.out}", "product.out}, update_channels: 2"), "'update_channels' is ambiguous"),
     ],
 )
 def test_what_cannot_be_shared_is_refused_at_its_line(
