@@ -9,10 +9,11 @@ take the keys as keywords of these types (``**options: Unpack[RunOptions]``), an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from os import PathLike
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar, get_args, get_origin, get_type_hints
+
+from configs.values import Struct, replace
 
 if TYPE_CHECKING:
     from pulptrain.python.tuned import Tuned
@@ -29,8 +30,7 @@ MODEL_PREFIX = "model."
 """Of a path in a model file, where paths of the SoC may stand too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(Struct, frozen=True):
     """How an option is written on the command line, and what it means.
 
     `many` says that it may be given several times. `default` holds if it is not given (None: what a file

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from alarm.seams import (
 )
 from arch.spec.program import Command, Compute, Effect
 from configs.dtypes import BY_WORD, element_bytes, is_narrow
+from configs.values import replace
 from trainlib.primitives.definition import is_forward
 
 FIRST_TWO_CALLS = 2

@@ -8,8 +8,7 @@ ACL 2024, and J. Lin et al., On-Device Training Under 256KB Memory, NeurIPS 2022
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from configs.values import replace
 from trainlib.ir.graph import Op, TrainingGraph
 
 UPDATE = "UPD"

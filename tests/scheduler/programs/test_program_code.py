@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 
@@ -12,6 +11,7 @@ from arch.blocks.soc import Soc
 from arch.pricing.code_caches import COLD, STEADY, WARM
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.program import Compute, DmaStart
+from configs.values import replace
 from pulptrain.__main__ import run
 from pulptrain.given.settings import Settings, soc_timing
 from scheduler.programs.program_code import with_code
