@@ -38,7 +38,7 @@ def input_map(graph: OnnxGraph, input_shape: Sequence[int] | None) -> tuple[int,
     """Channels, rows and columns of the input; a vector is one pixel. Raises `InputError`."""
     if len(graph.inputs) != 1:
         names = ", ".join(graph.inputs) or "none"
-        raise InputError(f"has the inputs {names}", where=graph.path, cure="a model with one input")
+        raise InputError(f"the model has inputs {names}", where=graph.path, cure="use a model with one input")
     name = graph.inputs[0]
     where = f"{graph.path}: input '{name}'"
     tensor = graph.tensor(name)
@@ -54,16 +54,20 @@ def input_map(graph: OnnxGraph, input_shape: Sequence[int] | None) -> tuple[int,
         given = given[1:]
     if given != sizes:
         cure = f"--input {','.join(map(str, sizes))}"
-        raise ShapeError(f"the file says {sizes}, --input says {given}", where=where, cure=cure)
+        raise ShapeError(f"the file has input sizes {sizes}, --input has {given}", where=where, cure=cure)
     if len(sizes) == 2 and batch == 1:
         # [1, M, K]: M vectors, one below the other
         return (sizes[1], sizes[0], 1)
     if len(sizes) == 1:
         return (sizes[0], batch, 1)
     if batch != 1:
-        raise ShapeError(f"a batch of {batch}", where=where, cure="export it with a batch of 1")
+        raise ShapeError(f"the batch is {batch}, not 1", where=where, cure="export it with a batch of 1")
     if len(sizes) != 3:
-        raise ShapeError(f"an input of shape {tensor.shape_text}", where=where, cure="1, C, H, W or 1, C")
+        raise ShapeError(
+            f"the input has the unsupported shape {tensor.shape_text}",
+            where=where,
+            cure="use 1, C, H, W or 1, C",
+        )
     return (sizes[0], sizes[1], sizes[2])
 
 
@@ -123,7 +127,7 @@ class _Chain:
             except ShapeError as error:
                 raise UnsupportedLayerError(error.message, where=where, cure=error.cure or CHECKED) from None
         if not any(layer.shape.kind != "pool" for layer in self._layers):
-            raise UnsupportedLayerError("has no Conv, Gemm or MatMul", where=self._graph.path)
+            raise UnsupportedLayerError("the model has no Conv, Gemm or MatMul", where=self._graph.path)
         return self._layers
 
     def _step(self, layer: LayerSpec) -> None:
@@ -139,7 +143,7 @@ class _Chain:
         weights = self._values(layer, "w")
         if layer.type == "depthwise" or layer.attributes.get("groups", 1) != 1:
             groups = layer.attributes.get("groups", len(weights))
-            raise CannotTakeError(f"a convolution of {groups} groups", "group = 1")
+            raise CannotTakeError(f"a convolution with {groups} groups is not supported", "group = 1")
         kernel = (*weights.shape[2:], 1, 1)[:2]
         self._add(layer, "conv", weights.reshape(*weights.shape[:2], *kernel), **_window(layer, stride=1))
 
@@ -207,7 +211,7 @@ class _Chain:
         """y = gain · x + offset, of the last layer's result."""
         if not self._open:
             reason = f"{self._node.op} does not follow a Conv, Gemm or MatMul directly"
-            raise CannotTakeError(f"{reason}, so it cannot be folded into one", "put it before the ReLU")
+            raise CannotTakeError(f"{reason}, so it cannot be merged with a layer", "put it before the ReLU")
         last = self._layers[-1]
         factor, summand = (self._channels(np.asarray(each), last.shape.co) for each in (gain, offset))
         self._layers[-1] = replace(last, gain=last.gain * factor, offset=last.offset * factor + summand)
@@ -219,7 +223,7 @@ class _Chain:
         axis = values.ndim - (1 if self._is_row else 3)
         if not 0 <= axis < values.ndim or not values.shape[axis] == channels == values.size:
             raise CannotTakeError(
-                f"a constant of shape {list(values.shape)}", "one number, or one per output channel"
+                f"its constant has shape {list(values.shape)}", "one number, or one per output channel"
             )
         return values.ravel()
 
@@ -227,7 +231,7 @@ class _Chain:
         # The largest of a window is limited as its pixels are.
         at = next((at for at, made in enumerate(self._layers[::-1]) if made.shape.kind != "pool"), None)
         if at is None:
-            raise CannotTakeError("a ReLU before any layer", "remove it: the input is not negative")
+            raise CannotTakeError("a ReLU is before the first layer", "remove it: inputs are not negative")
         self._layers[-1 - at] = replace(self._layers[-1 - at], relu=True)
         self._open = False
 
@@ -238,9 +242,7 @@ class _Chain:
         if self._is_row and columns == 1 and made[-1] == channels:
             return
         if made != (1, channels * rows * columns):
-            raise CannotTakeError(
-                f"reshapes a map {self._map} to {list(made)}", "a row, by Flatten: [1, C*H*W]"
-            )
+            raise CannotTakeError(f"it reshapes a map {self._map} to {list(made)}", "Flatten: [1, C*H*W]")
         self._is_row = True
         self._open = False
 

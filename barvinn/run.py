@@ -52,7 +52,7 @@ class BarvinnOutcome(Struct, frozen=True):
     def output(self) -> Integers:
         """The output map [c, h, w], integers. Raises `InputError` for the published table, which has none."""
         if self.numbers is None:
-            raise InputError("the published table computes nothing", cure="as_published=False")
+            raise InputError("the published table has no numbers to compute with", cure="as_published=False")
         return self.numbers.outputs[-1]
 
 
@@ -108,7 +108,7 @@ def barvinn(
         "the longest job needs",
         where=name,
         parts=f"{longest:,} cycles",
-        cure="fewer bits or a narrower input",
+        cure="use fewer bits or a narrower input",
     )
     begun = time.perf_counter()
     recorder = Recorder()
@@ -151,7 +151,7 @@ def _network(
         graph = _read(model)
         return read_network(graph, input_shape), input_map(graph, input_shape), str(model)
     if not model:
-        raise InputError("there are no layers", cure="use at least one")
+        raise InputError("the network has no layers", cure="use at least one layer")
     first = model[0].shape
     return tuple(model), (first.ci, first.hi, first.wi), "layers"
 
@@ -205,9 +205,9 @@ def _checked(x: Integers, shape: tuple[int, int, int], bits: int) -> Integers:
         given = given[0]
     if given.shape != shape or given.dtype.kind not in "iu" or given.min() < 0 or given.max() >> bits:
         raise InputError(
-            f"x of shape {list(given.shape)} and type {given.dtype}",
+            f"x has shape {list(given.shape)} and type {given.dtype}, which do not fit",
             where="x",
-            cure=f"integers from 0 to {(1 << bits) - 1} of shape {list(shape)}",
+            cure=f"use integers from 0 to {(1 << bits) - 1} of shape {list(shape)}",
         )
     return given.astype(np.int64)
 
@@ -217,7 +217,7 @@ def _refuse_host(network: CompiledNetwork, layers: Sequence[RealLayer]) -> None:
         host = compiled.program.host
         if host is not None:
             raise UnsupportedLayerError(
-                f"{host.op}: the comparator of the units is tied off in the published RTL",
+                f"{host.op}: the published RTL has the comparator of the units disabled",
                 where=real.where or real.shape.name,
                 cure="let the host compute it (without --no-host-ops), or --behaviour documented",
             )
@@ -257,8 +257,7 @@ def _check_numbers(array: BarvinnArray, network: CompiledNetwork, numbers: Integ
     wrong = int((computed != expected).sum())
     if wrong:
         raise WrongNumbersError(
-            f"{wrong} of {expected.size} outputs are not those of the integer reference",
-            where=last.shape.name,
+            f"{wrong} of {expected.size} outputs differ from the integer reference", where=last.shape.name
         )
 
 

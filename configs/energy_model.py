@@ -61,33 +61,33 @@ Amount = str | int | float
 
 
 class CoefficientSchema(Schema):
-    """A coefficient: for what, under which condition, and from where."""
+    """A coefficient with its range, condition and source."""
 
     low: Amount
-    """What it is at least, with its unit."""
+    """Lower bound, with its unit."""
     nominal: Amount
-    """What it is taken for."""
+    """Nominal value."""
     high: Amount
-    """What it is at most."""
+    """Upper bound."""
     vdd: Amount
-    """The voltage these are of."""
+    """Voltage of these values."""
     condition: str = ""
-    """What else they are of: process, frequency, workload."""
+    """Other conditions: process, frequency, workload."""
     source: str
-    """Where they come from."""
+    """Source of the values."""
     grade: str
-    """How good that is."""
+    """Quality of the source."""
     fitted: bool = False
-    """Whether it was scaled to a measured total, and so is no measurement of its own."""
+    """Whether it was scaled to a measured total, instead of being measured itself."""
 
 
 class PointSchema(Schema):
     """An operating point."""
 
     vdd: Amount
-    """The supply of the cores."""
+    """Supply voltage of the cores."""
     frequency: Amount
-    """The highest clock at this voltage."""
+    """Highest clock at this voltage."""
     source: str
     """Where that comes from."""
 
@@ -96,17 +96,17 @@ class EnergySchema(Schema):
     """The energy model of a chip."""
 
     name: str
-    """What results call it."""
+    """Name in results."""
     description: str
     """A sentence."""
     process: str
-    """Of the chip, or of the chips the figures are of."""
+    """Process of the chip, or of the chips behind the figures."""
     socs: object = None
-    """SoC files it belongs to: they need no --energy."""
+    """SoC files that use it without --energy."""
     points: object
-    """Operating points, the lowest voltage first; between two the highest clock is taken as a line."""
+    """Operating points, lowest voltage first; the highest clock is interpolated between them."""
     coefficients: object
-    """By name; one that is left out is unknown, and what would need it has no energy."""
+    """Coefficients by name; an omitted one is unknown, and runs that need it print no energy."""
 
 
 class Coefficient(Struct, frozen=True):
@@ -170,7 +170,7 @@ class EnergyModel(Struct, frozen=True):
         top_mhz = self.points[-1][1] / 1e6
         if hz > self.points[-1][1]:
             message = f"{self.name} reaches {top_mhz:g} MHz at {highest:g} V, not {hz / 1e6:g} MHz"
-            raise InputError(message, where="--freq", cure=f"--freq {top_mhz:g}MHz or less")
+            raise InputError(message, where="--freq", cure=f"use --freq {top_mhz:g}MHz or less")
         if vdd is None:
             for (low, low_hz, _), (high, high_hz, _) in pairwise(self.points):
                 if hz <= high_hz:
@@ -182,7 +182,7 @@ class EnergyModel(Struct, frozen=True):
         if hz > self.highest_hz(vdd) * (1 + 1e-9):
             limit_mhz = self.highest_hz(vdd) / 1e6
             message = f"{self.name} reaches {limit_mhz:.4g} MHz at {vdd:g} V, not {hz / 1e6:g} MHz"
-            raise InputError(message, where=where, cure=f"--freq {int(limit_mhz)}MHz, or a higher --vdd")
+            raise InputError(message, where=where, cure=f"use --freq {int(limit_mhz)}MHz, or a higher --vdd")
         return vdd
 
 
@@ -228,7 +228,7 @@ def _points(node: Node) -> tuple[tuple[float, int, str], ...]:
         vdd = parse_si(given.vdd, "V", where=item.where)
         points.append((vdd, parse_hz(given.frequency, where=item.where), given.source))
     if not points or points[0][0] <= 0 or points[0][1] <= 0:
-        raise node.error("no operating point above 0 V and 0 Hz", "list at least one")
+        raise node.error("the first operating point must be above 0 V and 0 Hz", "list at least one point")
     if any(low[0] >= high[0] or low[1] >= high[1] for low, high in pairwise(points)):
         message = "voltage and clock must both rise from point to point"
         raise node.error(message, "list the lowest voltage first")
@@ -249,7 +249,7 @@ def _coefficient(name: str, node: Node) -> Coefficient:
         message = f"'{name}' does not satisfy low <= nominal <= high"
         raise node.error(message, f"sort {given.low}, {given.nominal}, {given.high}")
     if vdd <= 0:
-        raise children["vdd"].error("a supply of 0 V", "the voltage of the cores")
+        raise children["vdd"].error("the supply voltage is 0 V", "write the voltage of the cores")
     if given.grade not in GRADES:
         raise children["grade"].error(f"unknown grade '{given.grade}'", suggestion(given.grade, GRADES))
     return Coefficient(low, nominal, high, vdd, given.condition, given.source, given.grade, given.fitted)

@@ -111,14 +111,15 @@ class Contributor(Struct, frozen=True):
 class Lever(Struct, frozen=True):
     """A change that was tried by planning again: the level then requires `required_bytes`.
 
-    `saved_bytes` is how much less that is, `fits` whether the whole model then fits, `how` what to write.
+    `saved_bytes` is how much less that is, `fits` whether the whole model then fits (None: its tensors do,
+    its code was not planned), `how` what to write.
     """
 
     name: str
     how: str
     required_bytes: int
     saved_bytes: int
-    fits: bool
+    fits: bool | None
 
 
 MAX_CONTRIBUTORS = 10
@@ -152,14 +153,15 @@ class DoesNotFitError(PulptrainError):
         )
         tried = "".join(
             f"\n    {item.saved_bytes:>10} B  {item.name}: {item.how}"
-            + ("  (then it fits)" if item.fits else "")
+            + ("  (then its tensors fit)" if item.fits is None else "  (then it fits)" if item.fits else "")
             for item in levers
         )
+        of_what = " of the tensors" if any(item.fits is None for item in levers) else ""
         super().__init__(
             f"{level.upper()} is too small: {required_bytes} B required, {available_bytes} B available, "
             f"{self.missing_bytes} B missing"
             + (f"\n  largest contributors:{listing}" if listing else "")
-            + (f"\n  changes that save bytes, each tested by a new plan:{tried}" if tried else ""),
+            + (f"\n  changes that save bytes, each tested by a new plan{of_what}:{tried}" if tried else ""),
             where=where,
             cure=cure,
         )

@@ -170,7 +170,7 @@ def check_folder(name: str, option: str) -> Path:
     _refuse_dash(name, option)
     if folder.suffix.lower() in FILE_ENDINGS and not folder.is_dir():
         raise InputError(
-            f"{name!r} is a file name, not a folder name", where=option, cure=f"a folder: {folder.stem}"
+            f"{name!r} is a file name, not a folder name", where=option, cure=f"use a folder: {folder.stem}"
         )
     try:
         make_folder(folder)
@@ -183,7 +183,7 @@ def check_folder(name: str, option: str) -> Path:
 def _refuse_dash(name: str, option: str) -> None:
     """Raise `InputError` for the ``-`` that means standard output elsewhere."""
     if name.strip() == "-":
-        raise InputError("only --json goes to standard output", where=option, cure="a name, e.g. ./-")
+        raise InputError("only --json goes to standard output", where=option, cure="use a name, e.g. ./-")
 
 
 def refuse_foreign(path: Path, name: str, option: str, is_ours: Callable[[Path], bool]) -> None:
@@ -201,7 +201,7 @@ def refuse_foreign(path: Path, name: str, option: str, is_ours: Callable[[Path],
             cure="use another name, or move that file first",
         )
     if target.is_file() and not os.access(target, os.W_OK):
-        raise InputError(f"{name!r} is read-only", where=option, cure="another name or other permissions")
+        raise InputError(f"{name!r} is read-only", where=option, cure="use another name or permissions")
 
 
 def start_of(path: Path, size_bytes: int = 1 << 16) -> bytes:

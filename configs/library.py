@@ -23,8 +23,8 @@ PULP = "pulp"
 """Kind of machine that a SoC file describes unless it says ``machine: ...``."""
 
 _SWAPPED: Mapping[str, str] = {
-    "models": "a model (`pulptrain list models`), the SoC as --soc: pulptrain run tutorial-cnn --soc {name}",
-    "soc": "write the model after the command; --soc takes a SoC: pulptrain list socs",
+    "models": "name a model (`pulptrain list models`): pulptrain run tutorial-cnn --soc {name}",
+    "soc": "use --soc with a SoC (`pulptrain list socs`); the model follows the command",
     "energy": "--energy takes coefficients of a chip (docs/energy.md)",
 }
 """By the kind that is asked for: what to write where a name of the other kind was given."""
@@ -80,9 +80,8 @@ def open_config(kind: str, name_or_path: str | Path, *, folder: Path | None = No
     if name not in names:
         other = next((each for each in KINDS if each != kind and name in _all_names(each)), None)
         if other is not None:
-            raise ConfigError(
-                f"'{name}' is a {KINDS[other]}, not a {KINDS[kind]}", cure=_SWAPPED[kind].format(name=name)
-            )
+            what = f"'{name}' is a {KINDS[other]}, not a {KINDS[kind]}".replace("a energy", "an energy")
+            raise ConfigError(what, cure=_SWAPPED[kind].format(name=name))
         files_here = [f"'{name}{suffix}'" for suffix in SUFFIXES if isfile(f"{name}{suffix}")]
         file = (
             "a file: model.yaml, model.onnx, net.py:Net" if kind == "models" else "the path of a .yaml file"

@@ -70,7 +70,7 @@ def require_host_memory(
     if required_bytes > allowed_bytes:
         raise InputError(
             f"{what} about {size_text(required_bytes)} of this computer's memory"
-            f"{f' ({parts})' if parts else ''}, {size_text(allowed_bytes)} are allowed",
+            f"{f' ({parts})' if parts else ''}, but only {size_text(allowed_bytes)} are allowed",
             where=where,
             cure=f"{cure}, or {HOST_MEMORY_VARIABLE}={_raised(required_bytes)} in the environment",
         )
@@ -93,7 +93,7 @@ def check_text_size(size_bytes: int, bytes_per_byte: int, where: str) -> None:
     limit_bytes = host_memory_bytes() // bytes_per_byte
     if size_bytes > limit_bytes:
         raise ConfigError(
-            f"the file has {size_text(size_bytes)}, the limit is {size_text(limit_bytes)}",
+            f"the file has a size of {size_text(size_bytes)}, but the limit is {size_text(limit_bytes)}",
             where=where,
             cure=f"use a smaller file, or {HOST_MEMORY_VARIABLE}={_raised(size_bytes * bytes_per_byte)} in "
             "the environment",
@@ -119,4 +119,8 @@ def _raised(required_bytes: int) -> str:
 def check_seed(seed: int) -> None:
     """Raise `InputError` for a seed that random numbers cannot be drawn from."""
     if not 0 <= seed <= LARGEST_INTEGER:
-        raise InputError(f"{seed} is not a valid seed", where="--seed", cure=f"0 to {LARGEST_INTEGER}")
+        raise InputError(
+            f"{seed} is not a valid seed",
+            where="--seed",
+            cure=f"use a whole number from 0 to {LARGEST_INTEGER}",
+        )

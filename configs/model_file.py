@@ -37,7 +37,7 @@ class LayerSchema(Schema):
     name: _Name
     """Its name in tables and pictures: letters, digits and _."""
     type: str
-    """Its primitive (`pulptrain list primitives`)."""
+    """Type of the layer (`pulptrain list primitives`)."""
     inputs: list[str] | None = None
     """Layers it reads (default: the previous layer). `input` is the network's input, `split.1` the second
     output of a layer."""
@@ -54,10 +54,11 @@ class LayerSchema(Schema):
     recompute: bool = False
     """Recompute the layer for the backward pass instead of storing its output."""
     variant: str | None = None
-    """Lowering; `as-published` is that of PULP-TrainLib (default: that of the model)."""
+    """Variant; `as-published` is that of PULP-TrainLib (default: that of the model)."""
     weights_of: str | dict[str, str] | None = None
     """Earlier layer whose parameters it shares, all of them, or some by name: `{weight: table}`,
-    `{weight: cell.recurrent}`. Gradients of all uses are summed; a use with `trainable: false` adds none."""
+    `{weight: cell.recurrent}`. Gradients of all uses are summed; a use with `trainable: false` adds none.
+    `{weight: product.out}` is what an earlier layer computes, of one sample: its gradient flows back."""
 
 
 class AdapterSchema(Schema):
@@ -81,7 +82,7 @@ class LossSchema(Schema):
     weight: Annotated[float, Field(gt=0)] = 1.0
     """Factor for value and gradient."""
     reduction: Literal["mean", "sum", "batchmean"] = "mean"
-    """How the terms become one number; batchmean is their sum over the number of samples."""
+    """Reduction of the terms to one number; batchmean: their sum / the number of samples."""
 
 
 class TermSchema(Schema):
@@ -145,6 +146,17 @@ class LayerSpec:
     variant: str | None = None
     weights_of: str | Mapping[str, str] | None = None
     node: Node | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def computed(self) -> dict[str, str]:
+        """Its parameters that are the output of another layer, by name: ``layer.out``."""
+        words = self.weights_of if isinstance(self.weights_of, Mapping) else {}
+        return {name: word for name, word in words.items() if word.rpartition(".")[2].startswith("out")}
+
+    @property
+    def layers_read(self) -> frozenset[str]:
+        """The layers, or inputs, whose outputs it reads, as far as it names them."""
+        return frozenset(word.partition(".")[0] for word in (*(self.inputs or ()), *self.computed.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +294,7 @@ class ModelSchema(Schema):
     layout: str = "CHW"
     """Order of the axes of images: CHW or HWC."""
     variant: Literal["default", "as-published"] = "default"
-    """`as-published` lowers all layers as PULP-TrainLib does."""
+    """`as-published` computes all layers as PULP-TrainLib does."""
     train: str | list[str] = "all"
     """Layers to train (all others are frozen): `all`, `last` (the last with parameters), or a list."""
     # Pydantic looks at the signatures of factories: that of `list` is text, which takes a tokenizer 5 ms.
@@ -293,7 +305,7 @@ class ModelSchema(Schema):
     streams: dict[str, list[str]] = Field(default_factory=lambda: {})
     """Tensors that an op streams between L3 and L1, without a copy in L2: `{fc.UPD: [fc.weight]}`."""
     slot_bytes: dict[str, _Positive] = Field(default_factory=lambda: {})
-    """Most bytes of L2 for the slots of an op that streams: `{fc.UPD: 8192}`."""
+    """Limit on the bytes of L2 for the slots of an op that streams: `{fc.UPD: 8192}`."""
     layers: Annotated[list[object], Field(min_length=1)]
     """The layers, in order: `{name: ..., type: ..., options}`."""
 
@@ -378,13 +390,15 @@ def _check_names(spec: ModelSpec) -> None:
     named = [(f"layer '{layer.name}'", layer.name, layer.where) for layer in spec.layers]
     for what, name, where in (*named, *((f"label '{name}'", name, where) for name, where in labels.items())):
         if name in inputs:
-            raise ConfigError(f"{what} has the same name as an input", where=where, cure="rename one of them")
+            raise ConfigError(
+                f"{what} and an input have the same name", where=where, cure="rename one of them"
+            )
     if spec.dataset in DATASETS and spec.dataset != "random" and max(len(inputs), len(labels)) > 1:
         raise ConfigError(
             f"the data set '{spec.dataset}' has one input and one label, but the model has {len(inputs)} "
             f"and {len(labels)}",
             where=spec.where,
-            cure=f"dataset: random, or the path of an {OWN_DATA} file with an array for each",
+            cure=f"use dataset: random, or the path of an {OWN_DATA} file with an array for each",
         )
 
 
@@ -411,7 +425,7 @@ def _train(node: Node, layers: Sequence[LayerSpec]) -> str | tuple[str, ...] | N
     for layer in layers:
         if layer.name in names and layer.trainable is False:
             raise ConfigError(
-                f"'train' lists {layer.name}, which says trainable: false",
+                f"'train' lists {layer.name}, which has trainable: false",
                 where=layer.where,
                 cure="remove one of the two",
             )
@@ -444,7 +458,7 @@ def _input(name: str, node: Node, what: str, dataset: str) -> InputSpec:
         raise ConfigError(
             f"the data set '{dataset}' has inputs of shape {list(needed)}, not {list(shape)}",
             where=where,
-            cure=f"shape: {list(needed)}, or dataset: random",
+            cure=f"use shape: {list(needed)}, or dataset: random",
         )
     return InputSpec(name, shape, checked.classes)
 
@@ -547,7 +561,7 @@ def _channels(children: Mapping[str, Node], given: int | list[int] | None) -> tu
     first, last = (0, given) if isinstance(given, int) else given
     if first >= last:
         raise children["update_channels"].error(
-            f"channels [{first}, {last}) are empty",
+            f"the range of channels [{first}, {last}) is empty",
             "use [first, last] with first < last, or the number of leading channels",
         )
     return first, last

@@ -135,17 +135,17 @@ class SocSchema(Schema):
     """A SoC file: a name, a base and the parameters that differ from it."""
 
     name: str
-    """What tables and pictures call the SoC."""
+    """Name of the SoC in tables and pictures."""
     parameters: dict[str, Any] = Field(examples=["{cores: {value: 4}}"])
     """Groups of parameters; `pulptrain show NAME` lists those of a SoC."""
     description: str = ""
     """Description in one sentence."""
     base: str | None = None
-    """The SoC, by name or path, of which this file changes some values; none: it gives them all."""
+    """SoC, by name or path, whose values this file changes; without it the file needs all values."""
     codegen: str | None = None
-    """What the compiler makes of kernels for its cores (`pulptrain list kernels`)."""
+    """Compiler profile of the kernels (`pulptrain list kernels`)."""
     machine: str | None = None
-    """Which kind of machine it describes."""
+    """Kind of machine."""
 
 
 class ParameterSchema(Schema):
@@ -154,13 +154,13 @@ class ParameterSchema(Schema):
     value: Any
     """A number or word, in the unit; sizes and frequencies as `64 KiB`, `50 MHz`."""
     unit: str
-    """One of those below; a file with a base leaves it out."""
+    """Unit, one of those below; omitted in a file with a base."""
     description: str = ""
-    """What it means; a file with a base leaves it out."""
+    """Meaning; omitted in a file with a base."""
     source: str = NO_SOURCE
-    """Where the value comes from. Without one the value counts as assumed."""
+    """Source of the value; a value without a source counts as assumed."""
     assumed: bool = False
-    """That no source gives the value."""
+    """Whether the value is without a source."""
 
     @field_validator("value")
     @classmethod
@@ -237,7 +237,7 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
     node = open_config("soc", name_or_path, folder=folder)
     if node.file in opened:
         chain = " -> ".join((*opened, node.file))
-        raise node.error(f"the bases form a cycle: {chain}", "remove one 'base:'")
+        raise node.error(f"the SoC files name each other as 'base': {chain}", "remove one of the keys 'base'")
     problems = Problems()
     header = _header(node, problems)
     top = node.mapping("the SoC file")
@@ -247,7 +247,7 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
         whole = any("unit" in leaf.mapping("") for leaf in leaves.values() if leaf.is_mapping)
         if header.base is None and leaves and not whole:
             cure = "add 'base: pulp-open', or another SoC; its values apply where this file has none"
-            raise node.error("the SoC file changes values but has no 'base'", cure)
+            raise node.error("the SoC file changes values of a base, but lacks the key 'base'", cure)
     base: dict[str, ParameterTree] = {}
     if header.base is not None:
         here = Path(node.file).parent if is_path(name_or_path) else None

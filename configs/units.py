@@ -107,17 +107,17 @@ def parse_si(text: object, unit: str, *, where: str | None = None) -> float:
     example = f"'{text} p{unit}'" if unit == "J" else f"'{text} {unit}'"
     if isinstance(text, bool) or match is None:
         raise ConfigError(
-            f"'{str(text)[:60]}' is not a number of {unit}", where=where, cure=f"like '4.1 {unit}'"
+            f"'{str(text)[:60]}' is not a number of {unit}", where=where, cure=f"write e.g. '4.1 {unit}'"
         )
     if not match[2]:
         raise ConfigError(f"'{text}' has no unit", where=where, cure=f"add the unit, like {example}")
     prefix = match[2].removesuffix(unit)
     if not match[2].endswith(unit) or prefix not in PREFIXES:
         units = ", ".join(f"{each}{unit}" for each in PREFIXES if each != "µ")
-        raise ConfigError(f"'{text}' is not in {unit}", where=where, cure=f"use one of {units}")
+        raise ConfigError(f"'{text}' does not have the unit {unit}", where=where, cure=f"use one of {units}")
     amount = float(match[1]) * PREFIXES[prefix]
     if amount < 0:
-        raise ConfigError(f"'{text}' is negative", where=where, cure="0 or more")
+        raise ConfigError(f"'{text}' is negative", where=where, cure="write 0 or more")
     return amount
 
 
@@ -138,7 +138,7 @@ def _parse(
         raise ConfigError(
             f"'{text}' is not a whole number of {base}: it is {float(amount)} {base}",
             where=where,
-            cure=f"'{int(amount)} {base}' or '{int(amount) + 1} {base}'",
+            cure=f"use '{int(amount)} {base}' or '{int(amount) + 1} {base}'",
         )
     if amount > LARGEST_INTEGER:
         raise ConfigError(f"'{text}' is too large", where=where, cure=f"use at most {LARGEST_INTEGER} {base}")
@@ -154,7 +154,7 @@ def _unit_factor(unit: str, number: Fraction, units: Mapping[str, int], where: s
         raise ConfigError(
             f"the unit '{unit}' is ambiguous: {binary} is {units[binary]} B, {decimal} is {units[decimal]} B",
             where=where,
-            cure=f"'{shown} {binary}' or '{shown} {decimal}'",
+            cure=f"use '{shown} {binary}' or '{shown} {decimal}'",
         )
     # No unit in the tables differs from another by case alone, so "kib" and "mhz" are safe to accept.
     for word, factor in units.items():

@@ -238,7 +238,7 @@ class _Converter:
 
     def convert(self, node: Any, line: int | None = None) -> Node:
         if id(node) in self.seen:
-            raise self.error(node, "the value defined here is used again by an alias", "write the value out")
+            raise self.error(node, "a YAML alias uses this value again", "write the value out")
         self.seen.add(id(node))
         value: Scalar | Mapping[str, Node] | tuple[Node, ...]
         if node.id == "mapping":

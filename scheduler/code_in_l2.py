@@ -38,15 +38,17 @@ def with_code_in_l2(plan: Plan, timing: SocTiming, linked: Linked | None = None)
         refused, needed_bytes = error, error.required_bytes
     for _ in range(TRIALS):
         try:
-            larger = _with_l2(timing, needed_bytes)
-            placed_with_code(plan, larger, linked)
+            schedules = placed_with_code(plan, _with_l2(timing, needed_bytes), linked)
         except DoesNotFitError as error:
             if error.level != "l2":
                 break
             needed_bytes = error.required_bytes
         else:
-            raise refused.but(cure=f"--l2 {needed_bytes}B or a smaller model")
-    raise refused.but(cure=f"more than --l2 {needed_bytes}B, or a smaller model")
+            parts = refused.contributors
+            if all(item.name != CODE for item in parts):
+                parts = (*parts, Contributor(CODE, schedules[0].plan.code_bytes))
+            raise _too_small(needed_bytes, timing.l2.size_bytes, parts, refused.where)
+    raise refused.but(cure=f"use more than --l2 {needed_bytes}B, or a smaller model")
 
 
 def _with_l2(timing: SocTiming, l2_bytes: int) -> SocTiming:
@@ -91,9 +93,11 @@ def placed_with_code(
         raise min(refused, key=lambda error: error.required_bytes) from None
 
 
-def _too_small(required_bytes: int, l2_bytes: int, parts: tuple[Contributor, ...]) -> DoesNotFitError:
-    cure = f"--l2 {required_bytes}B or a smaller model"
-    return DoesNotFitError("l2", required_bytes, l2_bytes, contributors=parts, cure=cure)
+def _too_small(
+    required_bytes: int, l2_bytes: int, parts: tuple[Contributor, ...], where: str | None = None
+) -> DoesNotFitError:
+    cure = f"use --l2 {required_bytes}B or a smaller model"
+    return DoesNotFitError("l2", required_bytes, l2_bytes, where=where, contributors=parts, cure=cure)
 
 
 def _with_code(plan: MemoryPlan, address: int, size_bytes: int, l2_bytes: int) -> MemoryPlan:

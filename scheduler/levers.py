@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, Lever, PulptrainError
 from configs.model_file import LayerSpec, ModelSpec
@@ -48,8 +49,11 @@ def with_levers(
     """The report with up to `MAX_LEVERS` changes that lower what the level requires, the best first.
 
     Every one is planned again from the changed model; one that cannot be built or saves nothing is left out.
+    Planned are tensors, beside the code as it is: that of the changed model is another one, so whether it
+    fits is not known where code is fetched.
     """
     levers: list[Lever] = []
+    has_code = options.code_start != WARM and error.level != "l1"
     for attempt in _attempts(error, spec, timing, options):
         try:
             phases = build_training_phases(attempt.spec)
@@ -61,7 +65,15 @@ def with_levers(
         saved_bytes = error.required_bytes - required_bytes
         if saved_bytes > 0:
             fits = all(need[1] for need in needs)
-            levers.append(Lever(attempt.name, attempt.how, required_bytes, saved_bytes, fits))
+            levers.append(
+                Lever(
+                    attempt.name,
+                    attempt.how,
+                    required_bytes,
+                    saved_bytes,
+                    None if fits and has_code else fits,
+                )
+            )
     levers.sort(key=lambda lever: (-lever.saved_bytes, lever.name))
     found = tuple(levers[:MAX_LEVERS])
     if error.level != "l1":

@@ -106,7 +106,7 @@ class ScheduleOptions(Struct, frozen=True):
     resident: Sequence[str] = ()
     """Tensors that stay in L1 between ops (`tiles.resident_tensors.residents_of` says how they are written).
 
-    (`AUTO`,) leaves them to `scheduler.resident_search.schedule_for`.
+    (`AUTO`,) leaves them to `scheduler.resident_search.schedules_for`.
     """
     memory: PlanOptions = PlanOptions()
     code_start: str = WARM

@@ -4,22 +4,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from arch.pricing.code_caches import WARM
 from arch.pricing.cost_model import CostModel
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
-from configs.values import Struct
+from configs.values import Struct, replace
 from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import Life, storage_lives
-from scheduler.code_in_l2 import with_code_in_l2
+from scheduler.code_in_l2 import Linked, Plan, with_code_in_l2
 from scheduler.memory.host_memory import TIMING_ONLY, HostUse
 from scheduler.options import AUTO, ScheduleOptions
 from scheduler.planned import Schedule
 from scheduler.programs.program_code import with_code
-from scheduler.schedule import build_schedule
+from scheduler.schedule import build_schedule, in_one_memory
 from scheduler.schedule_cache import ScheduleCache
 from scheduler.tiles.estimate import TileCost
 from scheduler.tiles.partial_sums import written
@@ -83,29 +83,35 @@ class ResidentSpan(Struct, frozen=True):
         return self.saved_cycles / (max(1, self.size_bytes) * (self.last_op - self.first_op + 1))
 
 
-def schedule_for(
-    graph: TrainingGraph,
+def schedules_for(
+    graphs: Sequence[TrainingGraph],
     timing: SocTiming,
     cost_model: CostModel,
-    options: ScheduleOptions,
-    cache: ScheduleCache | None = None,
+    asked: Sequence[ScheduleOptions],
+    caches: Sequence[ScheduleCache | None] = (),
     use: HostUse = TIMING_ONLY,
-) -> Schedule:
-    """`build_schedule`, after `choose_resident` if the options leave the resident tensors to it (`AUTO`).
+    linked: Linked | None = None,
+    place: Callable[[Plan, SocTiming, Linked | None], list[Schedule]] = with_code_in_l2,
+) -> list[Schedule]:
+    """`build_schedule` of the programs of an iteration, which lie in one memory.
 
-    What the `cache` says of an earlier choice is taken. Where code is fetched L2 has room for it.
+    Resident tensors that the options leave to it (`AUTO`) are those of `choose_resident`; what a cache says
+    of an earlier choice is taken. Where code is fetched `place` finds room in L2 for that of all programs,
+    as it was `linked`; another L2 that is planned for has caches of its own.
     """
-    if options.code_start == WARM:
-        return schedule_beside_code(graph, timing, cost_model, options, cache, use)
-    cache = cache if cache is not None else ScheduleCache()
 
     def plan(machine: SocTiming) -> list[Schedule]:
-        return [schedule_beside_code(graph, machine, cost_model, options, cache, use)]
+        found: list[Schedule] = []
+        for number, options in enumerate(in_one_memory(graphs, machine, asked)):
+            beside = replace(use, beside=sum((item.size for item in found), use.beside))
+            cache = caches[number] if caches and machine is timing else None
+            found.append(_schedule_beside_code(graphs[number], machine, cost_model, options, cache, beside))
+        return found
 
-    return with_code_in_l2(plan, timing)[0]
+    return plan(timing) if asked[0].code_start == WARM else place(plan, timing, linked)
 
 
-def schedule_beside_code(
+def _schedule_beside_code(
     graph: TrainingGraph,
     timing: SocTiming,
     cost_model: CostModel,
@@ -113,7 +119,6 @@ def schedule_beside_code(
     cache: ScheduleCache | None,
     use: HostUse,
 ) -> Schedule:
-    """As `schedule_for`, for a caller that finds room for the code itself."""
     if tuple(options.resident) != (AUTO,):
         return build_schedule(graph, timing, cost_model, options, cache, use=use)
     cache = cache if cache is not None else ScheduleCache()

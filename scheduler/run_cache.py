@@ -5,7 +5,7 @@ Both follow from their question alone, so a run that finds them has the same res
 question is the context they are kept under (`scheduler.search.cache`), version of the simulator and SoC, and
 beside it of a tiling all that makes ops alike, of a price what the work was made from. So models that share
 ops share them, and where a layer is changed the others are found. What stays in L1 is a question of its own:
-graph and options.
+the programs, which share a memory, and their options.
 """
 
 from __future__ import annotations
@@ -167,12 +167,12 @@ class RunCache:
         cost_model: CostModel,
     ) -> None:
         self._cache = cache
-        self._programs = programs
+        self._programs = [(_content(graph), options) for graph, options in programs]
         self._asked = asked = fingerprint((_versions(), timing))
         self._prices, self._tilings = f"kernel prices {asked}", f"tilings {asked}"
         self._residents = [
-            fingerprint((asked, _content(graph), options)) if tuple(options.resident) == (AUTO,) else None
-            for graph, options in programs
+            fingerprint((asked, number, self._programs)) if tuple(options.resident) == (AUTO,) else None
+            for number, (_, options) in enumerate(programs)
         ]
         self.schedules = tuple(
             ScheduleCache(self._tiling, self._resident(context)) for context in self._residents
@@ -199,8 +199,7 @@ class RunCache:
     @cached_property
     def _figures(self) -> str:
         """Their context: all programs and what reads slices."""
-        programs = [(_content(graph), options) for graph, options in self._programs]
-        return fingerprint((self._asked, model_version(("traces",)), programs))
+        return fingerprint((self._asked, model_version(("traces",)), self._programs))
 
     def write(self) -> None:
         """Keep what has not been kept yet."""

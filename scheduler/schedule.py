@@ -353,7 +353,9 @@ def check_names(graph: TrainingGraph, options: ScheduleOptions) -> None:
             swapped = kernel in multiply
             others = f"use one of {', '.join(sorted(multiply))}" if multiply else "remove --kernel"
             raise InputError(
-                f"{name} has no matmul" if is_known else f"no op or step {name!r} has a kernel to choose",
+                f"{name} does not use a matmul kernel"
+                if is_known
+                else f"no op or step {name!r} offers a choice of kernels",
                 where=graph.name,
                 cure=f"--kernel {kernel}={name}: write the op first" if swapped else others,
             )

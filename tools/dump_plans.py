@@ -32,8 +32,7 @@ from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from pulptrain.running.session import model_of
 from scheduler.executor import Executor
 from scheduler.options import of_programs
-from scheduler.resident_search import schedule_for
-from scheduler.schedule import in_one_memory
+from scheduler.resident_search import schedules_for
 from scheduler.schedule_cache import ScheduleCache
 from traces.metrics import measure
 from traces.recorder import Recorder
@@ -72,10 +71,10 @@ def plans_of(model: str, settings: Settings) -> list[dict[str, Any]]:
     graphs = phases.graphs
     plans: list[dict[str, Any]] = []
     try:
-        options = in_one_memory(graphs, timing, of_programs(schedule_options(settings), graphs))
-        for graph, program_options in zip(graphs, options, strict=True):
-            cache = ScheduleCache()
-            schedule = schedule_for(graph, timing, cost_model, program_options, cache)
+        options = of_programs(schedule_options(settings), graphs)
+        caches = [ScheduleCache() for _ in graphs]
+        schedules = schedules_for(graphs, timing, cost_model, options, caches)
+        for schedule, cache in zip(schedules, caches, strict=True):
             recorder = Recorder()
             result = Executor(schedule, timing, cost_model, recorder, functional=False).simulate()
             log = [(entry.step.value, entry.key) for entry in result.effect_log.entries]

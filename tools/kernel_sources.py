@@ -18,6 +18,7 @@ from trainlib.kernels.catalogue import kernel_names
 from trainlib.primitives.definition import InternalPrimitive
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
 from trainlib.registry import PRIMITIVES, lowering_of
+from trainlib.training.backward_reads import in_other_forms
 from trainlib.training.single import single
 
 CODEGEN = "clang-xpulp"
@@ -75,8 +76,8 @@ def _actions() -> Iterator[tuple[Op, Compute]]:
         for example in getattr(primitive, "examples", ()):
             if "fp32" not in example.dtypes:
                 continue
-            graph = single(name, example.attributes, example.cases, batch=max(example.batches)).graph
-            for op in graph.ops:
+            usual = single(name, example.attributes, example.cases, batch=max(example.batches)).graph
+            for op, graph in ((op, form) for form in (usual, *in_other_forms(usual)) for op in form.ops):
                 lowering = lowering_of(op)
                 choice = KernelChoice(lowering.default_kernel(op), CODEGEN)
                 ranges = {axis: (0, size) for axis, size in lowering.extents(op, graph.tensors).items()}

@@ -44,7 +44,11 @@ def rows_of(path: Path, columns: Sequence[str], what: str) -> Iterator[tuple[str
             for row in reader:
                 line = reader.line_num
                 if None in row or None in row.values():
-                    raise InputError("wrong number of fields", where=f"{path}:{line}", cure=AGAIN)
+                    raise InputError(
+                        "the row and the header differ in their number of fields",
+                        where=f"{path}:{line}",
+                        cure=AGAIN,
+                    )
                 yield f"{path}:{line}", row
                 line += 1
     except UnicodeDecodeError as error:
@@ -65,7 +69,7 @@ def whole_number(given: object, column: str, where: str) -> int:
         number = int(str(given)) if len(str(given)) < 20 else LARGEST + 1
     except ValueError:
         raise InputError(
-            f"not a whole number: '{column}' is {str(given)[:60]!r}", where=where, cure=AGAIN
+            f"'{column}' is not a whole number: {str(given)[:60]!r}", where=where, cure=AGAIN
         ) from None
     if abs(number) > LARGEST:
         raise InputError(f"'{column}' is above {LARGEST}", where=where, cure=AGAIN)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ class MemoryBlock:
     """`size_bytes` at `address` of `level` (`LEVELS`) hold `name` from `start_cycle` to `end_cycle`.
 
     `kind` is what the bytes are for (`traces.pictures.memory_map.KIND_STYLES`), `staged` says that they are
-    the copy in L2 of a tensor whose home is L3. `first_op` and `last_op` name the ops of its life. Cycles are
+    the copy in L2 of a tensor whose home is L3. `kept_for` are the backward ops that read it, if it is kept
+    for them. `first_op` and `last_op` name the ops of its life. Cycles are
     cluster cycles of the run.
     """
 
@@ -33,6 +34,7 @@ class MemoryBlock:
     end_cycle: int
     kind: str
     staged: bool = False
+    kept_for: str = ""
 
     @property
     def end_address(self) -> int:
@@ -47,7 +49,9 @@ COLUMNS = tuple(field.name for field in fields(MemoryBlock))
 
 def write_blocks(blocks: Iterable[MemoryBlock], folder: Path) -> Path:
     """Write ``memory.csv`` into `folder` and return its path. Raises InputError if that is not possible."""
-    rows = ([getattr(block, name) for name in COLUMNS[:-1]] + [int(block.staged)] for block in blocks)
+    rows = (
+        [int(cell) if cell is True or cell is False else cell for cell in astuple(block)] for block in blocks
+    )
     return write_rows(folder / CSV_NAME, COLUMNS, rows)
 
 
@@ -59,9 +63,9 @@ def read_blocks(folder: Path) -> list[MemoryBlock]:
 
 def _block(row: Mapping[str, str], where: str) -> MemoryBlock:
     if row["level"] not in LEVELS:
-        raise InputError(f"no memory {row['level']!r}, only {', '.join(LEVELS)}", where=where, cure=AGAIN)
+        raise InputError(f"unknown memory {row['level']!r}; use {', '.join(LEVELS)}", where=where, cure=AGAIN)
     number = {name: whole_number(row[name], name, where) for name in _NUMBERS}
     if number["address"] < 0 or number["size_bytes"] < 0 or number["end_cycle"] < number["start_cycle"]:
-        raise InputError("a block without bytes or without time", where=where, cure=AGAIN)
+        raise InputError("the size or the lifetime of the block is 0", where=where, cure=AGAIN)
     cells: dict[str, Any] = {**{name: row[name] for name in COLUMNS}, **number}
     return MemoryBlock(**{**cells, "staged": bool(number["staged"])})

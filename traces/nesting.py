@@ -22,8 +22,8 @@ PHASES = {"FW": "forward", "LOSS": "loss", "IG": "backward", "WG": "backward", "
 
 FIRST_PHASE = "forward"
 
-_MANAGING = frozenset({"dma_wait", "dma_program", "offload", "idle"})
-"""Kinds of slices in which the master executes no kernel."""
+_MANAGING = frozenset({"dma_wait", "dma_program", "icache", "offload", "idle"})
+"""Kinds of slices in which the master executes no kernel; code is fetched before the fork."""
 
 
 class Mark(NamedTuple):

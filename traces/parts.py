@@ -23,7 +23,7 @@ def slice_parts(event: Slice) -> tuple[tuple[str, int], ...]:
     if busy_cycles < 0:
         raise TraceError(
             f"compute slice at cycle {event.start_cycles} lasts {event.duration_cycles} cycles, "
-            f"its stalls {event.duration_cycles - busy_cycles}",
+            f"but its stalls take {event.duration_cycles - busy_cycles}",
             where=event.track,
         )
     return ((BUSY, busy_cycles), *event.stalls)

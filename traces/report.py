@@ -49,7 +49,7 @@ class Detail(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.top < 1:
-            raise InputError(f"{self.top} rows", where="--top", cure="1 or more")
+            raise InputError(f"cannot show {self.top} rows", where="--top", cure="use 1 or more")
         if self.by is not None:
             check_known(self.by, BY, f"nothing is added up by {self.by!r}", "--group-by")
 
@@ -67,7 +67,9 @@ def report_lines(summary: Mapping[str, Any], width: int, detail: Detail | None =
         return lines
     except KeyError as error:
         raise InputError(
-            f"the summary has no {error.args[0]!r}", where="summary.json", cure="run the simulation again"
+            f"the summary lacks the key {error.args[0]!r}",
+            where="summary.json",
+            cure="run the simulation again",
         ) from error
 
 

@@ -119,7 +119,7 @@ def check_causes(summary: Summary, where: str = "summary.json") -> None:
     is_whole = is_whole and min(summary["cycles"], summary["cores"], sum(summary["causes"].values())) > 0
     if not is_whole or not all(_is_op(op) for op in summary["ops"]):
         raise InputError(
-            "the run or some ops lack their causes",
+            "the summary lacks the causes of lost cycles",
             where=where,
             cure="run `pulptrain run MODEL --out DIR` again",
         )
@@ -215,15 +215,15 @@ def remedy_of(summary: Summary, cause: str) -> tuple[str, str | None]:
     if _has(summary, "--schedule"):
         return f"tuned; {NOTHING_LEFT}", NEXT
     is_alone = "primitive" in summary
-    if cause == "transfers":
-        if summary.get("buffering") == 1:
-            return "--buffering double: transfers during kernels", None
-        if not (summary.get("resident") or _has(summary, "--resident") or is_alone):
+    is_fetched = cause == "code refills" and summary.get("icache", "warm") != "warm"
+    if cause == "transfers" and summary.get("buffering") == 1:
+        return "--buffering double: transfers during kernels", None
+    if not (summary.get("resident") or _has(summary, "--resident") or is_alone):
+        if cause == "transfers":
             return "--resident auto: tensors that stay in L1 between ops", None
-    if cause == "code refills" and summary.get("icache", "warm") != "warm":
-        remedy = FETCHED
-    else:
-        remedy = REMEDIES[cause]
+        if is_fetched:
+            return "--resident auto: tensors that stay in L1 need no transfers, nor code for them", None
+    remedy = FETCHED if is_fetched else REMEDIES[cause]
     texts = []
     can_tune = "commands" not in summary or _command(summary, TUNE) is not None
     if remedy.by_tuning is not None and can_tune:

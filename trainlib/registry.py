@@ -160,7 +160,7 @@ def loss_primitive(name: str, where: str | None = None) -> LossPrimitive:
     """The loss `name`; UnsupportedLayerError with the nearest name, or the reason, if there is none."""
     if is_over_alignments(name):
         raise UnsupportedLayerError(
-            f"{name} sums over all alignments in time: there is no kernel for it",
+            f"{name} sums over all alignments in time, which is not supported",
             where=where,
             cure="use cross_entropy with labels: hard, with one aligned label per time step",
         )
@@ -194,7 +194,7 @@ def step_of(op: Op) -> Step:
     if step is None and isinstance(primitive, LayerPrimitive):
         step = primitive.repeated(op.step)
     if step is not None:
-        step = step if variant is None else step.lowered_as(variant)
+        step = step.like(op) if variant is None else step.lowered_as(variant)
         return windowed(step) if op.windows else step
     raise UnsupportedLayerError(
         f"primitive '{op.primitive}' has no step {op.step}",

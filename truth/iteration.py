@@ -208,7 +208,7 @@ class Iteration:
 
     def _value(self, name: str) -> Array:
         if name not in self._values:
-            raise DisagreementError(name, "the machine has no such tensor")
+            raise DisagreementError(name, "the simulated program has no such tensor")
         return self._values[name]
 
     def differences(self) -> dict[str, str]:
@@ -260,7 +260,7 @@ class Iteration:
         shape = self._values[source.name].shape
         if shape != source.shape:
             raise DisagreementError(
-                source.name, f"has shape {list(shape)}, the model says {list(source.shape)}"
+                source.name, f"has shape {list(shape)}, but the model specifies {list(source.shape)}"
             )
         layouts = self._network.parts[0].entry.layouts if self._given.alone and self._network.parts else None
         fits = len(shape) == IMAGE_AXES and (layouts is None or source.layout in layouts)
@@ -291,6 +291,7 @@ class Iteration:
             else self._leaf(name, False).detach()
             for end, name in part.places.items()
         }
+        parameters |= {end: self._parameter(part, end) for end in part.computed}
         fixed = (*part.buffers, *part.names(entry.masks))
         parameters |= {name.removeprefix(f"{part.name}."): self._leaf(name, False) for name in fixed}
         results = self._results(part, flows[0].layout, [flow.tensor for flow in flows], parameters)
@@ -310,6 +311,12 @@ class Iteration:
             number = int(end.removeprefix("out") or 0)
             flow = _Flow(name, tensor, dtype, flows[0].layout, repeated.get(end))
             self._flows[part.name, number] = self._kept(flow, view=entry.view)
+
+    def _parameter(self, part: NetworkLayer, end: str) -> Any:
+        """A parameter that another layer makes, of one sample."""
+        flow = self._cast(part.name, self._flows[part.computed[end]], part.dtype)
+        made = self._kept(replace(flow, name=f"{part.name}.{end}.out", tensor=flow.tensor[0]), view=True)
+        return made.tensor if part.trains(end) else made.tensor.detach()
 
     def _results(
         self, part: NetworkLayer, layout: str, tensors: Sequence[Any], parameters: Mapping[str, Any]

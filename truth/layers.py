@@ -206,8 +206,9 @@ def _max_pool2d(x: Inputs, held: Held, *, kernel: Any, stride: Any = None, paddi
     step, (up, down, left, right) = _two(kernel if stride is None else stride), _sides(padding)
     padded = fn.pad(x[0], (left, right, up, down), value=float("-inf"))
     y, places = fn.max_pool2d(padded, _two(kernel), step, return_indices=True)
-    rows, columns = places // padded.shape[3] - up, places % padded.shape[3] - left
-    return {"out": y, "argmax": rows * x[0].shape[3] + columns}
+    rows = places // padded.shape[3] - step[0] * torch.arange(y.shape[2])[:, None]
+    columns = places % padded.shape[3] - step[1] * torch.arange(y.shape[3])
+    return {"out": y, "argmax": (16 if max(_two(kernel)) <= 16 else 65536) * rows + columns}
 
 
 _entry("global_avg_pool")(lambda x, held: x[0].mean(dim=(2, 3), keepdim=True))
@@ -293,7 +294,9 @@ def _class_token(x: Inputs, held: Held) -> Any:
 
 
 _entry("parameter", parameters=lambda options: ("weight",), layouts=None)(
-    lambda x, held, *, shape: _shaped(held, "weight", *shape).expand(len(x[0]), *shape)
+    lambda x, held, *, shape, once=False, integers=False: _shaped(held, "weight", *shape).expand(
+        1 if once else len(x[0]), *shape
+    )
 )
 
 
@@ -414,7 +417,7 @@ def _rms_norm(
 
 # Element by element
 
-_each("relu", lambda x, held: fn.relu(x[0]))
+_each("relu", lambda x, held: {"out": fn.relu(x[0]), "mask": x[0] > 0})
 _each("leaky_relu", lambda x, held, *, slope=0.01: fn.leaky_relu(x[0], slope))
 _each("sigmoid", lambda x, held: torch.sigmoid(x[0]))
 _each("silu", lambda x, held: fn.silu(x[0]))
@@ -428,7 +431,14 @@ _each("divide", lambda x, held: x[0] / x[1])
 _each("maximum", lambda x, held: torch.where(x[0] > x[1], x[0], x[1]))
 _each("minimum", lambda x, held: torch.where(x[0] < x[1], x[0], x[1]))
 _each("where", lambda x, held: torch.where(x[0] != 0, x[1], x[2]))
-_each("clip", lambda x, held, *, low=None, high=None: torch.clamp(x[0], low, high))
+
+
+@_entry("clip", layouts=None)
+def _clip(x: Inputs, held: Held, *, low: float | None = None, high: float | None = None) -> Any:
+    y = torch.clamp(x[0], low, high)
+    return {"out": y, "mask": y == x[0]}
+
+
 _each("hard_sigmoid", lambda x, held, *, alpha=1 / 6, beta=0.5: torch.clamp(alpha * x[0] + beta, 0, 1))
 _each("hard_swish", lambda x, held: fn.hardswish(x[0]))
 _each("elu", lambda x, held, *, alpha=1.0: fn.elu(x[0], alpha))

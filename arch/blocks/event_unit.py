@@ -65,7 +65,7 @@ class Mutex:
     def unlock(self, core: int) -> Body:
         """One store. Raises `PulptrainError` when `core` does not hold the mutex."""
         if self._owner != core:
-            raise PulptrainError(f"core {core} frees the mutex, which it does not hold")
+            raise PulptrainError(f"core {core} frees a mutex that it does not hold")
         yield self._env.timeout(self._timing.event_store_cycles)
         self._owner = min(self._waiting, default=None)
         if self._owner is not None:

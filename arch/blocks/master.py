@@ -302,7 +302,7 @@ class Master(Module):
         env, core, commands = self.env, self._core, action.commands
         if len(commands) > len(self._cluster.cores):
             raise InputError(
-                f"{len(commands)} cores shall move data, but the cluster has {len(self._cluster.cores)}",
+                f"{len(commands)} cores are set to move data, but the cluster has {len(self._cluster.cores)}",
                 where=f"action {action.id}",
                 cure="use a smaller team or a SoC with more cores",
             )

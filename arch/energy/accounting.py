@@ -117,7 +117,7 @@ def energy_of(activity: Activity, model: EnergyModel, point: OperatingPoint) -> 
     missing = missing_coefficients(activity.total, model)
     if missing:
         raise InputError(
-            f"{model.name} has no {', '.join(missing)}",
+            f"the energy model {model.name} lacks {', '.join(missing)}",
             where=model.where,
             cure="add them, or use another --energy",
         )
@@ -158,8 +158,8 @@ def factor_for(
     on_chip = sum(terms.values()) - off_chip
     if on_chip <= 0 or measured_joules <= off_chip:
         raise InputError(
-            f"the run needs {off_chip:.4g} J off-chip and {on_chip:.4g} J on the chip by {model.name}, "
-            f"{measured_joules:.4g} J were measured",
+            f"{model.name} predicts {off_chip:.4g} J off-chip and {on_chip:.4g} J on the chip, "
+            f"but {measured_joules:.4g} J were measured",
             where="--measured",
             cure="use another run, or your own off-chip coefficients (--energy FILE)",
         )

@@ -43,8 +43,8 @@ class Storage:
         """Raise `InputError` unless [address, address + size_bytes) lies in this memory."""
         if address < 0 or address + size_bytes > self.size_bytes:
             raise InputError(
-                f"{what or 'an access'} takes bytes {address} to {address + size_bytes} "
-                f"of a memory of {self.size_bytes} B",
+                f"{what or 'an access'} uses bytes {address} to {address + size_bytes}, "
+                f"but the memory has {self.size_bytes} B",
                 where=self.level,
                 cure="give it an address inside the memory, or make the memory larger",
             )
@@ -102,7 +102,7 @@ def check_command(command: Command, l1: Storage, external: Storage) -> None:
     if command.line_bytes <= 0 or command.lines <= 0 or command.stride_bytes < 0:
         raise InputError(
             f"a DMA command of {command.lines} lines of {command.line_bytes} B, {command.stride_bytes} B "
-            "apart, moves no bytes or goes backwards"
+            "apart, is empty or goes backwards"
         )
     l1.check(command.l1_address, command.size_bytes, "a DMA command")
     external.check(command.external_address, external_span_bytes(command), "a DMA command")

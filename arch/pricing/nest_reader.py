@@ -354,7 +354,9 @@ class _Resolver:
         """The nodes of a tree inside the loops `path`, the last of which a branch closes or not."""
         if len(path) > MAX_DEPTH:
             raise InputError(
-                f"loop nest deeper than {MAX_DEPTH}", where="CoreWork.body", cure="merge or unroll loops"
+                f"the loop nest has more than {MAX_DEPTH} levels",
+                where="CoreWork.body",
+                cure="merge or unroll loops",
             )
         nodes: list[CodeBlock | LoopNode] = []
         for place, item in enumerate(tree):
@@ -445,7 +447,7 @@ class _Steps:
             taken = (share.numerator, share.denominator)
             if not 0 <= share <= 1:
                 raise InputError(
-                    f"taken_fraction {node.taken_fraction} is not a share",
+                    f"taken_fraction {node.taken_fraction} is not between 0 and 1",
                     where="CoreWork.body",
                     cure="give a number between 0 and 1",
                 )

@@ -113,7 +113,7 @@ class TeamCostModel:
     def _price(self, work: TeamWork, traffic: Traffic) -> TeamCost:
         if work.size > MAX_CORES:
             raise InputError(
-                f"a team of {work.size} cores; the model goes up to {MAX_CORES}",
+                f"a team of {work.size} cores is too large: at most {MAX_CORES} are modelled",
                 where=work.kernel,
                 cure="use fewer cores",
             )

@@ -257,7 +257,7 @@ def _check_relations(soc: SocTiming, places: Mapping[str, str], file: str = "") 
             raise refused(
                 of_bytes,
                 (of_ways, "icache.line_bytes"),
-                f"must be icache.line_bytes x {of_ways} x 1, 2, 4, 8 ... sets; these are "
+                f"must be icache.line_bytes x {of_ways} x a power of two; these two are "
                 f"{soc.icache.line_bytes} B x {ways}",
                 f"{of_bytes} of {sizes}, or another {of_ways}",
             )
@@ -284,7 +284,7 @@ def check_stacks(soc: SocTiming, where: str | None = None) -> None:
             Contributor("stack of the master core", soc.l1.master_stack_bytes),
             Contributor("stacks of the worker cores", (soc.cores - 1) * soc.l1.worker_stack_bytes),
         ),
-        cure=f"--l1 {-(-needed_bytes // 1024)}KiB, fewer --cores, or smaller l1.master_stack_bytes and "
+        cure=f"use --l1 {-(-needed_bytes // 1024)}KiB, fewer --cores, or smaller l1.master_stack_bytes and "
         "l1.worker_stack_bytes",
     )
 
@@ -307,7 +307,7 @@ def _parse_switch(value: bool | str, where: str) -> bool:
     if isinstance(value, bool):
         return value
     if value not in ("on", "off"):
-        raise ConfigError(f"'{value}' is neither on nor off", where=where, cure="on or off")
+        raise ConfigError(f"'{value}' is not a valid switch", where=where, cure="write on or off")
     return value == "on"
 
 
@@ -329,7 +329,7 @@ def _check_value(path: str, value: Any, unit: str, where: str | None) -> None:
     smallest = MINIMUM_BY_PATH.get(path, MINIMUM_BY_UNIT.get(unit))
     if path in CHOICES:
         if value not in CHOICES[path]:
-            problem, cure = "is not a known arrangement", suggestion(str(value), CHOICES[path])
+            problem, cure = "is unknown", suggestion(str(value), CHOICES[path])
     elif path in ("cores", "fpu.count") and not 1 <= value <= MAX_CORES:
         problem, cure = f"must be between 1 and {MAX_CORES}", f"a number from 1 to {MAX_CORES}"
     elif unit == "B/peripheral cycle" and not value >= SLOWEST_BUS:

@@ -86,8 +86,8 @@ class Mvu(Module):
         changes = self.registers.get(name, write.value) != write.value
         if changes and at_cycles < self._live_until.get(name, 0):
             raise RaceError(
-                f"{name} is written in cycle {at_cycles}, but has no shadow, and the job before needs it "
-                f"until cycle {self._live_until[name]}",
+                f"{name} is overwritten in cycle {at_cycles}, but the running job reads it until "
+                f"cycle {self._live_until[name]}",
                 where=self.path,
             )
         self.registers[name] = write.value
@@ -217,8 +217,8 @@ class Mvu(Module):
         if (len(ends) > 1 and period < job.output_bits) or ends[0] < self._quantiser_free:
             raise RaceError(
                 f"job '{job.what}' of {job.layer} gives a result after "
-                f"{min(period, int(ends[0]) - begin)} cycles, but its {job.output_bits} bit planes, or those "
-                "before, take one each: planes are overwritten",
+                f"{min(period, int(ends[0]) - begin)} cycles, but storing its {job.output_bits} bit planes, "
+                "or earlier ones, takes a cycle each: some are overwritten",
                 where=self.path,
             )
         self._quantiser_free = int(ends[-1]) + job.output_bits

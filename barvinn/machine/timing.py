@@ -154,9 +154,9 @@ def timing_of(tree: ParameterTree, behaviour: Behaviour = RTL) -> BarvinnTiming:
             path, of_bits = f"memory.{what}_words", f"width.{what}_jump_bits"
             places = {each: tree[each].where for each in (path, of_bits)}
             raise ConfigError(
-                f"{path} = {words}: addresses of {bits} bits reach {1 << bits}",
+                f"{path} = {words}: exceeds the {bits}-bit addresses, which reach {1 << bits}",
                 where=last_set(places, places, tree.file),
-                cure=f"fewer words, or a larger width.{what}_jump_bits",
+                cure=f"use fewer words, or a larger width.{what}_jump_bits",
             )
     return timing
 
@@ -165,9 +165,7 @@ def _check(tree: ParameterTree, path: str) -> None:
     parameter = tree[path]
     value, unit = parameter.value, parameter.unit
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(
-            f"{path} = {value} is not a whole number", where=parameter.where, cure="a whole number"
-        )
+        raise ConfigError(f"{path} = {value} is not a whole number", where=parameter.where, cure="round it")
     by_unit = {"bits": (1, _MOST_BITS), "cycles": (0, _MOST_CYCLES)}
     least, most = by_unit.get(unit, (1, _MOST_OTHERS))
     least, most = _LEAST.get(path, least), _MOST.get(path, most)

@@ -70,7 +70,9 @@ def compile_network(
     """
     if not 1 <= units <= timing.units:
         raise InputError(
-            f"{units} units, the machine has {timing.units}", where="--units", cure=f"1 to {timing.units}"
+            f"the machine has {timing.units} units, not {units}",
+            where="--units",
+            cure=f"use 1 to {timing.units}",
         )
     depth, lowest = timing.memory.activation_words, timing.behaviour.first_word
     compiled: list[CompiledLayer] = []
@@ -178,8 +180,8 @@ def _loads(layer: IntegerLayer, blocks: range, timing: BarvinnTiming) -> list[ra
             memory.weight_words * word_bytes,
             where=shape.name,
             contributors=(Contributor(f"weights of 64 output channels, {words} words", words * word_bytes),),
-            cure="fewer bits per weight, a smaller kernel or fewer input channels: no job continues "
-            "the sums of another",
+            cure="use fewer bits per weight, a smaller kernel or fewer input channels (sums cannot "
+            "continue over several jobs)",
         )
     parts = -(-len(blocks) // most)
     cuts = [_part(len(blocks), parts, index) for index in range(parts)]
@@ -218,5 +220,5 @@ def _maps_do_not_fit(layer: IntegerLayer, words_in: int, words_out: int, depth: 
             Contributor(f"input map of {layer.shape.name}", words_in * WORD_BYTES),
             Contributor(f"output map of {layer.shape.name}", words_out * WORD_BYTES),
         ),
-        cure="fewer bits (--aprec, --oprec) or a smaller input",
+        cure="use fewer bits (--aprec, --oprec) or a smaller input",
     )

@@ -88,10 +88,10 @@ def _run_jobs(layer: IntegerLayer, share: UnitShare, run: _Run, timing: BarvinnT
     extra = rules.extra_cycles if layer.uses_scalers or layer.uses_biases else 0
     if extra >= 2 * products:
         raise UnsupportedLayerError(
-            f"a unit gives a result every {products} cycles, but its scaler and bias are read {extra} cycles "
+            f"a result is ready every {products} cycles, but its scaler and bias are read {extra} cycles "
             "later, when newer results have replaced it",
             where=layer.shape.name,
-            cure="more bits (--aprec, --wprec), or --behaviour documented",
+            cure="use more bits (--aprec, --wprec), or --behaviour documented",
         )
     one_by_one = products < layer.output_bits or products <= extra
     in_a_row = not run.downwards and share.blocks == layer.shape.blocks_out

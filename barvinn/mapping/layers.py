@@ -99,27 +99,27 @@ class LayerShape(Struct, frozen=True):
                 f"kernel {self.kernel} with strides {self.strides}, dilations {self.dilations} and pads "
                 f"{self.pads} is not supported",
                 where=self.name,
-                cure="pads of 0 or more, all others of 1 or more",
+                cure="use pads of 0 or more, all others of 1 or more",
             )
         if (self.hi + top + bottom) * (self.wi + left + right) > MOST_PIXELS:
             raise ShapeError(
-                f"a padded map of {self.hi + top + bottom} x {self.wi + left + right}",
+                f"the padded map is too large: {self.hi + top + bottom} x {self.wi + left + right}",
                 where=self.name,
-                cure=f"up to {MOST_PIXELS} pixels",
+                cure=f"use up to {MOST_PIXELS} pixels",
             )
         if self.ho < 1 or self.wo < 1:
             raise ShapeError(
                 f"the kernel {self.kernel} is larger than the padded map of {self.hi} x {self.wi}",
                 where=self.name,
-                cure="a larger input",
+                cure="use a larger input",
             )
         for axis in (0, 1):
             for window in self.tap_runs(axis):
                 if window.taps < 1:
                     raise ShapeError(
-                        f"output {window.start} of axis {axis} lies in the padding alone",
+                        f"output {window.start} of axis {axis} depends on padding only",
                         where=self.name,
-                        cure="less padding",
+                        cure="use less padding",
                     )
 
     def tap_runs(self, axis: int) -> list[TapRun]:
@@ -177,7 +177,7 @@ def pool_layer(shape: LayerShape, bits: int, *, is_signed: bool, where: str = ""
     """A max-pool: every channel times one, compared, no bit lost. Raises `ShapeError` for signed values."""
     if is_signed:
         raise ShapeError(
-            "max-pool of possibly negative values: the comparator of a unit starts from 0",
+            "max-pool of negative values is not supported: the comparator of a unit starts from 0",
             where=where or shape.name,
             cure="put a ReLU before or after it",
         )

@@ -62,7 +62,11 @@ class Precision(Struct, frozen=True):
             ("--oprec", self.output_bits),
         ):
             if not 1 <= bits <= MOST_BITS:
-                raise InputError(f"a precision of {bits} bits", where=option, cure=f"1 to {MOST_BITS}")
+                raise InputError(
+                    f"the precision is {bits} bits, not 1 to {MOST_BITS}",
+                    where=option,
+                    cure=f"use 1 to {MOST_BITS}",
+                )
 
 
 class IntegerNetwork(Struct, frozen=True):
@@ -124,7 +128,7 @@ def _quantised(
     input_bits, input_signed, input_step = given
     if not (np.isfinite(layer.gain).all() and np.isfinite(layer.offset).all()):
         raise InputError(
-            "its bias or batch norm results in an infinity or a NaN",
+            "the bias or batch norm of the layer results in an infinity or a NaN",
             where=layer.where or layer.shape.name,
             cure="use finite numbers and non-negative variances",
         )
@@ -196,7 +200,7 @@ def integer_weights(weights: Reals, bits: int, where: str) -> tuple[Integers, Re
     multiples of one step per output channel, or need more bits.
     """
     if not np.isfinite(weights).all():
-        raise InputError("weights that are infinite or NaN", where=where, cure="a whole file")
+        raise InputError("the weights have infinities or NaN", where=where, cure="use finite weights")
     channels = len(weights)
     are_whole = bool((weights == np.rint(weights)).all())
     whole: Integers = np.rint(weights).astype(np.int64) if are_whole else np.zeros(0, np.int64)
@@ -211,13 +215,13 @@ def integer_weights(weights: Reals, bits: int, where: str) -> tuple[Integers, Re
     if are_whole:
         needed = _needed_bits(whole)
         raise InputError(
-            f"integer weights from {whole.min()} to {whole.max()} need {needed} bits, not {bits}",
+            f"the integer weights from {whole.min()} to {whole.max()} need {needed} bits, not {bits}",
             where=where,
             cure=f"--wprec {needed}" if needed <= MOST_BITS else "weights of fewer bits",
         )
     levels = len(np.unique(np.abs(weights[0])))
     raise InputError(
-        f"float weights that are not quantised to {bits} bits: channel 0 alone has {levels} different "
+        f"the float weights are not quantised to {bits} bits: channel 0 alone has {levels} different "
         "magnitudes, not multiples of one step",
         where=where,
         cure=f"quantise them (LSQ, post-training) to multiples of one step per output channel, {bits} bits",

@@ -43,7 +43,7 @@ _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
 class Pointer(Struct, frozen=True):
-    """An L1 byte address, and what is there: ``float`` or ``int32_t``."""
+    """An L1 byte address, and what is there: one of `C_TYPES`."""
 
     address: int
     ctype: str
@@ -192,7 +192,7 @@ def c_calls(action: Compute, op: Op) -> tuple[CCall, ...]:
         return ()
     kernel = str(effect.details.get("source", team.kernel)) if effect is not None else team.kernel
     if team.origin is None or effect is None:
-        raise InputError(f"no C source for the kernel {kernel}, which is not part of the simulator")
+        raise InputError(f"the kernel {kernel} is not part of pulptrain, so it has no C source")
     nest = team.origin.calls[0]
     refuse(nest.codegen, kernel, (*effect.reads, *effect.writes))
     # A loop of an elementwise table computes what its entry says; its nest is the price.
@@ -214,7 +214,9 @@ def refuse(codegen: str, kernel: str, places: Iterable[Place]) -> None:
     narrow = {place.dtype for place in places if place.dtype not in C_TYPES}
     if narrow:
         raise InputError(
-            f"no C source for kernel {kernel} ({', '.join(sorted(narrow))})", where=codegen, cure="fp32"
+            f"no C source for kernel {kernel} ({', '.join(sorted(narrow))})",
+            where=codegen,
+            cure="use dtype fp32",
         )
 
 

@@ -101,7 +101,7 @@ Numbers = Callable[[Varying], float]
 class Symbol(NDArrayOperatorsMixin):
     """A value of a formula: an operation of others, an array of the kernel, an option or a number.
 
-    `kind` is float, int or bool, `known` one of `EXPORT` ..., `weak` says that NumPy takes it for a Python
+    `kind` is float, int, byte or bool, `known` one of `EXPORT` ..., `weak` that NumPy takes it for a Python
     number. `value` gives it where it is known at export. It behaves like an array of one element.
     """
 
@@ -126,7 +126,7 @@ class Symbol(NDArrayOperatorsMixin):
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of the array it stands for."""
-        return np.dtype({"float": np.float32, "int": np.int32, "bool": np.bool_}[self.kind])
+        return np.dtype({"float": np.float32, "int": np.int32, "byte": np.uint8, "bool": np.bool_}[self.kind])
 
     @property
     def now(self) -> Any:
@@ -194,7 +194,7 @@ class Symbol(NDArrayOperatorsMixin):
 
 def _refused(what: str) -> InputError:
     return InputError(
-        f"no C for {what} in a formula", cure=f"an entry in {__name__}, or a kernel written by hand"
+        f"a formula with {what} cannot be translated to C", cure=f"add an entry in {__name__}, or write its C"
     )
 
 
@@ -219,7 +219,8 @@ class Trace:
 
     def array(self, name: str, dtype: str = "float32", *, known: int = ELEMENT) -> Symbol:
         """An array of the kernel: one element of it, or its only one."""
-        return self.made(f"@{name}", (), kind="float" if dtype == "float32" else "int", known=known)
+        kind = {"float32": "float", "uint8": "byte"}.get(dtype, "int")
+        return self.made(f"@{name}", (), kind=kind, known=known)
 
     def option(self, name: str, value: Any) -> Any:
         """An option: a number, or one for each channel, as a symbol, everything else as it is."""

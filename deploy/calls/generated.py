@@ -35,8 +35,9 @@ from deploy.calls.expression import (
 from trainlib.ir.graph import Op
 from trainlib.ir.varying import Varying
 from trainlib.primitives.lowering.elementwise import VectorLoop
+from trainlib.registry import step_of
 
-C_TYPES: Mapping[str, str] = MappingProxyType({"float32": "float", "int32": "int32_t"})
+C_TYPES: Mapping[str, str] = MappingProxyType({"float32": "float", "int32": "int32_t", "uint8": "uint8_t"})
 """dtype of a buffer -> type of its elements in C."""
 
 
@@ -147,7 +148,11 @@ def _stem(op: Op, nest: str, result: str) -> str:
         return "_".join((*words, *(word for word in nest.split("_")[1:] if word not in words)))
     if op.step not in ("FW", "IG"):
         return op.primitive
-    return f"{op.primitive}_{result.replace('dx', 'bw') if op.step == 'IG' else 'fw'}"
+    stem = f"{op.primitive}_{result.replace('dx', 'bw') if op.step == 'IG' else 'fw'}"
+    usual = step_of(replace(op, reads=()))
+    if usual.like(op) is usual:
+        return stem
+    return f"{stem}_{'from' if op.step == 'IG' else 'with'}_{'mask' if 'mask' in op else 'y'}"
 
 
 def _of_loss(effect: Effect, op: Op, nest: str) -> Generated:

@@ -24,8 +24,8 @@ struct maxpool_fw {
 struct maxpool_fw_argmax {
     const float *X;
     float *Y;
-    int32_t *I;
-    int X_s[3], Y_s[3], ci, hi, wi, ho, wo, hk, wk, step_h, step_w, top, left, high, wide, width;
+    uint8_t *I;
+    int X_s[3], Y_s[3], ci, hi, wi, ho, wo, hk, wk, step_h, step_w, top, left, place_bits;
 };
 struct maxpool_bw {
     const float *X, *Y;
@@ -35,9 +35,9 @@ struct maxpool_bw {
 };
 struct maxpool_bw_argmax {
     const float *Y;
-    const int32_t *I;
+    const uint8_t *I;
     float *G;
-    int G_s[3], Y_s[3], ci, hi, wi, ho, wo, high, wide, width;
+    int G_s[3], Y_s[3], ci, hi, wi, ho, wo, step_h, step_w, top, left, place_bits;
 };
 /* end */
 
@@ -121,7 +121,7 @@ void maxpool_fw(const void *args)
             }
 }
 
-/* The place of the maximum in the whole image is kept as well. */
+/* Row and column of the maximum in its window are kept as well: in a byte, or in four if they have 16 bits each. */
 void maxpool_fw_argmax(const void *args)
 {
     PT_ARGUMENTS(maxpool_fw_argmax, g);
@@ -129,12 +129,16 @@ void maxpool_fw_argmax(const void *args)
     for (int c = own.start; c < own.stop; c++)
         for (int h = 0; h < g->ho; h++)
             for (int w = 0; w < g->wo; w++) {
-                const struct pt_range y = within(h * g->step_h + g->top, g->hk, g->hi);
-                const struct pt_range x = within(w * g->step_w + g->left, g->wk, g->wi);
+                const int row = h * g->step_h + g->top, column = w * g->step_w + g->left;
+                const struct pt_range y = within(row, g->hk, g->hi), x = within(column, g->wk, g->wi);
                 const float *plane = g->X + c * g->X_s[0];
                 const int at = largest(plane, y, x, g->wi, 1), place = c * g->Y_s[0] + h * g->Y_s[1] + w * g->Y_s[2];
                 g->Y[place] = plane[at];
-                g->I[place] = (at / g->wi + g->high) * g->width + at % g->wi + g->wide;
+                const int inside = ((at / g->wi - row) << g->place_bits) + at % g->wi - column;
+                if (g->place_bits == 4)
+                    g->I[place] = (uint8_t)inside;
+                else
+                    ((int32_t *)g->I)[place] = inside;
             }
 }
 
@@ -171,7 +175,9 @@ void maxpool_bw_argmax(const void *args)
         for (int h = 0; h < g->ho; h++)
             for (int w = 0; w < g->wo; w++) {
                 const int at = c * g->Y_s[0] + h * g->Y_s[1] + w * g->Y_s[2];
-                const int row = g->I[at] / g->width - g->high, column = g->I[at] % g->width - g->wide;
+                const int inside = g->place_bits == 4 ? g->I[at] : ((const int32_t *)g->I)[at];
+                const int row = h * g->step_h + g->top + (inside >> g->place_bits);
+                const int column = w * g->step_w + g->left + (inside & ((1 << g->place_bits) - 1));
                 if (row >= 0 && row < g->hi && column >= 0 && column < g->wi)
                     dx[row * g->G_s[1] + column * g->G_s[2]] += g->Y[at];
             }

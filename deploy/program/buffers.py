@@ -98,7 +98,7 @@ class Buffers:
             ]
             if not inside:
                 raise InputError(
-                    f"no buffer of {level} is at {address} in op {op_number}: defect of the export"
+                    f"defect of the export: op {op_number} uses {level} at {address}, outside any buffer"
                 )
             result.append(inside[0])
         return result

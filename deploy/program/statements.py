@@ -176,7 +176,7 @@ class Statements:
             case Compute():
                 op = self._by_work[action.work.op, action.work.step]
                 return [self._call_leaf(action, call) for call in self._call(action, op)]
-        raise InputError(f"{type(action).__name__} of {action.work.op} has no C equivalent")
+        raise InputError(f"{type(action).__name__} of {action.work.op} cannot be translated to C")
 
     def _call_leaf(self, action: Compute, call: CCall) -> Leaf:
         self.kernels.setdefault(call.kernel)
@@ -213,7 +213,7 @@ def _leaf(form: Hashable, numbers: Sequence[int]) -> Leaf:
 
 def _transfer(command: Command, number: int, what: str) -> Leaf:
     if command.external_level != "l2":
-        raise InputError(f"a DMA command of {what} to {command.external_level} has no C equivalent")
+        raise InputError(f"a DMA command of {what} to {command.external_level} cannot be translated to C")
     numbers = [number, command.l1_address, command.external_address, command.size_bytes]
     if command.lines > 1:
         numbers += [command.stride_bytes, command.line_bytes]

@@ -85,7 +85,7 @@ class Layer:
             if (same := elements.get((places.shape[::-1], places.T.tobytes()))) is not None:
                 return self.node("Transpose", (same,), part=f"{name}_turned", perm=[1, 0])
             if any(np.isin(places, np.frombuffer(taken, places.dtype)).any() for _, taken in elements):
-                raise CannotTakeError("shared weights stored in another order", "NAME.yaml")
+                raise CannotTakeError("it shares weights that ONNX stores in another order", "NAME.yaml")
             elements[places.shape, places.tobytes()] = tensor
         self.draft.weights[tensor] = value
         return tensor

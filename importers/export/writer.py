@@ -281,22 +281,26 @@ def _word(word: str) -> str:
 def _check_sayable(spec: ModelSpec, layer: LayerSpec) -> None:
     """Raise `CannotTakeError` for what changes the numbers of any layer and has no word in ONNX."""
     if "HWC" in (layer.layout, spec.layout):
-        raise CannotTakeError("images as HWC", "layout: CHW")
+        raise CannotTakeError("images in HWC layout are not supported", "layout: CHW")
     if layer.adapter is not None:
-        raise CannotTakeError("an adapter", "two linear layers and an add")
+        raise CannotTakeError("adapters are not supported", "two linear layers and an add")
+    if layer.computed:
+        raise CannotTakeError(
+            "weights that other layers compute are not supported", "the computed weight itself"
+        )
     published = layer_primitive(layer.type, layer.where).published
     if AS_PUBLISHED in (layer.variant, spec.variant) and published is not None:
         unsaid = published.options.keys() - layer.attributes.keys()
         if unsaid:
             said = ", ".join(f"{key} {published.options[key]}" for key in sorted(unsaid))
-            raise CannotTakeError(f"as published: {said}", "variant: default")
+            raise CannotTakeError(f"ONNX cannot describe the published variant: {said}", "variant: default")
 
 
 def _write(site: Layer) -> None:
     """The nodes of a layer, and the weights all of which must be in them."""
     writer = WRITERS.get(site.primitive)
     if writer is None:
-        raise CannotTakeError("no ONNX op", "write a model file instead: convert IN OUT.yaml")
+        raise CannotTakeError("no ONNX op computes this layer", "a model file: convert IN OUT.yaml")
     writer(site)
     assert site.written == sum(value.size for value in site.parameters.values()), site.name
 

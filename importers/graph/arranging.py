@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
+
+import numpy as np
 
 from configs.values import replace
 from importers.graph.draft import CannotTakeError, Draft
@@ -31,7 +34,14 @@ class Site:
         suffix: str = "",
     ) -> View:
         """Add a layer with one output, called by the name of the node and a suffix."""
-        (made,) = self.draft.layer(kind, self.name + suffix, inputs, options, given, where=self.where)
+        lent = {
+            role: computed_word(self, item)
+            for role, item in (given or {}).items()
+            if item is not None and item.made is not None
+        }
+        (made,) = self.draft.layer(
+            kind, self.name + suffix, inputs, options, given, where=self.where, lent=lent
+        )
         return made
 
     def stored(self, view: View, order: Sequence[Sequence[int]]) -> str:
@@ -65,6 +75,37 @@ class Site:
             kind, options = ("flatten", {}) if len(shape) == 2 else ("reshape", {"shape": list(shape[1:])})
             made[root, shape] = self.layer(kind, (root,), options, suffix=f"_{kind}")
         return made[root, shape].word
+
+
+def computed_word(site: Site, constant: Constant) -> str:
+    """The word of what layers compute of weights, [1, shape of the constant], its elements in that order."""
+    view, places = constant.made, constant.places
+    assert view is not None
+    assert places is not None
+    stored = np.arange(prod(view.pieces)).reshape(view.pieces).transpose(BATCH, *_inner(view)).ravel()
+    runs, left = list[tuple[int, int]](), stored[places.ravel()]
+    while left.size > 1:
+        step = int(left[1] - left[0])
+        same = left[0] + step * np.arange(left.size) == left
+        size = int(np.argmin(same)) if not same.all() else left.size
+        if left.size % size:
+            break
+        runs.insert(0, (step, size))
+        left = left[::size]
+    outer = sorted(runs, reverse=True)
+    sizes = tuple(size for _, size in outer)
+    order = [1 + outer.index(run) for run in runs]
+    whole = np.arange(prod(sizes)).reshape(sizes).transpose([place - 1 for place in order]).ravel()
+    if left.size != 1 or len(stored) != places.size or (whole != stored[places.ravel()]).any():
+        raise CannotTakeError(
+            "it reads a part of a computed weight", "all of it, its dimensions in any order"
+        )
+    lying = View(view.word, view.stored, (1, *sizes), ())
+    return site.reshaped(site.stored(lying, [[place] for place in order]), (1, *constant.shape))
+
+
+def _inner(view: View) -> list[int]:
+    return [piece for piece in view.order if piece != BATCH]
 
 
 def in_order(site: Site, view: View) -> View:
@@ -109,7 +150,7 @@ def fresh(view: View, shape: Sequence[int]) -> View:
     seen = view.viewed(tuple(shape))
     if seen is None:
         raise CannotTakeError(
-            f"a view of {list(view.shape)} as {list(shape)} mixes samples", "a view that preserves the batch"
+            f"viewing {list(view.shape)} as {list(shape)} mixes samples", "a view that preserves the batch"
         )
     return seen
 
@@ -124,7 +165,9 @@ def sample_word(site: Site, view: View) -> tuple[str, int | None]:
     ordered = in_order(site, view)
     batch_dim = ordered.batch_dim
     if batch_dim is not None and not ordered.samples_only(batch_dim):
-        raise CannotTakeError("a dimension that merges samples with other data", "a separate batch dimension")
+        raise CannotTakeError(
+            "one of its dimensions merges samples with other data", "keep the batch as a separate dimension"
+        )
     shape = (ordered.batch, *(ordered.shape[index] for index in places_of(len(view.dims), batch_dim)))
     return site.reshaped(ordered.word, shape), batch_dim
 
@@ -143,7 +186,7 @@ def rows(site: Site, view: View, dim: int) -> tuple[str, list[int]]:
     rest = [piece for piece in range(1, len(view.pieces)) if piece not in view.dims[dim]]
     groups: list[Sequence[int]] = [rest] if rest else []
     if BATCH in view.dims[dim]:
-        raise CannotTakeError("sums over the batch", "samples must stay independent")
+        raise CannotTakeError("it sums over the batch", "samples must stay independent")
     return site.stored(view, [*groups, view.dims[dim]]), rest
 
 
@@ -175,7 +218,9 @@ def batch_first(site: Site, view: View, rank: int = 0) -> str:
 def image(site: Site, view: View, rank: int) -> str:
     """The word of a batch of images [N, C, H, W]; a sequence [N, C, L] becomes an image of one row."""
     if rank not in (1, 2):
-        raise CannotTakeError(f"a window of {rank} dimensions", "a window of 1 or 2 dimensions")
+        raise CannotTakeError(
+            f"a window of {rank} dimensions is not supported", "a window of 1 or 2 dimensions"
+        )
     word = batch_first(site, view, rank + 2)
     shape = view.shape if rank == 2 else (*view.shape[:2], 1, view.shape[2])
     return site.reshaped(word, shape)

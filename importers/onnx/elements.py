@@ -37,6 +37,7 @@ from importers.place.pairs import (
     pair,
     power,
     quotient,
+    scaled,
     times,
     total,
     two_operands,
@@ -69,9 +70,11 @@ def _gelu(node: Node) -> View:
 
 
 def _quick_gelu(node: Node) -> View:
-    if node.real("alpha", 1.702) != 1:
-        raise CannotTakeError("an alpha other than 1", "Gelu")
-    return applied(node, "silu", node.x)
+    alpha = node.number("alpha", 1.0 if node.op == "Swish" else 1.702)
+    if alpha == 1:
+        return applied(node, "silu", node.x)
+    gate = applied(node, "sigmoid", scaled(node, node.x, alpha, suffix="_scale"), suffix="_gate")
+    return two_operands(node, "multiply", node.x, gate)
 
 
 def _hard_sigmoid(node: Node) -> View:
@@ -91,7 +94,7 @@ def clip_options(node: Attributes) -> dict[str, float]:
     for index, (name, option) in enumerate((("min", "low"), ("max", "high")), start=1):
         given = node.values(index) if node.has(index) else None
         if node.has(index) and (given is None or given.size != 1):
-            raise CannotTakeError("bounds that are not numbers", "a number for each bound")
+            raise CannotTakeError("its bounds are not single numbers", "a number for each bound")
         bound = node.real(name, np.inf) if given is None else float(given.reshape(-1)[0])
         if abs(bound) < 3e38:
             options[option] = bound
@@ -101,7 +104,9 @@ def clip_options(node: Attributes) -> dict[str, float]:
 def _shrink(node: Node) -> View:
     bound, bias = node.number("lambd", 0.5), node.number("bias", 0.0)
     if bias not in (0, bound) or bound < 0:
-        raise CannotTakeError(f"a Shrink with lambd {bound:g} and bias {bias:g}", "a bias of 0 or lambd")
+        raise CannotTakeError(
+            f"Shrink is not supported with lambd {bound:g} and bias {bias:g}", "a bias of 0 or lambd"
+        )
     return shrunk(node, node.x, bound, hard=not bias)
 
 
@@ -127,7 +132,7 @@ def row_softmax(node: Node, view: View, kind: str) -> View:
     """A softmax, or its logarithm, over the last dimension."""
     word, batch_dim = sample_word(node, view)
     if batch_dim == len(view.dims) - 1:
-        raise CannotTakeError("a softmax over samples", "a dimension after the batch")
+        raise CannotTakeError("its softmax runs over the batch", "a dimension after the batch")
     return under(node.layer(kind, (word,)), batch_dim, len(view.dims))
 
 
@@ -153,7 +158,7 @@ def _sum(node: Node) -> View:
 def _power(node: Node) -> View:
     exponent = node.constant(1)
     if exponent is None or exponent.alike is None:
-        raise CannotTakeError("an exponent that is not a number", "one number")
+        raise CannotTakeError("its exponent is not a single number", "one number")
     return power(node, node.x, meant(exponent.alike))
 
 
@@ -203,7 +208,7 @@ def _reduce(node: Node) -> View:
     if kind == "reduce_mean" and axes == [2, 3] and rank == 4 and view.batch_dim in (0, None):
         return reduced(node, view, axes, kind, keep=keep)
     if any(BATCH in view.dims[axis] and view.batch > 1 for axis in axes):
-        raise CannotTakeError("sums over samples", "dimensions after the batch")
+        raise CannotTakeError("it sums over the samples of a batch", "dimensions after the batch")
     for number, group in enumerate(neighbours([axis for axis in axes if view.shape[axis] > 1])):
         word, batch_dim = sample_word(node, view)
         places = places_of(rank, batch_dim)
@@ -220,7 +225,7 @@ def _reduce_made(node: Node) -> View:
     view, keep = node.x, bool(node.integer("keepdims", 1))
     dims = reduced_axes(node, len(view.dims))
     if not dims:
-        raise CannotTakeError("reduces nothing", "axes")
+        raise CannotTakeError("it has no axes to reduce", "axes")
     if node.op in _ORDERS:
         return norm(node, view, dims, _ORDERS[node.op], keep=keep)
     if node.op == "ReduceLogSumExp":
@@ -254,7 +259,7 @@ HANDLERS: Mapping[str, Handler] = with_own(
     },
     {
         **dict.fromkeys(("Gelu", "com.microsoft:Gelu", "com.microsoft:BiasGelu"), _gelu),
-        "com.microsoft:QuickGelu": _quick_gelu,
+        **dict.fromkeys(("com.microsoft:QuickGelu", "Swish"), _quick_gelu),
         "HardSigmoid": _hard_sigmoid,
         "Clip": _clip,
         "Softsign": lambda node: softsign(node, node.x),

@@ -10,7 +10,7 @@ import numpy as np
 
 from configs.values import replace
 from importers.graph.draft import CHECKED, CannotTakeError, elements
-from importers.graph.node import Attributes, Handler, Node
+from importers.graph.node import Attributes, Handler, Node, axis_of
 from importers.graph.views import BATCH, Shape, View
 from importers.graph.weights import Constant
 from importers.onnx.moves import images
@@ -27,8 +27,16 @@ from importers.place.elements import norm
 from importers.place.moves import joined, sliced
 from importers.place.norms import channel_norm, neighbour_norm, row_norm
 from importers.place.pairs import as_view, scaled, times, total
-from importers.place.pooling import averaged_image, interpolated, pool_options, pooled, power_pooled
-from importers.place.products import linear, multiplied
+from importers.place.pooling import (
+    Stretch,
+    averaged_image,
+    interpolated,
+    pool_options,
+    pooled,
+    power_pooled,
+    stretched,
+)
+from importers.place.products import einsum, linear, multiplied, running_sum
 from importers.place.recurrences import initial_state, last_state, recurrent, regated, sequence
 
 
@@ -44,7 +52,7 @@ def groups_of(node: Attributes) -> int:
     """Groups of a convolution."""
     groups = node.integer("group", 1)
     if groups < 1:
-        raise CannotTakeError(f"{groups} groups", CHECKED)
+        raise CannotTakeError(f"its group is {groups}, not 1 or more", CHECKED)
     return groups
 
 
@@ -54,7 +62,7 @@ def _weight(node: Node, what: str) -> Constant:
     if node.sizes("kernel_shape", weight.shape[2:]) != weight.shape[2:]:
         raise CannotTakeError(f"kernel_shape differs from the weights, {list(weight.shape[2:])}", CHECKED)
     if rank not in (1, 2):
-        raise CannotTakeError(f"{what} of {rank} dimensions", "one of 2 dimensions")
+        raise CannotTakeError(f"{what} of {rank} dimensions is not supported", "one of 2 dimensions")
     if node.rank != rank + 2:
         shape = list(node.x.shape)
         raise CannotTakeError(f"the batch is not first in its input {shape}", "[batch, channels, ...]")
@@ -70,7 +78,7 @@ def _conv(node: Node) -> View:
 def _conv_transpose(node: Node) -> View:
     weight = _weight(node, "a transposed convolution")
     if node.text("auto_pad", "NOTSET") != "NOTSET" or node.get("output_shape"):
-        raise CannotTakeError("padding derived from the output size", "pads and output_padding")
+        raise CannotTakeError("its padding depends on output_shape", "pads and output_padding")
     over = window_of(node, node.x.shape[2:], weight.shape[2:])
     rank = len(weight.shape) - 2
     padding = node.sizes("output_padding", (0,) * rank)
@@ -99,14 +107,14 @@ def _plus(node: Node, view: View, third: Any, beta: float) -> View:
 def _product(node: Node) -> View:
     operands = [node.get(0), node.get(1)]
     if node.integer("transBatchA", 0) or node.integer("transBatchB", 0):
-        raise CannotTakeError("transBatchA or transBatchB", "Transpose, then MatMul")
+        raise CannotTakeError("transBatchA and transBatchB are not supported", "Transpose, then MatMul")
     like = next((item for item in operands if isinstance(item, View)), None) or node.x
     for index, name in enumerate(("transA", "transB")):
         item = operands[index]
         if item is None or not item.shape:
             raise CannotTakeError(f"its input {index} is missing or a scalar", CHECKED)
         if node.op == "Gemm" and len(item.shape) != 2:
-            raise CannotTakeError("a product of tensors that are not matrices", CHECKED)
+            raise CannotTakeError("its operands are not matrices", CHECKED)
         if isinstance(item, Constant) and len(item.shape) > 2:
             operands[index] = item = as_view(node, item, like)
         if node.integer(name, 0) and len(item.shape) > 1:
@@ -127,14 +135,14 @@ def _batch_norm(node: Node) -> View:
     running = {"running_mean": node.constant(3), "running_var": node.constant(4)}
     training = node.op.endswith("Internal") or bool(node.integer("training_mode", 0))
     if node.used - {0, 1, 2} or (node.used - {0} and not training):
-        raise CannotTakeError("other nodes read its statistics", "one output")
+        raise CannotTakeError("other nodes read its mean or variance", "use its first output only")
     options: dict[str, Any] = {"momentum": round(1 - node.real("momentum", 0.9), 6)}
     if not training:
         options = {"fixed_statistics": True}
         running = {role: item and replace(item, trained=False) for role, item in running.items()}
     variance = running["running_var"]
     if variance is not None and (variance.value < 0).any():
-        raise CannotTakeError("a variance below 0", "variances of 0 and more")
+        raise CannotTakeError("one of its variances is negative", "variances of 0 and more")
     return _channel_norm(node, "batch_norm", options, running)
 
 
@@ -152,7 +160,7 @@ def _channel_norm(
 def _group_norm(node: Node) -> View:
     scale, shift = (node.needed(index).moved(lambda array: array.reshape(-1)) for index in (1, 2))
     if scale.shape != node.x.shape[1:2]:
-        raise CannotTakeError("a scale per group", "opset 21, with a scale per channel")
+        raise CannotTakeError("it has a scale per group (opset 18)", "opset 21, with a scale per channel")
     groups = {"groups": node.integer("num_groups", 1)}
     return channel_norm(node, "group_norm", node.x, {"w": scale, "b": shift}, _eps(node), groups)
 
@@ -161,7 +169,7 @@ def _row_norm(node: Node) -> View:
     kind = "layer_norm" if node.op == "LayerNormalization" else "rms_norm"
     axis = node.axis(node.rank, -1)
     if node.used - {0}:
-        raise CannotTakeError("other nodes read its statistics", "one output")
+        raise CannotTakeError("other nodes read its mean or variance", "use its first output only")
     row = node.x.shape[axis:]
     roles = {"w": 1, "b": 2} if kind == "layer_norm" else {"w": 1}
     affine = {role: node.constant(index) for role, index in roles.items()}
@@ -192,7 +200,7 @@ def _repeated(constant: Constant, row: Shape) -> Constant:
 def _lrn(node: Node) -> View:
     size = node.integer("size", 0)
     if size < 1 or node.rank < 3:
-        raise CannotTakeError(f"size {size} over {node.rank} dimensions", CHECKED)
+        raise CannotTakeError(f"size {size} does not fit {node.rank} dimensions", CHECKED)
     alpha, beta, bias = (
         node.number(name, default) for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
     )
@@ -202,14 +210,14 @@ def _lrn(node: Node) -> View:
 def _col2im(node: Node) -> View:
     sizes, kernel = node.integers("image_shape", 1), node.integers("block_shape", 2)
     if sizes is None or kernel is None or not len(sizes) == len(kernel) == 2 or node.rank != 3:
-        raise CannotTakeError("the image needs 2 dimensions", "image_shape and block_shape of 2 numbers")
+        raise CannotTakeError("its image needs two dimensions", "image_shape and block_shape of 2 numbers")
     return folded(node, node.x, sizes, window_of(node, sizes, kernel))
 
 
 def _pool(node: Node) -> View:
     kind = "max_pool2d" if node.op == "MaxPool" else "avg_pool2d"
     if kind == "max_pool2d" and 1 in node.used:
-        raise CannotTakeError("other nodes read its indices", "one output")
+        raise CannotTakeError("other nodes read the indices of its maxima", "use its first output only")
     over, options = pool_of(node, node.x.shape, counts=node.op == "AveragePool")
     if node.op == "LpPool":
         return power_pooled(node, node.x, over, options, node.integer("p", 2))
@@ -223,7 +231,9 @@ def pool_of(node: Attributes, shape: Shape, *, counts: bool) -> tuple[Window, di
     """
     kernel, sizes = node.sizes("kernel_shape"), shape[2:]
     if len(kernel) not in (1, 2) or len(shape) != len(kernel) + 2:
-        raise CannotTakeError(f"a window of {len(kernel)} dimensions", "a window of 1 or 2 dimensions")
+        raise CannotTakeError(
+            f"a window of {len(kernel)} dimensions is not supported", "a window of 1 or 2 dimensions"
+        )
     counted = bool(node.integer("count_include_pad", 0)) if counts else None
     over, ceil = window_of(node, sizes, kernel), bool(node.integer("ceil_mode", 0))
     return over, pool_options(over, sizes, ceil=ceil, counted=counted)
@@ -237,39 +247,49 @@ def _global_pool(node: Node) -> View:
     return pooled(node, "max_pool2d", node.x, {"kernel": kernel}, rank)
 
 
+def _cumulative(node: Node) -> View:
+    how = {"less": bool(node.integer("exclusive", 0)), "back": bool(node.integer("reverse", 0))}
+    return running_sum(node, node.x, axis_of(int(node.needed(1, "axis").value.ravel()[0]), node.rank), **how)
+
+
 def _resize(node: Node) -> View:
     view, mode, old = images(node), node.text("mode", "nearest"), node.op == "Upsample"
     coordinates = "asymmetric" if old else node.text("coordinate_transformation_mode", "half_pixel")
     wanted = {"nearest": "asymmetric", "linear": "half_pixel"}.get(mode, "")
     rounding = "floor" if old else node.text("nearest_mode", "round_prefer_floor")
     if node.integer("antialias", 0) or node.text("keep_aspect_ratio_policy", "stretch") != "stretch":
-        raise CannotTakeError("antialiasing, or sizes derived from others", "sizes, antialias 0")
+        raise CannotTakeError("antialias, keep_aspect_ratio_policy are not supported", "sizes, antialias 0")
     is_other = coordinates.removeprefix("pytorch_") != wanted or (mode == "nearest" and rounding != "floor")
-    if is_other or node.get("axes"):
-        raise CannotTakeError(
-            f"{mode} by {coordinates}", "nearest with asymmetric and floor, or linear with half_pixel"
-        )
-    target = _resized(node, view, old=old)
-    if coordinates == "pytorch_half_pixel" and min(target[2:]) == 1:
-        raise CannotTakeError("shrinks a dimension to 1 with pytorch_half_pixel", "half_pixel")
+    if node.integer("exclude_outside", 0):
+        raise CannotTakeError("it excludes what is outside", "exclude_outside 0")
+    target, scales = _resized(node, view, old=old)
     if target[:2] != view.shape[:2]:
-        raise CannotTakeError("resizes batch or channels", "rows and columns only")
+        raise CannotTakeError("it resizes the batch or the channels", "rows and columns only")
+    exact = all(size * scale == new for size, scale, new in zip(view.shape, scales, target, strict=True))
+    if is_other or not exact or (coordinates == "pytorch_half_pixel" and min(target[2:]) == 1):
+        how = Stretch(mode, coordinates, rounding, node.number("cubic_coeff_a", -0.75))
+        return stretched(node, view, target[2:], how, scales[2:])
     return interpolated(node, view, target[2:], "bilinear" if mode == "linear" else "nearest")
 
 
-def _resized(node: Node, view: View, *, old: bool) -> Shape:
-    """The shape of the result, by sizes or by scales."""
-    sizes = None if old else node.constant(3)
-    if sizes is not None:
-        return tuple(int(size) for size in sizes.value.ravel())
-    scales = node.constant(1 if old else 2)
+def _resized(node: Node, view: View, *, old: bool) -> tuple[Shape, Sequence[float]]:
+    """The shape of the result, and how many times that of its input each dimension is."""
+    sizes, scales = None if old else node.constant(3), node.constant(1 if old else 2)
     given = node.get("scales", ()) if scales is None else scales.value.ravel()
-    if len(given) != 4:
-        raise CannotTakeError("no sizes and no scales", "sizes or scales of four numbers")
-    exact = [size * float(scale) for size, scale in zip(view.shape, given, strict=True)]
-    if any(abs(size - int(size)) > 1e-6 for size in exact):
-        raise CannotTakeError("scales that do not result in whole sizes", "sizes")
-    return tuple(map(int, exact))
+    given = given if sizes is None else sizes.value.ravel()
+    axes = [axis_of(axis, node.rank) for axis in node.sizes("axes", tuple(range(node.rank)))]
+    if len(given) != len(axes):
+        raise CannotTakeError(
+            "its sizes and its scales are missing", "sizes or scales of all dimensions, or axes"
+        )
+    said = dict(zip(axes, map(float, given), strict=True))
+    if sizes is None:
+        factors = [said.get(axis, 1.0) for axis in range(node.rank)]
+        return tuple(
+            int(size * scale + 1e-6) for size, scale in zip(view.shape, factors, strict=True)
+        ), factors
+    target = tuple(int(said.get(axis, size)) for axis, size in enumerate(view.shape))
+    return target, [new / size for new, size in zip(target, view.shape, strict=True)]
 
 
 # Recurrent layers
@@ -290,13 +310,17 @@ def check_recurrent(node: Attributes, kind: str, length: int) -> None:
     """Raise `CannotTakeError` for what our recurrent layers do not do."""
     usual = _ACTIVATIONS[kind] * len(_ways(node))
     if kind == "gru" and not node.integer("linear_before_reset", 0):
-        raise CannotTakeError("a reset gate before the product", "linear_before_reset=1, as PyTorch has it")
+        raise CannotTakeError(
+            "linear_before_reset=0 is not supported", "linear_before_reset=1, as PyTorch has it"
+        )
     extra = node.get("clip") or node.integer("input_forget", 0) or node.has(7)
     if tuple(node.get("activations", usual)) != usual or extra:
-        raise CannotTakeError("other activations, clips or peepholes", f"activations {', '.join(usual)}")
+        raise CannotTakeError(
+            "its activations, clip or peepholes are not supported", f"activations {', '.join(usual)}"
+        )
     lengths = node.values(4)
     if lengths is not None and (lengths != length).any():
-        raise CannotTakeError("sequences of unequal length", "one length")
+        raise CannotTakeError("sequences of unequal length are not supported", "sequences of one length")
 
 
 def _recurrent(node: Node) -> list[View]:
@@ -304,7 +328,7 @@ def _recurrent(node: Node) -> list[View]:
     view = node.x.swapped(0, 1) if batch_first else node.x
     check_recurrent(node, kind, view.shape[0])
     if 2 in node.used:
-        raise CannotTakeError("other nodes read its last cell", "its output or its last state")
+        raise CannotTakeError("other nodes read its last cell state", "its output or last hidden state")
     word = sequence(node, view, 1, "a Transpose before it: [time, batch, features]")
     ways = _ways(node)
     outputs, lasts = list[View](), list[View]()
@@ -336,7 +360,7 @@ def _cell_weights(node: Node, kind: str, ways: int, features: int, number: int) 
     gates = hidden * {"gru": 3, "lstm": 4, "rnn": 1}[kind]
     fits = wx.shape == (ways, gates, features) and wh.shape == (ways, gates, hidden)
     if not fits or (both is not None and both.shape != (ways, 2 * gates)):
-        raise CannotTakeError("its weights have a shape that its op does not accept", CHECKED)
+        raise CannotTakeError("the shape of its weights does not fit its op", CHECKED)
     given: dict[str, Constant | None] = {
         role: item.moved(lambda array: regated(kind, array[number]).T)
         for role, item in (("wx", wx), ("wh", wh))
@@ -371,11 +395,17 @@ HANDLERS: Mapping[str, Handler] = {
     "InstanceNormalization": lambda node: _channel_norm(node, "instance_norm", {}, {}),
     "GroupNormalization": _group_norm,
     **dict.fromkeys(
-        ("LayerNormalization", "RMSNormalization", "com.microsoft:SimplifiedLayerNormalization"), _row_norm
+        (
+            *("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"),
+            "com.microsoft:SimplifiedLayerNormalization",
+        ),
+        _row_norm,
     ),
     **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _pool),
     "GlobalLpPool": lambda node: norm(node, node.x, range(2, node.rank), node.integer("p", 2), keep=True),
     "LRN": _lrn,
+    "Einsum": lambda node: einsum(node, node.text("equation", ""), node.inputs),
+    "CumSum": _cumulative,
     "Col2Im": _col2im,
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), _global_pool),
     **dict.fromkeys(("Resize", "Upsample"), _resize),

@@ -31,7 +31,7 @@ from importers.place.moves import (
     to_space,
 )
 from importers.place.pairs import applied, common_shape
-from importers.place.products import looked_up
+from importers.place.products import looked_up, picked
 
 FLOATS = (1, 10, 11, 16)
 """ONNX's numbers of float32, float16, float64, bfloat16: the model's dtype says which."""
@@ -42,13 +42,13 @@ def _cast(node: Node) -> Any:
     if node.op == "CastLike" and isinstance(given, Constant):
         return replace(given, value=given.value.astype(np.float32))
     if node.op == "Cast" and node.integer("to", 1) not in FLOATS:
-        raise CannotTakeError("converts activations to integers", "floating-point types throughout")
+        raise CannotTakeError("it converts activations to integers", "floating-point types throughout")
     return node.x
 
 
 def _dropout(node: Node) -> View:
     if 1 in node.used:
-        raise CannotTakeError("other nodes read its mask", "one output")
+        raise CannotTakeError("other nodes read its dropout mask", "use its first output only")
     ratio, training = node.constant(1), node.constant(2)
     share = node.real("ratio", 0.5) if ratio is None else _only(ratio, "ratio")
     if training is None or not training.value.any() or share == 0:
@@ -96,7 +96,7 @@ def gone_axes(node: Attributes, shape: Shape) -> list[int]:
     axes = [axis_of(axis, len(shape)) for axis in asked]
     for axis in axes:
         if shape[axis] != 1:
-            raise CannotTakeError(f"squeezes dimension {axis} of {shape[axis]} elements", "Reshape")
+            raise CannotTakeError(f"it squeezes dimension {axis} of {shape[axis]} elements", "Reshape")
     return axes
 
 
@@ -104,7 +104,7 @@ def order_of(node: Attributes, rank: int) -> Shape:
     """The dimensions in the order in which a Transpose puts them."""
     order = node.sizes("perm", tuple(reversed(range(rank))))
     if sorted(order) != list(range(rank)):
-        raise CannotTakeError(f"perm {list(order)} of {rank} dimensions", CHECKED)
+        raise CannotTakeError(f"its perm {list(order)} does not fit {rank} dimensions", CHECKED)
     return order
 
 
@@ -116,7 +116,7 @@ def slices(node: Attributes, shape: Shape) -> list[tuple[int, range]]:
     axes = node.integers("axes", 3) or tuple(range(len(starts)))
     steps = node.integers("steps", 4) or (1,) * len(starts)
     if not len(starts) == len(ends) == len(axes) == len(steps):
-        raise CannotTakeError("starts, ends, axes and steps of unequal number", CHECKED)
+        raise CannotTakeError("its starts, ends, axes and steps differ in length", CHECKED)
     cuts = []
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         dim = axis_of(axis, len(shape))
@@ -138,24 +138,24 @@ def _gather(node: Node) -> View:
     if isinstance(table, Constant) and isinstance(index, View):
         if len(table.shape) != 2 or node.axis(2) != 0:
             raise CannotTakeError(
-                "looks up data other than rows of a matrix", "a table [words, features], axis 0"
+                "it looks up something other than rows of a matrix", "a table [words, features], axis 0"
             )
         return looked_up(node, index, table)
-    view, places = node.x, node.needed(1, "indices")
-    dim = node.axis(len(view.dims))
-    numbers = [indexed(int(number), view.shape[dim]) for number in places.value.ravel()]
-    if not places.shape:
-        return selected(node, view, dim, numbers[0])
-    taken = chosen(node, view, dim, numbers)
+    places, shape = node.needed(1, "indices"), node[0].shape
+    dim = node.axis(len(shape))
+    numbers = [indexed(int(number), shape[dim]) for number in places.value.ravel()]
+    if not places.shape and isinstance(table, View):
+        return selected(node, table, dim, numbers[0])
+    taken = picked(node, table, shape, dim, np.array(numbers))
     if len(places.shape) == 1:
         return taken
-    return viewed(node, taken, (*view.shape[:dim], *places.shape, *view.shape[dim + 1 :]))
+    return viewed(node, taken, (*shape[:dim], *places.shape, *shape[dim + 1 :]))
 
 
 def indexed(number: int, size: int) -> int:
     """The number of an element counted from the front. Raises `CannotTakeError` if there is none."""
     if not -size <= number < size:
-        raise CannotTakeError(f"an index outside of {size} elements", CHECKED)
+        raise CannotTakeError(f"an index is outside of {size} elements", CHECKED)
     return number % size
 
 
@@ -164,7 +164,7 @@ def part_sizes(node: Attributes, size: int, count: int) -> Shape:
     sizes = node.integers("split", 1)
     sizes = equal_parts(size, -(-size // count)) if sizes is None else sizes
     if len(sizes) != count:
-        raise CannotTakeError(f"{len(sizes)} sizes for {count} outputs", "a size for each output")
+        raise CannotTakeError(f"it has {len(sizes)} sizes for {count} outputs", "a size for each output")
     return sizes
 
 
@@ -184,7 +184,7 @@ def _pad(node: Node) -> View:
         raise CannotTakeError("its pads are missing", CHECKED)
     axes = [axis_of(axis, rank) for axis in node.integers("axes", 3) or range(rank)]
     if len(widths) != 2 * len(axes):
-        raise CannotTakeError(f"pads {list(widths)} for {len(axes)} dimensions", CHECKED)
+        raise CannotTakeError(f"its pads {list(widths)} do not fit {len(axes)} dimensions", CHECKED)
     is_said = value is not None and value.value.size
     number = _only(value, "value") if value is not None and is_said else node.real("value", 0.0)
     given = dict(zip(axes, zip(widths, widths[len(axes) :], strict=False), strict=True))
@@ -219,7 +219,7 @@ def _blocks(node: Node) -> View:
 def images(node: Node) -> View:
     """What it works on, which must be a batch of images."""
     if node.rank != 4:
-        raise CannotTakeError("an input that is not an image", "[batch, channels, rows, columns]")
+        raise CannotTakeError("its input is not a batch of images", "[batch, channels, rows, columns]")
     return node.x
 
 

@@ -68,13 +68,15 @@ def window(
     """
     rank = len(kernel)
     if rank not in (1, 2):
-        raise CannotTakeError(f"a window of {rank} dimensions", "a window of 1 or 2 dimensions")
+        raise CannotTakeError(
+            f"a window of {rank} dimensions is not supported", "a window of 1 or 2 dimensions"
+        )
     given = {"strides": (stride, rank), "dilations": (dilation, rank), "pads": (pads, 2 * rank)}
     for name, (values, count) in given.items():
         if len(values) != count:
             raise CannotTakeError(f"{name} has {len(values)} values, {count} needed", CHECKED)
     if min(stride) < 1:
-        raise CannotTakeError(f"strides {tuple(stride)}", CHECKED)
+        raise CannotTakeError(f"its strides {tuple(stride)} are not 1 or more", CHECKED)
     before, behind = list(pads[:rank]), list(pads[rank:])
     if automatic in SAME:
         totals = [

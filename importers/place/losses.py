@@ -25,10 +25,7 @@ def either(special: Callable[[Node], Any], plain: Handler | None) -> Handler:
         if terms is not None:
             return terms
         if plain is None or any(isinstance(item, Terms) for item in node.arguments.values()):
-            raise CannotTakeError(
-                "is a loss over all samples, so the network cannot read it",
-                "sums of losses, and products with numbers",
-            )
+            raise CannotTakeError("the network computes with the loss", "sums and multiples of losses")
         return plain(node)
 
     return read
@@ -128,12 +125,14 @@ def _specs(draft: Draft, terms: Terms) -> list[tuple[LossSpec, View, View | None
             raise UnsupportedLayerError(
                 f"the number {terms.constant:g} is added to the loss",
                 where="loss",
-                cure="the loss without the number",
+                cure="use the loss without the number",
             )
         items[index] = _with(draft, items[index], terms.constant)
     if not items:
         raise UnsupportedLayerError(
-            "the loss does not depend on the module", where="loss", cure="a loss that depends on the module"
+            "the loss does not depend on the module",
+            where="loss",
+            cure="use a loss that depends on the module",
         )
     return [(_spec(item), item.view, item.target) for item in items]
 
@@ -151,7 +150,7 @@ def _positive(draft: Draft, item: Term, number: int) -> Term:
         raise UnsupportedLayerError(
             f"the loss {item.name} is subtracted",
             where="loss",
-            cure="a weight above 0, or the explicit formula",
+            cure="use a weight above 0, or the explicit formula",
         )
     turned = scaled(Site(draft, f"loss_{number}", "loss"), item.view, -1.0, suffix="_turned")
     return replace(item, view=turned, weight=-item.weight)

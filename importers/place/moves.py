@@ -25,29 +25,39 @@ def sliced(site: Site, view: View, dim: int, start: int, stop: int, *, suffix: s
     if (start, stop) == (0, view.shape[dim]):
         return view
     if BATCH in view.dims[dim]:
-        raise CannotTakeError("cuts the batch", "samples must stay independent")
+        raise CannotTakeError("it takes a part of the batch", "samples must stay independent")
     if not start < stop:
-        raise CannotTakeError("takes nothing", "a slice of one element or more")
-    view, piece, word = _whole_piece(site, view, dim)
-    made = site.layer("slice", (word,), {"axis": piece - 1, "start": start, "stop": stop}, suffix=suffix)
+        raise CannotTakeError("its slice is empty", "a slice of one element or more")
+    view, piece, word, axis = _whole_piece(site, view, dim)
+    made = site.layer("slice", (word,), {"axis": axis, "start": start, "stop": stop}, suffix=suffix)
     return _part(view, made, piece, stop - start)
 
 
 def split(site: Site, view: View, dim: int, sizes: Sequence[int]) -> list[View]:
     """All parts of a dimension, of these sizes, by one layer."""
-    view, piece, word = _whole_piece(site, view, dim)
-    options = {"axis": piece - 1, "sizes": list(sizes)}
+    view, piece, word, axis = _whole_piece(site, view, dim)
+    options = {"axis": axis, "sizes": list(sizes)}
     made = site.draft.layer("split", site.name, (word,), options, where=site.where)
     return [_part(view, part, piece, size) for part, size in zip(made, sizes, strict=True)]
 
 
-def _whole_piece(site: Site, view: View, dim: int) -> tuple[View, int, str]:
-    """The view with one piece as this dimension, the piece, and a word stored piece by piece."""
+MOST_AXES = 5
+"""Dimensions of a sample that a strided copy walks."""
+
+
+def _whole_piece(site: Site, view: View, dim: int) -> tuple[View, int, str, int]:
+    """The view with one piece as this dimension, the piece, and a word stored piece by piece; its axis there.
+
+    Of many pieces those on either side are stored as one.
+    """
     if len(view.dims[dim]) != 1:
         view = in_order(site, view)
     (piece,) = view.dims[dim]
-    word = site.stored(view, [(item,) for item in range(1, len(view.pieces))])
-    return view, piece, word
+    groups = [range(item, item + 1) for item in range(1, len(view.pieces))]
+    if len(groups) > MOST_AXES:
+        sides = (range(1, piece), groups[piece - 1], range(piece + 1, len(view.pieces)))
+        groups = [side for side in sides if side]
+    return view, piece, site.stored(view, groups), groups.index(range(piece, piece + 1))
 
 
 def _part(view: View, made: View, piece: int, size: int) -> View:
@@ -85,7 +95,7 @@ def turned(site: Site, view: View, dims: Collection[int], *, suffix: str = "") -
     word, batch_dim = sample_word(site, view)
     moving = [dim for dim in dims if view.shape[dim] > 1]
     if batch_dim in moving:
-        raise CannotTakeError("reverses the batch", "samples must stay independent")
+        raise CannotTakeError("it reverses the order of the batch", "samples must stay independent")
     axes = [places_of(len(view.dims), batch_dim).index(dim) for dim in moving]
     made = site.layer("flip", (word,), {"axes": axes}, suffix=suffix) if axes else None
     return under(made, batch_dim, len(view.dims)) if made is not None else view
@@ -107,7 +117,7 @@ def _runs(taken: Sequence[int]) -> list[list[int]]:
 def chosen(site: Site, view: View, dim: int, taken: Sequence[int], suffix: str = "") -> View:
     """Elements of a dimension by their numbers: neighbours by one slice, others joined."""
     if not taken:
-        raise CannotTakeError("takes nothing", "a slice of one element or more")
+        raise CannotTakeError("its slice is empty", "a slice of one element or more")
     size, runs = view.shape[dim], _runs(taken)
     step = taken[1] - taken[0] if len(taken) > 1 else 1
     if step < -1 and list(taken) == list(range(taken[0], taken[-1] - 1, step)):
@@ -117,7 +127,7 @@ def chosen(site: Site, view: View, dim: int, taken: Sequence[int], suffix: str =
         cut = viewed(site, view, (*view.shape[:dim], size // step, step, *view.shape[dim + 1 :]))
         return sliced(site, cut, dim + 1, taken[0], taken[0] + 1, suffix=suffix).without_dim(dim + 1)
     if len(runs) > MOST_PIECES:
-        raise CannotTakeError(f"takes {len(runs)} separate pieces", f"at most {MOST_PIECES}")
+        raise CannotTakeError(f"it takes {len(runs)} separate slices", f"at most {MOST_PIECES}")
     parts = []
     for number, run in enumerate(runs):
         ending = f"{suffix}_{number}" if number else suffix
@@ -141,7 +151,7 @@ def parts_of(site: Site, view: View, dim: int, sizes: Sequence[int], used: Colle
     """All parts of a dimension: one split if all are used, else slices of those that are."""
     if sum(sizes) != view.shape[dim] or min(sizes, default=0) < 1:
         raise CannotTakeError(
-            f"sizes {list(sizes)} of {view.shape[dim]} elements",
+            f"its sizes {list(sizes)} do not add up to {view.shape[dim]}",
             "sizes of 1 and more that add up to the dimension",
         )
     if len(sizes) == 1:
@@ -160,14 +170,14 @@ def joined(site: Site, items: Sequence[View], dim: int, *, suffix: str = "") -> 
     batches = {item.batch_dim for item in items} - {None}
     batch_dim = batches.pop() if len(batches) == 1 else None
     if batches or (batch_dim == dim and items[0].batch > 1):
-        raise CannotTakeError("joins batches", "samples must stay independent")
+        raise CannotTakeError("it joins batches", "samples must stay independent")
     if batch_dim == dim:
-        raise CannotTakeError("joins along the batch", "another dimension")
+        raise CannotTakeError("it joins along the batch", "another dimension")
     rank = len(items[0].dims)
     words = []
     for item in items:
         if len(item.dims) != rank:
-            raise CannotTakeError("joins tensors of different rank", "Unsqueeze before it")
+            raise CannotTakeError("it joins tensors of different rank", "Unsqueeze before it")
         word, batch_place = sample_word(site, item)
         if batch_place != batch_dim:
             shape = site.draft.tensors[word].shape
@@ -206,7 +216,7 @@ def surrounded(site: Site, view: View, pairs: Sequence[tuple[int, int]], mode: s
     """(before, behind) for each dimension: elements of its own around, as `numpy.pad` does by this mode."""
     for dim, pair in enumerate(pairs):
         if min(pair) < 0 or (mode == "reflect" and max(pair) >= view.shape[dim]):
-            raise CannotTakeError(f"pads {view.shape[dim]} elements by {list(pair)}", "less, and not below 0")
+            raise CannotTakeError(f"it pads {view.shape[dim]} elements by {list(pair)}", "fewer, 0 or more")
         if any(pair):
             taken = np.pad(np.arange(view.shape[dim]), pair, mode)  # type: ignore[call-overload]
             view = chosen(site, view, dim, [int(number) for number in taken], f"_{dim}")
@@ -224,7 +234,7 @@ def padded(site: Site, view: View, pairs: Sequence[tuple[int, int]], value: floa
     if not any(map(sum, widths)):
         return view
     if view.batch_dim is not None and any(widths[view.batch_dim]):
-        raise CannotTakeError("pads the batch", "samples must stay independent")
+        raise CannotTakeError("it pads the batch", "samples must stay independent")
     word, batch_dim = sample_word(site, view)
     pads = [widths[index] for index in places_of(len(widths), batch_dim)]
     return under(site.layer("pad", (word,), {"pads": pads, "value": value}), batch_dim, len(widths))
@@ -237,7 +247,7 @@ def expanded(site: Site, view: View, shape: Sequence[int], suffix: str = "") -> 
         return view
     word, batch_dim = sample_word(site, view)
     if batch_dim is not None and shape[batch_dim] != view.shape[batch_dim]:
-        raise CannotTakeError("repeats the batch", "samples must stay independent")
+        raise CannotTakeError("it repeats the batch", "samples must stay independent")
     sizes = [int(shape[index]) for index in places_of(len(shape), batch_dim)]
     if elements(sizes) == elements(site.draft.tensors[word].shape[1:]):
         return viewed(site, view, shape)
@@ -249,7 +259,7 @@ def repeated(site: Site, view: View, counts: Sequence[int]) -> View:
     view = wider(view, len(counts))
     for dim, count in enumerate(counts):
         if count < 1:
-            raise CannotTakeError("repeats nothing", "once or more")
+            raise CannotTakeError("its number of repeats is 0", "once or more")
         if count > 1:
             shape = view.shape
             wide = expanded(site, view.with_dim(dim), (*shape[:dim], count, *shape[dim:]), f"_{dim}")
@@ -276,7 +286,9 @@ def where(site: Site, mask: Any, left: Any, right: Any) -> View:
     if len({(view.pieces, view.dims) for view in views}) > 1:
         views = [in_order(site, view) for view in views]
     if len({(view.pieces, view.dims) for view in views}) > 1:
-        raise CannotTakeError("operands with the batch in different places", "the batch in front of both")
+        raise CannotTakeError(
+            "its operands have the batch in different dimensions", "the batch first in both"
+        )
     words = [site.reshaped(view.word, views[0].stored) for view in views]
     made = site.layer("where", words)
     return View(made.word, made.stored, views[0].pieces, views[0].dims)

@@ -39,12 +39,10 @@ def initial_state(site: Site, given: Any, hidden: int, batch: int, nearest: str)
     if isinstance(given, View):
         state = in_order(site, given.without_dim(0))
         if batch > 1 and (state.batch_dim != 0 or state.batch != batch):
-            raise CannotTakeError(
-                "an initial state without the batch", "a state of shape [layers, batch, hidden], or none"
-            )
+            raise CannotTakeError("its initial state has no batch dimension", "shape [layers, batch, hidden]")
         return site.reshaped(state.word, (batch, hidden))
     if isinstance(given, Constant) and given.value.any():  # zeros are nobody's weight
-        raise CannotTakeError("an initial state that is neither zeros nor computed", nearest)
+        raise CannotTakeError("its initial state is a constant other than zeros", nearest)
     return None
 
 
@@ -63,7 +61,7 @@ def recurrent(
     `back`: from the last time to the first.
     """
     if any(states) and not all(states):
-        raise CannotTakeError("only one of two initial states computed", "both or none")
+        raise CannotTakeError("only one of its two initial states is computed", "compute both or neither")
     wh = given["wh"]
     assert wh is not None
     options = {"hidden": wh.shape[0], "bias": given.get("bx") is not None}

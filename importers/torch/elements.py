@@ -37,6 +37,7 @@ from importers.place.pairs import (
     power,
     quotient,
     scaled,
+    shifted,
     times,
     total,
     two_operands,
@@ -62,7 +63,7 @@ def _alone(node: Node) -> View:
 
 def _elu(node: Node) -> View:
     if node["scale"] != 1 or node["input_scale"] != 1:
-        raise CannotTakeError("scaled elu", "elu")
+        raise CannotTakeError("elu with a scale is not supported", "elu")
     return _alone(node)
 
 
@@ -70,7 +71,7 @@ def _clamp(node: Node) -> View:
     bounds = {"low": node.get("min_val", node.get("min")), "high": node.get("max_val", node.get("max"))}
     options = {name: number_of(bound) for name, bound in bounds.items() if bound is not None}
     if None in options.values():
-        raise CannotTakeError("bounds that are tensors", "numbers as bounds, or maximum and minimum")
+        raise CannotTakeError("its bounds are tensors", "numbers as bounds, or maximum and minimum")
     kind = "relu" if options == {"low": 0.0} else "clip"
     return applied(node, kind, node.x, options if kind == "clip" else {})
 
@@ -78,7 +79,7 @@ def _clamp(node: Node) -> View:
 def _pow(node: Node) -> View:
     exponent = number_of(node["exponent"])
     if not isinstance(node["self"], View) or exponent is None:
-        raise CannotTakeError("an exponent that is a tensor", "a number as the exponent")
+        raise CannotTakeError("its exponent is a tensor", "a number as the exponent")
     return power(node, node["self"], exponent)
 
 
@@ -95,10 +96,10 @@ def _prelu(node: Node) -> View:
 
 def _softplus(node: Node) -> View:
     if node["threshold"] < SOFTPLUS_LINE:
-        raise CannotTakeError(f"a softplus that is linear above {node['threshold']}", "threshold=20")
+        raise CannotTakeError(f"softplus with threshold={node['threshold']} is not supported", "threshold=20")
     beta = float(node["beta"])
     if beta == 0:
-        raise CannotTakeError("a softplus of beta 0, which is infinite", "beta=1")
+        raise CannotTakeError("softplus with beta=0 is infinite", "beta=1")
     inner = scaled(node, node.x, beta, suffix="_inner")
     return scaled(node, applied(node, "softplus", inner), 1 / beta, suffix="_outer")
 
@@ -125,11 +126,9 @@ def before_softmax(mask: Constant) -> Constant:
     if np.isfinite(mask.value).all():
         return mask
     if mask.trained or np.isnan(mask.value).any() or np.isposinf(mask.value).any():
-        raise CannotTakeError("a mask with infinities that is trained, or with NaN", "finite numbers")
+        raise CannotTakeError("its mask has NaN, or is trained and has infinities", "finite numbers")
     if np.isneginf(mask.value).all(axis=-1).any():
-        raise CannotTakeError(
-            "a mask that hides a whole row", "a mask that leaves at least one element per row"
-        )
+        raise CannotTakeError("its mask hides a whole row", "a mask that leaves at least one element per row")
     return Constant(np.nan_to_num(mask.value, neginf=-LARGE).astype(np.float32))
 
 
@@ -146,7 +145,7 @@ def _add(node: Node) -> View:
     if node.op == "rsub":
         left, right = right, left
     if alpha != 1 and isinstance(right, Constant) and right.number is None:
-        raise CannotTakeError("alpha of a tensor", "a separate product")
+        raise CannotTakeError("its alpha is a tensor", "a separate product")
     if alpha != 1:
         right = times(node, right, alpha) if isinstance(right, View) else number_of(right) * alpha
     if node.op != "add":
@@ -160,7 +159,7 @@ def _add(node: Node) -> View:
 
 def _div(node: Node) -> View:
     if node.get("rounding_mode"):
-        raise CannotTakeError("division of integers", "rounding_mode=None")
+        raise CannotTakeError("it divides integers", "rounding_mode=None")
     return quotient(node, node["self"], node["other"])
 
 
@@ -170,7 +169,7 @@ def _largest(node: Node) -> Any:
     if "other" in node.arguments:
         return pair(node, kind, node["self"], node["other"])
     if 1 in node.used:
-        raise CannotTakeError(f"uses the positions of the {kind[:3]}", "their values only")
+        raise CannotTakeError(f"other nodes read the indices of its {kind[:3]}", "their values only")
     ties = {"ties": "first"} if "dim" in node.arguments else {}
     made = _reduced(node, f"reduce_{kind[:3]}", options=ties)
     return [made, None] if ties else made
@@ -183,7 +182,7 @@ def _compare(node: Node) -> View:
     view = node["self"]
     number = number_of(node["other"])
     if not isinstance(view, View) or number is None:
-        raise CannotTakeError("a comparison of tensors", "a comparison with a number")
+        raise CannotTakeError("it compares two tensors", "a comparison with a number")
     return compared(node, view, _RELATIONS[node.op].ours, number)
 
 
@@ -207,7 +206,7 @@ def _masked_fill(node: Node) -> View:
     number = number_of(value)
     if not isinstance(mask, Constant) or number is None:
         raise CannotTakeError(
-            "a mask that is computed from the input", "a registered buffer, or a mask computed from sizes"
+            "its mask is computed from the input", "a registered buffer, or a mask computed from sizes"
         )
     return _masked(node, node.x, mask.value, number)
 
@@ -219,7 +218,7 @@ def _masked(node: Node, view: View, mask: Any, value: float) -> View:
         return with_constant(node, "add", view, Constant(np.where(covered, -LARGE, 0).astype(np.float32)))
     if not np.isfinite(value):
         raise CannotTakeError(
-            f"sets elements to {value}",
+            f"it sets elements to {value}",
             "a finite number, or -inf right before a softmax of the last dimension",
         )
     kept = Constant((~covered).astype(np.float32))
@@ -245,6 +244,27 @@ def _reduced(node: Node, kind: str, **more: Any) -> View:
 def _norm(node: Node) -> View:
     order = float(node.get("ord", node.get("p", 2)))
     return norm(node, node.x, _dims(node), order, keep=_keep(node))
+
+
+def _weight_norm(node: Node) -> Any:
+    """g · v / norm of v (Salimans and Kingma 2016); a norm for each index of one dimension, or of all."""
+    view = node.view("v")
+    kept = node["dim"] % len(view.dims) if node["dim"] != -1 else -1
+    over = [dim for dim in range(len(view.dims)) if dim != kept]
+    sizes = norm(node, view, over, 2, keep=kept != -1)
+    made = times(node, view, quotient(node, node["g"], sizes))
+    return [made, Aside()] if node.several else made
+
+
+def _renorm(node: Node) -> View:
+    """Parts of a dimension whose norm is above a bound are scaled down to it."""
+    bound, kept = float(node["maxnorm"]), node.dim()
+    over = [dim for dim in range(node.rank) if dim != kept]
+    sizes = norm(node, node.x, over, float(node["p"]), keep=True)
+    inside = compared(node, sizes, "le", bound, suffix="_inside")
+    outside = compared(node, sizes, "gt", bound, suffix="_outside")
+    factor = quotient(node, outside, shifted(node, scaled(node, sizes, 1 / bound), 1e-7 / bound))
+    return times(node, node.x, total(node, factor, inside))
 
 
 def _variance(node: Node) -> View:
@@ -303,6 +323,8 @@ HANDLERS: Mapping[str, Handler] = with_own(
         "where": _where,
         "masked_fill": _masked_fill,
         **dict.fromkeys(("norm", "linalg_vector_norm"), _norm),
+        "renorm": _renorm,
+        **dict.fromkeys(("_weight_norm", "_weight_norm_interface"), _weight_norm),
         "logsumexp": lambda node: log_sum_exp(node, node.x, _dims(node), keep=_keep(node)),
         "cosine_similarity": lambda node: cosine(
             node, node.x, node.view("x2"), node.dim(), float(node["eps"])

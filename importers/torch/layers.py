@@ -26,8 +26,8 @@ from importers.place.convolution import (
 from importers.place.moves import joined, sliced
 from importers.place.norms import channel_norm, row_norm
 from importers.place.pairs import applied
-from importers.place.pooling import averaged_image, interpolated, pool_options, pooled
-from importers.place.products import linear, looked_up
+from importers.place.pooling import Stretch, averaged_image, interpolated, pool_options, pooled, stretched
+from importers.place.products import gathered, linear, looked_up
 from importers.place.recurrences import initial_state, last_state, recurrent, sequence
 
 
@@ -43,7 +43,7 @@ def _convolution(node: Node) -> View:
     weight, bias = node.needed("weight"), node.constant("bias")
     kernel = weight.shape[2:]
     if len(kernel) not in (1, 2) or node.get("transposed"):
-        raise CannotTakeError(f"a convolution of {len(kernel)} dimensions", "conv2d")
+        raise CannotTakeError(f"a convolution of {len(kernel)} dimensions is not supported", "conv2d")
     over = _window(node, kernel, node["stride"])
     return convolution(node, node.x, weight, bias, over, node["groups"])
 
@@ -58,16 +58,18 @@ def _conv_transpose(node: Node) -> View:
 
 def _addmm(node: Node) -> View:
     if node["beta"] != 1 or node["alpha"] != 1:
-        raise CannotTakeError("beta and alpha other than 1", "a separate scale")
+        raise CannotTakeError("beta and alpha other than 1 are not supported", "a separate scale")
     return linear(node, node.view("mat1"), node.needed("mat2").moved(np.transpose), node.constant("self"))
 
 
 def _embedding(node: Node) -> View:
     table, view = node.constant("weight"), node["indices"]
-    if table is None or not isinstance(view, View):
-        raise CannotTakeError("looks up a constant", "a parameter")
+    if table is None:
+        raise CannotTakeError("its table must be a parameter", "an Embedding")
+    if not isinstance(view, View):
+        return viewed(node, gathered(node, table, view.value), node.shape)
     if node.get("scale_grad_by_freq"):
-        raise CannotTakeError("divides a row's gradient by how often it is read", "scale_grad_by_freq=False")
+        raise CannotTakeError("scale_grad_by_freq=True is not supported", "scale_grad_by_freq=False")
     return looked_up(node, view, table, node.get("padding_idx", -1))
 
 
@@ -84,7 +86,7 @@ def _batch_norm(node: Node) -> list[Any]:
     given = _roles(node)
     if not training and "running_mean" not in given:
         raise CannotTakeError(
-            "no statistics to normalise with", "track_running_stats=True, or module.train()"
+            "it has no running statistics to normalise with", "track_running_stats=True, or module.train()"
         )
     options = {"momentum": node["momentum"]} if training else {"fixed_statistics": True}
     made = channel_norm(node, "batch_norm", node.x, given, node["eps"], options)
@@ -117,7 +119,7 @@ def _pool(node: Node) -> Any:
     """Any pool by windows; max-pools may say where they found what."""
     kind = "max_pool2d" if node.op.startswith("max") else "avg_pool2d"
     if node.get("divisor_override"):
-        raise CannotTakeError("another divisor", "divisor_override=None")
+        raise CannotTakeError("divisor_override is not supported", "divisor_override=None")
     kernel = each(node["kernel_size"], len(node.shape) - 2)
     over = _window(node, kernel, node.get("stride") or kernel)
     return _pooled(node, kind, over, ceil=bool(node.get("ceil_mode")), counted=node.get("count_include_pad"))
@@ -125,7 +127,7 @@ def _pool(node: Node) -> Any:
 
 def _pooled(node: Node, kind: str, over: Window, *, ceil: bool = False, counted: bool | None = None) -> Any:
     if 1 in node.used:
-        raise CannotTakeError("other nodes read its indices", "return_indices=False")
+        raise CannotTakeError("other nodes read the indices of its maxima", "return_indices=False")
     options = pool_options(over, node.x.shape[2:], ceil=ceil, counted=counted)
     made = pooled(node, kind, node.x, options, len(node.shape) - 2)
     return [made, None] if node.several else made
@@ -140,21 +142,23 @@ def _adaptive(node: Node) -> Any:
         return averaged_image(node, node.x, rank)
     if any(size % output for size, output in zip(sizes, outputs, strict=True)):
         raise CannotTakeError(
-            f"windows of unequal size: {list(sizes)} to {list(outputs)}", f"sizes that {list(outputs)} divide"
+            f"its windows differ in size: {list(sizes)} to {list(outputs)}",
+            f"sizes that {list(outputs)} divide",
         )
     kernel = [size // output for size, output in zip(sizes, outputs, strict=True)]
     return _pooled(node, kind, window(kernel, kernel, [1] * rank, [0] * (2 * rank)))
 
 
 def _upsample(node: Node) -> View:
-    if node.get("align_corners"):
-        raise CannotTakeError("align_corners", "align_corners=False")
-    if "exact" in node.op:
-        raise CannotTakeError("nearest-exact", "mode='nearest'")
     scales = node.get("scale_factors")
     if scales and any(size * scale % 1 for size, scale in zip(node.x.shape[2:], scales, strict=True)):
-        raise CannotTakeError(f"scales {scales} that do not result in whole sizes", "size=")
-    return interpolated(node, node.x, node.shape[2:], "bilinear" if "bilinear" in node.op else "nearest")
+        raise CannotTakeError(f"its scales {scales} do not result in whole sizes", "size=")
+    kind = next(kind for kind in ("linear", "cubic", "nearest") if kind in node.op)
+    aligned = node.get("align_corners")
+    if aligned or kind == "cubic" or "exact" in node.op:
+        how = Stretch(kind, "align_corners" if aligned else "half_pixel")
+        return stretched(node, node.x, node.shape[2:], how)
+    return interpolated(node, node.x, node.shape[2:], "bilinear" if kind == "linear" else "nearest")
 
 
 def _windows(node: Node) -> View:
@@ -174,7 +178,7 @@ def _recurrent(node: Node) -> list[Any]:
     weights = [node.as_constant(item) for item in node["params"]]
     layers, each, ways = node["num_layers"], 4 if node["has_biases"] else 2, 1 + node["bidirectional"]
     if len(weights) != each * layers * ways:
-        raise CannotTakeError("a projection", "proj_size=0")
+        raise CannotTakeError("projections are not supported", "proj_size=0")
     batch_dim = 0 if node["batch_first"] else 1
     word = sequence(node, view, batch_dim, "batch_first=True")
     made: list[View] = []
@@ -195,7 +199,7 @@ def _recurrent(node: Node) -> list[Any]:
         if layer < layers - 1 and node["train"] and node["dropout"]:
             word = applied(node, "dropout", output, {"p": node["dropout"]}, suffix=f"_dropout{layer}").word
     if 2 in node.used:
-        raise CannotTakeError("other nodes read its last cell", "its output or its last state")
+        raise CannotTakeError("other nodes read its last cell state", "its output or last hidden state")
     output = output.swapped(0, batch_dim)
     if output.shape != node.shape:
         output = viewed(node, output, node.shape)
@@ -207,7 +211,7 @@ def _initial(node: Node, state: Any, number: int, hidden: int, batch: int) -> st
     if isinstance(state, View) and state.shape[0] > 1:
         state = sliced(node, state, 0, number, number + 1)
     if isinstance(state, Constant) and state.trained:
-        raise CannotTakeError("an initial state that is neither zeros nor computed", "no initial state")
+        raise CannotTakeError("its initial state is a trained parameter", "no initial state")
     return initial_state(node, state, hidden, batch, "no initial state")
 
 
@@ -240,7 +244,10 @@ HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(("adaptive_avg_pool1d", "adaptive_avg_pool2d"), _adaptive),
     **dict.fromkeys(("adaptive_max_pool1d", "adaptive_max_pool2d"), _adaptive),
     **dict.fromkeys(
-        ("upsample_nearest1d", "upsample_nearest2d", "_upsample_nearest_exact2d", "upsample_bilinear2d"),
+        (
+            *("upsample_nearest1d", "upsample_nearest2d", "_upsample_nearest_exact1d"),
+            *("_upsample_nearest_exact2d", "upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d"),
+        ),
         _upsample,
     ),
     **dict.fromkeys(("im2col", "col2im"), _windows),

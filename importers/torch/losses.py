@@ -115,9 +115,9 @@ def _option(torch: Any, name: str, key: str, value: Any, shape: Sequence[int]) -
     """The value of our option."""
     if key == "reduction" and value == "none":
         raise UnsupportedLayerError(
-            f"{name} with reduction none does not return a number to train on",
+            f"{name} with reduction='none' returns a loss per sample, not one number",
             where="loss",
-            cure="reduction='mean' or 'sum', or .mean() at the end of a loss written in torch",
+            cure="use reduction='mean' or 'sum', or .mean() at the end of a loss written in torch",
         )
     if key == "ignore_index":
         return None if value == _MEANS_NONE else value
@@ -135,9 +135,9 @@ def _per_channel(name: str, option: str, value: Any, shape: Sequence[int]) -> fl
     aligned = (1,) * (len(shape) - value.ndim) + tuple(value.shape)
     if aligned != tuple(size if axis == 1 else 1 for axis, size in enumerate(shape)):
         raise UnsupportedLayerError(
-            f"{name} with {option} of shape {list(value.shape)} for an output of {list(shape)}",
+            f"{name} has {option} of shape {list(value.shape)}, but the output has shape {list(shape)}",
             where="loss",
-            cure="a number, or one for each channel, dimension 1 of the output",
+            cure="use a number, or one for each channel, dimension 1 of the output",
         )
     numbers: list[float] = value.flatten().tolist()
     return numbers

@@ -29,6 +29,7 @@ from importers.place.losses import default_note, losses_of
 from importers.torch import elements as _elements
 from importers.torch import layers, moves, products, script_loss
 from importers.torch.losses import NEGATIVE_LOG, is_ours, loss_of
+from importers.torch.noise import with_noise
 from importers.torch.optimizers import TorchOptimizer, optimizer_of
 from importers.torch.script import Script
 from trainlib.ir.numerics import rounded
@@ -103,14 +104,14 @@ def from_torch(
     batches = dict.fromkeys(len(item) for item in inputs if isinstance(item, torch.Tensor) and item.ndim)
     if len(batches) > 1:
         text = ", ".join(map(str, batches))
-        raise InputError(f"inputs of different batches: {text}", where=place, cure="use one batch size")
+        raise InputError(f"the inputs have different batches: {text}", where=place, cure="use one batch size")
     _refuse_averages(torch, module, place)
     dtype = _dtype(torch, module, inputs, place)
     trained = _trained(torch, module, optimizer)
     notes: list[str] = []
     script = None
     if is_ours(torch, loss):
-        draft, output = capture(torch, module, inputs, trained, place, dtype, HANDLERS)
+        draft, output = capture(torch, module, inputs, trained, place, dtype, with_noise(HANDLERS))
         assert isinstance(output, View)
         spec_of_loss = _of_log_probabilities(draft, output, loss_of(torch, loss, output.shape), notes)
         draft.without_unused(_end(draft, output))
@@ -119,7 +120,7 @@ def from_torch(
             notes.insert(0, default_note(spec_of_loss))
     else:
         script = Script.of(module, loss, inputs, labels)
-        whole, handlers = script.around(module), script_loss.handlers(HANDLERS)
+        whole, handlers = script.around(module), with_noise(script_loss.handlers(HANDLERS))
         apart = script_loss.TAKEN_APART
         draft, output = capture(torch, whole, script.examples, trained, place, dtype, handlers, apart)
         if isinstance(output, View):  # of a single sample
@@ -141,10 +142,9 @@ def from_torch(
     check_options(spec)
     wide = ("running_mean", "running_var")
     values = {
-        tensor: rounded(
-            value,
-            BY_NAME[dtype] if value.dtype.kind == "f" and not tensor.endswith(wide) else FP32,
-        )
+        tensor: value
+        if value.dtype.kind == "i"
+        else rounded(value, FP32 if tensor.endswith(wide) else BY_NAME[dtype])
         for tensor, value in draft.values.items()
     }
     of_torch = taken if isinstance(taken, TorchOptimizer) else None
@@ -170,9 +170,9 @@ def _refuse_averages(torch: Any, module: Any, place: str) -> None:
         running = isinstance(part, torch.nn.modules.batchnorm._NormBase) and part.track_running_stats
         if running and part.training and part.momentum is None:
             raise UnsupportedLayerError(
-                f"{path or 'the module'} has momentum=None",
+                f"{path or 'the module'} has momentum=None, which is not supported",
                 where=place,
-                cure="momentum=0.1, or module.eval()",
+                cure="use momentum=0.1, or module.eval()",
             )
 
 
@@ -187,11 +187,13 @@ def _dtype(torch: Any, module: Any, inputs: Sequence[Any], place: str) -> str:
     if len(kinds) > 1:
         names = " and ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
         raise UnsupportedLayerError(
-            f"parameters and input are of {names}", where=place, cure="use one type: module.float()"
+            f"parameters and inputs have different types: {names}",
+            where=place,
+            cure="use one type: module.float()",
         )
     name = str(next(iter(kinds), "float32")).removeprefix("torch.")
     if name not in BY_NAME:
-        raise UnsupportedLayerError(f"numbers of {name}", where=place, cure="module.float()")
+        raise UnsupportedLayerError(f"numbers of type {name}", where=place, cure="use module.float()")
     return name
 
 
@@ -223,7 +225,7 @@ def _stored(draft: Draft, output: View) -> str:
     """The word of a tensor stored as it is seen, the batch in front."""
     if not output.batch_leads:
         what = f"forward returns {list(output.shape)}, but the first dimension is not the batch"
-        raise UnsupportedLayerError(what, where=draft.where, cure="batch first")
+        raise UnsupportedLayerError(what, where=draft.where, cure="put the batch first")
     return as_seen(Site(draft, "output", draft.where), output)
 
 
@@ -232,7 +234,7 @@ def _classes(draft: Draft, word: str) -> int:
     rows = draft.smallest_table(word)
     if rows is None:
         raise UnsupportedLayerError(
-            "an input of integers that no embedding reads",
+            "no embedding reads the integer input",
             where=draft.where,
             cure="start with torch.nn.Embedding, or use an input of floats",
         )
@@ -290,7 +292,7 @@ def _run(file: Path, text: str) -> Any:
     try:
         spec.loader.exec_module(code)
     except Exception as error:
-        raise InputError(f"{type(error).__name__}: {error}", where=text, cure=f"python {file}") from error
+        raise InputError(f"{type(error).__name__}: {error}", where=text, cure=f"run python {file}") from error
     finally:
         sys.path.remove(folder)
     return code

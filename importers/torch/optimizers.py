@@ -118,7 +118,9 @@ def optimizer_of(
     }
     if len(kinds) > 1:
         raise UnsupportedLayerError(
-            "groups of Adam and of AdamW", where=WHERE, cure="use the same decoupled_weight_decay for all"
+            "some groups use Adam, others AdamW",
+            where=WHERE,
+            cure="use the same decoupled_weight_decay for all",
         )
     (kind,) = kinds
     weights = _weights(given, module, sources)
@@ -179,14 +181,22 @@ def _schedule(torch: Any, given: Any, optimizer: Any) -> Any:
     inner = [given, *getattr(given, "_schedulers", ())]
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
     if given.optimizer is not optimizer:
-        raise InputError("the schedule belongs to another optimizer", where=SCHEDULE, cure="use this one")
+        raise InputError(
+            "the schedule belongs to another optimizer",
+            where=SCHEDULE,
+            cure="create the schedule from the optimizer that you pass",
+        )
     if any(isinstance(part, plateau) for part in inner[1:]):
         raise UnsupportedLayerError(
-            "ReduceLROnPlateau within another schedule", where=SCHEDULE, cure="ReduceLROnPlateau alone"
+            "ReduceLROnPlateau cannot be part of another schedule",
+            where=SCHEDULE,
+            cure="use ReduceLROnPlateau alone",
         )
     if isinstance(given, plateau) and given.last_epoch:
         raise UnsupportedLayerError(
-            f"ReduceLROnPlateau after {given.last_epoch} losses", where=SCHEDULE, cure="use a new one"
+            f"the ReduceLROnPlateau was already used for {given.last_epoch} losses",
+            where=SCHEDULE,
+            cure="create a new schedule",
         )
     return _copied(given)
 
@@ -244,12 +254,14 @@ def _average(torch: Any, given: Any) -> float:
     share = inspect.getclosurevars(inspect.unwrap(function)).nonlocals.get("decay") if function else None
     if share is None or function.__module__ != torch.optim.swa_utils.__name__:
         raise UnsupportedLayerError(
-            "an AveragedModel with its own averaging function",
+            "the AveragedModel has a custom averaging function",
             where="average",
-            cure="multi_avg_fn=get_ema_multi_avg_fn(0.999)",
+            cure="use multi_avg_fn=get_ema_multi_avg_fn(0.999)",
         )
     if int(given.n_averaged):
         raise UnsupportedLayerError(
-            f"an AveragedModel after {int(given.n_averaged)} updates", where="average", cure="a new one"
+            f"the AveragedModel was already updated: {int(given.n_averaged)} updates",
+            where="average",
+            cure="create a new AveragedModel",
         )
     return float(share)

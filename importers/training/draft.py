@@ -74,7 +74,7 @@ class TrainingDraft:
         if name in self.names:
             return self.names[name]
         if name not in self.constants:
-            raise CannotTakeError(f"reads '{name}', which the import refused", "see its refusal above")
+            raise CannotTakeError(f"it reads '{name}', the result of a refused node", "see that node above")
         value = self.constants[name]
         array = np.ascontiguousarray(value, np.float32 if value.dtype != np.int64 else np.int32)
         shape = array.shape or (1,)
@@ -87,9 +87,7 @@ class TrainingDraft:
         tensor = self.tensor(self.read(name))
         if tensor.kind != "buffer":
             if any(tensor.name in op.inputs for op in self.builder.ops):
-                raise CannotTakeError(
-                    f"changes '{name}', which other nodes read", "a separate tensor for the changed values"
-                )
+                raise CannotTakeError(f"it overwrites '{name}', which other nodes read", "a separate output")
             self.builder.tensors[tensor.name] = replace(tensor, kind="buffer")
         return tensor.name
 
@@ -160,7 +158,7 @@ class TrainingDraft:
                     names.append(role.rstrip("?"))
                 elif not role.endswith("?"):
                     raise CannotTakeError(
-                        f"step {step} of {kind} needs {role}", "a node with it as an input or output"
+                        f"step {step} of {kind} needs {role}", "add it as an input or output of a node"
                     )
             return tuple(names)
 

@@ -137,7 +137,7 @@ def import_training(
     except CannotTakeError as error:
         where = optimizer.path if optimizer is not None else graph.path
         raise InputError(
-            f"its updates: {error.reason}", where=where, cure="weights and gradients of one shape"
+            f"its updates: {error.reason}", where=where, cure="use weights and gradients of one shape"
         ) from None
 
 
@@ -170,7 +170,9 @@ class _Reader:
         """Inputs of a sample: those up to the label."""
         labels = [node.input(1) for node in self.graph.nodes if kind_of(node) in _LOSSES]
         if len(labels) != 1 or labels[0] not in self.graph.inputs:
-            what = "has several losses, or a label that is not an input" if labels else "has no loss"
+            kinds = dict.fromkeys(node.op for node in self.graph.nodes if "Grad" in node.op)
+            no_loss = f"has no loss, and gradients ({', '.join(kinds)})"
+            what = "has several losses, or a label that is not an input" if labels else no_loss
             raise self._wrong(what, f"use a training graph: {' or '.join(_LOSSES)} of one input")
         return self.graph.inputs[: self.graph.inputs.index(labels[0]) + 1]
 
@@ -228,7 +230,7 @@ class _Reader:
                     return
             handler = HANDLERS.get(node.op.removeprefix(MICROSOFT))
             if handler is None:
-                raise CannotTakeError("no step for this op", NEAREST_ONNX.get(node.op, NO_FORM))
+                raise CannotTakeError("pulptrain has no step for this op", NEAREST_ONNX.get(node.op, NO_FORM))
             handler(item)
         except CannotTakeError as error:
             self._refuse(node, error)
@@ -238,7 +240,7 @@ class _Reader:
     def _update(self, item: TrainingNode) -> None:
         weight = item.node.input(0)
         if weight in [name for updated, _, _ in self.updates for name in (updated, f"{updated}_updated")]:
-            raise CannotTakeError(f"a second update of '{weight}'", ONE_UPDATE)
+            raise CannotTakeError(f"the graph updates the weight twice: '{weight}'", ONE_UPDATE)
         self.updates.append((weight, item.node.input(1), _rate(item)))
 
     def _refuse(self, node: OnnxNode, error: CannotTakeError) -> None:
@@ -294,7 +296,9 @@ class _Reader:
             other = next((node for node in optimizer.nodes if kind_of(node) not in SGD), None)
             what = f"{other.name}: {other.op}" if other is not None else "nothing"
             raise UnsupportedLayerError(
-                f"an optimizer that is not SGD: {what}", where=optimizer.path, cure="SGD, one node per weight"
+                f"only SGD is supported as an optimizer graph: {what}",
+                where=optimizer.path,
+                cure="use SGD, one node per weight",
             )
         if any(kind_of(node) != "SGD" for node in optimizer.nodes):
             return plain  # one node for all weights, its learning rate an input

@@ -160,7 +160,7 @@ MICROSOFT = "com.microsoft:"
 ACCUMULATORS = ("InPlaceAccumulatorV2", "InPlaceAccumulator")
 SGD = ("SGD", "SGDOptimizerV2", "SGDOptimizer")
 
-ONE_UPDATE = "one update: Sum the gradients before it"
+ONE_UPDATE = "add the gradients with Sum, then update once"
 """The cure of a weight that is updated use by use."""
 
 
@@ -245,7 +245,7 @@ def _stacked(
     if not turns[0]:
         return item.forward("matmul", (left, right), {"transpose_b": True} if turns[1] else {}, name)
     if turns[1]:
-        raise CannotTakeError("both operands are transposed", "transpose one of them")
+        raise CannotTakeError("both of its operands are transposed", "transpose one of them")
     a, b = draft.shape(left), draft.shape(right)
     plan = draft.plan("matmul", {}, [a, (*a[:-2], a[-1], b[-1])])
     made = item.made(name, (1, *output))
@@ -262,7 +262,7 @@ def _biased(item: TrainingNode, made: str, bias: str, columns: int) -> str:
         return item.forward("position", (rows,), {}, item.out(), weights, suffix="_bias")
     if prod(sizes) == prod(shape):
         return item.forward("add", (made, draft.view(bias, shape)), {}, item.out(), suffix="_bias")
-    raise CannotTakeError(f"a bias of shape {list(sizes)}", f"[{columns}]")
+    raise CannotTakeError(f"its bias has shape {list(sizes)}", f"[{columns}]")
 
 
 # Convolutions and pooling
@@ -271,7 +271,9 @@ def _biased(item: TrainingNode, made: str, bias: str, columns: int) -> str:
 def _convolution(item: TrainingNode, x: Shape, w: Shape) -> Placed:
     """The primitive for a convolution of these shapes."""
     if len(x) != len(w) or len(w) not in (3, 4):
-        raise CannotTakeError(f"a convolution of {len(w) - 2} dimensions", "one of 1 or 2 dimensions")
+        raise CannotTakeError(
+            f"a convolution of {len(w) - 2} dimensions is not supported", "one of 1 or 2 dimensions"
+        )
     return convolution_of(x, w, window_of(item, x[2:], w[2:]), groups_of(item))
 
 
@@ -334,7 +336,9 @@ def _pool_plan(item: TrainingNode, kind: str, shape: Shape) -> LayerPlan:
     """The plan of a pool over images of this shape."""
     kernel = item.sizes("kernel_shape")
     if len(kernel) != 2 or len(shape) != 4:
-        raise CannotTakeError(f"a window of {len(kernel)} dimensions", "a window of 2 dimensions")
+        raise CannotTakeError(
+            f"a window of {len(kernel)} dimensions is not supported", "a window of 2 dimensions"
+        )
     _, options = pool_of(item, shape, counts=kind == "avg_pool2d")
     return item.draft.plan(kind, options, [shape])
 
@@ -352,7 +356,9 @@ def _max_pool_grad(item: TrainingNode) -> None:
     draft = item.draft
     kept = draft.recall("max_pool2d", *item.node.inputs[1:])
     if kept is None:
-        raise CannotTakeError("no MaxPool reads or writes its input", "put its MaxPool in the same graph")
+        raise CannotTakeError(
+            "its MaxPool is missing: nothing reads or writes its input", "put its MaxPool in the same graph"
+        )
     dx = item.result(draft.shape(kept.roles["x"]))
     item.apply("max_pool2d", "IG", {"argmax": kept.roles["argmax"], "dy": item.read(0), "dx": dx}, kept.plan)
 
@@ -450,7 +456,7 @@ def _layer_norm(item: TrainingNode) -> None:
     draft, x = item.draft, item.read(0)
     shape, row = _rows(item, draft.shape(x))
     if not item.has(1):
-        raise CannotTakeError("no scale", "scale and bias")
+        raise CannotTakeError("its scale is missing", "scale and bias")
     plan = _norm_plan(item, "layer_norm", shape, axes=len(row), bias=item.has(2))
     given = {role: index for role, index in (("w", 1), ("b", 2)) if item.has(index)}
     roles = {role: draft.view(item.read(at), row) for role, at in given.items()}
@@ -472,7 +478,7 @@ def _layer_norm_grad(item: TrainingNode) -> None:
             roles[role] = draft.view(item.read(index), plan.saved[role].shape)
     else:  # Deeploy's: dY, X, weight, bias
         if prod(item.shape(3)) != prod(row):
-            raise CannotTakeError(f"a bias of shape {list(item.shape(3))}", f"of shape {list(row)}")
+            raise CannotTakeError(f"its bias has shape {list(item.shape(3))}", f"of shape {list(row)}")
         roles |= item.saved(plan, "mean", "var", "inv_std")
         for step in ("FW_MEAN", "FW_VAR", "FW_INV"):
             item.apply("layer_norm", step, roles, plan)
@@ -490,7 +496,9 @@ def _softmax(item: TrainingNode) -> None:
     shape = item.shape(len(reads) - 1)
     axis = item.axis(len(shape), -1 if item.opset >= 13 else 1)
     if prod(shape[axis + 1 :]) != 1 and item.opset >= 13:
-        raise CannotTakeError(f"a softmax over dimension {axis} of {list(shape)}", "over the last dimension")
+        raise CannotTakeError(
+            f"softmax over dimension {axis} of {list(shape)} is not supported", "over the last dimension"
+        )
     rows = (1, prod(shape[:axis]), prod(shape[axis:]))
     kind = "log_softmax" if item.kind.startswith("Log") else "softmax"
     plan = item.draft.plan(kind, {}, [rows])

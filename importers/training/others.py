@@ -34,7 +34,9 @@ def _cross_entropy(item: TrainingNode) -> None:
     gradient = ""
     for reader in readers:
         if not reader.op.endswith("SoftmaxCrossEntropyLossGrad"):
-            raise CannotTakeError("other nodes read its log-probabilities", "only the loss and its gradient")
+            raise CannotTakeError(
+                "other nodes read its log-probabilities", "read them in the loss and its gradient only"
+            )
         _check_same(item, reader)
         gradient = reader.output(0)
     _loss(item, "cross_entropy", {"labels": "hard", **class_options(item)}, gradient)
@@ -65,17 +67,17 @@ def _check_same(item: TrainingNode, gradient: OnnxNode) -> None:
 def _loss(item: TrainingNode, kind: str, options: dict[str, Any], gradient: str) -> None:
     draft, y = item.draft, item.read(0)
     if LOSS in draft.builder.tensors:
-        raise CannotTakeError("a second loss", "one loss")
+        raise CannotTakeError("the graph has a second loss", "one loss")
     loss, tensor = loss_primitive(kind), draft.tensor(y)
     checked = loss_options(LossSpec(kind, options, item.site), loss)
     plan = loss.plan(checked, tensor, item.site)
     label, wanted = item.read(1), plan.shape if plan is not None else ()
     labels = draft.tensor(label)
     if plan is not None and plan.hard and labels.dtype.is_float:
-        raise CannotTakeError(f"labels of {labels.dtype}", "integers")
+        raise CannotTakeError(f"the labels have type {labels.dtype}", "integers")
     if prod(labels.shape) != prod(wanted):
         raise CannotTakeError(
-            f"labels of shape {list(labels.shape)} for outputs of {list(tensor.shape)}",
+            f"the labels have shape {list(labels.shape)} for outputs of {list(tensor.shape)}",
             f"labels of shape {list(wanted)}",
         )
     label = draft.view(label, wanted)
@@ -89,12 +91,14 @@ def _loss(item: TrainingNode, kind: str, options: dict[str, Any], gradient: str)
 
 def _loss_grad(item: TrainingNode) -> None:
     if item.out() not in item.draft.names:
-        raise CannotTakeError("its loss is not in the graph", "put the loss and its gradient in one graph")
+        raise CannotTakeError(
+            "the graph lacks the loss of this gradient", "put the loss and its gradient in one graph"
+        )
     inputs = [name for name in item.node.inputs if name]
     if len(inputs) > len(("log-probabilities", "label")):  # ONNX Runtime's; the weights of classes are last
         seed = item.only(0)
         if seed != 1:
-            raise CannotTakeError("a gradient of the loss that is not 1", "1")
+            raise CannotTakeError("the initial gradient of the loss is not 1", "1")
 
 
 # Recurrent layers: ONNX has the gates in another order, and in rows where ours are columns.
@@ -116,10 +120,10 @@ def _recurrent(item: TrainingNode) -> None:
     hidden = item.integer("hidden_size", item.shape(2)[2])
     check_recurrent(item, kind, length)
     if item.text("direction", "forward") != "forward":
-        raise CannotTakeError("another direction", "direction forward")
+        raise CannotTakeError("only direction forward is supported", "direction forward")
     states = [item.node.input(index) for index in ((5, 6) if kind == "lstm" else (5,))]
     if any(name and (name not in draft.constants or draft.constants[name].any()) for name in states):
-        raise CannotTakeError("an initial state other than zeros", "zeros")
+        raise CannotTakeError("its initial state is not zero", "zeros")
     roles = {"x": turned(item, x, (1, 0, 2), "_x")}
     roles["wx"], roles["wh"] = (
         _to_ours(item, kind, item.read(at), word) for at, word in ((1, "wx"), (2, "wh"))
@@ -175,7 +179,10 @@ def _recurrent_grad(item: TrainingNode) -> None:
             "put its forward node in the same graph",
         )
     if item.has(arriving + 2) or any(map(item.out, range(4, 7))):
-        raise CannotTakeError("gradients of initial states or the last cell", "of outputs, the last state")
+        raise CannotTakeError(
+            "gradients of initial and last cell states are not supported",
+            "gradients of outputs and last state",
+        )
     plan, roles = kept.plan, dict(kept.roles)
     batch, length, hidden = draft.shape(roles["y"])
     roles["dy"] = _arriving(item, arriving, (length, batch, hidden))
@@ -231,7 +238,7 @@ def _accumulate(item: TrainingNode) -> None:
     earlier = draft.partial.pop(total, "")
     if earlier:
         if item.kind == "InPlaceAccumulatorV2" and item.node.input(2):
-            raise CannotTakeError("overwrites the gradient of another use of the weight", ONE_UPDATE)
+            raise CannotTakeError("it overwrites the gradient of another use of the weight", ONE_UPDATE)
         same = draft.add_to(earlier, same, f"{item.site}_uses", f"{gradient}.sum")
     if _another_follows(item):
         others = [

@@ -82,7 +82,7 @@ def parse_percent(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise InputError(f"cannot read {text!r}", where="--fail-above", cure="a percentage, e.g. 2%")
+        raise InputError(f"cannot read {text!r}", where="--fail-above", cure="write a percentage, e.g. 2%")
     return value
 
 

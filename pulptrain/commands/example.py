@@ -36,7 +36,11 @@ def command(
     targets = {place: Path(out) / place for place in files}
     for place, target in targets.items():
         if target.exists() and (not target.is_file() or target.read_bytes() != files[place].read_bytes()):
-            raise InputError(f"{target} already exists with other content", where="example", cure="--out DIR")
+            raise InputError(
+                f"{target} already exists with other content",
+                where="example",
+                cure="use another folder: --out DIR",
+            )
     with together():
         for place, target in targets.items():
             check_folder(str(target.parent), "--out")

@@ -13,6 +13,7 @@ from typer import BadParameter
 from typer.core import TyperCommand, TyperGroup
 
 from configs.errors import InputError
+from pulptrain.given.option import Option
 
 WIDTH = 80
 """Columns of help texts where the terminal has more, or there is none."""
@@ -25,7 +26,7 @@ class GroupedCommand(TyperCommand):
     """A command whose options are listed by group, and that says what to write in place of a wrong word."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As typer, but `InputError` for a word too many and for a text in place of a number."""
+        """As typer, but `InputError` for a word too many, a text in place of a number, and an empty one."""
         given = list(args)
         ctx.allow_extra_args = True
         try:
@@ -35,6 +36,11 @@ class GroupedCommand(TyperCommand):
             raise
         if left and not ctx.resilient_parsing:
             _refuse_extra_words(ctx, left, given)
+        for param in () if ctx.resilient_parsing else self.params:
+            value = ctx.params.get(str(param.name))
+            typed = Option(*_flag_and_metavar(param), getattr(param, "help", None) or "", "")
+            for one in value if isinstance(value, list | tuple) else [value]:
+                typed.check(one)
         return left
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -80,8 +86,8 @@ def _refuse_extra_words(ctx: Any, words: Sequence[str], typed: Sequence[str]) ->
     if "soc" in ctx.params and len(socs) == len(models) == 1:
         others = [word for word in typed if word != socs[0]]
         cure = shlex.join(["pulptrain", str(name), *others, "--soc", socs[0]])
-    plural = "a word" if len(words) == 1 else f"{len(words)} words"
-    raise InputError(f"{plural} too many: {' '.join(words)!r}", where=f"pulptrain {name}", cure=cure)
+    plural = "unexpected word" if len(words) == 1 else "unexpected words"
+    raise InputError(f"{plural} {' '.join(words)!r}", where=f"pulptrain {name}", cure=cure)
 
 
 def _refuse_no_number(error: Any, args: Sequence[str]) -> None:
@@ -95,8 +101,13 @@ def _refuse_no_number(error: Any, args: Sequence[str]) -> None:
     if wanted is not None and texts:
         kind, example = ("a whole number", "4") if wanted[1] == "integer" else ("a number", "0.01")
         raise InputError(
-            f"{texts[-1]!r} is not {kind}", where=flags[0], cure=f"digits, as in {flags[0]} {example}"
+            f"{texts[-1]!r} is not {kind}", where=flags[0], cure=f"use digits, e.g. {flags[0]} {example}"
         ) from None
+
+
+def _flag_and_metavar(param: Any) -> tuple[str, str]:
+    is_option = param.param_type_name == "option"
+    return param.opts[0] if is_option else "", param.metavar or ""
 
 
 def _group(param: Any) -> str:

@@ -58,22 +58,22 @@ def command(
     is_table = file.endswith(".csv")
     check_known(kind, KINDS, f"there is no template {kind!r}", "--kind")
     if not file.endswith((*SUFFIXES, ".csv")):
-        raise InputError(f"{file!r} has no known file ending", where="new", cure=f"{file}.yaml")
+        raise InputError(f"{file!r} has an unknown file ending", where="new", cure=f"name it {file}.yaml")
     is_energy = kind == "energy"
     if (run is None) != (measured is None) if is_energy else measured is not None:
         raise InputError(
             "an energy model needs a run and its measured power or energy",
             where="--run",
-            cure="--kind energy --run RUN --measured 57.6mW",
+            cure="use --kind energy --run RUN --measured 57.6mW",
         )
     if run is not None and not (is_table or is_energy):
         raise InputError(
-            "only a table lists the ops of a run",
+            "--run needs a table (measured.csv) or an energy model",
             where="--run",
-            cure="measured.csv as FILE, or --kind energy",
+            cure="use measured.csv as FILE, or --kind energy",
         )
     if Path(file).exists():
-        raise InputError(f"{file!r} exists already", where="new", cure="another name")
+        raise InputError(f"{file!r} exists already", where="new", cure="use another name")
     target = check_file(file, "new", lambda there: False)
     if is_energy:
         from pulptrain.running.energy_fit import model_text

@@ -170,7 +170,11 @@ def parse_paper(
     paper = OWN_PAPER.but(**asked)
     if out is None:
         flags = {"width_inches": "--width", "font_points": "--font", "dpi": "--dpi", "title": "--title"}
-        raise InputError("no picture without --out", where=flags[next(iter(asked))], cure="add --out")
+        raise InputError(
+            "the option sets the look of a picture, which needs --out",
+            where=flags[next(iter(asked))],
+            cure="add --out FILE",
+        )
     return paper
 
 

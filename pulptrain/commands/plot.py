@@ -61,7 +61,9 @@ def command(
         elif len(folders) > 1:
             strips = shlex.join(["pulptrain", "compare", *folders, "--out", "strips.png"])
             raise InputError(
-                "several runs", where="plot", cure=f"one run, or --what {SPEED_UP}; on one axis: {strips}"
+                "this picture shows one run, not several",
+                where="plot",
+                cure=f"name one run, or --what {SPEED_UP}; on one axis: {strips}",
             )
         else:
             drawn, result = _pictures(folders[0], out, window, what, paper), {}
@@ -87,7 +89,7 @@ def _pictures(folder: str, out: str | None, window: str | None, what: str, paper
     try:
         slices = sorted_slices(read_table(source))
         if not slices:
-            raise InputError("its trace is empty", where=folder, cure="run the simulation again")
+            raise InputError("the trace of the run is empty", where=folder, cure="run the simulation again")
         run = RunPictures(slices, summary, lambda _: read_blocks(source), paper=paper)
         if window is not None:
             run = run.within(window_of(window, run.ops, run.cycles))
@@ -115,7 +117,7 @@ def _speed_up(
     from traces.speed_up import speed_up_of
 
     if window is not None:
-        raise InputError("speed-up compares whole runs", where="--window", cure="remove the option")
+        raise InputError("a speed-up compares whole runs", where="--window", cure="remove the option")
     speed = speed_up_of([read_summary(Path(folder)) for folder in folders], folders)
     paths = _targets(folders[0] if out is None else out, (SPEED_UP,), [file_names(SPEED_UP)])[SPEED_UP]
     draw_speed_up(speed, *paths, paper=paper)
@@ -141,6 +143,6 @@ def _targets(out: str, names: Sequence[str], files: Sequence[Sequence[str]]) -> 
         }
     if len(names) > 1:
         raise InputError(
-            f"{len(names)} pictures do not fit in one file", where="--out", cure="choose one by --what"
+            f"{len(names)} pictures cannot share one file", where="--out", cure="choose one by --what"
         )
     return {names[0]: [check_file(out, "--out", is_our_picture)]}

@@ -161,7 +161,7 @@ def _refuse_missing(
     lacking = [f"--option {key}=..." for key in needed if key not in (*attributes, "name", "type")]
     if lacking or not shapes:
         raise InputError(
-            f"it needs {' and '.join([*lacking, *([] if shapes else ['--shape'])])}",
+            f"{name} needs {' and '.join([*lacking, *([] if shapes else ['--shape'])])}",
             where=f"primitive {name}",
             cure=next_command(
                 context, "primitive", name, add=_of_example(context, primitive), carry=(*CARRIED, *KEPT)
@@ -215,7 +215,7 @@ def parse_shape(text: str) -> DrawnInput:
     if not dtype:
         return DrawnInput(shape)
     if dtype not in ("int32", "uint8"):
-        raise InputError(f"no input of dtype {dtype!r}", where="--shape", cure="int32 or uint8")
+        raise InputError(f"an input cannot have dtype {dtype!r}", where="--shape", cure="use int32 or uint8")
     return DrawnInput(shape, dtype_of(dtype), 0, int(high))
 
 

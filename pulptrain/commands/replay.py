@@ -48,9 +48,15 @@ def command(
     read.
     """
     if learning_rate is not None and not 0 < learning_rate < float("inf"):
-        raise InputError(f"a learning rate of {learning_rate}", where="--learning-rate", cure="more than 0")
+        raise InputError(
+            f"invalid learning rate {learning_rate}",
+            where="--learning-rate",
+            cure="use a number above 0",
+        )
     if mini_batches is not None and mini_batches < 1:
-        raise InputError(f"{mini_batches} mini-batches", where="--accumulate", cure="1 or more")
+        raise InputError(
+            f"cannot accumulate over {mini_batches} mini-batches", where="--accumulate", cure="use 1 or more"
+        )
     with telling("looking for cases", show=not (quiet or as_json)) as teller:
         from pulptrain.foreign.replay import exit_code, find_cases, replay
         from pulptrain.given.settings import Settings

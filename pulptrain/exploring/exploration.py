@@ -18,7 +18,7 @@ from pulptrain.exploring.explore_spec import DELAY, ENERGY, OBJECTIVES, Spec, Sp
 from scheduler.explore.grid_picture import draw_grid
 from scheduler.explore.pareto import pareto_front
 from scheduler.explore.picture import draw_front
-from scheduler.explore.point import Outcome, whole_update
+from scheduler.explore.point import Outcome
 from scheduler.explore.sweep import simulate_points
 from scheduler.search.cache import ResultCache
 from scheduler.search.progress import Meter
@@ -46,15 +46,15 @@ def explore(
     Interrupted by Ctrl-C, the result has the points simulated so far and the front among them.
     """
     started = time.perf_counter()
-    points = [point for item in spec.points for point, _ in item.programs]
-    outcomes_by_position, cached, interrupted = simulate_points(points, workers, cache, meter)
-    outcomes = iter([outcomes_by_position.get(position) for position in range(len(points))])
-    rows = []
-    for number, item in enumerate(spec.points):
-        of_programs = [(next(outcomes), times) for _, times in item.programs]
-        done = [(outcome, times) for outcome, times in of_programs if outcome is not None]
-        if len(done) == len(of_programs):
-            rows.append(_row(number, item, whole_update(done) if done else item.refused))
+    points = [item.point for item in spec.points if item.point is not None]
+    found, cached, interrupted = simulate_points(points, workers, cache, meter)
+    outcomes = iter([found.get(position) for position in range(len(points))])
+    of_points = [next(outcomes) if item.point is not None else item.refused for item in spec.points]
+    rows = [
+        _row(number, item, outcome)
+        for number, (item, outcome) in enumerate(zip(spec.points, of_points, strict=True))
+        if outcome is not None
+    ]
     fitting = [row for row in rows if row["reason"] is None]
     base = next((row for row in rows if row["number"] == spec.baseline and row["reason"] is None), None)
     for row in fitting:
@@ -85,7 +85,8 @@ def _row(number: int, item: SpecPoint, outcome: Outcome) -> dict[str, Any]:
     row["missing_bytes"] = outcome.short_bytes or None
     if outcome.why:
         return row
-    timing = item.programs[0][0].timing
+    assert item.point is not None
+    timing = item.point.timing
     row |= {
         "cycles": outcome.cycles,
         "seconds": outcome.seconds,

@@ -31,7 +31,7 @@ from pulptrain.running.energy import Chip, asked_chip, check_asked, chip_of
 from pulptrain.running.session import model_of
 from scheduler.explore.point import Outcome, Point, point_of, refusal
 from scheduler.options import of_programs
-from scheduler.schedule import check_names, in_one_memory
+from scheduler.schedule import check_names
 from scheduler.tuner.schedule_file import ScheduleFile, as_tuned, file_of, load_schedule, options_from
 from scheduler.tuner.tuned_schedule import TunedSchedule
 from trainlib.kernels.catalogue import kernel_names
@@ -89,8 +89,8 @@ class SpecPoint(Struct, frozen=True):
     """One combination of values: as written, and what is simulated, or why it cannot be."""
 
     values: Mapping[str, Any]
-    programs: tuple[tuple[Point, int], ...] = ()
-    """The programs of one update and how often each runs in it; none if it is refused."""
+    point: Point | None = None
+    """None if it is refused."""
     chip: Chip | None = None
     """Energy coefficients and operating point, if there are any."""
     refused: Outcome = Outcome()
@@ -109,23 +109,23 @@ class Spec(Struct, frozen=True):
 
 
 class ExploreSchema(Schema):
-    """An exploration: a model, what is varied, and what should be small."""
+    """An exploration: a model, the values to vary, and the quantities to minimise."""
 
     name: str
-    """What tables and pictures call it."""
+    """Name in tables and pictures."""
     model: str
     """A model by name, or a model file by its path from this file."""
     settings: object = None
-    """The same for all points, called as on the command line, with _ for -."""
+    """Options of all points, named as on the command line, with _ for -."""
     sweep: object = None
     """Axes and their values; all combinations are points. An axis is a setting, a parameter of the SoC, a
     path of the model (`model.layers.0.out_channels`), or an option for one op (`kernel.conv1.FW`)."""
     points: object = None
     """Single points, after those of the sweep."""
     objectives: object = None
-    """What should be small, of which the front is drawn; by default cycles and peak_l1_bytes."""
+    """Quantities to minimise (the axes of the Pareto front); default: cycles and peak_l1_bytes."""
     baseline: object = None
-    """Values of the point that speed-ups are over; none: the first point."""
+    """Values of the point to which speed-ups refer (default: the first point)."""
 
 
 def load_spec(path: str | Path, given: Mapping[str, Any] | None = None) -> Spec:
@@ -169,7 +169,7 @@ def _spec(node: Node, folder: Path, given: Mapping[str, Any], schedules: Mapping
     top = node.mapping(what)
     name = _text(top["name"], "name")
     if "sweep" not in top and "points" not in top:
-        raise node.error("the file varies nothing", "add 'sweep: ...' or 'points: ...'")
+        raise node.error("the file has neither 'sweep' nor 'points'", "add 'sweep: ...' or 'points: ...'")
     settings = top.get("settings")
     base, base_model = _base(settings, given)
     codegen_given = "codegen" in given or (
@@ -220,7 +220,7 @@ def _refuse_costs(top: Mapping[str, Node]) -> None:
     """Raise `ConfigError` for the costs that files carried before there were energy models."""
     if "energy" in top:
         raise top["energy"].error(
-            "instruction and byte costs were replaced by the energy coefficients of a chip, in joules",
+            "costs per instruction and byte were replaced by the energy coefficients of a chip",
             SETTINGS_OF_ENERGY,
         )
 
@@ -234,7 +234,7 @@ def _baseline(node: Node | None, combinations: Sequence[Mapping[str, Node]]) -> 
     for number, combination in enumerate(combinations):
         if all(key in combination and combination[key].plain() == value for key, value in wanted.items()):
             return number
-    raise node.error("no point of the sweep has these values", "choose the values of one point")
+    raise node.error("no point of the sweep matches 'baseline'", "set it to the values of one point")
 
 
 class _Builder:
@@ -280,7 +280,7 @@ class _Builder:
             or (value.is_sequence and not key.startswith(MODEL_PREFIX))
             or value.value is None
         ):
-            raise value.error(f"'{key}' is {value.kind}", "one value")
+            raise value.error(f"'{key}' is {value.kind}", "write one value")
 
         def try_it() -> None:
             settings = self._settings({key: value})
@@ -306,11 +306,11 @@ class _Builder:
         try:
             settings = self._settings(values)
             chip = (chip_of if needs_energy else asked_chip)(settings, soc_timing(settings))
-            return SpecPoint(plain, self._programs(values), chip)
+            return SpecPoint(plain, self._point(values), chip)
         except PulptrainError as error:
             return SpecPoint(plain, refused=refusal(error))
 
-    def _programs(self, values: Mapping[str, Node]) -> tuple[tuple[Point, int], ...]:
+    def _point(self, values: Mapping[str, Node]) -> Point:
         settings, (spec, phases) = self._settings(values), self._model_of(values)
         timing, options = soc_timing(settings), schedule_options(settings, spec)
         file = self._schedule(settings)
@@ -323,11 +323,7 @@ class _Builder:
             if settings.resident is not None:
                 file = replace(file, resident={})
             chosen = options_from(file, graphs, timing, options, written)
-        chosen = in_one_memory(graphs, timing, chosen)
-        return tuple(
-            (point_of(graph, timing, chosen_for), times)
-            for graph, chosen_for, times in zip(graphs, chosen, (phases.mini_batches, 1), strict=False)
-        )
+        return point_of(zip(graphs, (phases.mini_batches, 1), strict=False), timing, chosen)
 
     def _schedule(self, settings: Settings) -> ScheduleFile | None:
         """The schedule file of a point: one of the user's, or what tuning has found in Python."""
@@ -443,7 +439,7 @@ def _setting(key: str, value: Node) -> Any:
         return float(value.value)
     if ALL[key].kind is int:
         if isinstance(value.value, bool) or not isinstance(value.value, int):
-            raise value.error(f"'{key}' is {value.kind}", "a whole number")
+            raise value.error(f"'{key}' is {value.kind}", "write a whole number")
         return value.value
     return _word(value)
 
@@ -464,7 +460,7 @@ def _sweep(node: Node | None) -> Iterator[dict[str, Node]]:
         if not values:
             raise children[key].error(f"'{key}' has no values", "list some")
     if count > MAX_POINTS:
-        raise node.error(f"{count} points", f"at most {MAX_POINTS}")
+        raise node.error(f"the sweep has too many points: {count}", f"use at most {MAX_POINTS}")
     for values in product(*axes.values()):
         yield dict(zip(axes, values, strict=True))
 
@@ -481,17 +477,19 @@ def _objectives(node: Node | None, has_energy: bool) -> tuple[str, ...]:
     names = []
     for item in node.sequence("'objectives'"):
         if item.value == "energy_nj":
-            raise item.error("energy has the unit joule", f"'{ENERGY}' ({SETTINGS_OF_ENERGY})")
+            raise item.error(
+                "the objective 'energy' now has its unit in its name", f"'{ENERGY}' ({SETTINGS_OF_ENERGY})"
+            )
         if item.value not in (*OBJECTIVES, *FORMER):  # a mapping or a list may stand there
             cure = suggestion(str(item.value), OBJECTIVES)
             raise item.error(f"unknown objective {item.value!r}", cure)
         names.append(str(item.value))
     if not names:
-        raise node.error("no objective", "remove 'objectives', or name some")
+        raise node.error("'objectives' is empty", "remove 'objectives', or name some")
     return tuple(dict.fromkeys(new_objectives(names)))
 
 
 def _text(node: Node, key: str) -> str:
     if not isinstance(node.value, str) or not node.value:
-        raise node.error(f"'{key}' is {node.kind}", "a text")
+        raise node.error(f"'{key}' is {node.kind}", "write a text")
     return node.value

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from arch.spec.timing import SocTiming
-from configs.errors import ConfigError, Contributor, DoesNotFitError, InputError, PulptrainError
+from configs.errors import ConfigError, DoesNotFitError, InputError, PulptrainError
 from configs.limits import size_text
 from configs.model_file import ModelSpec
 from configs.suggest import suggestion
@@ -22,7 +22,7 @@ from pulptrain.fitting.ways import Way, ways_of
 from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.energy import chip_of
-from pulptrain.running.session import RunOutcome, run_model, settled
+from pulptrain.running.session import RunOutcome, prepare, run_prepared, settled
 from scheduler.addresses.optimal_placement import solver_installed
 from scheduler.addresses.plan_options import ALL_OTHERS
 from scheduler.explore.pareto import pareto_front
@@ -33,7 +33,6 @@ from scheduler.fit.solver import SECONDS, Solution, UndecidedError, solve
 from scheduler.fit.streams import Streams
 from scheduler.memory.host_memory import tensor_bytes
 from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
-from scheduler.programs.program_code import CODE
 from scheduler.schedule import code_of_op_alone, streamer_of
 from scheduler.search.cache import ResultCache
 from scheduler.tuner.objective import CYCLES, ENERGY, Objective, objective_of
@@ -64,7 +63,8 @@ SHARE = 0.6
 """Of the time left, for each of these searches."""
 
 TRIES = 8
-"""How often the L2 of the search is made smaller where addresses leave more bytes unused than it knows."""
+"""How often the L2 of the search is made smaller where addresses leave more bytes unused, or copies add more
+code, than it knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +183,12 @@ class Fitting:
         """A run of a model with the memories of the settings."""
         return self._run(spec, self.settings, traced=traced)
 
-    def _run(self, spec: ModelSpec, settings: Settings, *, traced: bool = False) -> RunOutcome:
-        return run_model(spec, settings, functional=False, traced=traced, cache=self.cache)
+    def _run(
+        self, spec: ModelSpec, settings: Settings, *, traced: bool = False, advise: bool = True
+    ) -> RunOutcome:
+        # What would help takes longer to find than to search for another answer: asked only of the model.
+        prepared = prepare(spec, settings, self.cache, traced=traced, advise=advise)
+        return run_prepared(prepared, settings, functional=False)
 
     def with_l2(self, l2_bytes: int) -> Settings:
         """The machine with so much L2."""
@@ -222,17 +226,8 @@ class Fitting:
         return self.base.schedule.plan.code_bytes
 
     def _beside_code(self, l2_bytes: int) -> SocTiming:
-        """The machine with what the code of the program leaves of so much L2."""
-        needed_bytes = self.code_bytes
-        if needed_bytes >= l2_bytes:
-            raise DoesNotFitError(
-                "l2",
-                needed_bytes,
-                l2_bytes,
-                contributors=(Contributor(CODE, needed_bytes),),
-                cure=f"more than --l2 {needed_bytes}B, or --icache warm to leave the code out",
-            )
-        return soc_timing(self.with_l2(l2_bytes - needed_bytes))
+        """The machine with what the code of the model leaves of so much L2; an answer has more code."""
+        return soc_timing(self.with_l2(max(0, l2_bytes - self.code_bytes)))
 
     @property
     def prices(self) -> Prices:
@@ -301,7 +296,10 @@ class Fitting:
                 self.written, problem, Decisions(), cycles, joules_of(run), self.needed_bytes, run, 0.0
             )
             return plain, False
-        found, bound, interrupted = self._searched(l2_bytes, ends - self.run_seconds, better)
+        found: list[Answer] = []
+        bound, interrupted = 0, False
+        if self.code_bytes < l2_bytes:
+            found, bound, interrupted = self._searched(l2_bytes, ends - self.run_seconds, better)
         answers = [replace(answer, gap=self._gap(bound, answer)) for answer in found]
         left_seconds = ends - time.perf_counter()
         has_time = not interrupted and left_seconds > self._planning_seconds + self.run_seconds
@@ -325,8 +323,11 @@ class Fitting:
             bound = bound if number else max(bound, more)
             if decisions is None:
                 break
-            answer = self._simulated(problem, decisions, l2_bytes)
-            if answer is not None:
+            try:
+                answer = self._simulated(problem, decisions, l2_bytes)
+            except DoesNotFitError as error:
+                short_bytes = error.required_bytes - l2_bytes if error.level == "l2" else 0
+            else:
                 found.append(answer)
                 late_cycles = answer.cycles - self.deadline if self.deadline is not None else 0
                 if late_cycles <= 0 or problem.most_cycles is None:
@@ -334,9 +335,10 @@ class Fitting:
                 problem = replace(problem, most_cycles=problem.most_cycles - late_cycles)
                 continue
             peak_bytes = min(problem.l2_bytes, evaluate(problem, decisions).peak_bytes)
-            problem = replace(problem, l2_bytes=peak_bytes - max(256, l2_bytes * (number + 1) // 400))
-            if interrupted or (found and time.perf_counter() >= ends):
+            peak_bytes -= max(short_bytes, 256, l2_bytes * (number + 1) // 400)
+            if interrupted or peak_bytes <= 0 or (found and time.perf_counter() >= ends):
                 break
+            problem = replace(problem, l2_bytes=peak_bytes)
         return found, bound, interrupted
 
     def _rounds(
@@ -399,7 +401,7 @@ class Fitting:
     def _plain(self, l2_bytes: int) -> Answer | None:
         """The planner's own way, in which ops may stream."""
         try:
-            run = self._run(self.spec, self.with_l2(l2_bytes))
+            run = self._run(self.spec, self.with_l2(l2_bytes), advise=False)
         except DoesNotFitError:
             return None
         problem, plan = self.problem(l2_bytes), run.schedule.plan
@@ -416,19 +418,14 @@ class Fitting:
         joules = cost / UNITS_OF_JOULE + self._rest_joules if self.energy is not None else None
         return self._rest_cycles + cycles, joules
 
-    def _simulated(self, problem: Problem, decisions: Decisions, l2_bytes: int) -> Answer | None:
+    def _simulated(self, problem: Problem, decisions: Decisions, l2_bytes: int) -> Answer:
+        """Raises `DoesNotFitError` where the plan, with its own code, has no room in so much L2."""
         spec = self.decided(problem, decisions)
-        timing, options = self._beside_code(l2_bytes), schedule_options(self.settings, spec)
-        graph = build_training_phases(spec).mini_batch
-        try:
-            # A run that does not fit would look for what helps, which takes longer than the search.
-            plan_memory(graph, timing, options.memory, streamer_of(graph, timing, options))
-            run = self._run(spec, self.with_l2(l2_bytes), traced=False)
-        except DoesNotFitError:
-            return None
-        decisions = as_planned(problem, decisions, run.schedule.plan)
+        run = self._run(spec, self.with_l2(l2_bytes), advise=False)
+        plan = run.schedule.plan
+        decisions = as_planned(problem, decisions, plan)
         peak_bytes = max(
-            evaluate(problem, decisions).peak_bytes,
+            plan.peak_bytes["l2"] if plan.code_bytes else evaluate(problem, decisions).peak_bytes,
             run.update_schedule.plan.peak_bytes["l2"] if run.update_schedule is not None else 0,
         )
         return Answer(spec, problem, decisions, *self._predicted(run), peak_bytes, run, 0.0)
@@ -500,7 +497,7 @@ def _energy_of(settings: Settings, timing: SocTiming, *, asked: bool) -> Objecti
 
 def as_immediate(spec: ModelSpec) -> ModelSpec:
     """The model with updates at once, itself if its optimizer section forbids that or says so already."""
-    if spec.optimizer.options.get("immediate"):
+    if spec.optimizer.options.get("immediate") or spec.optimizer.options.get("accumulate", 1) > 1:
         return spec
     options = {**spec.optimizer.options, "immediate": True}
     changed = replace(spec, optimizer=replace(spec.optimizer, options=options, node=None))
@@ -519,7 +516,11 @@ def host_bytes() -> int:
 def check_solver() -> None:
     """Raise `InputError` without OR-tools."""
     if not solver_installed():
-        raise InputError("fit needs OR-Tools", where="pulptrain fit", cure="pip install 'pulptrain[solver]'")
+        raise InputError(
+            "fit needs the Python package OR-Tools, which is not installed",
+            where="pulptrain fit",
+            cure="pip install 'pulptrain[solver]'",
+        )
 
 
 def deadline_cycles(text: str | None) -> int | None:
@@ -584,9 +585,10 @@ def fit_model(
     least_cycles = min(int(run.summary["cycles"]) for run in (fitting.before, fitting.base))
     if deadline is not None and least_cycles > deadline:
         raise InputError(
-            f"an iteration takes {least_cycles:,} cycles with all data in L2, the deadline is {deadline:,}",
+            f"an iteration takes {least_cycles:,} cycles even with all data in L2, "
+            f"but the deadline is {deadline:,}",
             where="--deadline",
-            cure=f"--deadline {least_cycles}, more cores, or a tuned schedule",
+            cure=f"use --deadline {least_cycles}, more cores, or a tuned schedule",
         )
     search_started = time.perf_counter()
     answer_ends = started + seconds * (ANSWER_SHARE if points else 1)
@@ -613,20 +615,20 @@ def fit_model(
     search_seconds = time.perf_counter() - search_started
     if not found and undecided:
         raise InputError(
-            f"no way to train {spec.name} in {size_text(l2_bytes)} of L2 was found in {seconds:g} s, nor "
-            "that there is none",
+            f"the search for a way to train {spec.name} in {size_text(l2_bytes)} of L2 ended without a "
+            f"result after {seconds:g} s: it may or may not fit",
             where="--time-limit",
-            cure=f"--time-limit {max(60.0, 4 * seconds):g}, or more L2; all forms: {ladder_command}",
+            cure=f"use --time-limit {max(60.0, 4 * seconds):g}, or more L2; all forms: {ladder_command}",
         )
     if not found:
         raise first_step(fitting, l2_bytes, ladder_command, min(SMALLEST_SECONDS, seconds))
     way, chosen, best = min(found, key=lambda one: one[1].rank(one[2]))
     if deadline is not None and best.cycles > deadline:
         raise InputError(
-            f"an iteration takes {best.cycles:,} cycles in {size_text(l2_bytes)} of L2, more than the "
-            f"deadline of {deadline:,}",
+            f"an iteration takes {best.cycles:,} cycles in {size_text(l2_bytes)} of L2, but the "
+            f"deadline is {deadline:,}",
             where="--deadline",
-            cure=f"--deadline {best.cycles}, or more L2: it takes {least_cycles:,} with all data in L2",
+            cure=f"use --deadline {best.cycles}, or more L2: it takes {least_cycles:,} with all data in L2",
         )
     summary = _summary(chosen, best, _before(fitting))
     summary["decisions"] = [*changed_rows(way, fitting, chosen), *summary["decisions"]]

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,8 @@ from pulptrain.fitting.fit_model import (
 )
 from pulptrain.given.settings import Settings, code_start, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
-from pulptrain.running.session import run_model, settled
+from pulptrain.running.machine import Prepared
+from pulptrain.running.session import prepare, run_prepared, settled
 from scheduler.fit.of_graph import problem_of
 from scheduler.fit.prices import Prices
 from scheduler.fit.problem import Decisions, evaluate
@@ -155,27 +157,39 @@ def ladder_of(
     *,
     cache: ResultCache | None = None,
     teller: Teller = NOBODY,
-    simulate: bool = True,
     seconds: float = SMALLEST_SECONDS,
 ) -> Iterator[dict[str, Any]]:
     """A row per form and levers: smallest bytes of L1, L2 and L3, and cycles of an iteration with these L2.
 
     L1 is what the ops need cut as small as they can be, with the stacks; the cycles are those with the L1 of
-    the settings. Every row is simulated, unless not to `simulate`. `seconds` are those of each search for the
-    smallest peak.
+    the settings. Every row is planned, with its code, and simulated. `seconds` are those of each search for
+    the smallest peak.
     """
     settings = settings or Settings()
     spec, settings = settled(model, settings)
+    for rung in _rungs(spec, settings, seconds, teller):
+        row = _row(rung, settings, cache)
+        if row is not None:
+            yield row
+
+
+@dataclass(frozen=True, slots=True)
+class _Rung:
+    """A form with levers, the model it is then, and the L2 that its tensors need."""
+
+    form: str
+    levers: tuple[str, ...]
+    spec: ModelSpec
+    l2_bytes: int
+
+
+def _rungs(spec: ModelSpec, settings: Settings, seconds: float, teller: Teller = NOBODY) -> Iterator[_Rung]:
     for form in forms_of(spec):
         for levers, way in _ways(form, settings, seconds):
             teller.stage(f"{form.name}: {', '.join(levers) or 'unchanged'}")
-            try:
+            with suppress(PulptrainError):
                 chosen, l2_bytes = way()
-            except PulptrainError:
-                continue
-            row = _row(form, levers, chosen, settings, l2_bytes, cache, simulate=simulate)
-            if row is not None:
-                yield row
+                yield _Rung(form.name, levers, chosen, max(l2_bytes, LEAST_L2_BYTES))
 
 
 def _ways(
@@ -192,33 +206,33 @@ def _ways(
         yield (*at_once, PAGING), lambda: (changed, _least_bytes(changed, settings))
 
 
-def _row(
-    form: Form,
-    levers: tuple[str, ...],
-    spec: ModelSpec,
-    settings: Settings,
-    l2_bytes: int,
-    cache: ResultCache | None,
-    *,
-    simulate: bool,
-) -> dict[str, Any] | None:
-    paged = PAGING in levers
-    l1_bytes = _least_l1_bytes(spec, settings)
-    row = {"form": form.name, "techniques": list(levers)}
-    l2_bytes = max(l2_bytes, LEAST_L2_BYTES)
-    if not simulate:
-        return {**row, "bytes": {"l1": l1_bytes, "l2": l2_bytes, "l3": 0}, "cycles": 0}
+def _row(rung: _Rung, settings: Settings, cache: ResultCache | None) -> dict[str, Any] | None:
+    planned = _planned(rung, settings, rung.l2_bytes, cache)
+    if planned is None:
+        return None
+    memories, prepared = planned
+    summary = run_prepared(prepared, memories, functional=False).summary
+    return {
+        "form": rung.form,
+        "techniques": list(rung.levers),
+        "bytes": {**summary["peak_bytes"], "l1": _least_l1_bytes(rung.spec, settings)},
+        "cycles": summary["cycles"],
+    }
+
+
+def _planned(
+    rung: _Rung, settings: Settings, l2_bytes: int, cache: ResultCache | None, unit_bytes: int = 1
+) -> tuple[Settings, Prepared] | None:
+    """A rung, with its code, in the first L2 from so many bytes on, in whole units, in which it has room."""
+    paged = PAGING in rung.levers
     for _ in range(ROUNDS):
+        l2_bytes = -(-l2_bytes // unit_bytes) * unit_bytes
         memories = sized(settings, l2=l2_bytes, **({} if paged else {"l3": 0}))
         try:
-            run = run_model(spec, memories, functional=False, traced=False, cache=cache)
+            return memories, prepare(rung.spec, memories, cache, traced=False, advise=False)
         except DoesNotFitError as error:
             is_known = not paged or code_start(settings) != WARM
             l2_bytes = max(l2_bytes + max(256, l2_bytes // 100), error.required_bytes if is_known else 0)
-            continue
-        peak = run.summary["peak_bytes"]
-        sizes = {"l1": l1_bytes, "l2": peak["l2"], "l3": peak["l3"]}
-        return {**row, "bytes": sizes, "cycles": run.summary["cycles"]}
     return None
 
 
@@ -282,32 +296,41 @@ def first_step(
 
     `ladder_command` shows all forms; each is searched for so many `seconds`.
     """
-    rows = list(ladder_of(fitting.written, fitting.settings, simulate=False, seconds=seconds))
-    for row in rows:
-        row["bytes"]["l2"] += fitting.code_bytes
-    least = min(rows, key=lambda row: row["bytes"]["l2"])
-    asked = next((row["form"] for row in rows if row["form"].startswith(LISTED)), FULL)
-    required_bytes = min(row["bytes"]["l2"] for row in rows if row["form"] == asked)
-    name = fitting.written.name
-    if least["bytes"]["l2"] > l2_bytes:
+    settings, name = fitting.settings, fitting.written.name
+    rungs = list(_rungs(fitting.written, settings, seconds))
+    asked = next((rung.form for rung in rungs if rung.form.startswith(LISTED)), FULL)
+
+    def tested(rungs: Iterable[_Rung], least_bytes: int = 0) -> list[tuple[int, _Rung]]:
+        """Sizes of L2 in whole KiB, none below a least one, and what has room in each, the smallest first."""
+        found = [
+            (int(planned[1].timing.l2.size_bytes), rung)
+            for rung in rungs
+            if (planned := _planned(rung, settings, max(least_bytes, rung.l2_bytes), fitting.cache, 1024))
+        ]
+        return sorted(found, key=lambda one: one[0])
+
+    others = [rung for rung in rungs if rung.form != asked]
+    own = tested((rung for rung in rungs if rung.form == asked), l2_bytes + 1)
+    required_bytes = own[0][0] if own else fitting.needed_bytes
+    rows = tested(rung for rung in others if rung.l2_bytes <= l2_bytes)
+    fits = [row for row in rows if row[0] <= l2_bytes]
+    if not fits:
+        rows = rows or tested([min(others, key=lambda rung: rung.l2_bytes)])
+        least_bytes, least = [*rows, *own, (required_bytes, rungs[-1])][0]
         return InputError(
-            f"{size_text(l2_bytes)} of L2 are too small for any form of training: {least['form']} of "
-            f"{name} needs {least['bytes']['l2']:,} B",
+            f"{size_text(l2_bytes)} of L2 are too small for any form of training: {least.form} of "
+            f"{name} needs {least_bytes:,} B",
             where="--l2",
-            cure=f"--l2 {-(-least['bytes']['l2'] // 1024)}KiB for {least['form']}, "
+            cure=f"use --l2 {-(-least_bytes // 1024)}KiB for {least.form}, "
             f"{-(-required_bytes // 1024)}KiB for {'all parameters' if asked == FULL else asked}; "
             f"all forms: {ladder_command}",
         )
-    fitting_rows = [row for row in rows if row["bytes"]["l2"] <= l2_bytes]
     levers = tuple(
         Lever(
-            row["form"],
-            ", ".join(row["techniques"]) or "unchanged",
-            row["bytes"]["l2"],
-            required_bytes - row["bytes"]["l2"],
-            True,
+            *(rung.form, ", ".join(rung.levers) or "unchanged", size_bytes),
+            *(required_bytes - size_bytes, True),
         )
-        for row in fitting_rows
+        for size_bytes, rung in fits
     )
     cure = f"--l2 {-(-required_bytes // 1024)}KiB, or choose a form of training that fits"
     if not fitting.timing.l3.size_bytes:

@@ -45,7 +45,9 @@ def convert(source: str, target: str, settings: Settings) -> Converted:
     """
     path = Path(target)
     if path.suffix not in (".yaml", ONNX):
-        raise InputError(f"cannot write {target!r}", where="OUT", cure="NAME.yaml or NAME.onnx")
+        raise InputError(
+            f"unknown format of the output file {target!r}", where="OUT", cure="NAME.yaml or NAME.onnx"
+        )
     if path.suffix == ONNX:
         require_extra("onnx", target)
         check_file(target, "OUT", lambda path: PRODUCER.encode() in start_of(path, 64))

@@ -45,7 +45,7 @@ def refuse_options(model: str, settings: Settings) -> None:
             raise InputError(
                 f"{model} already specifies its {flag}",
                 where=f"--{flag}",
-                cure=f"'{flag}:' in the file; the option applies only to net.py:Net and model.onnx",
+                cure=f"set '{flag}:' in the file; the option applies only to net.py:Net and model.onnx",
             )
 
 
@@ -87,7 +87,7 @@ def parse_input(text: str, where: str = "--input") -> tuple[tuple[int, ...], boo
         )
     shape = tuple(int(size) for size in sizes)
     if prod(shape) > MOST_ELEMENTS:
-        raise InputError(f"an input of {prod(shape):,} elements", where=where, cure="a smaller shape")
+        raise InputError(f"the input has {prod(shape):,} elements", where=where, cure="use a smaller shape")
     return shape, integers
 
 
@@ -113,7 +113,7 @@ def open_foreign(model: str, settings: Settings) -> ForeignModel:
         wanted = f"{model}:{names[-1] if names else 'Net'}"
         raise InputError("a Python file needs the name of its model", where=model, cure=wanted)
     if settings.inputs is None:
-        raise InputError("the input shape is missing", where=model, cure="--input 1,3,32,32, the batch first")
+        raise InputError("the input shape is missing", where=model, cure="use --input 1,3,32,32, batch first")
     shape, integers = parse_input(settings.inputs)
     if settings.batch is not None and settings.batch > 0:
         shape = (settings.batch, *shape[1:])
@@ -147,7 +147,7 @@ def _open_onnx(model: str, settings: Settings) -> ForeignModel:
             raise InputError(
                 f"{model} already specifies the shapes of its inputs",
                 where="--input",
-                cure="--batch; only the batch is open",
+                cure="remove --input; --batch sets the batch",
             )
         shape, _ = parse_input(settings.inputs)
         if shape[1:] != spec.input_shape:
@@ -165,7 +165,7 @@ def _told(spec: ModelSpec, settings: Settings) -> ModelSpec:
     if settings.loss is not None:
         if spec.more_losses:
             raise InputError(
-                f"{spec.name} has several losses", where="--loss", cure="'losses:' in NAME.yaml (convert)"
+                f"{spec.name} has several losses", where="--loss", cure="set 'losses:' in NAME.yaml (convert)"
             )
         spec = replace(spec, loss=parse_loss(settings.loss))
     if settings.optimizer is not None:
@@ -192,9 +192,7 @@ def _open_graph(model: str, settings: Settings) -> ForeignModel:
     graph = load_onnx(model, batch=batch, input_shapes=shapes)
     if is_training_graph(graph):
         raise InputError(
-            "is a training graph: it contains its backward pass",
-            where=model,
-            cure=TRAINING_GRAPHS,
+            "the file is a training graph (it contains a backward pass)", where=model, cure=TRAINING_GRAPHS
         )
     read = import_forward(
         graph,
@@ -205,7 +203,9 @@ def _open_graph(model: str, settings: Settings) -> ForeignModel:
 
     origin = OnnxOrigin(graph, read)
     said = settings.loss is not None or read.loss
+    merged = f"weights of their own, which the file merges with equal ones: {', '.join(graph.merged)}"
     notes = (*(() if said else [default_note(read.spec.loss)]), check_output(origin))
+    notes += (merged,) if graph.merged else ()
     return ForeignModel(read.spec, read.values, notes, sources=read.sources, file=origin)
 
 
@@ -222,7 +222,10 @@ def why_not_compared(
         "the update is a separate program": outcome.update_schedule is not None,
         "the run computes no loss": not graph.loss,
         "the network draws random masks": bool(graph.draws),
-        "its numbers are not fp32": any(graph.tensors[name].dtype != "float32" for name in graph.weights),
+        "its numbers are not fp32": any(
+            dtype.is_float and dtype != "float32"
+            for dtype in (graph.tensors[name].dtype for name in graph.weights)
+        ),
         "the user passed values or samples": given,
         "the batch differs from that of the model's input": bool(graph.input)
         and graph.tensors[graph.input].shape[0] != foreign.spec.batch,

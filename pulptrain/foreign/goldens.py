@@ -112,7 +112,7 @@ class Goldens(Struct, frozen=True):
                 continue
             if name not in given or given[name].size != np.prod(tensors[name].shape):
                 raise InputError(
-                    f"inputs.npz has no initial value of '{name}', of shape {list(tensors[name].shape)}",
+                    f"inputs.npz lacks the initial value of '{name}' with shape {list(tensors[name].shape)}",
                     where=self.where,
                     cure="store an array for every weight, in the order of the graph's inputs",
                 )
@@ -146,7 +146,11 @@ class Goldens(Struct, frozen=True):
             )
         count = int(self.inputs.get("meta_n_batches", np.array([len(samples)])).reshape(-1)[0])
         if not 1 <= count <= MOST_BATCHES:
-            raise InputError(f"{count} mini-batches", where=self.where, cure=f"1 to {MOST_BATCHES}")
+            raise InputError(
+                f"{count} mini-batches are stored, which is not supported",
+                where=self.where,
+                cure=f"use 1 to {MOST_BATCHES}",
+            )
         return [samples[number % len(samples)] for number in range(count)]
 
     def forward_samples(self, name: str) -> list[tuple[Array, Array | None]]:

@@ -63,7 +63,9 @@ class ModelSource(Struct, frozen=True):
         """
         if self.training is not None:
             raise InputError(
-                "is a training graph: it contains its backward pass", where=self.words, cure=TRAINING_GRAPHS
+                "the file is a training graph (it contains a backward pass)",
+                where=self.words,
+                cure=TRAINING_GRAPHS,
             )
         if self.values and settings is not None:
             check_values(build_training_phases(model_of(self.model, settings)).mini_batch, self.values)
@@ -127,7 +129,9 @@ def open_source(model: str, settings: Settings, folder: Path | None = None) -> M
     values = read_values(settings.values) if settings.values is not None else {}
     rate = settings.learning_rate
     if rate is not None and not 0 <= rate < float("inf"):
-        raise InputError(f"invalid learning rate {rate}", where="--learning-rate", cure="more than 0")
+        raise InputError(
+            f"invalid learning rate {rate}", where="--learning-rate", cure="use a number above 0"
+        )
     path = model
     if folder is not None and not Path(model).is_absolute() and (is_foreign(model) or is_path(model)):
         path = str(folder / model)

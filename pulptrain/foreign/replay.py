@@ -130,9 +130,9 @@ def find_cases(folders: Sequence[str]) -> tuple[list[ReplayCase], list[str]]:
                 notes += passed
     if not cases:
         raise InputError(
-            f"no case in {', '.join(folders)}",
+            f"found no case in {', '.join(folders)}",
             where="replay",
-            cure="a case is a folder with inputs.npz, outputs.npz and an .onnx file",
+            cure="use folders with inputs.npz, outputs.npz and an .onnx file",
         )
     return cases, notes
 
@@ -216,7 +216,7 @@ def _training(
     expected = goldens.weights(imported.given, graph)
     missing = [name for name in imported.weights if name not in expected]
     if missing:
-        notes.append(f"no golden values of {', '.join(missing[:3])}")
+        notes.append(f"stored results are missing: {', '.join(missing[:3])}")
     constants = {**graph.initializers, **graph.folded}
     names = _Names(lambda kept: {**constants, **kept}, lambda gradients: gradients, lambda name: name)
     judged = _judged(run, names, start, samples, expected, goldens.gradients)
@@ -233,7 +233,7 @@ def _forward(
 ) -> ReplayRow:
     if len(graph.inputs) != 1 or len(graph.outputs) != 1:
         raise InputError(
-            f"a network with the inputs {', '.join(graph.inputs)} and the outputs {', '.join(graph.outputs)}",
+            f"cannot replay inputs {', '.join(graph.inputs)} and outputs {', '.join(graph.outputs)}",
             where=str(case.file),
             cure="use a graph with one input and one output, or a training graph",
         )
@@ -322,7 +322,7 @@ class _Run:
             raise InputError(
                 f"{len(samples)} mini-batches are not a multiple of the update size {size}",
                 where="n_accum",
-                cure="a divisor",
+                cure="use a divisor of the number of mini-batches",
             )
         check = NumberCheck(self._start, self.phases.programs, 1)
         for first in range(0, len(samples), size):

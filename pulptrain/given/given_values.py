@@ -66,10 +66,14 @@ def replaced(
         tensor = graph.tensors[name]
         if array.shape != tensor.shape:
             raise InputError(
-                f"'{name}' has shape {array.shape}, the tensor {tensor.shape}",
+                f"'{name}' has shape {array.shape}, but the tensor has shape {tensor.shape}",
                 where=WHERE,
                 cure="put the batch first",
             )
+        only = graph.draws[name].only if name in graph.draws else ()
+        if only and not np.isin(array, only).all():
+            allowed = " and ".join(f"{value:g}" for value in only)
+            raise InputError(f"'{name}' must hold only the numbers {allowed}", where=WHERE)
         if tensor.dtype.is_float:
             if not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
                 raise InputError(f"'{name}' holds {array.dtype}, not numbers", where=WHERE)
@@ -77,12 +81,10 @@ def replaced(
                 result[name] = rounded(array.astype(np.float32), tensor.dtype)
             if np.isfinite(array).all() and not np.isfinite(widened(result[name])).all():
                 raise InputError(f"'{name}' holds numbers outside the range of {tensor.dtype}", where=WHERE)
+        elif not only and (
+            not np.issubdtype(array.dtype, np.integer) or (array.astype(tensor.dtype) != array).any()
+        ):
+            raise InputError(f"'{name}' has type {tensor.dtype}: pass integers in its range", where=WHERE)
         else:
-            if not np.issubdtype(array.dtype, np.integer) or (array.astype(tensor.dtype) != array).any():
-                raise InputError(f"'{name}' has type {tensor.dtype}: pass integers in its range", where=WHERE)
             result[name] = array.astype(tensor.dtype)
-        only = graph.draws[name].only if name in graph.draws else ()
-        if only and not np.isin(array, only).all():
-            allowed = " and ".join(f"{value:g}" for value in only)
-            raise InputError(f"'{name}' holds numbers other than {allowed}", where=WHERE)
     return result

@@ -77,7 +77,9 @@ def read_values(path: str, where: str = WHERE) -> dict[str, Array]:
             sizes_bytes = sum(member.file_size for member in members)
             require_host_memory(COPIES * sizes_bytes, f"the arrays of '{path}' need", where=where)
             if not members:
-                raise InputError(f"'{path}' holds no array", where=where, cure="numpy.savez(FILE, x=...)")
+                raise InputError(
+                    f"'{path}' is empty: it holds no array", where=where, cure="use numpy.savez(FILE, x=...)"
+                )
             return dict(_array(archive, member, path) for member in members)
     except _UNREADABLE as error:
         raise InputError(
@@ -91,21 +93,25 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: str) -> tupl
     """Name and values of one member. Raises InputError for one that is no array, or not as it says."""
     where = f"{WHERE} {path}: {member.filename!r}"
     if member.flag_bits & ENCRYPTED:
-        raise InputError("is encrypted", where=where, cure="use an archive without a password")
+        raise InputError("the archive is encrypted", where=where, cure="use an archive without a password")
     if not member.filename.endswith(".npy"):
-        raise InputError("is not a .npy member", where=where, cure="store arrays only, as numpy.savez does")
+        raise InputError(
+            "the archive holds a file that is not an array (.npy)",
+            where=where,
+            cure="store arrays only, as numpy.savez does",
+        )
     with archive.open(member) as stream:
         version = np.lib.format.read_magic(stream)
         read_header = _HEADERS.get(version)
         if read_header is None:
-            raise InputError(f"has the unknown .npy version {version}", where=where)
+            raise InputError(f"the array has the unknown .npy version {version}", where=where)
         shape, _, dtype = read_header(stream)
         data_bytes = prod(shape) * dtype.itemsize
         if dtype.hasobject:
-            raise InputError("holds Python objects, not numbers", where=where)
+            raise InputError("the array holds Python objects, not numbers", where=where)
         if min(shape, default=0) < 0 or data_bytes > member.file_size:
             raise InputError(
-                f"declares shape {shape} of {dtype} ({data_bytes} B), but has {member.file_size} B",
+                f"the array declares shape {shape} of {dtype} ({data_bytes} B), but has {member.file_size} B",
                 where=where,
                 cure="use a complete file",
             )

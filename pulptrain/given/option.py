@@ -8,11 +8,13 @@ take the keys as keywords of these types (``**options: Unpack[RunOptions]``), an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
+from configs.errors import InputError
 from configs.values import Struct, replace
 
 if TYPE_CHECKING:
@@ -28,6 +30,10 @@ MACHINE, MODEL, SCHEDULE, SEARCH = "Machine", "Model", "Schedule", "Search"
 
 MODEL_PREFIX = "model."
 """Of a path in a model file, where paths of the SoC may stand too."""
+
+
+_PATH = re.compile("FILE|DIR|FOLDER|RUN|MODEL|SPEC|CASES|LOG|^IN$|^OUT$")
+"""In what an option or argument takes: the name of a file or folder."""
 
 
 class Option(Struct, frozen=True):
@@ -49,6 +55,13 @@ class Option(Struct, frozen=True):
     path: str = ""
     swept: bool = True
     types: tuple[type, ...] = ()
+
+    def check(self, value: Any) -> None:
+        """Raise `InputError` for an empty text in place of the name of a file or folder."""
+        if value == "" and _PATH.search(self.metavar):
+            words = f"{self.flag} {self.metavar}".strip()
+            cure = f"{words}: {self.help.split('. ')[0]}"
+            raise InputError("the name is empty", where=self.flag or self.metavar, cure=cure)
 
     @property
     def kind(self) -> type:
@@ -288,8 +301,9 @@ class CodeOptions(TypedDict, total=False):
         Option(
             "--icache",
             "warm|steady|cold",
-            "Initial instruction-cache state: warm (all code cached; the default), steady (as the last "
-            "iteration left it) or cold (empty).",
+            "Initial instruction-cache state: warm (all code cached), steady (as the last iteration left "
+            "it) or cold (empty). Default: steady for iterations under rtl; warm under gvsoc and for "
+            "primitives and pulp-gcc7.",
             MACHINE,
             default="",
         ),
@@ -443,7 +457,7 @@ class ChoiceOptions(TypedDict, total=False):
         Option(
             "--variant",
             "[OP|STEP=]NAME",
-            "Lowering of steps. as-published is that of PULP-TrainLib, for all layers that have one; "
+            "Variant of steps. as-published is that of PULP-TrainLib, for all layers that have one; "
             "OP=NAME or STEP=NAME selects one op or step (WG=as-published, conv1.IG=none).",
             SCHEDULE,
             many=True,

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, dataclass_transform
 
-from arch.pricing.code_caches import WARM
+from arch.pricing.code_caches import STEADY, WARM
 from arch.spec.soc_config import load_soc, with_values
 from arch.spec.timing import SocTiming
 from configs.errors import InputError
 from configs.limits import check_seed
-from configs.parameters import default_codegen
+from configs.parameters import RTL, default_codegen
 from configs.yaml_file import read_text
 from pulptrain.given.option import ALL, MODEL_PREFIX, SCHEDULE, AllOptions
 from scheduler.addresses.placement import parse_placement
@@ -104,6 +104,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
+        for key, option in ALL.items():
+            option.check(getattr(self, key))
         if self.accumulation not in ACCUMULATIONS:
             raise InputError(
                 f"unknown accumulation {self.accumulation!r}",
@@ -112,7 +114,9 @@ class Settings:
             )
         if self.accumulate is not None and self.accumulate > MOST_MINI_BATCHES:
             raise InputError(
-                f"{self.accumulate} mini-batches", where="--accumulate", cure=f"1 to {MOST_MINI_BATCHES}"
+                f"cannot accumulate over {self.accumulate} mini-batches",
+                where="--accumulate",
+                cure=f"use 1 to {MOST_MINI_BATCHES}",
             )
         if not self.codegen:
             object.__setattr__(self, "codegen", default_codegen(self.soc))
@@ -135,26 +139,33 @@ def model_variant(settings: Settings) -> str | None:
         raise InputError(
             f"cannot read {' '.join(names)!r}",
             where="--variant",
-            cure=f"{DEFAULT} or {AS_PUBLISHED}; of an op or step conv1.WG=NAME, WG=NAME",
+            cure=f"{DEFAULT} or {AS_PUBLISHED}; for one op or step: conv1.WG=NAME, WG=NAME",
         )
     return names[0]
 
 
-def code_start(settings: Settings) -> str:
-    """What the instruction caches hold at the start of an iteration.
+def code_start(settings: Settings, *, alone: bool = False) -> str:
+    """What the instruction caches hold at the start of an iteration, or of a step that was measured `alone`.
 
-    The default is decided here, and nowhere else (docs/decisions/0019-code-of-the-program.md). Raises
+    Without `settings.icache` it is `STEADY`, but `WARM` where measurements agree with that
+    (docs/decisions/0019-code-of-the-program.md says which). Decided here, and nowhere else. Raises
     `InputError` where the wait for code would be charged twice.
     """
-    start = settings.icache or WARM
-    if start != WARM and LIBRARY.waits_for_code(settings.codegen):
+    includes_fetch = LIBRARY.waits_for_code(settings.codegen)
+    is_measured_warm = alone or settings.timing != RTL or includes_fetch
+    start = settings.icache or (WARM if is_measured_warm else STEADY)
+    if start != WARM and includes_fetch:
         raise InputError(
             f"the kernels of codegen '{settings.codegen}' already include the instruction fetch",
             where="--icache",
-            cure=f"--icache {WARM}, or another --codegen",
+            cure=f"use --icache {WARM}, or another --codegen",
         )
     if start == WARM and settings.code_map is not None:
-        raise InputError("with --icache warm no code is fetched", where="--code-map", cure="--icache steady")
+        raise InputError(
+            "--code-map has no effect with --icache warm, which fetches no code",
+            where="--code-map",
+            cure="use --icache steady",
+        )
     return start
 
 

@@ -92,12 +92,12 @@ def gains_of(
     """
     more = parse_size(more_l1, where="--more-l1") if more_l1 is not None else None
     if more == 0:
-        raise InputError("the extra L1 is 0", where="--more-l1", cure="write a size above 0, e.g. 64KiB")
+        raise InputError("--more-l1 must be above 0", where="--more-l1", cure="write e.g. 64KiB")
     if more is not None and settings.schedule is not None:
         raise InputError(
-            "the tiles of the schedule fit its L1 size only",
+            "a schedule file fixes the tiles, so more L1 cannot change them",
             where="--more-l1 with --schedule",
-            cure="use one of the two",
+            cure="remove one of the two options",
         )
     teller.stage("planning and simulating")
     prepared = prepare(settings)

@@ -242,11 +242,19 @@ def explore(
 
     if spec is not None:
         if model is not None or sweep is not None:
-            raise InputError("a file already has model and sweep", where="spec", cure="pass one of both")
+            raise InputError(
+                "the exploration file already names the model and the sweep",
+                where="spec",
+                cure="pass either the file, or model and sweep",
+            )
         read = load_spec(Path(fspath(spec)), as_fields(options))
     else:
         if model is None:
-            raise InputError("no model", where="explore", cure='explore("resnet8", sweep={"cores": [1, 8]})')
+            raise InputError(
+                "the argument 'model' is missing",
+                where="explore",
+                cure='explore("resnet8", sweep={"cores": [1, 8]})',
+            )
         network, others = as_model(model, options)
         network.source.network()
         chip = as_soc(soc)

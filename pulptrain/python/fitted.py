@@ -57,7 +57,9 @@ class Fitted(Summarised):
         from pulptrain.given.npz_file import check_weights, write_weights
 
         if self._spec is None:
-            raise InputError("a ladder is not a model", where="save", cure="call fit without ladder=True")
+            raise InputError(
+                "fit with ladder=True has no model to save", where="save", cure="call fit without ladder=True"
+            )
         place = Path(fspath(path))
         with together():
             write_text(place, model_text(self._spec))

@@ -291,9 +291,15 @@ def Sequential(  # noqa: N802 - one of the constructors of a network, written as
             )
     losses = [loss] if isinstance(loss, Loss) else loss
     if not isinstance(losses, Sequence) or not all(isinstance(item, Loss) for item in losses):
-        raise InputError(f"loss is {loss!r}", where=where, cure="pass e.g. loss=pt.CrossEntropy()")
+        raise InputError(
+            f"loss must be a loss object, not {loss!r}", where=where, cure="pass e.g. loss=pt.CrossEntropy()"
+        )
     if not isinstance(optimizer, Optimizer):
-        raise InputError(f"optimizer is {optimizer!r}", where=where, cure="pass e.g. optimizer=pt.SGD(0.01)")
+        raise InputError(
+            f"optimizer must be an optimizer object, not {optimizer!r}",
+            where=where,
+            cure="e.g. optimizer=pt.SGD(0.01)",
+        )
     names = _names(layers)
     name_of = {id(layer): layer_name for layer, layer_name in zip(layers, names, strict=True)}
     nodes = []

@@ -194,7 +194,7 @@ def unknown(name: str, known: Mapping[str, object], where: str) -> InputError:
     """The error for a name that is none of these."""
     from configs.suggest import suggestion
 
-    return InputError(f"there is no {name!r}", where=where, cure=suggestion(name, known))
+    return InputError(f"the run has no {name!r}", where=where, cure=suggestion(name, known))
 
 
 def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:

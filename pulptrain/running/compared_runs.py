@@ -26,14 +26,18 @@ def compare_runs(
         if isinstance(run, Path) and not run.exists():
             refuse_others(str(run), RUN, "compare")
             cure = "use a run folder (`pulptrain run MODEL --out DIR`), or a file of measured cycles"
-            raise InputError(f"there is no {run}", where="compare", cure=cure)
+            raise InputError(f"no such file or folder: {run}", where="compare", cure=cure)
     logs = [run for run in runs if isinstance(run, Path) and run.is_file()]
     if logs and (len(runs) != 2 or runs[1] is not logs[0]):
         raise InputError(
             "a log can be compared with one run only", where=str(logs[0]), cure="pulptrain compare RUN LOG"
         )
     if in_l1 and not logs:
-        raise InputError("--in-l1 needs a log", where="--in-l1", cure="pulptrain compare RUN LOG --in-l1")
+        raise InputError(
+            "--in-l1 applies to a measured log only",
+            where="--in-l1",
+            cure="pulptrain compare RUN LOG --in-l1",
+        )
     summaries = [read_summary(run) if isinstance(run, Path) else run for run in runs if run not in logs]
     if logs:
         return residuals(summaries[0], read_log(logs[0]), names[0], str(logs[0]), in_l1=in_l1)

@@ -30,7 +30,7 @@ def path_of(slices: Iterable[Slice], summary: Mapping[str, Any], where: str = "t
     try:
         check_tracks(ordered, cycles)
         if len(cores) != summary.get("cores", len(cores)):
-            raise TraceError(f"{len(cores)} cores in the trace, the run had {summary['cores']}")
+            raise TraceError(f"the trace has {len(cores)} cores, the run had {summary['cores']}")
         path = critical_path(graph_of(ordered, lags_of(_machine(summary))))
         if path.cycles != cycles:
             raise TraceError(f"the critical path covers {path.cycles:,} of {cycles:,} cycles")

@@ -45,7 +45,11 @@ def fitted_model(summary: Mapping[str, Any], folder: str, measured: str) -> Ener
         model = load_energy(str(energy["energy_model"]))
         point = OperatingPoint(float(energy["vdd_volts"]), summary["cluster_hz"])
     except (KeyError, TypeError, ValueError):
-        raise InputError("its energy is incomplete", where=folder, cure="run the simulation again") from None
+        raise InputError(
+            "the energy in the summary of the run is incomplete",
+            where=folder,
+            cure="run the simulation again",
+        ) from None
     factor = factor_for(model, activity_from(summary, folder), point, joules)
     run = f"{summary['model']} on {summary['soc']} at {point.hz / 1e6:g} MHz, {point.vdd:g} V"
     how = f"{model.name} times {factor:.3g}, fitted to {measured} measured of {run}"
@@ -59,5 +63,5 @@ def _joules(measured: str) -> float:
         raise InputError(
             f"'{measured}' is neither a power nor an energy",
             where="--measured",
-            cure="57.6mW, or the energy of an iteration, 0.8mJ",
+            cure="write a power (57.6mW), or the energy of an iteration (0.8mJ)",
         ) from error

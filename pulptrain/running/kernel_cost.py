@@ -56,7 +56,7 @@ def kernel_cost(
     settings = settings or Settings()
     for option, size in (("--n", n), ("--k", k), ("--m", m)):
         if size < 1:
-            raise InputError(f"{size} is not a valid size", where=option, cure="1 or more")
+            raise InputError(f"{size} is not a valid size", where=option, cure="use 1 or more")
     timing = soc_timing(settings)
     library, name = _library(name, settings.codegen)
     header = library.header(settings.codegen, name)
@@ -65,9 +65,9 @@ def kernel_cost(
         dtype = next(item.word for item in DTYPES if item.bytes == header.element_bytes)
     elif element_bytes_of(dtype) != header.element_bytes:
         raise InputError(
-            f"'{name}' is for elements of {header.element_bytes} bytes, not for {dtype}",
+            f"'{name}' needs elements of {header.element_bytes} bytes, not {dtype}",
             where="--dtype",
-            cure=f"kernels for {dtype}: {', '.join(kernel_names(settings.codegen, dtype)) or 'none'}",
+            cure=f"use kernels for {dtype}: {', '.join(kernel_names(settings.codegen, dtype)) or 'none'}",
         )
     how = _Call(library, settings.codegen, name, timing.cores, trans_b=trans_b, accumulate=accumulate)
     work = _work(how, n, k, m)
@@ -120,7 +120,11 @@ def _work(call: _Call, n: int, k: int, m: int) -> TeamWork:
     if is_free_loop(header):
         for option, given in (("--trans-b", trans_b), ("--add-to-c", accumulate)):
             if given:
-                raise InputError(f"'{name}' is a loop, not a matmul", where=option, cure="remove the option")
+                raise InputError(
+                    f"'{name}' is a loop, not a matmul, so the option does not apply",
+                    where=option,
+                    cure="remove the option",
+                )
         sizes = {"N": n, "K": k, "M": m, "elements": n * m}
         return loop_work(call.codegen, name, sizes, call.cores, library=library)[0]
     b_elements = k * m * (n if header.is_depthwise else 1)
@@ -131,7 +135,7 @@ def _work(call: _Call, n: int, k: int, m: int) -> TeamWork:
             name, call.codegen, n, k, m, trans_b, *last, library=library, accumulate=accumulate
         )
     if trans_b:
-        raise InputError(f"'{name}' has no transposed form", where="--trans-b", cure="remove the option")
+        raise InputError(f"'{name}' cannot transpose B", where="--trans-b", cure="remove the option")
     return depthwise_work(name, call.codegen, n, k, m, *last, library=library, accumulate=accumulate)
 
 

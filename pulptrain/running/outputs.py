@@ -100,7 +100,12 @@ def blocks_of(outcome: RunOutcome, ops: Sequence[OpMetrics]) -> list[MemoryBlock
         last = number == len(outcome.schedules) - 1
         end_cycles = cycles if last else max((op.end_cycles for op in ops if op.name in names), default=0)
         blocks += memory_blocks(
-            schedule.plan, ops, outcome.timing, start_cycles=start_cycles, end_cycles=end_cycles
+            schedule.graph,
+            schedule.plan,
+            ops,
+            outcome.timing,
+            start_cycles=start_cycles,
+            end_cycles=end_cycles,
         )
         start_cycles = end_cycles
     return blocks

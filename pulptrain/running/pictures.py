@@ -131,9 +131,7 @@ class RunPictures:
     def _op_shown(self) -> str:
         """The op a roofline is of, "" for all; raises InputError for a span of time, which has none."""
         if self.window is not None and not self.window.op:
-            raise InputError(
-                "a roofline shows ops, not a range of cycles", where="--window", cure="use an op"
-            )
+            raise InputError("a roofline cannot show a cycle range", where="--window", cure="name an op")
         return self.window.op if self.window else ""
 
     def drawable(self) -> tuple[str, ...]:

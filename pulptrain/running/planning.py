@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 
-from arch.pricing.code_caches import WARM
 from arch.pricing.cost_model import CostModel, TeamCostModelWhenAsked
 from arch.spec.timing import SocTiming
 from configs.model_file import ModelSpec
@@ -17,13 +16,10 @@ from scheduler.options import ScheduleOptions
 from scheduler.plan_figures import Figures
 from scheduler.planned import LateSchedule, Schedule
 from scheduler.run_cache import RunCache
-from scheduler.schedule_cache import ScheduleCache
 from scheduler.search.cache import ResultCache
 from scheduler.search.fingerprint import fingerprint
 from trainlib.ir.graph import TrainingGraph
 from trainlib.training.phases import TrainingPhases
-
-Schedules = Sequence[Schedule]
 
 
 def planned(
@@ -37,55 +33,42 @@ def planned(
     code_map: tuple[str, str] | None = None,
     *,
     traced: bool = True,
+    advise: bool = True,
 ) -> Prepared:
     """The schedule of every program, each with its options, and the cost model of kernels.
 
     With a `cache` the tilings and prices of an earlier run of the same are taken from it; where no trace is
     asked for its figures too, and without numbers schedules are then made only if they are read. Unless all
     code is warm it has its place in L2, by the text of the map file of an export (and its name), if there is
-    one. Raises the errors of `configs.errors`.
+    one. Raises the errors of `configs.errors`; to `advise` it looks for an L2 that is enough.
     """
     graphs = phases.graphs
     use = replace(use, traced=traced)
     cost_model: CostModel = TeamCostModelWhenAsked(timing)
-    several, given = len(graphs) > 1, by_program
-    if several:
-        by_program = _in_one_memory(graphs, timing, by_program, use)
     figures_key = f"{code_start} {fingerprint(code_map)}" if code_map is not None else code_start
     run_cache: RunCache | None = None
-    caches: Sequence[ScheduleCache | None] = [None] * len(graphs)
     figures: Sequence[Figures] = ()
     if cache is not None:
         run_cache = RunCache(cache, timing, list(zip(graphs, by_program, strict=True)), cost_model)
-        caches = run_cache.schedules
         if not traced:
             figures = run_cache.figures(figures_key)
     late = bool(figures) and not use.numbers
-    if not (several or late):
+    if not late:
         _check_sizes(graphs, timing, by_program, use)
 
-    def made(on: SocTiming, by: Sequence[ScheduleOptions], kept: Sequence[ScheduleCache | None]) -> Schedules:
-        from scheduler.resident_search import schedule_beside_code
-
-        found: list[Schedule] = []
-        for graph, options, cached in zip(graphs, by, kept, strict=True):
-            beside = replace(use, beside=sum((item.size for item in found), use.beside))
-            found.append(schedule_beside_code(graph, on, cost_model, options, cached, beside))
-        return found
-
-    def plan(on: SocTiming) -> Schedules:
-        if on is timing:
-            return made(timing, by_program, caches)
-        return made(on, _in_one_memory(graphs, on, given, use) if several else given, [None] * len(graphs))
-
     @lru_cache
-    def all_of_them() -> Schedules:
-        if code_start == WARM:
-            return plan(timing)
-        from deploy.project.linked import linked_code
-        from scheduler.code_in_l2 import with_code_in_l2
+    def all_of_them() -> Sequence[Schedule]:
+        from scheduler.code_in_l2 import placed_with_code, with_code_in_l2
+        from scheduler.resident_search import schedules_for
 
-        return with_code_in_l2(plan, timing, partial(linked_code, *code_map) if code_map else None)
+        linked = None
+        if code_map is not None:
+            from deploy.project.linked import linked_code
+
+            linked = partial(linked_code, *code_map)
+        caches = run_cache.schedules if run_cache is not None else ()
+        place = with_code_in_l2 if advise else placed_with_code
+        return schedules_for(graphs, timing, cost_model, by_program, caches, use, linked, place)
 
     schedules = all_of_them() if not late else [_late(all_of_them, n) for n in range(len(graphs))]
     update = schedules[1] if len(schedules) > 1 else None
@@ -96,7 +79,7 @@ def planned(
     )
 
 
-def _late(all_of_them: Callable[[], Schedules], number: int) -> Schedule:
+def _late(all_of_them: Callable[[], Sequence[Schedule]], number: int) -> Schedule:
     return LateSchedule(lambda: all_of_them()[number])
 
 
@@ -111,16 +94,3 @@ def _check_sizes(
 
     for graph, options in zip(graphs, by_program, strict=True):
         check_sizes(graph, timing, options.memory, use)
-
-
-def _in_one_memory(
-    graphs: Sequence[TrainingGraph],
-    timing: SocTiming,
-    by_program: Sequence[ScheduleOptions],
-    use: HostUse,
-) -> Sequence[ScheduleOptions]:
-    """The options last, where both programs have what they share: from here on none changes."""
-    from scheduler.schedule import in_one_memory
-
-    _check_sizes(graphs, timing, by_program, use)
-    return in_one_memory(graphs, timing, by_program)

@@ -25,7 +25,8 @@ from scheduler.counted_run import CountedRun
 from scheduler.executor import Executor
 from scheduler.memory.host_memory import HostUse
 from scheduler.plan_figures import plan_figures
-from scheduler.schedule import build_schedule, multiplying
+from scheduler.resident_search import schedules_for
+from scheduler.schedule import multiplying
 from scheduler.time_line import calls_of, kernels_of, time_line
 from traces.metrics import Metrics
 from traces.stall_words import every_stall
@@ -61,9 +62,9 @@ def run_primitive(
     `WrongNumbersError`, an infinity or a NaN that the step makes a `NotFiniteError`.
     """
     settings = settings or Settings()
-    settings = replace(settings, accumulation=accumulation, icache=code_start(settings))
+    settings = replace(settings, accumulation=accumulation, icache=code_start(settings, alone=True))
     if batch < 1:
-        raise InputError(f"{batch} is not a valid number of samples", where="--batch", cure="1 or more")
+        raise InputError(f"{batch} is not a valid batch", where="--batch", cure="use 1 or more")
     started = time.perf_counter()
     options = attributes or {}
     order = channels_last(name, inputs[0].shape) if inputs else None
@@ -81,7 +82,7 @@ def run_primitive(
     if kernel is not None:
         plan = replace(plan, kernels={op.name: kernel for op in multiplying(graph, plan.variants) or ops})
     cost_model = TeamCostModel(timing)
-    schedule = build_schedule(graph, timing, cost_model, plan, use=HostUse(True, torch_available()))
+    schedule = schedules_for([graph], timing, cost_model, [plan], use=HostUse(True, torch_available()))[0]
     counted_run = CountedRun(schedule.program, core_paths(timing), traced=True)
     recorder = counted_run.recorder
     executor = Executor(schedule, timing, cost_model, recorder, code_start=settings.icache)

@@ -46,7 +46,6 @@ from scheduler.addresses.plan_options import ALL_OTHERS
 from scheduler.memory.host_memory import TIMING_ONLY, HostUse
 from scheduler.options import AUTO, of_programs
 from scheduler.planned import Schedule
-from scheduler.programs.program_code import CODE
 from scheduler.search.cache import ResultCache
 from scheduler.time_line import calls_of, whole_calls, whole_line
 from traces.events import Slice, make_slice
@@ -103,7 +102,7 @@ def model_of(model: str | ModelSpec, settings: Settings) -> ModelSpec:
         spec = replace(spec, dtype=settings.dtype)
     if settings.batch is not None:
         if settings.batch < 1:
-            raise InputError(f"a batch of {settings.batch}", where="--batch", cure="1 or more")
+            raise InputError(f"the batch cannot be {settings.batch}", where="--batch", cure="use 1 or more")
         spec = replace(spec, batch=settings.batch)
     variant = model_variant(settings)
     if variant is not None:
@@ -115,7 +114,11 @@ def model_of(model: str | ModelSpec, settings: Settings) -> ModelSpec:
     options = dict(spec.optimizer.options)
     if settings.accumulate is not None:
         if settings.accumulate < 1:
-            raise InputError(f"{settings.accumulate} mini-batches", where="--accumulate", cure="1 or more")
+            raise InputError(
+                f"cannot accumulate over {settings.accumulate} mini-batches",
+                where="--accumulate",
+                cure="use 1 or more",
+            )
         options["accumulate"] = settings.accumulate
     if settings.lr_schedule is not None:
         from trainlib.training.schedules import schedule_of  # schemas that few models need
@@ -151,13 +154,15 @@ def prepare(
     use: HostUse = TIMING_ONLY,
     *,
     traced: bool = True,
+    advise: bool = True,
 ) -> Prepared:
     """Everything before time starts: model, SoC, schedules and the cost model of kernels.
 
     `use` is what will be done with it: it decides how much of this computer's memory is needed. With a
     `cache` the tilings and prices of an earlier run of the same are taken from it, and its figures where no
     trace is asked for: without numbers schedules are then planned only if they are read. Raises the errors of
-    `configs.errors`; a `DoesNotFitError` says what would help (`scheduler.levers`).
+    `configs.errors`. If it is to `advise`, which takes more plans, a `DoesNotFitError` says what would help
+    (`scheduler.levers`).
     """
     spec = model_of(model, settings)
     timing = soc_timing(settings)
@@ -182,12 +187,14 @@ def prepare(
         by_program = options_from(file, graphs, timing, options, written)
     start = code_start(settings)
     try:
-        plan = planned(spec, phases, timing, by_program, cache, use, start, code_map(settings), traced=traced)
+        plan = planned(
+            *(spec, phases, timing, by_program, cache, use, start, code_map(settings)),
+            traced=traced,
+            advise=advise,
+        )
     except DoesNotFitError as error:
-        if error.level == "l1" and tuple(options.resident) not in ((), (AUTO,)):
-            raise  # it says which resident tensors are in the way
-        if any(item.name == CODE for item in error.contributors):
-            raise  # levers move tensors, and so change the code
+        if not advise or (error.level == "l1" and tuple(options.resident) not in ((), (AUTO,))):
+            raise  # the latter says which resident tensors are in the way
         from scheduler.levers import with_levers
 
         raise with_levers(error, spec, timing, options) from None
@@ -259,7 +266,7 @@ ITERATION_BYTES = 64
 def check_iterations(iterations: int) -> None:
     """Raise `InputError` for no iterations, and for more than this computer may keep the losses of."""
     if iterations < 1:
-        raise InputError(f"{iterations} iterations", where="--iterations", cure="1 or more")
+        raise InputError(f"cannot run {iterations} iterations", where="--iterations", cure="use 1 or more")
     require_host_memory(iterations * ITERATION_BYTES, f"{iterations} iterations take", where="--iterations")
 
 
@@ -268,7 +275,7 @@ def _check_schedules(prepared: Prepared, iterations: int) -> None:
     steps = [item.steps for item in varying_of(prepared.phases.programs) if item.steps is not None]
     if steps and min(steps) < iterations:
         raise InputError(
-            f"the schedule has {min(steps)} steps, the run {iterations} iterations",
+            f"the schedule has {min(steps)} steps, but the run has {iterations} iterations",
             where=prepared.spec.optimizer.where or prepared.spec.where,
             cure=f"use a longer schedule, or {min(steps)} iterations",
         )
@@ -323,7 +330,9 @@ def run_model(
     check_iterations(iterations)
     if values and not functional:
         raise InputError(
-            "a run with --no-functional uses no values", where="--values", cure="remove --no-functional"
+            "--values has no effect on a run with --no-functional",
+            where="--values",
+            cure="remove --no-functional",
         )
     started = time.perf_counter()
     name = model if isinstance(model, str) else model.name

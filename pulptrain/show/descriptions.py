@@ -40,6 +40,7 @@ from trainlib.primitives.definition import (
     Primitive,
 )
 from trainlib.registry import PRIMITIVES, is_internal
+from trainlib.training.backward_reads import reads_of_layers
 from trainlib.training.options import GradientOptions
 from trainlib.training.phases import build_training_phases
 from trainlib.training.variants import variants_text
@@ -72,18 +73,24 @@ def describe(
         kinds = ["model"]
     described = [_describers(codegen, options)[each](name) for each in kinds]
     if options and described and "model" not in kinds:
-        raise InputError(f"{name} is not a model", where=ALL[next(iter(options))].flag, cure="remove it")
+        raise InputError(
+            f"{name} is not a model, so the option does not apply",
+            where=ALL[next(iter(options))].flag,
+            cure="remove the option",
+        )
     if not described and name.removesuffix("s") in KINDS:
         each = name.removesuffix("s")
-        words = f"one of them: {', '.join(names_of(each))}" if each == "stall" else f"pulptrain list {each}s"
-        raise InputError(f"'{name}' is a kind, not a name", where="show", cure=words)
+        words = (
+            f"name one of {', '.join(names_of(each))}" if each == "stall" else f"see pulptrain list {each}s"
+        )
+        raise InputError(f"'{name}' is a category, not a name", where="show", cure=words)
     if not described:
         names = sorted({word for each in KINDS if kind in (None, each) for word in names_of(each)})
         near = suggestion(name, names).partition(" (known")[0]
         raise InputError(
             f"unknown name {name!r}",
             where="show",
-            cure=near if near.startswith("'") else "pulptrain list models, or socs, kernels, primitives",
+            cure=near if near.startswith("'") else "see pulptrain list models (or socs, kernels, primitives)",
         )
     return described
 
@@ -120,7 +127,7 @@ def _file(path: str, kind: str | None, of_model: Mapping[str, Any]) -> Descripti
             refuse_others(path, MODEL)
         kind = "soc" if "parameters" in open_config("soc", path).mapping("the file") else "model"
     if kind not in ("model", "soc"):
-        raise InputError(f"a {kind} has no file", where="show", cure="its name")
+        raise InputError(f"a {kind} has no file", where="show", cure=f"use the name of the {kind}")
     if kind == "soc" and of_model:
         raise InputError(f"{path} is not a model", where=ALL[next(iter(of_model))].flag, cure="remove it")
     return _model(path, of_model) if kind == "model" else _soc(path)
@@ -161,6 +168,7 @@ def _model(name: str, options: Mapping[str, Any]) -> Description:
 def described_layers(spec: ModelSpec, graph: TrainingGraph) -> list[Description]:
     """The layers of a model, with their shapes and sizes."""
     layers = []
+    reads = reads_of_layers(graph)
     for layer in spec.layers:
         output = graph.tensors.get(f"{layer.name}.out")
         weights = [graph.tensors[name] for name in graph.weights if name.startswith(f"{layer.name}.")]
@@ -171,6 +179,7 @@ def described_layers(spec: ModelSpec, graph: TrainingGraph) -> list[Description]
                 "options": dict(layer.attributes),
                 "output_shape": list(output.shape) if output is not None else [],
                 "parameters": sum(prod(tensor.shape) for tensor in weights),
+                "backward_reads": list(reads.get(layer.name, ())),
             }
         )
     return layers

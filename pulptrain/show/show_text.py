@@ -52,7 +52,7 @@ def _model(item: Description, width: int) -> Iterator[str]:
         }
     )
     yield ""
-    rows = [("layer", "type", "output", "parameters", "options")]
+    rows = [("layer", "type", "output", "parameters", "backward reads", "options")]
     for layer in item["layers"]:
         shape, options = layer["output_shape"][1:], layer["options"]
         count = f"{layer['parameters']:,}" if layer["parameters"] else "-"
@@ -62,6 +62,7 @@ def _model(item: Description, width: int) -> Iterator[str]:
                 layer["type"],
                 "x".join(map(str, shape)),
                 count,
+                ", ".join(layer["backward_reads"]) or "-",
                 flow(options)[1:-1] if options else "",
             )
         )

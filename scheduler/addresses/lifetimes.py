@@ -166,7 +166,7 @@ def in_place_owners(
 def _same_boxes(op: Op) -> bool:
     lowering = lowering_of(op)
     takes_over = isinstance(lowering, ElementwiseLowering) and lowering.takes_over
-    return takes_over and len(op.outputs) == 1 and not op.windows
+    return takes_over and bool(op.outputs) and not op.windows
 
 
 def overwritable(graph: TrainingGraph, lives: Mapping[str, Life], op: Op) -> list[str]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 
 from arch.blocks.soc import core_paths
@@ -16,7 +16,8 @@ from scheduler.counted_run import CountedRun
 from scheduler.executor import Executor
 from scheduler.memory.host_memory import UNTRACED
 from scheduler.options import ScheduleOptions
-from scheduler.resident_search import schedule_for
+from scheduler.planned import Schedule
+from scheduler.resident_search import schedules_for
 from scheduler.search.fingerprint import fingerprint, model_version
 from scheduler.search.workers import PerThread
 from scheduler.time_line import TimeLine, time_line, whole_line
@@ -27,16 +28,28 @@ COST_MODELS_CACHED = 4
 
 
 class Point(Struct, frozen=True):
-    """A training iteration, the SoC it runs on, and how it is scheduled."""
+    """A training iteration and the SoC it runs on: its programs, which share one memory.
 
-    graph: TrainingGraph
+    Of each its graph, how it is scheduled, and how often it runs in an update.
+    """
+
+    programs: tuple[tuple[TrainingGraph, ScheduleOptions, int], ...]
     timing: SocTiming
-    options: ScheduleOptions
+
+    @property
+    def graphs(self) -> list[TrainingGraph]:
+        """Those of the programs."""
+        return [graph for graph, _, _ in self.programs]
+
+    @property
+    def options(self) -> list[ScheduleOptions]:
+        """Those of the programs."""
+        return [options for _, options, _ in self.programs]
 
     @property
     def content(self) -> str:
         """Hash of all the result depends on, the version of the simulator included."""
-        return fingerprint((model_version(), self.graph, self.timing, self.options))
+        return fingerprint((model_version(), self.timing, self.programs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,34 +79,40 @@ class Outcome:
     """What every block did, in all."""
 
 
-def point_of(graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions) -> Point:
-    """A point; values of random inputs are left out, time does not depend on them."""
-    return Point(replace(graph, draws={}), timing, options)
+def point_of(
+    programs: Iterable[tuple[TrainingGraph, int]], timing: SocTiming, options: Iterable[ScheduleOptions]
+) -> Point:
+    """A point of programs, each of which runs so many times, with the options of each.
+
+    Values of random inputs are left out: time does not depend on them.
+    """
+    plain = [(replace(graph, draws={}), times) for graph, times in programs]
+    return Point(
+        tuple((graph, one, times) for (graph, times), one in zip(plain, options, strict=True)), timing
+    )
 
 
 def simulate_point(point: Point) -> Outcome:
     """Simulate one iteration without numbers. A point that is impossible is an outcome, not an error."""
-    cost_model = cost_model_of(point.timing)
-
+    timing, cost_model = point.timing, cost_model_of(point.timing)
     try:
-        schedule = schedule_for(point.graph, point.timing, cost_model, point.options, use=UNTRACED)
-        counted = CountedRun(schedule.program, core_paths(point.timing), traced=False)
-        executor = Executor(
-            schedule,
-            point.timing,
-            cost_model,
-            counted.recorder,
-            functional=False,
-            code_start=point.options.code_start,
-        )
-        result = executor.simulate(logged=False)
+        schedules = schedules_for(point.graphs, timing, cost_model, point.options, use=UNTRACED)
+        done = [_simulated(schedule, timing, cost_model) for schedule in schedules]
     except PulptrainError as error:
         return refusal(error)
+    return _whole_update([(one, times) for one, (_, _, times) in zip(done, point.programs, strict=True)])
+
+
+def _simulated(schedule: Schedule, timing: SocTiming, cost_model: TeamCostModel) -> Outcome:
+    counted = CountedRun(schedule.program, core_paths(timing), traced=False)
+    start = schedule.options.code_start
+    executor = Executor(schedule, timing, cost_model, counted.recorder, functional=False, code_start=start)
+    result = executor.simulate(logged=False)
     metrics = counted.metrics(result.cycles)
     peak = schedule.peak_bytes
     return Outcome(
         cycles=result.cycles,
-        seconds=result.cycles / point.timing.clock.cluster_hz,
+        seconds=result.cycles / timing.clock.cluster_hz,
         macs=sum(op.macs for op in schedule.ops),
         instructions=metrics.total.instructions,
         stall_cycles=metrics.total.stall_cycles,
@@ -101,16 +120,15 @@ def simulate_point(point: Point) -> Outcome:
         l1_bytes=peak["l1"],
         l2_bytes=peak["l2"],
         l3_bytes=peak["l3"],
-        line=time_line(metrics.master, result.cycles, schedule.program, point.timing),
-        activity=activity_of(schedule.program, metrics, point.timing, point.graph.formats).total,
+        line=time_line(metrics.master, result.cycles, schedule.program, timing),
+        activity=activity_of(schedule.program, metrics, timing, schedule.graph.formats).total,
     )
 
 
-def whole_update(outcomes: Sequence[tuple[Outcome, int]]) -> Outcome:
+def _whole_update(outcomes: Sequence[tuple[Outcome, int]]) -> Outcome:
     """What one update came to whose programs came to `outcomes`, each run so many times, in one memory."""
-    refused = [outcome for outcome, _ in outcomes if outcome.why]
-    if refused or len(outcomes) == 1:
-        return refused[0] if refused else outcomes[0][0]
+    if len(outcomes) == 1:
+        return outcomes[0][0]
     figures = {
         each.name: (max if each.name in _LEVELS else sum)(
             getattr(outcome, each.name) * (1 if each.name in _LEVELS else times)

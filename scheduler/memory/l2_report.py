@@ -62,5 +62,5 @@ def too_small(
             Contributor(item.tensor or item.name, item.size_bytes, names[item.first_op], names[item.last_op])
             for item in during
         ),
-        cure=f"--{level} {-(-required_bytes // 1024)}KiB or a smaller model",
+        cure=f"use --{level} {-(-required_bytes // 1024)}KiB or a smaller model",
     )

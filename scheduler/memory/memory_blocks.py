@@ -6,15 +6,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from arch.spec.timing import SocTiming
+from scheduler.addresses.allocation import Allocation
+from scheduler.addresses.lifetimes import backward_begins
 from scheduler.memory.memory_plan import MemoryPlan
 from traces.memory_table import MemoryBlock
 from traces.metrics import OpMetrics
+from trainlib.ir.graph import TrainingGraph
 
 AFTER = "end"
 """What stands for "after the last op" in the name of an op."""
 
 
 def memory_blocks(
+    graph: TrainingGraph,
     plan: MemoryPlan,
     measured: Iterable[OpMetrics],
     timing: SocTiming,
@@ -22,7 +26,7 @@ def memory_blocks(
     start_cycles: int,
     end_cycles: int,
 ) -> list[MemoryBlock]:
-    """The blocks of one program that ran from `start_cycles` to `end_cycles`, by level, address and time.
+    """The blocks of the program of `graph`, from `start_cycles` to `end_cycles`, by level, address and time.
 
     A block lives from the beginning of its first op to the end of its last; an op begins where the one
     before ends. The stacks are blocks of L1 as well.
@@ -41,6 +45,7 @@ def memory_blocks(
             limits[item.last_op + 1],
             item.kind or "scratch",
             item.staged,
+            " ".join(_readers(graph, plan, item)),
         )
         for item in plan.allocations
     ]
@@ -53,6 +58,15 @@ def memory_blocks(
             )
         )
     return sorted(blocks, key=lambda block: (block.level, block.address, block.start_cycle, block.name))
+
+
+def _readers(graph: TrainingGraph, plan: MemoryPlan, item: Allocation) -> list[str]:
+    """Backward ops for which an activation is kept in these bytes."""
+    first = max(item.first_op, backward_begins(graph))
+    ops = graph.ops[first : item.last_op + 1] if item.kind == "kept" else ()
+    return [
+        op.name for op in ops if plan.owners.get(item.tensor) in {plan.owners[name] for name in op.inputs}
+    ]
 
 
 def _limits(

@@ -189,8 +189,8 @@ class MemoryPlan:
         for item in self.allocations:
             if item.address < 0 or item.end_address > self.capacity_bytes[item.level]:
                 raise PlanError(
-                    f"{item.name} does not fit {item.level}: it takes bytes {item.address} to "
-                    f"{item.end_address}, the memory has {self.capacity_bytes[item.level]} B",
+                    f"{item.name} does not fit {item.level}: it uses bytes {item.address} to "
+                    f"{item.end_address}, but the memory has {self.capacity_bytes[item.level]} B",
                     where=f"memory plan, {item.level}",
                     cure="give it an address inside the memory",
                 )

@@ -138,7 +138,7 @@ def open_workers(count: int | None = None, executor: str | None = None) -> Itera
         return
     count = os.cpu_count() or 1 if count is None else count
     if count < 1:
-        raise InputError(f"{count} workers", where="--workers", cure="1 or more")
+        raise InputError(f"cannot start {count} workers", where="--workers", cure="use 1 or more")
     forks = count > 1 and _may_fork()
     if count > 1 and not forks and script_would_run_again():
         warnings.warn(ONE_WORKER, stacklevel=_level_of_script())
@@ -212,7 +212,7 @@ def _end_with_parent() -> None:
 def _dask(address: str) -> Iterator[Workers]:
     match = re.fullmatch(r"dask://([^\s/:]+|\[[0-9a-fA-F:]+\]):(\d{1,5})", address)
     if match is None:
-        raise InputError(f"unknown executor {address!r}", where="--executor", cure="dask://HOST:PORT")
+        raise InputError(f"unknown executor {address!r}", where="--executor", cure="use dask://HOST:PORT")
     try:
         from distributed import Client
     except ImportError:
@@ -247,7 +247,9 @@ def _dask_workers(client: Any, address: str) -> int:
         ) from None
     except ImportError as error:
         raise InputError(
-            f"a Dask worker cannot import pulptrain: {error}", where="--executor", cure="install it there"
+            f"a Dask worker cannot import pulptrain: {error}",
+            where="--executor",
+            cure="install pulptrain on the machine of the worker",
         ) from None
     foreign = sorted(worker for worker, version in versions.items() if version != model_version())
     if foreign:

@@ -143,7 +143,7 @@ def residents_of(
         for other in same:
             if other.first_op <= residence.last_op and residence.first_op <= other.last_op:
                 raise InputError(
-                    f"{text} and {other.text} share bytes in overlapping spans",
+                    f"{text} and {other.text} would use the same bytes at the same time",
                     where="--resident",
                     cure="remove one of them",
                 )

@@ -222,8 +222,8 @@ class Tiler:
 
     def _check_dimension(self, name: str) -> None:
         if name not in self.dims:
-            names = ", ".join(self.dims) or "remove it: this step cannot be tiled"
-            raise InputError(f"no tile dimension {name!r}", where=self.op.name, cure=f"use one of {names}")
+            cure = f"use one of {', '.join(self.dims)}" if self.dims else "remove it: this op has no tiles"
+            raise InputError(f"unknown tile dimension {name!r}", where=self.op.name, cure=cure)
 
     def _buffers(self, tiles: Sequence[TileTask]) -> tuple[Buffer, ...]:
         slot_bytes: dict[tuple[str, str], int] = {}

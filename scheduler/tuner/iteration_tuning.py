@@ -9,10 +9,9 @@ from math import inf
 from arch.spec.timing import SocTiming
 from configs.errors import InputError
 from configs.values import Struct, replace
-from scheduler.explore.point import Outcome, Point, point_of, whole_update
+from scheduler.explore.point import Outcome, Point, point_of
 from scheduler.explore.sweep import simulate_points
 from scheduler.options import AUTO, ScheduleOptions
-from scheduler.schedule import in_one_memory
 from scheduler.search.cache import ResultCache
 from scheduler.search.fingerprint import model_version
 from scheduler.search.workers import Workers
@@ -66,10 +65,14 @@ def tune_iteration(
             if chooses_residents:
                 residents = residents_by_program(tuned, workers, cache)
                 resident = {item.program: item.resident for item in residents if item.resident}
-                tuned = [
-                    replace(point, options=replace(point.options, resident=item.resident))
-                    for point, item in zip(tuned, residents, strict=True)
-                ]
+                tuned = point_of(
+                    programs,
+                    timing,
+                    (
+                        replace(one, resident=item.resident)
+                        for one, item in zip(tuned.options, residents, strict=True)
+                    ),
+                )
             tuned_update, untuned, interrupted = _iterations(programs, tuned, plain, workers, cache)
             if resident and tuner.objective.counts and tuned_update is not None and not interrupted:
                 # Residents are chosen for what they save of the cycles.
@@ -120,39 +123,27 @@ def _tuned(
     timing: SocTiming,
     options: ScheduleOptions,
     choices: Sequence[OpChoice],
-) -> list[Point]:
-    """The programs with the choices, planned for one memory."""
-    graphs = [graph for graph, _ in programs]
+) -> Point:
+    """The programs with the choices."""
     tuned = []
-    for graph in graphs:
+    for graph, _ in programs:
         ops = {op.name for op in graph.ops}
         chosen = [(choice.op, choice.best.candidate) for choice in choices if choice.op in ops]
         tuned.append(with_choices(options, graph, timing, chosen))
-    return [
-        point_of(graph, timing, program_options)
-        for graph, program_options in zip(graphs, in_one_memory(graphs, timing, tuned), strict=True)
-    ]
+    return point_of(programs, timing, tuned)
 
 
 def _iterations(
     programs: RepeatedGraphs,
-    tuned: Sequence[Point],
+    tuned: Point,
     options: ScheduleOptions,
     workers: Workers,
     cache: ResultCache | None,
 ) -> tuple[Outcome | None, Outcome | None, bool]:
     """A whole iteration with the tuned and with the scheduler's own choices."""
-    points: list[Point] = []
-    times: list[int] = []
-    for (_, count), point in zip(programs, tuned, strict=True):
-        untuned = replace(options, memory=point.options.memory)
-        points += [point, replace(point, options=untuned)]
-        times += [count, count]
-    outcomes, _, interrupted = simulate_points(points, workers, cache)
+    untuned = point_of(programs, tuned.timing, [options] * len(programs))
+    outcomes, _, interrupted = simulate_points([tuned, untuned], workers, cache)
     for outcome in outcomes.values():
         if outcome.why:
             raise InputError(f"cannot simulate an iteration: {outcome.why}", where=programs[0][0].name)
-    if len(outcomes) < len(points):
-        return None, None, interrupted
-    done = [(outcomes[position], count) for position, count in enumerate(times)]
-    return whole_update(done[::2]), whole_update(done[1::2]), interrupted
+    return outcomes.get(0), outcomes.get(1), interrupted

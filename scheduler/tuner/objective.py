@@ -59,7 +59,7 @@ def objective_of(name: str, model: EnergyModel, point: OperatingPoint, average_w
     missing = [each for each in COEFFICIENTS if each not in model.coefficients]
     if missing:
         raise InputError(
-            f"{model.name} has no {', '.join(missing)}",
+            f"the energy model {model.name} lacks {', '.join(missing)}",
             where="--objective",
             cure="add them, or use another --energy",
         )

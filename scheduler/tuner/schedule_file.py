@@ -90,92 +90,92 @@ class ScheduleFile(Struct, frozen=True):
 
 
 class NamedSchema(Schema):
-    """What a schedule was made for."""
+    """Model of the schedule."""
 
     name: str
     """Its name."""
     content: str
-    """Hash of what it says; one that says something else is refused."""
+    """Hash of its content; a schedule for other content is refused."""
 
 
 class TunedSocSchema(NamedSchema):
-    """The SoC a schedule was made for."""
+    """SoC of the schedule."""
 
     timing: str
     """Timing profile: rtl or gvsoc."""
 
 
 class ResidentSchema(Schema):
-    """What stays in L1 between ops, by program."""
+    """Tensors that stay in L1 between ops, by program."""
 
     iteration: list[str] = Field(default_factory=list)
     """Tensors, or `TENSOR@OP..OP` for part of a life, in the iteration."""
     update: list[str] = Field(default_factory=list)
-    """The same in an update that is a program of its own."""
+    """The same for an update in a separate program."""
 
 
 class ChoiceSchema(Schema):
-    """How one op runs; `op`, `kernel`, `variant`, `tile`, `loop_order` and `buffering` are read."""
+    """Choices for one op; `op`, `kernel`, `variant`, `tile`, `loop_order` and `buffering` are read."""
 
     op: str
     """Layer and step, as in the table: `conv1.FW`."""
     tile: dict[str, Annotated[int, Field(ge=1)]]
     """Sizes of a tile, by the names of its loops."""
     loop_order: list[str]
-    """These loops, outermost first."""
+    """Loop order, outermost first."""
     buffering: Annotated[int, Field(ge=1)]
     """Buffers per operand: 2 loads a tile while another is computed."""
     kernel: str = ""
     """Matmul kernel, if the op has one."""
     variant: str = ""
-    """Another lowering of the step; none: its default."""
+    """Variant of the step (default: that of the model)."""
     im2col: str = ""
-    """What older files call the variant of a convolution."""
+    """Former name of `variant` for convolutions."""
     tiles: int = 0
-    """Tiles this makes."""
+    """Number of tiles."""
     l1_bytes: int = 0
-    """L1 its buffers take (B)."""
+    """L1 used by its buffers (B)."""
     cycles: int = 0
     """Simulated cycles of the op alone."""
     candidates: int = 0
-    """Combinations there were."""
+    """Number of combinations."""
     evaluated: int = 0
-    """Combinations that were simulated."""
+    """Number of simulated combinations."""
     runner_up: object = None
-    """The second best, with its cycles."""
+    """Second best choice, with its cycles."""
 
 
 class ScheduleSchema(Schema):
     """A schedule file, as `pulptrain tune` writes it."""
 
     format: int
-    """Number of the layout of the file."""
+    """Version of the file format."""
     model: object
-    """Model it is for."""
+    """Model of the schedule."""
     soc: object
-    """SoC it is for."""
+    """SoC of the schedule."""
     codegen: str
     """Compiler profile of the kernels."""
     choices: object
-    """One entry per op; an op that is left out is scheduled as without the file."""
+    """One entry per op; omitted ops are scheduled as without the file."""
     pulptrain: object = None
-    """Version that wrote it."""
+    """Version of pulptrain that wrote the file."""
     simulator: object = None
-    """Hash of what decides a price."""
+    """Hash of the simulator's sources."""
     strategy: object = None
-    """How it was searched for."""
+    """Search strategy."""
     candidates: object = None
-    """Combinations there were."""
+    """Number of combinations."""
     evaluated: object = None
-    """Combinations that were simulated."""
+    """Number of simulated combinations."""
     cycles: object = None
-    """Cycles of an iteration with it."""
+    """Cycles of an iteration with this schedule."""
     icache: object = None
-    """What the instruction caches held at its start; warm in files that do not say."""
+    """Initial instruction-cache state of the tuning run (default: warm)."""
     resident: object = None
-    """What stays in L1 between ops."""
+    """Tensors that stay in L1 between ops."""
     layout: object = None
-    """Layer: CHW or HWC, where that is not what the model says."""
+    """CHW or HWC by layer, if it differs from the model."""
 
 
 def schedule_text(schedule: TunedSchedule) -> str:
@@ -276,7 +276,9 @@ def _read(node: Node) -> ScheduleFile:
     for position, choice in enumerate(choices):
         if choice.op in {earlier.op for earlier in choices[:position]}:
             cure = "remove one"
-            problems.note(ConfigError(f"two choices for {choice.op}", where=choice.where, cure=cure))
+            problems.note(
+                ConfigError(f"the file has two choices for {choice.op}", where=choice.where, cure=cure)
+            )
     problems.refuse()
     resident = (
         validate(ResidentSchema, top["resident"], "'resident'") if "resident" in top else ResidentSchema()
@@ -323,7 +325,7 @@ def _choice(node: Node) -> FileChoice:
     keys = node.mapping("a choice")
     cut = Cut(tuple(read.tile.items()), tuple(read.loop_order), read.buffering, read.tiles, read.l1_bytes)
     if read.variant and read.im2col:
-        raise keys["im2col"].error("'im2col' is another word for 'variant'", "remove it")
+        raise keys["im2col"].error("'im2col' and 'variant' mean the same", "remove it")
     variant_key = "im2col" if read.im2col else "variant"
     kernel_where, variant_where = (
         keys[key].where if key in keys else node.where for key in ("kernel", variant_key)
@@ -364,7 +366,7 @@ def options_from(
         raise ConfigError(
             f"the schedule is for kernels of {file.codegen}, not of {base.codegen}",
             where=file.where("codegen"),
-            cure=f"--codegen {file.codegen}",
+            cure=f"use --codegen {file.codegen}",
         )
     by_program = []
     for program, graph, given in zip(PROGRAMS, graphs, of_programs(base, graphs), strict=False):
@@ -430,7 +432,9 @@ def _options(
         if candidate.kernel and not has_kernel:
             without = f" in variant {own_variant(op)}" if own_variant(op) else ""
             raise ConfigError(
-                f"{choice.op} has no matmul{without}", where=choice.kernel_where, cure="remove 'kernel'"
+                f"{choice.op} does not use a matmul kernel{without}",
+                where=choice.kernel_where,
+                cure="remove 'kernel'",
             )
         kernels = matmuls_of(op, graph.tensors, base.codegen)
         if has_kernel:

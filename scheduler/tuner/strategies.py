@@ -319,7 +319,7 @@ def check_strategy(options: StrategyOptions) -> None:
     check_known(options.name, STRATEGIES, f"unknown strategy {options.name!r}", "--strategy")
     for option, number in (("--largest-tiles", options.largest_tiles), ("--trials", options.budget)):
         if number < 1:
-            raise InputError(f"{number} is too few", where=option, cure="1 or more")
+            raise InputError(f"{number} is not at least 1", where=option, cure="use 1 or more")
 
 
 def _cuts_from(text: str, dims: Mapping[str, int]) -> tuple[Cut, ...]:

@@ -218,4 +218,6 @@ def shipped_table() -> ErrorTable:
     try:
         return msgspec.json.decode(files("configs").joinpath("data", FILE).read_bytes(), type=ErrorTable)
     except ValueError as error:
-        raise ConfigError("the table of errors is damaged", where=FILE, cure="install again") from error
+        raise ConfigError(
+            "the table of errors that pulptrain ships is damaged", where=FILE, cure="install pulptrain again"
+        ) from error

@@ -80,13 +80,13 @@ def validate(
     named = kind_named(kind)
     workers = default_workers() if workers is None else workers
     if not 1 <= workers <= MAX_WORKERS:
-        raise InputError(f"{workers} workers", where="--workers", cure=f"1 to {MAX_WORKERS}")
+        raise InputError(f"cannot start {workers} workers", where="--workers", cure=f"use 1 to {MAX_WORKERS}")
     unreadable: list[ConfigError] = []
     cases = named.read(path, selections, unreadable if keep_going else None)
     for column in group_by if cases else ():
         if column not in cases[0].cells:
             cure = suggestion(column, tuple(cases[0].cells))
-            raise InputError(f"no column '{column}' in {path}", where="--group-by", cure=cure)
+            raise InputError(f"{path} has no column '{column}'", where="--group-by", cure=cure)
     tasks = [cases[start : start + ROWS_PER_TASK] for start in range(0, len(cases), ROWS_PER_TASK)]
     answers: list[Answer] = []
     parts = (

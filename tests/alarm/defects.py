@@ -14,12 +14,13 @@ from alarm.seams import (
     moved,
     op_of_step,
     ops_of,
+    with_actions,
     with_commands,
     with_kernels,
     with_places,
     with_results,
 )
-from arch.spec.program import Command, Compute, Effect
+from arch.spec.program import Action, Command, Compute, DmaStart, Effect
 from configs.dtypes import BY_WORD, element_bytes, is_narrow
 from configs.values import replace
 from trainlib.primitives.definition import is_forward
@@ -429,3 +430,79 @@ def _reversed(prepared: Prepared) -> Prepared | None:
         return wrong
 
     return with_kernels(prepared, item.op.name, wrap)
+
+
+# What backward keeps.
+
+
+def _read(name: str, role: str, change: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> None:
+    """A defect of what a backward step reads of its forward pass: `change(array, the one before)`."""
+
+    def apply(prepared: Prepared) -> Prepared | None:
+        found = ops_of(prepared, lambda item: item.op.step == "IG" and role in item.op.reads)
+        if not found:
+            return None
+        own = found[len(found) // 2].op
+        seen: list[np.ndarray] = []
+
+        def wrap(action: Compute, function):
+            names = [place.name.partition("[")[0] for place in action.effect.reads]
+            number = next(n for n, name in enumerate(names) if name in (role, own[role]))
+
+            def wrong(arrays: Arrays) -> Arrays:
+                seen.append(np.array(arrays[number]))
+                wrong_ones = [
+                    change(seen[-1], seen[-2:][0]) if n == number else a for n, a in enumerate(arrays)
+                ]
+                return function(wrong_ones)
+
+            return wrong
+
+        return with_kernels(prepared, own.name, wrap)
+
+    defect(name)(apply)
+
+
+def _other_sample(array: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """Of a tile of one sample that of the tile before, which may be of another part as well."""
+    return np.roll(array, 1, axis=0) if len(array) > 1 or array.shape != before.shape else before
+
+
+_read("output of another sample", "y", _other_sample)
+_read("mask of another sample", "mask", _other_sample)
+_read("bits of a place shifted", "argmax", lambda place, before: place << 1)
+
+
+@defect("output overwritten too early")
+def _overwritten(prepared: Prepared) -> Prepared | None:
+    """The gradient that a backward step reads is stored over the output that it reads, as well."""
+    schedule, plan = prepared.schedule, prepared.schedule.plan
+    found = ops_of(prepared, lambda item: item.op.reads == ("y", "dy"))
+    for item in found:
+        gradient, output = plan.home(item.op["dy"]), plan.home(item.op["y"])
+        if gradient.size_bytes == output.size_bytes:
+            break
+    else:
+        return None
+    makers = [
+        op.op.name
+        for op in schedule.ops[: schedule.ops.index(item)]
+        if plan.owners[item.op["dy"]] in {plan.owners[name] for name in op.op.outputs}
+    ]
+
+    def twice(action: Action) -> Action:
+        if not isinstance(action, DmaStart) or action.commands[0].to_l1:
+            return action
+        copies = [
+            moved_out(command, output.address - gradient.address)
+            for command in action.commands
+            if gradient.address <= command.external_address < gradient.end_address
+        ]
+        return replace(action, commands=(*action.commands, *copies))
+
+    return with_actions(prepared, makers[-1], lambda own: [twice(action) for action in own])
+
+
+def moved_out(command: Command, by_bytes: int) -> Command:
+    """A command whose external side lies some bytes further on."""
+    return replace(command, external_address=command.external_address + by_bytes)

@@ -77,6 +77,7 @@ layers:
   - {name: add1, type: add, inputs: [norm1, conv1]}
   - {name: avg1, type: avg_pool2d, kernel: 3, stride: 2}
   - {name: dw1, type: depthwise, kernel: 3, padding: 1, bias: true}
+  - {name: drop1, type: dropout, p: 0.3}
   - {name: flat, type: flatten}
   - {name: fc1, type: linear, out_features: 6, bias: true}
 """

@@ -187,7 +187,7 @@ def test_the_next_layer_waits_for_the_pipeline() -> None:
     slow = replace(machine(), drain=replace(machine().drain, scale_cycles=5000))
     program = replace(network.program, layers=(network.program.layers[0], replace(second, units=((hasty,),))))
     BarvinnArray(slow).run(network.program)
-    with pytest.raises(RaceError, match="nothing has written it"):
+    with pytest.raises(RaceError, match="is read before it was written"):
         BarvinnArray(slow).run(program)
 
 
@@ -203,9 +203,9 @@ def test_misuse_is_refused() -> None:
     layer, x = one_row()
     job = compile_network([layer], x, machine()).layers[0].jobs[0][1]
     for change, text in (
-        ({"input_base": 3000}, "nothing has written it"),
-        ({"weight_base": 1}, "nothing has written it"),
-        ({"output_bits": 40, "msb_index": 20}, "planes are overwritten"),
+        ({"input_base": 3000}, "is read before it was written"),
+        ({"weight_base": 1}, "is read before it was written"),
+        ({"output_bits": 40, "msb_index": 20}, "some are overwritten"),
         ({"msb_index": 27}, "MSB index 27, the register holds up to 26"),
         ({"countdown": 1 << 29}, "countdown"),
     ):
@@ -300,7 +300,7 @@ def test_machines_of_other_kinds_are_not_mixed_up() -> None:
     ("path", "value", "text"),
     [
         ("units", 9, "between 1 and 8"),
-        ("memory.weight_words", 1024, "addresses of 9 bits reach 512"),
+        ("memory.weight_words", 1024, "exceeds the 9-bit addresses, which reach 512"),
         ("launch.start_cycles", -1, "between 0 and"),
         ("width.accumulator_bits", 0, "between 1 and"),
         ("mvu.count", 8, "unknown parameter"),

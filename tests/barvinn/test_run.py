@@ -286,15 +286,15 @@ BAD: Mapping[str, tuple[Sequence[NodeText], Mapping[str, Any], Sequence[Any], st
         [conv("c1", "x", "y")],
         *(SQUARE, [value("x", [1, 4, "height", "width"])], "'x'", "not fixed"),
     ),
-    "batch": ([conv("c1", "x", "y")], SQUARE, [value("x", [2, 4, 6, 6])], "x", "batch of 2"),
+    "batch": ([conv("c1", "x", "y")], SQUARE, [value("x", [2, 4, 6, 6])], "x", "the batch is 2, not 1"),
     "two inputs": (
         [conv("c1", "x", "a"), node("Add", ["a", "z"], ["y"], name="add")],
-        *(SQUARE, [X, value("z", [1, 4, 6, 6])], "model.onnx", "has the inputs x, z"),
+        *(SQUARE, [X, value("z", [1, 4, 6, 6])], "model.onnx", "has inputs x, z"),
     ),
     "product behind a ReLU": (
         [conv("c1", "x", "a"), RELU, node("Mul", ["b", "k"], ["y"], name="mul")],
         {**SQUARE, "k": np.float32(2)},
-        *([], "mul", "cannot be folded"),
+        *([], "mul", "cannot be merged with a layer"),
     ),
     "weights that are a result": (
         [conv("c1", "x", "a"), node("Conv", ["a", "a"], ["y"], name="square")],
@@ -308,7 +308,7 @@ BAD: Mapping[str, tuple[Sequence[NodeText], Mapping[str, Any], Sequence[Any], st
         [conv("c1", "x", "a"), node("MaxPool", ["a"], ["y"], name="p", kernel_shape=(2, 2), strides=(2, 2))],
         *(SQUARE, [], "p", "starts from 0"),
     ),
-    "no layer": ([node("Relu", ["x"], ["y"], name="r")], {}, [], "r", "before any layer"),
+    "no layer": ([node("Relu", ["x"], ["y"], name="r")], {}, [], "r", "before the first layer"),
     "strides of 0": ([conv("c1", "x", "y", strides=(0, 1))], SQUARE, [], "c1", "strides (0, 1)"),
     "one pad": ([conv("c1", "x", "y", pads=(1,))], SQUARE, [], "c1", "pads"),
     "another kernel_shape": ([conv("c1", "x", "y", kernel_shape=(2, 2))], SQUARE, [], "c1", "kernel_shape"),
@@ -328,7 +328,7 @@ BAD: Mapping[str, tuple[Sequence[NodeText], Mapping[str, Any], Sequence[Any], st
     "negative variance": (
         [conv("c1", "x", "a"), node("BatchNormalization", ["a", "v", "v", "v", "v"], ["y"], name="bn")],
         {**SQUARE, "v": np.full(4, -1, np.float32)},
-        *([], "bn", "a variance below 0"),
+        *([], "bn", "variances is negative"),
     ),
     "padding alone": (
         [conv("c1", "x", "y", pads=(5, 5, 5, 5))],
@@ -360,12 +360,12 @@ def test_bad_models_are_refused_with_node_and_reason(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--aprec", "0"], "--aprec: a precision of 0 bits"),
-        (["--wprec", "17"], "--wprec: a precision of 17 bits"),
-        (["--oprec", "-1"], "--oprec: a precision of -1 bits"),
-        (["--input", "3,32,32"], "the file says [64, 32, 32]"),
+        (["--aprec", "0"], "--aprec: the precision is 0 bits, not 1 to"),
+        (["--wprec", "17"], "--wprec: the precision is 17 bits, not 1 to"),
+        (["--oprec", "-1"], "--oprec: the precision is -1 bits, not 1 to"),
+        (["--input", "3,32,32"], "the file has input sizes [64, 32, 32]"),
         (["--input", "64x32x32"], "cannot read '64x32x32'"),
-        (["--input", "2,64,32,32"], "the file says [64, 32, 32]"),
+        (["--input", "2,64,32,32"], "the file has input sizes [64, 32, 32]"),
         (["--units", "9"], "the machine has 8"),
         (["--units", "0"], "the machine has 8"),
         (["--soc", "pulp-open"], "kind 'pulp', not 'barvinn'"),
@@ -411,7 +411,7 @@ def test_inputs_of_ones_own() -> None:
     with pytest.raises(InputError, match="no layers"):
         barvinn([])
     table = barvinn(few, aprec=2, wprec=2, oprec=2, as_published=True)
-    with pytest.raises(InputError, match="computes nothing"):
+    with pytest.raises(InputError, match="has no numbers to compute with"):
         table.output  # noqa: B018
 
 
@@ -465,7 +465,7 @@ def test_what_the_units_cannot_do_is_counted_or_refused(
         assert line in text
     assert run(["barvinn", path, *BITS_2, "--no-host-ops"]) == 2
     error = capsys.readouterr().err
-    assert "node 'c1' (Conv): Relu: the comparator" in error
+    assert "node 'c1' (Conv): Relu: the published RTL" in error
     assert "--behaviour documented" in error
     summary = printed(capsys, "barvinn", path, *BITS_2, "--behaviour", "documented", "--no-host-ops")
     assert summary["host_ops"] == []

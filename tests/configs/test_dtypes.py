@@ -64,7 +64,7 @@ def test_the_page_says_the_same(dtype: DType) -> None:
     assert float(cells[3]) == pytest.approx(dtype.largest, rel=0.01)
     assert cells[4] == f"2^{dtype.least_exponent}"
     assert cells[5] == f"2^{-dtype.fraction_bits - 1}"
-    assert cells[6] == ("converted" if dtype.is_storage_only else "itself")
+    assert cells[6] == ("fp32, after conversion" if dtype.is_storage_only else dtype.word)
     assert cells[7] == BY_NAME[dtype.sums_in].word
 
 

@@ -49,10 +49,10 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     [
         ("nominal: 4.1 pJ", "nominal: 4.1", "has no unit"),
         ("nominal: 4.1 pJ", "nominal: -4.1 pJ", "is negative"),
-        ("nominal: 4.1 pJ", "nominal: 4.1 pW", "is not in J"),
+        ("nominal: 4.1 pJ", "nominal: 4.1 pW", "does not have the unit J"),
         ("nominal: 4.1 pJ", "nominal: 9.1 pJ", "does not satisfy low <= nominal <= high"),
         ("nominal: 4.1 pJ", "nominal: lots", "is not a number of J"),
-        ("    vdd: 0.8 V", "    vdd: 0 V", "a supply of 0 V"),
+        ("    vdd: 0.8 V", "    vdd: 0 V", "the supply voltage is 0 V"),
         ("core_stall:", "core_stal:", "unknown coefficient 'core_stal'"),
         ("grade: derived", "grade: guessed", "unknown grade 'guessed'"),
         ("frequency: 370 MHz", "frequency: 200 MHz", "must both rise"),

@@ -136,7 +136,7 @@ def flat(soc):
         ({"fpus": "4-statik"}, "--fpus", "unknown FPU arrangement '4-statik'\n  try: '4-static'"),
         ({"fpus": "0-static"}, "--fpus", "fpu.count = 0 must be between 1 and 16"),
         ({"fpus": "99-dynamic"}, "--fpus", "between 1 and 16"),
-        ({"bank_conflicts": "maybe"}, "--bank-conflicts", "neither on nor off"),
+        ({"bank_conflicts": "maybe"}, "--bank-conflicts", "is not a valid switch"),
     ],
 )
 def test_refused_options(options, where, message):
@@ -153,7 +153,7 @@ def test_refused_options(options, where, message):
         ("cores", "-8", "between 1 and 16"),
         ("l1.banks", "12", "must be a power of two\n  try: 8 or 16"),
         ("l1.size_bytes", "0", "at least 1"),
-        ("fpu.mapping", "sttic", "is not a known arrangement\n  try: 'static'"),
+        ("fpu.mapping", "sttic", "is unknown\n  try: 'static'"),
         ("core.div_cycles", "0", "at least 1"),
         ("core.jump_stall_cycles", "-1", "at least 0"),
         ("dma.outstanding_bursts", "0", "at least 1"),
@@ -162,7 +162,7 @@ def test_refused_options(options, where, message):
         ("l2.link_bytes_per_cycle", "-8", "at least 0"),
         ("l2.link_bytes_per_cycle", "2.5", "not of type int"),
         ("l1.banks", "65536", "must be at most 32768"),
-        ("icache.shared_ways", "3", "these are 16 B x 3\n  try: icache.shared_bytes of 3072 or 6144"),
+        ("icache.shared_ways", "3", "these two are 16 B x 3\n  try: icache.shared_bytes of 3072 or 6144"),
         ("icache.private_ways", "1000", "try: icache.private_bytes of 16000, or another icache.private_ways"),
         ("icache.private_bytes", "3", "icache.private_bytes = 3 must be icache.line_bytes x"),
         ("icache.line_bytes", "1024", "icache.private_bytes = 512 must be icache.line_bytes x"),

@@ -40,7 +40,7 @@ def test_every_node_knows_its_line():
         ("a: 'open\n", 2, "YAML syntax error"),
         ("a: 1\n---\nb: 2\n", 2, "YAML syntax error"),
         ("a: *nowhere\n", 1, "YAML syntax error"),
-        ("a: &x {b: 1}\nc: *x\n", 1, "used again by an alias"),
+        ("a: &x {b: 1}\nc: *x\n", 1, "a YAML alias uses this value again"),
         ("a: &x [*x]\n", 1, "alias"),
         ("<<: {a: 1}\n", 1, "merge keys"),
         ("1: a\n", 1, "a key must be text"),

@@ -37,7 +37,7 @@ def test_code_that_computes_nothing_is_no_call() -> None:
 @pytest.mark.parametrize(
     ("team", "dtype", "message"),
     [
-        (TeamWork("mine", ()), "float32", "no C source for the kernel mine, which is not part"),
+        (TeamWork("mine", ()), "float32", "the kernel mine is not part of pulptrain"),
         (MATMUL, "float16", r"no C source for kernel mm \(float16\)"),
     ],
 )

@@ -250,6 +250,6 @@ def test_the_contraction_of_the_page_is_that_of_the_layer() -> None:
     lines = sum(not line.startswith("# SPDX-License-Identifier:") for line in module)
     in_table = len(text.splitlines()) + 4  # its docstring, and the line that chooses it
     registered = 2
-    assert f"by kernels that exist | 3 | {lines + in_table + registered} |" in PAGE
+    assert f"with existing kernels | 3 | {lines + in_table + registered} |" in PAGE
     steps = (room / "conv_transpose2d.py").read_text().count("transposed_step(")
     assert f"its three steps | 1 | {steps} |" in PAGE

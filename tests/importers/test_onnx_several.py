@@ -284,14 +284,14 @@ def test_what_is_no_training_is_refused(
     [
         (
             [node("SoftmaxCrossEntropyLoss", ["y", "labels"], ["z"], reduction="none")],
-            "a loss for each sample; nearest: reduction mean or sum",
+            "a loss per sample, not one number; nearest: reduction mean or sum",
         ),
         (
             [
                 node("SoftmaxCrossEntropyLoss", ["y", "labels"], ["l"]),
                 node("Exp", ["l"], ["z"]),
             ],
-            "is a loss of all samples|does not depend",
+            "the network computes with the loss|does not depend",
         ),
         (
             [

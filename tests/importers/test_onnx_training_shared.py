@@ -302,10 +302,10 @@ def test_a_gradient_that_others_read_is_not_overwritten(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("nodes", "reason"),
     [
-        ([node("SGD", ["w", f"w_{n}"], [f"w_updated_{n}"]) for n in (1, 2)], "a second update of 'w'"),
+        ([node("SGD", ["w", f"w_{n}"], [f"w_updated_{n}"]) for n in (1, 2)], "updates the weight twice: 'w'"),
         (
             [node("SGD", ["w", "w_1"], ["w_updated"]), node("SGD", ["w_updated", "w_2"], ["again"])],
-            "a second update of 'w_updated'",
+            "updates the weight twice: 'w_updated'",
         ),
         (
             [node("InPlaceAccumulatorV2", ["total", f"w_{n}", "reset"], [f"o{n}"]) for n in (1, 2)],
@@ -334,5 +334,5 @@ def test_a_weight_that_is_updated_use_by_use_is_refused(
     start, _ = drawn(case)
     total = [value("total", [4, 4]), value("reset", [1], "bool")]
     made = model([*case.nodes, *nodes], [*inputs_of(case), *total], [value("the_loss", [])], start)
-    with pytest.raises(UnsupportedLayerError, match=f"{reason}.*nearest: one update: Sum"):
+    with pytest.raises(UnsupportedLayerError, match=f"{reason}.*nearest: add the gradients with Sum"):
         import_training(load_onnx(saved(tmp_path, made)))

@@ -73,11 +73,14 @@ def test_what_a_script_computes_of_a_label_makes_it_an_input():
     ("loss", "message"),
     [
         (lambda s, n, c: F.cross_entropy(s, c) - F.cross_entropy(s * 2, c), "is subtracted"),
-        (lambda s, n, c: F.cross_entropy(s, c) * F.cross_entropy(s * 2, c), "loss over all samples"),
+        (
+            lambda s, n, c: F.cross_entropy(s, c) * F.cross_entropy(s * 2, c),
+            "the network computes with the loss",
+        ),
         (lambda s, n, c: F.cross_entropy(s, c) + 3, "the number 3 is added"),
-        (lambda s, n, c: F.cross_entropy(s, c, reduction="none").mean(), "reduction none"),
-        (lambda s, n, c: F.kl_div(s, n.sum(1, keepdim=True) * s), "a target that depends on trained weights"),
-        (lambda s, n, c: (s / s.sum()).mean(), "loss over all samples"),
+        (lambda s, n, c: F.cross_entropy(s, c, reduction="none").mean(), "reduction='none' returns a loss"),
+        (lambda s, n, c: F.kl_div(s, n.sum(1, keepdim=True) * s), "the target depends on trained weights"),
+        (lambda s, n, c: (s / s.sum()).mean(), "the network computes with the loss"),
         (lambda s, n, c: s.mean(0).max(), "leaves more than one number"),
     ],
 )

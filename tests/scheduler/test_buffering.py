@@ -192,7 +192,7 @@ def test_a_kernel_that_reads_what_the_dma_still_writes_is_a_race() -> None:
     assert "race at cycle" in message
     assert "kernel mm (op fc FW tile 0" in message
     assert "DMA in (op fc FW tile 0, fc.weight)" in message
-    assert "under way since cycle" in message
+    assert "has used them since cycle" in message
 
 
 def test_tiles_over_sums_and_loop_orders_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,5 +208,5 @@ def test_tiles_over_sums_and_loop_orders_from_the_command_line(capsys: pytest.Ca
     # W once, x for both halves of y, y out once.
     assert op["bytes_in"] == 4 * (2 * 40 + 12 * 40)
     assert op["bytes_out"] == 4 * 12
-    for wrong, cure in (("k", "one of co, ci"), ("co,co", "twice"), ("co,", "no tile dimension ''")):
+    for wrong, cure in (("k", "one of co, ci"), ("co,co", "twice"), ("co,", "unknown tile dimension ''")):
         assert cure in refused(capsys, *line, "--loop-order", wrong)

@@ -68,7 +68,7 @@ def refuse(*_: object, **__: object) -> None:
         pytest.param(Settings(buffering="single"), id="single", marks=pytest.mark.sweep),
         pytest.param(Settings(accumulate=2), id="two programs"),
         pytest.param(Settings(l2="50KiB"), id="staged", marks=pytest.mark.sweep),
-        pytest.param(Settings(l2="12KiB"), id="streamed"),
+        pytest.param(Settings(l2="12KiB", icache="warm"), id="streamed"),
     ],
 )
 def test_a_second_run_asks_nothing_and_says_the_same(
@@ -202,7 +202,7 @@ def for_figures(cache: ResultCache, settings: Settings, model: str = SMALL) -> R
 
 @pytest.mark.parametrize(
     ("settings", "programs"),
-    [(Settings(), 1), (Settings(accumulate=2), 2), (Settings(l2="12KiB"), 1)],
+    [(Settings(), 1), (Settings(accumulate=2), 2), (Settings(l2="12KiB", icache="warm"), 1)],
     ids=["one program", "two programs", "streamed"],
 )
 def test_a_second_run_for_figures_alone_simulates_nothing(

@@ -187,23 +187,22 @@ MEMORIES: dict[str, Memory] = {
     "weights l2, all others l3": Memory({"homes": ("*=l3",)}, _kind("l2", "weight")),
     "all l3": Memory({"homes": ("*=l3",)}),
     "all streamed": Memory({"homes": ("*=streamed",)}),
-    "a small L2": Memory({"l2": "3KiB"}),
-    "a very small L2": Memory({"l2": "1KiB"}),
+    "a small L2": Memory({"l2": "3KiB", "icache": "warm"}),
+    "a very small L2": Memory({"l2": "1KiB", "icache": "warm"}),
     "a small L1": Memory({"l1": "11KiB", "homes": ("*=l3",)}),
     "residents": Memory({"resident": "auto"}),
     "residents, all l3": Memory({"resident": "auto", "homes": ("*=l3",)}),
     "single buffers": Memory({"buffering": "single", "homes": ("*=l3",)}),
     "three buffers": Memory({"buffering": "3", "prefetch": "off", "homes": ("*=streamed",)}),
     "no tiles": Memory({"buffering": "none", "homes": ("*=l3",)}),
-    "placed optimally": Memory({"placement": "optimal", "l2": "3KiB"}),
-    "placed by best fit": Memory({"placement": "best-fit", "l2": "3KiB"}),
+    "placed optimally": Memory({"placement": "optimal", "l2": "3KiB", "icache": "warm"}),
+    "placed by best fit": Memory({"placement": "best-fit", "l2": "3KiB", "icache": "warm"}),
     "no L3": Memory({"l3": "0"}),
 }
 
 
 REFUSED = {
-    "biases alone": "refused 2: .*computes the gradient of weight with the others",
-    "immediate and accumulated": "refused 2: .*'immediate' changes weights .* 'accumulate' needs",
+    "biases alone": "refused 2: .*computes all gradients together: train weight",
     "immediate and clipped": "refused 2: .*'immediate' changes weights .* 'clip_norm' needs",
     "a very small L2": "refused 3: .*during loss.LOSS, with all other tensors in L3: L2 .*: 1300 B required",
 }

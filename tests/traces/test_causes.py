@@ -98,7 +98,7 @@ def test_every_stall_word_but_two_is_a_cause_and_every_cause_is_of_one_group() -
     assert len(CAUSES) == len(set(CAUSES)) == sum(map(len, GROUPS.values()))
 
 
-OF_THE_MASTER = ("fork", "dma_program", "offload")
+OF_THE_MASTER = ("fork", "dma_program", "icache", "offload")
 """Stall words that workers wait for too."""
 
 

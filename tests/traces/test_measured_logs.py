@@ -144,24 +144,24 @@ def test_what_several_rows_hold_is_counted_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "no measured cycles in the file"),
-        ("Layer 0\nhello\n", "no measured cycles in the file"),
-        ("op,cycles\nconv.FW,\n", "no measured cycles in the file"),
-        ("a\0b", "not text"),
+        ("", "the file has no measured cycles"),
+        ("Layer 0\nhello\n", "the file has no measured cycles"),
+        ("op,cycles\nconv.FW,\n", "the file has no measured cycles"),
+        ("a\0b", "not a text file"),
         ("\n[0] cycles = -7\n", "log.txt:2: cycles must be a number above 0, not '-7'"),
         ("[0] cycles = 0x12\n", "log.txt:1: cycles must be a number above 0, not '0x12'"),
         ("op conv.FW nan\n", "not 'nan'"),
         ("op conv.FW 0\n", "not '0'"),
         ("op,cycles\n\nconv.FW,1e99\n", "log.txt:3: cycles must be a number above 0, not '1e99'"),
         ("BENCH train_cycles=0 opt_cycles=0\n", "log.txt:1: cycles must be a number above 0"),
-        ("op,cycles\nconv.FW\n", "log.txt:2: 1 fields, 2 columns"),
-        ('op,cycles\n"conv.FW,5\n', "log.txt:2: not CSV"),
+        ("op,cycles\nconv.FW\n", "log.txt:2: the row has 1 fields, the header has 2 columns"),
+        ('op,cycles\n"conv.FW,5\n', "log.txt:2: the file is not valid CSV"),
         (
             "layer;cycles\nconv;5\n",
             "log.txt:1: separate columns by commas, not by ';'\n  try: layer,cycles",
         ),
-        ("what,cycles\nconv.FW,5\n", "no column 'op'; the columns are what, cycles"),
-        ("op convolution.FW 5\n", "no row is an op of m: convolution.FW"),
+        ("what,cycles\nconv.FW,5\n", "the file has no column 'op', only what, cycles"),
+        ("op convolution.FW 5\n", "the log names no op of m: convolution.FW"),
     ],
 )
 def test_a_log_that_cannot_be_used_says_why(text: str, told: str, tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_tiles_of_the_lifelike_run() -> None:
         ),
         ([compute(0, 0, 6, FC), compute(0, 7, 10, FC)], "busy \\+ stalls = 9 cycles, but the makespan is 10"),
         ([compute(0, 0, 10, FC), compute(1, 0, 9, FC)], "core1: busy \\+ stalls = 9 cycles"),
-        ([compute(0, 0, 10, FC, fpu=6, branch=5)], "lasts 10 cycles, its stalls 11"),
+        ([compute(0, 0, 10, FC, fpu=6, branch=5)], "lasts 10 cycles, but its stalls take 11"),
         ([compute(0, 0, 10, FC, coffee=1)], "'coffee' is not a stall"),
         ([Slice("core0", 0, 10, "thinking")], "'thinking' is not a stall"),
         ([compute(0, 0, 11, FC)], "ends at cycle 11, after the makespan 10"),

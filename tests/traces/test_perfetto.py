@@ -87,7 +87,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     if request.param == "all in L2":
         result = pt.run("tutorial-cnn", functional=False, cache=False)
     else:
-        result = pt.run("digits-cnn", functional=False, cache=False, l2="24KiB")
+        result = pt.run("digits-cnn", functional=False, cache=False, l2="36KiB")
     path = tmp_path_factory.mktemp("perfetto") / "trace.pftrace"
     ops = measure(result.slices, result.cycles).ops
     write_perfetto(result.slices, (), GHZ, path, result._blocks(ops))

@@ -50,11 +50,17 @@ layers:
 """
 
 EXPORTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "mlp": (MLP, {"l1": 16 << 10, "buffering": "double"}),
-    "mlp-l3": (MLP, {"l1": 16 << 10, "l2": 48 << 10, "l3": 1 << 20, "buffering": "double"}),
+    "mlp": (MLP, {"l1": 16 << 10, "buffering": "double", "icache": "warm"}),
+    "mlp-l3": (
+        MLP,
+        {"l1": 16 << 10, "l2": 48 << 10, "l3": 1 << 20, "buffering": "double", "icache": "warm"},
+    ),
     "cnn": (CNN, {"l1": 16 << 10, "buffering": "single"}),
 }
-"""What is broken: a model and how it is planned. Tiles from L2 with two slots or one, and tiles from L3."""
+"""What is broken: a model and how it is planned. Tiles from L2 with two slots or one, and tiles from L3.
+
+Warm: with its code in sight the planner leaves out double buffers that are broken here.
+"""
 
 Edit = Callable[[str], str]
 """The statements of a function, or a whole file, before and after."""
@@ -429,7 +435,7 @@ BREAKS = (
         "cnn", "rate", "a running mean's momentum", "norm_FW_INV", put(r"(\.momentum = )[^}]+", r"\g<1>0.0f")
     ),
     # kernels
-    Break("mlp", "kernel", "a threshold", None, put(r"> 0\.0f", "> 0.05f"), "kernels/relu_bw.c"),
+    Break("mlp", "kernel", "a threshold", None, put(r"> 0\.0f", "> 0.05f"), "kernels/relu_bw_from_y.c"),
     Break(
         "mlp",
         "kernel",

@@ -94,8 +94,9 @@ def in_short() -> str:
     )
     return (
         f"{len(pairs)} whole iterations were exported and executed on that RTL. They took {steady[0]:.0f} to "
-        f"{steady[-1]:.0f} % more\ncycles than predicted with `--icache steady`, {warm[0]:.0f} to "
-        f"{warm[-1]:.0f} % more with all code in the caches (the default)\n"
+        f"{steady[-1]:.0f} % more\ncycles than predicted with `--icache steady` (the default), "
+        f"{warm[0]:.0f} to "
+        f"{warm[-1]:.0f} % more with all code in the caches\n"
         "([table](docs/error-bars.md#whole-iterations-on-the-rtl))."
     )
 

@@ -38,6 +38,7 @@ MEMORY = {
     "end_cycle": "cluster cycle its life ends",
     "kind": "what the bytes are for: weight, activation, gradient, buffer ...",
     "staged": "1: the copy in L2 of a tensor that lives in L3",
+    "kept_for": "backward ops that read it, of an activation kept for them",
 }
 
 CURVE = {

@@ -47,7 +47,8 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
 }
 """Cause -> the values `pulp-open` had under the profile `rtl` before the RTL was measured (0.1.0)."""
 
-SETTINGS = Settings(l2="8MiB")
+SETTINGS = Settings(l2="8MiB", icache="warm")
+"""Warm: 0.1.0 knew no code of a program."""
 
 
 def cycles(model: str, *causes: str) -> int:

@@ -45,53 +45,56 @@ CAUSES = (
     Cause(
         "`conv2d` FW, b0",
         lambda key: key[0] == "b0" and key[1:] == ("conv2d", "FW"),
-        "tiles of 2 output channels there, and each core takes whole channels: 6 of 8 cores have none; here "
-        "im2row shares input channels, of which b0 has one, and `mm` rows",
+        "published: tiles of 2 output channels, one core per channel, so 6 of 8 cores are idle; ours: "
+        "cores share input channels in im2row (b0 has one) and rows in `mm`",
     ),
     Cause(
         "`conv2d` FW, b1 to b4",
         lambda key: key[0] != "b0" and key[1:] == ("conv2d", "FW"),
-        "every core there unrolls the whole image for its own channels (below) and multiplies element by "
-        "element; ours unrolls once in a team and multiplies with `mm`",
+        "published: every core unrolls the whole image (below) and multiplies element by element; ours: "
+        "the cores unroll it once together and multiply with `mm`",
     ),
     Cause(
         "`conv2d` IG",
         lambda key: key[1:] == ("conv2d", "IG"),
-        "theirs adds every product to dX in L1; ours gathers: im2col and `mm`, weights turned first",
+        "published: adds every product to dX in L1; ours: im2col and `mm`, after transposing the weights",
     ),
     Cause(
         "`conv2d` WG",
         lambda key: key[1:] == ("conv2d", "WG"),
-        "PULP-TrainLib's im2col and `mm` in both; other tiles and another compiler. With one input channel "
-        "(b0) its im2row has work for one core: counted here, not known there",
+        "both: im2col and `mm` of PULP-TrainLib, with different tiles and compilers. With one input "
+        "channel (b0) one core does im2row: counted as idle cores for ours, unknown for the published "
+        "step",
     ),
-    Cause("bias gradients", lambda key: key[1] == "bias", "one core there adds up all of it"),
+    Cause("bias gradients", lambda key: key[1] == "bias", "published: one core computes all sums"),
     Cause(
         "`max_pool2d` FW",
         lambda key: key[1:] == ("max_pool2d", "FW"),
-        "tiles of 2 channels in b0 there; HWC, so that neighbours in a window are not neighbours in memory",
+        "published: tiles of 2 channels in b0, and HWC, so a window is not contiguous in memory",
     ),
     Cause(
         "`max_pool2d` IG",
         lambda key: key[1:] == ("max_pool2d", "IG"),
-        "theirs clears dX and searches the window again, in b0 on tiles of one channel, so on one core; ours "
-        "kept the positions",
+        "published: clears dX and searches the window again, in b0 with one channel per tile on one core; "
+        "ours: stored the positions",
     ),
     Cause(
         "`batch_norm` FW, backward",
         lambda key: key[1] == "batch_norm",
-        "one channel per tile in b0 there, so one core; here known statistics let tiles be cut anywhere",
+        "published: one channel per tile in b0, so one core works; ours: tiles may have any shape, "
+        "because the statistics are known",
     ),
     Cause("`relu` FW, IG", lambda key: key[1] == "relu", "element by element in both"),
     Cause(
         "transposes",
         lambda key: key[1] == "transpose",
-        "CHW to HWC and back around convolution and pooling, in b0 on one core; here CHW throughout",
+        "published: CHW to HWC and back around convolution and pooling, in b0 on one core; ours: CHW "
+        "throughout",
     ),
     Cause(
         "gradient accumulation",
         lambda key: key[1] == "accumulate",
-        "a copy of every gradient there, for micro-batches; here none is asked for",
+        "published: copies every gradient, for micro-batches; ours: no accumulation",
     ),
     Cause("head and loss", lambda key: key[0] == "head" and key[1] != "accumulate", "small in both"),
 )
@@ -108,13 +111,13 @@ def _whole(theirs: Costs, ours: Costs, outcome: RunOutcome) -> str:
     forward = [total(costs, lambda key: key[2] == "FW").cycles / total(costs).cycles for costs in both]
     rows = [
         ("tiles of all layers and SGD", *(f"{total(costs, everything).cycles:,.0f}" for costs in both)),
-        cells("of it kernels", lambda cost: cost.kernel_cycles),
-        cells("of it DMA in", lambda cost: cost.in_cycles),
-        cells("of it DMA out", lambda cost: cost.out_cycles),
-        cells("kernel cycles lost to cores without work", lambda cost: cost.idle_cycles),
+        cells("of these, kernels", lambda cost: cost.kernel_cycles),
+        cells("of these, DMA in", lambda cost: cost.in_cycles),
+        cells("of these, DMA out", lambda cost: cost.out_cycles),
+        cells("kernel cycles lost to idle cores", lambda cost: cost.idle_cycles),
         ("SGD", *(f"{total(costs, lambda key: key[2] == 'UPD').cycles:,.0f}" for costs in both)),
         ("forward and backward pass", *(f"{total(costs).cycles:,.0f}" for costs in both)),
-        ("beside it, between the layers", f"{between_cycles(theirs):,.0f}", f"{_between(outcome):,.0f}"),
+        ("between the layers", f"{between_cycles(theirs):,.0f}", f"{_between(outcome):,.0f}"),
         ("share of the forward pass", *(f"{share:.0%}" for share in forward)),
     ]
     return table(("", *WHO), rows)
@@ -131,17 +134,17 @@ def _shares(theirs: Costs, ours: Costs, outcome: RunOutcome) -> str:
         for name, dma, kernels in (
             ("published", there.dma_cycles, there.kernel_cycles),
             ("ours", here.dma_cycles, here.kernel_cycles),
-            ("our transfers beside the published kernels", here.dma_cycles, there.kernel_cycles),
-            ("published transfers beside our kernels", there.dma_cycles, here.kernel_cycles),
-            ("published, had all cores had work in every kernel", there.dma_cycles, there.work_cycles),
+            ("our transfers with the published kernels", here.dma_cycles, there.kernel_cycles),
+            ("published transfers with our kernels", there.dma_cycles, here.kernel_cycles),
+            ("published, if all cores had work in every kernel", there.dma_cycles, there.work_cycles),
         )
     ]
     moved = outcome.summary["bytes_in"] + outcome.summary["bytes_out"]
     port = outcome.timing.dma.l1_bytes_per_cycle
     return (
         table(("kernels and transfers", "share of the DMA"), rows)
-        + f"\nOur transfers take {here.dma_cycles / there.dma_cycles:.2f} of the published cycles; that "
-        "their share is larger is due to the kernels alone. Ours move "
+        + f"\nOur transfers take {here.dma_cycles / there.dma_cycles:.2f} of the published cycles. "
+        "Their share is larger only because our kernels are shorter. Ours move "
         f"{moved / 1e6:.2f} MB in {here.dma_cycles / 1e6:.2f} M cycles, {moved / here.dma_cycles:.1f} B per "
         f"cycle. The trace has no bytes; at {port} B per cycle, the most the DMA moves one way, its "
         f"{there.dma_cycles / 1e6:.2f} M cycles are at most {port * there.dma_cycles / 1e6:.1f} MB.\n"
@@ -234,10 +237,11 @@ def forward_of_b1() -> str:
     channel, unroll = two - one, 2 * one - two
     spread = (unroll + 16 * channel) / CORES
     return (
-        f"The published convolution of b1 forward comes in a tile of 13 output channels and one of 3, so the "
-        f"busiest core has 2 and 1. Their kernels take {two:,} and {one:,} cycles: a channel costs "
-        f"{channel:,}, and unrolling the image, which each core does for itself in each tile, {unroll:,}. "
-        f"Unrolled once and shared evenly, the same code would take {spread:,.0f} instead of {two + one:,}.\n"
+        "The published convolution of b1 forward has a tile of 13 output channels and one of 3, so the "
+        f"busiest core has 2 and 1 channels. Their kernels take {two:,} and {one:,} cycles: {channel:,} per "
+        f"channel, and {unroll:,} to unroll the image, which each core does in each tile. If the cores "
+        "unrolled it once and shared the work evenly, the same code would take "
+        f"{spread:,.0f} instead of {two + one:,}.\n"
     )
 
 

@@ -51,18 +51,18 @@ def cause(name: str, row: Result, others: Sequence[Result]) -> str:
 
 
 LOCK_STEP = (
-    "lock-step: the cores walk over the banks as the DMA does, and hold it up for whole turns or not at all "
-    "by the phase in which they meet; the price is a mean over phases"
+    "lock-step: cores and DMA walk over the banks at the same pace, so the phase decides whether they always "
+    "or never collide; the prediction is a mean over phases"
 )
-WHEN_EACH_LOADS = "when each core began and ended its loads beside those of the others is not known"
-AROUND_THE_CODE = "what surrounds the code of a row comes from L2 as well: one line more, of few"
-FIRST_TILES = "the first tiles find their code in L2 or the shared cache; the price has it in the caches"
+WHEN_EACH_LOADS = "unknown: when each core began and ended its loads"
+AROUND_THE_CODE = "the code around the measured code comes from L2, too: one line more, of few"
+FIRST_TILES = "the first tiles fetch their code from L2 or the shared cache, unlike the prediction"
 SHORT = (
-    f"shorter than {SHORT_CYCLES} cycles: a refill more or less of the slowest core (4 cycles, 22 from L2) "
-    "is per cents, and cores meet at the banks a few times only"
+    f"shorter than {SHORT_CYCLES} cycles: one cache refill of the slowest core (4 cycles, 22 from L2) is "
+    "some per cent, and bank conflicts are few"
 )
-ONE_BANK = "the parts of all cores begin in one bank; how they spread hangs on the cycle in which each begins"
-POWERS_OF_TWO = "lock-step of cores and DMA on rows of a power of two; the price is a mean over two starts"
+ONE_BANK = "the parts of all cores start in one bank; conflicts depend on the cycle in which each core starts"
+POWERS_OF_TWO = "lock-step of cores and DMA on rows of a power of two; predicted is a mean over two starts"
 
 
 def _of_its_kind(row: Result) -> str:

@@ -43,20 +43,27 @@ FORK_INSTRUCTIONS = (3, 4)
 
 TITLE = "# Validation: predicted against measured cycles"
 
-READING = """Written by `make validation`, not by hand. `pulptrain validate KIND FILE --keep-going`
-prints the same.
+QUESTION = """How far are predicted cycles from measured ones? A *set* is a file of measurements (*rows*) of
+one kind: matmuls (`mm`), other loops, layers, transfers (`dma`), double buffered tile loops (`tiled`), whole
+programs (`steps`). Sets that begin with RTL were measured on the RTL of a whole cluster, the others on
+GVSoC. Each set has a goal, the largest error we accept."""
+
+READING = """Table columns:
 
 | word | meaning |
 | --- | --- |
 | error | (predicted - measured) / measured, in cycles |
-| mean, p95, max | of the absolute error; bias is the mean of the signed one |
-| noise | difference of two measurements of one case; a smaller error means nothing |
-| read off | rows that set parameters of the model; all others only test it |
-| not predicted | rows without a model; they count in no figure |
+| mean, p95, max | mean, 95th percentile and largest absolute error |
+| bias | mean of the signed error |
+| noise | difference of two measurements of one case; errors below it mean nothing |
+| regret | cycles lost if the predicted best kernel is used instead of the measured best |
+| read off | rows that set parameters of the model; the others only test it |
+| not predicted | rows that the model cannot predict; they count in no figure |
 
-The measured files are in `measured/`, with a note on how they were taken. A picture shows predicted over
-measured cycles, the error, and the distribution of its absolute value. The KINDs mm, loop, layer, tiled and
-tiled-layers simulate the programs of `run` and `primitive`. For your own rows: [calibrate](calibrate.md).
+The files are in `measured/`, with a note on how they were taken. Pictures show predicted over measured
+cycles, the error, and the distribution of its absolute value. mm, loop, layer, tiled and tiled-layers
+simulate the programs of `run` and `primitive`. `pulptrain validate KIND FILE --keep-going` prints these
+tables; `make validation` writes this page. Your own measurements: [calibrate](calibrate.md).
 """
 
 
@@ -91,7 +98,7 @@ def page(done: Mapping[str, Validation]) -> str:
     unmet = [line.split(" | ")[0].removeprefix("| ") for line in goals if line.endswith("| **no** |")]
     met = len(goals) - 2 - len(unmet)
     verdict = f"**{met} of {met + len(unmet)} goals are met.** Not met: {'; '.join(unmet) or 'none'}."
-    parts = [TITLE, "", verdict, "", READING, "## Goals and results", "", *goals, ""]
+    parts = [TITLE, "", QUESTION, verdict, "", READING, "## Goals and results", "", *goals, ""]
     parts += _worst_on_rtl(done)
     matmuls = done["mm"].results
     if matmuls:
@@ -148,7 +155,7 @@ def _worst_on_rtl(done: Mapping[str, Validation]) -> list[str]:
     lines = [
         f"## The {len(worst)} rows of the RTL farthest off",
         "",
-        "Of all sets but rtl micro and those of code that is fetched, whose far rows stand below them.",
+        "Which predictions are worst, and why? `rtl micro` and sets of fetched code list theirs below.",
         "",
         *_head(("set", "row", "measured", "predicted", "error %", "why")),
     ]
@@ -162,9 +169,10 @@ def _instructions(results: Sequence[Result]) -> list[str]:
     """Per codegen: error of the counts; the prediction has no fork, the measured count has."""
     once, per_core = FORK_INSTRUCTIONS
     lines = [
-        "Summed over the cores. The prediction counts the kernel, the measured counter also the fork "
-        f"({once} + {per_core} per core), so asm-xpulp, whose kernels are known to the instruction, is off "
-        "by exactly that. Goal: asm-xpulp exact but for the fork; others mean 1 %, 95th percentile 3 %.",
+        "Does the model execute as many instructions as the hardware? Sums over all cores. The measured "
+        f"counter includes the fork ({once} + {per_core} instructions per core), the prediction does not. "
+        "Goal: asm-xpulp, whose listings are known, differs by the fork only; the others have a mean error "
+        "of 1 %, 95th percentile 3 %.",
         "",
         *_head(("codegen", "rows", "mean %", "p95 %", "off by exactly the fork")),
     ]
@@ -183,9 +191,10 @@ def _instructions(results: Sequence[Result]) -> list[str]:
 
 def _peaks(results: Sequence[Result]) -> list[str]:
     lines = [
-        "Measured is the mean of the two samples of a row; the best predicted row may be another one. "
-        f"Goal: every configuration within {PEAK_PERCENT} %; four shared FPUs below 4.0 in fp32. What PULP "
-        "GCC 7 reaches, against the published 4.39, is in [codegen.md](codegen.md).",
+        "How fast is the fastest matmul? *Measured* is the mean of the two samples of the best measured row, "
+        f"*predicted* the best prediction, perhaps of another row. Goal: every configuration within "
+        f"{PEAK_PERCENT} %, and four shared FPUs below 4.0 in fp32. PULP GCC 7 against the published 4.39: "
+        "[codegen.md](codegen.md).",
         "",
         *_head(
             (
@@ -304,8 +313,8 @@ def _per_operation(results: Sequence[Result]) -> list[str]:
 
 def _fitted() -> list[str]:
     lines = [
-        "Rows that set a constant do not test it. No constant belongs to one row or case. "
-        "[evidence.md](evidence.md) lists the parameters one by one.",
+        "Which measurements set constants of the model? Such rows do not test it. No constant was fitted to "
+        "a single row. [evidence.md](evidence.md) lists all parameters.",
         "",
         *_head(("what", "read off", "where it is", "tested by")),
     ]

@@ -279,45 +279,45 @@ GAPS = (
         "mm",
         lambda row: cores_of(row.case) == 8 and not undisturbed(row.case),
         "With shared FPUs or bank conflicts the time of a kernel depends on the cycle in which each core "
-        "happens to start, and on what was fetched before. The model gives one answer for all of them.",
+        "starts, and on what was fetched before. The model predicts one mean.",
     ),
     Gap(
         "First touch of the instruction caches",
         "mm",
         lambda row: cores_of(row.case) > 1 and row.measured < 1000,
-        "Here a kernel finds its code in the caches, as the measurements repeat one kernel (`run --icache "
-        "steady` or `cold` has the wait of a whole program); measured, code of fork and kernel push each "
-        "other out of the private cache. It shows in kernels shorter than 1,000 cycles.",
+        "The measurements repeat one kernel, so the model has its code in the caches (`run --icache steady` "
+        "or `cold` include the fetches of a whole program). On hardware, fork and kernel evict each other's "
+        "code from the private cache. This matters in kernels shorter than 1,000 cycles.",
     ),
     Gap(
         "Code of the master between kernels",
         "tiled-layers",
         lambda row: row.case.text("buffering") == "double" and row.case.text("workload") != "matmul",
-        "The code around transfers costs a constant per transfer; measured it is longer in double buffered "
-        "loops (ReLU: 39 cycles a transfer instead of 20, 17 more for every wait, 25 more for every fork), "
-        "probably because it no longer fits the private instruction cache beside the kernel. Short "
+        "The code around transfers costs a constant per transfer. In double buffered loops it takes longer "
+        "(ReLU: 39 cycles a transfer instead of 20, 17 more for every wait, 25 more for every fork), "
+        "probably because kernel and code together do not fit the private instruction cache. Short "
         "elementwise tiles show it most.",
     ),
     Gap(
         "Stacks in L1",
         "dma",
         lambda row: row.case.text("test") == "multi_core_1_each" and bool(row.case.number("bank_conflicts")),
-        "Cores that program the DMA at once meet in the banks of their stacks; only operands of kernels "
-        "contend for banks in the model.",
+        "Cores that program the DMA at the same time collide in the banks of their stacks; in the model only "
+        "operands of kernels contend for banks.",
     ),
     Gap(
         "Short 2D transfers",
         "dma",
         lambda row: row.case.text("test") == "2d_stride1024" and row.case.number("bytes") < 1000,
-        "The rows come from a push and a wait with addresses at hand, shorter than the calls of the runtime "
-        "that the model has.",
+        "The measured code has its addresses ready, so it is shorter than the runtime calls that the model "
+        "assumes.",
     ),
     Gap(
         "Glue of a layer",
         "layer",
         lambda row: row.measured < 2000,
-        "Of the code around the passes of a layer step only the call of a matmul is modelled; it shows in "
-        "steps shorter than 2,000 cycles.",
+        "Of the code around the kernels of a layer step only the call of a matmul is modelled. This matters "
+        "in steps shorter than 2,000 cycles.",
     ),
 )
 """What is not modelled, and where its cost can be read."""

@@ -45,8 +45,8 @@ STEPS = (
         "L02950",
         0.13,
         LayerStep(sliding("depthwise", "WG", depthwise_options)),
-        "Every core of the library does every channel. Ours deals them out: not measured on GVSoC; "
-        "as-published is what the rows measure.",
+        "In the library every core computes every channel; by default cores share the channels, which was "
+        "not measured on GVSoC.",
     ),
     StepThen(
         "depthwise IG", "L02942", 0.12, LayerStep(sliding("depthwise", "IG", depthwise_options)), "As WG."
@@ -56,35 +56,35 @@ STEPS = (
         "L08070",
         0.09,
         LayerStep(sliding("max_pool2d", "IG")),
-        "The library looks for the maximum again; ours keeps where it was. as-published is measured.",
+        "The library searches the maximum again; the default stores its position.",
     ),
     StepThen(
         "residual add FW",
         "L08270",
         0.28,
         LayerStep(pair("add", "FW")),
-        "The library adds with its loop for two shapes, ours with the plain one (vect_sum, measured too).",
+        "The library adds with its loop for two shapes, the default with the plain one (measured, too).",
     ),
     StepThen(
         "transpose",
         "L08662",
         4.19,
         None,
-        "`run` took the library's function for any number of dimensions; a matrix has its own now.",
+        "`run` used the library's function for any number of dimensions; today a matrix has a separate one.",
     ),
     StepThen(
         "softmax FW",
         "L08590",
         1.59,
         LayerStep(matrix("softmax", "FW")),
-        "Ours computes the exponential exactly; as-published by Schraudolph's formula.",
+        "The default computes the exponential exactly, the library by Schraudolph's formula.",
     ),
     StepThen(
         "pointwise HWC WG",
         "L05374",
         1.15,
         None,
-        "The copy transposed a smaller matrix than `run`; both transpose as the library does now.",
+        "The former description transposed a smaller matrix; today both transpose as the library does.",
     ),
     StepThen("pointwise HWC IG", "L04438", 1.04, None, "As WG."),
     StepThen("pointwise CHW IG", "L03940", 1.04, None, "As WG, and one price of a transpose."),
@@ -99,12 +99,11 @@ HEADS = (
 )
 
 INTRODUCTION = (
-    "Until 0.2.0 `validate layer` priced a second description of the layers. Ratio then: what `run` charged",
-    "over what was validated, same shape and kernels. Now `validate` simulates the program that `run`",
-    "executes. The column as-published is the step as its row measured it (`--variant as-published` where",
-    "that is not the default), the column default what `run` charges if nobody asks: both from fork to join,",
-    "operands in L1. A row with a matmul includes the call of the layer function; `run` calls kernels",
-    "directly.",
+    "Does `run` charge what was validated? Until 0.2.0 `validate layer` used a second description of the",
+    "layers; *ratio then* is run / validated. Today `validate` simulates the program that `run` executes.",
+    "*as-published* is the step as measured (`--variant as-published`), *default* the variant that `run`",
+    "uses by default; both are cycles from fork to join, with operands in L1. Rows with a matmul include",
+    "the call of the layer function; `run` calls kernels directly.",
     "",
 )
 

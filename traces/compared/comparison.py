@@ -128,7 +128,11 @@ def compared(summaries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Co
     Raises InputError for fewer, for runs of different models, and for one that does not say its causes.
     """
     if len(summaries) < 2:
-        raise InputError("only one run", where="compare", cure="pulptrain compare A B, folders of two runs")
+        raise InputError(
+            "a comparison needs two runs",
+            where="compare",
+            cure="name two run folders: pulptrain compare RUN1 RUN2",
+        )
     for summary, name in zip(summaries, names, strict=True):
         check_causes(summary, name)
         if summary["model"] != summaries[0]["model"]:

@@ -92,9 +92,9 @@ def read_log(path: Path) -> tuple[Measured, ...]:
         content = path.read_bytes()
     except (OSError, ValueError) as error:
         what = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"cannot read {path}: {what}", cure="a file of measured cycles") from None
+        raise InputError(f"cannot read {path}: {what}", cure="name a file of measured cycles") from None
     if b"\0" in content:
-        raise InputError("not text", where=str(path), cure=_CURE)
+        raise InputError("the file is not a text file", where=str(path), cure=_CURE)
     # Noise of a serial line is no error, nor are colours.
     lines = _NOISE.sub("", content.decode("utf-8-sig", errors="replace")).split("\n")
     columns = _columns(path, lines)
@@ -105,7 +105,7 @@ def read_log(path: Path) -> tuple[Measured, ...]:
     measured = [Measured(name, where, tuple(samples)) for name, (where, samples) in named.items()]
     measured += [Measured(name, tiles.where, (tiles.cycles(),), node=True) for name, tiles in nodes.items()]
     if not measured:
-        raise InputError("no measured cycles in the file", where=str(path), cure=_CURE)
+        raise InputError("the file has no measured cycles", where=str(path), cure=_CURE)
     return tuple(measured)
 
 
@@ -145,7 +145,9 @@ def _columns(path: Path, lines: Sequence[str]) -> list[str]:
 def _of_table(path: Path, lines: Sequence[str], columns: Sequence[str]) -> Iterator[_Row]:
     named = [name for name in ("op", "name", "layer") if name in columns][:1]
     if not named:
-        raise InputError(f"no column 'op'; the columns are {', '.join(columns)}", where=str(path), cure=_CURE)
+        raise InputError(
+            f"the file has no column 'op', only {', '.join(columns)}", where=str(path), cure=_CURE
+        )
     if named == ["layer"] and "step" in columns:
         named.append("step")
     heads_read = False
@@ -159,9 +161,13 @@ def _of_table(path: Path, lines: Sequence[str], columns: Sequence[str]) -> Itera
         try:
             cells = [cell.strip() for cell in next(csv.reader([line], strict=True))]
         except csv.Error as error:
-            raise InputError(f"not CSV: {error}", where=where, cure=_CURE) from None
+            raise InputError(f"the file is not valid CSV: {error}", where=where, cure=_CURE) from None
         if len(cells) != len(columns):
-            raise InputError(f"{len(cells)} fields, {len(columns)} columns", where=where, cure=_CURE)
+            raise InputError(
+                f"the row has {len(cells)} fields, the header has {len(columns)} columns",
+                where=where,
+                cure=_CURE,
+            )
         row = dict(zip(columns, cells, strict=True))
         if row["cycles"]:
             yield ".".join(row[name] for name in named if row[name]), where, _number(row["cycles"], where)

@@ -260,7 +260,7 @@ def residuals(
             rows.append((held, item))
     if not rows:
         raise InputError(
-            f"no row is an op of {summary['model']}: {', '.join(item.name for item in unmatched[:3])}",
+            f"the log names no op of {summary['model']}: {', '.join(item.name for item in unmatched[:3])}",
             where=log,
             cure=f"use names of this run: {suggestion(unmatched[0].name, known_names(summary))}",
         )

@@ -374,6 +374,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "about": ("", "a sentence"),
     "source": ("", "source"),
     "input_shape": ("elements", "shape of a sample, without the batch"),
+    "backward_reads": ("", "of its forward pass: input, output, or what a step saved"),
     "output_shape": ("elements", "shape of the output, batch first"),
     "dataset": ("", "source of the samples"),
     "optimizer": ("", "name and options"),
@@ -409,7 +410,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "tried_changes": ("", "changes that were tried, each by planning again"),
     "techniques": ("", "of the ladder what a form is trained with"),
     "how": ("", "text to write"),
-    "fits": ("", "whether the run then fits"),
+    "fits": ("", "whether the run then fits; null: its tensors do, its code was not planned"),
     "remedy": ("", "advice: an option, or a command"),
 }
 

@@ -86,7 +86,7 @@ def check_format(content: Mapping[str, Any], path: Path) -> None:
     number = content.get("format", 0)
     if type(number) is not int or not 0 <= number <= FORMAT:
         raise InputError(
-            f"format {number!r} is unknown; this pulptrain reads up to {FORMAT}",
+            f"the file has the unknown format {number!r}; this pulptrain reads up to {FORMAT}",
             where=str(path),
             cure="use a newer pulptrain, or run `pulptrain run MODEL --out DIR` again",
         )
@@ -116,9 +116,11 @@ def read_json(path: Path, again: str) -> dict[str, Any]:
         cure = f"use a folder written by `{again}`"
         raise InputError(f"cannot read {path}: {error.strerror}", cure=cure) from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"not JSON: {error}", where=str(path), cure=f"run `{again}` again") from error
+        raise InputError(
+            f"the file is not valid JSON: {error}", where=str(path), cure=f"run `{again}` again"
+        ) from error
     if not isinstance(content, dict):
-        raise InputError("not an object", where=str(path), cure=f"run `{again}` again")
+        raise InputError("the file does not hold a JSON object", where=str(path), cure=f"run `{again}` again")
     check_format(content, path)
     if content.get("format", 0) < FORMAT:
         content = {key: item for key, item in content.items() if key not in ("format", "units")}

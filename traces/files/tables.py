@@ -81,7 +81,7 @@ def read_table(path: Path) -> tuple[Slice, ...]:
         file = next((path / name for name in (PARQUET_NAME, CSV_NAME) if (path / name).is_file()), path)
     if not file.is_file():
         raise InputError(
-            "no trace table in this folder",
+            "the folder has no trace table",
             where=str(path),
             cure=f"use the --out folder of a run; it holds {PARQUET_NAME} or {CSV_NAME}",
         )
@@ -169,7 +169,7 @@ def _read_parquet(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     except InputError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:  # a text that is no UTF-8 is a ValueError
-        raise InputError(f"not a Parquet file: {error}", where=str(path), cure=AGAIN) from error
+        raise InputError(f"the file is not a Parquet file: {error}", where=str(path), cure=AGAIN) from error
     for index, row in enumerate(cells):
         yield f"{path}: row {index}", row
 

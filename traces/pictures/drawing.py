@@ -84,7 +84,7 @@ class Paper(Struct, frozen=True):
                 raise InputError(f"{value:g} {unit.strip()} is not a valid size", where=option, cure=cure)
 
         if len(self.title or "") > MOST_TITLE:
-            message = f"a title of {len(self.title or ''):,} characters"
+            message = f"the title is too long: {len(self.title or ''):,} characters"
             raise InputError(message, where="--title", cure=f"use at most {MOST_TITLE} characters")
 
     def but(self, **asked: Any) -> Paper:
@@ -109,7 +109,7 @@ class Paper(Struct, frozen=True):
     def no_room(self) -> InputError:
         """What is wrong where labels leave no room for a chart."""
         return InputError(
-            f"{self.width_inches:g} in with text of {self.font_points:g} pt leave no room for a chart",
+            f"text of {self.font_points:g} pt leaves no room for a chart {self.width_inches:g} in wide",
             where="--width",
             cure="use a wider picture or a smaller --font",
         )
@@ -361,7 +361,7 @@ def picture_file(name: str, where: str) -> Path:
     """The place of a picture, refused before any work if it has another ending or is not ours to replace."""
     if Path(name).suffix.lower()[1:] not in ENDINGS:
         endings = ", ".join(f".{ending}" for ending in ENDINGS)
-        raise InputError(f"cannot draw {name!r}", where=where, cure=f"name it {endings}")
+        raise InputError(f"unknown picture format: {name!r}", where=where, cure=f"name it {endings}")
     return check_file(name, where, is_our_picture)
 
 

@@ -54,7 +54,7 @@ def draw_roofline(
     points = [point for point in op_points(summary) if not op or point.name == op]
     if not points:
         raise InputError(
-            f"{op or 'the run'} has no multiply-accumulates: no roofline",
+            f"{op or 'the run'} has no multiply-accumulates, so a roofline cannot be drawn",
             where="--what roofline",
             cure="use a run or an op with matrix multiplications or convolutions",
         )

@@ -26,7 +26,7 @@ def trained_roles(spec: LayerSpec, parameters: Mapping[str, bool], where: str) -
             raise ConfigError(
                 f"this layer has no parameter '{name}' to train",
                 where=where,
-                cure=suggestion(name, roles) if roles else "trainable: true or false",
+                cure=suggestion(name, roles) if roles else "write trainable: true or false",
             )
     wanted = {roles[name] for name in spec.trainable}
     return tuple(role for role, possible in parameters.items() if possible and role in wanted)

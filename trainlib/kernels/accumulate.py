@@ -31,7 +31,7 @@ def accumulating(nest: Nest, where: str) -> Nest:
     rewriter = _Rewriter(nest)
     body = rewriter.block(nest.body)
     if not rewriter.loads and any(access.array == RESULT for access in nest.accesses):
-        raise ConfigError("no loop over k with multiply-adds that ends in stores of C", where=where)
+        raise ConfigError("cannot add to C: no loop over k with multiply-adds ends in stores", where=where)
     return Nest(body, tuple(rewriter.accesses), nest.names)
 
 

@@ -91,7 +91,7 @@ def _direction(note: str, where: str) -> str:
         return ""
     match = re.fullmatch(r"taken\s+(?:(\(.*\))|([\d.]+))", note)
     if match is None:
-        raise ConfigError(f"cannot read the annotation '{note}'", where=where, cure="taken (condition)")
+        raise ConfigError(f"cannot read the annotation '{note}'", where=where, cure="write taken (condition)")
     return f"?{match[1]}" if match[1] else f"%{match[2]}"
 
 

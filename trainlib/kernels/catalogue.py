@@ -97,10 +97,7 @@ def matmul_work(
     size = element_bytes or library.header(codegen, kernel).element_bytes
     nest = _matmul(library, codegen, library.named(codegen, kernel, size), accumulate)
     if nest.trans_b not in (None, trans_b):
-        raise InputError(
-            f"'{nest.name}' only multiplies with B {'' if nest.trans_b else 'not '}transposed",
-            where="kernel",
-        )
+        raise InputError(f"'{nest.name}' needs B {'' if nest.trans_b else 'not '}transposed", where="kernel")
     arrays = {
         "A": Array(a_address, (k, 1), size),
         "B": Array(b_address, (1, k) if trans_b else (m, 1), size),

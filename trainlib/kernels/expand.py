@@ -215,7 +215,7 @@ class Expander:
             raise ConfigError(
                 f"a core would execute more than {MOST_EXECUTED:.0e} instructions",
                 where=self.where,
-                cure="smaller sizes, or fewer trips of the loops",
+                cure="use smaller sizes, or fewer trips of the loops",
             )
         if body.reach * placed.largest_bytes > FARTHEST_BYTES:
             for _, _, offset_bytes, strides_bytes in _plan(body.skeleton, units_bytes):
@@ -254,7 +254,7 @@ class Expander:
 
     def _failure(self, error: Exception, names: Names) -> ConfigError:
         if not isinstance(error, KeyError):
-            return ConfigError(f"an expression of the kernel text has no value: {error}", where=self.where)
+            return ConfigError(f"cannot evaluate an expression of the kernel: {error}", where=self.where)
         unknown = str(error.args[0])
         return ConfigError(
             f"the kernel text uses the unknown name {error}",
@@ -332,10 +332,10 @@ class Expander:
             element_bytes = arrays[access.array].element_bytes
             if element_bytes < self.element_bytes and given[index] > element_bytes:
                 raise InputError(
-                    f"{access.array} has elements of {element_bytes} bytes, the kernel reads and writes "
-                    f"{given[index]}",
+                    f"{access.array} has elements of {element_bytes} bytes, but the kernel accesses "
+                    f"{given[index]} bytes at once",
                     where=self.where,
-                    cure=f"a kernel for elements of {element_bytes} bytes",
+                    cure=f"use a kernel for elements of {element_bytes} bytes",
                 )
             if element_bytes > self.element_bytes and given[index] == self.element_bytes:
                 given[index] = min(element_bytes, WIDEST_BYTES)
@@ -356,7 +356,7 @@ class Expander:
             raise ConfigError(
                 f"an access is more than {FARTHEST_BYTES} bytes away",
                 where=self.where,
-                cure="smaller indices",
+                cure="use smaller indices",
             )
 
 

@@ -181,14 +181,14 @@ def _names(node: ast.expr) -> frozenset[str]:
 
 def _tree(text: str) -> ast.expr:
     if len(text) > LONGEST:
-        raise ConfigError(f"an expression of {len(text)} characters, at most {LONGEST} are read")
+        raise ConfigError(f"an expression of {len(text)} characters is too long: the limit is {LONGEST}")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ConfigError(f"cannot read the expression '{text}'", cure=_ALLOWED) from error
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and type(node.value) is int and node.value > LARGEST_INTEGER:
-            raise ConfigError(f"a number beyond {LARGEST_INTEGER} in an expression", cure="a smaller number")
+            raise ConfigError(f"a number is above {LARGEST_INTEGER}", cure="use a smaller number")
     return tree
 
 
@@ -234,4 +234,4 @@ def _compile(node: ast.expr, text: str) -> Evaluator:  # noqa: PLR0911, PLR0912 
                 return _binary(function, *parts)
             return lambda names: function(*[part(names) for part in parts])
         case _:
-            raise ConfigError(f"'{text}' uses something not allowed", cure=_ALLOWED)
+            raise ConfigError(f"'{text}' uses syntax that is not allowed", cure=_ALLOWED)

@@ -99,7 +99,7 @@ def full_section(text: str, path: str) -> Section:
 
 def _of_node(node: Node, lines: list[str]) -> Section:
     if not isinstance(node.value, Mapping):
-        raise ConfigError("expected 'key: value' lines", where=node.where)
+        raise ConfigError("the section must consist of 'key: value' lines", where=node.where)
     places: dict[str, int] = {}
     values: dict[str, Any] = {}
     blocks: set[str] = set()

@@ -159,9 +159,7 @@ class Kernel:
         if isinstance(error, ZeroDivisionError):
             return ConfigError(f"an expression of kernel '{self.name}' divides by zero", where=self.where)
         if not isinstance(error, KeyError):
-            return ConfigError(
-                f"an expression of kernel '{self.name}' has no value: {error}", where=self.where
-            )
+            return ConfigError(f"cannot evaluate an expression of '{self.name}': {error}", where=self.where)
         missing = str(error.args[0])
         section = self.header.section.values.get("names")
         where = next(
@@ -299,9 +297,9 @@ class KernelLibrary:
             used = wanted.pop()
             if used == name:
                 raise ConfigError(
-                    f"the fallbacks of '{name}' lead back to it",
+                    f"the fallbacks of '{name}' form a cycle",
                     where=self.header(codegen, name).section.where("fallback"),
-                    cure="a fallback to a kernel that ends",
+                    cure="use a fallback without a cycle",
                 )
             if used not in seen:
                 seen.add(used)
@@ -361,9 +359,9 @@ class KernelLibrary:
             return name_there
         names = self.sized_like(codegen, name, element_bytes)
         raise InputError(
-            f"'{name}' is for elements of {header.element_bytes} bytes, not of {element_bytes}",
+            f"'{name}' needs elements of {header.element_bytes} bytes, not {element_bytes}",
             where="kernel",
-            cure=f"one of {', '.join(names)}" if names else "another dtype",
+            cure=f"use one of {', '.join(names)}" if names else "another dtype",
         )
 
     def sized_like(self, codegen: str, name: str, element_bytes: int) -> tuple[str, ...]:
@@ -478,7 +476,7 @@ class KernelLibrary:
                 for name in names:
                     if name not in inherited or (key != "without" and name in files):
                         raise ConfigError(
-                            f"'{key}' names a kernel that is not taken over from '{base}': '{name}'",
+                            f"'{key}' names a kernel that is not inherited from '{base}': '{name}'",
                             where=str(profile),
                             cure="take it out of the list",
                         )
@@ -560,7 +558,9 @@ def _header(file: Traversable, codegen: str) -> Header:
     for key in ("measured", "fitted"):
         if key in values and not isinstance(values[key], str):
             raise ConfigError(
-                f"'{key}' must name rows", where=section.where(key), cure="such as: mm.csv kernel=mm"
+                f"'{key}' must name measured rows",
+                where=section.where(key),
+                cure="write e.g. mm.csv kernel=mm",
             )
     if ("nest" in values) == ("listing" in values):
         raise ConfigError("exactly one of the keys 'nest' and 'listing' is needed", where=section.file)
@@ -616,7 +616,7 @@ def _expander(
 def _part(section: Section, key: str) -> Section:
     part = section.values[key]
     if not isinstance(part, Section):
-        raise ConfigError("expected 'key: value' lines", where=section.where(key))
+        raise ConfigError("the section must consist of 'key: value' lines", where=section.where(key))
     return part
 
 

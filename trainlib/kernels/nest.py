@@ -287,7 +287,7 @@ class _Parser:
         uses_load = uses_load or ("'" if self.accept("'") else None)
         before = self.registers.previous
         if uses_load and (before is None or before.op not in (Op.LOAD, Op.LOAD_L2, Op.MUL)):
-            raise self.fail(f"'{letter}'' has no load or multiply just before it to use")
+            raise self.fail(f"'{letter}'' must directly follow the load or multiply whose result it uses")
         taken, taken_if = self.direction(op)
         named = self.named_registers()
         instruction = self.registers.instruction(op, bool(uses_load), int(width or 4), stream, named)

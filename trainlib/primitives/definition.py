@@ -100,7 +100,9 @@ class Step(Struct, frozen=True):
     The order of a layer's steps is their order in the graph. A forward pass of several steps calls them FW_
     and a word, and the last of them writes the outputs. A step may write a saved role of the plan for a later
     one (the gradient before an activation, say). `reference` shares no code with `lowering`. `variants` are
-    further lowerings by name, which a user or the tuner may choose (`trainlib.training.variants`).
+    further lowerings by name, which a user or the tuner may choose (`trainlib.training.variants`). `others`
+    have the same results from other tensors, or leave a mask for them beside the results:
+    `trainlib.training.backward_reads` decides between them.
     """
 
     name: str
@@ -109,6 +111,7 @@ class Step(Struct, frozen=True):
     reference: Reference
     lowering: StepLowering
     variants: Mapping[str, Variant] = {}
+    others: tuple[Step, ...] = ()
 
     @classmethod
     def of(
@@ -126,6 +129,11 @@ class Step(Struct, frozen=True):
     def offered(self, attributes: Mapping[str, Any]) -> tuple[str, ...]:
         """The variants that can do an op with these attributes."""
         return tuple(name for name, variant in self.variants.items() if variant.offered(attributes))
+
+    def like(self, op: Op) -> Step:
+        """The one of `others` that reads and writes the roles of an op; itself, if none does."""
+        roles = op.reads, op.writes
+        return next((other for other in self.others if (other.reads, other.writes) == roles), self)
 
     def lowered_as(self, name: str) -> Step:
         """The step with the lowering of a variant; itself for a name that is none of its variants."""

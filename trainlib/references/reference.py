@@ -21,7 +21,7 @@ def check_values(graph: TrainingGraph, values: Mapping[str, Array]) -> None:
     """Every given tensor has a value that `check_given` accepts; InputError otherwise."""
     for name in graph.given:
         if name not in values:
-            raise InputError(f"no value for tensor '{name}'", where=graph.name)
+            raise InputError(f"the value of tensor '{name}' is missing", where=graph.name)
     check_given(graph, {name: values[name] for name in graph.given})
 
 
@@ -31,8 +31,7 @@ def check_given(graph: TrainingGraph, values: Mapping[str, Array]) -> None:
         tensor = graph.tensors[name]
         if array.shape != tensor.shape:
             raise InputError(
-                f"value of shape {array.shape} for a tensor of shape {tensor.shape}",
-                where=f"{graph.name}: {name}",
+                f"the value has shape {array.shape}, the tensor {tensor.shape}", where=f"{graph.name}: {name}"
             )
         if is_float(array.dtype) and not np.isfinite(widened(array)).all():
             user = next((op.name for op in graph.ops if name in op.inputs), graph.name)

@@ -67,7 +67,7 @@ def _check(spec: LayerSpec, where: str) -> None:
     if spec.trainable is not True or spec.update_channels is not None:
         key = "update_channels" if spec.update_channels is not None else "trainable"
         raise ConfigError(
-            f"a layer with an adapter is frozen: '{key}' contradicts it",
+            f"'{key}' contradicts the adapter, which freezes the layer",
             where=where,
             cure=f"remove '{key}' or the adapter",
         )

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from configs.dtypes import DType
-from configs.errors import ShapeError, UnsupportedLayerError
+from configs.errors import ConfigError, ShapeError, UnsupportedLayerError
 from configs.limits import MOST_ELEMENTS, require_host_memory
 from configs.model_file import LayerSpec
 from configs.suggest import suggestion
@@ -23,11 +23,13 @@ from trainlib.primitives.definition import (
     AS_PUBLISHED,
     DEFAULT,
     VARIANT,
+    LayerPlan,
     LayerPrimitive,
     OptimizerPrimitive,
     Random,
     Step,
 )
+from trainlib.primitives.shapes.reshape import AS_PARAMETER
 from trainlib.registry import layer_primitive
 from trainlib.training.built_layer import (
     BuiltLayer,
@@ -69,7 +71,7 @@ class GraphBuilder:
             shape = "x".join(str(size) for size in tensor.shape)
             raise ShapeError(
                 f"{tensor.name} of shape {shape} has more than {MOST_ELEMENTS:,} elements",
-                cure="a smaller shape or batch",
+                cure="use a smaller batch",
             )
         if tensor.name in self.tensors:
             raise ShapeError(f"two tensors have the name {tensor.name}", cure="rename one of the layers")
@@ -136,7 +138,7 @@ class GraphBuilder:
             raise UnsupportedLayerError(
                 f"{spec.type} {variant} does not support this layer",
                 where=where,
-                cure=f"variant: {DEFAULT}, or remove the options that the published code lacks",
+                cure=f"use variant: {DEFAULT}, or remove the options that the published code lacks",
             )
         roles = {f"x{number or ''}": name for number, name in enumerate(inputs)}
         layer = BuiltLayer(spec, primitive, plan, dtype, roles, tuple(roles), (), ())
@@ -218,7 +220,9 @@ class GraphBuilder:
             else:
                 tensor = Tensor(name, given.shape, "activation", dtype, layout=layout)
             roles[role] = self.add(tensor)
-        shared = shared_parameters(layer, self.layers, self.tensors)
+        shared = shared_parameters(
+            layer, self.layers, self.tensors, lambda role, word: self._computed(layer, role, word)
+        )
         layer.shared = frozenset(shared)
         for role, parameter in plan.parameters.items():
             if role in shared:
@@ -245,6 +249,35 @@ class GraphBuilder:
         for role in plan.saved:
             roles[role] = f"{spec.name}.{role}"
 
+    def _computed(self, layer: BuiltLayer, role: str, word: str) -> tuple[str, bool]:
+        """A parameter that an earlier layer computes: a view of its output, and whether it is trained."""
+        name, parameter = PARAMETER_NAMES.get(role, role), layer.plan.parameters[role]
+        where, dtype = where_of(layer.spec), parameter.dtype or layer.dtype
+        if word not in self.tensors or word == layer.roles["y"]:
+            raise ConfigError(
+                f"weights_of: '{word}' is not the output of an earlier layer",
+                where=where,
+                cure=suggestion(word, [other.roles["y"] for other in self.layers]),
+            )
+        source = self.tensors[self.cast(layer.spec, word, dtype)]
+        turned = source.layout != "CHW" or layer.plan.attributes.get("sources_first")
+        if (source.shape, source.dtype) != ((1, *parameter.shape), dtype) or turned:
+            raise ShapeError(
+                f"it needs a {name} {list(parameter.shape)} of {dtype}, {word} is {list(source.shape)} of "
+                f"{source.dtype}{' beside images HWC' if turned else ''}",
+                where=where,
+                cure=f"one sample {[1, *parameter.shape]} (`parameter` with `once`), and layout: CHW",
+            )
+        spec = inserted(layer.spec, name, AS_PARAMETER.name, {})
+        view = BuiltLayer(
+            spec, AS_PARAMETER, LayerPlan(parameter.shape), dtype, {"x": source.name}, ("x",), (), ()
+        )
+        self._add_tensors(view)
+        self.layers.append(view)
+        if source.name in self.differentiable:
+            self.differentiable.add(view.roles["y"])
+        return view.roles["y"], source.name in self.differentiable
+
     def _emit_step(self, layer: BuiltLayer, step: Step, present: set[str], needed: set[str]) -> None:
         """Emit a step with the roles it really has; tensors it is the first to write are added."""
         reads = expanded(step.reads, layer, present)
@@ -253,15 +286,15 @@ class GraphBuilder:
             if role not in layer.roles and role.removeprefix("d") in layer.plan.parameters:
                 name = PARAMETER_NAMES.get(role[1:], role[1:])
                 raise UnsupportedLayerError(
-                    f"step {step.name} of {layer.spec.type} computes the gradient of {name} with the others",
+                    f"{step.name} of {layer.spec.type} computes all gradients together: train {name}, too",
                     where=where_of(layer.spec),
-                    cure=f"'{name}' in the list of trained parameters",
+                    cure=f"add '{name}' to the list of trained parameters",
                 )
             if role not in layer.roles:
                 raise ShapeError(
                     f"step {step.name} needs the tensor '{role}', which this layer does not have",
                     where=where_of(layer.spec),
-                    cure="an unused output has no gradient",
+                    cure="use all outputs of the layer: an unused output has no gradient",
                 )
         for role in writes:
             self._add_written(layer, role)
@@ -321,7 +354,7 @@ class GraphBuilder:
             for role in (*wanted, *layer.trained):
                 tensor = layer.roles[role]
                 arrived[tensor].append(layer.roles[f"d{role}"])
-                complete = self.backward if role in layer.inputs else gradients
+                complete = gradients if self.tensors[tensor].kind == "weight" else self.backward
                 self._collect(tensor, arrived[tensor], expected[tensor], complete)
         return {name: gradients[name] for name in self.of_weights() if name in gradients}
 
@@ -346,6 +379,7 @@ class GraphBuilder:
                         reached.add(name)
                 for role in layer.trained:
                     expected[layer.roles[role]] = expected.get(layer.roles[role], 0) + 1
+                    reached.add(layer.roles[role])
         return expected
 
     def _emit_backward(self, layer: BuiltLayer, needed: set[str]) -> None:

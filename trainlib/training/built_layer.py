@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,11 +83,15 @@ def expanded(declared: Sequence[str], layer: BuiltLayer, present: set[str]) -> t
 
 
 def shared_parameters(
-    layer: BuiltLayer, before: Sequence[BuiltLayer], tensors: Mapping[str, Tensor]
+    layer: BuiltLayer,
+    before: Sequence[BuiltLayer],
+    tensors: Mapping[str, Tensor],
+    computed: Callable[[str, str], tuple[str, bool]],
 ) -> dict[str, tuple[str, bool]]:
     """Roles of the parameters that are another layer's: their tensors, and whether that layer trains them.
 
-    Raises ConfigError and ShapeError for a layer or a parameter that is not there, or cannot be shared.
+    `computed` says the same of a role that is what an earlier layer makes (``layer.out``). Raises ConfigError
+    and ShapeError for a layer or a parameter that is not there, or cannot be shared.
     """
     spec, where = layer.spec, where_of(layer.spec)
     if spec.weights_of is None:
@@ -103,12 +107,15 @@ def shared_parameters(
                 f"{spec.type} has no parameter '{name}'", where=where, cure=suggestion(name, roles)
             )
         role = roles[name]
+        if name in spec.computed:
+            shared[role] = computed(role, word)
+            continue
         owner, its_role = _owner(word, before, where)
         _check_shared(layer, role, owner, its_role, tensors[owner.roles[its_role]])
         shared[role] = owner.roles[its_role], its_role in owner.trained
     if isinstance(spec.weights_of, str) and layer.plan.buffers:
         raise ConfigError(
-            f"{spec.type} has statistics besides its parameters, which two layers cannot share",
+            f"{spec.type} has running statistics, which two layers cannot share",
             where=where,
             cure="weights_of: " + "{" + ", ".join(f"{name}: {spec.weights_of}" for name in roles) + "}",
         )
@@ -141,7 +148,7 @@ def _check_shared(layer: BuiltLayer, role: str, owner: BuiltLayer, its_role: str
         raise ConfigError(
             f"weights_of: layer {name} is a {owner.spec.type}, not a {spec.type}",
             where=where,
-            cure=f"weights_of: {{weight: {name}}}, to share one parameter",
+            cure=f"use weights_of: {{weight: {name}}}, to share one parameter",
         )
     if spec.update_channels is not None or owner.spec.update_channels is not None:
         raise ConfigError(
@@ -157,8 +164,8 @@ def _check_shared(layer: BuiltLayer, role: str, owner: BuiltLayer, its_role: str
         needed, there = list(parameter.shape), list(weight.shape)
         stored = " stored in another order" if transposed else ""
         raise ShapeError(
-            f"it needs a {PARAMETER_NAMES.get(role, role)} {needed} of {dtype}, {weight.name} is {there} of "
-            f"{weight.dtype}{stored}",
+            f"the layer needs a {PARAMETER_NAMES.get(role, role)} {needed} of {dtype}, but "
+            f"{weight.name} is {there} of {weight.dtype}{stored}",
             where=where,
             cure="use layers of the same shape, dtype and layout",
         )

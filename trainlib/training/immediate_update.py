@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Immediate update: every weight is changed as soon as its gradient is there, and the gradient is given up.
+"""Every weight is changed, or its gradient added to a total, as soon as that is there; then it is given up.
 
-The numbers are those of an update at the end: a weight is changed when no op of the iteration reads it any
-more. After K. Lv et al., Full Parameter Fine-tuning for Large Language Models with Limited Resources (LOMO),
-ACL 2024, and J. Lin et al., On-Device Training Under 256KB Memory, NeurIPS 2022 (in-place update).
+The numbers are those of ops at the end: a weight is changed when no op of the iteration reads it any more.
+After K. Lv et al., Full Parameter Fine-tuning for Large Language Models with Limited Resources (LOMO), ACL
+2024, and J. Lin et al., On-Device Training Under 256KB Memory, NeurIPS 2022 (in-place update).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from configs.values import replace
 from trainlib.ir.graph import Op, TrainingGraph
 
-UPDATE = "UPD"
+UPDATE, ADD = "UPD", "ACCUMULATE"
 
 
-def update_immediately(graph: TrainingGraph) -> TrainingGraph:
-    """The graph with every update behind the last op that writes what it reads, or reads what it writes."""
-    updates = [op for op in graph.ops if op.step == UPDATE]
-    others = [op for op in graph.ops if op.step != UPDATE]
+def at_once(graph: TrainingGraph, step: str) -> TrainingGraph:
+    """The graph with every op of a step behind the last that writes what it reads or reads what it writes."""
+    updates = [op for op in graph.ops if op.step == step]
+    others = [op for op in graph.ops if op.step != step]
     touched: dict[str, int] = {}
     """Storage -> number of the last of the other ops that has to do with it."""
     for number, op in enumerate(others):

@@ -110,17 +110,17 @@ def _read(builder: GraphBuilder, spec: ModelSpec, loss: LossSpec, made: Made, te
     plan = primitive.plan(options, builder.tensors[output], where)
     if plan is None:
         if loss.target is not None:
-            raise ConfigError(f"the loss {loss.name} has no labels", where=where, cure="no 'target'")
+            raise ConfigError(f"the loss {loss.name} uses no labels", where=where, cure="remove 'target'")
         return Term(primitive, options, output, None)
     if loss.target is None:
         return Term(primitive, options, output, add_label(builder, str(loss.label), plan, where, terms))
     target = builder.tensors[_in_fp32(builder, spec, loss.target, made, where, "target:")]
     if (target.shape, target.dtype) != (plan.shape, plan.dtype):
         raise ShapeError(
-            f"the target {loss.target} is {list(target.shape[1:])} of {target.dtype}, the loss needs "
-            f"{_text(plan)}",
+            f"the target {loss.target} has shape {list(target.shape[1:])} and dtype {target.dtype}, "
+            f"but the loss needs {_text(plan)}",
             where=where,
-            cure="a target of that shape, or a 'label'",
+            cure="use a target of that shape, or a 'label'",
         )
     return Term(primitive, options, output, target.name)
 
@@ -140,5 +140,5 @@ def tensor_named(word: str, made: Made, where: str, what: str) -> str:
         raise ShapeError(f"{what} '{word}' is not an earlier layer", where=where, cure=suggestion(name, made))
     tensors = made[name]
     if number and not (number.isascii() and number.isdigit() and int(number) < len(tensors)):
-        raise ShapeError(f"layer {name} has {len(tensors)} outputs, not '{word}'", where=where)
+        raise ShapeError(f"no output '{word}': layer {name} has {len(tensors)} outputs", where=where)
     return tensors[int(number or 0)]

@@ -31,10 +31,11 @@ class GradientOptions(Schema):
     clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Bound of the common 2-norm of all gradients, after `clip_value`."""
     separate: bool = False
-    """Make the update a network of its own, which shares weights and gradients with that of the mini-batch;
+    """Make the update a separate program, which shares weights and gradients with that of the mini-batch;
     several mini-batches always do."""
     immediate: bool = False
-    """Update every weight as soon as its gradient is there, and keep no gradient after that."""
+    """Update every weight as soon as its gradient is ready, and free the gradient. Several mini-batches free
+    gradients in any case, and update after the last of them."""
     average: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Decay of an average (EMA) of every trained weight: decay * average + (1 - decay) * weight after
     each update."""

@@ -16,13 +16,14 @@ from configs.values import Struct, replace
 from trainlib.ir.graph import KEPT_KINDS, Initial, Op, Tensor, TrainingGraph
 from trainlib.ir.numerics import dtype_named, rounded
 from trainlib.ir.steps import Array
-from trainlib.primitives.definition import DrawnInput, LabelPlan
+from trainlib.primitives.definition import AS_PUBLISHED, DrawnInput, LabelPlan
 from trainlib.primitives.optimizers import gradient_steps
 from trainlib.registry import layer_primitive, loss_primitive, optimizer_primitive
 from trainlib.training.adapters import add_adapted
+from trainlib.training.backward_reads import read_what_is_kept
 from trainlib.training.builder import GraphBuilder
 from trainlib.training.built_layer import BuiltLayer, gradient_name, where_of
-from trainlib.training.immediate_update import update_immediately
+from trainlib.training.immediate_update import ADD, UPDATE, at_once
 from trainlib.training.loss_terms import (
     LOSS,
     Made,
@@ -61,7 +62,7 @@ def build_training_graph(spec: ModelSpec) -> TrainingGraph:
         raise InputError(
             f"accumulate: {phases.mini_batches} needs a graph per mini-batch and one for the update",
             where=spec.optimizer.where or spec.where,
-            cure="accumulate: 1 and a larger batch, or trainlib.training.phases.build_training_phases",
+            cure="use accumulate: 1 and a larger batch, or trainlib.training.phases.build_training_phases",
         )
     return phases.mini_batch
 
@@ -98,9 +99,10 @@ class TrainingPhases(Struct, frozen=True):
 def build_training_phases(spec: ModelSpec) -> TrainingPhases:
     """The graphs of one update, with clipping, accumulation and averages as the optimizer section says.
 
-    Accumulation adds the mean of the gradients to totals in kept tensors, by explicit ops; the first
-    mini-batch overwrites them (lazy reset). What is clipped then is the total. The graph of the mini-batch
-    also has the optimizer's states, which it does not touch: they lie in memory next to its own tensors.
+    Accumulation adds the mean of the gradients to totals in kept tensors, by explicit ops, each gradient as
+    soon as it is there; the first mini-batch overwrites them (lazy reset). What is clipped then is the total.
+    The graph of the mini-batch also has the optimizer's states, which it does not touch: they lie in memory
+    next to its own tensors.
     Raises as `build_training_graph`.
     """
     if spec.steps:
@@ -112,6 +114,7 @@ def build_training_phases(spec: ModelSpec) -> TrainingPhases:
     graph = _unclipped(spec)
     if wanted.accumulate > 1:
         mini_batch, update = gradient_steps.accumulate_gradients(graph, wanted.accumulate)
+        mini_batch = at_once(mini_batch, ADD)
     elif wanted.separate:
         mini_batch, update = _separated(graph)
     else:
@@ -125,7 +128,6 @@ def build_training_phases(spec: ModelSpec) -> TrainingPhases:
 def _check_immediate(spec: ModelSpec, wanted: GradientOptions) -> None:
     """Raise `ConfigError` for an immediate update where all gradients are needed together."""
     together = {
-        "accumulate": wanted.accumulate > 1,
         "separate": wanted.separate,
         "clip_value": wanted.clip_value is not None,
         "clip_norm": wanted.clip_norm is not None,
@@ -177,7 +179,7 @@ def _unclipped(spec: ModelSpec) -> TrainingGraph:
     terms = add_losses(builder, spec, made)
     gradients = builder.propagate(terms.seeds)
     if not gradients:
-        raise ShapeError("no layer has a weight: there is nothing to train", where=spec.where)
+        raise ShapeError("no layer has a weight to train", where=spec.where)
     parts = restrict_updates(builder, gradients)
     optimizer = optimizer_primitive(spec.optimizer.name, spec.optimizer.where)
     of_optimizer = optimizer_options(spec.optimizer, optimizer)
@@ -185,8 +187,10 @@ def _unclipped(spec: ModelSpec) -> TrainingGraph:
     options = options_by_weight(spec.optimizer, optimizer, of_optimizer, builder.of_weights(), names)
     builder.update(optimizer, options, gradients, parts)
     graph = replace(_graph(spec.name, builder, terms.outputs, gradients, terms), parts=parts)
+    if spec.variant != AS_PUBLISHED:
+        graph = read_what_is_kept(graph)
     if gradient_options(spec.optimizer).immediate:
-        graph = update_immediately(graph)
+        graph = at_once(graph, UPDATE)
     again = {layer.name for layer in spec.layers if layer.recompute}
     return recompute(graph, [layer.spec.name for layer in builder.layers if _written_as(layer) in again])
 
@@ -247,26 +251,32 @@ def _forward(spec: ModelSpec, builder: GraphBuilder) -> Made:
     for layer in spec.layers:
         if layer.name in outputs:
             raise ShapeError(
-                f"two layers have the name {layer.name}", where=where_of(layer), cure="another name"
+                f"two layers have the name {layer.name}", where=where_of(layer), cure="rename one of them"
             )
         wanted = layer.inputs if layer.inputs is not None else (before,)
         if not wanted:
-            raise ShapeError("an empty list of inputs", where=where_of(layer), cure="name an earlier layer")
+            raise ShapeError(
+                "the layer has an empty list of inputs", where=where_of(layer), cure="name an earlier layer"
+            )
         inputs = [tensor_named(word, outputs, where_of(layer), "input") for word in wanted]
         outputs[layer.name] = (
             add_adapted(builder, layer, inputs) if layer.adapter else builder.add_layer(layer, inputs)
         )
-        used |= {word.partition(".")[0] for word in wanted}
+        used |= {word.partition(".")[0] for word in wanted} | layer.layers_read
         before = layer.name
     for layer in spec.layers:
         if layer.name not in used:
             raise ShapeError(
-                "no other layer uses its output", where=where_of(layer), cure="name it in some 'inputs'"
+                "no layer or loss uses the output of this layer",
+                where=where_of(layer),
+                cure="name it in 'inputs' of a layer",
             )
     for item in spec.more_inputs and spec.inputs:
         if item.name not in used:
             raise ShapeError(
-                f"no layer uses the input '{item.name}'", where=spec.where, cure="name it in some 'inputs'"
+                f"no layer uses the input '{item.name}'",
+                where=spec.where,
+                cure="name it in 'inputs' of a layer",
             )
     return outputs
 

@@ -141,7 +141,7 @@ def own_samples(
         return _named_samples(arrays, where, fed, targets)
     if train is None:
         raise InputError(
-            f"it has the arrays {', '.join(sorted(arrays)) or 'none'}",
+            f"arrays are missing: the file has {', '.join(sorted(arrays)) or 'none'}",
             where=where,
             cure="use x and y for training, and optionally x_test and y_test for testing",
         )
@@ -163,7 +163,7 @@ def own_samples(
                 cure="use as many labels as samples",
             )
     if not len(inputs):
-        raise InputError("no samples", where=where, cure="use one or more")
+        raise InputError("the data has no samples", where=where, cure="use one or more")
     return Samples(inputs, labels, test_inputs, test_labels, where)
 
 
@@ -181,9 +181,7 @@ def _named_samples(
         }
         if len(set(lengths.values())) > 1 or () in lengths.values() or (not end and (0,) in lengths.values()):
             text = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in lengths.items())
-            raise InputError(
-                f"arrays of different length: {text}", where=where, cure="use one row per sample"
-            )
+            raise InputError(f"arrays differ in length: {text}", where=where, cure="use one row per sample")
 
     def part(names: Sequence[str], end: str) -> dict[str, Array]:
         return {name: arrays[f"{name}{end}"] for name in names if f"{name}{end}" in arrays}
@@ -208,5 +206,7 @@ def endless(pairs: Iterable[tuple[Any, Any]], where: str) -> Iterator[tuple[Any,
             yield one, label
         if count == before:
             raise InputError(
-                f"the samples end after {count}", where=where, cure="pass a list, or more samples"
+                f"the iterator of samples ends after {count}",
+                where=where,
+                cure="pass a list, or more samples",
             )

@@ -78,7 +78,7 @@ def single(
             where=where,
         )
     elif VARIANT in attributes:
-        raise InputError(f"{name} has no variants", where=where, cure=f"no '{VARIANT}'")
+        raise InputError(f"{name} has no variants", where=where, cure=f"remove '{VARIANT}'")
     elif len(inputs) != 1:
         raise InputError(f"{name} has one input, not {len(inputs)}", where=where)
     elif isinstance(primitive, LossPrimitive):
@@ -92,7 +92,7 @@ def single(
         raise UnsupportedLayerError(
             f"{name} is an internal op, which the graph builder adds",
             where=where,
-            cure="name a layer instead",
+            cure="name a layer (`pulptrain list primitives`)",
         )
     values_bytes = sum(tensor.size_bytes for tensor in graph.tensors.values() if tensor.alias_of is None)
     require_host_memory(PROCESS_BYTES + TENSOR_COPIES * values_bytes, "its tensors need", where=where)

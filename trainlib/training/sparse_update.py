@@ -49,9 +49,9 @@ def frozen_layers(spec: ModelSpec, layers: Sequence[BuiltLayer]) -> ModelSpec:
 def _frozen(layer: LayerSpec, built: BuiltLayer, named: Sequence[str]) -> LayerSpec:
     """The layer with nothing trained but what it shares with a layer that is `named`."""
     lent = tuple(
-        PARAMETER_NAMES.get(role, role)
-        for role in built.trained
-        if role in built.shared and built.roles[role].rpartition(".")[0] in named
+        name
+        for role, name in ((role, PARAMETER_NAMES.get(role, role)) for role in built.trained)
+        if name in layer.computed or (role in built.shared and built.roles[role].rpartition(".")[0] in named)
     )
     return replace(layer, trainable=lent or False, adapter=None, update_channels=None)
 
@@ -126,9 +126,9 @@ def _channels(builder: GraphBuilder, layer: BuiltLayer) -> _Channels:
     first, last = spec.update_channels
     if last > attributes["co"]:
         raise ShapeError(
-            f"update_channels [{first}, {last}) of {attributes['co']} output channels",
+            f"update_channels [{first}, {last}) exceeds the {attributes['co']} output channels",
             where=where,
-            cure=f"at most {attributes['co']}",
+            cure=f"use at most {attributes['co']}",
         )
     output = builder.tensors[layer.roles["y"]]
     channels_last = kind == "linear" or output.layout == "HWC"

@@ -33,12 +33,12 @@ def parse_steps(text: str) -> tuple[str, ...]:
             raise InputError(f"unknown step {word!r}", where="--steps", cure=suggestion(word, STEPS))
     if "fw" not in words:
         raise InputError(
-            "the steps must begin with the forward step", where="--steps", cure=f"fw,{','.join(words)}"
+            "the steps must begin with the forward step", where="--steps", cure=f"use fw,{','.join(words)}"
         )
     if {"ig", "wg"} & set(words):
         words.append("loss")
     if "upd" in words and "wg" not in words:
-        raise InputError("an update needs weight gradients", where="--steps", cure="fw,ig,wg,upd")
+        raise InputError("an update needs weight gradients", where="--steps", cure="use fw,ig,wg,upd")
     chosen = tuple(word for word in STEPS if word in words)
     return () if chosen == STEPS else chosen
 
@@ -97,7 +97,7 @@ def only_steps(graph: TrainingGraph, steps: Sequence[str]) -> TrainingGraph:
             maker = makers.get(name)
             if maker is not None and name not in written:
                 raise InputError(
-                    f"{op.name} reads '{name}', which {maker.name} computes",
+                    f"{op.name} reads '{name}', which is computed by {maker.name}, a step left out",
                     where="--steps",
                     cure=f"add {word_of(maker)}",
                 )

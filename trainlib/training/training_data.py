@@ -45,7 +45,8 @@ def samples_of(spec: ModelSpec, given: Samples | None = None) -> Samples | None:
     wanted = 1 if spec.input_classes else 2
     if len(spec.input_shape) != wanted:
         raise ShapeError(
-            f"sequences have the shape {'[L]' if wanted == 1 else '[L, C]'}, not {list(spec.input_shape)}",
+            f"dataset: sequences needs an input of shape {'[L]' if wanted == 1 else '[L, C]'}, not "
+            f"{list(spec.input_shape)}",
             where=spec.where,
             cure="use another input shape, or dataset: random",
         )
@@ -147,7 +148,7 @@ def _names(spec: ModelSpec) -> list[str]:
 def _check_inputs(spec: ModelSpec, item: InputSpec, shape: tuple[int, ...], values: Array, name: str) -> None:
     if tuple(shape) != item.shape:
         raise ShapeError(
-            f"the samples of {name} have the shape {_text(shape)}, the network needs {_text(item.shape)}",
+            f"the samples of {name} have the shape {_text(shape)}, but the network needs {_text(item.shape)}",
             where=spec.where,
             cure=f"{item.name}: {list(shape)}, or use other samples",
         )
@@ -159,7 +160,7 @@ def _check_inputs(spec: ModelSpec, item: InputSpec, shape: tuple[int, ...], valu
         raise ShapeError(
             f"the samples of {name} are not all integers from 0 to {item.classes - 1}",
             where=spec.where,
-            cure=f"more classes in '{item.name}', or use other samples",
+            cure=f"use more classes in '{item.name}', or use other samples",
         )
     if not np.isfinite(values.astype(np.float32)).all():
         raise ShapeError(f"the samples of {name} have infinities or NaN", where=spec.where)
@@ -178,15 +179,15 @@ def _check_labels(spec: ModelSpec, labels: LabelPlan, targets: Array, name: str,
         outputs = labels.classes if labels.hard else int(np.prod(shape))
         if targets.min(initial=0) < 0 or outputs < needed:
             raise ShapeError(
-                f"the labels of {name} go from {targets.min()} to {targets.max()}: {needed} classes, the "
-                f"network has output shape {list(shape) or [outputs]}",
+                f"the labels of {name} go from {targets.min()} to {targets.max()}: {needed} classes are "
+                f"needed, but the network has output shape {list(shape) or [outputs]}",
                 where=spec.where,
                 cure=f"{needed} outputs in the last layer, or use other samples",
             )
     elif labels.hard or tuple(targets.shape[1:]) != shape:
         raise ShapeError(
-            f"the labels of {name} have the shape {list(targets.shape[1:])} and are {targets.dtype}, the "
-            f"loss needs {_class_text(shape) if labels.hard else list(shape)}",
+            f"the labels of {name} have the shape {list(targets.shape[1:])} and dtype {targets.dtype}, but "
+            f"the loss needs {_class_text(shape) if labels.hard else list(shape)}",
             where=spec.where,
             cure="use integers for classes, or targets of that shape",
         )

@@ -39,7 +39,9 @@ def options_by_weight(
         twice = next((name for name in members if name in owner), None)
         if twice is not None:
             raise ConfigError(
-                f"'{twice}' is in two groups, the other at {owner[twice]}", where=where, cure="one group"
+                f"'{twice}' is in two groups, the other at {owner[twice]}",
+                where=where,
+                cure="name it in one group only",
             )
         merged = _merged(spec, group, where)
         by_weight |= dict.fromkeys(members, _scheduled(merged, optimizer_options(merged, primitive)))
@@ -75,7 +77,9 @@ def _merged(spec: OptimizerSpec, group: Mapping[str, Any], where: str) -> Optimi
     """The section as a group has it."""
     shared = next((key for key in group if key in GRADIENT_KEYS and key != "schedule"), None)
     if shared is not None:
-        raise ConfigError(f"'{shared}' of a group", where=where, cure="set one for all, outside 'groups'")
+        raise ConfigError(
+            f"'{shared}' cannot differ from group to group", where=where, cure="set it once, outside 'groups'"
+        )
     changed = {key: value for key, value in group.items() if key not in MEMBERS}
     options = {key: value for key, value in spec.options.items() if key not in GRADIENT_KEYS}
     if "schedule" in spec.options:

@@ -91,7 +91,7 @@ def parts(file: str = LISTING) -> Mapping[str, ListingPart]:
         if name:
             by_name[name] = ListingPart(body, jumps_cycles)
         elif body:
-            raise ConfigError("instructions before the first part", where=f"{path}:{number}")
+            raise ConfigError("instructions stand before the first part", where=f"{path}:{number}")
         name, first_line, lines = match[1], number + 1, []
         jumps_cycles = int(match[2] or 0) * WIDE_TARGET_CYCLES + int(match[3] or 0) * LATE_RETURN_CYCLES
     return by_name
@@ -130,7 +130,7 @@ def _code_bytes(file: str) -> int:
     text = files("configs").joinpath("listings", file).read_text(encoding="utf-8")
     match = re.search(r"^# code_bytes (\d+)$", text, re.MULTILINE)
     if match is None:
-        raise ConfigError("no line '# code_bytes N'", where=f"configs/listings/{file}")
+        raise ConfigError("the line '# code_bytes N' is missing", where=f"configs/listings/{file}")
     return int(match[1])
 
 

@@ -163,7 +163,7 @@ def read_cases(
     if not cases and not unreadable:
         cure = "; ".join(f"{column} is one of {_some(values)}" for column, values in there.items())
         cure = f"--where: {cure}" if selections else "add a row per measurement"
-        raise InputError("no row to predict", where=str(path), cure=cure)
+        raise InputError("the file has no row to predict", where=str(path), cure=cure)
     return tuple(cases)
 
 
@@ -182,7 +182,7 @@ def _case(
 ) -> Case:
     if len(cells) != len(header):
         raise ConfigError(
-            f"{len(cells)} cells, but the header has {len(header)} columns",
+            f"the row has {len(cells)} cells, but the header has {len(header)} columns",
             where=where,
             cure="give every row one cell per column",
         )
@@ -256,5 +256,5 @@ def _value(cells: Mapping[str, str], column: Column, where: str, name: str) -> s
             raise ConfigError(f"{row}: {text} is not between {column.least} and {column.most}", where=where)
     if column.choices and value not in column.choices:
         choices = ", ".join(str(choice) or "(empty)" for choice in column.choices)
-        raise ConfigError(f"{row}: '{text}' is not known", where=where, cure=f"use one of {choices}")
+        raise ConfigError(f"{row}: '{text}' is unknown", where=where, cure=f"use one of {choices}")
     return value

@@ -143,7 +143,7 @@ def _accesses(case: Case, operations: tuple[Op, ...]) -> int:
     """Cycles of the longest core."""
     count = case.number("queued")
     if count > MAX_QUEUED:
-        raise case.error(f"{count} accesses of a core", f"use at most {MAX_QUEUED}")
+        raise case.error(f"the row has too many accesses of a core: {count}", f"use at most {MAX_QUEUED}")
     body = tuple(Instruction(operations[index % len(operations)], 1) for index in range(count))
     team = TeamWork("accesses to L2", (CoreWork(body),) * case.number("cores"))
     return max(core.cycles for core in cost_model_of(code_at_hand(machine_of(case))).price(team).cores)
@@ -220,11 +220,11 @@ def _commands(case: Case, test: str) -> list[Command]:
     queued = case.number("queued")
     if queued > MAX_QUEUED:
         raise case.error(
-            f"{queued} transfers are pushed before the first is waited for", f"use at most {MAX_QUEUED}"
+            f"{queued} transfers start before the first wait, which is too many", f"use at most {MAX_QUEUED}"
         )
     count = queued * (case.number("cores") if test == "multi_core_1_each" else 1)
     if line_bytes and size_bytes % line_bytes:
-        raise case.error(f"{size_bytes} B are not whole lines of {line_bytes} B")
+        raise case.error(f"{size_bytes} B cannot be split into whole lines of {line_bytes} B")
     lines = size_bytes // line_bytes if line_bytes else 1
     # Transfers measured on RTL lie one behind the other, or their bursts would not take what one takes.
     between_bytes = 0 if measured_on_rtl(case) else 4

@@ -61,7 +61,9 @@ def predict(case: Case, window: PricingWindow | None = None) -> Prediction:
     if len(kernels) == 1 or case.text("primitive") == "tutorial_step":
         kernels = [case.text("kernel")] * len(steps)
     if len(kernels) != len(steps):
-        raise case.error(f"{len(steps)} steps, but {len(kernels)} kernels", "name one kernel per step")
+        raise case.error(
+            f"the row names {len(steps)} steps, but {len(kernels)} kernels", "name one kernel per step"
+        )
     return Prediction(sum(_cycles(case, layer, *names, window) for names in zip(steps, kernels, strict=True)))
 
 
@@ -96,7 +98,7 @@ def _step(case: Case, step: str) -> LayerStep:
     layer_step = step_named(primitive, step, variant, layout)
     if layer_step is None:
         what = " ".join(filter(None, (primitive, step, variant, layout if layout == "HWC" else "")))
-        raise case.error(f"no model of the layer step '{what}'", f"known steps: {', '.join(known())}")
+        raise case.error(f"pulptrain does not model the layer step '{what}'", f"known: {', '.join(known())}")
     return layer_step
 
 

@@ -67,7 +67,7 @@ def _of_file(case: Case) -> tuple[list[Compute], SocTiming]:
     codegen, name = case.text("codegen"), case.text("kernel")
     loops = loop_names(codegen)
     if name not in loops:
-        raise case.error(f"no model of the loop '{name}'", suggestion(name, (*MODELLED, *loops)))
+        raise case.error(f"pulptrain does not model the loop '{name}'", suggestion(name, (*MODELLED, *loops)))
     text = case.text("parameters")
     if re.fullmatch(r"\d{1,6}(x\d{1,6}){2}", text) is None:
         raise case.error(f"cannot read parameters '{text}'", "write N x M x K as 32x16x1")

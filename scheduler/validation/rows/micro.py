@@ -289,7 +289,9 @@ def predict(case: Case) -> Prediction:
             "see the names in scheduler/validation/rows/micro.py",
         )
     if case.number("n") > MAX_OPERATIONS:
-        raise case.error(f"{case.number('n')} operations", f"at most {MAX_OPERATIONS} a row")
+        raise case.error(
+            f"{case.number('n')} operations are too many", f"use at most {MAX_OPERATIONS} per row"
+        )
     costs = _cycles(timing, group, name, cores, case.number("n"))
     if not group.startswith("multi"):
         return Prediction(max(costs))

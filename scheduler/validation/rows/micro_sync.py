@@ -85,7 +85,9 @@ def predict(case: Case, timing: SocTiming) -> int:
     if case.text("group") == "sync" and case.number("cores") == 1 and not on_rtl:
         raise case.error(COLD, CURE)
     if case.number("n") > MAX_OPERATIONS:
-        raise case.error(f"{case.number('n')} operations", f"at most {MAX_OPERATIONS} a row")
+        raise case.error(
+            f"{case.number('n')} operations are too many", f"use at most {MAX_OPERATIONS} per row"
+        )
     return play(code_at_hand(timing), case.number("cores"), case.number("n"))
 
 

@@ -74,7 +74,7 @@ def _parts(case: Case) -> tuple[SocTiming, list[Action], Compute, list[Action]]:
         timing = without_wrapper(registers_only(timing))
     if count > timing.dma.transfer_ids:
         raise case.error(
-            f"{count} transfers are pushed before the first is waited for",
+            f"{count} transfers start before the first wait, which is too many",
             f"use at most {timing.dma.transfer_ids}, the number of DMA transfer identifiers",
         )
     starts = master_code(0, BARE_BEFORE_CYCLES) if bare else []

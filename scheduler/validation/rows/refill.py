@@ -95,7 +95,7 @@ def predict(case: Case) -> Prediction:
     if group == "order":
         return Prediction(_order(case))
     if group == "platform" or case.text("code") not in OWN_CYCLES:
-        raise case.error(f"no model of group {group}, code {case.text('code')}")
+        raise case.error(f"pulptrain does not model group {group}, code {case.text('code')}")
     if group == "dma":
         return Prediction(_beside_dma(case))
     return Prediction(_walked(case))

@@ -84,4 +84,4 @@ def _check_tiles(case: Case, *cuts: tuple[str, str]) -> None:
     """Raise `InputError` if the row, cut by (extent, tile) columns, has more tiles than `MOST_REPEATED`."""
     tiled = case.text("buffering") != ALL_IN_L1
     if tiled and prod(-(-case.number(whole) // case.number(part)) for whole, part in cuts) > MOST_REPEATED:
-        raise case.error(f"more than {MOST_REPEATED} tiles", "larger tiles")
+        raise case.error(f"more than {MOST_REPEATED} tiles", "use larger tiles")

@@ -233,11 +233,11 @@ def test_2d_gathers_lines_from_external_memory() -> None:
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (read(64 * 1024 - 4, 0, 8), "of a memory of 65536 B"),
-        (read(0, 512 * 1024 - 1024, 4, 3, 1024), "of a memory of 524288 B"),
+        (read(64 * 1024 - 4, 0, 8), "but the memory has 65536 B"),
+        (read(0, 512 * 1024 - 1024, 4, 3, 1024), "but the memory has 524288 B"),
         (read(0, 0, 65536), "a 1D DMA command of 65536 B exceeds its length field"),
         (read(0, 0, 65536, 2, 65536), "a 2D DMA command of 131072 B exceeds its length field"),
-        (read(0, 0, 0), "moves no bytes"),
+        (read(0, 0, 0), "is empty or goes"),
         (Command(True, 0, "l4", 0, 64), "does not reach memory level 'l4'"),
     ],
 )

@@ -127,11 +127,11 @@ def test_reading_l2_before_the_transfer_has_ended_is_a_race() -> None:
 def test_mistakes_are_named() -> None:
     outside = L3Script()
     outside.l3_start(load(64, l3=64 * 1024))
-    with pytest.raises(InputError, match="a uDMA transfer takes bytes 65536 to 65600"):
+    with pytest.raises(InputError, match="a uDMA transfer uses bytes 65536 to 65600"):
         run(outside.program())
     empty = L3Script()
     empty.l3_start(load(0))
-    with pytest.raises(InputError, match="moves nothing"):
+    with pytest.raises(InputError, match="B is empty"):
         run(empty.program())
     never = L3Script()
     never.l3_wait(0)

@@ -105,7 +105,7 @@ def test_freeing_a_mutex_of_another_core_is_an_error() -> None:
     bench = Bench()
     bench.core(0, bench.unit.mutex.lock(0, Thread("core0")))
     bench.core(1, bench.unit.mutex.unlock(1), start_cycles=5)
-    with pytest.raises(PulptrainError, match="core 1 frees the mutex, which it does not hold"):
+    with pytest.raises(PulptrainError, match="core 1 frees a mutex that it does not hold"):
         bench.env.run()
 
 

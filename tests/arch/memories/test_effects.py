@@ -68,7 +68,7 @@ def test_a_missing_wait_is_a_race_that_names_both_parties() -> None:
         soc_with_values().run(double_in_l1(wait_for_input=False))
     message = str(caught.value)
     assert "race at cycle 118: DMA in (op op FW, buffer) touches l1 bytes 0 to 1024" in message
-    assert "while kernel double (op op FW tile 7, double), under way since cycle 116" in message
+    assert "while kernel double (op op FW tile 7, double) has used them since cycle 116" in message
     assert caught.value.exit_code == 4
     assert "wait for the transfer" in message
 
@@ -155,7 +155,7 @@ def test_results_must_fill_their_places(results, error: type[Exception], message
 
 def test_places_outside_a_memory_are_refused() -> None:
     soc = soc_with_values()
-    with pytest.raises(InputError, match="x takes bytes 65532 to 65540 of a memory of 65536 B"):
+    with pytest.raises(InputError, match="x uses bytes 65532 to 65540, but the memory has 65536 B"):
         soc.fetch(Place("l1", 65532, (2,), name="x"))
     with pytest.raises(InputError, match="no memory level 'l7'"):
         soc.load(Place("l7", 0, (2,)), VALUES)

@@ -14,10 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
-from configs.errors import ConfigError
+import pulptrain as pt
+from configs.errors import ConfigError, InputError
 from configs.yaml_file import parse_yaml
 from pulptrain.__main__ import run
+from pulptrain.cli import COMMANDS, application
 from shared.paths import DATA
 from traces.files.tables import read_table, write_table
 from trainlib.kernels.nest import DEEPEST, MOST_INSTRUCTIONS, parse_nest
@@ -52,7 +55,7 @@ def refused(capsys: Capture, *arguments: str) -> str:
         ("a: -1e300", "f:1: -1e\\+300 is not a finite fp32 number"),
         ("a: " + "[" * 600 + "]" * 600, "f:1: nested too deeply"),
         ("a: " + "{b: " * 600, "f:1: nested too deeply"),
-        ("a: &a [1, 2]\nb: [*a, *a, *a]", "f:1: the value defined here is used again by an alias"),
+        ("a: &a [1, 2]\nb: [*a, *a, *a]", "f:1: a YAML alias uses this value again"),
         ('a: "\\UFFFFFFFF"', "f:1: YAML error"),
         ("a: !!python/object:os.system x", "f:1: YAML syntax error"),
         ("a: \x00", "f:1: YAML error"),
@@ -83,14 +86,14 @@ def test_a_fallback_that_is_no_list(capsys: Capture) -> None:
     ("old", "new", "message"),
     [
         ("ceildiv(N, cores)", "ceildiv(N, cores - cores)", "divides by zero"),
-        ("ceildiv(N, cores)", "1" + "+1" * 300, "at most 400 are read"),
+        ("ceildiv(N, cores)", "1" + "+1" * 300, "the limit is 400"),
         ("ceildiv(N, cores)", "9" * 30, "an integer above"),
         ("min(start + block, N)", "N * 99999999999999999 * 99999999999999", "instructions|away"),
-        ("min(start + block, N)", "N * 99999999999999999999999", "a number beyond"),
+        ("min(start + block, N)", "N * 99999999999999999999999", "a number is above"),
         ("A(i,k)", "A(i*9999999999999999,k)", "bytes away"),
         ("code_bytes: 556", "code_bytes: 5000000000", "'code_bytes' must be"),
-        ("kernel: k1", "fallback: [1, 2]\nkernel: k1", "expected 'key: value' lines"),
-        ("kernel: k1", "fallback:\n  - {when: '1', use: k1, cost: A}\nkernel: k1", "lead back to it"),
+        ("kernel: k1", "fallback: [1, 2]\nkernel: k1", "must consist of 'key: value' lines"),
+        ("kernel: k1", "fallback:\n  - {when: '1', use: k1, cost: A}\nkernel: k1", "form a cycle"),
     ],
 )
 def test_a_kernel_file_with_a_mistake(
@@ -173,7 +176,7 @@ def _text(file: Path) -> None:
     [
         (_encrypted, "is encrypted"),
         (_empty, "holds no array"),
-        (_no_arrays, "is not a .npy member"),
+        (_no_arrays, "holds a file that is not an array"),
         (_huge, "declares shape (1000000000000,)"),
         (_broken_header, "cannot read"),
         (_damaged, "cannot read"),
@@ -221,7 +224,7 @@ def _picture(folder: Path, name: str) -> tuple[str, ...]:
     [
         (lambda data: data.replace(b",", b",\xff", 1), "is not UTF-8 text"),
         (lambda data: data.replace(b"\n", b"\n" + b"x" * 200_000, 1), "field larger than field limit"),
-        (lambda data: data + b"\n1,2\n", "wrong number of fields"),
+        (lambda data: data + b"\n1,2\n", "differ in their number of fields"),
         (lambda data: re.sub(rb",\d+,", b",nan,", data), "not a whole number"),
         (lambda data: re.sub(rb",\d+,", b"," + b"9" * 5000 + b",", data), "is above"),
         (lambda data: b"", "no column"),
@@ -313,3 +316,21 @@ def test_an_archive_is_still_read(tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "v.npz"
     file.write_bytes(buffer.getvalue())
     assert run(["primitive", "relu", "--shape", "3", "--values", str(file), "-q"]) == 0
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_empty_name_of_a_file_or_folder_is_refused_by_its_option(name: str, capsys: Capture) -> None:
+    options = typer.main.get_command(application([name])).params
+    words = ["x" for option in options if option.param_type_name == "argument" and option.required]
+    for option in options:
+        if option.param_type_name == "option" and re.search("FILE|DIR", option.metavar or ""):
+            flag = option.opts[0]
+            said = refused(capsys, name, *words, flag, "")
+            assert said.startswith(
+                f"pulptrain: error: {flag}: the name is empty\n  try: {flag} {option.metavar}: "
+            )
+
+
+def test_an_empty_name_is_refused_from_python_too() -> None:
+    with pytest.raises(InputError, match="--schedule: the name is empty"):
+        pt.run("simple-mlp", schedule="")

@@ -216,7 +216,7 @@ def test_the_optimal_placement_of_a_small_l2_ends() -> None:
 
 def test_the_limit_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     require_host_memory(1 << 30, "the tensors need")
-    with pytest.raises(InputError, match=r"need about 2\.0 GiB .*, 1\.0 GiB are allowed") as refusal:
+    with pytest.raises(InputError, match=r"need about 2\.0 GiB .*, but only 1\.0 GiB are allowed") as refusal:
         require_host_memory(1 << 31, "the tensors need", where="here")
     assert f"{HOST_MEMORY_VARIABLE}=2GiB" in str(refusal.value.cure)
     monkeypatch.setenv(HOST_MEMORY_VARIABLE, "2GiB")
@@ -237,7 +237,10 @@ def test_what_does_not_fit_the_simulated_memories_is_told_before_the_host_memory
 def test_a_large_yaml_file_is_not_parsed(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("a: 1\n" * 200_000)
-    with at_once(), pytest.raises(ConfigError, match=r"has 976\.6 KiB, the limit is 512\.0 KiB"):
+    with (
+        at_once(),
+        pytest.raises(ConfigError, match=r"has a size of 976\.6 KiB, but the limit is 512\.0 KiB"),
+    ):
         load_yaml(file)
     with at_once(), pytest.raises(ConfigError, match="the limit is"):
         parse_yaml("a" * 1_000_000, "a.yaml")

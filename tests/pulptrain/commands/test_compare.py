@@ -125,25 +125,25 @@ def test_runs_that_cannot_be_compared(
     log.write_text("fc.FW 99\n")
     notes.write_text("notes")
     for arguments, told in (
-        ([three[0]], "only one run"),
+        ([three[0]], "a comparison needs two runs"),
         ([three[0], str(tmp_path)], "cannot read"),
         ([three[0], other], "other: the run has model n, but a has m"),
-        ([three[0], old], "old: the run or some ops lack their causes"),
-        ([three[0], empty], "empty: the run or some ops lack their causes"),
-        ([three[0], truncated], "truncated/summary.json: not JSON"),
+        ([three[0], old], "old: the summary lacks the causes of lost cycles"),
+        ([three[0], empty], "empty: the summary lacks the causes of lost cycles"),
+        ([three[0], truncated], "truncated/summary.json: the file is not valid JSON"),
         ([foreign, three[0]], "foreign/summary.json: model, soc"),
-        ([three[0], str(tmp_path / "none")], "compare: there is no "),
+        ([three[0], str(tmp_path / "none")], "compare: no such file or folder: "),
         ([str(log), three[0]], "log.txt: a log can be compared with one run only"),
         ([*three, str(log)], "log.txt: a log can be compared with one run only"),
         ([str(log)], "log.txt: a log can be compared with one run only"),
-        ([empty, str(log)], "empty: the run or some ops lack their causes"),
+        ([empty, str(log)], "empty: the summary lacks the causes of lost cycles"),
         ([three[0], "/dev/null"], "cannot read"),
-        ([*three, "--in-l1"], "--in-l1: --in-l1 needs a log"),
-        ([*three, "--out", "picture.txt"], "--out: cannot draw 'picture.txt'"),
+        ([*three, "--in-l1"], "--in-l1: --in-l1 applies to a measured log"),
+        ([*three, "--out", "picture.txt"], "--out: unknown picture format: 'picture.txt'"),
         ([*three, "--out", str(notes)], "was not overwritten"),
         ([*three, "--fail-above", "much"], "--fail-above: cannot read 'much'"),
         ([*three, "--fail-above", "-1%"], "--fail-above: cannot read '-1%'"),
-        ([*three, "--top", "0"], "--top: 0 rows"),
+        ([*three, "--top", "0"], "--top: cannot show 0 rows"),
     ):
         assert run(["compare", *arguments]) == 2, arguments
         error = capsys.readouterr().err
@@ -223,5 +223,5 @@ def test_results_and_folders_are_compared_in_python(tmp_path: Path) -> None:
     assert found.cycles == (single.cycles, double.cycles, single.cycles)
     assert found.speedup == 1
     assert str(found).startswith(f"simple-mlp: {single.cycles:,} -> ")
-    with pytest.raises(pt.InputError, match="only one run"):
+    with pytest.raises(pt.InputError, match="a comparison needs two runs"):
         pt.compare(single)

@@ -87,23 +87,23 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (
             "run pulp-open tutorial-cnn",
-            "pulptrain run: a word too many: 'tutorial-cnn'",
+            "pulptrain run: unexpected word 'tutorial-cnn'",
             "pulptrain run tutorial-cnn --soc pulp-open",
         ),
         (
             "run simple-mlp tutorial-cnn",
-            "pulptrain run: a word too many: 'tutorial-cnn'",
+            "pulptrain run: unexpected word 'tutorial-cnn'",
             "put a text with spaces in quotes; see pulptrain run -h",
         ),
         (
             "run pulp-open",
             "'pulp-open' is a SoC, not a model",
-            "a model (`pulptrain list models`), the SoC as --soc: pulptrain run tutorial-cnn --soc pulp-open",
+            "name a model (`pulptrain list models`): pulptrain run tutorial-cnn --soc pulp-open",
         ),
         (
             "run simple-mlp --soc simple-mlp",
             "'simple-mlp' is a model, not a SoC",
-            "write the model after the command; --soc takes a SoC: pulptrain list socs",
+            "use --soc with a SoC (`pulptrain list socs`); the model follows the command",
         ),
         (
             "zebra a b",
@@ -155,25 +155,29 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run simple-mlp --cores eight",
             "--cores: 'eight' is not a whole number",
-            "digits, as in --cores 4",
+            "use digits, e.g. --cores 4",
         ),
         (
             "run simple-mlp --learning-rate=fast",
             "--learning-rate: 'fast' is not a number",
-            "digits, as in --learning-rate 0.01",
+            "use digits, e.g. --learning-rate 0.01",
         ),
         (
             "run simple-mlp --kernel mm=fc1.FW",
-            "simple-mlp: no op or step 'mm' has a kernel to choose",
+            "simple-mlp: no op or step 'mm' offers a choice of kernels",
             "--kernel fc1.FW=mm: write the op first",
         ),
         (
             "run simple-mlp --kernel fc1.UPD=mm",
-            "simple-mlp: fc1.UPD has no matmul",
+            "simple-mlp: fc1.UPD does not use a matmul kernel",
             "use one of FW, IG, WG, fc1.FW, fc1.WG, fc2.FW, fc2.IG, fc2.WG",
         ),
         ("run simple-mlp --soc chip", "unknown SoC 'chip'", "'chip.yaml'"),
-        ("primitive relu --shape 4 --kernel mm", "relu: relu.FW has no matmul", "remove --kernel"),
+        (
+            "primitive relu --shape 4 --kernel mm",
+            "relu: relu.FW does not use a matmul kernel",
+            "remove --kernel",
+        ),
         (
             "run simple-mlp --set dma.burst_bytes=-1",
             "--set dma.burst_bytes=-1: a size cannot be negative: '-1'",
@@ -189,21 +193,21 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "--resident: no tensor 'all' in simple-mlp",
             "use auto (tensors that save cycles), or names: TENSOR,TENSOR@OP..OP",
         ),
-        ("show stall", "show: 'stall' is a kind, not a name", f"one of them: {STALLS}"),
-        ("show kernels", "show: 'kernels' is a kind, not a name", "pulptrain list kernels"),
+        ("show stall", "show: 'stall' is a category, not a name", f"name one of {STALLS}"),
+        ("show kernels", "show: 'kernels' is a category, not a name", "see pulptrain list kernels"),
         (
             "primitive conv2d",
-            "primitive conv2d: it needs --option kernel=... and --option out_channels=... and --shape",
+            "primitive conv2d: conv2d needs --option kernel=... and --option out_channels=... and --shape",
             "pulptrain primitive conv2d --shape 2x6x5 --option out_channels=3 --option kernel=3",
         ),
         (
             "primitive conv2d --shape 3x8x8 --option out_channels=2",
-            "primitive conv2d: it needs --option kernel=...",
+            "primitive conv2d: conv2d needs --option kernel=...",
             "pulptrain primitive conv2d --shape 2x6x5 --option out_channels=3 --option kernel=3",
         ),
         (
             "primitive sgd --step upd --shape 3",
-            "primitive sgd: it needs --option learning_rate=...",
+            "primitive sgd: sgd needs --option learning_rate=...",
             "pulptrain primitive sgd --step upd --shape 4x3 --option learning_rate=0.1",
         ),
         (
@@ -213,18 +217,18 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run simple-mlp --soc whole.yaml",
-            "whole.yaml:1: the SoC file changes values but has no 'base'",
+            "whole.yaml:1: the SoC file changes values of a base, but lacks the key 'base'",
             "add 'base: pulp-open', or another SoC; its values apply where this file has none",
         ),
         (
             "run last.yaml",
             "last.yaml:6: layer c: kernel 5x5 is larger than the padded input 32x3",
-            f"{FIRST}; or a smaller kernel, more padding, or less stride in the layers before it",
+            f"{FIRST}; or use a smaller kernel, more padding, or less stride in the layers before it",
         ),
         (
             "primitive conv2d --shape 32x32x3 --option kernel=5 --option out_channels=1",
             "primitive conv2d: layer conv2d: kernel 5x5 is larger than the padded input 32x3",
-            f"{FIRST}; or a smaller kernel, more padding, or less stride in the layers before it",
+            f"{FIRST}; or use a smaller kernel, more padding, or less stride in the layers before it",
         ),
         (
             "run tab.yaml",
@@ -259,7 +263,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run ctc.yaml",
-            "ctc.yaml:3: ctc sums over all alignments in time: there is no kernel for it",
+            "ctc.yaml:3: ctc sums over all alignments in time, which is not supported",
             "use cross_entropy with labels: hard, with one aligned label per time step",
         ),
         ("run both.yaml", "both.yaml:4: the model has both 'loss' and 'losses'", "use one of the two"),
@@ -272,7 +276,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run small.yaml --loss mse",
             "--loss: small.yaml already specifies its loss",
-            "'loss:' in the file; the option applies only to net.py:Net and model.onnx",
+            "set 'loss:' in the file; the option applies only to net.py:Net and model.onnx",
         ),
         ("run group.yaml", "group.yaml:4: unknown layer 'fcc'", "'fc' (known: fc)"),
         (
@@ -283,12 +287,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run pair.yaml",
-            "pair.yaml:8: layer apart: cannot subtract shapes (1, 3) and (1, 2): they differ",
-            "inputs of one shape, or an 'expand' before it",
+            "pair.yaml:8: layer apart: subtract needs inputs of one shape, not (1, 3) and (1, 2)",
+            "use inputs of one shape, or an 'expand' before it",
         ),
         (
             "run small.yaml --iterations 3 --lr-schedule listed_rates=0.1,0.2",
-            "small.yaml:4: the schedule has 2 steps, the run 3 iterations",
+            "small.yaml:4: the schedule has 2 steps, but the run has 3 iterations",
             "use a longer schedule, or 2 iterations",
         ),
     ],

@@ -71,7 +71,7 @@ def test_a_new_table_has_the_ops_of_a_run(
     Path("out").mkdir()
     Path("out", "summary.json").write_text(json.dumps(result.summary))
     assert run(["new", "measured.csv", "--run", "out"]) == 0
-    assert "no measured cycles in the file" in refused(capsys, "compare", "out", "measured.csv")
+    assert "the file has no measured cycles" in refused(capsys, "compare", "out", "measured.csv")
     table = Path("measured.csv")
     cycles = {f"{op.name},": str(op.cycles) for op in result.ops}
     table.write_text("\n".join(line + cycles.get(line, "") for line in table.read_text().splitlines()))
@@ -80,7 +80,7 @@ def test_a_new_table_has_the_ops_of_a_run(
     assert (found.error, len(found.rows), found.unmeasured) == (0, len(result.ops), {})
     assert run(["new", "other.csv"]) == 0
     for arguments, told in (
-        (["mine.yaml", "--run", "out"], "--run: only a table lists the ops of a run"),
+        (["mine.yaml", "--run", "out"], "--run: --run needs a table (measured.csv) or an energy model"),
         (["third.csv", "--run", "."], "cannot read"),
     ):
         assert told in refused(capsys, "new", *arguments)

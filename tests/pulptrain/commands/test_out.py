@@ -42,7 +42,7 @@ def test_no_command_writes_among_the_files_of_others(
     for folder, told in (
         ("mine", "pulptrain did not"),
         ("-", "only --json goes to standard output"),
-        ("fig.jpg", "cannot draw" if command == "plot" else "is a file name, not a folder name"),
+        ("fig.jpg", "unknown picture format" if command == "plot" else "is a file name, not a folder name"),
     ):
         said = refused(capsys, *FOLDERS[command].split(), "--out", folder, "-q")
         assert "error: --out: " in said

@@ -129,7 +129,7 @@ def test_a_speed_up_adds_up_and_is_at_most_ideal_where_nothing_waits(
     assert (tmp_path / "speed-up.svg").is_file()
     speed = pt.speed_up(*folders, path=tmp_path / "speed-up.pdf", width_inches=3.5)
     assert speed.as_dict()["speedup"] == gains
-    with pytest.raises(pt.InputError, match="cannot draw"):
+    with pytest.raises(pt.InputError, match="unknown picture format"):
         pt.speed_up(*folders, path=tmp_path / "speed-up.jpg")
     assert run(["plot", *folders, *out, "-q"]) == 0
     assert run(["plot", *folders, *out]) == 0
@@ -143,26 +143,26 @@ def test_a_speed_up_adds_up_and_is_at_most_ideal_where_nothing_waits(
     [
         (["8", "--width", "0in"], "--width: 0 in is not a valid size.*use 1in"),
         (["8", "--width", "3.5"], "--width"),
-        (["8", "--width", "1in", "--font", "30pt"], "leave no room"),
+        (["8", "--width", "1in", "--font", "30pt"], "leaves no room"),
         *(
-            (["8", "--width", "1in", "--font", "30pt", "--what", what], "leave no room")
+            (["8", "--width", "1in", "--font", "30pt", "--what", what], "leaves no room")
             for what in ("causes", "roofline", "bytes")
         ),
-        (["8", "2", "--width", "1in", "--font", "30pt", "--what", "speed-up"], "leave no room"),
+        (["8", "2", "--width", "1in", "--font", "30pt", "--what", "speed-up"], "leaves no room"),
         (["8", "--width", "1e400in"], "--width: cannot read"),
-        (["8", "--title", 301 * "x"], "--title: a title of 301 characters.*at most 300"),
+        (["8", "--title", 301 * "x"], "--title: the title is too long: 301 characters.*at most 300"),
         (["8", "--dpi", "5"], "--dpi: 5 dots per inch is not a valid size.*use 30"),
         (["8", "--font", "x"], "--font: cannot read 'x'.*8pt"),
         (["8", "--font", "0pt"], "--font"),
         (["8", "--window", "conv9.FW"], "is neither an op nor a range.*START:END"),
-        (["8", "--window", "0:10", "--what", "roofline"], "use an op"),
+        (["8", "--window", "0:10", "--what", "roofline"], "name an op"),
         (["8", "--what", "speedup"], "'speed-up'"),
         (["8", "--what", "speed-up"], "a speed-up needs two runs"),
-        (["8", "8", "--what", "speed-up"], "the run has 8 cores, like"),
+        (["8", "8", "--what", "speed-up"], "the run has 8 cores, the same as"),
         (["8", "2"], "one run, or --what speed-up; on one axis: pulptrain compare .* --out strips.png"),
         (["8", "2", "--what", "speed-up", "--window", "0:9"], "whole runs"),
-        (["8", "--out", "all.pdf"], "pictures do not fit in one file"),
-        (["8", "--out", ""], "the folder name is empty"),
+        (["8", "--out", "all.pdf"], "pictures cannot share one file"),
+        (["8", "--out", ""], "--out: the name is empty"),
         (["8", "--what", "bytes", "--out", "none/x.pdf"], "no folder"),
         (["nowhere"], "a folder written by"),
     ],
@@ -185,7 +185,7 @@ def test_a_run_without_a_trace_or_with_an_empty_one_is_no_defect(
     trace = copy / "trace.csv"
     trace.write_text(trace.read_text().splitlines()[0] + "\n")
     for what in ("gantt", "breakdown", "causes", "bandwidth"):
-        assert "its trace is empty" in refused(capsys, "plot", str(copy), "--what", what, "-q")
+        assert "the trace of the run is empty" in refused(capsys, "plot", str(copy), "--what", what, "-q")
     trace.unlink()
     assert "no trace table" in refused(capsys, "plot", str(copy), "-q")
 

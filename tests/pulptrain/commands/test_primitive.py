@@ -15,8 +15,8 @@ CONV = {"out_channels": 16, "kernel": 3}
 
 
 def test_a_step_alone_costs_what_it_costs_in_its_network() -> None:
-    """Without loads pushed for it by the op before, which it has not when it is alone."""
-    summary = run_model("tutorial-cnn", Settings(prefetch="off")).summary
+    """Without code to fetch and without loads that the op before pushes: alone it has neither."""
+    summary = run_model("tutorial-cnn", Settings(prefetch="off", icache="warm")).summary
     network = {op["name"]: op["cycles"] for op in summary["ops"]}
     alone = run_primitive("conv2d", "wg", [DrawnInput((8, 8, 8))], CONV).summary
     assert alone["ops"][0]["cycles"] == network["conv1.WG"]
@@ -65,14 +65,14 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["conv2d", "--shape", "4x8x8", "--option", "kernel=3"], "it needs --option out_channels="),
+        (["conv2d", "--shape", "4x8x8", "--option", "kernel=3"], "conv2d needs --option out_channels="),
         (["relu", "--shape", "4x8x8", "--step", "wg"], "relu has no step 'wg'"),
         (["relux", "--shape", "4"], "try: 'relu'"),
         (["relu", "--shape", "4x0"], "cannot read '4x0'"),
         (["relu", "--shape", "4", "--dtype", "fp8"], "unknown dtype 'fp8'"),
         (["relu", "--shape", "4", "--option", "slope"], "cannot read 'slope'"),
         (["flatten", "--shape", "4"], "only a view"),
-        (["relu", "--shape", "4", "--batch", "0"], "not a valid number of samples"),
+        (["relu", "--shape", "4", "--batch", "0"], "not a valid batch"),
     ],
 )
 def test_bad_requests_say_what_to_change(

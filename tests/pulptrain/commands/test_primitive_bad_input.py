@@ -13,8 +13,8 @@ from shared.printed import printed, refused
 CONV = ["conv2d", "--shape", "4x8x8", "--option", "out_channels=8"]
 
 REFUSED = {
-    "shapes of a matmul": ("matmul --shape 4x5 --shape 6x7", r"cannot multiply .* 5 columns meet 6 rows"),
-    "shapes of a sum": ("add --shape 4x5 --shape 6x7", r"cannot add shapes"),
+    "shapes of a matmul": ("matmul --shape 4x5 --shape 6x7", r"cannot multiply .* 5 columns against 6 rows"),
+    "shapes of a sum": ("add --shape 4x5 --shape 6x7", r"add needs inputs of one shape"),
     "shapes of a broadcast": ("broadcast_add --shape 4x5 --shape 4x6", r"\(4, 5\)|shape"),
     "shapes of a concat": ("concat --shape 4x5 --shape 6x7", r"cannot join \(6, 7\) to \(4, 5\)"),
     "no image": ("conv2d --shape 8 --option out_channels=8 --option kernel=3", r"needs an image"),
@@ -48,7 +48,7 @@ REFUSED = {
     "heads": ("mhsa --shape 6x8 --option heads=3", r"8 features cannot be split over 3 heads"),
     "number out of the vocabulary": (
         "embedding --shape 4:int32:20 --option vocabulary=10 --option features=4",
-        r"embedding\.FW: number 1\d is not in a vocabulary of 10",
+        r"embedding\.FW: the input holds 1\d, but the vocabulary has 10 entries",
     ),
 }
 
@@ -103,7 +103,7 @@ def test_values_of_the_user_s_own_are_what_is_computed(values, capsys) -> None:
     ("arrays", "message"),
     [
         ({"y": np.ones(8)}, "no tensor 'y'"),
-        ({"x": np.ones(8)}, r"'x' has shape \(8,\), the tensor \(1, 8\)"),
+        ({"x": np.ones(8)}, r"'x' has shape \(8,\), but the tensor has shape \(1, 8\)"),
         ({"x": np.array([["a"] * 8])}, "not numbers"),
     ],
 )
@@ -115,7 +115,7 @@ def test_values_that_do_not_fit_are_refused(arrays, message: str, values, capsys
 
 def test_a_mask_that_is_neither_0_nor_1_is_refused(values, capsys) -> None:
     given = values(**{"dropout.mask": np.full((1, 8), 2**63 + 1, np.uint64)})
-    assert "'dropout.mask' holds numbers other than 0 and 1" in refused(
+    assert "'dropout.mask' must hold only the numbers 0 and 1" in refused(
         capsys, "primitive", "dropout", "--step", "ig", "--shape", "8", "--values", given
     )
 

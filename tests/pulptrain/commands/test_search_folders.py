@@ -84,4 +84,6 @@ def test_options_of_the_command_hold_for_all_points(capsys: pytest.CaptureFixtur
 
 def test_a_baseline_that_is_no_point_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     Path("e.yaml").write_text("name: e\nmodel: simple-mlp\nsweep: {cores: [1, 2]}\nbaseline: {cores: 3}\n")
-    assert "no point of the sweep has these values" in refused(capsys, "explore", "e.yaml", "--workers", "1")
+    assert "no point of the sweep matches 'baseline'" in refused(
+        capsys, "explore", "e.yaml", "--workers", "1"
+    )

@@ -21,7 +21,7 @@ from traces.files.tables import write_table
 
 MODEL = "simple-mlp"
 NAMES = [
-    *("dma-width", "no-bank-conflicts", "private-fpu", "warm-code"),
+    *("dma-width", "no-bank-conflicts", "private-fpu", "shared-code", "warm-code"),
     *("balanced-rows", "faster-kernel", "more-l1", "perfect-overlap"),
 ]
 
@@ -59,7 +59,7 @@ def test_a_folder_without_its_trace_and_one_whose_trace_was_cut_are_refused(
             table.unlink()
     assert "try: " in refused(capsys, "why", str(copy), "--critical-path")
     (copy / "trace.csv").unlink(missing_ok=True)
-    assert "no trace table in this folder" in refused(capsys, "why", str(copy), "--critical-path")
+    assert "the folder has no trace table" in refused(capsys, "why", str(copy), "--critical-path")
 
 
 def test_predictions_are_near_what_is_simulated(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,20 +67,29 @@ def test_predictions_are_near_what_is_simulated(capsys: pytest.CaptureFixture[st
     assert [item["name"] for item in answer["what_if"]] == NAMES
     assert answer["cycles"] == pt.run(MODEL, functional=False).cycles
     for item in answer["what_if"]:
-        gains = [answer["cycles"] - item[f"{kind}_cycles"] for kind in ("predicted", "simulated")]
-        assert abs(gains[0] - gains[1]) <= max(0.1 * gains[1], 0.01 * answer["cycles"]), item
+        predicted, simulated = (
+            answer["cycles"] - item[f"{kind}_cycles"] for kind in ("predicted", "simulated")
+        )
+        if "at least" in item["about"]:
+            assert 0.2 * simulated <= predicted <= simulated, item
+        else:
+            assert abs(predicted - simulated) <= max(0.1 * simulated, 0.01 * answer["cycles"]), item
 
 
 def test_code_that_is_fetched_gains_what_is_simulated_and_a_larger_cache_is_a_question() -> None:
-    found = pt.what_if(MODEL, icache="steady", verify=True)
+    found = pt.what_if(MODEL, verify=True)
     gains = {gain.name: gain for gain in found.gains}
-    assert [*gains] == [*NAMES[:3], "shared-code", *NAMES[3:]]
     for name, off in (("warm-code", 0.05), ("shared-code", 0.4)):
         predicted, simulated = gains[name].predicted_cycles, gains[name].simulated_cycles
         assert simulated is not None
         gained = found.cycles - simulated
         assert gained > 0.05 * found.cycles, "the program is larger than the cache"
         assert found.cycles - predicted == pytest.approx(gained, rel=off)
+
+
+def test_where_flash_stands_for_the_shared_cache_a_larger_one_is_no_question() -> None:
+    gains = pt.what_if(MODEL, soc="stm32l4", icache="steady").gains
+    assert "shared-code" not in {gain.name for gain in gains}
 
 
 def test_nothing_is_simulated_that_is_not_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,8 +107,8 @@ def test_a_machine_is_not_asked_for_what_it_has() -> None:
 
 
 def test_an_update_of_several_mini_batches_counts_all_of_them() -> None:
-    found = pt.what_if(MODEL, accumulate=2, verify=True)
-    assert found.cycles == pt.run(MODEL, functional=False, accumulate=2).cycles
+    found = pt.what_if(MODEL, accumulate=2, icache="warm", verify=True)
+    assert found.cycles == pt.run(MODEL, functional=False, accumulate=2, icache="warm").cycles
     wide = found.gains[0]
     assert wide.simulated_cycles is not None
     assert wide.predicted_cycles == pytest.approx(wide.simulated_cycles, rel=0.01)

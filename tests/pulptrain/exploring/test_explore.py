@@ -90,12 +90,17 @@ def test_what_holds_for_one_op_is_varied_like_the_rest(
     assert len({row["cycles"] for row in rows[:4]}) == 4
 
 
+@pytest.mark.parametrize("icache", ["warm", "steady"])
 def test_an_update_of_several_mini_batches_counts_as_a_whole(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    icache: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path("spec.yaml").write_text("name: micro\nmodel: small.yaml\nsweep: {accumulate: [1, 3]}\n")
+    """With the code of both programs beside each other, where code is fetched."""
+    settings = f"settings: {{icache: {icache}}}"
+    Path("spec.yaml").write_text(
+        f"name: micro\nmodel: small.yaml\n{settings}\nsweep: {{accumulate: [1, 3]}}\n"
+    )
     one, three = explored(capsys, "--no-cache")["points"]
-    ran = printed(capsys, "run", "small.yaml", "--accumulate", "3", "--no-functional")
+    ran = printed(capsys, "run", "small.yaml", "--accumulate", "3", "--icache", icache, "--no-functional")
     assert three["cycles"] == ran["cycles"]
     programs = [ran["update"]["mini_batch"], ran["update"]["update"]]
     for level in ("l1", "l2"):

@@ -61,7 +61,7 @@ def test_a_file_is_not_run_unless_it_is_asked_for_in_that_form(net, name, capsys
 
 
 BAD = {
-    "no shape": (["net.py:Net"], "--input 1,3,32,32, the batch first"),
+    "no shape": (["net.py:Net"], "--input 1,3,32,32, batch first"),
     "a shape that is none": (["net.py:Net", "--input", "1,x"], "cannot read the shape '1,x'"),
     "a shape without a batch": (["net.py:Net", "--input", "6"], "batch first"),
     "a size of 0": (["net.py:Net", "--input", "0,6"], "cannot read the shape"),

@@ -46,7 +46,7 @@ def test_a_module_is_run_as_it_is_with_what_trains_it() -> None:
     result = pt.run(module, lr_schedule=schedule, iterations=5, **training)
     assert result.numbers_right
     assert {"linear.weight.average", "linear.weight.velocity"} <= set(result.values)
-    with pytest.raises(InputError, match="the schedule has 5 steps, the run 6 iterations"):
+    with pytest.raises(InputError, match="the schedule has 5 steps, but the run has 6 iterations"):
         pt.run(module, lr_schedule=schedule, iterations=6, **training)
     assert schedule.last_epoch == 0
     assert pt.run(module, lr_schedule="cosine steps=3", iterations=2, **training).numbers_right
@@ -89,8 +89,8 @@ REFUSALS = {
         "optimizer": torch.optim.SGD(torch.nn.Linear(6, 3).parameters(), 0.1)
     },
     "the schedule belongs to another optimizer": _of_another_optimizer,
-    "after 1 losses": _plateau_under_way,
-    "its own averaging function": lambda module: {"average": swa_utils.AveragedModel(module)},
+    "already used for 1 losses": _plateau_under_way,
+    "a custom averaging function": lambda module: {"average": swa_utils.AveragedModel(module)},
     "unknown schedule 'cosin'": lambda module: {"lr_schedule": "cosin steps=3"},
 }
 

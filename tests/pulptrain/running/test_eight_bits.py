@@ -151,5 +151,5 @@ def test_what_only_moves_numbers_converts_none() -> None:
 
 
 def test_a_16_bit_kernel_is_not_given_8_bit_data() -> None:
-    with pytest.raises(InputError, match="'mm_fp16' is for elements of 2 bytes, not of 1"):
+    with pytest.raises(InputError, match="'mm_fp16' needs elements of 2 bytes, not 1"):
         matmul_work("mm_fp16", CODEGEN, 4, 8, 6, True, 1, 0, 1000, 2000, element_bytes=1)

@@ -40,8 +40,8 @@ def test_ops_and_blocks_of_a_summary_add_up() -> None:
 
 
 def test_mini_batches_count_as_often_as_they_run() -> None:
-    one = summary_of(soc="gap9", separate_update=True)
-    three = summary_of(soc="gap9", separate_update=True, accumulate=3)
+    one = summary_of(soc="gap9", separate_update=True, icache="warm")
+    three = summary_of(soc="gap9", separate_update=True, icache="warm", accumulate=3)
     counts = [
         {
             op["name"]: op["joules"] / op["runs_per_update"]

@@ -56,8 +56,8 @@ def test_on_rtl_an_op_is_held_against_ops_of_exported_programs_by_hand() -> None
     """All but the offload compares: 960 of 1,000 cycles, of which ops of 400 and of 600 have their shares."""
     found = error(buffering="double")
     by_class = {
-        "rtl / ops of a program, warm / any / shared / below 500": 0.384,
-        "rtl / ops of a program, warm / any / shared / below 2000": 0.576,
+        "rtl / ops of a program / any / shared / any": 0.384,  # too few are below 500
+        "rtl / ops of a program / any / shared / below 2000": 0.576,
     }
     assert shares(found, "machine") == by_class
     assert found["no_measurement"] == [{"kernel": OFFLOAD, "share": 0.04}]
@@ -69,7 +69,7 @@ def test_on_rtl_an_op_is_held_against_ops_of_exported_programs_by_hand() -> None
 
 def test_on_rtl_the_code_around_hand_written_kernels_is_compiled_too() -> None:
     found = error(((True, "asm_2x2", 5000),), codegen="asm-xpulp")
-    assert all(name.startswith("rtl / ops of a program, warm / ") for name in shares(found, "machine"))
+    assert all(name.startswith("rtl / ops of a program / ") for name in shares(found, "machine"))
     assert found["no_measurement_share"] == 0
 
 

@@ -73,7 +73,7 @@ def test_samples_in_tuples_or_by_name_are_the_same_samples(model: str) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({**ARRAYS, "turned": ARRAYS["turned"][:3]}, "arrays of different length: .*turned 3"),
+        ({**ARRAYS, "turned": ARRAYS["turned"][:3]}, "arrays differ in length: .*turned 3"),
         ({name: ARRAYS[name] for name in ("left", "words", "label")}, "the model has label, turned"),
         ({**ARRAYS, "lable": ARRAYS["label"]}, "unknown array 'lable'"),
         ([((ARRAYS["left"][0],), (1, ARRAYS["turned"][0]))], "the model has left, words"),

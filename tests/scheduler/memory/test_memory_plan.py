@@ -202,17 +202,19 @@ def test_the_search_over_orders_makes_valid_plans_between_bound_and_first_fit(wa
     assert addresses == search_orders(wanted, bound, steps=50)
 
 
-@pytest.mark.parametrize("model", ["resnet8", "mobilenet-v1", "trainlib-resnet-cifar10"])
-def test_nets_the_heuristics_leave_holes_in_reach_their_lower_bound(model: str) -> None:
-    """MobileNetV1 has 497 buffers, too many for the solver: the search over orders is enough."""
+@pytest.mark.parametrize(
+    ("model", "holes"), [("resnet8", 0.001), ("mobilenet-v1", 0.008), ("trainlib-resnet-cifar10", 0.01)]
+)
+def test_nets_the_heuristics_leave_holes_in_come_to_their_lower_bound(model: str, holes: float) -> None:
+    """Or near it, and the plan says so: MobileNetV1 has too many buffers for the solver."""
     graph = build_training_graph(load_model(model))
     timing = with_options(load_soc(), l2="8MiB")
     plan = plan_memory(graph, timing, PlanOptions("optimal"))
-    bound = plan.lower_bound_bytes["l2"]
-    assert plan_memory(graph, timing, PlanOptions("first-fit")).peak_bytes["l2"] > bound
+    bound, peak = plan.lower_bound_bytes["l2"], plan.peak_bytes["l2"]
+    assert plan_memory(graph, timing, PlanOptions("first-fit")).peak_bytes["l2"] > peak
     if model == "mobilenet-v1" or solver_installed():
-        assert plan.peak_bytes["l2"] == bound
-        assert plan.notes == ()
+        assert peak <= (1 + holes) * bound
+        assert bool(plan.notes) == (peak > bound)
 
 
 def test_every_tensor_has_a_level_an_address_and_its_whole_life() -> None:
@@ -230,10 +232,10 @@ def test_every_tensor_has_a_level_an_address_and_its_whole_life() -> None:
     for weight, updated in graph.updates.items():
         assert plan.home(updated) == plan.home(weight)
         assert plan.owners[updated] == weight
-    # An activation the backward pass reads again lives from its FW to that step.
+    # An activation the backward pass reads again lives from its FW to that step, in the bytes of conv1.out.
     ops = [op.name for op in graph.ops]
     relu1 = plan.home("relu1.out")
-    assert (ops[relu1.first_op], ops[relu1.last_op], relu1.kind) == ("relu1.FW", "conv2.WG", "kept")
+    assert (ops[relu1.first_op], ops[relu1.last_op], relu1.kind) == ("conv1.FW", "relu1.IG", "kept")
 
 
 def test_an_elementwise_step_writes_over_an_input_that_ends_there() -> None:
@@ -243,8 +245,12 @@ def test_an_elementwise_step_writes_over_an_input_that_ends_there() -> None:
     op = next(op for op in graph.ops if op.name == "relu1.IG")
     assert plan.in_place[op["dx"]] == plan.owners[op["dy"]]
     assert plan.home(op["dx"]) == plan.home(op["dy"])
-    # relu1.FW must not: its input is read again by relu1.IG.
+    # relu1.FW does so, too, as relu1.IG reads its output; where it reads the input it must not.
     forward = next(op for op in graph.ops if op.name == "relu1.FW")
+    assert plan.home(forward["y"]) == plan.home(forward["x"])
+    again = replace(op, reads=("x", "dy"), inputs=(forward["x"], op["dy"]))
+    ops = tuple(again if item is op else item for item in graph.ops)
+    plan = plan_memory(replace(graph, ops=ops), load_soc())
     assert plan.home(forward["y"]) != plan.home(forward["x"])
     apart = plan_memory(graph, load_soc(), PlanOptions(in_place=False))
     assert apart.in_place == {}
@@ -276,11 +282,11 @@ def test_a_program_that_leaves_its_plan_is_refused() -> None:
         Executor(broken, prepared.timing, prepared.cost_model)
     # One buffer shortened by an op: the program reads it after its life.
     early = tuple(
-        replace(item, last_op=item.last_op - 1) if item.name == "relu1.out" else item
+        replace(item, last_op=item.last_op - 1) if item.name == "conv1.out" else item
         for item in schedule.plan.allocations
     )
     shortened = replace(schedule, plan=replace(schedule.plan, allocations=early))
-    with pytest.raises(PlanError, match=r"conv2\.WG"):
+    with pytest.raises(PlanError, match=r"relu1\.IG"):
         Executor(shortened, prepared.timing, prepared.cost_model)
 
 

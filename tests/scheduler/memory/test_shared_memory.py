@@ -85,7 +85,7 @@ def test_both_programs_run_on_one_soc(tmp_path: Path) -> None:
 def test_a_small_l2_stages_the_shared_tensors_from_l3(tmp_path: Path, l2: str) -> None:
     """Adam's update holds weight, total and two states at once: it may need more in L3 than a mini-batch."""
     path = written(tmp_path, CNN, optimizer=ADAM)
-    summary = run_model(path, Settings(l2=l2), iterations=3).summary
+    summary = run_model(path, Settings(l2=l2, icache="warm"), iterations=3).summary
     assert summary["functional"]["passed"]
     assert summary["peak_bytes"]["l2"] <= parse_bytes(l2)
     ample = run_model(path, iterations=3).summary

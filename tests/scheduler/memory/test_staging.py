@@ -128,7 +128,7 @@ SIZES = ("46KiB", "47KiB", "50KiB", "56KiB", "60KiB")
 )
 def test_numbers_agree_with_pytorch_however_little_l2_there_is(case: tuple[str, str]) -> None:
     l2, buffering = case
-    summary = run_model("digits-cnn", Settings(l2=l2, buffering=buffering)).summary
+    summary = run_model("digits-cnn", Settings(l2=l2, icache="warm", buffering=buffering)).summary
     assert summary["functional"]["passed"]
     assert summary["peak_bytes"]["l3"] > 0
     assert summary["peak_bytes"]["l2"] <= summary["capacity_bytes"]["l2"]
@@ -137,7 +137,9 @@ def test_numbers_agree_with_pytorch_however_little_l2_there_is(case: tuple[str, 
 def test_training_goes_on_with_weights_in_l3() -> None:
     ample = run_model("digits-cnn", iterations=30).summary["training"]
     homes = ("fc.weight=l3", "conv2.weight=l3", "conv1.out=l3")
-    tight = run_model("digits-cnn", Settings(l2="50KiB", homes=homes), iterations=30).summary["training"]
+    tight = run_model("digits-cnn", Settings(l2="50KiB", icache="warm", homes=homes), iterations=30).summary[
+        "training"
+    ]
     assert tight["last_loss"] == ample["last_loss"]
 
 
@@ -176,7 +178,7 @@ def test_prefetch_and_write_back_run_beside_computation() -> None:
 @pytest.mark.parametrize("l2", ["1536KiB", "56KiB", "46KiB", "20KiB", "4KiB"])
 def test_the_peaks_of_the_plan_are_those_of_the_bytes_the_program_touches(l2: str) -> None:
     """A recount that knows nothing of the plan: the highest byte of L2 and L3 in any action."""
-    schedule = prepare("digits-cnn", Settings(l2=l2)).schedule
+    schedule = prepare("digits-cnn", Settings(l2=l2, icache="warm")).schedule
     highest = {"l1": 0, "l2": 0, "l3": 0}
     for _, span in spans(schedule):
         highest[span.level] = max(highest[span.level], span.end)  # type: ignore[attr-defined]
@@ -197,7 +199,7 @@ def test_the_peaks_of_the_plan_are_those_of_the_bytes_the_program_touches(l2: st
 
 @pytest.mark.parametrize("l2", ["50KiB", "20KiB"])
 def test_the_peak_is_counted_again_from_the_allocations(l2: str) -> None:
-    plan = prepare("digits-cnn", Settings(l2=l2)).schedule.plan
+    plan = prepare("digits-cnn", Settings(l2=l2, icache="warm")).schedule.plan
     for level, peak in plan.peak_bytes.items():
         bytes_used = np.zeros((len(plan.ops) + 1, peak), dtype=np.uint8)
         for item in plan.allocations:

@@ -238,16 +238,18 @@ def test_a_missing_wait_is_a_race(transfer: str) -> None:
 )
 def test_numbers_agree_with_pytorch(case: tuple[str, str]) -> None:
     l2, buffering = case
-    summary = run_model("digits-cnn", Settings(l2=l2, buffering=buffering)).summary
+    summary = run_model("digits-cnn", Settings(l2=l2, icache="warm", buffering=buffering)).summary
     assert summary["functional"]["passed"]
     assert summary["peak_bytes"]["l2"] <= summary["capacity_bytes"]["l2"]
     assert any(op["streamed"] for op in summary["ops"])
 
 
 def test_sixteen_bits_and_tensors_in_l1_beside_streams() -> None:
-    assert run_model("digits-cnn", Settings(l2="6KiB", dtype="bf16")).summary["functional"]["passed"]
+    assert run_model("digits-cnn", Settings(l2="6KiB", icache="warm", dtype="bf16")).summary["functional"][
+        "passed"
+    ]
     resident = "conv2.weight,fc.weight@fc.FW..fc.IG"
-    summary = run_model("digits-cnn", Settings(l2="20KiB", resident=resident)).summary
+    summary = run_model("digits-cnn", Settings(l2="20KiB", icache="warm", resident=resident)).summary
     assert summary["functional"]["passed"]
     assert any("fc.weight does not stay in L1: fc.FW streams it from L3" in note for note in summary["notes"])
     assert summary["resident"] == ["conv2.weight"]
@@ -256,14 +258,14 @@ def test_sixteen_bits_and_tensors_in_l1_beside_streams() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["deep-autoencoder", "resnet8"])
 def test_models_far_larger_than_l2(model: str) -> None:
-    summary = run_model(model, Settings(l2="64KiB", l3="8MiB")).summary
+    summary = run_model(model, Settings(l2="64KiB", icache="warm", l3="8MiB")).summary
     assert summary["functional"]["passed"]
     largest = max(tensor.size_bytes for tensor in build_training_graph(load_model(model)).tensors.values())
     assert largest > 65536 >= summary["peak_bytes"]["l2"]
 
 
 def test_a_program_of_its_own_for_the_update_streams_too() -> None:
-    settings = Settings(l2="12KiB", accumulate=2, separate_update=True)
+    settings = Settings(l2="12KiB", icache="warm", accumulate=2, separate_update=True)
     summary = run_model("digits-cnn", settings, iterations=2).summary
     assert summary["functional"]["passed"]
     ample = run_model("digits-cnn", replace(settings, l2=None), iterations=2).summary
@@ -280,7 +282,7 @@ def moved_bytes(schedule: Schedule) -> dict[str, int]:
 
 
 def test_the_plan_has_every_slot_with_level_address_size_and_life() -> None:
-    prepared = prepare("digits-cnn", Settings(l2="20KiB"))
+    prepared = prepare("digits-cnn", Settings(l2="20KiB", icache="warm"))
     schedule, plan = prepared.schedule, prepared.schedule.plan
     check_no_overlap(plan.allocations)
     number = next(n for n, item in enumerate(schedule.ops) if item.op.name == "fc.UPD")
@@ -301,7 +303,9 @@ def test_the_plan_has_every_slot_with_level_address_size_and_life() -> None:
 
 
 def test_the_same_question_has_the_same_answer() -> None:
-    first, second = (session.prepare("digits-cnn", Settings(l2="8KiB")).schedule for _ in range(2))
+    first, second = (
+        session.prepare("digits-cnn", Settings(l2="8KiB", icache="warm")).schedule for _ in range(2)
+    )
     assert program_lines(first.program) == program_lines(second.program)
     assert first.plan.streams == second.plan.streams
 
@@ -384,11 +388,11 @@ def test_a_tensor_is_streamed_because_the_user_says_so() -> None:
 def test_a_larger_l2_is_not_slower_for_the_same_tiles_and_streams() -> None:
     """What else the ops use stays in L2 longer; the streamed boxes move as before."""
     homes = ("fc.weight=streamed", "fc.weight.grad=streamed")
-    small = prepare("digits-cnn", Settings(l2="8KiB", homes=homes)).schedule
+    small = prepare("digits-cnn", Settings(l2="8KiB", icache="warm", homes=homes)).schedule
     cut = [item for item in small.ops if item.tiling.sizes]
     tiles = tuple(f"{item.op.name}=" + ",".join(f"{d}:{n}" for d, n in item.tiling.sizes) for item in cut)
     orders = tuple(f"{item.op.name}=" + ",".join(item.tiling.order) for item in cut)
-    same = Settings(homes=homes, tiles=tiles, loop_orders=orders)
+    same = Settings(icache="warm", homes=homes, tiles=tiles, loop_orders=orders)
     cycles = [
         run_model("digits-cnn", replace(same, l2=l2), functional=False).summary["cycles"]
         for l2 in ("8KiB", "16KiB", "24KiB", "64KiB")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -11,10 +12,11 @@ from arch.blocks.soc import Soc
 from arch.pricing.code_caches import COLD, STEADY, WARM
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.program import Compute, DmaStart
+from configs.errors import DoesNotFitError
 from configs.values import replace
 from pulptrain.__main__ import run
 from pulptrain.given.settings import Settings, soc_timing
-from scheduler.programs.program_code import with_code
+from scheduler.programs.program_code import CODE, with_code
 from scheduler.tiles.code_sizes import shipped_sizes
 from shared.kept_plans import prepare
 
@@ -84,7 +86,7 @@ SMALL = ["run", "simple-mlp", "--no-functional", "--quiet", "--no-cache"]
 def refused_bytes(capsys: pytest.CaptureFixture[str], *options: str) -> int:
     """What is said to be enough."""
     assert run([*SMALL, "--icache", "steady", *options]) == 3
-    match = re.search(r"try: --l2 (\d+)B or", capsys.readouterr().err)
+    match = re.search(r"try: use --l2 (\d+)B or", capsys.readouterr().err)
     assert match is not None
     return int(match[1])
 
@@ -107,16 +109,31 @@ def test_code_lies_in_l2_behind_the_tensors_and_is_part_of_what_is_required(
     assert run([*SMALL, "--l3", "0", "--icache", "steady", "--l2", f"{needed_bytes}B"]) == 0
 
 
-def test_beside_code_tensors_go_to_l3_and_what_is_said_to_fit_does(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_beside_code_tensors_go_to_l3() -> None:
     steady = replace(SETTINGS, icache="steady")
     alone_bytes = prepare("simple-mlp", steady).schedule.peak_bytes["l2"]
     moved = prepare("simple-mlp", replace(steady, overrides=(f"l2.size_bytes={alone_bytes - 256}",))).schedule
     assert "l3" in {item.level for item in moved.plan.allocations}
     assert moved.peak_bytes["l2"] <= alone_bytes - 256
-    fits_bytes = refused_bytes(capsys, "--l2", "2KiB")
-    assert run([*SMALL, "--icache", "steady", "--l2", f"{fits_bytes}B"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("simple-mlp", {"l2": "2KiB"}),
+        ("simple-mlp", {"l2": "2KiB", "separate_update": True}),
+        ("tutorial-cnn", {"l2": "24KiB", "l3": "0"}),
+    ],
+)
+def test_a_size_of_l2_that_is_said_to_be_enough_is_enough(model: str, options: dict[str, Any]) -> None:
+    """More L2 moves other tensors, which is more or less code."""
+    with pytest.raises(DoesNotFitError) as raised:
+        prepare(model, Settings(icache="steady", **options))
+    error = raised.value
+    assert error.cure == f"use --l2 {error.required_bytes}B or a smaller model"
+    assert CODE in {item.name for item in error.contributors}
+    assert not any(lever.fits for lever in error.levers), "other tensors have other code"
+    prepare(model, Settings(icache="steady", **{**options, "l2": error.required_bytes}))
 
 
 def test_programs_of_one_iteration_have_their_code_side_by_side() -> None:

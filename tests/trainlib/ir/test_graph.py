@@ -104,7 +104,7 @@ def test_shape_error_names_layer_and_line(layers, message):
 
 def test_other_mistakes_in_a_model():
     conv = layer("conv", "conv2d", out_channels=2, kernel=3)
-    with pytest.raises(ShapeError, match="nothing to train"):
+    with pytest.raises(ShapeError, match="no layer has a weight to train"):
         build_training_graph(model(layer("act", "relu")))
     with pytest.raises(ShapeError, match="two layers have the name conv"):
         build_training_graph(model(conv, conv))
@@ -200,7 +200,7 @@ def test_casts_stand_where_the_format_changes_forward_and_backward(dtype):
 
 def test_a_branch_that_leads_nowhere_and_an_unknown_input_are_refused():
     conv, act = layer("conv", "conv2d", out_channels=1, kernel=1), layer("act", "relu")
-    with pytest.raises(ShapeError, match="no other layer uses its output"):
+    with pytest.raises(ShapeError, match="no layer or loss uses the output"):
         build_training_graph(model(conv, act, replace(layer("other", "relu"), inputs=("conv",))))
     with pytest.raises(ShapeError, match="input 'conf' is not an earlier layer") as caught:
         build_training_graph(model(conv, replace(act, inputs=("conf",))))

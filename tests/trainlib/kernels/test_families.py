@@ -219,12 +219,12 @@ def test_a_product_stored_at_once_becomes_a_multiply_add() -> None:
 
 
 def test_a_kernel_without_an_accumulation_cannot_add() -> None:
-    with pytest.raises(ConfigError, match=r"k\.yaml:3: no loop over k"):
+    with pytest.raises(ConfigError, match=r"k\.yaml:3: cannot add to C: no loop over k"):
         accumulating(parse_nest("S:C(0,0)"), "k.yaml:3")
 
 
 def test_an_element_size_the_kernel_does_not_have_is_refused() -> None:
-    with pytest.raises(InputError, match="elements of 2 bytes, not of 4"):
+    with pytest.raises(InputError, match="elements of 2 bytes, not 4"):
         matmul_work("mm_fp16", "clang-xpulp", 4, 4, 4, False, 1, A, B, C, element_bytes=4)
     with pytest.raises(InputError, match="unknown dtype 'fp8'"):
         kernel_names("clang-xpulp", "fp8")

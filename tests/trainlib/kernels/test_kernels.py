@@ -109,12 +109,12 @@ def test_an_inner_loop_may_start_at_an_outer_variable() -> None:
         ("A\nX", "k.yaml:11: unknown instruction code 'X'"),
         ("for i in 0..N hw { A", "k.yaml:10: a '{' is never closed"),
         ("for i in 0..N branch { B A }", "k.yaml:10: a branch loop must end with its closing B"),
-        ("A\n\nF'", "k.yaml:12: 'F'' has no load or multiply just before"),
+        ("A\n\nF'", "k.yaml:12: 'F'' must directly follow the load or multiply"),
         ("for i in 0..N { A }", "k.yaml:10: a loop needs 'branch', 'hw' or 'jump'"),
         ("for i in 0..N hw { for i in 0..N hw { A } }", "the loop variable 'i' is already in use"),
         ("for i in 0..N hw { L:A(i*i) }", "is not linear in the loop variable 'i'"),
         ("for i in 0..N hw { for j in 0..i hw { A } }", "must not depend on another loop's variable"),
-        ("if (open('x')) { A }", "uses something not allowed"),
+        ("if (open('x')) { A }", "uses syntax that is not allowed"),
         ("L:A(0)*2", "cannot be repeated"),
         ("A+", "only L and S have"),
         ("L.3", "1, 2 or 4 bytes"),
@@ -345,7 +345,7 @@ def test_a_listing_keeps_its_registers_lines_and_annotations() -> None:
 
 
 def test_a_kernel_for_one_transposition_refuses_the_other() -> None:
-    with pytest.raises(InputError, match="only multiplies with B transposed"):
+    with pytest.raises(InputError, match="needs B transposed"):
         matmul_work("asm16_T_2x2", "asm-xpulp", 8, 8, 8, False, 1, 0, 0, 0)
 
 

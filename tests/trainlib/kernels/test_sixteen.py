@@ -67,7 +67,7 @@ def test_an_fp32_nest_refuses_16_bit_data() -> None:
     arrays = {"X": Array(0, element_bytes=2), "Y": Array(4096)}
     with pytest.raises(InputError, match="X has elements of 2 bytes"):
         team_work("clang-xpulp", "relu_fw", {"elements": 8}, arrays, 1)
-    with pytest.raises(InputError, match="'mm_fp16' is for elements of 2 bytes, not of 4") as error:
+    with pytest.raises(InputError, match="'mm_fp16' needs elements of 2 bytes, not 4") as error:
         matmul_work("mm_fp16", "clang-xpulp", 4, 4, 4, False, 1, 0, 64, 128, element_bytes=4)
     assert "mm_unroll_2x2" in str(error.value)
 
@@ -141,12 +141,12 @@ def test_a_kernel_chosen_by_its_fp32_name_runs_in_its_16_bit_form() -> None:
 
 def test_a_16_bit_kernel_for_an_fp32_layer_is_refused_by_name() -> None:
     settings = Settings(dtype="fp32", kernels=("FW=mm_fp16",))
-    with pytest.raises(InputError, match=re.escape("'mm_fp16' is for elements of 2 bytes")):
+    with pytest.raises(InputError, match=re.escape("'mm_fp16' needs elements of 2 bytes")):
         run_model("tutorial-cnn", settings, functional=False)
 
 
 def test_a_listing_has_no_16_bit_form() -> None:
-    with pytest.raises(InputError, match="'asm_2x4' is for elements of 4 bytes") as error:
+    with pytest.raises(InputError, match="'asm_2x4' needs elements of 4 bytes") as error:
         LIBRARY.named("asm-xpulp", "asm_2x4", 2)
     assert "asm16_2x4" in str(error.value)
     graph = build_training_graph(replace(load_model("digits-cnn"), dtype="fp16"))

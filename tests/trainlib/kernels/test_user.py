@@ -99,10 +99,10 @@ def test_a_wrong_file_is_refused_with_its_line(
     [
         (["kernel", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["kernel", "some/kernel"], "use a file that ends in .yaml"),
-        (["kernel", "dot.S", "--n", "4"], "only multiplies with B transposed"),
+        (["kernel", "dot.S", "--n", "4"], "needs B transposed"),
         (["kernel", "mm", "--dtype", "bf16"], "mm_fp16_SIMD_4x8"),
         (["kernel", "mm_fp16", "--dtype", "fp32"], "elements of 2 bytes"),
-        (["kernel", "mm_dw", "--trans-b"], "no transposed form"),
+        (["kernel", "mm_dw", "--trans-b"], "cannot transpose B"),
     ],
 )
 def test_a_wrong_request_is_refused(

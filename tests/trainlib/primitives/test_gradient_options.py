@@ -119,8 +119,8 @@ def test_one_graph_cannot_be_several_mini_batches(tmp_path: Path) -> None:
 def test_the_phases_of_an_update(tmp_path: Path) -> None:
     phases = build_training_phases(load_model(written(tmp_path, "accumulate: 3\n  clip_norm: 0.1")))
     assert phases.mini_batches == 3
-    assert [op.step for op in phases.mini_batch.ops][-3:] == ["ACCUMULATE"] * 3
-    assert "UPD" not in {op.step for op in phases.mini_batch.ops}
+    steps = [op.step for op in phases.mini_batch.ops if op.step in ("WG", "ACCUMULATE", "UPD")]
+    assert steps == ["WG", "ACCUMULATE", "WG", "ACCUMULATE", "ACCUMULATE"]
     expected = ["SQUARES"] * 3 + ["SCALE"] + ["CLIP_NORM"] * 3 + ["UPD"] * 3
     assert [op.step for op in phases.update.ops] == expected
     plain = build_training_phases(load_model(written(tmp_path)))

@@ -37,7 +37,18 @@ def test_weights_are_those_of_an_update_at_the_end_and_the_peak_is_lower() -> No
         np.testing.assert_array_equal(late.values[name], early.values[name])
 
 
-@pytest.mark.parametrize("other", [{"accumulate": 2}, {"clip_norm": 1.0}, {"separate": True}])
+@pytest.mark.parametrize("other", [{"clip_norm": 1.0}, {"separate": True}])
 def test_what_needs_all_gradients_together_is_refused(other: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="'immediate' changes weights"):
         build_training_phases(immediate(load_model("simple-mlp"), **other))
+
+
+def test_with_several_mini_batches_a_gradient_is_added_and_given_up_at_once() -> None:
+    spec = immediate(load_model("simple-mlp"), accumulate=2)
+    phases = build_training_phases(spec)
+    graph = phases.mini_batch
+    steps = [op.step for op in graph.ops if op.step in ("WG", "ACCUMULATE")]
+    assert steps[:2] == ["WG", "ACCUMULATE"]
+    assert not set(graph.gradients.values()) & set(graph.results)
+    assert [op.step for op in phases.update.ops] == ["UPD"] * len(graph.gradients)
+    assert run_model(spec, Settings(), iterations=2).summary["functional"]["passed"]

@@ -110,13 +110,13 @@ def test_more_inputs_change_nothing_of_what_one_is_fed(tmp_path: Path) -> None:
         (("losses: [mse", "losess: [mse"), 3, "unknown key 'losess'"),
         (("input: {shape: [4]}", "inputs: {}"), 2, "is empty"),
         (("input: {shape: [4]}", "inputs: {a b: {shape: [4]}}"), 2, "'a b' is not a valid name"),
-        (("name: hidden", "name: input"), 5, "the same name as an input"),
+        (("name: hidden", "name: input"), 5, "and an input have the same name"),
         (("of: pupil", "of: pupli"), 3, "of: 'pupli' is not an earlier layer"),
-        (("target: input", "target: hidden"), 3, r"the target hidden is \[5\] of float32"),
+        (("target: input", "target: hidden"), 3, r"the target hidden has shape \[5\] and dtype float32"),
         (("target: input", "target: input, label: y"), 3, "both a 'target' and a 'label'"),
-        (("target: input", "label: input"), 3, "label 'input' has the same name as an input"),
+        (("target: input", "label: input"), 3, "label 'input' and an input have the same name"),
         (("target: input", "lable: y"), 3, "unknown key 'lable'"),
-        (("target: teacher", "target: input"), 6, "no other layer uses its output"),
+        (("target: teacher", "target: input"), 6, "no layer or loss uses the output"),
     ],
 )
 def test_what_does_not_fit_is_refused_at_its_line(

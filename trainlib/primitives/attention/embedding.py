@@ -51,9 +51,9 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     source, padding = inputs[0], attributes["padding_id"]
     if source.dtype.is_float:
         raise ShapeError(
-            f"embedding needs integer numbers, its input is {source.dtype}",
+            f"embedding needs an integer input, not {source.dtype}",
             where=where,
-            cure="an input with `classes`, and no layer in between",
+            cure="feed it directly from an input with `classes`",
         )
     if padding is not None and padding >= vocabulary:
         raise ShapeError(f"padding_id {padding} is not below the vocabulary {vocabulary}", where=where)
@@ -73,9 +73,9 @@ def _check(op: Op, numbers: Array) -> None:
     wrong = numbers[(numbers < 0) | (numbers >= vocabulary)]
     if wrong.size:
         raise InputError(
-            f"number {int(wrong.flat[0])} is not in a vocabulary of {vocabulary}",
+            f"the input holds {int(wrong.flat[0])}, but the vocabulary has {vocabulary} entries",
             where=op.name,
-            cure=f"numbers from 0 to {vocabulary - 1}, or a larger vocabulary",
+            cure=f"use numbers from 0 to {vocabulary - 1}, or a larger vocabulary",
         )
 
 

@@ -64,7 +64,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
         raise ShapeError(
             f"{features} features cannot be split over {heads} heads",
             where=where,
-            cure=f"features that are a multiple of {heads}",
+            cure=f"use features that are a multiple of {heads}",
         )
     start = Initial("uniform", float((6 / (width + features)) ** 0.5))
     parameters = {f"w{name}": Parameter((features, width), start) for name in "qkv"}

@@ -45,11 +45,11 @@ class _Schema(LayerSchema):
     dilation: Positive = 1
     """Distance of neighbouring weights."""
     groups: Positive = 1
-    """Groups of channels that do not see each other."""
+    """Number of independent groups of channels."""
     bias: bool = False
     """Whether a number per output channel is added."""
     im2col: Literal["cores", "none"] = "cores"
-    """Who writes the windows out as a matrix: the cores, or nobody (loops over the sequence itself)."""
+    """Unit that unrolls the windows to a matrix: the cores, or none (loops over the sequence)."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
@@ -57,7 +57,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     given = attributes["padding"]
     sides = [given, given] if isinstance(given, int) else list(given)
     if len(sides) != 2:
-        raise ShapeError(f"padding {given} is neither one number nor [before, after]", where=where)
+        raise ShapeError(f"padding {given} must be one number or [before, after]", where=where)
     rows = {"kernel": [1, attributes["kernel"]], "padding": [0, 0, *sides]}
     rows |= {name: [1, attributes[name]] for name in ("stride", "dilation")}
     image = replace(inputs[0], shape=(batch, ci, 1, length), layout="CHW")

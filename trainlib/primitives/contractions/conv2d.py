@@ -46,7 +46,9 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     carried = convolution_attributes(attributes, inputs[0], co, groups, where, "conv2d")
     if attributes["im2col"] == "dma" and groups > 1:
         raise ShapeError(
-            f"im2col by DMA knows one group, not {groups}", where=where, cure="im2col: cores, or groups: 1"
+            f"im2col by DMA supports one group only, not {groups}",
+            where=where,
+            cure="use im2col: cores, or groups: 1",
         )
     geometry = ConvGeometry.of(carried)
     weights = geometry.filters_shape(co, geometry.ci_of_group)

@@ -54,7 +54,7 @@ def two_of(attributes: Mapping[str, Any], key: str, where: str) -> tuple[int, in
     given = attributes[key]
     values = (given, given) if isinstance(given, int) else tuple(given)
     if len(values) != 2:
-        raise ShapeError(f"{key} {given} is neither one number nor [rows, columns]", where=where)
+        raise ShapeError(f"{key} {given} must be one number or [rows, columns]", where=where)
     if min(values) < 1:
         raise ShapeError(f"{key} {given} is less than 1", where=where, cure=f"{key}: 1")
     return values[0], values[1]
@@ -87,7 +87,7 @@ def window_attributes(attributes: Mapping[str, Any], where: str) -> dict[str, An
                 f"padding {pad} is not smaller than the kernel {hk}x{wk}{dilated}: some outputs would "
                 "depend on padding only",
                 where=where,
-                cure=f"padding of at most {reach[side // 2] - 1}",
+                cure=f"use padding of at most {reach[side // 2] - 1}",
             )
     return {
         "hk": hk,
@@ -110,7 +110,7 @@ def output_size(window: Mapping[str, Any], hi: int, wi: int, where: str) -> tupl
             f"kernel {window['hk']}x{window['wk']}{dilated} is larger than the padded input "
             f"{padded_h}x{padded_w}",
             where=where,
-            cure="a smaller kernel, more padding, or less stride in the layers before it",
+            cure="use a smaller kernel, more padding, or less stride in the layers before it",
         )
     return (padded_h - reach_h) // sh + 1, (padded_w - reach_w) // sw + 1
 
@@ -122,7 +122,7 @@ def check_groups(groups: int, where: str, **channels: int) -> None:
             raise ShapeError(
                 f"groups {groups} does not divide the {count} {side} channels",
                 where=where,
-                cure="a divisor of both numbers of channels",
+                cure="use a divisor of both numbers of channels",
             )
 
 

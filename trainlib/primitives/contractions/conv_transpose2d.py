@@ -45,13 +45,13 @@ def _output_padding(attributes: Mapping[str, Any], window: Mapping[str, Any], wh
     given = attributes["output_padding"]
     extra = (given, given) if isinstance(given, int) else tuple(given)
     if len(extra) != 2:
-        raise ShapeError(f"output_padding {given} is neither one number nor [rows, columns]", where=where)
+        raise ShapeError(f"output_padding {given} must be one number or [rows, columns]", where=where)
     for more, stride, dilation in zip(extra, window["strides"], window["dilations"], strict=True):
         if not 0 <= more < max(stride, dilation):
             raise ShapeError(
                 f"output_padding {given} is not smaller than stride {stride} or dilation {dilation}",
                 where=where,
-                cure="output_padding: 0, or a larger stride",
+                cure="use output_padding: 0, or a larger stride",
             )
     return extra[0], extra[1]
 
@@ -71,7 +71,9 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     ho, wo = sizes
     if min(sizes) < 1:
         raise ShapeError(
-            f"the output would be {ho}x{wo}", where=where, cure="less padding, or a larger kernel or stride"
+            f"the output would be empty: {ho}x{wo}",
+            where=where,
+            cure="use less padding, or a larger kernel or stride",
         )
     layout = inputs[0].layout
     adjoint = {"ci": co, "hi": ho, "wi": wo, "co": ci, "ho": hi, "wo": wi}

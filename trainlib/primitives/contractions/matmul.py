@@ -43,16 +43,16 @@ class _Schema(LayerSchema):
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     (batch, *left), (_, *right) = inputs[0].shape, inputs[1].shape
     if not left or not right:
-        raise ShapeError("matmul needs vectors or matrices", where=where)
+        raise ShapeError(f"matmul needs vectors or matrices, not shapes {left} and {right}", where=where)
     turned = attributes["transpose_b"] and len(right) > 1
     rows = left[-2] if len(left) > 1 else 1
     columns = (right[-2] if turned else right[-1]) if len(right) > 1 else 1
     inner = right[-1] if turned or len(right) == 1 else right[-2]
     if left[-1] != inner:
         raise ShapeError(
-            f"cannot multiply {tuple(left)} by {tuple(right)}: {left[-1]} columns meet {inner} rows",
+            f"cannot multiply {tuple(left)} by {tuple(right)}: {left[-1]} columns against {inner} rows",
             where=where,
-            cure="transpose_b if the second is stored transposed",
+            cure="set transpose_b: true if the second is stored transposed",
         )
     try:
         leading = np.broadcast_shapes(tuple(left[:-2]), tuple(right[:-2]))

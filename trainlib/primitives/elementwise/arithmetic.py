@@ -17,7 +17,7 @@ from configs.dtypes import INT32
 from configs.model_file import LayerSchema
 from trainlib.primitives.definition import DrawnInput, Example, LayerPrimitive
 from trainlib.primitives.elementwise import functions as fn
-from trainlib.primitives.elementwise.entry import WIDE, Elementwise, elementwise
+from trainlib.primitives.elementwise.entry import WIDE, Elementwise, OfMask, elementwise
 from trainlib.primitives.lowering.calls import VECTOR_ADD
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -27,9 +27,9 @@ class Bounds(LayerSchema):
     """Least and largest value; as ONNX and PyTorch, either may be missing, and low wins if they cross."""
 
     low: Finite | None = None
-    """Least value; none if not given."""
+    """Lower limit (default: none)."""
     high: Finite | None = None
-    """Largest value; none if not given."""
+    """Upper limit (default: none)."""
 
     @model_validator(mode="after")
     def _one_at_least(self) -> Bounds:
@@ -74,7 +74,7 @@ class Relation(LayerSchema):
     form: Literal["ge", "gt", "le", "lt", "eq"]
     """Greater or equal, greater, less or equal, less, equal."""
     value: Finite = 0.0
-    """What the input is compared with."""
+    """Constant to compare with."""
 
 
 POSITIVE = (
@@ -192,6 +192,12 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             dx=lambda x, dy, low=None, high=None: np.where(fn.inside(x, low, high), dy, 0),
             reference=lambda x, low=None, high=None: fn.bounded(x, low, high),
             nests=("clip_fw", "clip_bw"),
+            of_mask=OfMask(  # the output does not say whether x was at a bound or beyond it
+                mask=lambda x, low=None, high=None: np.where(fn.inside(x, low, high), 1, 0),
+                dx=lambda dy, mask: np.where(mask > 0, dy, 0),
+                reference_dx=lambda dy, mask: np.where(mask == 0, 0, dy),
+                nests=("clip_fw_mask", "masked_bw"),
+            ),
         ),
         options=Bounds,
         examples=(

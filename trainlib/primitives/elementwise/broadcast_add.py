@@ -41,7 +41,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
         raise ShapeError(
             f"shapes {tuple(left)} and {tuple(right)} cannot be broadcast",
             where=where,
-            cure="sizes that are equal or 1, counted from the last dimension",
+            cure="use sizes that are equal or 1, counted from the last dimension",
         ) from error
     output = (batch, *shape)
     check_rank(output, where)

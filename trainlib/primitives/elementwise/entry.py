@@ -40,6 +40,16 @@ WIDE = (
 
 
 @dataclass(frozen=True, slots=True)
+class OfMask:
+    """A mask of bytes that FW makes as well, 1 where the slope is not 0; dx from it; the loops of both."""
+
+    mask: Formula
+    dx: Formula
+    reference_dx: Formula
+    nests: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Elementwise:
     """The mathematics of a layer, as formulas of roles and options (`trainlib.primitives.formulas`).
 
@@ -50,6 +60,8 @@ class Elementwise:
     `reference` is the forward formula once more, in other words: the untiled truth. The truth of a gradient
     is its derivative, found by `trainlib.primitives.derivative`; only a step that reads ``y`` and not ``x``
     needs `reference_dx`, again in other words than `dx`. A step that reads neither says that it is linear.
+    `of_y` are a `dx` and a `reference_dx` that read ``y`` in place of ``x``, by the loop of `dx`, with the
+    same bits as result in every format.
     """
 
     y: Formula
@@ -59,6 +71,8 @@ class Elementwise:
     dx1: Formula | None = None
     dx2: Formula | None = None
     reference_dx: Formula | None = None
+    of_y: tuple[Formula, Formula] | None = None
+    of_mask: OfMask | None = None
 
     @property
     def gradients(self) -> dict[str, Formula]:
@@ -104,24 +118,26 @@ def elementwise(
     if one.dx is not None:
         read = dict.fromkeys(role for formula in one.gradients.values() for role in roles_of(formula, keys))
         writes = ("dx*",) if inputs > 1 else ("dx",)
-        steps.append(Step("IG", tuple(read), writes, reference, lowered(_backward(by_form, keys))))
+        others: list[Elementwise] = []
+        if one.of_y is not None:
+            others.append(replace(one, dx=one.of_y[0], reference_dx=one.of_y[1]))
+        if one.of_mask is not None:
+            mask = one.of_mask
+            others.append(replace(one, dx=mask.dx, reference_dx=mask.reference_dx, nests=("", mask.nests[1])))
+            steps[0] = replace(steps[0], others=(_with_mask(one, mask, keys, takes_over),))
+        read_otherwise = tuple(_backward_step(item, keys, takes_over) for item in others)
+        steps.append(
+            Step(
+                "IG", tuple(read), writes, reference, lowered(_backward(by_form, keys)), others=read_otherwise
+            )
+        )
 
     published_steps: tuple[Step, ...] = ()
     if published is not None:
         steps[0] = replace(
             steps[0], variants={AS_PUBLISHED: Variant(lowered(_forward({"": published}, keys)))}
         )
-        truth = _truth(published)
-        loops = _backward({"": published}, keys)[""]
-        published_steps = (
-            Step(
-                "IG",
-                tuple(dict.fromkeys(role for loop in loops for role in loop.reads)),
-                tuple(published.gradients),
-                lambda op, values: {role: truth[role](op, wide(values)) for role in op.writes},
-                ElementwiseLowering(lambda op: loops),
-            ),
-        )
+        published_steps = (_backward_step(published, keys),)
 
     return LayerPrimitive(
         name=name,
@@ -142,9 +158,9 @@ def _same_shape(name: str) -> Plan:
         if len(shapes) > 1:
             words = " and ".join(str(shape) for shape in shapes)
             raise ShapeError(
-                f"cannot {name} shapes {words}: they differ",
+                f"{name} needs inputs of one shape, not {words}",
                 where=where,
-                cure="inputs of one shape, or an 'expand' before it",
+                cure="use inputs of one shape, or an 'expand' before it",
             )
         return LayerPlan(inputs[0].shape, attributes=dict(attributes))
 
@@ -163,6 +179,39 @@ def _backward(forms: Mapping[str, Elementwise], keys: set[str]) -> dict[str, tup
         )
         for form, item in forms.items()
     }
+
+
+def _backward_step(item: Elementwise, keys: set[str], takes_over: bool = False) -> Step:
+    """IG of one form alone."""
+    truth, loops = _truth(item), _backward({"": item}, keys)[""]
+    return Step(
+        "IG",
+        tuple(dict.fromkeys(role for loop in loops for role in loop.reads)),
+        tuple(item.gradients),
+        lambda op, values: {role: truth[role](op, wide(values)) for role in op.writes},
+        ElementwiseLowering(lambda op: loops, takes_over=takes_over),
+    )
+
+
+def _with_mask(item: Elementwise, made: OfMask, keys: set[str], takes_over: bool) -> Step:
+    """FW that leaves a mask; the truth of the mask is where the reference has a slope."""
+    reads, truth = roles_of(item.y, keys), _truth(item)
+    y, mask = by_name(item.y), by_name(made.mask)
+    loop = VectorLoop(
+        made.nests[0],
+        (*reads, "y", "mask"),
+        reads,
+        ("y", "mask"),
+        lambda op, values: {"y": y(op, values), "mask": mask(op, values)},
+    )
+
+    def reference(op: Op, values: Values) -> Values:
+        exact = {"dy": np.ones_like(values["x"], np.float64), **wide(values)}
+        return {"y": truth["y"](op, exact), "mask": (truth["dx"](op, exact) != 0).astype(np.uint8)}
+
+    return Step(
+        "FW", reads, ("y", "mask"), reference, ElementwiseLowering(lambda op: (loop,), takes_over=takes_over)
+    )
 
 
 def _loop(nest: str, role: str, formula: Formula, keys: set[str]) -> VectorLoop:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from configs.dtypes import BY_NAME, dtype_of
+from configs.dtypes import BY_NAME, UINT8, dtype_of
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Tensor
 from trainlib.ir.steps import Array
@@ -24,7 +24,7 @@ from trainlib.primitives.definition import (
     Share,
 )
 from trainlib.primitives.elementwise import functions as fn
-from trainlib.primitives.elementwise.entry import WIDE, Elementwise, elementwise
+from trainlib.primitives.elementwise.entry import WIDE, Elementwise, OfMask, elementwise
 from trainlib.primitives.lowering.calls import BROADCAST_ADD, VECTOR_ADD
 
 
@@ -78,16 +78,16 @@ def in_format(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: st
 def draw_mask(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     """A mask drawn anew in every iteration from the seed of the run, 0 with probability p and 1 otherwise.
 
-    It is exact in any format; its scale would not be, so that is applied by the steps. (PULP-TrainLib seeds
-    its generator anew for every element, and has no backward pass.)
+    It is bytes whatever the format of the layer; its scale is applied by the steps. (PULP-TrainLib seeds its
+    generator anew for every element, and has no backward pass.)
     """
     shape, share = inputs[0].shape, attributes["p"]
 
     def draw(generator: Any, shape: Shape) -> Array:
-        kept: Array = generator.random(shape) >= share
-        return kept.astype(np.float32)
+        return np.asarray(generator.random(shape) >= share)
 
-    return LayerPlan(shape, randoms={"mask": Random(shape, draw, only=(0, 1))}, attributes={"p": share})
+    mask = Random(shape, draw, dtype=UINT8, only=(0, 1))
+    return LayerPlan(shape, randoms={"mask": mask}, attributes={"p": share})
 
 
 PRIMITIVES: tuple[LayerPrimitive, ...] = (
@@ -98,6 +98,13 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             dx=lambda x, dy: np.where(x > 0, dy, 0),
             reference=lambda x: np.maximum(x, 0),
             nests=("relu_fw", "relu_bw"),
+            of_y=(lambda y, dy: np.where(y > 0, dy, 0), lambda y, dy: np.where(y == 0, 0, dy)),
+            of_mask=OfMask(
+                mask=lambda x: np.where(x > 0, 1, 0),
+                dx=lambda dy, mask: np.where(mask > 0, dy, 0),
+                reference_dx=lambda dy, mask: np.where(mask == 0, 0, dy),
+                nests=("relu_fw_mask", "masked_bw"),
+            ),
         ),
         examples=(
             Example(inputs=((7,),)),
@@ -114,6 +121,10 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             # With a slope below 1 the larger of the two branches is the right one.
             reference=lambda x, slope: np.maximum(x, slope * x),
             nests=("leakyrelu_fw", "leakyrelu_bw"),
+            of_y=(  # y is positive where x is, also where slope * x is rounded to 0
+                lambda y, dy, slope: np.where(y > 0, dy, slope * dy),
+                lambda y, dy, slope: dy * np.heaviside(y, slope) + dy * np.where(y < 0, slope, 0),
+            ),
         ),
         options=LeakySlope,
         examples=(

@@ -39,7 +39,7 @@ class ClassLossSchema(LossSchema):
     class_weights: ClassWeights | None = None
     """A weight for each class; a mean divides by the sum of the weights of the labels."""
     ignore_index: int | None = None
-    """The label that does not count; none: all do."""
+    """Label to ignore (default: none)."""
 
 
 class LabelForm(LossSchema):
@@ -53,7 +53,7 @@ class CrossEntropySchema(ClassLossSchema, LabelForm):
     """Distributions over the classes, or class numbers."""
 
     label_smoothing: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """The share of every label that is spread over all classes."""
+    """Share of every label that is distributed over all classes (label smoothing)."""
 
 
 def _plan(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPlan:
@@ -61,14 +61,15 @@ def _plan(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPla
     if attributes["labels"] == "hard":
         return plan
     if plan.ignored is not None:
-        raise ShapeError("soft labels have no ignore_index", where=where, cure="labels: hard")
+        raise ShapeError("ignore_index does not apply to soft labels", where=where, cure="use labels: hard")
     return replace(plan, shape=output.shape, dtype=FP32, hard=False)
 
 
 def _check_shares(label: Array, where: str) -> None:
     if (label < 0).any():
         raise InputError(
-            f"a soft label holds {float(label.min()):.3g}: shares of classes are not negative", where=where
+            f"a soft label holds {float(label.min()):.3g}, but class probabilities cannot be negative",
+            where=where,
         )
 
 

@@ -118,9 +118,9 @@ def _divisor(op: Op, given: Values, counted: Callable[[Op, Values], Any]) -> flo
 def _checked_count(op: Op, number: float) -> float:
     if number == 0:
         raise InputError(
-            "the mini-batch has no label that counts: all are ignore_index or have a class of weight 0",
+            "all labels of the mini-batch are ignored: they are ignore_index or their class has weight 0",
             where=op.name,
-            cure="use reduction: sum, or a mini-batch with a label that counts",
+            cure="use reduction: sum, or a mini-batch with other labels",
         )
     return float(number)
 
@@ -129,7 +129,8 @@ def _check_label(values: LabelValues, op: Op, label: Array) -> None:
     wrong = label[~values.fits(label)]
     if wrong.size:
         raise InputError(
-            f"a label holds {float(wrong.flat[0]):.3g}, {op.primitive} takes {values.about}", where=op.name
+            f"a label holds {float(wrong.flat[0]):.3g}, but {op.primitive} takes {values.about}",
+            where=op.name,
         )
 
 

@@ -153,7 +153,7 @@ class KlSchema(LossSchema):
     """Options of the Kullback-Leibler divergence."""
 
     log_target: bool = False
-    """Whether targets are logarithms of shares."""
+    """Whether targets are logarithms of probabilities."""
 
 
 def kl_terms(y: Array, label: Array, log_target: bool) -> Any:
@@ -173,7 +173,7 @@ class PoissonSchema(LossSchema):
     """Options of the Poisson likelihood."""
 
     log_input: bool = True
-    """Whether the network gives the logarithm of the rate."""
+    """Whether the output is the logarithm of the rate."""
     full: bool = False
     """Whether Stirling's approximation of log t! is added, for targets above 1."""
     eps: Annotated[float, Field(gt=0)] = 1e-8

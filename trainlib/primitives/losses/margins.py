@@ -24,16 +24,16 @@ class HingeSchema(LossSchema):
     """Options of the hinge embedding loss."""
 
     margin: float = 1.0
-    """What a distance must exceed where the label is -1."""
+    """Distance that pairs with label -1 must exceed."""
 
 
 class MultiMarginSchema(LossSchema):
     """Options of the multi-class hinge."""
 
     p: Literal[1, 2] = 1
-    """Power of what lies within the margin."""
+    """Exponent of the violations of the margin."""
     margin: float = 1.0
-    """How far the score of the label must be above the others."""
+    """Margin between the score of the label and the others."""
     class_weights: ClassWeights | None = None
     """A weight for each class, that of the label."""
 

@@ -22,7 +22,7 @@ class BerhuLimit(LossSchema):
     """The limit as a share of the largest error."""
 
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """The error at which it turns from linear to quadratic, as a share of the largest error."""
+    """Error at which it changes from linear to quadratic, as a share of the largest error."""
 
 
 def berhu_terms(y: Array, label: Array, alpha: float) -> Any:
@@ -54,14 +54,14 @@ class HuberLimit(LossSchema):
     """Where it turns."""
 
     delta: Annotated[float, Field(gt=0)] = 1.0
-    """The error at which it turns from quadratic to linear."""
+    """Error at which it changes from quadratic to linear."""
 
 
 class SmoothLimit(LossSchema):
     """Where it turns."""
 
     beta: Annotated[float, Field(gt=0)] = 1.0
-    """The error at which it turns from quadratic to linear."""
+    """Error at which it changes from quadratic to linear."""
 
 
 def huber_terms(y: Array, label: Array, delta: float) -> Any:

@@ -29,7 +29,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
         raise ShapeError(
             f"instance_norm needs channels with several elements, its input has shape {shape[1:]}",
             where=where,
-            cure="layer_norm for a vector",
+            cure="use layer_norm for a vector",
         )
     return norm_plan("group", attributes, inputs, where, groups=shape[1])
 

@@ -76,7 +76,7 @@ class RunningSchema(NormSchema):
     momentum: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Weight of the new statistics in the running ones."""
     fixed_statistics: bool = False
-    """Normalise with the running statistics in training too, and leave them as they are."""
+    """Normalise with the running statistics in training, too, and do not change them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,18 +214,20 @@ def norm_plan(
         raise ShapeError(
             f"cannot normalise over {trailing} dimensions, the input has shape {shape}",
             where=where,
-            cure=f"axes of at most {len(shape)}",
+            cure=f"use axes of at most {len(shape)}",
         )
     if family != "row" and shape[0] % groups != 0:
         raise ShapeError(
-            f"{groups} groups do not divide {shape[0]} channels", where=where, cure=f"a divisor of {shape[0]}"
+            f"{groups} groups do not divide {shape[0]} channels",
+            where=where,
+            cure=f"use a divisor of {shape[0]}",
         )
     geometry = NormGeometry(family, batch, shape, groups, trailing, running, centred, fixed)
     if centred and geometry.elements < 2 and not fixed:
         raise ShapeError(
-            "a norm over one element makes every output 0",
+            "a norm over one element sets every output to 0",
             where=where,
-            cure="a larger batch or image, fewer groups, or a norm over more dimensions",
+            cure="use a larger batch or image, fewer groups, or a norm over more dimensions",
         )
     parameters = {}
     if attributes["affine"]:

@@ -109,7 +109,11 @@ def average_weights(graph: TrainingGraph, share: float) -> TrainingGraph:
 
 def _check_limit(graph: TrainingGraph, limit: float) -> None:
     if not limit > 0:
-        raise InputError(f"gradients cannot be clipped to {limit}", where=graph.name, cure="more than 0")
+        raise InputError(
+            f"the limit {limit} for clipping gradients is not above 0",
+            where=graph.name,
+            cure="use a number above 0",
+        )
 
 
 def _updates(graph: TrainingGraph) -> list[Op]:

@@ -28,13 +28,13 @@ class SgdOptions(OptimizerSchema):
     """No momentum unless told otherwise."""
 
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of the last step that goes into this one; 0: none is kept."""
+    """Share of the last step that is added to this one (0: no momentum)."""
     nesterov: bool = False
-    """Look ahead along the momentum."""
+    """Use Nesterov momentum."""
     weight_decay: Decay = 0.0
     """Share of the weight that is added to its gradient (adamw: taken off the weight itself)."""
     dampening: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of the gradient that does not go into the momentum, from the second step on."""
+    """Share of the gradient that is not added to the momentum, from the second step on."""
 
     @model_validator(mode="after")
     def _momentum_fits(self) -> SgdOptions:
@@ -50,7 +50,7 @@ class MomentumOptions(SgdOptions):
     """A momentum of 0.9 unless told otherwise."""
 
     momentum: Annotated[float, Field(gt=0, lt=1)] = 0.9
-    """Share of the last step that goes into this one."""
+    """Share of the last step that is added to this one."""
 
 
 class DecayOptions(OptimizerSchema):
@@ -68,9 +68,9 @@ class RmspropOptions(DecayOptions):
     eps: Above0 = 1e-8
     """Added to the root of that mean."""
     momentum: Beta = 0.0
-    """Share of the last step that goes into this one; 0: none is kept."""
+    """Share of the last step that is added to this one (0: no momentum)."""
     centered: bool = False
-    """Take the square of the mean gradient off that mean: their variance."""
+    """Subtract the square of the mean gradient from that mean (variance)."""
 
 
 class AdagradOptions(DecayOptions):
@@ -79,7 +79,7 @@ class AdagradOptions(DecayOptions):
     lr_decay: Decay = 0.0
     """The learning rate is divided by 1 + this times the steps done."""
     initial_accumulator_value: Decay = 0.0
-    """What the sum of squares begins with."""
+    """Initial value of the sum of squares."""
     eps: Above0 = 1e-10
     """Added to the root of that sum."""
 
@@ -119,14 +119,14 @@ class RadamOptions(AdamaxOptions):
     """Defaults of PyTorch."""
 
     decoupled_weight_decay: bool = False
-    """Take the decay off the weight itself, as adamw does."""
+    """Apply the decay to the weight itself, like adamw."""
 
 
 class NadamOptions(RadamOptions):
     """Defaults of PyTorch."""
 
     momentum_decay: Decay = 4e-3
-    """How fast the momentum comes to beta1."""
+    """Speed at which the momentum approaches beta1."""
 
 
 class LionOptions(DecayOptions):
@@ -142,9 +142,9 @@ class RpropOptions(OptimizerSchema):
     """Defaults of PyTorch."""
 
     eta_minus: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    """Factor of the step where the sign of the gradient has changed."""
+    """Factor of the step after a change of the sign of the gradient."""
     eta_plus: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 1.2
-    """Factor where it has not."""
+    """Factor of the step after an unchanged sign."""
     size_min: Above0 = 1e-6
     """The smallest step."""
     size_max: Above0 = 50.0

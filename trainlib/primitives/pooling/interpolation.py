@@ -44,7 +44,9 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     size, scale = attributes["size"], attributes["scale"]
     if (size is None) == (scale is None):
         raise ShapeError(
-            "interpolation needs either size or scale", where=where, cure="size: [height, width], or scale: 2"
+            "interpolation needs either size or scale",
+            where=where,
+            cure="use size: [height, width], or scale: 2",
         )
     ho, wo = size if scale is None else (int(hi * scale), int(wi * scale))
     if min(ho, wo) < 1:

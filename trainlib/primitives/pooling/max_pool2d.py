@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Max pooling: y = the largest element of a window, `argmax` its place row·width + column in the image.
+"""Max pooling: y = the largest element of a window, `argmax` its row and column in the window.
 
 The first of equal maxima wins, as in PyTorch and PULP-TrainLib. The library keeps no positions and searches
-again in the backward pass, which therefore reads x; here FW saves them (int32) and IG adds every gradient at
-its saved place. A layer in the variant as-published goes the library's way, which knows one stride and no
-padding.
+again in the backward pass, which therefore reads x; here FW saves them, as 16 · row + column in a byte (of
+windows beyond 16 x 16 as 65536 · row + column in four), and IG adds every gradient at its saved place. A
+layer in the variant as-published goes the library's way, which knows one stride and no padding.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from trainlib.primitives.pooling.pooling import (
     PoolingSchema,
     axes_of,
     each_window,
+    place_bits,
     pooling_plan,
     read_by,
     windows,
@@ -42,19 +43,23 @@ def _reference_forward(op: Op, values: Values) -> Values:
     x = values["x"]
     rows, columns = axes_of(op.attributes)
     y = np.empty((*x.shape[:2], rows.outputs, columns.outputs), x.dtype)
-    argmax = np.empty(y.shape, np.int32)
+    argmax = np.empty(y.shape, np.int64)
     for h, w, high, wide in each_window(op):
         window = x[:, :, high, wide]
         first = window.reshape(*x.shape[:2], -1).argmax(axis=2)
         down, along = np.divmod(first, window.shape[3])
-        argmax[:, :, h, w] = (high.start + down) * columns.size + wide.start + along
+        cut = max(rows.padding - h * rows.stride, 0), max(columns.padding - w * columns.stride, 0)
+        argmax[:, :, h, w] = ((cut[0] + down) << place_bits(op)) + cut[1] + along
         y[:, :, h, w] = window.max(axis=(2, 3))
     return {"y": y, "argmax": argmax}
 
 
 def _reference_backward(op: Op, values: Values) -> Values:
-    dy, argmax = values["dy"], values["argmax"]
+    dy, place = values["dy"], values["argmax"].astype(np.int64)
     rows, columns = axes_of(op.attributes)
+    top = np.arange(rows.outputs)[:, None] * rows.stride - rows.padding + (place >> place_bits(op))
+    left = np.arange(columns.outputs) * columns.stride - columns.padding + place % (1 << place_bits(op))
+    argmax = top * columns.size + left
     planes = [
         np.bincount(place.ravel(), weights=gradient.ravel(), minlength=rows.size * columns.size)
         for place, gradient in zip(
@@ -74,14 +79,13 @@ def _maxima(op: Op, x: Array, outputs: Plane, fetched: Plane) -> tuple[Array, Ar
     rows, columns = axes_of(op.attributes)
     view = windows(x, (rows, columns), outputs, fetched, -np.inf)
     flat = view.reshape(*view.shape[:3], -1)
-    place = flat.argmax(axis=3)
-    top = np.arange(*outputs.rows)[:, None] * rows.stride - rows.padding
-    left = np.arange(*outputs.columns) * columns.stride - columns.padding
-    # Clipped for a window of -inf alone, whose first element may be padding.
-    down = np.clip(top + place // columns.kernel, 0, rows.size - 1)
-    along = np.clip(left + place % columns.kernel, 0, columns.size - 1)
-    y = np.take_along_axis(flat, place[..., None], axis=3)[..., 0]
-    return y, (down * columns.size + along).astype(np.int32)
+    first = flat.argmax(axis=3)
+    y = np.take_along_axis(flat, first[..., None], axis=3)[..., 0]
+    down, along = np.divmod(first, columns.kernel)
+    # Of a window of -inf alone the first element may be padding.
+    down = np.maximum(down, rows.padding - np.arange(*outputs.rows)[:, None] * rows.stride)
+    along = np.maximum(along, columns.padding - np.arange(*outputs.columns) * columns.stride)
+    return y, ((down << place_bits(op)) + along).astype(np.uint8 if place_bits(op) == 4 else np.int32)
 
 
 def _tile_forward(op: Op, outputs: Plane, fetched: Plane) -> Function:
@@ -92,13 +96,15 @@ def _tile_forward(op: Op, outputs: Plane, fetched: Plane) -> Function:
 
 
 def _tile_backward(op: Op, inputs: Plane, reaching: Plane) -> Function:
-    _, columns = axes_of(op.attributes)
+    rows, columns = axes_of(op.attributes)
+    top = np.arange(*reaching.rows)[:, None] * rows.stride - rows.padding - inputs.rows[0]
+    left = np.arange(*reaching.columns) * columns.stride - columns.padding - inputs.columns[0]
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         argmax, dy = arrays
         dx = np.zeros((len(dy), *inputs.shape), np.float32)
-        down, along = np.divmod(argmax, columns.size)
-        down, along = down - inputs.rows[0], along - inputs.columns[0]
+        down, along = np.divmod(argmax.astype(np.int64), 1 << place_bits(op))
+        down, along = down + top, along + left
         mine = (down >= 0) & (down < inputs.shape[0]) & (along >= 0) & (along < inputs.shape[1])
         np.add.at(dx, (np.nonzero(mine)[0], down[mine], along[mine]), dy[mine])
         return (dx,)

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from configs.dtypes import INT32, DType
+from configs.dtypes import INT32, UINT8, DType
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
@@ -37,6 +37,9 @@ from trainlib.primitives.definition import LayerPlan, NotNegative, Positive, Sav
 from trainlib.primitives.lowering.boxes import image_of
 from trainlib.primitives.lowering.calls import BATCH, NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+
+BYTE_WINDOW = 16
+"""Rows and columns of the largest window of which a byte holds a place."""
 
 _Pair = Annotated[list[Positive], Field(min_length=2, max_length=2)]
 _Sides = Annotated[list[NotNegative], Field(min_length=2, max_length=4)]
@@ -115,21 +118,23 @@ def pooling_plan(
             raise ShapeError(
                 f"kernel {kernel} is larger than the padded input {padded}",
                 where=where,
-                cure="a smaller kernel, more padding, or less stride in the layers before it",
+                cure="use a smaller kernel, more padding, or less stride in the layers before it",
             )
         outputs.append((padded - kernel) // stride + 1)
         if before >= kernel or (outputs[-1] - 1) * stride - before >= size:
             raise ShapeError(
-                f"padding {before} and {after} of {size} elements: a pooling window of {kernel} lies "
+                f"padding {before} and {after} is too large for {size} elements: a window of {kernel} lies "
                 "entirely in the padding",
                 where=where,
-                cure=f"padding of at most {kernel - 1}",
+                cure=f"use padding of at most {kernel - 1}",
             )
     columns_of = list(zip(sizes, outputs, kernels, strides, sides[::2], strict=True))
     output = (batch, channels, *outputs)
     return LayerPlan(
         output,
-        saved={"argmax": Saved(output, INT32)} if save_positions else {},
+        saved={"argmax": Saved(output, UINT8 if max(kernels) <= BYTE_WINDOW else INT32)}
+        if save_positions
+        else {},
         attributes={
             "batch": batch,
             "channels": channels,
@@ -202,6 +207,12 @@ def each_window(op: Op) -> list[tuple[int, int, slice, slice]]:
         for h in range(rows.outputs)
         for w in range(columns.outputs)
     ]
+
+
+def place_bits(op: Op) -> int:
+    """Bits of a place in a window that say the column; those above say the row."""
+    rows, columns = axes_of(op.attributes)
+    return 4 if max(rows.kernel, columns.kernel) <= BYTE_WINDOW else 16
 
 
 def _extents(op: Op, **plane: int) -> dict[str, int]:
@@ -346,6 +357,7 @@ def _walk(op: Op, inputs: Plane, outputs: Plane, word: str) -> dict[str, int]:
         "height": rows.size,
         "width": columns.size,
         "counted": rows.kernel * columns.kernel if op.attributes["count_include_pad"] else 0,
+        "place_bits": place_bits(op),
     }
 
 

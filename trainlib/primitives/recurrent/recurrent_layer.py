@@ -59,7 +59,7 @@ def _plan(
             raise ShapeError(
                 f"the initial state of {name} has shape {state.shape[1:]}, not ({hidden},)",
                 where=where,
-                cure=f"an input of {hidden} values, or hidden: {state.shape[-1]}",
+                cure=f"use an input of {hidden} values, or hidden: {state.shape[-1]}",
             )
     start = Initial("uniform", float(hidden**-0.5))
     columns = gates * hidden

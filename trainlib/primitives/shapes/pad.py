@@ -32,9 +32,9 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     pads = tuple((before, after) for before, after in attributes["pads"])
     if len(pads) != len(shape) - 1:
         raise ShapeError(
-            f"{len(pads)} pairs of pads for a sample of shape {shape[1:]}",
+            f"{len(pads)} pairs of pads do not fit a sample of shape {shape[1:]}",
             where=where,
-            cure="a pair [before, after] per dimension, [0, 0] for no padding",
+            cure="use a pair [before, after] per dimension, [0, 0] for no padding",
         )
     check_rank(shape, where)
     padded = tuple(size + sum(pair) for size, pair in zip(shape[1:], pads, strict=True))

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
+from configs.values import replace
 from trainlib.ir.graph import Tensor
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive
 
@@ -25,7 +26,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     wanted, elements = list(attributes["shape"]), prod(sample)
     if wanted.count(-1) > 1 or 0 in wanted:
         raise ShapeError(
-            f"shape {wanted} is ambiguous", where=where, cure="sizes of at least 1, and at most one -1"
+            f"shape {wanted} is ambiguous", where=where, cure="use sizes of at least 1, and at most one -1"
         )
     if -1 in wanted:
         wanted[wanted.index(-1)] = max(1, elements // prod(size for size in wanted if size > 0))
@@ -43,3 +44,6 @@ PRIMITIVE = LayerPrimitive(
     steps=(),
     examples=(Example({"shape": [4, 6]}, ((2, 3, 4),)), Example({"shape": [2, -1, 2]}, ((12,),))),
 )
+
+AS_PARAMETER = replace(PRIMITIVE, name="as_parameter", examples=(), internal=True)
+"""An output of one sample as a parameter of another layer, which has no batch: the builder puts it in."""

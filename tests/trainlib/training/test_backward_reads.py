@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What backward keeps: a step reads the input or the output, whichever another keeps anyway, or a mask."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from configs.model_file import ModelSpec, load_model
+from configs.values import replace
+from pulptrain.given.settings import Settings
+from pulptrain.running.session import run_model
+from scheduler.addresses.lifetimes import storage_lives
+from shared.primitive_harness import CODEGEN, run_op
+from trainlib.ir.graph import TrainingGraph
+from trainlib.ir.steps import KernelChoice
+from trainlib.references.reference import evaluate
+from trainlib.training import phases
+from trainlib.training.backward_reads import in_other_forms
+
+MODEL = """\
+name: branches
+input: {shape: [2, 6, 6]}
+dataset: random
+loss: mse
+optimizer: {name: sgd, learning_rate: 0.01}
+batch: 2
+layers:
+  - {name: conv1, type: conv2d, out_channels: 4, kernel: 3, padding: 1}
+  - {name: between, type: KIND}
+  - {name: conv2, type: conv2d, out_channels: 4, kernel: 3, padding: 1}
+  - {name: beside, type: KIND}
+  - {name: conv3, type: conv2d, out_channels: 4, kernel: 3, padding: 1, inputs: [conv2]}
+  - {name: sum, type: add, inputs: [beside, conv3]}
+  - {name: last, type: KIND}
+  - {name: pool, type: global_avg_pool}
+  - {name: flat, type: flatten}
+  - {name: fc, type: linear, out_features: 3}
+"""
+"""conv2 reads what `between` makes; conv3 reads what `beside` reads; nobody reads what is around `last`."""
+
+KINDS = {"relu": "mask", "leaky_relu": "y", "clip, low: 0.0, high: 0.5": "mask"}
+"""Layer -> what is read where nobody else reads anything; of clip never the output."""
+
+
+def model(folder: Path, kind: str) -> ModelSpec:
+    path = folder / "model.yaml"
+    path.write_text(MODEL.replace("KIND", kind))
+    return load_model(str(path))
+
+
+def reads(graph: TrainingGraph) -> dict[str, str]:
+    """Layer -> what its backward step reads beside dy."""
+    return {
+        op.layer: next(role for role in op.reads if role != "dy")
+        for op in graph.ops
+        if op.step == "IG" and op.primitive in ("relu", "leaky_relu", "clip")
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_reads_what_another_one_keeps(tmp_path: Path, kind: str) -> None:
+    graph = phases.build_training_graph(model(tmp_path, kind))
+    between = "mask" if kind.startswith("clip") else "y"
+    assert reads(graph) == {"between": between, "beside": "x", "last": KINDS[kind]}
+    lives = storage_lives(graph)
+    (forward,) = (number for number, op in enumerate(graph.ops) if op.name == "between.FW")
+    assert lives["conv1.out"].last_op == forward
+    assert lives["beside.out"].kind == "activation"
+    if "last.mask" in graph.tensors:
+        assert graph.tensors["last.mask"].size_bytes * 4 == graph.tensors["last.out"].size_bytes
+
+
+def test_as_published_is_as_published(tmp_path: Path) -> None:
+    graph = phases.build_training_graph(replace(model(tmp_path, "relu"), variant="as-published"))
+    assert set(reads(graph).values()) == {"x"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("relu", "fp32"), ("leaky_relu", "fp16"), ("clip, low: 0.0, high: 0.5", "fp32")]
+)
+def test_either_way_makes_the_same_bits_in_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, dtype: str
+) -> None:
+    spec = model(tmp_path, kind)
+    chosen = run_model(spec, Settings(dtype=dtype), iterations=1)
+    monkeypatch.setattr(phases, "read_what_is_kept", lambda graph: graph)
+    usual = run_model(spec, Settings(dtype=dtype), iterations=1)
+    assert chosen.summary["functional"]["passed"]
+    # A mask costs a comparison and a store of each element.
+    assert chosen.summary["cycles"] == pytest.approx(usual.summary["cycles"], rel=2e-3)
+    assert chosen.summary["peak_bytes"]["l2"] < usual.summary["peak_bytes"]["l2"]
+    same = [name for name in usual.values if name.endswith((".weight", ".grad")) or name == "loss"]
+    assert len(same) > 10
+    for name in same:
+        np.testing.assert_array_equal(chosen.values[name], usual.values[name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), [("relu", {}), ("leaky_relu", {"slope": 0.5}), ("clip", {"low": 0.0, "high": 2.0})]
+)
+def test_at_a_kink_all_forms_agree_whole_and_in_tiles(kind: str, options: dict[str, float]) -> None:
+    """The output of a leaky ReLU may be rounded to 0, which is on the left as well."""
+    usual = phases.build_layer_graph(kind, options, [phases.DrawnInput((7,))])
+    x, dy = np.float32([[-3, -1e-45, -0.0, 0, 1e-45, 2, 3e38]]), np.float32([range(2, 9)])
+    results = []
+    for graph in (usual, *in_other_forms(usual)):
+        values = evaluate(graph, {"x": x, f"{kind}.out.grad": dy})
+        for op in graph.ops:
+            tiled, _ = run_op(op, graph.tensors, values, {"d0": 3}, KernelChoice("", CODEGEN))
+            for name, array in tiled.items():
+                np.testing.assert_array_equal(array, values[name], f"{op.reads} {name}")
+        results.append(values["x.grad"])
+    assert len(results) > 1
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
