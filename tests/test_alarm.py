@@ -7,14 +7,13 @@ that it can be put into, in one dtype after the other.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from alarm import graph_defects, random_models
 from alarm.graph_defects import GRAPH_DEFECTS
 from alarm.registry import DEFECTS
 from alarm.trial import CASES, DTYPES, NOT_HERE, REFUSED, SURVIVED, tried
+from configs.values import replace
 
 SHARE = 12
 """One defect of so many."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 import pulptrain as pt
 from configs.errors import DoesNotFitError, Lever
 from configs.model_file import load_model
+from configs.values import replace
 from pulptrain.__main__ import run
 from pulptrain.given.settings import Settings, schedule_options, soc_timing, with_options
 from pulptrain.running.session import prepare

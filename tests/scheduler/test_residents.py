@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -15,6 +14,7 @@ from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.program import Compute, DmaStart, UdmaStart
 from configs.errors import DoesNotFitError, InputError
 from configs.model_file import load_model
+from configs.values import replace
 from pulptrain.given.settings import Settings, with_options
 from scheduler.addresses.allocation import PlanError
 from scheduler.executor import Executor

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import isclose, sqrt
 
 import pytest
@@ -12,6 +11,7 @@ from arch.energy.accounting import EVENTS, Energy, OperatingPoint, energy_of, fa
 from arch.energy.activity import Activity
 from configs.energy_model import COEFFICIENTS, EnergyModel, load_energy
 from configs.errors import InputError
+from configs.values import replace
 
 MODEL = load_energy("gap9")
 POINT = OperatingPoint(0.8, 370_000_000)
