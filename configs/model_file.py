@@ -56,7 +56,8 @@ class LayerSchema(Schema):
     """Variant; `as-published` is that of PULP-TrainLib (default: that of the model)."""
     weights_of: str | dict[str, str] | None = None
     """Earlier layer whose parameters it shares, all of them, or some by name: `{weight: table}`,
-    `{weight: cell.recurrent}`. Gradients of all uses are summed; a use with `trainable: false` adds none."""
+    `{weight: cell.recurrent}`. Gradients of all uses are summed; a use with `trainable: false` adds none.
+    `{weight: product.out}` is what an earlier layer computes, of one sample: its gradient flows back."""
 
 
 class AdapterSchema(Schema):
@@ -145,6 +146,17 @@ class LayerSpec:
     variant: str | None = None
     weights_of: str | Mapping[str, str] | None = None
     node: Node | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def computed(self) -> dict[str, str]:
+        """Its parameters that are the output of another layer, by name: ``layer.out``."""
+        words = self.weights_of if isinstance(self.weights_of, Mapping) else {}
+        return {name: word for name, word in words.items() if word.rpartition(".")[2].startswith("out")}
+
+    @property
+    def layers_read(self) -> frozenset[str]:
+        """The layers, or inputs, whose outputs it reads, as far as it names them."""
+        return frozenset(word.partition(".")[0] for word in (*(self.inputs or ()), *self.computed.values()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,20 @@
 
 Run it before and after a change that is to change no plan and compare the folders with ``diff -r``: every
 tiling with its estimate and its buffers, the candidates counted, and as checksums all slices, counters,
-copies and kernels of the run in their order, and its figures.
+copies and kernels of the run in their order, and its figures. Only values are written: classes and fields may
+change their names in between.
 PYTHONPATH names the revision that is asked. A file that is there already is not written again.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +35,30 @@ from traces.metrics import measure
 from traces.recorder import Recorder
 from trainlib.training.phases import build_training_phases
 
+NAMES = re.compile(r"\b[A-Za-z_]\w*(?=\()|\b\w+=")
+"""Of classes and fields in what an object looks like: the key of a tiling is such a text."""
+
+
+def plain(value: object) -> Any:
+    """Numbers, words and lists in place of objects of our classes: their fields in order, without names."""
+    match value:
+        case Enum():
+            return value.value
+        case None | bool() | int() | float() | str() | bytes():
+            return value
+        case Mapping():
+            return [[plain(key), plain(item)] for key, item in value.items()]
+        case set() | frozenset():
+            return sorted(map(plain, value), key=repr)
+        case tuple() | list():
+            return list(map(plain, value))
+    fields = [field.name for field in dataclasses.fields(value)]  # type: ignore[arg-type]
+    return [plain(getattr(value, name)) for name in fields]
+
 
 def checksum(items: Iterable[object]) -> str:
-    """Of what they look like, in order."""
-    return hashlib.sha256("\n".join(map(repr, items)).encode()).hexdigest()
+    """Of their values, in order."""
+    return hashlib.sha256("\n".join(repr(plain(item)) for item in items).encode()).hexdigest()
 
 
 def plans_of(model: str, settings: Settings) -> list[dict[str, Any]]:
@@ -67,12 +91,12 @@ def plans_of(model: str, settings: Settings) -> list[dict[str, Any]]:
                     "ops": [
                         (
                             *(item.op.name, item.kernel, dict(item.tiling.sizes), item.tiling.order),
-                            *(len(item.tiling.tiles), list(map(repr, item.tiling.buffers))),
+                            *(len(item.tiling.tiles), plain(item.tiling.buffers)),
                         )
                         for item in schedule.ops
                     ],
                     "estimates": sorted(
-                        [repr(alike), choice.estimated_cycles, str(choice.counts), choice.note]
+                        [NAMES.sub("", str(alike)), choice.estimated_cycles, str(choice.counts), choice.note]
                         for alike, choice in cache.tilings.items()
                     ),
                 }

@@ -292,6 +292,7 @@ class Iteration:
             else self._leaf(name, False).detach()
             for end, name in part.places.items()
         }
+        parameters |= {end: self._parameter(part, end) for end in part.computed}
         fixed = (*part.buffers, *part.names(entry.masks))
         parameters |= {name.removeprefix(f"{part.name}."): self._leaf(name, False) for name in fixed}
         results = self._results(part, flows[0].layout, [flow.tensor for flow in flows], parameters)
@@ -311,6 +312,12 @@ class Iteration:
             number = int(end.removeprefix("out") or 0)
             flow = _Flow(name, tensor, dtype, flows[0].layout, repeated.get(end))
             self._flows[part.name, number] = self._kept(flow, view=entry.view)
+
+    def _parameter(self, part: NetworkLayer, end: str) -> Any:
+        """A parameter that another layer makes, of one sample."""
+        flow = self._cast(part.name, self._flows[part.computed[end]], part.dtype)
+        made = self._kept(replace(flow, name=f"{part.name}.{end}.out", tensor=flow.tensor[0]), view=True)
+        return made.tensor if part.trains(end) else made.tensor.detach()
 
     def _results(
         self, part: NetworkLayer, layout: str, tensors: Sequence[Any], parameters: Mapping[str, Any]

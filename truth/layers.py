@@ -294,7 +294,9 @@ def _class_token(x: Inputs, held: Held) -> Any:
 
 
 _entry("parameter", parameters=lambda options: ("weight",), layouts=None)(
-    lambda x, held, *, shape: _shaped(held, "weight", *shape).expand(len(x[0]), *shape)
+    lambda x, held, *, shape, once=False, integers=False: _shaped(held, "weight", *shape).expand(
+        1 if once else len(x[0]), *shape
+    )
 )
 
 

@@ -54,6 +54,8 @@ class NetworkLayer:
     channels: Channels | None = None
     borrowed: Mapping[str, str] = field(default_factory=dict)
     """End of a parameter's name -> the other layer's parameter that it is."""
+    computed: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    """End of a parameter's name -> the layer that makes it, and the number of its output."""
 
     @property
     def entry(self) -> Layer:
@@ -73,7 +75,7 @@ class NetworkLayer:
     def places(self) -> Mapping[str, str]:
         """The same, by the ends of the names that they have in this layer."""
         ends = self.entry.parameters(self.options)
-        return {end: self.borrowed.get(end, f"{self.name}.{end}") for end in ends}
+        return {end: self.borrowed.get(end, f"{self.name}.{end}") for end in ends if end not in self.computed}
 
     @property
     def buffers(self) -> tuple[str, ...]:
@@ -88,7 +90,7 @@ class NetworkLayer:
     def trains(self, end: str) -> bool:
         """Whether it asks that the parameter which it calls so is trained."""
         wanted = self.trainable if isinstance(self.trainable, bool) else end in self.trainable
-        return wanted and end not in self.entry.constants
+        return wanted and end not in self.entry.constants and not self.options.get("integers")
 
 
 @dataclass(slots=True)
@@ -119,8 +121,9 @@ class Network:
 
     def _frozen(self, layer: Mapping[str, Any], train: Iterable[str]) -> Mapping[str, Any]:
         """A layer that is not among those trained; what it borrows of one of them still is."""
-        borrowed = self._part(layer, ()).borrowed
-        lent = [end for end, name in borrowed.items() if name.rpartition(".")[0] in train]
+        part = self._part(layer, ())
+        lent = [end for end, name in part.borrowed.items() if name.rpartition(".")[0] in train]
+        lent += part.computed
         asked = layer.get("trainable", True)
         kept = [end for end in lent if (end in asked if isinstance(asked, list | tuple) else asked)]
         return {**layer, "trainable": kept, "adapter": None}
@@ -164,6 +167,7 @@ class Network:
             trainable if isinstance(trainable, bool) else tuple(trainable),
             (0, channels) if isinstance(channels, int) else tuple(channels) if channels else None,
             self._borrowed(layer, options),
+            self._computed(layer),
         )
 
     def _borrowed(self, layer: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, str]:
@@ -173,11 +177,24 @@ class Network:
             said = dict.fromkeys(LAYERS[layer["type"]].parameters(options), said)
         borrowed: dict[str, str] = {}
         for end, word in (said or {}).items():
+            if end in self._computed(layer):
+                continue
             name, _, parameter = word.partition(".")
             owner = next((part for part in self.parts if part.name == name), None)
             whole = f"{name}.{parameter or end}"
             borrowed[end] = owner.places.get(parameter or end, whole) if owner is not None else whole
         return borrowed
+
+    def _computed(self, layer: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
+        """The parameters that are what a layer makes of one sample: ``layer.out``, ``layer.out1``."""
+        said = layer.get("weights_of")
+        words = said.items() if isinstance(said, Mapping) else ()
+        split = ((end, *word.rpartition(".")) for end, word in words)
+        return {
+            end: self.found(f"{name}.{kind.removeprefix('out')}")
+            for end, name, _, kind in split
+            if kind.startswith("out")
+        }
 
     def _add_adapted(self, layer: Mapping[str, Any], inputs: tuple[tuple[str, int], ...]) -> None:
         """y = W x + alpha / rank · B A x: W frozen, A of the layer's own geometry, B 1x1."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import reduce
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -127,11 +128,12 @@ def _sided(n: _Node) -> Any:
     "com.microsoft:BiasGelu",
     "com.microsoft:FastGelu",
     "com.microsoft:QuickGelu",
+    "Swish",
 )
 def _gelu(n: _Node) -> Any:
     t, x = n.torch, n.x if n.at(1) is None else n.x + n.at(1)
-    if n.op.endswith("QuickGelu"):
-        return x * t.sigmoid(n.get("alpha", 1.702) * x)
+    if n.op in ("Swish", "com.microsoft:QuickGelu"):
+        return x * t.sigmoid(n.get("alpha", 1.0 if n.op == "Swish" else 1.702) * x)
     if n.op.endswith("FastGelu") or n.get("approximate") == "tanh":
         return 0.5 * x * (1 + t.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     return 0.5 * x * (1 + t.erf(x / math.sqrt(2)))
@@ -429,6 +431,14 @@ def _matmul(n: _Node) -> Any:
     return n.get("alpha", 1.0) * (sides[0] @ sides[1])
 
 
+@_op("CumSum")
+def _cumulative(n: _Node) -> Any:
+    axis = int(n.inputs[1])
+    x = n.x.flip(axis) if n.get("reverse", 0) else n.x
+    y = x.cumsum(axis) - (x if n.get("exclusive", 0) else 0)
+    return y.flip(axis) if n.get("reverse", 0) else y
+
+
 _op("Einsum")(lambda n: n.torch.einsum(n.get("equation"), *n.inputs))
 
 
@@ -672,7 +682,10 @@ def _channel_norm(n: _Node) -> Any:
     return y * _per_channel(x, scale) + _per_channel(x, shift)
 
 
-@_op("LayerNormalization", "RMSNormalization", "com.microsoft:SimplifiedLayerNormalization")
+@_op(
+    *("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"),
+    "com.microsoft:SimplifiedLayerNormalization",
+)
 def _row_norm(n: _Node) -> Any:
     x, eps = n.x, n.get("epsilon", 1e-5)
     dims = range(n.get("axis", -1) % x.dim(), x.dim())
@@ -753,11 +766,12 @@ def _rnn_step(n: _Node, inner: Any, wh: Any, bias: Sequence[Any], h: Any, cell: 
 # The whole graph
 
 
-def read_graph(path: str) -> Any:
+def read_graph(path: str, merged: Mapping[str, tuple[str, Sequence[int]]] = MappingProxyType({})) -> Any:
     """The model in a file, functions in place, external data from its own folder. Raises what onnx does.
 
     `importers.graph.onnx_file` has seen that the data lie there. onnx itself refuses files with several hard
-    links or behind a symbolic one, as caches of packages have them.
+    links or behind a symbolic one, as caches of packages have them. `merged` are initializers to be added:
+    each the copy of one that some nodes, by their number, read instead of it.
     """
     import onnx
     from onnx import inliner
@@ -772,7 +786,15 @@ def read_graph(path: str) -> Any:
                 proto.raw_data = stream.read(place.length or -1)
             proto.data_location = onnx.TensorProto.DEFAULT
             del proto.external_data[:]
-    return inliner.inline_local_functions(model) if model.functions else model
+    model = inliner.inline_local_functions(model) if model.functions else model
+    weights = {proto.name: proto for proto in model.graph.initializer}
+    for new, (name, numbers) in merged.items():
+        copied = model.graph.initializer.add()
+        copied.CopyFrom(weights[name])
+        copied.name = new
+        for node in (model.graph.node[number] for number in numbers):
+            node.input[:] = [new if item == name else item for item in node.input]
+    return model
 
 
 def _constants(model: Any) -> list[Any]:

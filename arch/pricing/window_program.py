@@ -340,6 +340,9 @@ class _Writer:
         """A register that may still be pending gets a result whose time is certain."""
         for entry in [entry for entry in self._dynamic if entry[0] == register]:
             if self._dynamic[entry] > position:
+                # The item begins time anew, for results of this block that are under way as well.
+                passed = self._offset
+                self._pending = {name: (ready - passed, why) for name, (ready, why) in self._pending.items()}
                 self._special(SET, self._register(*entry), 0)
             del self._dynamic[entry]
 

@@ -283,6 +283,10 @@ def _check_sayable(spec: ModelSpec, layer: LayerSpec) -> None:
         raise CannotTakeError("images in HWC layout are not supported", "layout: CHW")
     if layer.adapter is not None:
         raise CannotTakeError("adapters are not supported", "two linear layers and an add")
+    if layer.computed:
+        raise CannotTakeError(
+            "weights that other layers compute are not supported", "the computed weight itself"
+        )
     published = layer_primitive(layer.type, layer.where).published
     if AS_PUBLISHED in (layer.variant, spec.variant) and published is not None:
         unsaid = published.options.keys() - layer.attributes.keys()

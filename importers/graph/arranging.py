@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
+
+import numpy as np
 
 from importers.graph.draft import CannotTakeError, Draft
 from importers.graph.views import BATCH, Shape, View, neighbours
@@ -30,7 +33,14 @@ class Site:
         suffix: str = "",
     ) -> View:
         """Add a layer with one output, called by the name of the node and a suffix."""
-        (made,) = self.draft.layer(kind, self.name + suffix, inputs, options, given, where=self.where)
+        lent = {
+            role: computed_word(self, item)
+            for role, item in (given or {}).items()
+            if item is not None and item.made is not None
+        }
+        (made,) = self.draft.layer(
+            kind, self.name + suffix, inputs, options, given, where=self.where, lent=lent
+        )
         return made
 
     def stored(self, view: View, order: Sequence[Sequence[int]]) -> str:
@@ -64,6 +74,37 @@ class Site:
             kind, options = ("flatten", {}) if len(shape) == 2 else ("reshape", {"shape": list(shape[1:])})
             made[root, shape] = self.layer(kind, (root,), options, suffix=f"_{kind}")
         return made[root, shape].word
+
+
+def computed_word(site: Site, constant: Constant) -> str:
+    """The word of what layers compute of weights, [1, shape of the constant], its elements in that order."""
+    view, places = constant.made, constant.places
+    assert view is not None
+    assert places is not None
+    stored = np.arange(prod(view.pieces)).reshape(view.pieces).transpose(BATCH, *_inner(view)).ravel()
+    runs, left = list[tuple[int, int]](), stored[places.ravel()]
+    while left.size > 1:
+        step = int(left[1] - left[0])
+        same = left[0] + step * np.arange(left.size) == left
+        size = int(np.argmin(same)) if not same.all() else left.size
+        if left.size % size:
+            break
+        runs.insert(0, (step, size))
+        left = left[::size]
+    outer = sorted(runs, reverse=True)
+    sizes = tuple(size for _, size in outer)
+    order = [1 + outer.index(run) for run in runs]
+    whole = np.arange(prod(sizes)).reshape(sizes).transpose([place - 1 for place in order]).ravel()
+    if left.size != 1 or len(stored) != places.size or (whole != stored[places.ravel()]).any():
+        raise CannotTakeError(
+            "it reads a part of a computed weight", "all of it, its dimensions in any order"
+        )
+    lying = View(view.word, view.stored, (1, *sizes), ())
+    return site.reshaped(site.stored(lying, [[place] for place in order]), (1, *constant.shape))
+
+
+def _inner(view: View) -> list[int]:
+    return [piece for piece in view.order if piece != BATCH]
 
 
 def in_order(site: Site, view: View) -> View:

@@ -7,11 +7,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from configs.dtypes import DType, dtype_of
+from configs.dtypes import INT32, DType, dtype_of
 from configs.errors import PulptrainError, UnsupportedLayerError
 from configs.model_file import InputSpec, LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from importers.graph.views import Shape, View
@@ -140,6 +141,28 @@ class Draft:
         self.tensors[word] = Tensor(word, shape, "input", dtype_of(dtype))
         return View.of(word, shape)
 
+    def same_for_all(self, constant: Constant, name: str) -> View | None:
+        """A constant [batch, ...] of samples that are all the same, as an activation; None for others."""
+        first, batch = constant.value[:1], self.tensors[self.first_input].shape[0]
+        if constant.trained or batch < 2 or constant.shape[:1] != (batch,) or (constant.value != first).any():
+            return None
+        sizes, held = list(constant.shape[1:]), {"w": constant.moved(lambda array: array[0])}
+        return self.layer("parameter", name, (self.first_input,), {"shape": sizes}, held)[0]
+
+    def one_sample(self, constant: Constant, name: str) -> View:
+        """A weight or a constant as a tensor of one sample, which has no dimension for it; made once."""
+        if constant.made is not None:
+            return constant.made
+        numbers = constant.value if constant.places is None else constant.places
+        key = ("once", numbers.dtype, numbers.tobytes(), constant.shape)
+        if key not in self.made:
+            sizes = list(constant.shape) or [1]
+            held = {"w": constant.moved(lambda array: array.reshape(sizes))}
+            options = {"shape": sizes, "once": True}
+            (made,) = self.layer("parameter", name, (self.first_input,), options, held)
+            self.made[key] = replace(made, dims=made.dims[1 : 1 + len(constant.shape)])
+        return self.made[key]
+
     def layer(
         self,
         kind: str,
@@ -149,9 +172,11 @@ class Draft:
         given: Mapping[str, Constant | None] | None = None,
         *,
         where: str = "",
+        lent: Mapping[str, str] = MappingProxyType({}),
     ) -> tuple[View, ...]:
         """Add a layer that reads these words; `given` are start values by role of parameter or buffer.
 
+        `lent` has the words of those parameters that layers compute.
         Options that say only the default are left out. Raises `CannotTakeError` where the layer refuses its
         options or shapes, or a start value has another shape than its parameter.
         """
@@ -163,14 +188,23 @@ class Draft:
             if role not in plan.stored or item.shape != plan.stored[role].shape:
                 raise CannotTakeError("the shape of its weights does not fit its op", CHECKED)
             tensor = _tensor(name, role)
+            if role in lent and role not in plan.parameters:
+                raise CannotTakeError(
+                    "its running statistic is computed from weights", "a separate statistic"
+                )
+            if role in lent:
+                continue
             if role in plan.parameters:
                 self._parameters.add(tensor)
             given_start = self.weights.given(item)
-            self.values[tensor] = np.ascontiguousarray(given_start.value)
+            whole = plan.stored[role].dtype == INT32
+            self.values[tensor] = np.ascontiguousarray(item.value if whole else given_start.value)
             if given_start.source:
                 self.sources[tensor] = given_start
         said = _said(primitive, spec.attributes)
-        self.layers.append(replace(spec, attributes=said, trainable=_trainable(primitive, plan, starts)))
+        words = {PARAMETER_NAMES.get(role, role): _output_named(word) for role, word in lent.items()}
+        trained = _trainable(primitive, plan, starts)
+        self.layers.append(replace(spec, attributes=said, trainable=trained, weights_of=words or None))
         made = results_of(name, plan, dtype_of(self.dtype))
         self.tensors |= {tensor.name: tensor for tensor in made}
         return tuple(View.of(tensor.name, tensor.shape) for tensor in made)
@@ -230,12 +264,11 @@ class Draft:
         """Raise UnsupportedLayerError that lists everything that could not be taken over."""
         refuse(self.problems, f"of {nodes} operations cannot be trained here", self.where, LAYERS)
 
-    def share_weights(self, kind: str, nearest: str, user_of: Callable[[str], str]) -> None:
+    def share_weights(self) -> frozenset[str]:
         """A trained weight that several layers read belongs to the first; the others take it from there.
 
-        Parts of one, and other orders of its elements, would need a layer between them that has a gradient: a
-        problem, and so is a first use that is not trained. `kind` is what the original calls a weight,
-        `user_of` says who reads what a layer has.
+        Returns those of which they read parts, other orders, or first without training: they have to be read
+        again as tensors that layers cut and turn (`Constant.made`).
         """
         taken = {
             tensor: self.weights.numbers(given)
@@ -254,17 +287,11 @@ class Draft:
         for tensor, numbers in taken.items():
             np.add.at(uses, numbers, 1)
             trained[numbers] |= self.sources[tensor].trained
-        for weight, shape, start, end in self.weights.ranges:
-            shared = start + np.flatnonzero((uses[start:end] > 1) & trained[start:end])
-            if shared.size:
-                users = dict.fromkeys(
-                    user_of(tensor.partition(".")[0])
-                    for tensor, numbers in taken.items()
-                    if np.isin(numbers, shared).any()
-                )
-                how = "partly, in two orders or not all trained"
-                reason = f"several ops use its elements: {' and '.join(users)}, {how}"
-                self.problems.append(Problem(weight, kind, shape, reason, nearest))
+        return frozenset(
+            weight
+            for weight, _, start, end in self.weights.ranges
+            if ((uses[start:end] > 1) & trained[start:end]).any()
+        )
 
     def _take_from(self, owner: str, tensor: str) -> None:
         """The layer that has `tensor` reads `owner`, a parameter of a layer before it, instead."""
@@ -284,11 +311,17 @@ class Draft:
         for layer in reversed(self.layers):
             if layer.name in used:
                 kept.append(layer)
-                used |= {word.partition(".")[0] for word in layer.inputs or ()}
+                used |= layer.layers_read
         self.layers = kept[::-1]
         for tensor in [name for name in self.values if name.partition(".")[0] not in used]:
             del self.values[tensor]
             self.sources.pop(tensor, None)
+
+
+def _output_named(word: str) -> str:
+    """The tensor that a word names: ``split.1`` is ``split.out1``."""
+    name, _, number = word.partition(".")
+    return f"{name}.out{number}"
 
 
 def _tensor(layer: str, role: str) -> str:

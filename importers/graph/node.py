@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -103,6 +103,8 @@ class Node(Site, Attributes):
     """Whether its result is what outputs are compared with by losses, and nothing else."""
     first: Key = 0
     """Of what it works on."""
+    held: Mapping[Key, Any] = field(default_factory=dict)
+    """In arithmetic on weights, which are views there: the weights, for who needs a constant."""
 
     def __getitem__(self, key: Key) -> Any:
         return self.arguments[key]
@@ -165,7 +167,8 @@ class Node(Site, Attributes):
 
     def constant(self, key: Key) -> Constant | None:
         """An argument that must be constant; None if it is left out."""
-        return self.as_constant(self.get(key), key)
+        given = self.get(key)
+        return self.as_constant(self.held.get(key) if isinstance(given, View) else given, key)
 
     def as_constant(self, argument: Any, key: Key = "weight") -> Constant | None:
         """`found`, which must be constant or None."""

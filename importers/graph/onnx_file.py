@@ -23,6 +23,7 @@ from importers.extras import require_extra
 from importers.graph.draft import CHECKED
 from importers.graph.onnx_folding import fold_constants
 from importers.graph.onnx_graph import Array, OnnxGraph, OnnxNode, OnnxTensor, Subgraph
+from importers.graph.onnx_merged import taken_apart
 
 if TYPE_CHECKING:
     import onnx
@@ -71,6 +72,7 @@ def load_onnx(
             f"use opset {OLDEST_OPSET} or newer: onnx.version_converter.convert_version(model, 17)",
         )
     initializers = initializers_of(graph, file)
+    merged = taken_apart(graph, initializers)
     nodes = _nodes(graph, where)
     fed = [value.name for value in graph.input if value.name not in initializers]
     nodes = _sorted(nodes, {*fed, *initializers}, where)
@@ -85,6 +87,7 @@ def load_onnx(
         inputs=tuple(fed),
         outputs=tuple(value.name for value in graph.output),
         initializers=initializers,
+        merged=merged,
     )
     _check_ops(read)
     return fold_constants(read)

@@ -95,6 +95,8 @@ class OnnxGraph:
     outputs: tuple[str, ...]
     initializers: Mapping[str, Array]
     folded: Mapping[str, Array] = field(default_factory=dict)
+    merged: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    """Initializers that the file has not -> the one it has, and who reads it (`onnx_merged`)."""
 
     def constant(self, name: str) -> Array | None:
         """The value of a tensor that does not depend on any input; None for others and for ""."""

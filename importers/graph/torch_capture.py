@@ -31,12 +31,13 @@ from importers.ops import NEAREST_ATEN
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A torch tensor that does not depend on the input; `places`, `trained` as in `Constant`."""
+    """A torch tensor that does not depend on the input; `places`, `trained`, `made` as in `Constant`."""
 
     tensor: Any
     source: str = ""
     places: Any = None
     trained: bool = False
+    made: View | None = None
 
     @property
     def constant(self) -> Constant:
@@ -44,7 +45,23 @@ class Held:
         tensor = self.tensor.detach()
         tensor = tensor.float() if tensor.is_floating_point() else tensor
         places = None if self.places is None else self.places.numpy()
-        return Constant(tensor.numpy(), places, self.trained)
+        if self.made is not None and places is None:
+            places = Constant.of(self.made, tensor.numpy()).places
+        return Constant(tensor.numpy(), places, self.trained, self.made)
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """scale · b + shift, b drawn anew in each iteration: 1 with the probability `keep`, else 0.
+
+    `keep` None: uniform in [0, 1). `draw` names the numbers: two of one draw are the same.
+    """
+
+    draw: str
+    shape: Shape
+    keep: float | None = None
+    scale: float = 1.0
+    shift: float = 0.0
 
 
 class Moving:
@@ -63,8 +80,20 @@ _DETACHED = ("detach", "detach_")
 MOVES = frozenset({*_VIEWS, *_TURNS, *_PARTS, *_SAME})
 """Ops that only move elements about: what they make of a parameter is still that parameter."""
 
-SHAPES_ONLY = ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full")
+SHAPES_ONLY = (
+    *("zeros_like", "ones_like", "full_like", "empty_like"),
+    *("new_zeros", "new_ones", "new_full", "new_empty"),
+)
 """Ops that read the shape of an activation and nothing else."""
+
+CHECKS = ("_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size")
+"""Ops that make nothing."""
+
+OF_WEIGHTS = ("conv1d", "conv2d", "linear")
+"""Ops whose weights stay weights when a constant, or something computed of weights, goes through them."""
+
+LOOKED_UP = ("embedding", "index", "index_select")
+"""Ops that read rows of a weight, which stays one."""
 
 SOFTMAXES = ("softmax", "_softmax")
 
@@ -164,40 +193,42 @@ def capture(
     tensors = {name: item for name, item in state.items() if isinstance(item, torch.Tensor)}
     first_names = _first_names(module)
     places = WeightNumbers.of({name: tuple(item.shape) for name, item in tensors.items()})
-    draft = Draft(where, dtype, places)
-    reader = _Reader(torch, draft, handlers)
-    made = reader.known
-    calls = 0
     fed = [item.arg.name for item in signature.input_specs if item.kind.name == "USER_INPUT"]
     fed = [node.name for node in graph.nodes if node.name in fed and shape_of(node) is not None]
-    for node in graph.nodes:
-        if node.op == "placeholder":
-            item = targets.get(node.name)
-            if item is not None and item.target is not None:
-                name = first_names.get(item.target, item.target)
-                made[node.name] = Unknown()
-                if name in tensors:
-                    numbers = torch.from_numpy(places.places(name))
-                    made[node.name] = Held(tensors[name].detach(), name, numbers, name in trained)
-                reader.moving |= {node.name} if name in trained else set()
-            else:
-                made[node.name] = _input(draft, node, single=len(fed) == 1)
-        elif node.op == "call_function":
-            calls += 1
-            made[node.name] = reader.read(node)
-            if isinstance(made[node.name], Unknown):
-                made[node.name] = reader.stand_in(node)
-        elif node.op == "get_attr":
-            parameter = getattr(program.graph_module, str(node.target), None)
-            made[node.name] = Held(parameter) if isinstance(parameter, torch.Tensor) else Unknown()
+    nodes = sorted(graph.nodes, key=lambda node: (node.op != "placeholder", node.name not in fed))
+    apart, wanted = None, frozenset[str]()
+    while apart != wanted:  # weights of which layers read parts, known once they have been read whole
+        apart = wanted
+        draft = Draft(where, dtype, places)
+        reader = _Reader(torch, draft, handlers)
+        made = reader.known
+        for node in nodes:
+            if node.op == "placeholder":
+                item = targets.get(node.name)
+                if item is not None and item.target is not None:
+                    name = first_names.get(item.target, item.target)
+                    made[node.name] = Unknown()
+                    if name in tensors:
+                        numbers = torch.from_numpy(places.places(name))
+                        held = Held(tensors[name].detach(), name, numbers, name in trained)
+                        whole = draft.one_sample(held.constant, name) if name in apart else None
+                        made[node.name] = held if whole is None else replace(held, places=None, made=whole)
+                    reader.moving |= {node.name} if name in trained else set()
+                else:
+                    made[node.name] = _input(draft, node, single=len(fed) == 1)
+            elif node.op == "call_function":
+                made[node.name] = reader.read(node)
+                if isinstance(made[node.name], Unknown) and node.users:
+                    made[node.name] = reader.stand_in(node)
+            elif node.op == "get_attr":
+                parameter = getattr(program.graph_module, str(node.target), None)
+                made[node.name] = Held(parameter) if isinstance(parameter, torch.Tensor) else Unknown()
+        wanted = apart | draft.share_weights()
     output = _output(draft, signature, made)
-    draft.share_weights(
-        "parameter", "the whole parameter, unchanged, in each use, or requires_grad=False", str
-    )
     _refuse_left_out(
         draft, trained & {first_names.get(name, name) for name in _read_parameters(graph, targets)}
     )
-    draft.refuse_problems(calls)
+    draft.refuse_problems(sum(node.op == "call_function" for node in nodes))
     assert output is not None
     return draft, output
 
@@ -280,19 +311,17 @@ class _Reader:
         try:
             if node.target is operator.getitem:
                 return self._item(node)
+            if op in CHECKS:
+                return Unknown()
             arguments = self._arguments(node)
             if _any(arguments, Unknown):
                 return Unknown()
             if _any(arguments, Aside):
                 raise CannotTakeError("other nodes read its statistics or mask", "one module per use")
-            if not _any(arguments, (View, Terms)) or op in SHAPES_ONLY:
-                return self._folded(op, node)
-            handler = self.handlers.get(op)
-            if handler is None:
-                raise CannotTakeError("pulptrain has no such layer", NEAREST_ATEN.get(op, NO_FORM))
-            result = handler(self._node(op, node, arguments, place))
-            if isinstance(result, View) and result.shape != shape_of(node):
-                raise AssertionError(f"{node.name}: {result.shape} instead of {shape_of(node)}")
+            drawn = op in self.handlers and self._draws(node)
+            if op in SHAPES_ONLY or not (drawn or _any(arguments, (View, Terms, Noise))):
+                return self._folded(op, node, arguments, place)
+            result = self._handled(self._node(op, node, arguments, place), node)
             return result.settled() if isinstance(result, View) else result
         except CannotTakeError as error:
             self.draft.problems.append(
@@ -303,11 +332,57 @@ class _Reader:
                 raise  # behind a stand-in shapes need not fit
         return Unknown()
 
+    def _handled(self, site: Node, node: Any) -> Any:
+        """What the handler of an op makes of it."""
+        handler = self.handlers.get(site.op)
+        if handler is None:
+            raise CannotTakeError("pulptrain has no such layer", NEAREST_ATEN.get(site.op, NO_FORM))
+        result = handler(site)
+        if isinstance(result, View) and result.shape != shape_of(node):
+            raise AssertionError(f"{node.name}: {result.shape} instead of {shape_of(node)}")
+        return result
+
+    def _computed(self, site: Node, node: Any, arguments: Mapping[str, Any], result: Any) -> Any:
+        """Arithmetic on trained parameters: layers of one sample, which start with the numbers `result`."""
+        views = site.arguments
+        if site.op in OF_WEIGHTS:
+            operand = site.needed(site.first)
+            view = self.draft.same_for_all(operand, site.name)
+            if view is not None:
+                return self._handled(replace(site, arguments={**views, site.first: view}), node)
+            views = {**views, site.first: self.draft.one_sample(operand, site.name)}
+        elif site.op not in LOOKED_UP:
+            views = {key: self._one_sample(item) for key, item in arguments.items()}
+        named = f"{site.name}_{site.op.strip('_')}"
+        own = replace(site, name=named, arguments=views, held=site.arguments)
+        made = self._handled(own, node)
+        if isinstance(made, (list, tuple)):
+            pairs = zip(made, result, strict=True)
+            return [
+                Held(item.detach(), trained=True, made=part) if isinstance(part, View) else Aside()
+                for part, item in pairs
+            ]
+        return Held(result, trained=True, made=made)
+
+    def _one_sample(self, item: Any) -> Any:
+        """An argument of arithmetic on parameters; a trained one is a tensor of one sample, made once."""
+        if isinstance(item, (list, tuple)):
+            return [self._one_sample(part) for part in item]
+        if not isinstance(item, Held) or not (item.trained or item.made):
+            return _neutral(item)
+        if item.made is not None and not (item.trained and item.places is None):
+            raise CannotTakeError(
+                "it computes with a computed weight that is detached or expanded", "requires_grad=False"
+            )
+        if item.made is not None:
+            return item.made
+        return self.draft.one_sample(item.constant, item.source)
+
     def _node(self, op: str, node: Any, arguments: Mapping[str, Any], place: str) -> Node:
         """The node as a handler sees it."""
         made = node.meta["val"]
         several = made if isinstance(made, (tuple, list)) else [made]
-        first = node.args[0].meta.get("val") if hasattr(node.args[0], "meta") else None
+        first = node.args[0].meta.get("val") if hasattr(node.args[:1] and node.args[0], "meta") else None
         return Node(
             self.draft,
             _layer_name(node, arguments),
@@ -335,10 +410,13 @@ class _Reader:
         item = items[node.args[1]]
         return item.settled() if isinstance(item, View) else item
 
-    def _folded(self, op: str, node: Any) -> Any:
-        """A node that reads no activation, computed; it may only move elements of a trained parameter."""
+    def _draws(self, node: Any) -> bool:
+        return self.torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+    def _folded(self, op: str, node: Any, arguments: Mapping[str, Any], place: str) -> Any:
+        """A node that reads no activation, computed; more than moves of a trained parameter are layers."""
         torch = self.torch
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        if self._draws(node):
             raise CannotTakeError("it draws random numbers", "Dropout")
         held: list[Held] = []
 
@@ -366,15 +444,14 @@ class _Reader:
                 pairs = zip(result, places, strict=True)
                 return [Held(part, one.source, place, one.trained) for part, place in pairs]
             return Held(result, one.source, places, one.trained)
-        if any(one.trained for one in held):
-            names = ", ".join(sorted({one.source for one in held if one.trained}))
-            raise CannotTakeError(
-                f"it computes with the trained parameter {names} outside a layer",
-                "requires_grad=False, or use it in a layer",
-            )
-        if isinstance(result, (list, tuple)):
-            return [Held(part) if isinstance(part, torch.Tensor) else part for part in result]
-        return Held(result) if isinstance(result, torch.Tensor) else result
+        if op == "expand" and held[0].made is not None and held[0].places is None:
+            places = run(lambda one: torch.from_numpy(one.constant.places))
+            return replace(held[0], tensor=result, places=places)
+        if op not in SHAPES_ONLY and any(one.trained or one.made for one in held):
+            return self._computed(self._node(op, node, arguments, place), node, arguments, result)
+        parts = result if isinstance(result, (list, tuple)) else [result]
+        made = [Held(part) if isinstance(part, torch.Tensor) else part for part in parts]
+        return made if parts is result else made[0]
 
 
 def _neutral(item: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from importers.graph.views import Shape
+from importers.graph.views import Shape, View
 from trainlib.ir.steps import Array
 
 
@@ -33,12 +33,19 @@ class Constant:
     """A tensor that does not depend on the input.
 
     `places` numbers its elements over all weights of the original, if every element is one of a weight's
-    (`WeightNumbers`). `trained`: a weight, not a number somebody wrote into the graph.
+    (`WeightNumbers`). `trained`: a weight, not a number somebody wrote into the graph. `made`: what layers
+    compute of weights, as a tensor of one sample, whose elements `places` then counts as they are seen.
     """
 
     value: Array
     places: Array | None = None
     trained: bool = False
+    made: View | None = None
+
+    @classmethod
+    def of(cls, made: View, value: Array) -> Constant:
+        """What layers compute of weights, all of it."""
+        return cls(value, np.arange(value.size).reshape(value.shape), True, made)
 
     @property
     def shape(self) -> Shape:
@@ -50,6 +57,8 @@ class Constant:
         """Its value if it is the same throughout; of a weight, its only one."""
         if not self.value.size or self.value.dtype.kind == "c" or (self.trained and self.value.size > 1):
             return None
+        if self.made is not None:
+            return None
         first = self.value.flat[0]
         return float(first) if bool((self.value == first).all()) else None
 
@@ -60,7 +69,8 @@ class Constant:
 
     def moved(self, how: Any) -> Constant:
         """The numbers rearranged: `how` is a function of arrays that only moves elements."""
-        return Constant(how(self.value), None if self.places is None else how(self.places), self.trained)
+        places = None if self.places is None else how(self.places)
+        return Constant(how(self.value), places, self.trained, self.made)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +104,7 @@ class WeightNumbers:
         """As the start of one of our parameters: of one weight, of several, or of none."""
         value = constant.value.astype(np.float32) if constant.value.dtype != np.float32 else constant.value
         places = constant.places
-        if places is None or not places.size:
+        if places is None or not places.size or constant.made is not None:
             return Given(value, "", None, constant.trained)
         first, last = (self._owner(number) for number in (places.min(), places.max()))
         if first == last:

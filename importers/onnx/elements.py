@@ -37,6 +37,7 @@ from importers.place.pairs import (
     pair,
     power,
     quotient,
+    scaled,
     times,
     total,
     two_operands,
@@ -69,9 +70,11 @@ def _gelu(node: Node) -> View:
 
 
 def _quick_gelu(node: Node) -> View:
-    if node.real("alpha", 1.702) != 1:
-        raise CannotTakeError("an alpha other than 1 is not supported", "Gelu")
-    return applied(node, "silu", node.x)
+    alpha = node.number("alpha", 1.0 if node.op == "Swish" else 1.702)
+    if alpha == 1:
+        return applied(node, "silu", node.x)
+    gate = applied(node, "sigmoid", scaled(node, node.x, alpha, suffix="_scale"), suffix="_gate")
+    return two_operands(node, "multiply", node.x, gate)
 
 
 def _hard_sigmoid(node: Node) -> View:
@@ -256,7 +259,7 @@ HANDLERS: Mapping[str, Handler] = with_own(
     },
     {
         **dict.fromkeys(("Gelu", "com.microsoft:Gelu", "com.microsoft:BiasGelu"), _gelu),
-        "com.microsoft:QuickGelu": _quick_gelu,
+        **dict.fromkeys(("com.microsoft:QuickGelu", "Swish"), _quick_gelu),
         "HardSigmoid": _hard_sigmoid,
         "Clip": _clip,
         "Softsign": lambda node: softsign(node, node.x),

@@ -35,8 +35,19 @@ HANDLERS: Mapping[str, Handler] = {**elements.HANDLERS, **layers.HANDLERS, **mov
 """By op, private ones behind their domain."""
 
 MOVES = {
-    *("Concat", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose"),
-    *("Unsqueeze", "com.microsoft:ConcatTraining"),
+    *(
+        "Concat",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "Identity",
+        "Reshape",
+        "Slice",
+        "Split",
+        "Squeeze",
+        "Transpose",
+    ),
+    *("Transpose", "Unsqueeze", "com.microsoft:ConcatTraining"),
 }
 """Ops that only move elements about: what they make of a weight is still that weight."""
 
@@ -61,8 +72,8 @@ class ImportedModel:
     batch_dim: int = 0
 
     def sample(self, array: Array) -> Array:
-        """An input of theirs as ours: the batch first."""
-        return np.moveaxis(array, self.batch_dim, 0)
+        """An input of theirs as ours: the batch first, and something behind it."""
+        return np.moveaxis(array, self.batch_dim, 0) if array.ndim > 1 else array.reshape(-1, 1)
 
     def theirs(self, values: Mapping[str, Array], start: Mapping[str, Array]) -> dict[str, Array]:
         """Weights of ours under their names and in their shapes; `start` are theirs before training."""
@@ -137,32 +148,37 @@ class ForwardReader:
         self.batch_dim = batch_dim
         weights = {name: graph.initializers[name] for name in graph.trainable}
         self.places = WeightNumbers.of({name: value.shape for name, value in weights.items()})
-        self.draft = Draft(graph.path, weights=self.places)
+        self.apart = frozenset[str]()
+        """Weights that layers cut and turn."""
         self.readers = self.graph.readers
-        self.origin: dict[str, OnnxNode] = {}
-        self.feeds: dict[str, str] = {}
-        self.loss = ""
         ends = any(node.op in LOSSES for node in graph.nodes) or any(
             graph.tensor(name).shape == () for name in graph.outputs
         )
         trains = bool(graph.trainable) and (trained is None or bool(trained))
         self.handlers = handlers(HANDLERS) if ends and trains else HANDLERS
-        self.known: dict[str, Any] = {
+        self._constants: dict[str, Any] = {
             name: Constant(value) for name, value in (*graph.initializers.items(), *graph.folded.items())
         }
         for name, value in weights.items():
             # A number alone is a constant that an exporter has put there, unless somebody says otherwise.
             asked = value.ndim > 0 if trained is None else name in trained
-            self.known[name] = Constant(value, self.places.places(name), asked)
+            self._constants[name] = Constant(value, self.places.places(name), asked)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.draft = Draft(self.graph.path, weights=self.places)
+        self.origin: dict[str, OnnxNode] = {}
+        self.feeds: dict[str, str] = {}
+        self.loss = ""
+        self.known = dict(self._constants)
 
     def read(self, loss: LossSpec | None) -> list[LossSpec]:
         """The losses of what the draft ends in. Raises UnsupportedLayerError, InputError."""
         self.read_nodes()
-        self.draft.share_weights(
-            "initializer",
-            "the whole weight, unchanged, in each use, or a Constant node, which is not trained",
-            lambda layer: self.origin[layer].name,
-        )
+        while parts := self.draft.share_weights() - self.apart:
+            self.apart |= parts
+            self._begin()
+            self.read_nodes()
         self.draft.refuse_problems(len(self.graph.nodes))
         losses = self._losses(loss)
         read = {word for layer in self.draft.layers for word in layer.inputs or ()}
@@ -192,6 +208,9 @@ class ForwardReader:
         """All nodes; what cannot be read of them is a problem of the draft. Raises InputError."""
         for name in sorted(self.graph.inputs, key=self._is_label):
             self.known[name] = self._input(name)
+        for name in self.apart:
+            weight = self.known[name]
+            self.known[name] = Constant.of(self.draft.one_sample(weight, name), weight.value)
         for node in self.graph.nodes:
             before = len(self.draft.layers)
             results = self._node(node)
@@ -269,9 +288,8 @@ class ForwardReader:
     def _input(self, name: str) -> View:
         tensor = self.graph.tensor(name)
         several = len(self.graph.inputs) > 1
-        least = 1 if several and self.handlers is not HANDLERS else 2
-        if not tensor.is_static or min(tensor.sizes, default=0) < 1 or len(tensor.sizes) < least:
-            cure = "use --input SIZES: batch first, then at least one dimension"
+        if not tensor.is_static or min(tensor.sizes, default=0) < 1:
+            cure = "use --input SIZES, batch first"
             raise self._wrong(f"its input '{name}' has the shape {tensor.shape_text}", cure)
         sizes = tensor.sizes if len(tensor.sizes) > 1 else (*tensor.sizes, 1)
         stored = (
@@ -347,11 +365,10 @@ class ForwardReader:
             raise CannotTakeError("it computes a constant by an unsupported op", "its result")
         if not any(item.trained for item in constants):
             return [Constant(results[name]) if name else None for name in node.outputs]
-        if node.op not in MOVES:
-            raise CannotTakeError("it changes a trained weight outside a layer", "store the computed weight")
         # Others than floats are indices and shapes.
-        if any(not item.trained and np.issubdtype(item.value.dtype, np.floating) for item in constants):
-            raise CannotTakeError("it writes constant values into a trained weight", "a weight alone")
+        mixed = any(not item.trained and np.issubdtype(item.value.dtype, np.floating) for item in constants)
+        if node.op not in MOVES or mixed or any(item.made is not None for item in constants):
+            return self._computed(node, arguments, results)
 
         def places(item: Any) -> Array | None:
             if not isinstance(item, Constant):
@@ -361,4 +378,24 @@ class ForwardReader:
         moved = computed(node, [places(item) for item in arguments], self.graph.opset)
         if moved is None:  # in a file whose types are wrong
             raise CannotTakeError("it rearranges a weight in an unsupported way", CHECKED)
+        if node.op == "Gather" and any(np.unique(item).size < item.size for item in moved.values()):
+            return self._computed(node, arguments, results)  # rows of a table
         return [Constant(results[name], moved[name], True) if name else None for name in node.outputs]
+
+    def _computed(self, node: OnnxNode, arguments: Sequence[Any], results: Mapping[str, Array]) -> Any:
+        """Arithmetic on trained weights: layers of one sample, which start with the numbers `results`."""
+        handler = self.handlers.get(node.op)
+        if handler is None:
+            raise CannotTakeError("pulptrain has no such layer", NEAREST_ONNX.get(node.op, NO_FORM))
+        views = [
+            item
+            if item is None or not item.trained or node.op == "Gather"
+            else item.made or self.draft.one_sample(item, f"{node.name}_weight")
+            for item in arguments
+        ]
+        made = handler(replace(self._read(node, views), held=dict(enumerate(arguments))))
+        several = made if isinstance(made, list) else [made]
+        return [
+            Constant.of(part, results[name]) if isinstance(part, View) else part
+            for part, name in zip(several, node.outputs, strict=False)
+        ]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from importers.graph.draft import CHECKED, CannotTakeError, elements
-from importers.graph.node import Attributes, Handler, Node
+from importers.graph.node import Attributes, Handler, Node, axis_of
 from importers.graph.views import BATCH, Shape, View
 from importers.graph.weights import Constant
 from importers.onnx.moves import images
@@ -27,8 +27,16 @@ from importers.place.elements import norm
 from importers.place.moves import joined, sliced
 from importers.place.norms import channel_norm, neighbour_norm, row_norm
 from importers.place.pairs import as_view, scaled, times, total
-from importers.place.pooling import averaged_image, interpolated, pool_options, pooled, power_pooled
-from importers.place.products import linear, multiplied
+from importers.place.pooling import (
+    Stretch,
+    averaged_image,
+    interpolated,
+    pool_options,
+    pooled,
+    power_pooled,
+    stretched,
+)
+from importers.place.products import einsum, linear, multiplied, running_sum
 from importers.place.recurrences import initial_state, last_state, recurrent, regated, sequence
 
 
@@ -239,6 +247,11 @@ def _global_pool(node: Node) -> View:
     return pooled(node, "max_pool2d", node.x, {"kernel": kernel}, rank)
 
 
+def _cumulative(node: Node) -> View:
+    how = {"less": bool(node.integer("exclusive", 0)), "back": bool(node.integer("reverse", 0))}
+    return running_sum(node, node.x, axis_of(int(node.needed(1, "axis").value.ravel()[0]), node.rank), **how)
+
+
 def _resize(node: Node) -> View:
     view, mode, old = images(node), node.text("mode", "nearest"), node.op == "Upsample"
     coordinates = "asymmetric" if old else node.text("coordinate_transformation_mode", "half_pixel")
@@ -247,31 +260,36 @@ def _resize(node: Node) -> View:
     if node.integer("antialias", 0) or node.text("keep_aspect_ratio_policy", "stretch") != "stretch":
         raise CannotTakeError("antialias, keep_aspect_ratio_policy are not supported", "sizes, antialias 0")
     is_other = coordinates.removeprefix("pytorch_") != wanted or (mode == "nearest" and rounding != "floor")
-    if is_other or node.get("axes"):
-        raise CannotTakeError(
-            f"{mode} by {coordinates}", "nearest with asymmetric and floor, or linear with half_pixel"
-        )
-    target = _resized(node, view, old=old)
-    if coordinates == "pytorch_half_pixel" and min(target[2:]) == 1:
-        raise CannotTakeError("it shrinks a dimension to 1 with pytorch_half_pixel", "half_pixel")
+    if node.integer("exclude_outside", 0):
+        raise CannotTakeError("exclude_outside is not supported", "exclude_outside 0")
+    target, scales = _resized(node, view, old=old)
     if target[:2] != view.shape[:2]:
         raise CannotTakeError("it resizes the batch or the channels", "rows and columns only")
+    exact = all(size * scale == new for size, scale, new in zip(view.shape, scales, target, strict=True))
+    if is_other or not exact or (coordinates == "pytorch_half_pixel" and min(target[2:]) == 1):
+        how = Stretch(mode, coordinates, rounding, node.number("cubic_coeff_a", -0.75))
+        return stretched(node, view, target[2:], how, scales[2:])
     return interpolated(node, view, target[2:], "bilinear" if mode == "linear" else "nearest")
 
 
-def _resized(node: Node, view: View, *, old: bool) -> Shape:
-    """The shape of the result, by sizes or by scales."""
-    sizes = None if old else node.constant(3)
-    if sizes is not None:
-        return tuple(int(size) for size in sizes.value.ravel())
-    scales = node.constant(1 if old else 2)
+def _resized(node: Node, view: View, *, old: bool) -> tuple[Shape, Sequence[float]]:
+    """The shape of the result, and how many times that of its input each dimension is."""
+    sizes, scales = None if old else node.constant(3), node.constant(1 if old else 2)
     given = node.get("scales", ()) if scales is None else scales.value.ravel()
-    if len(given) != 4:
-        raise CannotTakeError("its sizes and its scales are missing", "sizes or scales of four numbers")
-    exact = [size * float(scale) for size, scale in zip(view.shape, given, strict=True)]
-    if any(abs(size - int(size)) > 1e-6 for size in exact):
-        raise CannotTakeError("its scales do not result in whole sizes", "sizes")
-    return tuple(map(int, exact))
+    given = given if sizes is None else sizes.value.ravel()
+    axes = [axis_of(axis, node.rank) for axis in node.sizes("axes", tuple(range(node.rank)))]
+    if len(given) != len(axes):
+        raise CannotTakeError(
+            "its sizes and its scales are missing", "sizes or scales of all dimensions, or axes"
+        )
+    said = dict(zip(axes, map(float, given), strict=True))
+    if sizes is None:
+        factors = [said.get(axis, 1.0) for axis in range(node.rank)]
+        return tuple(
+            int(size * scale + 1e-6) for size, scale in zip(view.shape, factors, strict=True)
+        ), factors
+    target = tuple(int(said.get(axis, size)) for axis, size in enumerate(view.shape))
+    return target, [new / size for new, size in zip(target, view.shape, strict=True)]
 
 
 # Recurrent layers
@@ -377,11 +395,17 @@ HANDLERS: Mapping[str, Handler] = {
     "InstanceNormalization": lambda node: _channel_norm(node, "instance_norm", {}, {}),
     "GroupNormalization": _group_norm,
     **dict.fromkeys(
-        ("LayerNormalization", "RMSNormalization", "com.microsoft:SimplifiedLayerNormalization"), _row_norm
+        (
+            *("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"),
+            "com.microsoft:SimplifiedLayerNormalization",
+        ),
+        _row_norm,
     ),
     **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _pool),
     "GlobalLpPool": lambda node: norm(node, node.x, range(2, node.rank), node.integer("p", 2), keep=True),
     "LRN": _lrn,
+    "Einsum": lambda node: einsum(node, node.text("equation", ""), node.inputs),
+    "CumSum": _cumulative,
     "Col2Im": _col2im,
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), _global_pool),
     **dict.fromkeys(("Resize", "Upsample"), _resize),

@@ -31,7 +31,7 @@ from importers.place.moves import (
     to_space,
 )
 from importers.place.pairs import applied, common_shape
-from importers.place.products import looked_up
+from importers.place.products import looked_up, picked
 
 FLOATS = (1, 10, 11, 16)
 """ONNX's numbers of float32, float16, float64, bfloat16: the model's dtype says which."""
@@ -141,15 +141,15 @@ def _gather(node: Node) -> View:
                 "it looks up something other than rows of a matrix", "a table [words, features], axis 0"
             )
         return looked_up(node, index, table)
-    view, places = node.x, node.needed(1, "indices")
-    dim = node.axis(len(view.dims))
-    numbers = [indexed(int(number), view.shape[dim]) for number in places.value.ravel()]
-    if not places.shape:
-        return selected(node, view, dim, numbers[0])
-    taken = chosen(node, view, dim, numbers)
+    places, shape = node.needed(1, "indices"), node[0].shape
+    dim = node.axis(len(shape))
+    numbers = [indexed(int(number), shape[dim]) for number in places.value.ravel()]
+    if not places.shape and isinstance(table, View):
+        return selected(node, table, dim, numbers[0])
+    taken = picked(node, table, shape, dim, np.array(numbers))
     if len(places.shape) == 1:
         return taken
-    return viewed(node, taken, (*view.shape[:dim], *places.shape, *view.shape[dim + 1 :]))
+    return viewed(node, taken, (*shape[:dim], *places.shape, *shape[dim + 1 :]))
 
 
 def indexed(number: int, size: int) -> int:

@@ -28,26 +28,36 @@ def sliced(site: Site, view: View, dim: int, start: int, stop: int, *, suffix: s
         raise CannotTakeError("it takes a part of the batch", "samples must stay independent")
     if not start < stop:
         raise CannotTakeError("its slice is empty", "a slice of one element or more")
-    view, piece, word = _whole_piece(site, view, dim)
-    made = site.layer("slice", (word,), {"axis": piece - 1, "start": start, "stop": stop}, suffix=suffix)
+    view, piece, word, axis = _whole_piece(site, view, dim)
+    made = site.layer("slice", (word,), {"axis": axis, "start": start, "stop": stop}, suffix=suffix)
     return _part(view, made, piece, stop - start)
 
 
 def split(site: Site, view: View, dim: int, sizes: Sequence[int]) -> list[View]:
     """All parts of a dimension, of these sizes, by one layer."""
-    view, piece, word = _whole_piece(site, view, dim)
-    options = {"axis": piece - 1, "sizes": list(sizes)}
+    view, piece, word, axis = _whole_piece(site, view, dim)
+    options = {"axis": axis, "sizes": list(sizes)}
     made = site.draft.layer("split", site.name, (word,), options, where=site.where)
     return [_part(view, part, piece, size) for part, size in zip(made, sizes, strict=True)]
 
 
-def _whole_piece(site: Site, view: View, dim: int) -> tuple[View, int, str]:
-    """The view with one piece as this dimension, the piece, and a word stored piece by piece."""
+MOST_AXES = 5
+"""Dimensions of a sample that a strided copy walks."""
+
+
+def _whole_piece(site: Site, view: View, dim: int) -> tuple[View, int, str, int]:
+    """The view with one piece as this dimension, the piece, and a word stored piece by piece; its axis there.
+
+    Of many pieces those on either side are stored as one.
+    """
     if len(view.dims[dim]) != 1:
         view = in_order(site, view)
     (piece,) = view.dims[dim]
-    word = site.stored(view, [(item,) for item in range(1, len(view.pieces))])
-    return view, piece, word
+    groups = [range(item, item + 1) for item in range(1, len(view.pieces))]
+    if len(groups) > MOST_AXES:
+        sides = (range(1, piece), groups[piece - 1], range(piece + 1, len(view.pieces)))
+        groups = [side for side in sides if side]
+    return view, piece, site.stored(view, groups), groups.index(range(piece, piece + 1))
 
 
 def _part(view: View, made: View, piece: int, size: int) -> View:

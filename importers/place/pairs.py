@@ -99,7 +99,7 @@ def with_constant(
     """A tensor and a constant or parameter, which becomes a layer; `turned`: the constant first."""
     rank = len(common_shape(view.shape, constant.shape))
     view = in_order(site, wider(view, rank))
-    sizes, batch_dim = _per_sample(constant, view)
+    constant, sizes, batch_dim = _per_sample(constant, view)
     sample = _sample(view, batch_dim)
     if kind == "add" and sizes == sample[1:]:
         word = site.reshaped(view.word, sample)
@@ -107,15 +107,15 @@ def with_constant(
         return under(site.layer("position", (word,), {}, {"w": weights}, suffix=suffix), batch_dim, rank)
     word = site.reshaped(view.word, sample)
     name = site.draft.weights.given(constant).source.rpartition(".")[2] or "constant"
-    held = _parameter(site, constant, sizes, suffix=f"{suffix}_{name}")
+    held = _parameter(site, constant, sizes, view, suffix=f"{suffix}_{name}")
     words, shapes = [word, held.word], [sample, held.stored]
     if turned and kind in ("subtract", "divide"):
         words, shapes = words[::-1], shapes[::-1]
     return under(_of_words(site, kind, words, shapes, suffix), batch_dim, rank)
 
 
-def _per_sample(constant: Constant, like: View) -> tuple[Shape, int | None]:
-    """Sizes of a constant beside `like`, without the dimension that counts samples; which that is."""
+def _per_sample(constant: Constant, like: View) -> tuple[Constant, Shape, int | None]:
+    """A constant beside `like` for one sample, its sizes, and the dimension of `like` that counts samples."""
     batch_dim = like.batch_dim
     if batch_dim is not None and not like.samples_only(batch_dim):
         raise CannotTakeError(
@@ -124,17 +124,25 @@ def _per_sample(constant: Constant, like: View) -> tuple[Shape, int | None]:
     shape = (1,) * (len(like.dims) - len(constant.shape)) + constant.shape
     if like.batch == 1 and batch_dim is not None and shape[batch_dim] != 1:
         batch_dim = None  # a single sample: dimensions of size 1 are all alike
+    elif batch_dim is not None and shape[batch_dim] != 1:
+        aligned = constant.moved(lambda array: array.reshape(shape))
+        first = aligned.moved(lambda array: array.take([0], batch_dim))
+        alike = (aligned.value == first.value).all() and (
+            aligned.places is None or (aligned.places == first.places).all()
+        )
+        constant = first if alike else constant
     sizes = tuple(size for index, size in enumerate(shape) if index != batch_dim)
     if elements(sizes) != constant.value.size:
         raise CannotTakeError("its constant differs from sample to sample", "the same values for all samples")
-    return sizes, batch_dim
+    return constant, sizes, batch_dim
 
 
-def _parameter(site: Site, constant: Constant, shape: Sequence[int], *, suffix: str) -> View:
-    """A parameter or constant as a tensor [batch, shape]."""
-    sizes = list(shape) or [1]
+def _parameter(site: Site, constant: Constant, shape: Sequence[int], like: View, *, suffix: str) -> View:
+    """A parameter or constant as a tensor [batch, shape], of as many samples as `like` has."""
+    sizes, word = list(shape) or [1], site.draft.first_input
     weights = constant.moved(lambda array: array.reshape(sizes))
-    return site.layer("parameter", (site.draft.first_input,), {"shape": sizes}, {"w": weights}, suffix=suffix)
+    options = {"shape": sizes, "once": like.batch != site.draft.tensors[word].shape[0]}
+    return site.layer("parameter", (word,), options, {"w": weights}, suffix=suffix)
 
 
 def as_view(site: Site, operand: Any, like: View, suffix: str = "_constant") -> View:
@@ -142,8 +150,8 @@ def as_view(site: Site, operand: Any, like: View, suffix: str = "_constant") -> 
     if isinstance(operand, View):
         return operand
     like = wider(like, len(operand.shape))
-    sizes, batch_dim = _per_sample(operand, like)
-    made = _parameter(site, operand, sizes, suffix=suffix)
+    operand, sizes, batch_dim = _per_sample(operand, like)
+    made = _parameter(site, operand, sizes, like, suffix=suffix)
     return under(made, batch_dim, len(like.dims)) if sizes else replace(made, dims=made.dims[:1])
 
 

@@ -3,15 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
+
+import numpy as np
 
 from importers.graph.arranging import Site, fresh, image
 from importers.graph.draft import CannotTakeError
 from importers.graph.views import Shape, View
+from importers.graph.weights import Constant
 from importers.place.convolution import Window, rows_and_columns, short
 from importers.place.pairs import applied, power, root, scaled
+from importers.place.products import linear
+from trainlib.ir.steps import Array
 
 
 def pool_options(
@@ -65,6 +71,67 @@ def averaged_image(site: Site, view: View, rank: int, *, keep: bool = True) -> V
     """The mean of all that lies behind the channels; `keep` dimensions of size 1 for it."""
     made = site.layer("global_avg_pool", (image(site, view, rank),))
     return fresh(made, (*view.shape[:2], *(1,) * (rank if keep else 0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """How an image gets another size: in ONNX's words `mode` (Resize), where an output lies and rounds to.
+
+    `cubic` is the coefficient a of Keys (1981).
+    """
+
+    mode: str
+    coordinates: str = "half_pixel"
+    rounding: str = "round_prefer_ceil"
+    cubic: float = -0.75
+
+    def matrix(self, inputs: int, outputs: int, scale: float) -> Array:
+        """How much of each input there is in each output, [outputs, inputs]. Raises `CannotTakeError`."""
+        numbers, half = np.arange(outputs), self.coordinates.endswith("half_pixel")
+        places = (numbers + half / 2) / scale - half / 2
+        if self.coordinates == "align_corners":
+            places = numbers * (inputs - 1) / (inputs * scale - 1 if outputs > 1 else 1)
+        elif not half and self.coordinates != "asymmetric":
+            raise CannotTakeError(f"{self.mode} by {self.coordinates}", "half_pixel")
+        if self.coordinates == "pytorch_half_pixel" and outputs == 1:
+            places = np.zeros(1)
+        if self.mode == "nearest":
+            places = _ROUNDINGS[self.rounding](places)
+        matrix: Array = np.zeros((outputs, inputs), np.float32)
+        lower = np.floor(places)
+        for tap in range(-1, 3):
+            away = np.abs(places - lower - tap)
+            share = np.maximum(0, 1 - away)
+            if self.mode == "cubic":
+                a = self.cubic
+                near = (a + 2) * away**3 - (a + 3) * away**2 + 1
+                share = np.where(away <= 1, near, a * (away**3 - 5 * away**2 + 8 * away - 4))
+            np.add.at(matrix, (numbers, np.clip(lower + tap, 0, inputs - 1).astype(int)), share)
+        return matrix
+
+
+_ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round_prefer_floor": lambda places: np.ceil(places - 0.5),
+    "round_prefer_ceil": lambda places: np.floor(places + 0.5),
+}
+
+
+def stretched(
+    site: Site, view: View, sizes: Shape, how: Stretch, scales: Sequence[float] | None = None
+) -> View:
+    """An image or a sequence at these sizes by a product with a constant matrix for each dimension.
+
+    `scales`, if they do not follow from the sizes.
+    """
+    scales = scales or [size / view.shape[dim - len(sizes)] for dim, size in enumerate(sizes)]
+    for dim, (size, scale) in enumerate(zip(sizes, scales, strict=True), len(view.dims) - len(sizes)):
+        if view.shape[dim] != size or scale != 1:
+            matrix = Constant(how.matrix(view.shape[dim], size, scale))
+            last, suffix = len(view.dims) - 1, f"_{dim}"
+            view = linear(site, view.swapped(dim, last), matrix, None, suffix=suffix).swapped(dim, last)
+    return view
 
 
 def interpolated(site: Site, view: View, sizes: Shape, mode: str) -> View:

@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from importers.graph.arranging import Site, in_order, regrouped, rows, viewed
-from importers.graph.draft import CannotTakeError
+from importers.graph.draft import CannotTakeError, elements
 from importers.graph.views import BATCH, Shape, View
 from importers.graph.weights import Constant
 from importers.place.convolution import biased
+from importers.place.moves import chosen
 from importers.place.pairs import total, wider
+from trainlib.ir.steps import Array
 
 
 def linear(site: Site, view: View, weight: Constant, bias: Constant | None, *, suffix: str = "") -> View:
@@ -32,8 +36,8 @@ def multiplied(site: Site, left: Any, right: Any, *, as_stored: bool = False) ->
         left = left.with_dim(0) if drop_left else left
         right = right.with_dim(1) if drop_right else right
         made = product(site, left, right, as_stored=as_stored)
-        made = made.without_dim(len(made.dims) - 1) if drop_right else made
-        return made.without_dim(len(made.dims) - 2) if drop_left else made
+        made = made.without_dim(len(made.dims) - 2) if drop_left else made
+        return made.without_dim(len(made.dims) - 1) if drop_right else made
     if isinstance(left, View):
         matrix = _matrix(right)
         column = len(matrix.shape) == 1
@@ -46,7 +50,7 @@ def multiplied(site: Site, left: Any, right: Any, *, as_stored: bool = False) ->
     last = len(right.dims) - 1
     weights = matrix.moved(lambda array: array.reshape(1, -1)) if row else matrix
     made = linear(site, right.swapped(last - 1, last), weights, None).swapped(last - 1, last)
-    return made.without_dim(last - 1) if row else made
+    return made.without_dim(max(last - 1, 0)) if row else made
 
 
 def bilinear(site: Site, left: View, right: View, weight: Constant, bias: Constant | None) -> View:
@@ -57,6 +61,51 @@ def bilinear(site: Site, left: View, right: View, weight: Constant, bias: Consta
     made = product(site, half, right.with_dim(len(right.dims)), suffix="_product")
     made = made.without_dim(len(made.dims) - 1)
     return total(site, made, bias, suffix="_bias") if bias is not None else made
+
+
+def einsum(site: Site, equation: str, operands: Sequence[Any]) -> View:
+    """Two operands by an equation, as a product of matrices; one that is constant becomes a linear layer."""
+    equation = equation.replace(" ", "")
+    if "..." in equation or len(operands) != 2:
+        raise CannotTakeError(f"einsum '{equation}'", "use two operands, with every dimension named")
+    terms, _, result = equation.partition("->")
+    words = terms.split(",")
+    result = result or "".join(
+        sorted(letter for letter in set("".join(words)) if "".join(words).count(letter) == 1)
+    )
+    if any(len(set(word)) != len(word) for word in (*words, result)):
+        raise CannotTakeError(f"einsum '{equation}' reads a diagonal", "matmul")
+    if isinstance(operands[0], Constant):
+        words, operands = words[::-1], operands[::-1]
+    first, second = words
+    shared = [letter for letter in first if letter in second and letter in result]
+    inner = [letter for letter in first if letter in second and letter not in result]
+    rows = [letter for letter in first if letter not in second]
+    columns = [letter for letter in second if letter not in first]
+    if any(letter not in result for letter in (*rows, *columns)):
+        raise CannotTakeError(f"einsum '{equation}' sums within one operand", "sum first, then multiply")
+    view = operands[0]
+    sizes = dict(zip(first, view.shape, strict=True)) | dict(zip(second, operands[1].shape, strict=True))
+
+    def joined(operand: View, word: str, *groups: Sequence[str]) -> View:
+        order = [word.index(letter) for group in groups for letter in group]
+        shape = [sizes[letter] for letter in groups[0]]
+        shape += [elements([sizes[letter] for letter in group]) for group in groups[1:]]
+        return viewed(site, operand.permuted(order), shape)
+
+    if isinstance(operands[1], Constant):
+        if shared:
+            raise CannotTakeError(f"einsum '{equation}' multiplies by a parameter element by element", "mul")
+        order = [second.index(letter) for letter in (*columns, *inner)]
+        outputs = elements([sizes[letter] for letter in columns])
+        matrix = operands[1].moved(lambda array: array.transpose(order).reshape(outputs, -1))
+        made = linear(site, joined(view, first, rows, inner), matrix, None)
+    else:
+        left = joined(view, first, shared, rows, inner)
+        made = product(site, left, joined(operands[1], second, shared, inner, columns))
+    every = (*shared, *rows, *columns)
+    seen = viewed(site, made, [sizes[letter] for letter in every])
+    return seen.permuted([every.index(letter) for letter in result])
 
 
 def _matrix(constant: Constant) -> Constant:
@@ -146,6 +195,39 @@ def _seen(made: View, left: View, right: View, *, same: bool) -> View:
             dims.append((BATCH,) if index == _batch_place(left) else added(size))
     dims += [added(left.size(left.dims[-2])), added(right.size(right.dims[-1]))]
     return View(made.word, made.stored, tuple(pieces), tuple(dims))
+
+
+def running_sum(site: Site, view: View, dim: int, *, less: bool = False, back: bool = False) -> View:
+    """Sums of all elements of a dimension up to each, `less` without it, `back` from it on."""
+    triangle = np.tril(np.ones((view.shape[dim],) * 2, np.float32), -1 if less else 0)
+    last = len(view.dims) - 1
+    made = linear(site, view.swapped(dim, last), Constant(triangle.T if back else triangle), None)
+    return made.swapped(dim, last)
+
+
+def gathered(site: Site, table: Constant, numbers: Array) -> View:
+    """Rows of a weight [rows, columns] by constant numbers: [numbers, columns], one sample."""
+    options: dict[str, Any] = {"shape": [numbers.size], "once": True, "integers": True}
+    given = {"w": Constant(numbers.astype(np.int32).ravel())}
+    held = site.layer("parameter", (site.draft.first_input,), options, given, suffix="_numbers")
+    sizes = {"vocabulary": table.shape[0], "features": table.shape[1]}
+    made = site.layer("embedding", (held.word,), sizes, {"w": table})
+    return replace(made, dims=made.dims[1:])
+
+
+def picked(site: Site, operand: Any, shape: Sequence[int], dim: int, numbers: Array) -> View:
+    """Elements of a dimension of an operand, seen in a shape, by numbers; of a weight they are rows."""
+    dim %= len(shape)
+    if isinstance(operand, View):
+        return chosen(site, viewed(site, operand, shape), dim, numbers.tolist())
+    rest = [size for place, size in enumerate(shape) if place != dim]
+    table = operand.moved(
+        lambda array: np.moveaxis(array.reshape(shape), dim, 0).reshape(shape[dim], elements(rest))
+    )
+    made = viewed(site, gathered(site, table, numbers), (numbers.size, *rest))
+    order = list(range(1, len(shape)))
+    order.insert(dim, 0)
+    return made.permuted(order)
 
 
 def looked_up(site: Site, view: View, table: Constant, padding: int = -1) -> View:

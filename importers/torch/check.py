@@ -72,7 +72,9 @@ def gradients_of_module(
     names. A parameter without a gradient has zeros.
     """
     torch = require_extra("torch")
-    copied = copy.deepcopy(module)
+    held = [item for part in module.modules() for item in vars(part).values()]
+    computed = [item for item in held if isinstance(item, torch.Tensor) and not item.is_leaf]  # weight_norm
+    copied = copy.deepcopy(module, {id(item): item.detach() for item in computed})
     copied = copied.double() if double else copied.float()
     kind = torch.float64 if double else torch.float32
     fed = {name: torch.tensor(array) for name, array in sample.items()}

@@ -37,6 +37,7 @@ from importers.place.pairs import (
     power,
     quotient,
     scaled,
+    shifted,
     times,
     total,
     two_operands,
@@ -245,6 +246,27 @@ def _norm(node: Node) -> View:
     return norm(node, node.x, _dims(node), order, keep=_keep(node))
 
 
+def _weight_norm(node: Node) -> Any:
+    """g · v / norm of v (Salimans and Kingma 2016); a norm for each index of one dimension, or of all."""
+    view = node.view("v")
+    kept = node["dim"] % len(view.dims) if node["dim"] != -1 else -1
+    over = [dim for dim in range(len(view.dims)) if dim != kept]
+    sizes = norm(node, view, over, 2, keep=kept != -1)
+    made = times(node, view, quotient(node, node["g"], sizes))
+    return [made, Aside()] if node.several else made
+
+
+def _renorm(node: Node) -> View:
+    """Parts of a dimension whose norm is above a bound are scaled down to it."""
+    bound, kept = float(node["maxnorm"]), node.dim()
+    over = [dim for dim in range(node.rank) if dim != kept]
+    sizes = norm(node, node.x, over, float(node["p"]), keep=True)
+    inside = compared(node, sizes, "le", bound, suffix="_inside")
+    outside = compared(node, sizes, "gt", bound, suffix="_outside")
+    factor = quotient(node, outside, shifted(node, scaled(node, sizes, 1 / bound), 1e-7 / bound))
+    return times(node, node.x, total(node, factor, inside))
+
+
 def _variance(node: Node) -> View:
     dims = _dims(node)
     count = elements([node.x.shape[dim] for dim in dims])
@@ -301,6 +323,8 @@ HANDLERS: Mapping[str, Handler] = with_own(
         "where": _where,
         "masked_fill": _masked_fill,
         **dict.fromkeys(("norm", "linalg_vector_norm"), _norm),
+        "renorm": _renorm,
+        **dict.fromkeys(("_weight_norm", "_weight_norm_interface"), _weight_norm),
         "logsumexp": lambda node: log_sum_exp(node, node.x, _dims(node), keep=_keep(node)),
         "cosine_similarity": lambda node: cosine(
             node, node.x, node.view("x2"), node.dim(), float(node["eps"])

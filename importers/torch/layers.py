@@ -26,8 +26,8 @@ from importers.place.convolution import (
 from importers.place.moves import joined, sliced
 from importers.place.norms import channel_norm, row_norm
 from importers.place.pairs import applied
-from importers.place.pooling import averaged_image, interpolated, pool_options, pooled
-from importers.place.products import linear, looked_up
+from importers.place.pooling import Stretch, averaged_image, interpolated, pool_options, pooled, stretched
+from importers.place.products import gathered, linear, looked_up
 from importers.place.recurrences import initial_state, last_state, recurrent, sequence
 
 
@@ -64,10 +64,10 @@ def _addmm(node: Node) -> View:
 
 def _embedding(node: Node) -> View:
     table, view = node.constant("weight"), node["indices"]
-    if table is None or not isinstance(view, View):
-        raise CannotTakeError(
-            "its table must be a parameter, its indices an input", "an Embedding of the input"
-        )
+    if table is None:
+        raise CannotTakeError("its table must be a parameter", "an Embedding")
+    if not isinstance(view, View):
+        return viewed(node, gathered(node, table, view.value), node.shape)
     if node.get("scale_grad_by_freq"):
         raise CannotTakeError("scale_grad_by_freq=True is not supported", "scale_grad_by_freq=False")
     return looked_up(node, view, table, node.get("padding_idx", -1))
@@ -150,14 +150,15 @@ def _adaptive(node: Node) -> Any:
 
 
 def _upsample(node: Node) -> View:
-    if node.get("align_corners"):
-        raise CannotTakeError("align_corners", "align_corners=False")
-    if "exact" in node.op:
-        raise CannotTakeError("nearest-exact", "mode='nearest'")
     scales = node.get("scale_factors")
     if scales and any(size * scale % 1 for size, scale in zip(node.x.shape[2:], scales, strict=True)):
         raise CannotTakeError(f"its scales {scales} do not result in whole sizes", "size=")
-    return interpolated(node, node.x, node.shape[2:], "bilinear" if "bilinear" in node.op else "nearest")
+    kind = next(kind for kind in ("linear", "cubic", "nearest") if kind in node.op)
+    aligned = node.get("align_corners")
+    if aligned or kind == "cubic" or "exact" in node.op:
+        how = Stretch(kind, "align_corners" if aligned else "half_pixel")
+        return stretched(node, node.x, node.shape[2:], how)
+    return interpolated(node, node.x, node.shape[2:], "bilinear" if kind == "linear" else "nearest")
 
 
 def _windows(node: Node) -> View:
@@ -243,7 +244,10 @@ HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(("adaptive_avg_pool1d", "adaptive_avg_pool2d"), _adaptive),
     **dict.fromkeys(("adaptive_max_pool1d", "adaptive_max_pool2d"), _adaptive),
     **dict.fromkeys(
-        ("upsample_nearest1d", "upsample_nearest2d", "_upsample_nearest_exact2d", "upsample_bilinear2d"),
+        (
+            *("upsample_nearest1d", "upsample_nearest2d", "_upsample_nearest_exact1d"),
+            *("_upsample_nearest_exact2d", "upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d"),
+        ),
         _upsample,
     ),
     **dict.fromkeys(("im2col", "col2im"), _windows),

@@ -29,6 +29,7 @@ from importers.place.losses import default_note, losses_of
 from importers.torch import elements as _elements
 from importers.torch import layers, moves, products, script_loss
 from importers.torch.losses import NEGATIVE_LOG, is_ours, loss_of
+from importers.torch.noise import with_noise
 from importers.torch.optimizers import TorchOptimizer, optimizer_of
 from importers.torch.script import Script
 from trainlib.ir.numerics import rounded
@@ -110,7 +111,7 @@ def from_torch(
     notes: list[str] = []
     script = None
     if is_ours(torch, loss):
-        draft, output = capture(torch, module, inputs, trained, place, dtype, HANDLERS)
+        draft, output = capture(torch, module, inputs, trained, place, dtype, with_noise(HANDLERS))
         assert isinstance(output, View)
         spec_of_loss = _of_log_probabilities(draft, output, loss_of(torch, loss, output.shape), notes)
         draft.without_unused(_end(draft, output))
@@ -119,7 +120,7 @@ def from_torch(
             notes.insert(0, default_note(spec_of_loss))
     else:
         script = Script.of(module, loss, inputs, labels)
-        whole, handlers = script.around(module), script_loss.handlers(HANDLERS)
+        whole, handlers = script.around(module), with_noise(script_loss.handlers(HANDLERS))
         apart = script_loss.TAKEN_APART
         draft, output = capture(torch, whole, script.examples, trained, place, dtype, handlers, apart)
         if isinstance(output, View):  # of a single sample
@@ -141,10 +142,9 @@ def from_torch(
     check_options(spec)
     wide = ("running_mean", "running_var")
     values = {
-        tensor: rounded(
-            value,
-            BY_NAME[dtype] if value.dtype.kind == "f" and not tensor.endswith(wide) else FP32,
-        )
+        tensor: value
+        if value.dtype.kind == "i"
+        else rounded(value, FP32 if tensor.endswith(wide) else BY_NAME[dtype])
         for tensor, value in draft.values.items()
     }
     of_torch = taken if isinstance(taken, TorchOptimizer) else None

@@ -6,10 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from importers.graph.arranging import viewed
 from importers.graph.draft import CannotTakeError, elements
 from importers.graph.node import Handler, Node
 from importers.graph.views import View
+from importers.graph.weights import Constant
 from importers.place.moves import (
     chosen,
     concatenated,
@@ -28,6 +31,7 @@ from importers.place.moves import (
     to_space,
     turned,
 )
+from importers.place.products import picked
 
 
 def _view(node: Node) -> View:
@@ -129,6 +133,27 @@ def _pad(node: Node) -> View:
     return padded(node, node.x, pairs, float(node.get("value", 0.0)))
 
 
+def _index(node: Node) -> View:
+    """Elements by constant numbers of one dimension, or of several side by side."""
+    operand = node["self"]
+    said = {dim: item for dim, item in enumerate(node["indices"]) if item is not None}
+    if not all(isinstance(item, Constant) for item in said.values()):
+        raise CannotTakeError("its indices are computed from the input", "constant indices")
+    first, last = min(said), max(said) + 1
+    numbers = [item.value for item in said.values()]
+    if last - first != len(said) or (len(said) > 1 and any(item.dtype == bool for item in numbers)):
+        raise CannotTakeError(
+            "its indices are of several dimensions, not side by side, or masks", "one index"
+        )
+    if numbers[0].dtype == bool:
+        last, numbers = first + numbers[0].ndim, list(np.nonzero(numbers[0]))
+    sizes = operand.shape[first:last]
+    whole = [np.where(item < 0, item + size, item) for item, size in zip(numbers, sizes, strict=True)]
+    flat = np.ravel_multi_index(np.broadcast_arrays(*whole), sizes)
+    shape = (*operand.shape[:first], elements(sizes), *operand.shape[last:])
+    return viewed(node, picked(node, operand, shape, first, flat.ravel()), node.shape)
+
+
 def _channel_shuffle(node: Node) -> View:
     samples, channels, *space = node.x.shape
     cut = viewed(node, node.x, (samples, node["groups"], channels // node["groups"], *space))
@@ -162,9 +187,10 @@ HANDLERS: Mapping[str, Handler] = {
     "stack": _stack,
     "roll": _roll,
     "flip": lambda node: turned(node, node.x, node.dims("dims")),
-    "index_select": lambda node: chosen(
-        node, node.x, node.dim(), node.needed("index").value.ravel().tolist()
+    "index_select": lambda node: picked(
+        node, node["self"], node["self"].shape, node["dim"], node.needed("index").value.ravel()
     ),
+    "index": _index,
     **dict.fromkeys(("repeat", "tile"), lambda node: repeated(node, node.x, _counts(node))),
     **dict.fromkeys(("pad", "constant_pad_nd", "_pad_circular"), _pad),
     **dict.fromkeys(("reflection_pad1d", "reflection_pad2d"), _pad),

@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import sqrt
 from typing import Any
 
 import numpy as np
 
-from importers.graph.arranging import viewed
-from importers.graph.draft import CannotTakeError, elements
+from importers.graph.draft import CannotTakeError
 from importers.graph.node import Handler, Node
 from importers.graph.views import View
 from importers.graph.weights import Constant
 from importers.place.elements import softmax
-from importers.place.pairs import scaled, with_constant
-from importers.place.products import bilinear, linear, multiplied, product
+from importers.place.pairs import applied, scaled, with_constant
+from importers.place.products import bilinear, einsum, multiplied, product, running_sum
 from importers.torch.elements import LARGE, before_softmax
 
 
@@ -26,54 +25,8 @@ def _matmul(node: Node) -> View:
     return multiplied(node, left, right)
 
 
-def _einsum(node: Node) -> View:
-    equation, operands = node["equation"].replace(" ", ""), node["tensors"]
-    if "..." in equation or len(operands) != 2:
-        raise CannotTakeError(f"einsum '{equation}'", "use two operands, with every dimension named")
-    terms, _, result = equation.partition("->")
-    words = terms.split(",")
-    result = result or "".join(
-        sorted(letter for letter in set("".join(words)) if "".join(words).count(letter) == 1)
-    )
-    if any(len(set(word)) != len(word) for word in (*words, result)):
-        raise CannotTakeError(f"einsum '{equation}' reads a diagonal", "matmul")
-    if isinstance(operands[0], Constant):
-        words, operands = words[::-1], operands[::-1]
-    first, second = words
-    shared = [letter for letter in first if letter in second and letter in result]
-    inner = [letter for letter in first if letter in second and letter not in result]
-    rows = [letter for letter in first if letter not in second]
-    columns = [letter for letter in second if letter not in first]
-    if any(letter not in result for letter in (*rows, *columns)):
-        raise CannotTakeError(f"einsum '{equation}' sums within one operand", "sum first, then multiply")
-    view = node.as_view(operands[0])
-    sizes = dict(zip(first, view.shape, strict=True)) | dict(zip(second, operands[1].shape, strict=True))
-
-    def joined(operand: View, word: str, *groups: Sequence[str]) -> View:
-        order = [word.index(letter) for group in groups for letter in group]
-        shape = [sizes[letter] for letter in groups[0]]
-        shape += [elements([sizes[letter] for letter in group]) for group in groups[1:]]
-        return viewed(node, operand.permuted(order), shape)
-
-    if isinstance(operands[1], Constant):
-        if shared:
-            raise CannotTakeError(f"einsum '{equation}' multiplies by a parameter element by element", "mul")
-        order = [second.index(letter) for letter in (*columns, *inner)]
-        outputs = elements([sizes[letter] for letter in columns])
-        matrix = operands[1].moved(lambda array: array.transpose(order).reshape(outputs, -1))
-        made = linear(node, joined(view, first, rows, inner), matrix, None)
-    else:
-        left = joined(view, first, shared, rows, inner)
-        made = product(node, left, joined(node.as_view(operands[1]), second, shared, inner, columns))
-    every = (*shared, *rows, *columns)
-    seen = viewed(node, made, [sizes[letter] for letter in every])
-    return seen.permuted([every.index(letter) for letter in result])
-
-
 def _attention(node: Node) -> View:
     query, key, value = (node.view(name) for name in ("query", "key", "value"))
-    if node["dropout_p"]:
-        raise CannotTakeError("dropout of attention is not supported", "dropout_p=0, Dropout around it")
     if node.get("enable_gqa"):
         raise CannotTakeError("it has fewer key heads than query heads", "the same number of heads")
     factor = node.get("scale", 1 / sqrt(query.shape[-1]))
@@ -90,6 +43,8 @@ def _attention(node: Node) -> View:
             "its attention mask is computed from the input", "a buffer, or a mask computed from sizes"
         )
     weights = softmax(node, scores, len(scores.dims) - 1, suffix="_softmax")
+    if node["dropout_p"]:
+        weights = applied(node, "dropout", weights, {"p": node["dropout_p"]}, suffix="_dropout")
     return product(node, weights, value)
 
 
@@ -107,9 +62,10 @@ def _in_one(node: Node) -> Any:
 
 
 HANDLERS: Mapping[str, Handler] = {
-    **dict.fromkeys(("matmul", "mm", "mv", "dot", "bmm"), _matmul),
+    **dict.fromkeys(("matmul", "mm", "mv", "dot", "vdot", "bmm"), _matmul),
     **dict.fromkeys(("baddbmm", "addcmul"), _in_one),
-    "einsum": _einsum,
+    "einsum": lambda node: einsum(node, node["equation"], node["tensors"]),
+    "cumsum": lambda node: running_sum(node, node.x, node.dim()),
     "bilinear": lambda node: bilinear(
         node, node.x, node.view("input2"), node.needed("weight"), node.constant("bias")
     ),

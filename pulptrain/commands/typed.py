@@ -55,8 +55,22 @@ def next_command(
 
 
 def commands_after_run(context: typer.Context, but: Collection[str] = (), **more: Any) -> dict[str, str]:
-    """What may be advised after a run, by name: `AFTER_RUN` `but` some; `more` is that of `next_command`."""
-    return {name: next_command(context, name, **more) for name in AFTER_RUN if name not in but}
+    """What may be advised after a run, by name: `AFTER_RUN` `but` some; `more` is that of `next_command`.
+
+    A command that does not know an option of the machine that was typed would be of another machine.
+    """
+    typed = {
+        option.opts[0]
+        for option in context.command.params
+        if _group(option) == MACHINE
+        and _words(option.opts[0], context.params.get(str(option.name)), option.default)
+    }
+    names = [
+        name
+        for name in AFTER_RUN
+        if name not in but and typed <= {option.opts[0] for option in _command(name).params}
+    ]
+    return {name: next_command(context, name, **more) for name in names}
 
 
 def _group(option: Any) -> str | None:

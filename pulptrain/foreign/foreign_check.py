@@ -204,7 +204,7 @@ def _by_torch(origin: OnnxOrigin, fed: Mapping[str, Array]) -> _Truth | str:
     def compute() -> _Truth:
         from truth.onnx_graph import Computed, read_graph
 
-        model = read_graph(origin.graph.path)
+        model = read_graph(origin.graph.path, origin.graph.merged)
         both = [Computed(model, origin.fed(fed), double=double) for double in (True, False)]
         ways = ({name: way.values[name].detach().numpy() for name in origin.outputs} for way in both)
         return _Truth(who, *ways)
@@ -262,7 +262,7 @@ def gradients_of_file(
     from truth.onnx_graph import Computed, read_graph
 
     torch, places = require_extra("torch"), origin.read.places
-    computed = Computed(read_graph(origin.graph.path), origin.fed(sample), double=double)
+    computed = Computed(read_graph(origin.graph.path, origin.graph.merged), origin.fed(sample), double=double)
     if origin.read.loss:
         value, ends = computed.values[origin.read.loss], []
     else:

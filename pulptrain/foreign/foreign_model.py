@@ -204,7 +204,9 @@ def _open_graph(model: str, settings: Settings) -> ForeignModel:
 
     origin = OnnxOrigin(graph, read)
     said = settings.loss is not None or read.loss
+    merged = f"separate weights, which the file merges with equal ones: {', '.join(graph.merged)}"
     notes = (*(() if said else [default_note(read.spec.loss)]), check_output(origin))
+    notes += (merged,) if graph.merged else ()
     return ForeignModel(read.spec, read.values, notes, sources=read.sources, file=origin)
 
 
@@ -221,7 +223,10 @@ def why_not_compared(
         "the update is a separate program": outcome.update_schedule is not None,
         "the run computes no loss": not graph.loss,
         "the network draws random masks": bool(graph.draws),
-        "its numbers are not fp32": any(graph.tensors[name].dtype != "float32" for name in graph.weights),
+        "its numbers are not fp32": any(
+            dtype.is_float and dtype != "float32"
+            for dtype in (graph.tensors[name].dtype for name in graph.weights)
+        ),
         "the user passed values or samples": given,
         "the batch differs from that of the model's input": bool(graph.input)
         and graph.tensors[graph.input].shape[0] != foreign.spec.batch,

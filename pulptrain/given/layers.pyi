@@ -861,6 +861,8 @@ class Parameter(Layer):
     def __init__(
         self,
         shape: Sequence[int],
+        once: bool = False,
+        integers: bool = False,
         *,
         name: str | None = None,
         inputs: Sequence[str | Layer] | None = None,

@@ -88,7 +88,9 @@ def _of_machine(evidence: Evidence) -> Iterator[WhatIf]:
             lambda item: _end(item, without("fpu", item.graph), engine, engine),
             replace(timing, fpu=replace(timing.fpu, count=timing.cores, mapping="private")),
         )
-    if evidence.code_start == STEADY:
+    # Where a line from L2 takes no longer (flash stands for the shared cache) a larger one is nothing.
+    far = timing.icache.line_from_l2_cycles > timing.icache.line_from_shared_cycles
+    if evidence.code_start == STEADY and far:
         larger = replace(timing.icache, shared_bytes=MORE_CODE * timing.icache.shared_bytes)
         roomy = replace(timing, icache=larger)
         yield what_if(

@@ -28,7 +28,7 @@ from arch.spec.program import (
     UdmaWait,
 )
 from scheduler.programs.rolling import Leaf, Loop, Node, rolled
-from scheduler.tiles.code_sizes import INSTRUCTION_BYTES, Sizes, shipped_sizes
+from scheduler.tiles.code_sizes import INSTRUCTION_BYTES, Sizes, kernel_sizes, shipped_sizes
 
 CODE = "code of ops, kernels and platform"
 """What a report about L2 calls the bytes of a program's code."""
@@ -74,6 +74,7 @@ class _Layout:
     def __init__(self, sizes: Sizes, linked: LinkedCode | None) -> None:
         self._sizes, self._linked = sizes, linked
         self._places: dict[str, tuple[int, int]] = {}
+        self._kernel_sizes: dict[str, dict[str, int]] = {}
         self.size_bytes = 0
 
     def own_pieces(self, actions: Sequence[Action]) -> dict[int, list[CodePiece]]:
@@ -104,8 +105,7 @@ class _Layout:
         pieces = []
         for action in actions:
             kernels = self._kernels(action) if isinstance(action, Compute) else []
-            called = [] if isinstance(action, Compute) and not action.fork else self._called(action)
-            pieces.append((*own[action.id], *called, *kernels))
+            pieces.append((*own[action.id], *self._called(action), *kernels))
         return pieces
 
     def _kernels(self, action: Compute) -> list[CodePiece]:
@@ -114,13 +114,10 @@ class _Layout:
             op = f"{action.work.op}.{action.work.step}"
             places = [self._place(name) for name in self._linked.kernels[op, kernel]]
         else:
-            known: Mapping[str, int] = self._sizes["kernels"]
-            names = [kernel, *self._sizes.get("called", {}).get(kernel, ())]
-            places = [
-                self._places.get(f"kernel {name}")
-                or self._place(f"kernel {name}", known.get(name) or _bytes_of_nest(action))
-                for name in names
-            ]
+            if kernel not in self._kernel_sizes:
+                self._kernel_sizes[kernel] = kernel_sizes(action.team, self._sizes)
+            functions = self._kernel_sizes[kernel].items()
+            places = [self._place(f"kernel {name}", size_bytes) for name, size_bytes in functions]
         return [CodePiece(*place, INSTRUCTION_BYTES, kernel=True) for place in places]
 
     def _called(self, action: Action) -> list[CodePiece]:
@@ -195,7 +192,7 @@ def platform_functions(action: Action) -> list[str]:
             return ["pt_dma_wait"]
         case UdmaWait():
             return ["pt_l3_wait"]
-        case Compute():
+        case Compute(fork=True):
             return ["pt_fork"]
     return []
 
@@ -232,8 +229,3 @@ def _first(node: Node) -> Leaf:
     while isinstance(node, Loop):
         node = node.body[0]
     return node
-
-
-def _bytes_of_nest(action: Compute) -> int:
-    team = action.team
-    return max((team.core(member).code_bytes for member in team.members[:1]), default=0) or 4

@@ -8,14 +8,14 @@ code of a whole program, `arch.blocks.code_fetch` fetches it.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from arch.blocks.bursts import BurstRules
 from arch.spec.timing import SocTiming
 from configs.records import record
-from scheduler.tiles.code_sizes import shipped_sizes
+from scheduler.tiles.code_sizes import kernel_sizes, shipped_sizes
 from scheduler.tiles.tiling import Tiler
 
 
@@ -33,10 +33,10 @@ class TileCode:
 
 @dataclass(frozen=True, slots=True)
 class OpCode:
-    """The code of an op before it is cut: bytes of its function, kernels it calls."""
+    """The code of an op before it is cut: bytes of its function, and of those of each of its kernels."""
 
     size_bytes: int
-    kernels: frozenset[str]
+    kernels: Mapping[str, Mapping[str, int]]
 
 
 def op_code(tiler: Tiler, usable_bytes: int) -> OpCode:
@@ -50,7 +50,12 @@ def op_code(tiler: Tiler, usable_bytes: int) -> OpCode:
     tile_bytes = len(task.calls) * sizes["fork"] + moved * (sizes["transfer_1d"] + sizes["wait"])
     if tiling.l1_bytes > usable_bytes:
         tile_bytes = tile_bytes * (2 * max(1, tiler.buffer_depth) - 1) + sizes["loop"]
-    return OpCode(sizes["op"] + tile_bytes, frozenset(call.kernel for call in task.calls))
+    calls = {call.kernel: call for call in task.calls}
+    kernels = {
+        name: kernel_sizes(call.work(tiler.choice.cores, defaultdict(int)), shipped_sizes())
+        for name, call in calls.items()
+    }
+    return OpCode(sizes["op"] + tile_bytes, kernels)
 
 
 class Lost:
@@ -65,11 +70,20 @@ class Lost:
     def __init__(self, timing: SocTiming, ops: Sequence[OpCode], *, cold: bool = False) -> None:
         icache, sizes = timing.icache, shipped_sizes()
         self._cold, self._ops = cold, len(ops)
-        self._uses = Counter(name for op in ops for name in op.kernels)
+        kernels = {name: functions for op in ops for name, functions in op.kernels.items()}
+        functions = {name: each for found in kernels.values() for name, each in found.items()}
+        uses = Counter(
+            name for op in ops for name in {name: 0 for found in op.kernels.values() for name in found}
+        )
         size_bytes = sum(op.size_bytes for op in ops) + sum(sizes["platform"].values())
-        size_bytes += sum(sizes["kernels"].get(name, 0) for name in self._uses)
+        size_bytes += sum(functions.values())
         of_a_set = size_bytes * icache.shared_ways / icache.shared_bytes
         self._survives = float((1 - 1 / icache.shared_ways) ** of_a_set)
+        lost = {
+            name: each * (1 - float(self._survives ** (1 / uses[name]))) for name, each in functions.items()
+        }
+        self.kernels = {kernel: {name: lost[name] for name in found} for kernel, found in kernels.items()}
+        """By kernel the bytes that are lost of each of its functions."""
 
     def own(self) -> float:
         """The share of its own function."""
@@ -79,10 +93,6 @@ class Lost:
         """The share of a function of the platform."""
         return 1 - float(self._survives ** (1 / max(1, self._ops)))
 
-    def kernel(self, name: str) -> float:
-        """The share of a kernel."""
-        return 1 - float(self._survives ** (1 / max(1, self._uses[name])))
-
 
 class CodeCost:
     """What the tiles of an op wait for code on a machine, of which a part is `lost`."""
@@ -90,7 +100,6 @@ class CodeCost:
     def __init__(self, timing: SocTiming, lost: Lost) -> None:
         icache, dma, events, sizes = timing.icache, timing.dma, timing.event_unit, shipped_sizes()
         self._lost, self._icache = lost, icache
-        self._kernels: Mapping[str, int] = sizes["kernels"]
         cycles = {
             "transfer_1d": dma.transfer_code_1d_cycles + dma.program_1d_cycles,
             "transfer_2d": dma.transfer_code_2d_cycles + dma.program_2d_cycles,
@@ -152,9 +161,12 @@ class CodeCost:
                         cycles += lost_platform * (of_platform[2] - of_platform[1])
             if is_new:
                 forms[tile.form] = False
-                for name in dict.fromkeys(name for name in tile.kernels if name not in there):
+                called = [
+                    one for kernel in tile.kernels for one in self._lost.kernels.get(kernel, {}).items()
+                ]
+                for name, lost_bytes in dict(called).items():
+                    lost_lines = lost_bytes / self._icache.line_bytes if name not in there else 0.0
                     there.add(name)
-                    lost_lines = self._kernel_lines(name)
                     lines += lost_lines
                     cycles += lost_lines * self._kernel_cycles
             elif tile.form == before and not forms[tile.form]:
@@ -163,6 +175,3 @@ class CodeCost:
                 cycles += lost_own * self._own["loop"][2]
             before = tile.form
             yield cycles + min(tile.beside_cycles, lines * self._behind_cycles)
-
-    def _kernel_lines(self, name: str) -> float:
-        return self._kernels.get(name, 0) / self._icache.line_bytes * self._lost.kernel(name)

@@ -9,6 +9,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from arch.spec.isa import TeamWork
+
 INSTRUCTION_BYTES = 2.9
 """Mean instruction of compiled RV32 code with compressed ones: of the functions in the sizes."""
 
@@ -26,3 +28,10 @@ def shipped_sizes(file: str = TODAY) -> Sizes:
     """Bytes by function: of an op for each statement, of the platform, of kernels; what kernels share."""
     sizes: Sizes = json.loads(files("configs").joinpath("kernels", file).read_text(encoding="utf-8"))
     return sizes
+
+
+def kernel_sizes(team: TeamWork, sizes: Sizes) -> dict[str, int]:
+    """Bytes of the kernel of a team, as large as its nest if the sizes have none, and of what it calls."""
+    kernel, known = team.kernel, sizes["kernels"]
+    own_bytes = known.get(kernel) or max((team.core(one).code_bytes for one in team.members[:1]), default=0)
+    return {kernel: own_bytes or 4, **{name: known[name] for name in sizes.get("called", {}).get(kernel, ())}}

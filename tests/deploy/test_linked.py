@@ -11,7 +11,7 @@ from arch.spec.program import Compute
 from deploy.project.linked import CACHE_BYTES, functions_of_map, linked_code
 from pulptrain.__main__ import run
 from pulptrain.given.settings import Settings
-from scheduler.programs.program_code import codes_of
+from scheduler.programs.program_code import codes_of, platform_functions
 from scheduler.tiles.code_sizes import shipped_sizes
 from shared.kept_plans import prepare
 from shared.printed import printed, refused
@@ -113,6 +113,9 @@ def test_a_run_takes_size_and_places_from_the_map(capsys: pytest.CaptureFixture[
         "cold",
     ]
     linked = printed(capsys, *options, "--code-map", str(path))
+    (command,) = linked["commands"].values()
+    assert command.startswith("pulptrain run ")
+    assert f"--code-map {path}" in command, "and no command that would lay out other code"
     ruled = printed(capsys, *options)
     assert linked["code_bytes"] % 256 == 0
     assert linked["code_bytes"] != ruled["code_bytes"]
@@ -120,6 +123,13 @@ def test_a_run_takes_size_and_places_from_the_map(capsys: pytest.CaptureFixture[
         linked["peak_bytes"]["l2"] - ruled["peak_bytes"]["l2"] == linked["code_bytes"] - ruled["code_bytes"]
     )
     assert linked["cycles"] != ruled["cycles"]
+
+
+def test_a_kernel_that_the_master_runs_alone_is_not_forked() -> None:
+    computes = [one for one in prepare(MODEL, SETTINGS).schedule.program.actions if isinstance(one, Compute)]
+    for fork in (True, False):
+        (called,) = {tuple(platform_functions(one)) for one in computes if one.fork is fork}
+        assert called == (("pt_fork",) if fork else ())
 
 
 @pytest.mark.parametrize(

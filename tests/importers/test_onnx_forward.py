@@ -317,7 +317,7 @@ def test_a_celu_of_no_slope_is_refused(tmp_path: Path) -> None:
 
 def test_all_nodes_that_cannot_be_taken_are_listed_at_once(tmp_path: Path) -> None:
     nodes = [
-        node("Einsum", ["x", "w"], ["a"], name="first", equation="ij,jk->ik"),
+        node("Einsum", ["x", "w", "w"], ["a"], name="first", equation="ij,jk,kl->il"),
         node("Relu", ["x"], ["b"], name="fine"),
         node("ReverseSequence", ["b", "lengths"], ["c"], name="second", batch_axis=0, time_axis=1),
         node("my.domain:Odd", ["b"], ["d"], name="third"),

@@ -114,11 +114,12 @@ def test_a_weight_that_two_nodes_train_is_one_weight_with_the_gradients_of_both(
 
 
 @pytest.mark.parametrize("case", TURNED)
-def test_a_weight_that_two_nodes_read_in_two_orders_is_refused_with_both_names(
-    case: str, tmp_path: Path
-) -> None:
-    with pytest.raises(UnsupportedLayerError, match=r"w: initializer.*elements: one and two, .*in each use"):
-        read(tmp_path, *SHARED[case])
+def test_a_weight_in_two_orders_or_in_parts_is_cut_and_turned_by_layers(case: str, tmp_path: Path) -> None:
+    origin = read(tmp_path, *SHARED[case])
+    held = [layer for layer in origin.read.spec.layers if layer.type == "parameter"]
+    assert [layer.attributes["once"] for layer in held] == [True] * len(held)
+    assert "w" in {given.source for given in origin.read.sources.values()}
+    assert gradients_of(origin).passed
 
 
 def test_a_constant_that_two_nodes_read_is_no_weight(tmp_path: Path) -> None:
@@ -139,6 +140,30 @@ EXACT: Mapping[str, tuple[Sequence[NodeText], Sequence[int], WEIGHTS]] = {
         [node("Concat", ["w", "v"], ["u"], axis=0), node("MatMul", ["x", "u"], ["z"])],
         [4, 4],
         {"w": drawn(2, 3), "v": drawn(2, 3)},
+    ),
+    "numbers in a weight": (
+        [
+            node("Constant", [], ["k"], value=np.zeros((2, 3), np.float32)),
+            node("Concat", ["w", "k"], ["u"], axis=0),
+            node("MatMul", ["x", "u"], ["z"]),
+        ],
+        [4, 4],
+        {"w": drawn(2, 3)},
+    ),
+    "weight norm": (
+        [
+            node("ReduceL2", ["v"], ["n"], axes=[1], keepdims=1),
+            node("Div", ["v", "n"], ["u"]),
+            node("Mul", ["u", "g"], ["w"]),
+            gemm("x", "z", "one", "c", transB=1),
+        ],
+        [4, 3],
+        {"v": drawn(5, 3), "g": drawn(5, 1), "c": drawn(5)},
+    ),
+    "rows of a table of weights": (
+        [node("Gather", ["t", "i"], ["w"], axis=0), node("Mul", ["x", "w"], ["z"])],
+        [2, 4, 3],
+        {"t": drawn(3, 3), "i": np.array([2, 0, 2, 1])},
     ),
     "a scale and a shift of one number for all of a layer norm": (
         [gemm("x", "a", "g"), node("LayerNormalization", ["a", "s", "t"], ["z"])],
@@ -231,16 +256,6 @@ REFUSED = {
         [4, 3],
         {"w": drawn(3, 4), "c": drawn(4, 1)},
         "differs from sample to sample",
-    ),
-    "numbers in a weight": (
-        [
-            node("Constant", [], ["k"], value=np.zeros((2, 3), np.float32)),
-            node("Concat", ["w", "k"], ["u"], axis=0),
-            node("MatMul", ["x", "u"], ["z"]),
-        ],
-        [4, 4],
-        {"w": drawn(2, 3)},
-        "writes constant values",
     ),
     "batches turned by a product": (
         [node("com.microsoft:FusedMatMul", ["x", "x"], ["z"], transBatchA=1, transBatchB=1)],

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import cycle
+
+import numpy as np
 import pytest
 
 from importers.torch.check import check_module
@@ -89,6 +93,12 @@ FUNCTIONS = {
     "repeat": ((4, 6), lambda x: x.repeat(1, 3, 2) * torch.arange(12.0)),
     "repeat to more dimensions": ((6,), lambda x: x.view(2, 1, 6).repeat(1, 3, 1)),
     "tile": ((4, 6), lambda x: x.tile(2) * torch.arange(12.0)),
+    "indices of two dimensions": ((4, 6), lambda x: x[:, [[0, 1], [3, 2]], [5, 1]]),
+    "a mask of elements": ((4, 6), lambda x: x[:, :, torch.arange(6) % 3 > 0]),
+    "aligned corners": ((2, 4, 6), lambda x: F.interpolate(x, (7, 3), mode="bilinear", align_corners=True)),
+    "cubic": ((2, 4, 6), lambda x: F.interpolate(x, (7, 3), mode="bicubic")),
+    "linear of a sequence": ((4, 6), lambda x: F.interpolate(x, 9, mode="linear")),
+    "nearest to the middle": ((2, 4, 6), lambda x: F.interpolate(x, (7, 4), mode="nearest-exact")),
     "index_select": ((4, 6), lambda x: x.index_select(2, torch.tensor([5, 4, 1, 1, 0]))),
     "sign": ((6,), lambda x: torch.sign(x) * x),
     "softshrink": ((6,), lambda x: F.softshrink(x, 0.2)),
@@ -129,4 +139,159 @@ def test_both_directions_of_a_recurrence_are_trained_as_by_pytorch(name):
     model = from_torch(module, torch.randn(2, 5, 6))
     assert [layer.type for layer in model.spec.layers].count("flip") == 2 * (2 if "two" in name else 1)
     check = agrees(module, model)
+    assert check.passed, (check.tensor, check.worst)
+
+
+def _turned_twice(m, x):
+    """Parts of a weight, and all of it in another order."""
+    first, second = m.own.chunk(2)
+    return F.linear(x, first) @ second + x @ m.own.T[:, 1:7]
+
+
+def _standardised(m, x):
+    away = m.own - m.own.mean(1, keepdim=True)
+    return F.linear(x, away / (away.std(1, keepdim=True) + 1e-5))
+
+
+def _position_bias(m, x):
+    """Of attention, from a table by the distance of two places; and from an MLP of constant numbers."""
+    places = torch.arange(6)
+    return (
+        x[:, None]
+        + m.own.T[:, places[:, None] - places + 5].sum(0)
+        + m.parts[0]((places[:, None] / 6).to(x.dtype)).T[:1, None]
+    )
+
+
+ARITHMETIC = {
+    "weight norm": ((6, 6), lambda m, x: m.parts[0](x), lambda: nn.utils.weight_norm(nn.Linear(6, 6))),
+    "weight norm of all": (
+        (6, 6),
+        lambda m, x: m.parts[0](x),
+        lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 6), dim=None),
+    ),
+    "spectral norm": (
+        (6, 6),
+        lambda m, x: m.parts[0](x),
+        lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6)).eval(),
+    ),
+    "standardised": ((6, 6), _standardised, nn.Identity),
+    "standardised by a batch norm": (
+        (6, 6),
+        lambda m, x: F.linear(x, F.batch_norm(m.own[None], None, None, training=True, momentum=0.0)[0]),
+        nn.Identity,
+    ),
+    "renorm": ((6, 6), lambda m, x: F.linear(x, m.own.renorm(2, 0, 2.0)), nn.Identity),
+    "a product of factors": ((2, 6), lambda m, x: x @ (m.own.T @ m.own).tanh(), nn.Identity),
+    "in parts and turned": ((12, 6), _turned_twice, nn.Identity),
+    "a table by constant numbers": ((11, 2), _position_bias, lambda: nn.Linear(1, 2)),
+    "learned positions": (
+        (6, 6),
+        lambda m, x: x[:, None] + m.parts[0](torch.tensor([3, 0, 2, 1, 4, 3])),
+        lambda: nn.Embedding(5, 6),
+    ),
+    "repeated for every sample": ((1, 6), lambda m, x: x * m.own.exp().expand(2, -1), nn.Identity),
+}
+
+
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_arithmetic_on_a_weight_is_trained_as_by_pytorch(name):
+    """Loss and gradients, and the weights after two steps: the computed weight is made anew in each."""
+    torch.manual_seed(3)
+    shape, function, part = ARITHMETIC[name]
+
+    class Computes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.head, self.parts = nn.Linear(6, 6), nn.LazyLinear(3), nn.ModuleList([part()])
+            self.own = nn.Parameter(torch.randn(shape))
+
+        def forward(self, x):
+            return self.head(function(self, self.fc(x)).flatten(1))
+
+    module = Computes()
+    module(torch.zeros(2, 6))
+    model = from_torch(module, torch.randn(2, 6), optimizer="sgd lr=0.05")
+    assert any(layer.computed or layer.type == "embedding" for layer in model.spec.layers)
+    values = model.values
+    for _ in range(2):
+        check = agrees(module, replace(model, values=values))
+        assert check.passed, (check.tensor, check.worst)
+        values = stepped(module, replace(model, values=values))
+
+
+def stepped(module, model):
+    """Both take a step; the weights of ours after it, which must be the module's."""
+    graph = build_training_graph(model.spec)
+    sample = next(sample_stream(graph, model.spec, 0))
+    tensors = evaluate(graph, {**sample, **initial_weights(graph, 0), **model.values})
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    optimizer.zero_grad()
+    loss_of(model.spec.loss)(module(torch.tensor(sample["input"])), torch.tensor(sample["label"])).backward()
+    optimizer.step()
+    parameters = dict(module.named_parameters())
+    after = {name: tensors[new] for name, new in graph.updates.items()}
+    for name, given in model.sources.items():
+        if given.source in parameters and name in after:
+            theirs = parameters[given.source].detach().numpy().ravel()[given.places]
+            np.testing.assert_allclose(after[name], theirs, rtol=1e-4, atol=1e-6)
+    return {**model.values, **after}
+
+
+class DropPath(nn.Module if DRAWN else object):
+    """Stochastic depth of whole samples, as timm and others have it."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.draw = draw
+
+    def forward(self, x):
+        return x + x.tanh() * self.draw(x)
+
+
+def _floored(x):
+    return (0.7 + torch.rand(x.shape[0], 1, 1, dtype=x.dtype)).floor() / 0.7
+
+
+DROPS = {
+    "Dropout in place": lambda: nn.Dropout(0.3, inplace=True),
+    "Dropout1d": lambda: nn.Dropout1d(0.3),
+    "AlphaDropout": lambda: nn.AlphaDropout(0.3),
+    "FeatureAlphaDropout": lambda: nn.FeatureAlphaDropout(0.3),
+    "drop path": lambda: DropPath(lambda x: x.new_empty(x.shape[0], 1, 1).bernoulli_(0.7).div_(0.7)),
+    "drop path by a floor": lambda: DropPath(_floored),
+    "by a comparison": lambda: DropPath(lambda x: (torch.rand_like(x[:, :1]) > 0.3).to(x.dtype)),
+    "of attention": lambda: nn.TransformerEncoderLayer(6, 2, 8, 0.3, batch_first=True),
+}
+
+
+@pytest.mark.parametrize("name", DROPS)
+def test_dropout_of_every_kind_is_trained_as_by_pytorch(name):
+    """The module draws the masks that ours has drawn, in the same order."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    torch.manual_seed(3)
+    module = Of(lambda x, *parts: parts[0](x) if parts else x, (4, 6), DROPS[name]())
+    model = from_torch(module, torch.randn(2, 4, 6))
+    graph = build_training_graph(model.spec)
+    sample = next(sample_stream(graph, model.spec, 0))
+    masks = [torch.tensor(sample[name] > 0) for name in graph.draws]
+    assert all(0 < mask.sum() < mask.numel() or mask.numel() < 3 for mask in masks)
+    drawn = cycle(masks)
+
+    class Drawn(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            made = func(*args, **(kwargs or {}))
+            word = func.overloadpacket.__name__
+            if word in ("bernoulli", "bernoulli_"):
+                made.copy_(next(drawn).reshape(made.shape))
+            elif word in ("rand", "rand_like"):
+                made.copy_(next(drawn).reshape(made.shape) * 0.999)  # above every bound, or below
+            return made
+
+    tensors = evaluate(graph, {**sample, **initial_weights(graph, 0), **model.values})
+    given = {"input": sample["input"], "label": sample["label"]}
+    with Drawn():
+        check = check_module(module, loss_of(model.spec.loss), model.sources, given, tensors)
+    assert masks
     assert check.passed, (check.tensor, check.worst)

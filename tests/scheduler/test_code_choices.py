@@ -20,6 +20,7 @@ from scheduler.options import BEST_DEPTH, ScheduleOptions
 from scheduler.resident_search import schedules_for
 from scheduler.schedule import build_schedule, lost_code
 from scheduler.search.workers import open_workers
+from scheduler.tiles.code_sizes import shipped_sizes
 from scheduler.tuner.evaluate import CandidateSimulator
 from scheduler.tuner.search_space import candidates_of, list_cuts
 from scheduler.tuner.strategies import StrategyOptions
@@ -72,6 +73,16 @@ def test_the_more_ops_a_program_has_the_less_of_its_code_survives_an_iteration()
     assert large is not None
     assert large.own() < 0.05
     assert lost_code(GRAPH, TIMING, ScheduleOptions()) is None
+
+
+def test_kernels_without_compiled_sizes_and_what_kernels_call_are_code_too() -> None:
+    text = LINEAR.replace("loss: mse", "loss: cross_entropy").replace("sgd", "adam")
+    graph = build_training_graph(read_model(parse_yaml(text, "linear.yaml")))
+    lost = lost_code(graph, TIMING, ScheduleOptions(code_start=STEADY))
+    assert lost is not None
+    assert "adam" not in shipped_sizes()["kernels"]
+    assert lost.kernels["adam"]["adam"] > 0
+    assert {"cross_entropy_fw", "pt_expf"} <= lost.kernels["cross_entropy_fw"].keys()
 
 
 def test_pruned_finds_what_exhaustive_finds_with_code_that_is_fetched() -> None:

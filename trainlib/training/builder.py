@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from configs.dtypes import DType
-from configs.errors import ShapeError, UnsupportedLayerError
+from configs.errors import ConfigError, ShapeError, UnsupportedLayerError
 from configs.limits import MOST_ELEMENTS, require_host_memory
 from configs.model_file import LayerSpec
 from configs.suggest import suggestion
@@ -22,11 +22,13 @@ from trainlib.primitives.definition import (
     AS_PUBLISHED,
     DEFAULT,
     VARIANT,
+    LayerPlan,
     LayerPrimitive,
     OptimizerPrimitive,
     Random,
     Step,
 )
+from trainlib.primitives.shapes.reshape import AS_PARAMETER
 from trainlib.registry import layer_primitive
 from trainlib.training.built_layer import (
     BuiltLayer,
@@ -217,7 +219,9 @@ class GraphBuilder:
             else:
                 tensor = Tensor(name, given.shape, "activation", dtype, layout=layout)
             roles[role] = self.add(tensor)
-        shared = shared_parameters(layer, self.layers, self.tensors)
+        shared = shared_parameters(
+            layer, self.layers, self.tensors, lambda role, word: self._computed(layer, role, word)
+        )
         layer.shared = frozenset(shared)
         for role, parameter in plan.parameters.items():
             if role in shared:
@@ -243,6 +247,35 @@ class GraphBuilder:
             self.draws[name] = random
         for role in plan.saved:
             roles[role] = f"{spec.name}.{role}"
+
+    def _computed(self, layer: BuiltLayer, role: str, word: str) -> tuple[str, bool]:
+        """A parameter that an earlier layer computes: a view of its output, and whether it is trained."""
+        name, parameter = PARAMETER_NAMES.get(role, role), layer.plan.parameters[role]
+        where, dtype = where_of(layer.spec), parameter.dtype or layer.dtype
+        if word not in self.tensors or word == layer.roles["y"]:
+            raise ConfigError(
+                f"weights_of: '{word}' is not the output of an earlier layer",
+                where=where,
+                cure=suggestion(word, [other.roles["y"] for other in self.layers]),
+            )
+        source = self.tensors[self.cast(layer.spec, word, dtype)]
+        turned = source.layout != "CHW" or layer.plan.attributes.get("sources_first")
+        if (source.shape, source.dtype) != ((1, *parameter.shape), dtype) or turned:
+            raise ShapeError(
+                f"needs a {name} {list(parameter.shape)} of {dtype}, but {word} is {list(source.shape)} of "
+                f"{source.dtype}{' with HWC images' if turned else ''}",
+                where=where,
+                cure=f"one sample {[1, *parameter.shape]} (`parameter` with `once`), and layout: CHW",
+            )
+        spec = inserted(layer.spec, name, AS_PARAMETER.name, {})
+        view = BuiltLayer(
+            spec, AS_PARAMETER, LayerPlan(parameter.shape), dtype, {"x": source.name}, ("x",), (), ()
+        )
+        self._add_tensors(view)
+        self.layers.append(view)
+        if source.name in self.differentiable:
+            self.differentiable.add(view.roles["y"])
+        return view.roles["y"], source.name in self.differentiable
 
     def _emit_step(self, layer: BuiltLayer, step: Step, present: set[str], needed: set[str]) -> None:
         """Emit a step with the roles it really has; tensors it is the first to write are added."""
@@ -320,7 +353,7 @@ class GraphBuilder:
             for role in (*wanted, *layer.trained):
                 tensor = layer.roles[role]
                 arrived[tensor].append(layer.roles[f"d{role}"])
-                complete = self.backward if role in layer.inputs else gradients
+                complete = gradients if self.tensors[tensor].kind == "weight" else self.backward
                 self._collect(tensor, arrived[tensor], expected[tensor], complete)
         return {name: gradients[name] for name in self.of_weights() if name in gradients}
 
@@ -345,6 +378,7 @@ class GraphBuilder:
                         reached.add(name)
                 for role in layer.trained:
                     expected[layer.roles[role]] = expected.get(layer.roles[role], 0) + 1
+                    reached.add(layer.roles[role])
         return expected
 
     def _emit_backward(self, layer: BuiltLayer, needed: set[str]) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,11 +83,15 @@ def expanded(declared: Sequence[str], layer: BuiltLayer, present: set[str]) -> t
 
 
 def shared_parameters(
-    layer: BuiltLayer, before: Sequence[BuiltLayer], tensors: Mapping[str, Tensor]
+    layer: BuiltLayer,
+    before: Sequence[BuiltLayer],
+    tensors: Mapping[str, Tensor],
+    computed: Callable[[str, str], tuple[str, bool]],
 ) -> dict[str, tuple[str, bool]]:
     """Roles of the parameters that are another layer's: their tensors, and whether that layer trains them.
 
-    Raises ConfigError and ShapeError for a layer or a parameter that is not there, or cannot be shared.
+    `computed` says the same of a role that is what an earlier layer makes (``layer.out``). Raises ConfigError
+    and ShapeError for a layer or a parameter that is not there, or cannot be shared.
     """
     spec, where = layer.spec, where_of(layer.spec)
     if spec.weights_of is None:
@@ -103,6 +107,9 @@ def shared_parameters(
                 f"{spec.type} has no parameter '{name}'", where=where, cure=suggestion(name, roles)
             )
         role = roles[name]
+        if name in spec.computed:
+            shared[role] = computed(role, word)
+            continue
         owner, its_role = _owner(word, before, where)
         _check_shared(layer, role, owner, its_role, tensors[owner.roles[its_role]])
         shared[role] = owner.roles[its_role], its_role in owner.trained

@@ -263,7 +263,7 @@ def _forward(spec: ModelSpec, builder: GraphBuilder) -> Made:
         outputs[layer.name] = (
             add_adapted(builder, layer, inputs) if layer.adapter else builder.add_layer(layer, inputs)
         )
-        used |= {word.partition(".")[0] for word in wanted}
+        used |= {word.partition(".")[0] for word in wanted} | layer.layers_read
         before = layer.name
     for layer in spec.layers:
         if layer.name not in used:

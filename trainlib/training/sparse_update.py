@@ -49,9 +49,9 @@ def frozen_layers(spec: ModelSpec, layers: Sequence[BuiltLayer]) -> ModelSpec:
 def _frozen(layer: LayerSpec, built: BuiltLayer, named: Sequence[str]) -> LayerSpec:
     """The layer with nothing trained but what it shares with a layer that is `named`."""
     lent = tuple(
-        PARAMETER_NAMES.get(role, role)
-        for role in built.trained
-        if role in built.shared and built.roles[role].rpartition(".")[0] in named
+        name
+        for role, name in ((role, PARAMETER_NAMES.get(role, role)) for role in built.trained)
+        if name in layer.computed or (role in built.shared and built.roles[role].rpartition(".")[0] in named)
     )
     return replace(layer, trainable=lent or False, adapter=None, update_channels=None)
 

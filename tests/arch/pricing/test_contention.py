@@ -13,7 +13,7 @@ from arch.pricing.cost_model import TeamCost, Traffic
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.pricing.window import EngineChoice
 from arch.pricing.window_plan import START_OFFSETS_CYCLES, PricingWindow
-from arch.spec.isa import CoreWork, Loop, Node, Op, Stream, TeamWork
+from arch.spec.isa import CoreWork, Instruction, Loop, Node, Op, Stream, TeamWork
 from arch.spec.timing import SocTiming
 from configs.errors import InputError
 from shared.arch_pricing_cases import (
@@ -257,6 +257,19 @@ def test_random_teams_equal_the_oracle(cores, timing, traffic):
     assert fast == oracle
     for core in fast.cores:
         assert core.cycles == core.instructions + sum(cycles for _, cycles in core.stalls)
+
+
+def test_a_write_to_a_pending_register_moves_no_other_result():
+    """Register 1 comes 3 cycles behind its MUL, though register 2, still pending, is written in between.
+
+    A load nobody executes makes results reach far enough that the write to register 2 is an item of its own.
+    """
+    never = Loop(0, (Instruction(Op.LOAD, 0),), hardware=False)
+    late = (Instruction(Op.MUL, 1, (2,)), Instruction(Op.ALU, 2), Instruction(Op.ALU, 0, (1,)))
+    core = CoreWork((never, Instruction(Op.MUL, 2), Loop(2, late, hardware=False)), ())
+    slow = dataclasses.replace(GVSOC_CORE, load_use_stall_cycles=3)
+    fast, oracle = both(soc(core=slow, conflicts=True), TeamWork("pending", (core,)), Traffic.IN)
+    assert fast == oracle
 
 
 @settings(max_examples=150, derandomize=True, deadline=None)

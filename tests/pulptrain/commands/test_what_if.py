@@ -87,6 +87,11 @@ def test_code_that_is_fetched_gains_what_is_simulated_and_a_larger_cache_is_a_qu
         assert found.cycles - predicted == pytest.approx(gained, rel=off)
 
 
+def test_where_flash_stands_for_the_shared_cache_a_larger_one_is_no_question() -> None:
+    gains = pt.what_if(MODEL, soc="stm32l4", icache="steady").gains
+    assert "shared-code" not in {gain.name for gain in gains}
+
+
 def test_nothing_is_simulated_that_is_not_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     answer = printed(capsys, "what-if", MODEL)
     assert {item["simulated_cycles"] for item in answer["what_if"]} == {None}

@@ -305,7 +305,11 @@ def test_any_mixture_of_forms_agrees_with_torch(
         (changed(CNN, "fc", "trainable: [wieght]"), "", r"form\.yaml:18: .*no parameter 'wieght'"),
         (changed(CNN, "fc", "trainable: [bias]"), "", r"form\.yaml:18: .*together: train weight"),
         (changed(CNN, "fc", "trainable: 3"), "", r"form\.yaml:18: .*trainable"),
-        (changed(CNN, "fc", "update_channels: 5"), "", r"form\.yaml:18: .*\[0, 5\) of 4 output channels"),
+        (
+            changed(CNN, "fc", "update_channels: 5"),
+            "",
+            r"form\.yaml:18: .*\[0, 5\) exceeds the 4 output channels",
+        ),
         (changed(CNN, "fc", "update_channels: 0"), "", r"form\.yaml:18: .*update_channels"),
         (
             changed(CNN, "fc", "update_channels: [2, 2]"),

@@ -16,12 +16,13 @@ from pydantic import Field
 
 from configs.dtypes import INT32
 from configs.model_file import LayerSchema
-from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.graph import Initial, Op, Tensor
 from trainlib.primitives.definition import (
     DrawnInput,
     Example,
     LayerPlan,
     LayerPrimitive,
+    Output,
     Parameter,
     Positive,
     Step,
@@ -36,11 +37,17 @@ COUNTED = DrawnInput((1,), INT32, low=0, high=9)
 class _Schema(LayerSchema):
     shape: Annotated[list[Positive], Field(min_length=1)]
     """Shape of the trained tensor, without a batch."""
+    once: bool = False
+    """One sample, whatever the batch: for a weight that further layers compute (`weights_of`)."""
+    integers: bool = False
+    """Whole numbers that nothing trains: rows of a table, for an `embedding`."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    batch, shape = inputs[0].shape[0], tuple(attributes["shape"])
-    return LayerPlan((batch, *shape), {"w": Parameter(shape, START)}, attributes={"batch": batch})
+    batch, shape = 1 if attributes["once"] else inputs[0].shape[0], tuple(attributes["shape"])
+    weight = Parameter(shape, Initial(), trainable=False, dtype=INT32)
+    weight = weight if attributes["integers"] else Parameter(shape, START)
+    return LayerPlan(Output((batch, *shape), weight.dtype), {"w": weight}, attributes={"batch": batch})
 
 
 def _reference(op: Op, values: Values) -> Values:
@@ -59,6 +66,8 @@ PRIMITIVE = LayerPrimitive(
     examples=(
         Example({"shape": [5, 4]}, (COUNTED,), batches=(1, 3)),
         Example({"shape": [7]}, (COUNTED,), batches=(1, 2)),
+        Example({"shape": [3, 2], "once": True}, (COUNTED,), batches=(1, 2)),
+        Example({"shape": [6], "integers": True}, (COUNTED,), batches=(2,)),
     ),
     layouts=None,
 )

@@ -42,9 +42,10 @@ class PositionForward(LeadingBoxes):
         """A fork for each sample."""
         region = leading_region(tensors[op["y"]].shape, ranges)
         samples, *inner = sizes_of(region)
-        build, w = TileBuilder(choice, tensors[op["y"]].dtype), Piece("w", tuple(inner))
+        dtype = tensors[op["y"]].dtype
+        build, w = TileBuilder(choice, dtype), Piece("w", tuple(inner), dtype=dtype)
         for sample in range(samples):
-            x, y = (Piece(part(role, sample), w.shape) for role in "xy")
+            x, y = (Piece(part(role, sample), w.shape, dtype=dtype) for role in "xy")
             if "x" in op:
                 arrays = {"X": x, "G": w, "Y": y}
                 build.run(VECTOR_ADD, arrays, (x, w), (y,), np.add, elements=prod(inner))

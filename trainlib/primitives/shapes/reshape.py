@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Annotated, Any
 
@@ -43,3 +44,6 @@ PRIMITIVE = LayerPrimitive(
     steps=(),
     examples=(Example({"shape": [4, 6]}, ((2, 3, 4),)), Example({"shape": [2, -1, 2]}, ((12,),))),
 )
+
+AS_PARAMETER = replace(PRIMITIVE, name="as_parameter", examples=(), internal=True)
+"""An output of one sample as a parameter of another layer, which has no batch: the builder puts it in."""
