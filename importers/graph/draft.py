@@ -189,7 +189,9 @@ class Draft:
                 raise CannotTakeError("the shape of its weights does not fit its op", CHECKED)
             tensor = _tensor(name, role)
             if role in lent and role not in plan.parameters:
-                raise CannotTakeError("its running statistic is computed of weights", "one of its own")
+                raise CannotTakeError(
+                    "its running statistic is computed from weights", "a separate statistic"
+                )
             if role in lent:
                 continue
             if role in plan.parameters:

@@ -261,7 +261,7 @@ def _resize(node: Node) -> View:
         raise CannotTakeError("antialias, keep_aspect_ratio_policy are not supported", "sizes, antialias 0")
     is_other = coordinates.removeprefix("pytorch_") != wanted or (mode == "nearest" and rounding != "floor")
     if node.integer("exclude_outside", 0):
-        raise CannotTakeError("it excludes what is outside", "exclude_outside 0")
+        raise CannotTakeError("exclude_outside is not supported", "exclude_outside 0")
     target, scales = _resized(node, view, old=old)
     if target[:2] != view.shape[:2]:
         raise CannotTakeError("it resizes the batch or the channels", "rows and columns only")

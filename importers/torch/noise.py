@@ -104,7 +104,7 @@ def _factor(noise: Noise) -> float:
 def _layers(site: Site, noise: Noise) -> View:
     """A dropout of ones, scaled and shifted."""
     if noise.keep is None or not 0 < noise.keep <= 1:
-        raise CannotTakeError("its random numbers are no mask", "a mask: Dropout, bernoulli, rand() < p")
+        raise CannotTakeError("its random numbers are not a mask", "a mask: Dropout, bernoulli, rand() < p")
     draft = site.draft
     batch = draft.tensors[draft.first_input].shape[0]
     if noise.shape[:1] != (batch,):

@@ -344,7 +344,7 @@ REFUSED = {
         "different batches: 2, 1",
     ),
     "two outputs": (TwoOutputs, (torch.zeros(1, 4),) if MODULES else (), "returns 2 tensors"),
-    "random numbers": (Random, (torch.zeros(1, 4),) if MODULES else (), "random numbers are no mask"),
+    "random numbers": (Random, (torch.zeros(1, 4),) if MODULES else (), "random numbers are not a mask"),
     "a mean over samples": (OverBatch, (torch.zeros(2, 4),) if MODULES else (), "over samples"),
     "a decision on data": (DataDependent, (torch.zeros(1, 4),) if MODULES else (), "cannot capture"),
 }

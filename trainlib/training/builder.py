@@ -268,8 +268,8 @@ class GraphBuilder:
         turned = source.layout != "CHW" or layer.plan.attributes.get("sources_first")
         if (source.shape, source.dtype) != ((1, *parameter.shape), dtype) or turned:
             raise ShapeError(
-                f"it needs a {name} {list(parameter.shape)} of {dtype}, {word} is {list(source.shape)} of "
-                f"{source.dtype}{' beside images HWC' if turned else ''}",
+                f"needs a {name} {list(parameter.shape)} of {dtype}, but {word} is {list(source.shape)} of "
+                f"{source.dtype}{' with HWC images' if turned else ''}",
                 where=where,
                 cure=f"use one sample {[1, *parameter.shape]} (`parameter` with `once`), and layout: CHW",
             )

@@ -239,7 +239,7 @@ def test_a_model_in_python_is_the_model_of_a_file() -> None:
         (lambda: pt.SGD("fast"), "'learning_rate' of SGD is 'fast'"),
         (lambda: pt.SGD(0.1, accumulate=0), "'accumulate' of SGD is 0"),
         (lambda: small_model(input=(1, 2, 2)), "kernel 3x3 is larger than the padded input 2x2"),
-        (lambda: small_model(loss=pt.ReLU()), "loss is ReLU()"),
+        (lambda: small_model(loss=pt.ReLU()), "loss must be a loss object, not ReLU()"),
         (lambda: small_model(dataset="cats"), "cats"),
         (lambda: small_model().replace(batch=0), "batch"),
     ],
