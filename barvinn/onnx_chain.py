@@ -9,7 +9,6 @@ of its own; Flatten and what else moves no number is seen through.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from barvinn.mapping.layers import LayerShape
 from barvinn.mapping.network import RealLayer, Reals
 from configs.errors import InputError, ShapeError, UnsupportedLayerError
 from configs.model_file import LayerSpec
+from configs.values import replace
 from importers.graph.draft import CHECKED, CannotTakeError
 from importers.graph.onnx_graph import OnnxGraph, OnnxNode
 from importers.graph.weights import Constant

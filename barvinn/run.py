@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from barvinn.onnx_chain import input_map, read_network
 from configs.errors import InputError, UnsupportedLayerError, WrongNumbersError
 from configs.limits import PROCESS_BYTES, check_seed, require_host_memory
 from configs.parameters import ParameterTree, load_parameters
+from configs.values import Struct, replace
 from configs.version import VERSION
 from importers.graph.onnx_file import load_onnx
 from importers.graph.onnx_graph import OnnxGraph
@@ -32,8 +32,7 @@ from traces.events import Slice
 from traces.recorder import Recorder
 
 
-@dataclass(frozen=True, slots=True)
-class BarvinnOutcome:
+class BarvinnOutcome(Struct, frozen=True):
     """What came out: `summary` as ``--json`` prints it; the rest is None or empty for the published table."""
 
     summary: Mapping[str, Any]

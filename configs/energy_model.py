@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from itertools import pairwise
@@ -23,6 +22,7 @@ from configs.problems import Problems
 from configs.schema import Schema, check_keys, required_and_optional, validate
 from configs.suggest import suggestion
 from configs.units import parse_hz, parse_si
+from configs.values import Struct, replace
 from configs.yaml_file import Node
 
 _SOCS = re.compile(r"^socs: *\[(.*)\] *$", re.MULTILINE)
@@ -109,8 +109,7 @@ class EnergySchema(Schema):
     """Coefficients by name; an omitted one is unknown, and runs that need it print no energy."""
 
 
-@dataclass(frozen=True, slots=True)
-class Coefficient:
+class Coefficient(Struct, frozen=True):
     """J or W at `vdd` volts."""
 
     low: float
@@ -132,8 +131,7 @@ class Coefficient:
         return replace(self, low=self.low * factor, nominal=self.nominal * factor, high=self.high * factor)
 
 
-@dataclass(frozen=True, slots=True)
-class EnergyModel:
+class EnergyModel(Struct, frozen=True):
     """Coefficients of a chip, and (voltage, highest clock in Hz, source) of its operating points in order."""
 
     name: str

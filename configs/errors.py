@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from typing import Any
+
+from msgspec.structs import asdict
+
+from configs.values import Struct
 
 
 class PulptrainError(Exception):
@@ -86,8 +89,7 @@ class UnsupportedLayerError(InputError):
     """A model asks for a layer, dtype or option that has no primitive."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contributor:
+class Contributor(Struct, frozen=True):
     """One buffer or tensor in a report about a memory that is too small.
 
     `first_op` and `last_op` name the ops of its life, if known.
@@ -106,8 +108,7 @@ class Contributor:
         return f"{self.first_op} to {self.last_op}"
 
 
-@dataclass(frozen=True, slots=True)
-class Lever:
+class Lever(Struct, frozen=True):
     """A change that was tried by planning again: the level then requires `required_bytes`.
 
     `saved_bytes` is how much less that is, `fits` whether the whole model then fits (None: its tensors do,

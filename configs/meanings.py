@@ -6,17 +6,16 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
 from configs.schema import Schema
+from configs.values import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(Struct, frozen=True):
     """A key of a file: its default (None if it must be given), what it may be, and what it means."""
 
     name: str

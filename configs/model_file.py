@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -20,6 +20,7 @@ from configs.library import open_config
 from configs.problems import Problems
 from configs.schema import Schema, validate
 from configs.suggest import suggestion
+from configs.values import Struct, replace
 from configs.yaml_file import Node, shortened
 
 _Positive = Annotated[int, Field(ge=1)]
@@ -112,8 +113,7 @@ class OptimizerSchema(Schema):
     """Number format of the optimizer states."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterSpec:
+class AdapterSpec(Struct, frozen=True):
     """A low-rank adapter beside a frozen layer; its product is scaled by `alpha` / `rank`."""
 
     rank: int
@@ -182,8 +182,7 @@ class OptimizerSpec:
     node: Node | None = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class InputSpec:
+class InputSpec(Struct, frozen=True):
     """An input: shape of one sample, (C, H, W), (L, C) or (C,); `classes` > 0: integers below it (words)."""
 
     name: str
@@ -191,8 +190,7 @@ class InputSpec:
     classes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSpec:
+class ModelSpec(Struct, frozen=True):
     """A model file: the first input and the first loss, and those beside them; `batch` samples of each.
 
     `dataset` is one of `DATASETS` or the path of a file; `source` cites where the network comes from. `dtype`
@@ -223,9 +221,9 @@ class ModelSpec:
     input_name: str = "input"
     more_inputs: tuple[InputSpec, ...] = ()
     more_losses: tuple[LossSpec, ...] = ()
-    homes: Mapping[str, str] = field(default_factory=dict)
-    streams: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    slot_bytes: Mapping[str, int] = field(default_factory=dict)
+    homes: Mapping[str, str] = {}
+    streams: Mapping[str, tuple[str, ...]] = {}
+    slot_bytes: Mapping[str, int] = {}
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:

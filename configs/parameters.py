@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -29,6 +29,7 @@ from configs.problems import Problems
 from configs.schema import Schema, check_keys, validate
 from configs.suggest import check_known, path_suggestion, suggestion
 from configs.units import parse_bytes, parse_hz
+from configs.values import Struct, replace
 from configs.yaml_file import Node, shortened
 
 Value = str | int | float | bool
@@ -75,8 +76,7 @@ _FLAGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Struct, frozen=True):
     """One value of one timing profile: what it is, where it comes from, and the place that set it.
 
     `path` is dotted (``l1.size_bytes``), `value` is exact and in `unit` (one of `UNITS`), `assumed` tells

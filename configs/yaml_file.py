@@ -3,21 +3,22 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import sha256
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from configs.errors import ConfigError, InputError
 from configs.files import write_text
 from configs.limits import YAML_BYTES_PER_BYTE, check_file_size, check_text_size
 from configs.units import LARGEST_FLOAT, LARGEST_INTEGER
+from configs.values import Struct
 
 if TYPE_CHECKING:
     from ruamel.yaml.error import MarkedYAMLError
@@ -25,15 +26,14 @@ if TYPE_CHECKING:
 Scalar = str | int | float | bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True, array_like=True):
     """One value of a YAML file: a scalar, a mapping with text keys, or a sequence, and where it stands.
 
     `file` is the label used in messages. `line` counts from 1; a value in a mapping has the line of
     its key.
     """
 
-    value: Scalar | Mapping[str, Node] | Sequence[Node]
+    value: Scalar | Mapping[str, Node] | tuple[Node, ...]
     file: str
     line: int
 
@@ -115,6 +115,13 @@ def load_yaml(path: Path) -> Node:
     return parse_yaml(read_text(path), str(path))
 
 
+class _Kept(Struct, frozen=True):
+    """What a file said that had this digest."""
+
+    key: str
+    tree: Node
+
+
 def installed_yaml(text: str, file: str) -> Node:
     """As `parse_yaml`, of a file that ships with pulptrain: the parser takes a tenth of a second a SoC.
 
@@ -124,34 +131,16 @@ def installed_yaml(text: str, file: str) -> Node:
     source = Path(__file__).read_text(encoding="utf-8")
     key = sha256("\0".join((text, file, source)).encode()).hexdigest()
     kept = Path(cache_from_source(__file__)).parent / f"{file.replace('/', '-')}.json"
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        entry = json.loads(kept.read_text(encoding="utf-8"))
-        if entry["key"] == key:
-            return _from_plain(entry["tree"], file)
+    with suppress(OSError, ValueError):
+        entry = msgspec.json.decode(kept.read_bytes(), type=_Kept)
+        if entry.key == key:
+            return entry.tree
     node = parse_yaml(text, file)
     if not sys.dont_write_bytecode:
         with suppress(InputError, OSError):
             kept.parent.mkdir(parents=True, exist_ok=True)
-            write_text(kept, json.dumps({"key": key, "tree": _as_plain(node)}, separators=(",", ":")))
+            write_text(kept, msgspec.json.encode(_Kept(key, node)).decode())
     return node
-
-
-def _as_plain(node: Node) -> list[Any]:
-    """Line and value, the same of children."""
-    if isinstance(node.value, Mapping):
-        return [node.line, {key: _as_plain(child) for key, child in node.value.items()}]
-    if isinstance(node.value, tuple):
-        return [node.line, [_as_plain(child) for child in node.value]]
-    return [node.line, node.value]
-
-
-def _from_plain(plain: list[Any], file: str) -> Node:
-    line, value = plain
-    if isinstance(value, dict):
-        value = {key: _from_plain(child, file) for key, child in value.items()}
-    elif isinstance(value, list):
-        value = tuple(_from_plain(child, file) for child in value)
-    return Node(value, file, line)
 
 
 def parse_yaml(text: str, file: str) -> Node:
@@ -251,7 +240,7 @@ class _Converter:
         if id(node) in self.seen:
             raise self.error(node, "a YAML alias uses this value again", "write the value out")
         self.seen.add(id(node))
-        value: Scalar | Mapping[str, Node] | Sequence[Node]
+        value: Scalar | Mapping[str, Node] | tuple[Node, ...]
         if node.id == "mapping":
             value = self.mapping(node)
         elif node.id == "sequence":

@@ -4,18 +4,11 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import sys
 
-from pulptrain.process import dataclass_code, interrupts, standard_output
-
-GARBAGE_THRESHOLD = 1_000_000
-"""Objects made before Python looks for cycles among them (usually 700).
-
-A command builds a large graph of objects that lives to its end; searching it again and again costs a tenth of
-the time of a run.
-"""
+from configs import collector
+from pulptrain.process import interrupts, standard_output
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYDANTIC_DISABLE_PLUGINS": "__all__"}
 """For libraries, unless the user says otherwise, before any is imported.
@@ -30,16 +23,14 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
 
 def main() -> None:
     """Run the command line and end with its exit code (`pulptrain.cli.EXIT_CODES`)."""
-    gc.set_threshold(GARBAGE_THRESHOLD, 20, 20)
+    collector.rarely()
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     standard_output.install()
-    dataclass_code.install()
     exit_code = run(sys.argv[1:])
-    dataclass_code.keep()
     if exit_code != interrupts.EXIT_CODE:
         interrupts.all_is_done()
-    gc.freeze()  # nor is there anything to find in what the process leaves behind
+    collector.rarely()  # nor is there anything to find in what the process leaves behind
     sys.exit(exit_code)
 
 

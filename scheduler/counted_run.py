@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from arch.energy.activity import activity_of
 from arch.spec.program import Command, DmaStart, Program, TeamTransfer, UdmaStart
 from arch.spec.timing import SocTiming
-from scheduler.kept_figures import Figures
-from scheduler.plan_figures import plan_figures
+from scheduler.plan_figures import Figures, plan_figures
 from scheduler.time_line import kernels_of, time_line
 from traces.causes import DMA_IN, DMA_OUT
 from traces.events import Work

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 
 from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, Lever, PulptrainError
 from configs.model_file import LayerSpec, ModelSpec
+from configs.values import Struct, replace
 from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
 from scheduler.options import WHOLE_OPS, ScheduleOptions
 from scheduler.programs.program_code import CODE
@@ -29,8 +29,7 @@ L3_TRIED_BYTES = 8 * 1024 * 1024
 """Size of the L3 that is tried where there is none: a 64 Mbit HyperRAM."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Struct, frozen=True):
     """One thing changed: what, how the user asks for it, and the request that results."""
 
     name: str

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from arch.pricing.code_caches import WARM
 from configs.errors import InputError
+from configs.values import Struct, replace
 from scheduler.addresses.plan_options import PlanOptions
 from trainlib.ir.graph import TrainingGraph
 
@@ -78,8 +78,7 @@ def parse_resident(text: str) -> tuple[str, ...]:
     return names
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleOptions:
+class ScheduleOptions(Struct, frozen=True):
     """Choices of one schedule.
 
     `buffer_depth` is the number of L1 buffers per moved operand (1 single, 2 double, `WHOLE_OPS` no tiles,
@@ -95,11 +94,11 @@ class ScheduleOptions:
     buffer_depth: int = 2
     codegen: str = "clang-xpulp"
     accumulation: str = "reference"
-    kernels: Mapping[str, str] = field(default_factory=dict)
-    variants: Mapping[str, str] = field(default_factory=dict)
-    tile_sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    loop_orders: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    buffers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    kernels: Mapping[str, str] = {}
+    variants: Mapping[str, str] = {}
+    tile_sizes: Mapping[str, Mapping[str, int]] = {}
+    loop_orders: Mapping[str, Sequence[str]] = {}
+    buffers: Mapping[str, Mapping[str, int]] = {}
     buffer_gap_bytes: int = 0
     """Bytes left free behind every L1 buffer: arrays a turn of the banks long then begin in other banks."""
     prefetch: bool = True
@@ -109,7 +108,7 @@ class ScheduleOptions:
 
     (`AUTO`,) leaves them to `scheduler.resident_search.schedules_for`.
     """
-    memory: PlanOptions = field(default_factory=PlanOptions)
+    memory: PlanOptions = PlanOptions()
     code_start: str = WARM
     """What the instruction caches hold when the program begins (`arch.pricing.code_caches`): choices count
     the code that is fetched then."""

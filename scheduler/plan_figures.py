@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a summary says of a schedule: kept with the figures of a run, so that nothing is planned for them."""
+"""What a summary says of a schedule and of its run: kept, so that nothing is planned for it a second time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from msgspec.structs import asdict
+
+from arch.energy.activity import Activity
 from configs.dtypes import FP32_BITS
+from configs.values import Struct
+from scheduler.time_line import TimeLine
+from traces.metrics import Metrics
 from trainlib.training.variants import own_variant
 
 if TYPE_CHECKING:
     from scheduler.planned import OpSchedule, Schedule
 
 
-@dataclass(frozen=True, slots=True)
-class OpPlan:
+class OpPlan(Struct, frozen=True):
     """How an op is carried out; `tile` is its size per dimension, `tiles` their number."""
 
     name: str
@@ -33,8 +37,7 @@ class OpPlan:
     """Storages it has in L3."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlanFigures:
+class PlanFigures(Struct, frozen=True):
     """A schedule as a summary tells it; bytes by memory level, those staged by direction."""
 
     name: str
@@ -52,6 +55,18 @@ class PlanFigures:
     """Of L2 that are code; 0 where all is in the caches."""
     lanes: int
     """Numbers in 32 bits (SIMD), of the narrowest format that is computed in."""
+
+
+class Figures(Struct, frozen=True):
+    """All that a summary says of a run of a program: nothing else of it is asked for where no trace is."""
+
+    metrics: Metrics
+    events: int
+    line: TimeLine
+    kernels: tuple[str, ...]
+    """Names of those that ran, sorted."""
+    activity: Activity
+    plan: PlanFigures
 
 
 def plan_figures(schedule: Schedule) -> PlanFigures:

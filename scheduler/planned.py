@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from configs.values import Struct
+
 if TYPE_CHECKING:
     from arch.spec.program import Program
     from scheduler.memory.host_memory import ProgramSize
@@ -18,8 +20,7 @@ if TYPE_CHECKING:
     from trainlib.ir.graph import Op, TrainingGraph
 
 
-@dataclass(frozen=True, slots=True)
-class OpSchedule:
+class OpSchedule(Struct, frozen=True):
     """What was chosen for one op."""
 
     op: Op

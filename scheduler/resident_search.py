@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from arch.pricing.code_caches import WARM
 from arch.pricing.cost_model import CostModel
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
+from configs.values import Struct, replace
 from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import Life, storage_lives
 from scheduler.code_in_l2 import Linked, Plan, with_code_in_l2
@@ -41,8 +42,7 @@ WORTH_A_LOOK = 1e-4
 """Least part of the cycles of the iteration that the transfers saved by a candidate take."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundResidents:
+class FoundResidents(Struct, frozen=True):
     """What stays in L1 (`ScheduleOptions.resident`), and cycles of the iteration without and with it.
 
     `candidates` are the spans of tensors that save transfers, `simulations` how often the iteration was
@@ -56,8 +56,7 @@ class FoundResidents:
     simulations: int
 
 
-@dataclass(frozen=True, slots=True)
-class ResidentSpan:
+class ResidentSpan(Struct, frozen=True):
     """A storage in L1 from op `first_op` to `last_op`: bytes it takes, and DMA cycles it saves at most."""
 
     text: str

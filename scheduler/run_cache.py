@@ -11,23 +11,24 @@ the programs, which share a memory, and their options.
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
+from msgspec.structs import astuple
 from numpy import __version__ as numpy_version
 
 from arch.pricing.cost_model import CoreCost, CostModel, DmaService, TeamCost, Traffic
 from arch.spec.isa import TeamWork
 from arch.spec.timing import SocTiming
-from scheduler.kept_figures import Figures, figures_from, figures_text
-from scheduler.options import AUTO, ScheduleOptions
+from configs.values import Struct
+from scheduler.options import AUTO, BEST_DEPTH, ScheduleOptions
+from scheduler.plan_figures import Figures
 from scheduler.schedule_cache import ScheduleCache
-from scheduler.search import rows
 from scheduler.search.cache import ResultCache
 from scheduler.search.fingerprint import fingerprint, model_version
+from scheduler.search.rows import text_of, value_of
 from traces.events import STALLS
 from trainlib.ir.graph import TrainingGraph
 
@@ -83,12 +84,30 @@ class CachedCostModel:
         return self._cost_model.least_cycles(work)
 
 
+class _Price(Struct, array_like=True):
+    """A `TeamCost` as it is kept: (cycles, instructions, stalls) of different cores, which is which."""
+
+    different: list[tuple[int, int, dict[str, int]]]
+    numbers: list[int]
+    service: DmaService | None
+
+
+class _Choice(Struct, array_like=True):
+    """A `TilingChoice` as it is kept; the fields of its counts, none without them."""
+
+    kernel: str
+    sizes: tuple[tuple[str, int], ...]
+    order: tuple[str, ...]
+    counts: tuple[int, ...]
+    estimated_cycles: int
+    note: str
+
+
 def cost_text(cost: TeamCost) -> str:
     """A price for the cache: each different core once, then which core is which."""
     different = list(dict.fromkeys(cost.cores))
-    cores = [[core.cycles, core.instructions, dict(core.stalls)] for core in different]
-    dma = [cost.dma.inward, cost.dma.outward] if cost.dma is not None else None
-    return json.dumps([cores, [different.index(core) for core in cost.cores], dma], separators=(",", ":"))
+    cores = [(core.cycles, core.instructions, dict(core.stalls)) for core in different]
+    return text_of(_Price(cores, [different.index(core) for core in cost.cores], cost.dma))
 
 
 @lru_cache(DIFFERENT_PRICES)
@@ -97,73 +116,40 @@ def cost_from(text: str) -> TeamCost:
 
     Raises `ValueError` for any other text.
     """
-    cores, numbers, dma = rows.items(json.loads(text), 3)
-    different = [_core_from(item) for item in rows.items(cores)]
-    team = [rows.whole(number) for number in rows.items(numbers)]
-    if any(number >= len(different) for number in team):
-        raise ValueError("a core has no price")
-    service = DmaService(*map(_pace_from, rows.items(dma, 2))) if dma is not None else None
-    return TeamCost(tuple(different[number] for number in team), service)
-
-
-def _core_from(item: object) -> CoreCost:
-    cycles, issued, stalls = rows.items(item, 3)
-    if not isinstance(stalls, dict) or not stalls.keys() <= set(STALLS):
-        raise ValueError("unknown stalls")
-    lost = tuple((word, rows.whole(value)) for word, value in stalls.items())
-    if rows.whole(cycles) != rows.whole(issued) + sum(value for _, value in lost):
-        raise ValueError("the cycles do not add up")
-    return CoreCost(cycles, issued, lost)
-
-
-def _pace_from(item: object) -> tuple[int, int] | None:
-    if item is None:
-        return None
-    moved, cycles = rows.items(item, 2)
-    return rows.whole(moved), rows.whole(cycles, 1)
+    price = value_of(text, _Price)
+    for cycles, issued, stalls in price.different:
+        if not stalls.keys() <= set(STALLS) or cycles != issued + sum(stalls.values()):
+            raise ValueError("unknown stalls, or cycles that do not add up")
+    paces = [] if price.service is None else [price.service.inward, price.service.outward]
+    if max(price.numbers, default=-1) >= len(price.different) or not all(pace[1] for pace in paces if pace):
+        raise ValueError("a core has no price, or bytes are moved in no time")
+    different = [
+        CoreCost(cycles, issued, tuple(stalls.items())) for cycles, issued, stalls in price.different
+    ]
+    return TeamCost(tuple(different[number] for number in price.numbers), price.service)
 
 
 def _choice_text(choice: TilingChoice) -> str:
-    counts = choice.counts
-    tiling = choice.tiling
-    fields = {
-        "kernel": choice.kernel,
-        "sizes": tiling.sizes,
-        "order": tiling.order,
-        "counts": [getattr(counts, name) for name in _COUNTS] if counts is not None else None,
-        "estimated_cycles": choice.estimated_cycles,
-        "note": choice.note,
-    }
-    return json.dumps(fields, separators=(",", ":"))
-
-
-_FIELDS = ("kernel", "sizes", "order", "counts", "estimated_cycles", "note")
-_COUNTS = ("total", "pruned_by_size", "pruned_by_loop_order", "pruned_by_l1", "estimated")
+    tiling, cycles = choice.tiling, choice.estimated_cycles
+    counts = astuple(choice.counts) if choice.counts is not None else ()
+    return text_of(_Choice(choice.kernel, tiling.sizes, tiling.order, counts, cycles, choice.note))
 
 
 def _choice_from(text: str) -> TilingChoice:
     """The choice without its tiles: whoever takes it over builds them (`scheduler.tiling_choice`).
 
-    Raises `ValueError` for a text that `_choice_text` has not written.
+    Raises `ValueError` or `TypeError` for a text that `_choice_text` has not written.
     """
     # A run whose figures are kept reads no choice, and needs nothing that plans.
     from scheduler.tiles.tiling import Tiling
     from scheduler.tiles.tiling_candidates import Counts
     from scheduler.tiling_choice import TilingChoice
 
-    fields = rows.fields(text, _FIELDS)
-    pairs = [rows.items(pair, 2) for pair in rows.items(fields["sizes"])]
-    sizes = tuple((rows.text_in(name), rows.whole(size, 1)) for name, size in pairs)
-    counts = fields["counts"]
-    if counts is not None:
-        counts = Counts(*(rows.whole(number) for number in rows.items(counts, len(_COUNTS))))
-    return TilingChoice(
-        rows.text_in(fields["kernel"]),
-        Tiling("", sizes, (), (), rows.words(fields["order"])),
-        counts,
-        rows.whole(fields["estimated_cycles"]),
-        rows.text_in(fields["note"]),
-    )
+    row = value_of(text, _Choice)
+    if not all(size for _, size in row.sizes):
+        raise ValueError("an empty tile")
+    tiling, counts = Tiling("", row.sizes, (), (), row.order), Counts(*row.counts) if row.counts else None
+    return TilingChoice(row.kernel, tiling, counts, row.estimated_cycles, row.note)
 
 
 class RunCache:
@@ -201,11 +187,14 @@ class RunCache:
 
     def figures(self, code_start: str) -> tuple[Figures, ...]:
         """Those of all programs, if they were simulated before; else none."""
-        return self._cache.read_item(self._figures, code_start, lambda _, text: figures_from(text)) or ()
+        kept = self._cache.read_item(
+            self._figures, code_start, lambda _, text: value_of(text, tuple[Figures, ...], BEST_DEPTH)
+        )
+        return kept or ()
 
     def keep_figures(self, code_start: str, figures: Sequence[Figures]) -> None:
         """Keep what a simulation of all programs has found, for `figures`."""
-        self._cache.write(self._figures, {code_start: figures_text(figures)})
+        self._cache.write(self._figures, {code_start: text_of(tuple(figures))})
 
     @cached_property
     def _figures(self) -> str:
@@ -221,7 +210,7 @@ class RunCache:
             )
             self._written |= texts
             if context is not None and schedule.resident is not None:
-                self._cache.write(context, {RESIDENT: json.dumps(schedule.resident)})
+                self._cache.write(context, {RESIDENT: text_of(schedule.resident)})
         self._cache.write(self._prices, self.cost_model.fresh)
 
     def _tiling(self, alike: object) -> TilingChoice | None:
@@ -234,7 +223,7 @@ class RunCache:
     def _resident(self, context: str | None) -> tuple[str, ...] | None:
         if context is None:
             return None
-        return self._cache.read_item(context, RESIDENT, lambda _, text: rows.words(json.loads(text)))
+        return self._cache.read_item(context, RESIDENT, lambda _, text: value_of(text, tuple[str, ...]))
 
 
 def _item(alike: object) -> str:

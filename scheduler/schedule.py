@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 
 from arch.pricing.code_caches import COLD, STEADY, WARM
@@ -12,6 +11,7 @@ from arch.pricing.cost_model import CostModel
 from arch.spec.program import Place
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
+from configs.values import Struct, replace
 from scheduler.memory.host_memory import (
     NO_PROGRAM,
     TIMING_ONLY,
@@ -49,8 +49,7 @@ OP_LEVEL = "l2"
 """Memory level in which an op finds its tensors."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choices:
+class Choices(Struct, frozen=True):
     """What is chosen: `tilings` by number of the op, and what stays in L1 between ops."""
 
     tilings: tuple[TilingChoice, ...]
@@ -61,8 +60,7 @@ class Choices:
     """What the program will consist of."""
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """Where everything lies: `plan` with the slots and buffers of all ops, and the ops as they are cut."""
 
     plan: MemoryPlan

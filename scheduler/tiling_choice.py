@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from arch.pricing.cost_model import CostModel
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
+from configs.values import Struct, replace
 from scheduler.memory.host_memory import NO_PROGRAM, ProgramSize
 from scheduler.options import BEST_DEPTH, WHOLE_OPS, ScheduleOptions
 from scheduler.schedule_cache import ScheduleCache
@@ -35,8 +35,7 @@ KEPT_TILES = 4096
 """Tiles of all of them that are held at a time; a tiling beyond is built once more if it may be the best."""
 
 
-@dataclass(frozen=True, slots=True)
-class TilingChoice:
+class TilingChoice(Struct, frozen=True):
     """The tiling taken, what was considered, and the estimate it won by."""
 
     kernel: str
@@ -48,8 +47,7 @@ class TilingChoice:
     """What the user should know about it."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankedTilings:
+class RankedTilings(Struct, frozen=True):
     """Candidates of an op on all of L1, what they move, which of them use residents in place."""
 
     candidates: TilingCandidates
@@ -57,8 +55,7 @@ class RankedTilings:
     usable: NDArray[np.bool_] | NotInPlace
 
 
-@dataclass(frozen=True, slots=True)
-class ShortList:
+class ShortList(Struct, frozen=True):
     """Cuts of an op that are worth building, and what is to be known of all candidates.
 
     A cut is (number of the candidate, size per dimension, loop order), what seems best first.

@@ -5,7 +5,6 @@ A test whose `needs_...` marker names a tool this machine lacks is skipped, and 
 """
 
 import functools
-import gc
 import importlib
 import os
 import signal
@@ -16,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from pulptrain.__main__ import GARBAGE_THRESHOLD
+from configs import collector
 from pulptrain.process import progress
 from shared.tiers import ASKED, skip_what_lacks_a_tool
 
@@ -43,8 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """After `-m` has chosen: a tool that only deselected tests need is not looked for."""
     skip_what_lacks_a_tool(items)
-    gc.freeze()  # thousands of tests live as long as the process: the collector need not walk them again
-    gc.set_threshold(GARBAGE_THRESHOLD, 20, 20)
+    collector.rarely()  # thousands of tests live as long as the process
     if "torch" in sys.modules:
         _list_composite_ops_once()
 

@@ -7,14 +7,13 @@ that it can be put into, in one dtype after the other.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from alarm import graph_defects, random_models
 from alarm.graph_defects import GRAPH_DEFECTS
 from alarm.registry import DEFECTS
 from alarm.trial import CASES, DTYPES, NOT_HERE, REFUSED, SURVIVED, tried
+from configs.values import replace
 
 SHARE = 12
 """One defect of so many."""
@@ -39,7 +38,7 @@ def first_verdict(name: str, dtype: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize("number", range(len(DTYPES)), ids=DTYPES)
 def test_run_alone_refuses_every_defect(number: int) -> None:
-    names = sorted(DEFECTS)[5 * number :: SHARE * len(DTYPES)]
+    names = sorted(DEFECTS)[5 * number + 1 :: SHARE * len(DTYPES)]
     found = [first_verdict(name, DTYPES[number]) for name in names]
     assert [why for verdict, why in found if verdict == SURVIVED] == []
     assert sum(verdict == REFUSED for verdict, _ in found) >= 0.8 * len(names)

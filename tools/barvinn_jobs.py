@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import gzip
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from barvinn.mapping.layers import IntegerLayer, Integers, LayerShape
 from barvinn.mapping.reference import quantised, scaled
 from configs.errors import InputError
 from configs.parameters import load_parameters
+from configs.values import replace
 from traces.events import COMPUTE, TRANSFER
 from traces.recorder import Recorder
 

@@ -22,9 +22,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from arch.pricing.team_cost_model import TeamCostModel
 from configs.errors import PulptrainError
 from configs.library import list_names
+from configs.values import Struct
 from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from pulptrain.running.session import model_of
 from scheduler.executor import Executor
@@ -42,18 +45,17 @@ NAMES = re.compile(r"\b[A-Za-z_]\w*(?=\()|\b\w+=")
 def plain(value: object) -> Any:
     """Numbers, words and lists in place of objects of our classes: their fields in order, without names."""
     match value:
-        case Enum():
-            return value.value
-        case None | bool() | int() | float() | str() | bytes():
-            return value
+        case None | bool() | int() | float() | str() | bytes() | Enum():
+            return value.value if isinstance(value, Enum) else value
         case Mapping():
             return [[plain(key), plain(item)] for key, item in value.items()]
         case set() | frozenset():
             return sorted(map(plain, value), key=repr)
-        case tuple() | list():
-            return list(map(plain, value))
-    fields = [field.name for field in dataclasses.fields(value)]  # type: ignore[arg-type]
-    return [plain(getattr(value, name)) for name in fields]
+        case Struct():
+            value = structs.astuple(value)
+        case _ if dataclasses.is_dataclass(value):
+            value = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    return list(map(plain, value))  # type: ignore[call-overload]
 
 
 def checksum(items: Iterable[object]) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from arch.energy.activity import Activity
 from configs.energy_model import Coefficient, EnergyModel, energy_text, load_energy
 from configs.files import write_text
 from configs.model_file import read_model
+from configs.values import replace
 from pulptrain.given.layers import node_of
 from pulptrain.given.settings import Settings
 from pulptrain.running.energy import activity_from

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
-from configs.records import record
+from configs.values import Struct
 
 _T = TypeVar("_T", bound=tuple[object, ...])
 
@@ -37,8 +37,7 @@ TRANSFER = "transfer"
 """Kind of a slice in which a DMA channel or memory port moves bytes."""
 
 
-@record(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """What the schedule was doing: op name, step (FW, IG, WG, UPD, LOSS), tile index, kernel or buffer."""
 
     op: str = ""

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
+from configs.values import Struct
 from traces.causes import CAUSES, causes_of
 from traces.events import STALLS, TRANSFER, Slice
 from traces.master_line import Span
@@ -27,15 +27,14 @@ from traces.tracks import INWARD, OUTWARD, track_name
 _NO_UNKNOWN = {*STALLS, BUSY}
 
 
-@dataclass(frozen=True, slots=True)
-class CoreMetrics:
+class CoreMetrics(Struct, frozen=True):
     """One core (or all of them): busy cycles, cycles lost per stall word and by cause, instructions."""
 
     name: str
     busy_cycles: int
     stalls: tuple[tuple[str, int], ...]
     instructions: int
-    causes: Mapping[str, int] = field(default_factory=dict)
+    causes: Mapping[str, int] = {}
 
     @property
     def stall_cycles(self) -> int:
@@ -43,8 +42,7 @@ class CoreMetrics:
         return sum(cycles for _, cycles in self.stalls)
 
 
-@dataclass(frozen=True, slots=True)
-class OpMetrics:
+class OpMetrics(Struct, frozen=True):
     """One op (layer and step): wall cycles, what the cores did in them, bytes moved to and from L1.
 
     `name` is ``layer.step``, as `trainlib.ir.graph.Op.name`, whether or not the slices' op carries its step.
@@ -65,7 +63,7 @@ class OpMetrics:
     bytes_out: int
     tiles: int
     instructions: int
-    causes: Mapping[str, int] = field(default_factory=dict)
+    causes: Mapping[str, int] = {}
 
     @property
     def layer(self) -> str:
@@ -86,8 +84,7 @@ class OpMetrics:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class MasterTime:
+class MasterTime(Struct, frozen=True):
     """Cycles of the master's slices of one kind and kernel or buffer (`Slice.kind`, `Work.what`)."""
 
     kind: str
@@ -96,8 +93,7 @@ class MasterTime:
     slices: int
 
 
-@dataclass(frozen=True, slots=True)
-class Metrics:
+class Metrics(Struct, frozen=True):
     """All figures of a run. `master` has every cycle of the core with the lowest number.
 
     `offload_cycles` belong to no op: the hand-over from and back to the fabric controller. `utilisation` is

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
+from configs.values import Struct
 from traces.errors import TraceError
 from traces.events import STALLS, Slice, TeamKernel
 from traces.tracks import INWARD, OUTWARD, track_name
@@ -21,8 +21,7 @@ Record = Slice | TeamKernel
 """What is kept of a run. Of both the third field is the end, the second the start, of a kernel the push."""
 
 
-@dataclass(frozen=True, slots=True)
-class CounterSample:
+class CounterSample(Struct, frozen=True):
     """New value of a counter from `time_cycles` (cluster cycles) on."""
 
     track: str

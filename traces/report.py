@@ -8,12 +8,12 @@ same. In it `stalls` of an op are core-cycles per word, and `utilisation` has on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from configs.errors import InputError
 from configs.grades import LABELS
 from configs.suggest import check_known
+from configs.values import Struct
 from traces.text_table import Table, amount, counted, labelled, percent, wrapped
 from traces.totals import BY, Total, collapsed, largest, totals
 from traces.why import advice_texts, bound_line, why_table
@@ -33,8 +33,7 @@ LEAST_SHARE = 0.0005
 _KIB = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Detail:
+class Detail(Struct, frozen=True):
     """How much of a run is shown.
 
     `top` ops with most cycles and, `by` layer, step or kernel, as many totals (None: steps, and layers).

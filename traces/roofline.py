@@ -9,10 +9,10 @@ is above the roof. Executed MACs count what padding and strides multiply by zero
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from configs.errors import InputError
+from configs.values import Struct
 from traces.events import COMPUTE, TRANSFER, Slice
 from traces.recorder import transfer_direction
 from traces.totals import summed
@@ -23,8 +23,7 @@ ROOFS = ("mac_per_cycle", "dma_bytes_per_cycle", "l3_bytes_per_cycle")
 _AGAIN = "run `pulptrain run MODEL --out DIR` again"
 
 
-@dataclass(frozen=True, slots=True)
-class RoofPoint:
+class RoofPoint(Struct, frozen=True):
     """An op, or a tile of it: MACs executed and useful, cluster cycles, bytes of the busier direction."""
 
     name: str

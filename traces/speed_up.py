@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from configs.errors import InputError
+from configs.values import Struct
 from traces.text_table import Table, counted, first_line_repr, wrapped
 from traces.totals import base_step, op_name, summed
 from traces.why import check_causes
 
 
-@dataclass(frozen=True, slots=True)
-class SpeedUp:
+class SpeedUp(Struct, frozen=True):
     """Cluster cycles by name, an entry per number of `cores`, the fewest first; 0: a run has no such op."""
 
     model: str

@@ -9,7 +9,8 @@ from __future__ import annotations
 import html
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from configs.values import Struct
 
 GAP = "  "
 """Between two columns."""
@@ -103,8 +104,7 @@ def percent(part: int, whole: int) -> str:
     return f"{part / whole:.0%}" if whole else "-"
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """Heads and rows; the first column and those in `left` are set to the left."""
 
     heads: Sequence[str]

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
+from msgspec.structs import asdict
+
+from configs.values import Struct
 from traces.text_table import counted
 
 _Key = TypeVar("_Key")
@@ -19,8 +21,7 @@ _REPEATED = re.compile(r"(.*\D)\d+\Z", re.DOTALL)
 """A step that a layer takes again and again: ``FW_STEP12``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Total:
+class Total(Struct, frozen=True):
     """Figures of some ops together; `members` are the names of the ops.
 
     `stalls` and `causes` are core-cycles by word; a summary of a former version says no causes.

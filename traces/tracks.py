@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
+
+from configs.values import Struct
 
 CORE = "core"
 DMA = "dma"
@@ -34,8 +35,7 @@ _CLASS_RANK = {ITERATION: 0, MEMORY: 0, DMA: 0, CORE: 1, UDMA: 2, OTHER: 2}
 _DIRECTION_RANK = {INWARD: 0, OUTWARD: 1, "": 2}
 
 
-@dataclass(frozen=True, slots=True)
-class TrackName:
+class TrackName(Struct, frozen=True):
     """A track read from its path.
 
     `family` is `CORE`, `DMA`, `UDMA`, `ITERATION`, `MEMORY` or `OTHER`; `index` the number of the core or

@@ -8,10 +8,10 @@ lost to a cause is its core-cycles over the cores: removing it alone gains no mo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from configs.errors import InputError
+from configs.values import Struct
 from traces.causes import CAUSES, bound_by
 from traces.text_table import COMMAND, Table, labelled, percent
 from traces.totals import collapsed, largest
@@ -28,8 +28,7 @@ TUNE, NEXT = "tune", "what-if"
 """Commands that go on from a run, keys of ``summary["commands"]``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(Struct, frozen=True):
     """What to try first, by what command if that is known, and the cluster cycles it could save at most."""
 
     what: str
@@ -160,8 +159,7 @@ def _cycles_of(counted: Summary, remedy: str) -> int:
     return sum(groups.get(name, 0) for name in _FOR[remedy])
 
 
-@dataclass(frozen=True, slots=True)
-class Remedy:
+class Remedy(Struct, frozen=True):
     """What to try against a cause: by tuning, by options (texts), or by either.
 
     An option that was given already, of `options` (a flag, or a flag and how its value begins), is not

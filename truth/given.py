@@ -7,13 +7,13 @@ PyTorch is not imported here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import configs
 from configs.dtypes import BY_WORD
+from configs.values import Struct
 
 SHIPPED = Path(configs.__file__).parent / "models"
 
@@ -34,8 +34,7 @@ class DisagreementError(Exception):
         self.tensor, self.why = tensor, why
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """A tensor that is given to the network: number format (NumPy), order of an image's axes, shape."""
 
     name: str
@@ -47,8 +46,7 @@ class Source:
     """Whether its gradient is asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(Struct, frozen=True):
     """A model as plain values: the keys of a model file, in `tree`, after what the options replaced.
 
     `folder` is where a data set is looked for first. `inputs` are the tensors it is fed; `alone` is the name
@@ -60,7 +58,7 @@ class Given:
     steps: tuple[str, ...] = STEPS
     inputs: tuple[Source, ...] = ()
     alone: str = ""
-    weights: tuple[str, ...] = field(default=())
+    weights: tuple[str, ...] = ()
     """Weights of no layer, for an optimizer alone."""
 
     @property

@@ -8,7 +8,6 @@ truth is what PyTorch makes of the machine's numbers before it, and it goes on f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from configs.dtypes import is_float
+from configs.values import Struct, replace
 from truth.given import DisagreementError, Given, Source
 from truth.layers import BOTH
 from truth.network import Network, NetworkLayer
@@ -128,8 +128,7 @@ def _state(array: Array, some: slice) -> Any:
     return torch.tensor(flat if flat.size == 1 else flat[some])
 
 
-@dataclass(frozen=True, slots=True)
-class _Flow:
+class _Flow(Struct, frozen=True):
     """A tensor on its way through the network: the machine's name of it, and how it is stored there."""
 
     name: str

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from configs.dtypes import BY_WORD, is_narrow
+from configs.values import Struct
 from truth.given import Given
 from truth.layers import LAYERS, Layer
 from truth.steps import LOSSES, OPTIMIZERS
@@ -37,8 +38,7 @@ AS_PUBLISHED = "as-published"
 Channels = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkLayer:
+class NetworkLayer(Struct, frozen=True):
     """A layer of the network, or one of those an adapter is made of; `inputs` are (layer, number of output).
 
     `trainable` is True, False or the names of parameters; `channels` are the output channels trained.
@@ -52,7 +52,7 @@ class NetworkLayer:
     layout: str
     trainable: bool | tuple[str, ...] = True
     channels: Channels | None = None
-    borrowed: Mapping[str, str] = field(default_factory=dict)
+    borrowed: Mapping[str, str] = {}
     """End of a parameter's name -> the other layer's parameter that it is."""
     computed: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """End of a parameter's name -> the layer that makes it, and the number of its output."""

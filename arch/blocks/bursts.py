@@ -9,11 +9,11 @@ left, and SimPy sees one event per command instead of one per burst or word.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from arch.spec.program import Command
 from arch.spec.timing import DmaTiming
+from configs.values import Struct
 from traces.events import made_by
 
 
@@ -66,8 +66,7 @@ IDLE = EngineState()
 """An engine nothing is left to do for."""
 
 
-@dataclass(frozen=True, slots=True)
-class BurstRules:
+class BurstRules(Struct, frozen=True):
     """Parameters of one direction engine."""
 
     burst_bytes: int

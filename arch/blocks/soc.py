@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from simpy.core import EmptySchedule
 
@@ -26,11 +23,11 @@ from arch.systemc.clock import Clock
 from arch.systemc.environment import Environment
 from arch.systemc.module import Module
 from configs.errors import DeadlockError
+from configs.values import Struct
 from traces.events import NullTracer, Tracer
 
 
-@dataclass(frozen=True, slots=True)
-class RunResult:
+class RunResult(Struct, frozen=True):
     """What one run gave.
 
     `cycles` counts cluster cycles from the start of the offload until the fabric controller knows of the end;
@@ -143,15 +140,14 @@ class Soc(Module):
         step = env.step
         dma, udma = self.cluster.dma, self.udma
         try:
-            with _no_garbage_collection():
-                while notified.callbacks is not None:  # None once SimPy has processed the event
-                    step()
-                    events += 1
-                cycles = int(env.now)
-                while not (dma.idle and udma.idle):
-                    step()
-                    events += 1
-                dma.run_out()
+            while notified.callbacks is not None:  # None once SimPy has processed the event
+                step()
+                events += 1
+            cycles = int(env.now)
+            while not (dma.idle and udma.idle):
+                step()
+                events += 1
+            dma.run_out()
         except EmptySchedule:
             raise DeadlockError(max(env.now, dma.run_out()), self.waiting()) from None
         for core in self.cluster.cores:
@@ -168,18 +164,3 @@ class Soc(Module):
             self._plans = [*self._plans[-1:], (effect_log, plan)]
         plan.probe = self._effects.probe
         plan.run()
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Pause the search for reference cycles: a run makes few, and its growing log is walked for nothing.
-
-    Costs a third of the time of a run of many thousand events.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
 from arch.blocks.dma import Transfer
 from arch.blocks.l2 import ExternalMemory, hyper_bus_cycles
@@ -15,11 +14,11 @@ from arch.systemc.clock import Clock
 from arch.systemc.module import Body, Module, Notification, Port, Thread
 from arch.systemc.transaction import Transaction
 from configs.errors import InputError
+from configs.values import Struct
 from traces.events import TRANSFER, Slice, Tracer
 
 
-@dataclass(frozen=True, slots=True)
-class UdmaOrder:
+class UdmaOrder(Struct, frozen=True):
     """What is written into the uDMA's registers: a command that belongs to a transfer."""
 
     command: UdmaCommand

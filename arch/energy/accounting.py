@@ -8,13 +8,13 @@ their low, or high, is further out than the range.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import sqrt
 
 from arch.energy.activity import Activity, Counts
 from configs.dtypes import DTYPES
 from configs.energy_model import COEFFICIENTS, EnergyModel
 from configs.errors import InputError
+from configs.values import Struct
 
 _BITS = {form.word: form.bits for form in DTYPES}
 
@@ -54,16 +54,14 @@ EVENTS: Mapping[str, Callable[[Counts], int]] = {
 """What a coefficient is multiplied with; those in W by the time of these cycles."""
 
 
-@dataclass(frozen=True, slots=True)
-class OperatingPoint:
+class OperatingPoint(Struct, frozen=True):
     """Supply of the cores and clock of the cluster."""
 
     vdd: float
     hz: int
 
 
-@dataclass(frozen=True, slots=True)
-class Energy:
+class Energy(Struct, frozen=True):
     """Joules: nominal by op and coefficient; by coefficient how far down and up they may be off."""
 
     by_op: Mapping[str, Mapping[str, float]]

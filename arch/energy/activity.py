@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from arch.spec.isa import FPU_OPS, Loop, Node, Op, TeamWork
 from arch.spec.program import Command, Compute, DmaStart, Program, TeamTransfer, UdmaCommand, UdmaStart
 from arch.spec.timing import SocTiming
 from configs.dtypes import FP32, DType
+from configs.values import Struct
 from traces.metrics import Metrics
 from traces.tracks import op_label
 
@@ -63,8 +63,7 @@ COUNTERS: Mapping[str, str] = {
 """All counters but those of the FPU: ``fpu_fp16x2`` are instructions on two fp16 numbers each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Activity:
+class Activity(Struct, frozen=True):
     """Counts by op (``layer.step``, and `NO_OP`), and of cores by core; a counter of 0 is left out."""
 
     by_op: Mapping[str, Counts]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from arch.memories.memory import Storage, move_views, poison_view
 from arch.memories.races import Span, move_spans, place_span
 from arch.spec.program import Array, Command, Effect, Place, Release, UdmaCommand
 from configs.errors import InputError, ShapeError
+from configs.values import Struct
 
 Act = Callable[[], None]
 
@@ -20,8 +20,7 @@ REMEMBERED = 4096
 """Entries of the log whose footprint is not worked out anew, the ones asked for last."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Footprint:
+class _Footprint(Struct, frozen=True):
     """Bytes one entry of the log reads and writes at its instant (a sample poisons its destination)."""
 
     reads: tuple[Span, ...]

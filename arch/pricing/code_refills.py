@@ -21,13 +21,15 @@ more time than its words need, and so much of a refill is hidden. Behind a jump 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
 
+from msgspec import field
+
 from arch.pricing.scoreboard import CodeBlock, CoreNest, LoopNode
 from arch.spec.timing import IcacheTiming
+from configs.values import Struct
 
 MOST_PASSES = 4
 """Turns of a loop that are walked; the others are like the last, or free if its lines fit the cache."""
@@ -51,15 +53,13 @@ _Parts = dict[tuple[tuple[int, int], ...], float]
 """Expected cycles: a factor by the loops it is multiplied with, each (loop, turns that were walked)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Lines:
+class _Lines(Struct, frozen=True):
     """Straight code: (line, instructions executed of it), in order."""
 
     lines: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Turns:
+class _Turns(Struct, frozen=True):
     """A loop; `steady` if no line of it can put another out, `fits` if in time no refill is left."""
 
     index: int
@@ -68,8 +68,7 @@ class _Turns:
     fits: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Code:
+class _Code(Struct, frozen=True, eq=False):
     """A nest along its lines, numbered in the order of their first use, and where each of them lies.
 
     `passes` are the turns of every loop after which all are like the last. `walks` is what walks came to, by

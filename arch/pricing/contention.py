@@ -28,7 +28,6 @@ counted exactly, not extrapolated.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 from arch.pricing.cost_model import CoreCost, DmaService, Traffic
@@ -62,7 +61,7 @@ from arch.pricing.window_engine import (
 from arch.pricing.window_plan import Plan, PricingWindow, fixed_cost, plan_of
 from arch.pricing.window_program import WindowHardware, WindowProgram, window_program
 from arch.spec.timing import SocTiming
-from configs.records import record
+from configs.values import Struct
 
 MAX_CORES = 16
 """Cores of the largest team."""
@@ -74,8 +73,7 @@ SHELF_NUMBERS, MOST_SHELF_NUMBERS = 1 << 16, 1 << 22
 """Numbers of tables an engine has room for at first, and those from which it forgets them."""
 
 
-@record(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """One core of a team: its number in the cluster, its nest and when it starts after the first one.
 
     `numbers` are the units and the anchors of its nest, in bytes modulo one turn of the banks (or one word,
@@ -92,8 +90,7 @@ _Team = tuple[tuple[CoreCost, ...], DmaService | None]
 """Cost of every member, in order, from its own start to its own end, and what the DMA got."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Share:
+class _Share(Struct, frozen=True, eq=False):
     """What a core executes, whatever its addresses: what of its nest, and what no waiting can change."""
 
     program: WindowProgram

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from arch.spec.isa import TeamWork
 from arch.spec.timing import SocTiming
-from configs.records import record
+from configs.values import Struct
 
 
 class Traffic(IntFlag):
@@ -22,8 +22,7 @@ class Traffic(IntFlag):
     BOTH = 3
 
 
-@record(frozen=True, slots=True)
-class CoreCost:
+class CoreCost(Struct, frozen=True):
     """Time of one core in one kernel: cycles = instructions + sum of stalls, by word of `STALLS`."""
 
     cycles: int
@@ -31,8 +30,7 @@ class CoreCost:
     stalls: tuple[tuple[str, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DmaService:
+class DmaService(Struct, frozen=True):
     """What L1 leaves to the DMA beside a kernel: (words, cycles its ports took to move them) per direction.
 
     None for a direction without traffic.

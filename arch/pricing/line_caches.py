@@ -18,7 +18,6 @@ Sources: rows of `measured/rtl-refill.csv.gz` (`pulptrain validate refill`), whi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -28,6 +27,7 @@ from numpy.typing import NDArray
 from arch.pricing.line_engine import NEVER, THERE
 from arch.pricing.window import PLAIN, PROCESS, Engine, EngineChoice
 from arch.spec.timing import IcacheTiming
+from configs.values import Struct
 
 Reads = tuple[float, float]
 """What a line asked from L2 waits for reads that were asked for before: until a cycle, and at most so many
@@ -58,8 +58,7 @@ class LineCache:
         return self._table
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Walks:
+class Walks(Struct, frozen=True, eq=False):
     """Stretches of code that are executed one after the other, and what a core waits in each.
 
     `waits` are those without reads before it. Of the lines that may come from L2, `far` is with what

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain
 from typing import Any, NamedTuple
@@ -43,6 +42,7 @@ from arch.spec.isa import (
 )
 from arch.spec.timing import CoreTiming, FpuTiming, L2Timing
 from configs.errors import InputError
+from configs.values import Struct, replace
 
 BODY_ENTRIES = 4_000
 """Bodies a reader recognises by identity."""
@@ -75,8 +75,7 @@ class _Node(NamedTuple):
     late: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Run:
+class _Run(Struct, frozen=True, eq=False):
     """Instructions without a loop between them, and what of them is the same in every nest.
 
     `nodes` are kept so that their identities stay taken; `numbers` say which instructions they are. `uses`
@@ -94,16 +93,14 @@ class _Run:
     divided: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Inside:
+class _Inside(Struct, frozen=True, eq=False):
     """A loop: what it repeats, and whether a branch closes it."""
 
     body: tuple[_Run | _Inside, ...]
     closed: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Text:
+class _Text(Struct, frozen=True, eq=False):
     """A body without alignments: nodes, slots, loops, branches that are taken in a share, instructions."""
 
     nodes: tuple[CodeBlock | LoopNode, ...]

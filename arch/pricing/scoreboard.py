@@ -8,13 +8,13 @@ Mechanism shared by the pipeline model (`arch.pricing.pipeline`) and the window 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import islice
 from operator import mul
 from typing import NamedTuple
 
 from arch.spec.isa import FPU_OPS, CodeLayout, Op
 from arch.spec.timing import CoreTiming, FpuTiming, L2Timing
+from configs.values import Struct, replace
 
 STALL_WORDS = (
     *("load_use", "multicycle", "misaligned", "fpu", "divider", "branch", "icache", "bank_conflict"),
@@ -36,8 +36,7 @@ MAX_DEPTH = 8
 """Deepest loop nest the models accept."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """Timing of one instruction class, counted from the cycle in which the instruction gets its unit.
 
     The next instruction issues `occupancy_cycles` later; cycles beyond the first are a stall of word
@@ -100,8 +99,7 @@ NEVER_TAKEN = (0, 1)
 """`CodeStep.taken` of an instruction that is no branch, or one that falls through."""
 
 
-@dataclass(frozen=True, slots=True)
-class CodeStep:
+class CodeStep(Struct, frozen=True):
     """One instruction of a block: its rule, registers, address slot and how often it branches.
 
     `writes` are (register, cycles until it can be read, stall of a reader that comes too early).
@@ -119,16 +117,14 @@ class CodeStep:
     branch: int
 
 
-@dataclass(frozen=True, slots=True)
-class CodeBlock:
+class CodeBlock(Struct, frozen=True):
     """Straight-line code inside the loops numbered `path`, outermost first."""
 
     steps: tuple[CodeStep, ...]
     path: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LoopNode:
+class LoopNode(Struct, frozen=True):
     """Loop number `index` (in order of appearance); `closing_stall` is 1 if a branch closes it, else 0."""
 
     index: int
@@ -137,8 +133,7 @@ class LoopNode:
     path: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(Struct, frozen=True):
     """An address used at one place of the nest: stream index, loops around it, width of the access.
 
     A negative stream -1 - i is word i of the core's stack frame.
@@ -158,8 +153,7 @@ class Slot:
         return self.alignment == CROSSING
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Shape:
+class Shape(Struct, frozen=True, eq=False):
     """A nest without its numbers: equal for all trip counts and addresses, so compiled code can be kept."""
 
     body: tuple[CodeBlock | LoopNode, ...]
@@ -192,8 +186,7 @@ class Shape:
         return any(step.rule.unit == unit for block in self.blocks() for step in block.steps)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Places:
+class Places(Struct, frozen=True, eq=False):
     """What the addresses of the slots of a nest are made of: who makes one shares it.
 
     A number is the base or a stride of a slot, base first, slot after slot. Of each: the number of its anchor

@@ -8,14 +8,13 @@ plain Python, some 20 times slower. Compiling happens once per machine (`arch.pr
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from arch.pricing import line_engine, window_engine, window_object
 from arch.pricing.window_engine import Ints
+from configs.values import Struct
 
 LOADING_ITEMS = 10_000
 """A third of the items plain Python executes in the 0.03 s it takes to load what has been compiled before."""
@@ -24,8 +23,7 @@ COMPILING_ITEMS = 5_000_000
 """Items plain Python executes in the 8 s it takes Numba to compile the function."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Engine:
+class Engine(Struct, frozen=True, eq=False):
     """`price_window` of `arch.pricing.window_engine`, `visit_lines` of `arch.pricing.line_engine`, and the
     kinds of table they take.
 
@@ -58,8 +56,6 @@ def compiled() -> Engine | None:
         functions = window_object.functions()
     except ImportError:
         return None
-    # What is loaded by now lives as long as the process; the collector need not walk it again and again.
-    gc.freeze()
     store = np.zeros(1 << 16, dtype=np.int64)
 
     def room(count: int) -> Ints:

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from arch.pricing.code_fetch import icache_stall_cycles
 from arch.pricing.scoreboard import BRANCH_STALL, ICACHE, STALL_WORDS, CodeBlock, CoreNest, LoopNode
 from arch.pricing.window_program import WindowProgram
 from arch.spec.timing import SocTiming
+from configs.values import Struct
 
 BUDGET_INSTRUCTIONS = 12_000_000
 """Instructions of a team that are executed, not extrapolated, per start.
@@ -28,8 +28,7 @@ not known (refills and polling before the kernel decide it) and matters: two cal
 several per cent apart. So the cost is the mean over the fork's own skew and one other."""
 
 
-@dataclass(frozen=True, slots=True)
-class PricingWindow:
+class PricingWindow(Struct, frozen=True):
     """How much of a nest is executed: at most `budget_instructions` of a team, the same part
     for every core.
 

@@ -9,8 +9,6 @@ executes it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from arch.pricing.scoreboard import (
     BRANCH_STALL,
     CROSSING,
@@ -48,6 +46,7 @@ from arch.pricing.window_engine import (
     WAIT_LOAD_USE,
     WAIT_MULTICYCLE,
 )
+from configs.values import Struct
 
 _DYNAMIC = {
     LOAD_USE: WAIT_LOAD_USE,
@@ -57,8 +56,7 @@ _DYNAMIC = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class WindowHardware:
+class WindowHardware(Struct, frozen=True):
     """What a window needs to know of the hardware; part of the key under which its program is kept.
 
     `banks_shared`, `fpu_shared` and `divsqrt_shared` say whether another requester can be in the way.
@@ -102,8 +100,7 @@ class WindowHardware:
         return self.banks + 2
 
 
-@dataclass(frozen=True, slots=True)
-class StaticCost:
+class StaticCost(Struct, frozen=True):
     """Cycles of the blocks under one path that no waiting can change: instructions, (cause, stalls)."""
 
     path: tuple[int, ...]
@@ -113,8 +110,7 @@ class StaticCost:
     """(numerator, denominator) of every branch that is taken in a share of its executions."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WindowProgram:
+class WindowProgram(Struct, frozen=True, eq=False):
     """A window program: flat tables for `arch.pricing.window_engine`, and the static costs of its blocks.
 
     `operations` are `OPERATION_FIELDS` numbers each: a kind, the cycles that go by before it, and

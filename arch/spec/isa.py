@@ -13,7 +13,7 @@ from enum import IntEnum
 from functools import cached_property
 from typing import NamedTuple
 
-from configs.records import record
+from configs.values import Struct
 
 
 class Op(IntEnum):
@@ -67,8 +67,7 @@ the same access of two cores meets the same bank.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
+class Instruction(Struct, frozen=True):
     """One instruction.
 
     `dst` is the register it writes and `srcs` those it reads (small integers, local to the nest; -1 and ()
@@ -85,8 +84,7 @@ class Instruction:
     width_bytes: int = 4
 
 
-@record(frozen=True, slots=True)
-class Loop:
+class Loop(Struct, frozen=True):
     """`trips` executions of `body`.
 
     A hardware loop costs nothing per iteration (its set-up is an explicit HWLOOP instruction before it). For
@@ -112,8 +110,7 @@ class Stream(NamedTuple):
     strides_bytes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CodeLayout:
+class CodeLayout(Struct, frozen=True, eq=False):
     """Where the instructions of a body lie in the code of their kernel, of which the sizes skip parts.
 
     `runs` are (place of the first instruction in the text, instructions), in the order of the body;
@@ -124,8 +121,7 @@ class CodeLayout:
     instructions: int
 
 
-@record(frozen=True, slots=True)
-class CoreWork:
+class CoreWork(Struct, frozen=True):
     """What one core executes between fork and join: loop nest, address streams and static code size.
 
     Without a `layout` the instructions of the body lie one behind the other and are all of the code.
@@ -137,8 +133,7 @@ class CoreWork:
     layout: CodeLayout | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Skeleton:
+class Skeleton(Struct, frozen=True, eq=False):
     """What works have in common that differ in trip counts and addresses alone; who makes one shares it.
 
     The loops of `body` turn once. Of a stream that is used `streams` has a row for its base and one for each

@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 
 from arch.spec.isa import TeamWork
 from configs.dtypes import element_bytes
-from configs.records import record
+from configs.values import Struct
 from traces.events import NO_WORK, Work
 
 Array = NDArray[np.generic]
 
 
-@record(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """A contiguous array in a modelled memory: level (l1, l2, l3), byte address, shape, dtype and a name."""
 
     level: str
@@ -35,7 +34,7 @@ class Place:
         return prod(self.shape) * element_bytes(self.dtype)
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Effect:
     """The numbers behind a compute action: `function` maps the arrays read to the arrays written.
 
@@ -49,8 +48,7 @@ class Effect:
     details: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
-@record(frozen=True, slots=True)
-class Command:
+class Command(Struct, frozen=True):
     """One DMA command: `lines` lines of `line_bytes`, contiguous in L1, strided in the external memory.
 
     `to_l1` gives the direction. `stride_bytes` is the distance between line starts in the external memory
@@ -76,8 +74,7 @@ class Command:
         return self.lines == 1 or self.stride_bytes == self.line_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class UdmaCommand:
+class UdmaCommand(Struct, frozen=True):
     """One transfer of the uDMA between L2 and the external L3; both sides are contiguous.
 
     `to_l2` gives the direction.
@@ -93,8 +90,7 @@ Move = Command | UdmaCommand
 """Whatever copies bytes from one memory to another."""
 
 
-@record(frozen=True, slots=True)
-class Action:
+class Action(Struct, frozen=True):
     """Common part of all actions: `id` is its index in the program, `deps` the ids that must have ended."""
 
     id: int
@@ -102,8 +98,7 @@ class Action:
     work: Work = NO_WORK
 
 
-@record(frozen=True, slots=True)
-class DmaStart(Action):
+class DmaStart(Action, frozen=True):
     """The master programs one transfer (one transfer ID) of one or more commands and goes on.
 
     `code_cycles` is what its program spends before on working out the addresses.
@@ -113,46 +108,40 @@ class DmaStart(Action):
     code_cycles: int = 0
 
 
-@record(frozen=True, slots=True)
-class DmaWait(Action):
+class DmaWait(Action, frozen=True):
     """The master waits until the transfer begun by action `transfer` has ended, and frees its ID."""
 
     transfer: int = -1
 
 
-@record(frozen=True, slots=True)
-class TeamTransfer(Action):
+class TeamTransfer(Action, frozen=True):
     """Every core of a team moves data by itself: entry i of `commands` is what core i programs and waits for,
     one command after the other. The master forks the team and joins it."""
 
     commands: tuple[tuple[Command, ...], ...] = ()
 
 
-@record(frozen=True, slots=True)
-class UdmaStart(Action):
+class UdmaStart(Action, frozen=True):
     """The master starts a series of transfers between L2 and L3 and goes on."""
 
     commands: tuple[UdmaCommand, ...] = ()
 
 
-@record(frozen=True, slots=True)
-class UdmaWait(Action):
+class UdmaWait(Action, frozen=True):
     """The master waits until the transfers begun by action `transfer` have ended."""
 
     transfer: int = -1
 
 
-@record(frozen=True, slots=True)
-class Compute(Action):
+class Compute(Action, frozen=True):
     """A kernel. With `fork` the master forks the team and joins it; without, the master runs it alone."""
 
-    team: TeamWork = field(default_factory=lambda: TeamWork("", ()))
+    team: TeamWork = TeamWork("", ())
     fork: bool = True
     effect: Effect | None = None
 
 
-@record(frozen=True, slots=True)
-class Release(Action):
+class Release(Action, frozen=True):
     """The life of some buffers ends: costs no time, and their bytes become poison (NaN).
 
     `results` is where the work that ends here has left what it made. The hardware has no use for it; a probe
@@ -163,8 +152,7 @@ class Release(Action):
     results: tuple[Place, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CodePiece:
+class CodePiece(Struct, frozen=True):
     """Straight code that is jumped to: its place in the code of a program, its size, and that of a mean
     instruction, in bytes. `kernel` says that all cores of a team execute it."""
 
@@ -174,16 +162,14 @@ class CodePiece:
     kernel: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramCode:
+class ProgramCode(Struct, frozen=True):
     """The code core 0 executes for the actions of a program, piece by piece, and the bytes of all code."""
 
     pieces: Sequence[tuple[CodePiece, ...]]
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """One offload to the cluster: the actions of the master core in program order.
 
     Without `code` only kernels have code, see `arch.pricing.code_caches`.

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -16,6 +15,7 @@ from configs.errors import ConfigError, Contributor, DoesNotFitError
 from configs.parameters import Parameter, ParameterTree, last_set, load_parameters
 from configs.suggest import path_suggestion, suggestion
 from configs.units import parse_bytes, parse_hz, parse_size
+from configs.values import Struct, replace
 
 FPU_MAPPINGS = ("private", "static", "dynamic")
 """How cores reach FPUs: one each, by core id modulo count, or allocated each cycle."""
@@ -180,7 +180,7 @@ def parameter_types() -> Mapping[str, type]:
     for name, block in get_type_hints(SocTiming).items():
         if name in HEADER_FIELDS:
             continue
-        if dataclasses.is_dataclass(block):
+        if issubclass(block, Struct):
             types.update({f"{name}.{inner}": kind for inner, kind in get_type_hints(block).items()})
         else:
             types[name] = block
@@ -220,9 +220,7 @@ def _clocks(soc: SocTiming, value: object, where: str) -> dict[str, object]:
 def _replaced(soc: SocTiming, path: str, value: object) -> SocTiming:
     group, _, name = path.rpartition(".")
     changes: dict[str, Any] = {name: value}
-    return dataclasses.replace(
-        soc, **({group: dataclasses.replace(getattr(soc, group), **changes)} if group else changes)
-    )
+    return replace(soc, **({group: replace(getattr(soc, group), **changes)} if group else changes))
 
 
 def _read(path: str, value: Any, where: str) -> dict[str, object]:

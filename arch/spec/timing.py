@@ -7,11 +7,10 @@ defaults here: a parameter that is missing in the file is an error.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from configs.values import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class CoreTiming:
+class CoreTiming(Struct, frozen=True):
     """Pipeline of one RI5CY-class core, in cycles."""
 
     load_cycles: int
@@ -28,8 +27,7 @@ class CoreTiming:
     csr_cycles: int
 
 
-@dataclass(frozen=True, slots=True)
-class FpuTiming:
+class FpuTiming(Struct, frozen=True):
     """Floating-point units of the cluster and how cores reach them."""
 
     count: int
@@ -51,8 +49,7 @@ class FpuTiming:
     result or the FPU."""
 
 
-@dataclass(frozen=True, slots=True)
-class IcacheTiming:
+class IcacheTiming(Struct, frozen=True):
     """Private L0 and shared L1.5 instruction caches."""
 
     line_bytes: int
@@ -80,8 +77,7 @@ class IcacheTiming:
     """The same if the private cache has the line."""
 
 
-@dataclass(frozen=True, slots=True)
-class L1Timing:
+class L1Timing(Struct, frozen=True):
     """TCDM: word-interleaved banks, one access per bank and cycle when `bank_conflicts` is on."""
 
     size_bytes: int
@@ -95,8 +91,7 @@ class L1Timing:
     worker_stack_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class L2Timing:
+class L2Timing(Struct, frozen=True):
     """Shared L2 and the AXI link to it, in cluster cycles at equal clocks."""
 
     size_bytes: int
@@ -114,8 +109,7 @@ class L2Timing:
     has ended in L1."""
 
 
-@dataclass(frozen=True, slots=True)
-class L3Timing:
+class L3Timing(Struct, frozen=True):
     """External HyperRAM behind the uDMA."""
 
     size_bytes: int
@@ -131,8 +125,7 @@ class L3Timing:
     """Issuing core: from the end of a transfer to its next instruction, when it slept."""
 
 
-@dataclass(frozen=True, slots=True)
-class DmaTiming:
+class DmaTiming(Struct, frozen=True):
     """Cluster DMA (mchan): queues, bursts, L1 ports, and what programming and waiting cost the core."""
 
     core_queue_commands: int
@@ -182,8 +175,7 @@ class DmaTiming:
     """Issuing core: from the DMA event to the next instruction of the program, when it slept."""
 
 
-@dataclass(frozen=True, slots=True)
-class EventUnitTiming:
+class EventUnitTiming(Struct, frozen=True):
     """Barrier, mutex and team fork, in cycles."""
 
     barrier_wake_cycles: int
@@ -204,16 +196,14 @@ class EventUnitTiming:
     """Master: from the release of the join barrier to the first instruction after the fork call."""
 
 
-@dataclass(frozen=True, slots=True)
-class FcTiming:
+class FcTiming(Struct, frozen=True):
     """Fabric controller: cost of handing a task to the cluster and of hearing its end."""
 
     offload_cycles: int
     completion_cycles: int
 
 
-@dataclass(frozen=True, slots=True)
-class ClockTiming:
+class ClockTiming(Struct, frozen=True):
     """Frequencies of the clock domains."""
 
     cluster_hz: int
@@ -221,8 +211,7 @@ class ClockTiming:
     peripheral_hz: int
 
 
-@dataclass(frozen=True, slots=True)
-class SocTiming:
+class SocTiming(Struct, frozen=True):
     """A whole SoC: everything the simulator knows about the hardware."""
 
     name: str

@@ -7,13 +7,13 @@ bit plane (zigzagu.v). Which jump a cycle takes depends on the lengths alone, so
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from barvinn.machine.job import Job, Loops
+from configs.values import Struct
 
 Integers = NDArray[np.int64]
 
@@ -57,8 +57,7 @@ def plane_pairs(weight_bits: int, input_bits: int) -> tuple[tuple[int, int, bool
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Walk:
+class Walk(Struct, frozen=True):
     """What a job does in each cycle, but for its base addresses; arrays of shape [countdown].
 
     `input_offsets` and `weight_offsets` contain the bit planes; `negate` says that one of the planes is the

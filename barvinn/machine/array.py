@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +16,14 @@ from barvinn.machine.mvu import Mvu, Tally
 from barvinn.machine.program import ArrayProgram, LayerProgram
 from barvinn.machine.timing import BarvinnTiming
 from configs.errors import DeadlockError, PulptrainError
+from configs.values import Struct
 from traces.events import NullTracer, Tracer
 
 EVENTS_BETWEEN = 16
 """Between two reports of progress."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayResult:
+class ArrayResult(Struct, frozen=True):
     """What a run gave: `cycles` until the last result is in memory, when each layer ended, events of SimPy.
 
     `host_bytes` is what the host moved.

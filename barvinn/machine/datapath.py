@@ -8,7 +8,6 @@ per cycle. Cycles are worked out together, sum by sum.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +17,13 @@ from barvinn.machine.behaviour import Behaviour
 from barvinn.machine.job import Job
 from barvinn.machine.memories import UnitMemories, packed_lanes
 from barvinn.machine.timing import LANES, Widths
+from configs.values import Struct
 
 CYCLES_TOGETHER = 1 << 14
 """Cycles worked out at a time: 8 MiB of weights."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobResult:
+class JobResult(Struct, frozen=True):
     """What a job will have written: words at addresses, and sums that did not fit.
 
     `release_cycles` are the cycles of the job in which the last product of each handed-over result was made.

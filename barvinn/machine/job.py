@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
 from barvinn.machine.behaviour import Behaviour
+from configs.values import Struct, replace
 
 JUMPS = 5
 """Jumps of an address generator: jump 4 of the innermost loop, jump 0 of the endless outer one."""
@@ -21,8 +21,7 @@ MULTIPLY_UNSIGNED_BITS = 1
 """Multiply mode {0, +1}: a product of bits is their AND. Signs are those of the planes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loops:
+class Loops(Struct, frozen=True):
     """Five nested loops of an address generator: `jumps` in words, `lengths` as trips minus one.
 
     The address moves by jump k when loop k+1 and all inside it end; `lengths[0]` has no register and is 0.
@@ -32,8 +31,7 @@ class Loops:
     lengths: tuple[int, int, int, int, int] = NO_JUMPS
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """The registers of one job; addresses in words of their memories, `countdown` in cycles.
 
     `zigzag_select`, `accumulate_select` and `compare_select` are masks of weight jumps: at which the next

@@ -4,19 +4,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from barvinn.machine.behaviour import Behaviour
 from barvinn.machine.job import Job
+from configs.values import Struct
 
 Words = NDArray[np.uint64]
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """Jobs that find their weights, scalers and biases in memory together; each memory is filled from word 0.
 
     `weights` is uint64 [words, 64], `scalers` and `biases` int64 [entries, 64].
@@ -28,8 +27,7 @@ class Segment:
     jobs: tuple[Job, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class HostStep:
+class HostStep(Struct, frozen=True):
     """What the host computes behind a layer because the units cannot: `op` (of ONNX) on `values` numbers.
 
     It reads `read_words` words from `read_first` on, of any unit, and gives every unit the `words` words that
@@ -44,8 +42,7 @@ class HostStep:
     compute: Callable[[Words], Words]
 
 
-@dataclass(frozen=True, slots=True)
-class LayerProgram:
+class LayerProgram(Struct, frozen=True):
     """One layer: the segments of every unit, and the words of its output map.
 
     `owned` are the addresses of the words each unit writes; together they are the map, `words` words from
@@ -60,8 +57,7 @@ class LayerProgram:
     host: HostStep | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayProgram:
+class ArrayProgram(Struct, frozen=True):
     """Layers one after the other, their registers written for `behaviour`.
 
     The input map, uint64 [words], lies from `first_word` on in every unit that is used.

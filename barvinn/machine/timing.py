@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, is_dataclass
 from typing import Any, get_type_hints
 
 from barvinn.machine.behaviour import RTL, Behaviour
 from configs.errors import ConfigError
 from configs.parameters import ParameterTree, last_set
 from configs.suggest import suggestion
+from configs.values import Struct
 
 MACHINE = "barvinn"
 """Kind of machine in a SoC file."""
@@ -18,15 +18,13 @@ LANES = 64
 """Dot products of a unit, and their length in bits: its words are built of it (mvu_pkg.sv N)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClockTiming:
+class ClockTiming(Struct, frozen=True):
     """The one clock."""
 
     hz: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemorySizes:
+class MemorySizes(Struct, frozen=True):
     """Words of a unit's memories: 64 bits of activations, 4096 of weights, 64 scalers, 64 biases."""
 
     activation_words: int
@@ -35,8 +33,7 @@ class MemorySizes:
     bias_words: int
 
 
-@dataclass(frozen=True, slots=True)
-class Widths:
+class Widths(Struct, frozen=True):
     """Bits of registers and of the data path."""
 
     activation_jump_bits: int
@@ -49,16 +46,14 @@ class Widths:
     scaled_bits: int
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchTiming:
+class LaunchTiming(Struct, frozen=True):
     """Command to first product, last product to interrupt."""
 
     start_cycles: int
     done_cycles: int
 
 
-@dataclass(frozen=True, slots=True)
-class DrainTiming:
+class DrainTiming(Struct, frozen=True):
     """Stages between the last product and the memory."""
 
     memory_read_cycles: int
@@ -75,8 +70,7 @@ class DrainTiming:
         return stages + self.scale_cycles + self.compare_cycles + self.write_cycles + output_bits
 
 
-@dataclass(frozen=True, slots=True)
-class HartTiming:
+class HartTiming(Struct, frozen=True):
     """One hart of the barrel processor."""
 
     instruction_cycles: int
@@ -89,8 +83,7 @@ class HartTiming:
         return self.poll_instructions * self.instruction_cycles
 
 
-@dataclass(frozen=True, slots=True)
-class HostTiming:
+class HostTiming(Struct, frozen=True):
     """The link over which memories are filled; 0 bytes per cycle stand for a back door without time."""
 
     bytes_per_cycle: int
@@ -100,8 +93,7 @@ class HostTiming:
         return -(-size_bytes // self.bytes_per_cycle) if self.bytes_per_cycle else 0
 
 
-@dataclass(frozen=True, slots=True)
-class BarvinnTiming:
+class BarvinnTiming(Struct, frozen=True):
     """All parameters of the machine."""
 
     name: str
@@ -134,7 +126,7 @@ def timing_of(tree: ParameterTree, behaviour: Behaviour = RTL) -> BarvinnTiming:
     del types["behaviour"]  # no number of the machine
     wanted: list[str] = []
     for name, block in types.items():
-        if is_dataclass(block):
+        if issubclass(block, Struct):
             wanted += [f"{name}.{inner}" for inner in get_type_hints(block)]
         elif name != "name":
             wanted.append(name)
@@ -148,9 +140,9 @@ def timing_of(tree: ParameterTree, behaviour: Behaviour = RTL) -> BarvinnTiming:
             raise ConfigError(f"parameter '{path}' is missing", where=tree.file, cure="add it")
     fields: dict[str, Any] = {"name": tree.name, "behaviour": behaviour}
     for name, block in types.items():
-        if is_dataclass(block):
+        if issubclass(block, Struct):
             inner = {key: tree[f"{name}.{key}"].value for key in get_type_hints(block)}
-            fields[name] = block(**inner)  # type: ignore[operator]  # a dataclass is called to be made
+            fields[name] = block(**inner)
         elif name != "name":
             fields[name] = tree[name].value
     timing = BarvinnTiming(**fields)

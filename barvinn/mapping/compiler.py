@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,13 +15,13 @@ from barvinn.mapping.images import Words, channel_words, map_words, weight_words
 from barvinn.mapping.jobs import UnitShare, layer_jobs
 from barvinn.mapping.layers import IntegerLayer, Integers
 from configs.errors import Contributor, DoesNotFitError, InputError
+from configs.values import Struct, replace
 
 WORD_BYTES = 8
 """Of a word of activations."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledLayer:
+class CompiledLayer(Struct, frozen=True):
     """A layer and its program."""
 
     layer: IntegerLayer
@@ -53,8 +52,7 @@ class CompiledLayer:
         return sum(job.product_cycles for _, job in self.jobs)
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledNetwork:
+class CompiledNetwork(Struct, frozen=True):
     """All layers, and what the array is given."""
 
     layers: tuple[CompiledLayer, ...]

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from barvinn.machine.program import HostStep, LayerProgram
@@ -12,6 +10,7 @@ from barvinn.machine.timing import BarvinnTiming
 from barvinn.mapping.images import Words, map_values, map_words
 from barvinn.mapping.layers import IntegerLayer
 from barvinn.mapping.reference import pool_maximum
+from configs.values import replace
 
 
 def raw_layer(layer: IntegerLayer, timing: BarvinnTiming) -> IntegerLayer:

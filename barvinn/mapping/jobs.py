@@ -9,12 +9,12 @@ loops are those of the public generator, but for the jump that slides the window
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 from barvinn.machine.job import JUMPS, Job, Loops
 from barvinn.machine.timing import BarvinnTiming
 from barvinn.mapping.layers import IntegerLayer, TapRun
 from configs.errors import UnsupportedLayerError
+from configs.values import Struct, replace
 
 ZIGZAG_AFTER_KERNEL = 0b00111
 """The next pair of planes is taken at weight jumps 2, 1 and 0: when the kernel has been walked through."""
@@ -23,8 +23,7 @@ SUM_AFTER_PAIRS = 0b00011
 """A sum ends at weight jumps 1 and 0: when all pairs of planes have been taken."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnitShare:
+class UnitShare(Struct, frozen=True):
     """Where a layer's maps lie (words), and which of its output blocks of 64 channels a unit computes."""
 
     input_base: int
@@ -44,8 +43,7 @@ def layer_jobs(layer: IntegerLayer, share: UnitShare, rows: range, timing: Barvi
                 yield from _run_jobs(layer, share, run, timing)
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(Struct, frozen=True):
     """Outputs from (row, column) on, `count` of them, to the right or downwards, and the taps they have."""
 
     row: int

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from barvinn.machine.timing import LANES
 from configs.errors import ShapeError
+from configs.values import Struct
 
 Integers = NDArray[np.int64]
 Kind = Literal["conv", "matmul", "pool"]
@@ -22,8 +22,7 @@ MOST_BITS = 16
 """Highest precision that jobs are made for; the register would hold 63."""
 
 
-@dataclass(frozen=True, slots=True)
-class TapRun:
+class TapRun(Struct, frozen=True):
     """The taps of one kernel axis that lie inside the map for a run of outputs: `first` tap, `taps` of them.
 
     `start` is the first output of the run, `count` how many there are.
@@ -35,8 +34,7 @@ class TapRun:
     taps: int
 
 
-@dataclass(frozen=True, slots=True)
-class LayerShape:
+class LayerShape(Struct, frozen=True):
     """A convolution, a matrix multiply (a convolution whose kernel is its whole map), or a max-pool.
 
     `kernel`, `strides`, `dilations` are (vertical, horizontal), `pads` (top, left, bottom, right).
@@ -141,8 +139,7 @@ class LayerShape:
         return runs
 
 
-@dataclass(frozen=True, slots=True)
-class IntegerLayer:
+class IntegerLayer(Struct, frozen=True):
     """A layer in integers, as the units compute it.
 
     y = planes `msb_index` to `msb_index - output_bits + 1` of max(0, acc * scaler + bias) with `relu`, of acc

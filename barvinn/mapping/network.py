@@ -9,7 +9,6 @@ bits that the quantiser keeps is the one that loses no leading bit on the input 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import floor, log2
 from typing import Any
 
@@ -20,6 +19,7 @@ from barvinn.machine.timing import Widths
 from barvinn.mapping.layers import MOST_BITS, IntegerLayer, Integers, LayerShape, pool_layer
 from barvinn.mapping.reference import accumulate, held, quantised, scaled
 from configs.errors import InputError
+from configs.values import Struct
 
 Reals = NDArray[np.float64]
 
@@ -33,8 +33,7 @@ MOST_STEP_TRIALS = 256
 """The smallest weight is tried as 1, 2, ... so many steps."""
 
 
-@dataclass(frozen=True, slots=True)
-class RealLayer:
+class RealLayer(Struct, frozen=True):
     """A layer before it is quantised: y = gain * sum(weights * x) + offset, per output channel, then ReLU.
 
     `weights` [co, ci, kh, kw], `gain` and `offset` [co], all float64; a pool has empty weights. `where` is
@@ -49,8 +48,7 @@ class RealLayer:
     where: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Precision:
+class Precision(Struct, frozen=True):
     """Bits of activations between layers, of weights, and of the last layer's output."""
 
     activation_bits: int
@@ -71,8 +69,7 @@ class Precision:
                 )
 
 
-@dataclass(frozen=True, slots=True)
-class IntegerNetwork:
+class IntegerNetwork(Struct, frozen=True):
     """Layers in integers, the output map of each [c, h, w] on `x`, and what one step of it is worth."""
 
     x: Integers

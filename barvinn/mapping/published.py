@@ -8,17 +8,16 @@ is made of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
 
 from barvinn.machine.job import Loops
 from barvinn.machine.timing import LANES
 from barvinn.mapping.layers import LayerShape
+from configs.values import Struct, replace
 
 
-@dataclass(frozen=True, slots=True)
-class TableRow:
+class TableRow(Struct, frozen=True):
     """One layer of the job table; `countdown` in cycles of one job, `total` of the layer."""
 
     layer: str

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from math import prod
@@ -25,6 +24,7 @@ from typing import Any
 from arch.spec.isa import NestCall
 from arch.spec.program import Compute, Effect, Place
 from configs.errors import ConfigError, InputError
+from configs.values import Struct, replace
 from deploy.calls.generated import C_TYPES, Generated, generated
 from deploy.calls.products import products
 from trainlib.ir.graph import Op
@@ -42,16 +42,14 @@ _FIELD = re.compile(r"(?P<pointer>\*?)\s*(?P<name>\w+)\s*(?:\[(?P<count>\d+)\])?
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Pointer:
+class Pointer(Struct, frozen=True):
     """An L1 byte address, and what is there: one of `C_TYPES`."""
 
     address: int
     ctype: str
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """Numbers of an option, constants of the program; a null pointer where the option is not given."""
 
     values: tuple[float, ...]
@@ -60,8 +58,7 @@ class Table:
 Value = int | float | Pointer | tuple[int, ...] | Varying | Table
 
 
-@dataclass(frozen=True, slots=True)
-class CCall:
+class CCall(Struct, frozen=True):
     """A call of the function `kernel` with a struct `struct` of these fields, in its order."""
 
     kernel: str
@@ -69,8 +66,7 @@ class CCall:
     fields: tuple[tuple[str, Value], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """One field of a struct: type without ``const``, whether it is a pointer, length of an array or 0."""
 
     ctype: str
@@ -79,8 +75,7 @@ class Field:
     count: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """A C file: its text without structs, that of the structs, their fields, its kernels with structs."""
 
     file: str
@@ -257,8 +252,7 @@ def _call(nest: NestCall, addresses: tuple[int, ...], effect: Effect, op: Op) ->
     return CCall(nest.kernel, struct, fields)
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(Struct, frozen=True):
     """All that names of fields can mean."""
 
     nest: NestCall

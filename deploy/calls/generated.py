@@ -10,7 +10,6 @@ loops and stored by one behind a barrier.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
 from math import prod
 from types import MappingProxyType
@@ -20,6 +19,7 @@ import numpy as np
 
 from arch.spec.program import Compute, Effect, Place
 from configs.errors import InputError
+from configs.values import Struct, replace
 from deploy.calls.expression import (
     CHANNEL,
     ELEMENT,
@@ -41,8 +41,7 @@ C_TYPES: Mapping[str, str] = MappingProxyType({"float32": "float", "int32": "int
 """dtype of a buffer -> type of its elements in C."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(Struct, frozen=True):
     """A kernel made of an entry: its source, and the numbers its struct ends with.
 
     `exact`: C gives what NumPy does, bit for bit.
@@ -54,8 +53,7 @@ class Kernel:
     exact: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Generated:
+class Generated(Struct, frozen=True):
     """A kernel, and the arguments of one call by the names of its fields.
 
     Arrays are places in L1, numbers of an option for each channel a tuple.

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from configs.errors import InputError
+from configs.values import Struct
 from scheduler.addresses.allocation import Allocation
 
 _KEYWORDS = """
@@ -60,8 +60,7 @@ class Names:
         return self._given[text, address]
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(Struct, frozen=True):
     """An allocation of the memory plan and its C name."""
 
     name: str

@@ -24,14 +24,14 @@ from arch.spec.program import (
     UdmaWait,
 )
 from configs.errors import InputError
+from configs.values import Struct
 from deploy.calls.call import CCall, Pointer, Table
 from scheduler.programs.rolling import Leaf
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.varying import Varying
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(Struct, frozen=True):
     """The form of a DMA command; numbers: identifier, L1, L2, bytes and, in 2D, stride and line."""
 
     to_l1: bool
@@ -39,24 +39,21 @@ class Transfer:
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class External:
+class External(Struct, frozen=True):
     """The form of a transfer between L2 and L3; numbers: identifier, L2, L3, bytes."""
 
     to_l2: bool
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """The form of a wait; number: identifier."""
 
     external: bool
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(Struct, frozen=True):
     """A field of a kernel's arguments: a number that varies, or one that does not."""
 
     name: str
@@ -70,8 +67,7 @@ class Argument:
     """Which of the program's varying numbers it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(Struct, frozen=True):
     """The form of a kernel call; its numbers are those of its arguments, one after the other."""
 
     name: str

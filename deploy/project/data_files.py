@@ -11,7 +11,6 @@ from arch.spec.program import Place
 from deploy.program.network_text import float_text
 from deploy.project.network_files import NetworkProgram, tensor_text
 from deploy.project.recorded import Recorded, Values
-from trainlib.ir.steps import Array
 from trainlib.ir.varying import Varying
 
 
@@ -34,11 +33,7 @@ def data_files(
 
 
 def _in_order(tensors: Values, names: Iterable[str]) -> bytes:
-    return b"".join(_bytes(tensors[name]) for name in names)
-
-
-def _bytes(array: Array) -> bytes:
-    return np.ascontiguousarray(array).tobytes()
+    return b"".join(np.ascontiguousarray(tensors[name]).tobytes() for name in names)
 
 
 def _text(

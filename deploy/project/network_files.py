@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from arch.spec.program import Place
 from arch.spec.timing import SocTiming
+from configs.values import Struct
 from deploy.calls.call import source_of
 from deploy.program.buffers import Buffers, Names
 from deploy.program.network_text import float_text, ops_text
@@ -26,8 +26,7 @@ PROGRAMS = ("mini_batch", "update")
 LEVELS = {"l1": "IN_L1", "l2": "IN_L2", "l3": "IN_L3"}
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkProgram:
+class NetworkProgram(Struct, frozen=True):
     """One program with everything that has a name in C."""
 
     schedule: Schedule

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 
 from arch.spec.timing import SocTiming
+from configs.values import Struct
 from deploy.calls.call import c_calls, sources
 from deploy.calls.trainlib import with_trainlib
 from deploy.program.network_text import loops_of
@@ -25,8 +25,7 @@ KERNELS, PLATFORM = "kernels", "platform"
 """Folders of the project beside its own files."""
 
 
-@dataclass(frozen=True, slots=True)
-class Project:
+class Project(Struct, frozen=True):
     """The files of a project by path, and its figures."""
 
     files: Mapping[str, bytes]

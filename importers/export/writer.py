@@ -10,7 +10,7 @@ file's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from configs.dtypes import FP32, INT32
 from configs.errors import InputError, UnsupportedLayerError
 from configs.model_file import DATASETS, LayerSpec, ModelSpec, read_model
 from configs.model_text import model_text
+from configs.values import replace
 from configs.yaml_file import parse_yaml
 from importers.export import elements, layers
 from importers.export.layer import Layer, OnnxDraft, Writer

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from configs.values import replace
 from importers.graph.draft import CannotTakeError, Draft
 from importers.graph.views import BATCH, Shape, View, neighbours
 from importers.graph.weights import Constant

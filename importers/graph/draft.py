@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 from configs.dtypes import INT32, DType, dtype_of
 from configs.errors import PulptrainError, UnsupportedLayerError
 from configs.model_file import InputSpec, LayerSpec, LossSpec, ModelSpec, OptimizerSpec
+from configs.values import replace
 from importers.graph.views import Shape, View
 from importers.graph.weights import NOTHING, Constant, Given, WeightNumbers
 from trainlib.ir.graph import Tensor

@@ -8,12 +8,12 @@ of an initializer of floats stays a node, so that the weight keeps its name and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import isfinite, prod
 from typing import Any
 
 import numpy as np
 
+from configs.values import replace
 from importers.graph.onnx_graph import Array, OnnxGraph, OnnxNode, OnnxTensor
 
 MOST_FOLDED_ELEMENTS = 1 << 20

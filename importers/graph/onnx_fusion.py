@@ -9,11 +9,12 @@ counts only if nobody else reads what lies inside of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from configs.values import replace
 from importers.graph.onnx_graph import OnnxGraph, OnnxNode
 
 OWN = "importer:"

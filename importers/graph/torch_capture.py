@@ -16,11 +16,12 @@ import operator
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from configs.dtypes import is_float
 from configs.errors import InputError, UnsupportedLayerError
+from configs.values import replace
 from importers.graph.draft import NO_FORM, CannotTakeError, Draft, Problem
 from importers.graph.node import Handler, Node, Unknown
 from importers.graph.terms import Terms

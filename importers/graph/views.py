@@ -9,9 +9,11 @@ viewing cost nothing until a layer needs the numbers in another order than they 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from math import prod
+
+from configs.values import replace
 
 Shape = tuple[int, ...]
 

@@ -9,13 +9,14 @@ at once.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from configs.errors import InputError, UnsupportedLayerError
 from configs.model_file import LossSpec, ModelSpec, OptimizerSpec
+from configs.values import replace
 from importers.graph.arranging import Site, as_seen
 from importers.graph.draft import CHECKED, NO_FORM, CannotTakeError, Draft, model_name
 from importers.graph.node import Handler, Node, Unknown, problem_of

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from configs.values import replace
 from importers.graph.draft import CHECKED, CannotTakeError, elements
 from importers.graph.node import Attributes, Handler, Node, axis_of
 from importers.graph.views import BATCH, Shape, View

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from configs.values import replace
 from importers.graph.arranging import viewed
 from importers.graph.draft import CHECKED, CannotTakeError
 from importers.graph.node import Attributes, Handler, Node, axis_of

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import inf
 from types import MappingProxyType
 from typing import Any
 
+from configs.values import replace
 from importers.graph.arranging import Site, regrouped, renumbered, rows, sample_word, under
 from importers.graph.draft import CannotTakeError
 from importers.graph.views import BATCH, View, neighbours

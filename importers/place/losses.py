@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from typing import Any
 
 from configs.errors import UnsupportedLayerError
 from configs.model_file import LossSpec
+from configs.values import replace
 from importers.graph.arranging import Site
 from importers.graph.draft import CannotTakeError, Draft, elements
 from importers.graph.node import Handler, Node

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from configs.values import replace
 from importers.graph.arranging import Site, in_order, places_of, sample_word, under, viewed
 from importers.graph.draft import CannotTakeError, elements
 from importers.graph.views import BATCH, View

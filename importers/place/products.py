@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from configs.values import replace
 from importers.graph.arranging import Site, in_order, regrouped, rows, viewed
 from importers.graph.draft import CannotTakeError, elements
 from importers.graph.views import BATCH, Shape, View

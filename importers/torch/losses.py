@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from configs.errors import UnsupportedLayerError
 from configs.model_file import LossSpec
+from configs.values import replace
 from importers.place.losses import default_loss
 from importers.training_text import parse_loss
 from trainlib.registry import is_over_alignments, loss_primitive

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import isclose
 from typing import Any
 
 import numpy as np
 
+from configs.values import replace
 from importers.graph.arranging import Site
 from importers.graph.draft import NO_FORM, CannotTakeError
 from importers.graph.node import Handler, Node

@@ -6,10 +6,11 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from inspect import Parameter, Signature
 from typing import Any
 
+from configs.values import replace
 from importers.graph.draft import RESERVED
 
 

@@ -8,7 +8,7 @@ views, which cost nothing: a matrix is [1, n, m] to a layer that works on sample
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from configs.dtypes import dtype_of
 from configs.model_file import LayerSpec
+from configs.values import replace
 from importers.graph.draft import CannotTakeError, planned
 from importers.graph.onnx_graph import OnnxGraph, OnnxNode
 from trainlib.ir.graph import Op, Tensor

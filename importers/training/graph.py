@@ -9,13 +9,14 @@ first of them overwrites what was there (lazy reset).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from configs.errors import InputError, PulptrainError, UnsupportedLayerError
 from configs.model_file import OptimizerSpec
+from configs.values import replace
 from importers.graph.draft import LAYERS, NO_FORM, CannotTakeError, Problem, model_name, refuse
 from importers.graph.node import problem_of
 from importers.graph.onnx_folding import computed, of_shape

@@ -8,11 +8,12 @@ compute its results. Input orders: Deeploy (pull request 174), ONNX Runtime's tr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 from typing import Any
 
+from configs.values import replace
 from importers.graph.draft import CHECKED, CannotTakeError
 from importers.graph.node import Attributes, Key
 from importers.graph.onnx_graph import OnnxNode

@@ -6,11 +6,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
 import typer
 
+from configs.values import replace
 from pulptrain.commands.completion import completes
 from pulptrain.given.option import ALL, Option, options_of
 
@@ -32,7 +32,7 @@ def takes(kind: type, *, soc: bool = True, only_given: bool = False, **defaults:
         @functools.wraps(command)
         def call(**given: Any) -> None:
             others = {key: value for key, value in given.items() if key not in keys}
-            options = {key: _value(declared[key], given[key]) for key in keys}
+            options = {key: tuple(given[key] or ()) if declared[key].many else given[key] for key in keys}
             if only_given:
                 options = {key: value for key, value in options.items() if value not in (None, (), False)}
             command(**others, **options)
@@ -68,7 +68,3 @@ def _parameter(key: str, option: Option) -> inspect.Parameter:
         default=default,
         annotation=Annotated[kind | None if default is None else kind, made],
     )
-
-
-def _value(option: Option, given: Any) -> Any:
-    return tuple(given or ()) if option.many else given

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from configs.values import replace
 from pulptrain.commands import options as common
 from pulptrain.commands.completion import completes
 from pulptrain.commands.parameters import takes

@@ -6,12 +6,12 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from configs.errors import DoesNotFitError, InputError
 from configs.files import check_folder, make_folder, replacing, together
+from configs.values import Struct
 from deploy.project.project import Project, project_of
 from deploy.project.recorded import Recorded
 from pulptrain.running.session import RunOutcome
@@ -26,8 +26,7 @@ Run = Callable[[Recorded], RunOutcome]
 """Carries the iterations out and keeps what they come to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deployed:
+class Deployed(Struct, frozen=True):
     """A project that was written to `folder`."""
 
     project: Project

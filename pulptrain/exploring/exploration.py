@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from arch.energy.accounting import energy_of
 from arch.energy.activity import NO_OP, Activity
 from configs.files import together
 from configs.units import parse_bytes
+from configs.values import Struct
 from configs.version import VERSION
 from pulptrain.exploring.explore_spec import DELAY, ENERGY, OBJECTIVES, Spec, SpecPoint
 from scheduler.explore.grid_picture import draw_grid
@@ -31,8 +31,7 @@ SIZES = ("l1", "l2", "l3")
 """Axes whose values are sizes, as parameters are whose names end in ``_bytes``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exploration:
+class Exploration(Struct, frozen=True):
     """What an exploration came to: the object `explore --json` prints, and whether Ctrl-C ended it early."""
 
     summary: dict[str, Any]

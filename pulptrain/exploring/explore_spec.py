@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from configs.parameters import load_parameters
 from configs.problems import Problems
 from configs.schema import Schema, check_keys, required_and_optional
 from configs.suggest import suggestion
+from configs.values import Struct, replace
 from configs.yaml_file import Node, load_yaml
 from pulptrain.foreign.model_source import open_source
 from pulptrain.given.layers import caller_of, node_of
@@ -85,8 +85,7 @@ NO_SCHEDULE = "none"
 """In place of a schedule file: the scheduler's own choices."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpecPoint:
+class SpecPoint(Struct, frozen=True):
     """One combination of values: as written, and what is simulated, or why it cannot be."""
 
     values: Mapping[str, Any]
@@ -94,11 +93,10 @@ class SpecPoint:
     """None if it is refused."""
     chip: Chip | None = None
     """Energy coefficients and operating point, if there are any."""
-    refused: Outcome = field(default_factory=Outcome)
+    refused: Outcome = Outcome()
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(Struct, frozen=True):
     """A read and checked file; all points in order, the combinations of `sweep` before those of `points`."""
 
     name: str

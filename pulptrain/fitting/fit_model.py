@@ -8,7 +8,7 @@ import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from arch.spec.timing import SocTiming
@@ -16,6 +16,7 @@ from configs.errors import ConfigError, DoesNotFitError, InputError, PulptrainEr
 from configs.limits import size_text
 from configs.model_file import ModelSpec
 from configs.suggest import suggestion
+from configs.values import replace
 from configs.version import VERSION
 from pulptrain.fitting.ways import Way, ways_of
 from pulptrain.given.settings import Settings, schedule_options, soc_timing

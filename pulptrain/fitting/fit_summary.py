@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from configs.limits import size_text
+from configs.values import replace
 from scheduler.fit.prices import UNITS_OF_JOULE
 from scheduler.fit.problem import Decisions, NotAllowedError, Outcome, Problem, evaluate
 from scheduler.tuner.objective import ENERGY

@@ -6,13 +6,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from arch.pricing.code_caches import WARM
 from configs.errors import DoesNotFitError, InputError, Lever, PulptrainError
 from configs.limits import size_text
 from configs.model_file import AdapterSpec, LayerSpec, ModelSpec
+from configs.values import replace
 from configs.version import VERSION
 from pulptrain.fitting.fit_model import (
     Fitting,

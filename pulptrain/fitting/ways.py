@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from configs.errors import InputError, PulptrainError
 from configs.model_file import ModelSpec
 from configs.suggest import suggestion
+from configs.values import replace
 from scheduler.memory.host_memory import tensor_bytes
 from trainlib.training.phases import build_training_phases
 

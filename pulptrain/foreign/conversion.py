@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from configs.errors import InputError
 from configs.files import check_file, replacing, start_of, together, write_text
 from configs.model_file import ModelSpec
 from configs.model_text import model_text
+from configs.values import Struct
 from importers.export.writer import PRODUCER
 from importers.extras import require_extra
 from importers.training_text import option_text
@@ -27,8 +27,7 @@ MADE_BY = "converted by pulptrain from "
 """Begins the comment of a model file that `convert` has written."""
 
 
-@dataclass(frozen=True, slots=True)
-class Converted:
+class Converted(Struct, frozen=True):
     """Files written, and what comes behind ``pulptrain run`` to run them."""
 
     files: tuple[Path, ...]
@@ -51,9 +50,9 @@ def convert(source: str, target: str, settings: Settings) -> Converted:
         )
     if path.suffix == ONNX:
         require_extra("onnx", target)
-        check_file(target, "OUT", _is_our_graph)
+        check_file(target, "OUT", lambda path: PRODUCER.encode() in start_of(path, 64))
     else:
-        check_file(target, "OUT", _is_ours)
+        check_file(target, "OUT", lambda path: MADE_BY.encode() in start_of(path))
         weights_path = check_weights(path, "OUT")
     opened = open_source(source, settings)
     spec = model_of(opened.network(settings), settings)
@@ -83,11 +82,3 @@ def _training_words(spec: ModelSpec) -> tuple[str, ...]:
         words = {"--loss": option_text(spec.loss.name, spec.loss.options), **words}
     said = " ".join(f"{option} '{text}'" for option, text in words.items())
     return (f"the file stores loss and optimizer as metadata; if another tool drops them, use {said}",)
-
-
-def _is_ours(path: Path) -> bool:
-    return MADE_BY.encode() in start_of(path)
-
-
-def _is_our_graph(path: Path) -> bool:
-    return PRODUCER.encode() in start_of(path, 64)

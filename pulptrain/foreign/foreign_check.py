@@ -9,7 +9,6 @@ the latter; neither knows how `importers` reads a graph. What is allowed is as f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from configs.dtypes import is_float
 from configs.errors import InputError, NotFiniteError, WrongNumbersError
 from configs.limits import host_memory_bytes
 from configs.model_file import LossSpec, ModelSpec
+from configs.values import Struct
 from importers.extras import require_extra
 from importers.torch.check import Loss, ModuleCheck, Own, judged
 from trainlib.ir.graph import TrainingGraph
@@ -54,8 +54,7 @@ _COPIES = 16
 """Bytes an element of a tensor takes while it is computed: in fp64, here and there."""
 
 
-@dataclass(frozen=True, slots=True)
-class OnnxOrigin:
+class OnnxOrigin(Struct, frozen=True):
     """The ONNX file a model was read from."""
 
     graph: OnnxGraph
@@ -77,8 +76,7 @@ class OnnxOrigin:
         return dict(zip(self.graph.outputs, tensors, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class _Truth:
+class _Truth(Struct, frozen=True):
     """The file's own outputs by `who`, in fp64 and in fp32."""
 
     who: str
@@ -244,8 +242,7 @@ def loss_of(loss: LossSpec) -> Loss:
     return partial(LOSSES[loss.name], **loss.options)
 
 
-@dataclass(frozen=True, slots=True)
-class FileGradients:
+class FileGradients(Struct, frozen=True):
     """Loss and gradients of a file by PyTorch: `tensors` by our names, `weights` all their elements."""
 
     tensors: dict[str, Array]

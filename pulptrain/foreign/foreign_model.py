@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from configs.errors import InputError, WrongNumbersError
 from configs.limits import MOST_ELEMENTS
 from configs.model_file import ModelSpec
+from configs.values import Struct, replace
 from importers.training_text import parse_loss, parse_optimizer
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import RunOutcome
@@ -49,15 +49,14 @@ def refuse_options(model: str, settings: Settings) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignModel:
+class ForeignModel(Struct, frozen=True):
     """A model read, the starts of its weights, and the module or the ONNX file it was, if it was one."""
 
     spec: ModelSpec
-    values: Mapping[str, Array] = field(default_factory=dict)
+    values: Mapping[str, Array] = {}
     notes: tuple[str, ...] = ()
     module: Any = None
-    sources: Mapping[str, Any] = field(default_factory=dict)
+    sources: Mapping[str, Any] = {}
     file: OnnxOrigin | None = None
     optimizer: TorchOptimizer | None = None
     script: Script | None = None

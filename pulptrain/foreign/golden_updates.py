@@ -17,10 +17,10 @@ of a batch norm), of sums with more of it than a nudge has; off by more than `SU
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from configs.values import Struct
 from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.steps import Array
 from trainlib.references.conditioning import nudges
@@ -43,8 +43,7 @@ Draw = Mapping[str, Array]
 """What one training by the references has made of every tensor: its update, or its first gradient."""
 
 
-@dataclass(frozen=True, slots=True)
-class GoldenUpdate:
+class GoldenUpdate(Struct, frozen=True):
     """A tensor before training, after it by its golden, and as found; `stored` is how often it was updated.
 
     Of a gradient `before` is zeros and `stored` 0. `found` is None for what the graph does not have.
@@ -89,8 +88,7 @@ class GoldenUpdate:
         return JudgedUpdate(self.name, verdict, self.error, self.update, room)
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedUpdate:
+class JudgedUpdate(Struct, frozen=True):
     """The verdict on one tensor: its largest error, the largest update of its golden, and what is allowed."""
 
     name: str

@@ -10,12 +10,12 @@ Runtime's artifacts: ``x0``, ``y0``, ``w0:NAME`` and, of PyTorch, ``loss``, ``w4
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from configs.errors import InputError
+from configs.values import Struct
 from importers.graph.onnx_graph import OnnxGraph
 from importers.training.graph import ImportedTraining
 from pulptrain.given.npz_file import read_values
@@ -28,8 +28,7 @@ COUNTS = ("num_batches_tracked",)
 """Ends of names of what PyTorch counts and no graph has."""
 
 
-@dataclass(frozen=True, slots=True)
-class Goldens:
+class Goldens(Struct, frozen=True):
     """Both files of a case, by the names in them."""
 
     inputs: Mapping[str, Array]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from configs.errors import InputError
 from configs.library import is_path
 from configs.model_file import ModelSpec
+from configs.values import Struct
 from pulptrain.foreign.foreign_model import (
     ONNX,
     TRAINING_GRAPHS,
@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 # graph.
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSource:
+class ModelSource(Struct, frozen=True):
     """A model as it was given; at most one of `training` (a training graph) and `foreign` is there."""
 
     model: str | ModelSpec
@@ -54,7 +53,7 @@ class ModelSource:
     """How a command line names it, with the options it was opened with; "" of one that was made in Python."""
     training: ImportedTraining | None = None
     foreign: ForeignModel | None = None
-    values: Mapping[str, Array] = field(default_factory=dict)
+    values: Mapping[str, Array] = {}
     """Arrays by tensor in place of drawn ones, of the user's own."""
 
     def network(self, settings: Settings | None = None) -> str | ModelSpec:

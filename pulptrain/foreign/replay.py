@@ -8,15 +8,16 @@ training graph as it is, and the network alone, of which the training is derived
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import asdict
 
 from configs.errors import DoesNotFitError, InputError, NotFiniteError, PulptrainError, WrongNumbersError
 from configs.model_file import OptimizerSpec
+from configs.values import Struct, replace
 from importers.graph.onnx_file import load_onnx
 from importers.graph.onnx_graph import OnnxGraph
 from importers.onnx.forward import ImportedModel, import_forward
@@ -70,8 +71,7 @@ TRAINING, EVALUATION = "training_model.onnx", "eval_model.onnx"
 """Files of ONNX Runtime's training artifacts."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayRow:
+class ReplayRow(Struct, frozen=True):
     """One replayed graph. Errors are the largest absolute ones of losses, and of weights or outputs.
 
     `update_error` and `gradient_error` are the worst of a tensor that is decidable, relative to the largest
@@ -98,8 +98,7 @@ class ReplayRow:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayCase:
+class ReplayCase(Struct, frozen=True):
     """One graph to replay: its name, its file, that of its optimizer, and the folder of its goldens."""
 
     name: str
@@ -364,8 +363,7 @@ class _Run:
         return self.machine.mini.cycles * self.phases.mini_batches + (last.cycles if last is not None else 0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
+class _Names(Struct, frozen=True):
     """What is ours under the names and in the shapes of the file: what is kept, gradients, one name."""
 
     kept: Callable[[Mapping[str, Array]], Mapping[str, Array]]
@@ -529,8 +527,4 @@ def _found(
         if not abs(loss - golden) <= LOSS_TOLERANCE * max(1.0, abs(golden)):
             break
         same += 1
-    return max((size for size in _divisors(len(samples)) if size <= max(same, 1)), default=1)
-
-
-def _divisors(count: int) -> Iterator[int]:
-    return (size for size in range(1, count + 1) if count % size == 0)
+    return max((size for size in range(1, max(same, 1) + 1) if len(samples) % size == 0), default=1)

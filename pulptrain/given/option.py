@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from os import PathLike
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
 from configs.errors import InputError
+from configs.values import Struct, replace
 
 if TYPE_CHECKING:
     from pulptrain.python.tuned import Tuned
@@ -36,8 +36,7 @@ _PATH = re.compile("FILE|DIR|FOLDER|RUN|MODEL|SPEC|CASES|LOG|^IN$|^OUT$")
 """In what an option or argument takes: the name of a file or folder."""
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(Struct, frozen=True):
     """How an option is written on the command line, and what it means.
 
     `many` says that it may be given several times. `default` holds if it is not given (None: what a file

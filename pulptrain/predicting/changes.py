@@ -7,11 +7,12 @@ Machine and prices change and the program stays: its tiles are not chosen anew. 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from arch.pricing.code_caches import STEADY, WARM
 from arch.pricing.cost_model import TeamCostModelWhenAsked
 from arch.spec.timing import SocTiming
+from configs.values import replace
 from pulptrain.predicting.evidence import Evidence, Executed
 from pulptrain.predicting.kernels import (
     Change,

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from configs.errors import InputError
 from configs.units import parse_size
+from configs.values import replace
 from pulptrain.given.settings import Settings, code_start
 from pulptrain.predicting.changes import what_ifs
 from pulptrain.predicting.evidence import Evidence

@@ -5,10 +5,10 @@ the channels, which have no pause."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from arch.spec.program import Action, DmaStart, DmaWait, Program, UdmaStart, UdmaWait
 from arch.spec.timing import SocTiming
+from configs.values import replace
 from traces.critical.activities import START_UP, Activity, Graph
 
 _UNBOUNDED = 1 << 30

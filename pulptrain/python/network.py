@@ -7,7 +7,7 @@ import html
 import sys
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from os import PathLike, fspath
 from pathlib import Path
@@ -17,6 +17,7 @@ from configs.errors import InputError
 from configs.library import open_config
 from configs.model_file import OWN_DATA, ModelSpec, read_model
 from configs.model_text import model_tree
+from configs.values import replace
 from configs.yaml_file import Node
 from pulptrain.foreign.foreign_model import INTEGERS, ForeignModel
 from pulptrain.foreign.model_source import ModelSource, open_source

@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from configs.values import replace
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.numerics import FP32_TOLERANCE
 from trainlib.ir.steps import Array

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from arch.energy.accounting import OperatingPoint, factor_for
 from configs.energy_model import EnergyModel, energy_text, load_energy
 from configs.errors import ConfigError, InputError
 from configs.units import parse_si
+from configs.values import replace
 from pulptrain.running.energy import activity_from
 from pulptrain.running.stored_run import read_summary
 

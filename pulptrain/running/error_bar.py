@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
 from configs.grades import MEASURED
 from configs.parameters import GVSOC, RTL
+from configs.values import replace
 from pulptrain.given.settings import Settings, code_start
 from scheduler.options import WHOLE_OPS, parse_buffers
 from scheduler.time_line import DMA, TEAM, TimeLine

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from arch.spec.isa import TeamWork
 from configs.dtypes import DTYPES
 from configs.errors import InputError
 from configs.grades import MEASURED
+from configs.values import Struct
 from configs.version import VERSION
 from pulptrain.given.settings import Settings, soc_timing
 from scheduler.addresses.allocation import align
@@ -102,8 +102,7 @@ def kernel_cost(
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(Struct, frozen=True):
     """A kernel of a library, on so many cores, in one of its forms."""
 
     library: KernelLibrary

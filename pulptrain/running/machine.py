@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -16,7 +15,8 @@ from arch.pricing.cost_model import CostModel
 from arch.spec.timing import SocTiming
 from configs.errors import NotFiniteError
 from configs.model_file import ModelSpec
-from scheduler.kept_figures import Figures
+from configs.values import Struct
+from scheduler.plan_figures import Figures
 from scheduler.planned import Schedule
 from scheduler.run_cache import RunCache
 from traces.events import NullTracer
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from scheduler.executor import Executor, Watch
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """A model on a SoC before time starts: the schedule of a mini-batch and that of the update, if any."""
 
     spec: ModelSpec

@@ -22,10 +22,10 @@ those that happened.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from configs.dtypes import FP32, DType, dtype_of, float_of, is_narrow
+from configs.values import replace
 from pulptrain.running.confirmation import Confirmation, OwnUpdates
 from scheduler.executor import Executor
 from scheduler.planned import Schedule

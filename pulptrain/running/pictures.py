@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from configs.errors import InputError
 from configs.suggest import closest
+from configs.values import Struct, replace
 from traces.events import Slice
 from traces.memory_table import MemoryBlock
 from traces.metrics import OpMetrics, measure
@@ -29,8 +30,7 @@ MOST_LISTED = 30
 """Ops that an error lists."""
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """Cycles [start, end) of a run, and what they are: the name of an op, or "" for a span of time."""
 
     start_cycles: int

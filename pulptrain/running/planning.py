@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import lru_cache, partial
 
 from arch.pricing.cost_model import CostModel, TeamCostModelWhenAsked
 from arch.spec.timing import SocTiming
 from configs.model_file import ModelSpec
+from configs.values import replace
 from pulptrain.running.machine import Prepared
-from scheduler.kept_figures import Figures
 from scheduler.memory.host_memory import HostUse
 from scheduler.options import ScheduleOptions
+from scheduler.plan_figures import Figures
 from scheduler.planned import LateSchedule, Schedule
 from scheduler.run_cache import RunCache
 from scheduler.search.cache import ResultCache

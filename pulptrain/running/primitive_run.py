@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from arch.blocks.soc import core_paths
 from arch.energy.activity import activity_of
 from arch.pricing.team_cost_model import TeamCostModel
 from configs.errors import InputError
+from configs.values import replace
 from pulptrain.given.channel_order import channels_last, with_order
 from pulptrain.given.given_values import replaced
 from pulptrain.given.settings import Settings, code_start, schedule_options, soc_timing

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from configs.errors import ConfigError, DoesNotFitError, InputError
 from configs.limits import require_host_memory
 from configs.model_file import TRAIN_WORDS, ModelSpec, load_model
 from configs.suggest import check_known, suggestion
+from configs.values import Struct, replace
 from importers.training_text import parse_schedule
 from pulptrain.given.channel_order import channels_last, with_order
 from pulptrain.given.given_values import with_own_values
@@ -67,8 +67,7 @@ if TYPE_CHECKING:
     from truth.samples import Fed
 
 
-@dataclass(frozen=True, slots=True)
-class RunOutcome:
+class RunOutcome(Struct, frozen=True):
     """What one run leaves: the summary of the contract, the trace, and the schedule it came from."""
 
     summary: dict[str, Any]
@@ -81,7 +80,7 @@ class RunOutcome:
     """That of the update, where it is a program of its own; `schedule` is then that of a mini-batch."""
     curve: Sequence[CurvePoint] = ()
     """Loss of every iteration computed, and accuracy where it was asked."""
-    values: Mapping[str, Array] = field(default_factory=dict)
+    values: Mapping[str, Array] = {}
     """Weights, states, gradients, output and losses, by the names of
     `pulptrain.running.training.Training.values`."""
 
@@ -464,8 +463,7 @@ def _fed(given: Given | None, seed: int, data: Data | None, values: Mapping[str,
     return Fed(given, seed, data, values) if not unknown(given) else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Tested:
+class _Tested(Struct, frozen=True):
     """The samples of which accuracy is asked: inputs by name, their classes, the output that tells them."""
 
     inputs: Mapping[str, Array]

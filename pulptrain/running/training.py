@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from configs.errors import NotFiniteError
+from configs.values import Struct
 from pulptrain.given.npz_file import LOSSES
 from pulptrain.running.machine import Machine
 from trainlib.ir.graph import TrainingGraph
@@ -35,8 +35,7 @@ STIR = 0.2
 """How far the values of the stirred iteration are at most from those a tensor starts with."""
 
 
-@dataclass(frozen=True, slots=True)
-class NotFinite:
+class NotFinite(Struct, frozen=True):
     """The iteration (from 1) in which an op made an infinity or a NaN, and which op that was."""
 
     iteration: int

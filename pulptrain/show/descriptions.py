@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from importlib.resources import files
 from math import prod
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import asdict
 
 from arch.spec.soc_config import soc_from_parameters
 from configs.errors import InputError
@@ -67,7 +68,7 @@ def describe(
         check_known(kind, KINDS, f"unknown kind {kind!r}", "--kind")
     if is_foreign(name) or is_path(name):
         return [_file(name, kind, options)]
-    kinds = [each for each in KINDS if kind in (None, each) and _knows(each, name)]
+    kinds = [each for each in KINDS if kind in (None, each) and name in names_of(each)]
     if "model" in kinds and options:
         kinds = ["model"]
     described = [_describers(codegen, options)[each](name) for each in kinds]
@@ -103,10 +104,6 @@ def names_of(kind: str) -> tuple[str, ...]:
     if kind == "primitive":
         return tuple(name for name, primitive in PRIMITIVES.items() if not is_internal(primitive))
     return (*MEANINGS, "busy")
-
-
-def _knows(kind: str, name: str) -> bool:
-    return name in names_of(kind)
 
 
 def _describers(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from arch.spec.soc_config import soc_from_parameters
@@ -14,6 +13,7 @@ from configs.library import list_names
 from configs.model_file import load_model
 from configs.parameters import load_parameters
 from configs.suggest import check_known
+from configs.values import Struct
 from traces.text_table import table_lines
 from trainlib.about import about
 from trainlib.kernels.catalogue import codegen_names, kind_of
@@ -42,8 +42,7 @@ def _plain_cells(row: Row) -> Row:
     return {key.replace("_", " "): value for key, value in row.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Struct, frozen=True):
     """`rows` for machines (keys with units), and `cells`: what a person sees of a row, by column title."""
 
     rows: Sequence[Row]

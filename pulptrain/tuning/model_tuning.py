@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+from msgspec.structs import asdict
 
 from arch.spec.timing import SocTiming
 from configs.errors import InputError
 from configs.model_file import ModelSpec
 from configs.suggest import check_known
+from configs.values import Struct, replace
 from configs.version import VERSION
 from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
@@ -35,8 +37,7 @@ from trainlib.ir.graph import LAYOUTS
 from trainlib.training.layouts import layers_with_choice, with_layouts
 
 
-@dataclass(frozen=True, slots=True)
-class TuneOutcome:
+class TuneOutcome(Struct, frozen=True):
     """What tuning leaves: the object `tune --json` prints (without the path), the schedule for a file, and
     whether Ctrl-C ended it early."""
 

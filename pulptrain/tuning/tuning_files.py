@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from configs.files import check_file, together
+from configs.values import Struct
 from pulptrain.process.progress import Teller
 from pulptrain.running.outputs import RUN_FILES, write_outputs
 from pulptrain.tuning.model_tuning import TuneOutcome
@@ -32,8 +32,7 @@ _COLUMNS = {
 """Of tune.csv by key of a choice."""
 
 
-@dataclass(frozen=True, slots=True)
-class TuningFiles:
+class TuningFiles(Struct, frozen=True):
     """Where the schedule goes, the result folder, if there is one, and what its pictures are drawn on."""
 
     schedule: Path

@@ -6,41 +6,22 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 
+from msgspec import structs
+
 from configs.errors import InputError
-from configs.records import record
+from configs.values import Struct
 
 ALIGNMENT_BYTES = 4
 """Every allocation starts on a word: the DMA moves aligned words and an L1 bank is one word wide."""
 
 
-@record(frozen=True, slots=True)
-class Allocation:
-    """`size_bytes` at `address` of `level`, live from op number `first_op` to `last_op` inclusive.
+class Request(Struct, frozen=True):
+    """`size_bytes` wanted from op number `first_op` to `last_op` inclusive, before they have an address.
 
     `tensor` names the tensor that lies there (empty for buffers that hold none), `kind` says what the bytes
     are for (`scheduler.addresses.lifetimes.kind_of`; ``scratch``: an L1 buffer that holds no tensor,
     ``stack``: what stacks take of L1), `staged` marks the L2 copy of a tensor whose home is L3.
     """
-
-    name: str
-    level: str
-    address: int
-    size_bytes: int
-    first_op: int
-    last_op: int
-    kind: str = ""
-    tensor: str = ""
-    staged: bool = False
-
-    @property
-    def end_address(self) -> int:
-        """First byte after the allocation."""
-        return self.address + self.size_bytes
-
-
-@record(frozen=True, slots=True)
-class Request:
-    """Bytes wanted for a span of ops, before they have an address; fields as in `Allocation`."""
 
     name: str
     size_bytes: int
@@ -52,8 +33,19 @@ class Request:
 
     def at(self, level: str, address: int) -> Allocation:
         """The allocation of this request at an address."""
-        wanted = {name: getattr(self, name) for name in self.__slots__}
-        return Allocation(level=level, address=address, **wanted)
+        return Allocation(*structs.astuple(self), level=level, address=address)
+
+
+class Allocation(Request, frozen=True, kw_only=True):
+    """A request that has its bytes: at `address` of `level`."""
+
+    level: str
+    address: int
+
+    @property
+    def end_address(self) -> int:
+        """First byte after the allocation."""
+        return self.address + self.size_bytes
 
 
 class PlanError(InputError):

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
+from configs.values import Struct
 from scheduler.addresses.allocation import Request
 from trainlib.ir.graph import GIVEN_KINDS, KEPT_KINDS, ByteRuns, Op, Tensor, TrainingGraph
 from trainlib.primitives.definition import is_forward
@@ -16,8 +16,7 @@ Runs = tuple[tuple[int, int], ...]
 """Bytes of a storage: (first, how many) of each run, in order, apart from each other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Life:
+class Life(Struct, frozen=True):
     """One storage: size, op numbers of its life, and of the ops that read and write it, in order.
 
     `given` storages have a value before the first op, `kept` ones are read after the last.
@@ -35,7 +34,7 @@ class Life:
     streamed: tuple[int, ...] = ()
     """Ops that use it in parts, straight from L3 (`tiles.l2_slots`); not among `reads` and `writes`."""
 
-    parts: Mapping[int, ByteRuns] = field(default_factory=dict)
+    parts: Mapping[int, ByteRuns] = {}
     """Op that sees a part only (`Op.windows`) -> the bytes it reads or writes."""
 
     @property

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from configs.errors import InputError
+from configs.values import Struct
 from scheduler.addresses.allocation import Allocation
 
 STREAMED = "streamed"
@@ -18,8 +18,7 @@ ALL_OTHERS = "*"
 HOME_LEVELS = ("l2", "l3", STREAMED)
 
 
-@dataclass(frozen=True, slots=True)
-class PlanOptions:
+class PlanOptions(Struct, frozen=True):
     """Choices of one memory plan.
 
     `placement` is one of `placement.STRATEGIES`. `homes` fixes the home level of tensors by name
@@ -30,11 +29,11 @@ class PlanOptions:
     """
 
     placement: str = "first-fit"
-    homes: Mapping[str, str] = field(default_factory=dict)
-    streams: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    slot_bytes: Mapping[str, int] = field(default_factory=dict)
+    homes: Mapping[str, str] = {}
+    streams: Mapping[str, Sequence[str]] = {}
+    slot_bytes: Mapping[str, int] = {}
     in_place: bool = True
-    shared: Mapping[str, Allocation] = field(default_factory=dict)
+    shared: Mapping[str, Allocation] = {}
 
     def alike(self, op: str, result: str, source: str) -> bool:
         """Whether two tensors that an op could have in the same bytes are to live in the same memory."""

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 
 from arch.blocks.soc import core_paths
 from arch.energy.activity import Counts, activity_of, sum_of
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, PulptrainError
+from configs.values import Struct, replace
 from scheduler.counted_run import CountedRun
 from scheduler.executor import Executor
 from scheduler.memory.host_memory import UNTRACED
@@ -26,8 +27,7 @@ COST_MODELS_CACHED = 4
 """Machines whose kernel prices a worker remembers; points next to each other often share one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Struct, frozen=True):
     """A training iteration and the SoC it runs on: its programs, which share one memory.
 
     Of each its graph, how it is scheduled, and how often it runs in an update.

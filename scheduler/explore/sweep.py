@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from scheduler.explore.point import Outcome, Point, simulate_point
-from scheduler.search import rows
 from scheduler.search.cache import ResultCache
 from scheduler.search.driver import Job, drive
 from scheduler.search.fingerprint import model_version
 from scheduler.search.progress import Meter, NoMeter
+from scheduler.search.rows import text_of, value_of
 from scheduler.search.workers import Workers
 
 
@@ -30,7 +28,7 @@ def simulate_points(
         by_content.setdefault(point.content, []).append(position)
     # All points of one version of the simulator share a context: their content hash says the rest.
     context = f"explore {model_version()}"
-    stored = cache.read(context, _outcome) if cache is not None else {}
+    stored = cache.read(context, lambda _, text: value_of(text, Outcome)) if cache is not None else {}
     outcomes = {content: stored[content] for content in by_content if content in stored}
     cached = sum(len(by_content[content]) for content in outcomes)
     meter.expect(len(by_content) - len(outcomes))
@@ -38,7 +36,7 @@ def simulate_points(
     def arrive(content: str, outcome: Outcome) -> None:
         outcomes[content] = outcome
         if cache is not None:
-            cache.write(context, {content: json.dumps(asdict(outcome))})
+            cache.write(context, {content: text_of(outcome)})
         meter.done(1)
 
     def one(content: str) -> Generator[Sequence[Job], Sequence[Any], None]:
@@ -52,16 +50,3 @@ def simulate_points(
         interrupted = True
     by_position = {position: outcomes[content] for content in outcomes for position in by_content[content]}
     return dict(sorted(by_position.items())), cached, interrupted
-
-
-def _outcome(_: str, text: str) -> Outcome:
-    """The outcome that was kept. Raises `ValueError` for any other text."""
-    checks: dict[str, Callable[[object], Any]] = {
-        "why": rows.text_in,
-        "seconds": rows.number,
-        "line": rows.line,
-        "activity": rows.by_name,
-    }
-    names = [field.name for field in fields(Outcome)]
-    kept = rows.fields(text, names)
-    return Outcome(**{name: checks.get(name, rows.whole)(kept[name]) for name in names})

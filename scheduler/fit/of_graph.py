@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from arch.spec.timing import SocTiming
+from configs.values import replace
 from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import overwritable, storage_lives
 from scheduler.fit.prices import Prices

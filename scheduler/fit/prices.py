@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 
 from arch.blocks.soc import Soc, core_paths
 from arch.energy.activity import activity_of
@@ -12,6 +11,7 @@ from arch.pricing.code_caches import WARM
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.program import Program
 from arch.spec.timing import SocTiming
+from configs.values import Struct, replace
 from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import storage_lives
 from scheduler.addresses.plan_options import ALL_OTHERS, STREAMED, PlanOptions
@@ -29,8 +29,7 @@ UNITS_OF_JOULE = 10**15
 """Energy is priced in whole femtojoules, as `Objective` has them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(Struct, frozen=True):
     """Cycles of an op, and what it costs beside its time; if it streams, the bytes of its slots in L2."""
 
     cycles: int = 0
@@ -42,14 +41,13 @@ def _unknown(graph: TrainingGraph, op: Op, stream: OpStream) -> Price:
     return Price(slot_bytes=stream.window_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Prices:
+class Prices(Struct, frozen=True):
     """Of ops by name, with all their tensors in L2, and of ops that stream; of a cycle; of a byte copied.
 
     As it stands the cost is cycles, and ops that stream take no longer than their transfers.
     """
 
-    ops: Mapping[str, Price] = field(default_factory=dict)
+    ops: Mapping[str, Price] = {}
     streamed: Callable[[TrainingGraph, Op, OpStream], Price] = _unknown
     cycle_cost: int = 1
     byte_cost: float = 0.0

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 
+from configs.values import Struct
+
 NO_GROUP = NEVER = -1
 
 Copy = tuple[int, int]
@@ -32,8 +34,7 @@ MOST_FORCED = 2
 """Of the tasks that have to stream something, those for which it is chosen one by one if a buffer is it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(Struct, frozen=True):
     """`size_bytes` of one storage. `given` lives from the start, `kept` to the end of the iteration.
 
     `copy_cycles` is one transfer between L3 and L2, which costs `copy_cost` beside its time; `movable` says
@@ -49,8 +50,7 @@ class Buffer:
     movable: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
+class Stream(Struct, frozen=True):
     """A way to do a task: these buffers, which live in L3, are moved in parts through `slot_bytes` of L2.
 
     The transfers take `bus_cycles` of its cycles.
@@ -68,8 +68,7 @@ class Stream:
         return max(0, self.cycles - self.bus_cycles)
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Struct, frozen=True):
     """One op: numbers of the buffers it reads and writes; of `group` >= 0 it may be done again.
 
     `redirects`: it reads what was made again. `takes` are buffers whose bytes its only result may take over
@@ -98,8 +97,7 @@ class Task:
         return tuple(dict.fromkeys((*self.reads, *self.writes)))
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """Tasks `first` to `last` all use a buffer, which stays in L2 meanwhile; `wrote` is the last to write."""
 
     first: int
@@ -107,8 +105,7 @@ class Run:
     wrote: int
 
 
-@dataclass(frozen=True, slots=True)
-class Visits:
+class Visits(Struct, frozen=True):
     """When a moved buffer has to be in L2 as a whole: not for the tasks that are `streaming` it.
 
     `given`, `kept`: it is in L3 before the first of the runs, and has to be behind the last.
@@ -228,8 +225,7 @@ class Problem:
         return sum(self.buffers[buffer].size_bytes for buffer in self.tasks[task].uses)
 
 
-@dataclass(frozen=True, slots=True)
-class Decisions:
+class Decisions(Struct, frozen=True):
     """Groups done again, buffers moved, and copies that are not hidden, before (`late`) or behind a task.
 
     `streams` are (task, number of the way) of those that are not done as a whole.
@@ -250,8 +246,7 @@ class Decisions:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A task in its turn: for the first time or `again`; buffers of second versions are numbered from behind.
 
     The second version of buffer b is ``~b``.

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from configs.values import Struct
 from scheduler.fit.problem import NEVER, NO_GROUP, Problem
 
 MOST_REPEATS = 1500
 """Turns for tasks done again; of more, those nearest to the first task that reads their results are kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(Struct, frozen=True):
     """A turn: of `task` itself, or, `again`, of one done again for task `before`."""
 
     task: int

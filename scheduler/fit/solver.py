@@ -13,9 +13,9 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
+from configs.values import Struct, replace
 from scheduler.fit.problem import (
     NEVER,
     Buffer,
@@ -90,8 +90,7 @@ def _sum_of(*items: Expression) -> _Sum:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Solution:
+class Solution(Struct, frozen=True):
     """Decisions, what they cost by the model of the search, and the least it could prove: cost (or bytes).
 
     `proved` says whether nothing is better, `interrupted` whether Ctrl-C ended the search.

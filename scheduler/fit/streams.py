@@ -6,9 +6,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from arch.spec.timing import SocTiming
+from configs.values import Struct, replace
 from scheduler.fit.prices import Prices
 from scheduler.fit.problem import Decisions, Problem, Stream, evaluate
 from scheduler.tiles.l2_slots import OpStream
@@ -23,8 +24,7 @@ MOST_STORAGES = 3
 """Of an op, the largest, of which any may be streamed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(Struct, frozen=True):
     """An op that streams `storages` through `slot_bytes` of L2, as simulated; or, not `priced`, a bound.
 
     A bound is of all ways with at least `slot_bytes` and at most `most_bytes`.

@@ -15,7 +15,6 @@ made from are not asked. An op is what lies before its `Release`. Of each of its
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -33,6 +32,7 @@ from arch.spec.program import (
     UdmaStart,
 )
 from configs.errors import PulptrainError
+from configs.values import Struct
 from scheduler.addresses.allocation import Allocation
 from scheduler.memory.memory_plan import MemoryPlan
 from trainlib.ir.graph import GIVEN_KINDS, Op, Tensor, TensorWindow, TrainingGraph
@@ -48,8 +48,7 @@ OP_BITS, LEVEL_BITS = 40, 38
 """A byte of a level during an op is one number: the op from bit 40, the level from 38, its address below."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Lines:
+class _Lines(Struct, frozen=True):
     """Runs of bytes, as numbers of `_at`."""
 
     starts: Numbers
@@ -71,8 +70,7 @@ class _Lines:
 NOTHING = _Lines(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
-@dataclass(frozen=True, slots=True)
-class _Result:
+class _Result(Struct, frozen=True):
     """A result of an op in one level, of which every byte in `lines` must be written."""
 
     op: Op

@@ -8,7 +8,6 @@ The second estimate is made op by op while tiles are chosen, before any action o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from arch.spec.timing import DmaTiming, SocTiming
@@ -19,6 +18,7 @@ from configs.limits import (
     require_host_memory,
     size_text,
 )
+from configs.values import Struct
 from scheduler.tiles.transfers import count_commands, count_lines
 from trainlib.ir.graph import Tensor, TrainingGraph
 from trainlib.ir.steps import Operand
@@ -59,8 +59,7 @@ KERNEL_NUMBERS_BYTES = 1600
 """With numbers, per kernel: what it computes on which views."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramSize:
+class ProgramSize(Struct, frozen=True):
     """How much there is of one or more programs."""
 
     actions: int = 0
@@ -82,8 +81,7 @@ class ProgramSize:
 NO_PROGRAM = ProgramSize()
 
 
-@dataclass(frozen=True, slots=True)
-class HostUse:
+class HostUse(Struct, frozen=True):
     """What a run does beside simulating time: compute `numbers`, ask PyTorch about them (`torch`), keep
     all slices (`traced`)."""
 

@@ -10,19 +10,17 @@ has slots in L2 instead, and no copy of it is there then.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from configs.records import record
+from configs.values import Struct, replace
 from scheduler.addresses.allocation import Request, align
 from scheduler.addresses.lifetimes import Life, Runs
 from scheduler.tiles.l2_slots import OpStream
 
 
-@record(frozen=True, slots=True)
-class Stay:
+class Stay(Struct, frozen=True):
     """One stay of a tensor in L2: bytes are reserved from op `first_op` to `last_op` inclusive.
 
     With `loads` the copy from L3 starts before op `first_op` and is awaited before op `needed_op`, the first

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from arch.spec.timing import SocTiming
 from configs.errors import InputError
 from configs.suggest import suggestion
+from configs.values import replace
 from scheduler.addresses.allocation import (
     Allocation,
     PlanError,
@@ -158,11 +159,10 @@ class MemoryPlan:
             address = window.address
             for (role, name), (size_bytes, count) in slots_of(tiling, stream).items():
                 slots[role, name] = tuple(address + index * size_bytes for index in range(count))
-                items += [
-                    self._named(op, Allocation(f"{op.name}:{name}.{role}.l2.{index}", "l2", place, size_bytes,
-                        number, number, staged=True))
-                    for index, place in enumerate(slots[role, name])
-                ]  # fmt: skip
+                for index, at in enumerate(slots[role, name]):
+                    label = f"{op.name}:{name}.{role}.l2.{index}"
+                    slot = Request(label, size_bytes, number, number, staged=True).at("l2", at)
+                    items.append(self._named(op, slot))
                 address += count * size_bytes
             by_op.append(OpSlots(slots, {name: self.home(name).address for name in stream.tensors}))
         return replace(self, allocations=(*kept.values(), *items)), by_op

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
+from configs.values import Struct
 from scheduler.addresses.allocation import Request, align
 from scheduler.addresses.lifetimes import Life
 from scheduler.memory.l2_staging import HomeChoice
@@ -17,8 +17,7 @@ OPS_NAMED = 4
 """Streaming ops the note names."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamingPlan:
+class StreamingPlan(Struct, frozen=True):
     """Changes a choice of homes op by op; without a `streamer` nothing can be streamed.
 
     Storages that are `wanted` are streamed by every op that can, those `asked` for by the op of that name;
@@ -31,8 +30,8 @@ class StreamingPlan:
     _choice: HomeChoice
     _streamer: Streamer | None
     _wanted: frozenset[str] = frozenset()
-    _asked: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    _slot_bytes: Mapping[str, int] = field(default_factory=dict)
+    _asked: Mapping[str, frozenset[str]] = {}
+    _slot_bytes: Mapping[str, int] = {}
 
     def stream_wanted(self, available_bytes: int) -> list[str]:
         """Stream what is wanted in all ops that use it; notes on what has to be whole for an op."""

@@ -8,10 +8,10 @@ and leaves everything else alone that the next mini-batch needs.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError
+from configs.values import replace
 from scheduler.addresses.allocation import Allocation
 from scheduler.addresses.plan_options import STREAMED, PlanOptions
 from scheduler.memory.memory_plan import MemoryPlan, plan_memory

@@ -9,7 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, TypeVar
 
 from arch.spec.program import Place
-from configs.records import record
+from configs.values import Struct
 from scheduler.programs.streaming_emitter import StreamingEmitter
 from scheduler.tiles.l1_layout import L1Layout
 from scheduler.tiles.l2_slots import NO_SLOTS, OpSlots
@@ -33,8 +33,7 @@ Early = Mapping[str, int]
 """Input buffers of the first tile that are being loaded already: name -> DmaStart."""
 
 
-@record(frozen=True, slots=True)
-class _Input:
+class _Input(Struct, frozen=True):
     """One input of one tile: its box, its L1 address, and the tile whose load brought it there.
 
     The tile is `IN_L1` for a box that lay there already. Of a resident tensor only the `parts` (bytes of it)

@@ -11,7 +11,7 @@ estimate. A kernel that has none there is as large as its nest.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from arch.spec.program import (
     UdmaStart,
     UdmaWait,
 )
+from configs.values import replace
 from scheduler.programs.rolling import Leaf, Loop, Node, rolled
 from scheduler.tiles.code_sizes import INSTRUCTION_BYTES, Sizes, kernel_sizes, shipped_sizes
 

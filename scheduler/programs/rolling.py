@@ -10,11 +10,11 @@ was made.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from configs.values import Struct
 from scheduler.tiles.code_sizes import LEAST_LOOP
 
 Numbers = NDArray[np.int64]
@@ -26,8 +26,7 @@ LEAST_SAVED = LEAST_LOOP - 1
 """Statements that a loop must save to be one."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Leaf:
+class Leaf(Struct, frozen=True, eq=False):
     """A statement. `numbers` has a row per number, behind it an axis per loop around it, outermost first."""
 
     form: Hashable
@@ -39,8 +38,7 @@ class Leaf:
         return 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Loop:
+class Loop(Struct, frozen=True, eq=False):
     """`count` times the `body`."""
 
     count: int

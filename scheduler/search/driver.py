@@ -6,18 +6,17 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
-from dataclasses import dataclass
 from typing import Any
 
 from configs.errors import PulptrainError
+from configs.values import Struct
 from scheduler.search.workers import Workers
 
 QUEUED_PER_WORKER = 3
 """Calls submitted per worker that is far: one under way and some waiting, so that none is idle."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """One call for a worker. `arrived` gets its result at once, before the search sees it."""
 
     function: Callable[..., Any]

@@ -12,6 +12,10 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
 
+from msgspec import structs
+
+from configs.values import Struct
+
 MODEL_SOURCES = ("arch", "trainlib", "scheduler", "configs/kernels")
 """Folders whose files decide what a simulation says: mechanisms, primitives, kernels, program and loop nests.
 
@@ -64,7 +68,9 @@ def _add(digest: Any, folder: str, path: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """JSON with the names of dataclasses kept, so that two types with equal fields differ."""
+    """JSON with the names of classes kept, so that two types with equal fields differ."""
+    if isinstance(value, Struct):
+        return {"": type(value).__name__, **_plain(structs.asdict(value))}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {
             field.name: _plain(getattr(value, field.name))

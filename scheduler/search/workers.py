@@ -8,7 +8,6 @@ depend on who computed what, or when.
 from __future__ import annotations
 
 import ast
-import gc
 import logging
 import multiprocessing
 import os
@@ -21,13 +20,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from configs import collector
 from configs.errors import InputError
+from configs.values import Struct
 from scheduler.search.fingerprint import model_version
 
 _Key = TypeVar("_Key")
@@ -37,12 +37,7 @@ DASK_TIMEOUT_SECONDS = 10
 """How long to wait for a Dask scheduler to answer, and for its first worker."""
 
 
-GARBAGE_THRESHOLD = 100_000
-"""Objects a worker makes between two looks for garbage: a simulation leaves little that is in cycles."""
-
-
-@dataclass(frozen=True, slots=True)
-class Workers:
+class Workers(Struct, frozen=True):
     """An executor, and how many evaluations it runs at a time.
 
     Where it answers at once (`near`) nothing has to wait at a worker, so that one gets what is like the last.
@@ -194,8 +189,7 @@ def _nothing() -> None:
 
 def begin_worker() -> None:
     """What every worker process does first: it ignores Ctrl-C and ends with its parent, however that ends."""
-    gc.freeze()
-    gc.set_threshold(GARBAGE_THRESHOLD)
+    collector.rarely()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from arch.blocks.bursts import BurstRules
 from arch.spec.timing import SocTiming
-from configs.records import record
+from configs.values import Struct
 from scheduler.tiles.code_sizes import kernel_sizes, shipped_sizes
 from scheduler.tiles.tiling import Tiler
 
 
-@record(frozen=True, slots=True)
-class TileCode:
+class TileCode(Struct, frozen=True):
     """The code of one tile: its `form`, equal for tiles that may be one in a loop; statements by their word
     in the sizes, without and with loads that run beside them; kernels it calls; cycles of these loads."""
 
@@ -31,8 +29,7 @@ class TileCode:
     beside_cycles: float
 
 
-@dataclass(frozen=True, slots=True)
-class OpCode:
+class OpCode(Struct, frozen=True):
     """The code of an op before it is cut: bytes of its function, and of those of each of its kernels."""
 
     size_bytes: int

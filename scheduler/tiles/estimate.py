@@ -12,7 +12,7 @@ from math import inf, prod
 from arch.pricing.cost_model import CostModel
 from arch.spec.isa import TeamWork
 from arch.spec.timing import SocTiming
-from configs.records import record
+from configs.values import Struct
 from scheduler.tiles.code_cost import CodeCost, TileCode
 from scheduler.tiles.code_sizes import LEAST_LOOP
 from scheduler.tiles.dma_cost import DmaCost
@@ -27,8 +27,7 @@ MOST_PRICED = 32
 """Tiles of one tiling whose kernels are priced, if no more are given: others are like one of them."""
 
 
-@record(frozen=True, slots=True)
-class Transfer:
+class Transfer(Struct, frozen=True):
     """Boxes that move one after another: cycles of the engine, of the master, and until the last wait ends.
 
     The master's are those of address arithmetic, programming, and waits that find the transfers over.
@@ -48,8 +47,7 @@ _Forked = tuple[TeamWork, int]
 """A kernel and the cycles of its fork and join."""
 
 
-@record(frozen=True, slots=True)
-class _BoxCost:
+class _BoxCost(Struct, frozen=True):
     """Commands of a box, whether one is not a range, cycles of the first, at what pace others follow."""
 
     commands: int
@@ -58,8 +56,7 @@ class _BoxCost:
     pace_cycles: float
 
 
-@dataclass(frozen=True, slots=True)
-class Early:
+class Early(Struct, frozen=True):
     """Tensors an op may load boxes of while the op before computes its last tile, for `within_cycles`."""
 
     tensors: frozenset[str]
@@ -266,7 +263,7 @@ class TileLoop:
         priced_cycles: dict[object, float] = {}
         priced = 0
         for group in self._groups:
-            elements = max(1, _elements(group.task))
+            elements = max(1, sum(prod(operand.shape) for operand in written(group.task)))
             is_priced = priced < MOST_PRICED or group.calls not in priced_cycles
             if is_priced:
                 if (
@@ -428,7 +425,3 @@ class _Slots:
         for scratch in task.scratch:
             found[scratch.name] = layout.address("scratch", scratch.name, 0)
         return found
-
-
-def _elements(task: TileTask) -> int:
-    return sum(prod(operand.shape) for operand in written(task))

@@ -9,7 +9,6 @@ of sizes. Dimensions of which that is not true (the channels of a grouped convol
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import prod
@@ -17,6 +16,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from configs.values import Struct
 from scheduler.addresses.allocation import ALIGNMENT_BYTES
 from scheduler.tiles.partial_sums import SUM
 from scheduler.tiles.tile_probes import PROBED_FIRST, PROBED_LAST, Key, Shape, TileProbes, bytes_of
@@ -30,8 +30,7 @@ MOST_PROBES = 60_000
 """Tiles that are looked at to learn what sizes that depend on each other make of the buffers."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
+class _Block(Struct, frozen=True):
     """Dimensions that are cut together, and what each buffer makes of each combination of their sizes.
 
     Arrays are [buffer, combination], `extents` [axis, buffer, combination].
@@ -45,8 +44,7 @@ class _Block:
     extents: Integers
 
 
-@dataclass(frozen=True, slots=True)
-class _Turns:
+class _Turns(Struct, frozen=True):
     """How a loop over one dimension changes each buffer: arrays [buffer, combination of the block]."""
 
     dims: tuple[int, ...]
@@ -88,8 +86,7 @@ class _Looked:
         return np.array([self._place[id(tile)] for tile in tiles], np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class BoxShape:
+class BoxShape(Struct, frozen=True):
     """What moving one box of a buffer takes, by row of the sizes: bytes, lines, commands.
 
     `pieces` are the boxes that one load gathers.

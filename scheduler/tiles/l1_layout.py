@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
-from scheduler.addresses.allocation import Allocation
+from configs.values import Struct, replace
+from scheduler.addresses.allocation import Allocation, Request
 from scheduler.tiles.resident_tensors import NOT_RESIDENT, InPlace, Residents
 from scheduler.tiles.tiling import Tiling
 from trainlib.ir.steps import Operand
@@ -15,8 +15,7 @@ Span = tuple[int, int]
 """First byte and first byte after."""
 
 
-@dataclass(frozen=True, slots=True)
-class L1Layout:
+class L1Layout(Struct, frozen=True):
     """Base address and slot size of every buffer of an op, by (role, name), and tensors that have none.
 
     `resident` are the tensors the op finds in L1: boxes of them are used where they lie.
@@ -26,7 +25,7 @@ class L1Layout:
     allocations: tuple[Allocation, ...]
     early: frozenset[str] = frozenset()
     """Input buffers whose first slot is free already while the op before is at work."""
-    resident: Mapping[str, InPlace] = field(default_factory=dict)
+    resident: Mapping[str, InPlace] = {}
 
     def operand_address(self, role: str, operand: Operand, use: int) -> int:
         """Address of a box: in the tensor if that is resident, else in the slot `address` says."""
@@ -51,7 +50,7 @@ def lay_out(tiling: Tiling, op_number: int, resident: Mapping[str, InPlace] = NO
             continue
         slots[buffer.role, buffer.name] = tuple(address + i * buffer.slot_bytes for i in range(buffer.slots))
         name = f"{tiling.op}:{buffer.name}.{buffer.role}"
-        allocations.append(Allocation(name, "l1", address, buffer.size_bytes, op_number, op_number))
+        allocations.append(Request(name, buffer.size_bytes, op_number, op_number).at("l1", address))
         address += buffer.size_bytes
     return L1Layout(slots, tuple(allocations), resident=resident)
 
@@ -161,7 +160,7 @@ def _layout(
         for index, place in enumerate(places):
             first = number - 1 if index == 0 and (role, name) in early else number
             label = f"{op}:{name}.{role}" + (f".{index}" if len(places) > 1 else "")
-            allocations.append(Allocation(label, "l1", place, sizes[role, name], first, number))
+            allocations.append(Request(label, sizes[role, name], first, number).at("l1", place))
     return L1Layout(slots, tuple(allocations), frozenset(name for _, name in early))
 
 

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from configs.values import Struct
 from trainlib.ir.steps import Operand
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ MANY_SLOTS = 1 << 30
 """No limit but the number of slots the buffer has in L1."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpStream:
+class OpStream(Struct, frozen=True):
     """What one op streams: `storages`, and `tensors`, the op's own tensors that lie in them.
 
     All slots together take at most `window_bytes` of L2. A buffer has as many slots there as in L1, but not
@@ -63,8 +62,7 @@ def slot_bytes(tiling: Tiling, stream: OpStream) -> int:
     return sum(size_bytes * count for size_bytes, count in slots_of(tiling, stream).values())
 
 
-@dataclass(frozen=True, slots=True)
-class OpSlots:
+class OpSlots(Struct, frozen=True):
     """Where an op streams: addresses of the slots in L2 by buffer, and of the streamed tensors in L3."""
 
     slots: Mapping[Key, tuple[int, ...]]

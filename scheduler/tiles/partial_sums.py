@@ -9,13 +9,13 @@ another one has stored since loads the sum so far first (read-modify-write throu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
 
 from arch.spec.isa import TeamWork
 from configs.dtypes import DType
+from configs.values import replace
 from trainlib.ir.graph import Tensor
 from trainlib.ir.steps import KernelCall, KernelChoice, LateTask, Operand, Region, Scratch, TileTask
 from trainlib.primitives.lowering.calls import vector_add_call

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from configs.values import Struct
 from scheduler.tiles.partial_sums import SUM, written
 from scheduler.tiles.resident_tensors import Bytes, InPlace
 from scheduler.tiles.tiling import Tiling
@@ -17,8 +17,7 @@ from scheduler.tiles.tiling_candidates import TilingCandidates
 from trainlib.ir.steps import Operand, TileTask
 
 
-@dataclass(frozen=True, slots=True)
-class NotInPlace:
+class NotInPlace(Struct, frozen=True):
     """A resident storage that an op cannot use where it lies, and why."""
 
     storage: str

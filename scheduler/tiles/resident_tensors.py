@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from configs.errors import Contributor, DoesNotFitError, InputError
 from configs.suggest import suggestion
+from configs.values import Struct
 from scheduler.addresses.allocation import ALIGNMENT_BYTES, Allocation, Request, align, peak_bytes
 from scheduler.addresses.lifetimes import Life, storage_lives
 from scheduler.addresses.placement import place
@@ -30,8 +30,7 @@ Bytes = tuple[int, int]
 """First byte of a tensor and first byte after."""
 
 
-@dataclass(frozen=True, slots=True)
-class Residence:
+class Residence(Struct, frozen=True):
     """A storage that lies in L1 from op `first_op` to `last_op`, both among the ops that use it."""
 
     storage: str
@@ -41,8 +40,7 @@ class Residence:
     """As the user writes it."""
 
 
-@dataclass(frozen=True, slots=True)
-class InPlace:
+class InPlace(Struct, frozen=True):
     """How one op finds a tensor that is resident: all of `storage` at `address`.
 
     With `loads` its value comes from L2 during this op, box by box as the tiles ask for it, and with `rest`
@@ -72,8 +70,7 @@ NOT_RESIDENT: Mapping[str, InPlace] = {}
 """For an op of which every tensor is moved by DMA."""
 
 
-@dataclass(frozen=True, slots=True)
-class Residents:
+class Residents(Struct, frozen=True):
     """All residences of a schedule: `allocations` in the order of `residences`.
 
     They lie at the top of L1 (`usable_bytes`, without stacks), the buffers of the ops below them.

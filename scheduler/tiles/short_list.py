@@ -8,13 +8,14 @@ one dimension at a time and multiplied, then counted again on the tiles of those
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from arch.pricing.cost_model import CostModel
 from arch.spec.isa import TeamWork
+from configs.values import replace
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.streaming_cost import streaming_cycles
 from scheduler.tiles.tiling import Tiler

@@ -19,6 +19,7 @@ from itertools import combinations
 import numpy as np
 
 from arch.spec.timing import SocTiming
+from configs.values import Struct
 from scheduler.addresses.allocation import align
 from scheduler.tiles.l2_slots import MANY_SLOTS, ONE_SLOT, Key, OpStream, slots_of
 from scheduler.tiles.partial_sums import SUM
@@ -33,8 +34,7 @@ CHOSEN_SINGLY = 8
 """Largest storages of an op that are streamed or not one by one; all smaller ones are streamed together."""
 
 
-@dataclass(frozen=True, slots=True)
-class Least:
+class Least(Struct, frozen=True):
     """The least L2 an op can do with: in all, and per storage (of streamed ones the slots)."""
 
     size_bytes: int
@@ -42,8 +42,7 @@ class Least:
     """Storage -> bytes of its slots."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Ways:
+class _Ways(Struct, frozen=True):
     """The tilings of an op, as arrays [tiling] per storage: uDMA cycles if streamed, bytes of its slots.
 
     Cycles are infinite where the storage cannot be streamed.

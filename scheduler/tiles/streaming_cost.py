@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from arch.spec.timing import SocTiming
+from configs.values import Struct
 from scheduler.addresses.allocation import ALIGNMENT_BYTES
 from scheduler.tiles.l2_slots import Key, OpStream, slot_bytes
 from scheduler.tiles.tiling import Tiler, Tiling
@@ -20,8 +19,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Streamed:
+class Streamed(Struct, frozen=True):
     """One buffer in every tiling: uDMA cycles for its boxes, bytes of a slot, number of slots.
 
     Cycles are infinite where a sum is stored and loaded again: it would have to come back from L3 in time.

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import islice, product
 from math import prod
 
 from configs.errors import InputError
 from configs.limits import PROCESS_BYTES, require_host_memory
-from configs.records import record
+from configs.values import Struct, replace
 from scheduler.addresses.allocation import align
 from scheduler.tiles.l1_report import does_not_fit
 from scheduler.tiles.l2_slots import NOT_STREAMED, OpStream
@@ -37,8 +36,7 @@ MOST_SMALLEST = 4096
 """Tiles that are built to learn what the smallest ones need."""
 
 
-@record(frozen=True, slots=True)
-class Buffer:
+class Buffer(Struct, frozen=True):
     """L1 storage of one operand or scratch array: `slots` slots of `slot_bytes` each."""
 
     name: str
@@ -55,8 +53,7 @@ class Buffer:
         return self.slot_bytes * self.slots
 
 
-@dataclass(frozen=True, slots=True)
-class Tiling:
+class Tiling(Struct, frozen=True):
     """One way of cutting an op: size per dimension, the tiles in execution order, their L1 buffers.
 
     `order` holds all dimensions, reductions included, the outermost loop first.
@@ -95,15 +92,14 @@ def interval(extent: int, size: int, number: int) -> Extent:
     return number * size, min((number + 1) * size, extent)
 
 
-@dataclass(frozen=True, slots=True)
-class BufferDepths:
+class BufferDepths(Struct, frozen=True):
     """How many buffers each operand of an op is asked to have: `default`, or that of its name.
 
     Behind each lie `gap_bytes` that nobody uses.
     """
 
     default: int = 2
-    named: Mapping[str, int] = field(default_factory=dict)
+    named: Mapping[str, int] = {}
     gap_bytes: int = 0
 
     def of(self, role: str, name: str) -> int:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import permutations
 from math import factorial, isqrt, prod
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from configs.errors import InputError
+from configs.values import Struct, replace
 from scheduler.tiles.footprint import Footprint, thinned
 from scheduler.tiles.tile_probes import Key
 from scheduler.tiles.tiling import BufferDepths, Tiler, Tiling
@@ -59,8 +60,7 @@ def sizes_of(extent: int, rule: str) -> list[int]:
     return sorted({*small, *(extent // size for size in small)}, reverse=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """How many pairs of sizes and loop order there are, and how many each rule removed.
 
     `total` counts every integer size of every dimension in every loop order. total = pruned_by_size +
@@ -96,8 +96,7 @@ class Counts:
 NO_COUNTS = Counts(0, 0, 0, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Boxes:
+class Boxes(Struct, frozen=True):
     """Arrays [candidate, buffer]: how large the boxes of a buffer are, and how often another one comes."""
 
     largest_bytes: Integers
@@ -109,8 +108,7 @@ class Boxes:
     """Tiles that have one at all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loads:
+class Loads(Struct, frozen=True):
     """Per candidate and moved buffer (columns are `keys`): boxes moved, and a box's bytes, lines, commands.
 
     An input is moved `boxes` times into L1, an output out of it. Of an output that is a cut sum, `reloads` of

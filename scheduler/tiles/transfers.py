@@ -3,21 +3,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from functools import lru_cache
 from itertools import product
 from math import prod
 
 from arch.spec.program import Command
-from configs.records import record
+from configs.values import Struct, replace
 from trainlib.ir.steps import Region
 
 COUNTS_KEPT = 4096
 """Boxes whose commands are not counted anew: those of a tile loop differ in little but where they lie."""
 
 
-@record(frozen=True, slots=True)
-class BoxTransfer:
+class BoxTransfer(Struct, frozen=True):
     """What one transfer moves: a box of a tensor, and the address of its buffer in L1 (C-contiguous).
 
     A `flat` box is of the tensor as one line of all its elements. With `l2_address` it lies there, not in the
@@ -163,7 +161,7 @@ def _split(command: Command, max_1d_bytes: int, max_2d_bytes: int) -> tuple[Comm
         at_once = max(1, max_2d_bytes // command.line_bytes)
         counts = [min(at_once, command.lines - done) for done in range(0, command.lines, at_once)]
         parts = (
-            dataclasses.replace(
+            replace(
                 command,
                 l1_address=command.l1_address + number * at_once * command.line_bytes,
                 external_address=command.external_address + number * at_once * command.stride_bytes,
@@ -179,9 +177,9 @@ def _split(command: Command, max_1d_bytes: int, max_2d_bytes: int) -> tuple[Comm
     lines = -(-size_bytes // max_1d_bytes)
     if size_bytes <= max_2d_bytes and size_bytes % lines == 0:
         line_bytes = size_bytes // lines
-        return (dataclasses.replace(command, line_bytes=line_bytes, lines=lines, stride_bytes=line_bytes),)
+        return (replace(command, line_bytes=line_bytes, lines=lines, stride_bytes=line_bytes),)
     return tuple(
-        dataclasses.replace(
+        replace(
             command,
             l1_address=command.l1_address + done,
             external_address=command.external_address + done,

@@ -9,7 +9,6 @@ loop nests of matmuls differ. Calls with one nest under one kernel have one nest
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import count, pairwise
 
@@ -18,6 +17,7 @@ import numpy as np
 from arch.pricing.cost_model import CostModel
 from arch.spec.isa import Origin, TeamWork
 from arch.spec.program import Action, Compute, Program
+from configs.values import Struct
 from scheduler.options import ScheduleOptions
 from scheduler.planned import Schedule
 from scheduler.schedule import build_schedule
@@ -44,8 +44,7 @@ def options_for(question: Question, candidate: Candidate) -> ScheduleOptions:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(Struct, frozen=True):
     """What a kernel of a program is under the op's default kernel, but where in the banks its arrays lie.
 
     `addresses` are within a word of L1. `exchanged` says whether it is another one under another kernel.

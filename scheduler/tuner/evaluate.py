@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from arch.blocks.soc import Soc
 from arch.energy.activity import activity_of, counts_of
@@ -14,9 +13,9 @@ from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.program import Program
 from arch.spec.timing import SocTiming
 from configs.errors import PulptrainError
+from configs.values import Struct
 from scheduler.counted_run import CountedRun
 from scheduler.programs.program_code import with_code
-from scheduler.search.rows import whole_of
 from scheduler.search.workers import PerThread
 from scheduler.tuner.cut_programs import CutPrograms, Form, Tiles
 from scheduler.tuner.lower_bound import LowerBound, Timeline
@@ -33,8 +32,7 @@ FLOORS_KEPT = 50_000
 """Lower bounds of kernels a machine remembers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
+class Evaluation(Struct, frozen=True):
     """Cycles of the op from its first action to its last, hand-over to the cluster excluded; tiles; L1 bytes.
 
     `refused` says why the candidate is impossible (a kernel without this transposition); empty if it is not.
@@ -189,15 +187,3 @@ def cuts_of(question: Question) -> list[Cut]:
 
 
 _machines = PerThread(CandidateSimulator, MACHINES_KEPT)
-
-
-def as_text(evaluation: Evaluation) -> str:
-    """An evaluation for the cache."""
-    counts = evaluation.cycles, evaluation.tiles, evaluation.l1_bytes, evaluation.cost
-    return f"{' '.join(map(str, counts))} {evaluation.refused}"
-
-
-def from_text(text: str) -> Evaluation:
-    """The evaluation `as_text` has written. Raises `ValueError` for any other text."""
-    cycles, tiles, l1_bytes, cost, refused = text.split(" ", 4)
-    return Evaluation(whole_of(cycles), whole_of(tiles), whole_of(l1_bytes), refused, whole_of(cost))

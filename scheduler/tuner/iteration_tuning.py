@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from math import inf
 
 from arch.spec.timing import SocTiming
 from configs.errors import InputError
+from configs.values import Struct, replace
 from scheduler.explore.point import Outcome, Point, point_of
 from scheduler.explore.sweep import simulate_points
 from scheduler.options import AUTO, ScheduleOptions
@@ -21,8 +21,7 @@ from scheduler.tuner.tuned_residents import ProgramResidents, residents_by_progr
 from scheduler.tuner.tuned_schedule import OpChoice, TunedSchedule, model_content, soc_content, with_choices
 
 
-@dataclass(frozen=True, slots=True)
-class Tuning:
+class Tuning(Struct, frozen=True):
     """What tuning came to. `untuned_cycles` are those of an iteration as the scheduler plans it unasked.
 
     `residents` is what the search of residents found by program; it is empty without it. `cached` evaluations

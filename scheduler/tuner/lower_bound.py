@@ -11,17 +11,16 @@ of a program and not its transfers, so one program serves all kernels of a cut.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from arch.blocks.dma_driver import programming_cycles
 from arch.pricing.cost_model import CostModel
 from arch.spec.isa import TeamWork
 from arch.spec.program import Compute, DmaStart, DmaWait, Program
 from arch.spec.timing import SocTiming
+from configs.values import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class _MasterAction:
+class _MasterAction(Struct, frozen=True):
     """One action of the master: what it depends on, and the cycles it takes; those of a kernel come later.
 
     `engines` are (to L1, cycles of the engine, earliest end counted from the begin of the step) of a
@@ -37,8 +36,7 @@ class _MasterAction:
     waits: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """A program without the durations of its kernels."""
 
     steps: tuple[_MasterAction, ...]

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from arch.energy.accounting import EVENTS, OperatingPoint
 from arch.energy.activity import Counts
 from configs.energy_model import COEFFICIENTS, EnergyModel
 from configs.errors import InputError
+from configs.values import Struct
 
 CYCLES, ENERGY, EDP = OBJECTIVES = ("cycles", "energy", "edp")
 
@@ -16,8 +15,7 @@ _UNITS_OF_JOULE = 10**15
 """Costs are whole femtojoules: a candidate that costs less by rounding alone is as good."""
 
 
-@dataclass(frozen=True, slots=True)
-class Objective:
+class Objective(Struct, frozen=True):
     """What a candidate costs.
 
     Of energy it is its joules. Energy times delay is of the iteration, E·T, and no sum over ops; an op that

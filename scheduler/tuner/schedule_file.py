@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +20,7 @@ from configs.model_file import ModelSpec
 from configs.problems import Problems
 from configs.schema import Schema, check_keys, required_and_optional, validate
 from configs.suggest import check_known, suggestion
+from configs.values import Struct, replace
 from configs.yaml_file import Node, load_yaml, parse_yaml
 from scheduler.options import ScheduleOptions, of_programs
 from scheduler.tiles.resident_tensors import tensor_and_ops
@@ -50,8 +50,7 @@ _HEADER = (
 _WIDTH = 240
 
 
-@dataclass(frozen=True, slots=True)
-class FileChoice:
+class FileChoice(Struct, frozen=True):
     """What a schedule file says of one op, and the lines it says it in."""
 
     op: str
@@ -62,8 +61,7 @@ class FileChoice:
     variant_where: str
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleFile:
+class ScheduleFile(Struct, frozen=True):
     """A read schedule file: names and hashes of what it is for, and its choices."""
 
     node: Node
@@ -74,9 +72,9 @@ class ScheduleFile:
     soc_content: str
     codegen: str
     choices: tuple[FileChoice, ...]
-    resident: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    resident: Mapping[str, tuple[str, ...]] = {}
     """By program (`PROGRAMS`): what stays in L1 between ops."""
-    layouts: Mapping[str, str] = field(default_factory=dict)
+    layouts: Mapping[str, str] = {}
     """Layer -> layout, where it is another than the model says."""
     icache: str = WARM
     """What the instruction caches held in the iteration that was tuned."""

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +14,7 @@ from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
 from configs.errors import InputError
 from configs.suggest import suggestion
+from configs.values import Struct, replace
 from scheduler.search.fingerprint import fingerprint, model_version
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.short_list import overhead_cycles
@@ -31,8 +33,7 @@ MOST_CUTS = 4096
 """Cuts of an op per buffer depth that are listed where all are asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpaceRules:
+class SpaceRules(Struct, frozen=True):
     """Which candidates there are.
 
     A tile size is a divisor of its extent, or the largest that fits beside divisors in the other dimensions;
@@ -44,7 +45,7 @@ class SpaceRules:
 
     depths: tuple[int, ...] = (1, 2)
     cuts: int = CUTS_PER_DEPTH
-    variants: tuple[str, ...] = field(default_factory=known_variants)
+    variants: tuple[str, ...] = msgspec.field(default_factory=known_variants)
 
 
 def parse_variants(text: str) -> tuple[str, ...]:
@@ -82,8 +83,7 @@ class Cut:
         return ",".join(f"{name}={sizes[name]}" for name in self.order) + f" x{self.depth}"
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A cut, and the matmul kernel it is computed with (empty for an op without a matmul).
 
     `variant` is that of the op's lowering; empty where that is not chosen, but as the layer says.
@@ -97,15 +97,14 @@ class Candidate:
         return " ".join(filter(None, (str(self.cut), self.kernel, self.variant)))
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """What is to be tuned: an op, on a SoC, with the kernels of a codegen profile, under rules."""
 
     task: Task
     timing: SocTiming
     codegen: str
-    rules: SpaceRules = field(default_factory=SpaceRules)
-    objective: Objective = field(default_factory=Objective)
+    rules: SpaceRules = SpaceRules()
+    objective: Objective = Objective()
     code_start: str = WARM
     """What the instruction caches hold of the op when it begins (`scheduler.schedule.code_of_op_alone`)."""
 

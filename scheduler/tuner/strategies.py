@@ -10,18 +10,17 @@ from typing import Any
 
 from configs.errors import InputError
 from configs.suggest import check_known
+from configs.values import Struct
 from scheduler.search.cache import ResultCache
 from scheduler.search.driver import Job, Search
 from scheduler.search.fingerprint import fingerprint
 from scheduler.search.progress import Meter
-from scheduler.search.rows import whole_of
+from scheduler.search.rows import text_of, value_of
 from scheduler.tuner.evaluate import (
     Evaluation,
-    as_text,
     bound_candidates,
     cuts_of,
     evaluate_candidates,
-    from_text,
 )
 from scheduler.tuner.search_space import MOST_CUTS, Candidate, Cut, Question, candidates_of
 
@@ -38,8 +37,7 @@ FIRST_ROUND, LARGEST_ROUND = 4, 32
 """Candidates evaluated before `pruned` looks at the bounds again; doubled from round to round."""
 
 
-@dataclass(frozen=True, slots=True)
-class StrategyOptions:
+class StrategyOptions(Struct, frozen=True):
     """How to search: `name` is one of `STRATEGIES`; `largest_tiles` is the K_T of `paper`, which has the
     published value; `budget` the evaluations per op of `optuna` and `seed` that of its sampler."""
 
@@ -205,7 +203,7 @@ class OpSearch:
                 variant.cuts = list(kept)
             else:
                 variant.cuts = by_variant[variant.name]
-                self._keep(variant, {key: "\n".join(_cut_text(cut) for cut in variant.cuts)})
+                self._keep(variant, {key: text_of(variant.cuts)})
             self.candidates += candidates_of(variant.cuts, variant.kernels, variant.name)
 
     def _variant(self, number: int) -> Variant:
@@ -222,7 +220,7 @@ class OpSearch:
             self._keep(
                 variant,
                 {
-                    f"cycles {self._item(number)}": as_text(result)
+                    f"cycles {self._item(number)}": text_of(result)
                     for number, result in zip(numbers, results, strict=True)
                 },
             )
@@ -324,27 +322,16 @@ def check_strategy(options: StrategyOptions) -> None:
             raise InputError(f"{number} is not at least 1", where=option, cure="use 1 or more")
 
 
-def _cut_text(cut: Cut) -> str:
-    sizes = ",".join(f"{name}={size}" for name, size in cut.sizes)
-    return f"{sizes} {','.join(cut.order)} {cut.depth} {cut.tiles} {cut.l1_bytes}"
-
-
-def _cut_from(text: str, dims: Mapping[str, int]) -> Cut:
-    sizes, order, depth, tiles, l1_bytes = text.split(" ")
-    pairs = [pair.split("=") for pair in sizes.split(",") if pair]
-    cut = Cut(
-        tuple((name, whole_of(size, 1)) for name, size in pairs),
-        tuple(name for name in order.split(",") if name),
-        whole_of(depth, 1),
-        whole_of(tiles, 1),
-        whole_of(l1_bytes),
-    )
-    named = [name for name, _ in cut.sizes]
-    if not sorted(named) == sorted(cut.order) == sorted(dims) or any(
-        size > dims[name] for name, size in cut.sizes
-    ):
-        raise ValueError("not a tiling of this op")
-    return cut
+def _cuts_from(text: str, dims: Mapping[str, int]) -> tuple[Cut, ...]:
+    """Raises `ValueError` for a text that is none of cuts of an op with these dimensions."""
+    cuts = value_of(text, tuple[Cut, ...])
+    for cut in cuts:
+        sizes = dict(cut.sizes)
+        if not (sorted(sizes) == sorted(cut.order) == sorted(dims) and cut.depth and cut.tiles) or not all(
+            1 <= size <= dims[name] for name, size in cut.sizes
+        ):
+            raise ValueError("not a tiling of this op")
+    return cuts
 
 
 def _stored(cache: ResultCache | None, question: Question, content: str) -> dict[str, Kept]:
@@ -356,11 +343,11 @@ def _stored(cache: ResultCache | None, question: Question, content: str) -> dict
     def parse(item: str, value: str) -> Kept:
         kind = item.partition(" ")[0]
         if kind == "cycles":
-            return from_text(value)
+            return value_of(value, Evaluation)
         if kind == "bound":
-            return whole_of(value)
+            return value_of(value, int)
         if kind == "cuts":
-            return tuple(_cut_from(line, dims) for line in value.splitlines())
+            return _cuts_from(value, dims)
         raise ValueError("not an item of this search")
 
     return cache.read(content, parse)

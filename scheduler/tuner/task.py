@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
+from configs.values import Struct, replace
 from scheduler.search.fingerprint import fingerprint
 from trainlib.ir.graph import Op, Tensor, TrainingGraph
 from trainlib.training.phases import only
@@ -14,8 +13,7 @@ LAYER = "op"
 """Name of the only layer of a task."""
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Struct, frozen=True):
     """An op to schedule: a graph with one op, whose tensors are called by their roles.
 
     Two layers of the same kind and shape give equal tasks, so that they are simulated once. `content` is the

@@ -3,22 +3,22 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Generator, Sequence
-from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from msgspec.structs import asdict
+
 from arch.spec.timing import SocTiming
+from configs.values import Struct, replace
 from scheduler.explore.point import Point, cost_model_of
 from scheduler.options import ScheduleOptions
 from scheduler.resident_search import FoundResidents, choose_resident
 from scheduler.schedule import build_schedule, in_one_memory
 from scheduler.schedule_cache import ScheduleCache
-from scheduler.search import rows
 from scheduler.search.cache import ResultCache
 from scheduler.search.driver import Job, drive
 from scheduler.search.fingerprint import model_version
+from scheduler.search.rows import text_of, value_of
 from scheduler.search.workers import Workers
 from scheduler.tiles.resident_tensors import names_known
 from trainlib.ir.graph import TrainingGraph
@@ -27,8 +27,7 @@ PROGRAMS = ("iteration", "update")
 """What the programs of a training are called where something is said of each: the mini-batch, the update."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramResidents:
+class ProgramResidents(Struct, frozen=True):
     """What stays in L1 in one program, as `ScheduleOptions.resident` says it, and what that gains.
 
     Cycles are those of one run of the program without and with it; `candidates` are the spans of tensors that
@@ -53,12 +52,10 @@ def find_residents(graph: TrainingGraph, timing: SocTiming, options: ScheduleOpt
 
 def _from_cache(_: str, text: str) -> ProgramResidents:
     """The `ProgramResidents` that was kept. Raises `ValueError` for any other text."""
-    names = [field.name for field in dataclasses.fields(ProgramResidents)]
-    fields = rows.fields(text, names)
-    if fields["program"] not in PROGRAMS:
+    residents = value_of(text, ProgramResidents)
+    if residents.program not in PROGRAMS:
         raise ValueError("not a program")
-    figures = {name: rows.whole(fields[name]) for name in names if name not in ("program", "resident")}
-    return ProgramResidents(fields["program"], rows.words(fields["resident"]), **figures)
+    return residents
 
 
 def residents_by_program(point: Point, workers: Workers, cache: ResultCache | None) -> list[ProgramResidents]:
@@ -77,7 +74,7 @@ def residents_by_program(point: Point, workers: Workers, cache: ResultCache | No
         residents: FoundResidents = (yield [Job(find_residents, (graph, point.timing, options))])[0]
         by_number[number] = ProgramResidents(PROGRAMS[number], **asdict(residents))
         if cache is not None:
-            cache.write(context, {content: json.dumps(asdict(by_number[number]))})
+            cache.write(context, {content: text_of(by_number[number])})
 
     in_memory = in_one_memory(point.graphs, point.timing, point.options)
     drive([one(*item) for item in zip(range(len(PROGRAMS)), point.graphs, in_memory, strict=False)], workers)

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
+from configs.values import Struct, replace
 from scheduler.options import ScheduleOptions
 from scheduler.search.fingerprint import fingerprint
 from scheduler.tiles.partial_sums import SUM
@@ -20,16 +20,14 @@ from trainlib.registry import lowering_of
 from trainlib.training.variants import own_variant, variant_in, with_variant
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
+class Timed(Struct, frozen=True):
     """A candidate and the cycles its op takes alone, without the hand-over to the cluster."""
 
     candidate: Candidate
     cycles: int
 
 
-@dataclass(frozen=True, slots=True)
-class OpChoice:
+class OpChoice(Struct, frozen=True):
     """What was chosen for one op, the second best, and out of how many.
 
     Ops of equal shape share one search; each of them says its numbers.
@@ -42,8 +40,7 @@ class OpChoice:
     evaluated: int
 
 
-@dataclass(frozen=True, slots=True)
-class TunedSchedule:
+class TunedSchedule(Struct, frozen=True):
     """All that a schedule file holds: for what it was tuned, by whom, how, and the choices in op order.
 
     `model_content` and `soc_content` are hashes, `simulator` that of the simulator's source. `cycles` are
@@ -66,8 +63,8 @@ class TunedSchedule:
     evaluated: int
     cycles: int | None
     choices: tuple[OpChoice, ...]
-    resident: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    layouts: Mapping[str, str] = field(default_factory=dict)
+    resident: Mapping[str, tuple[str, ...]] = {}
+    layouts: Mapping[str, str] = {}
     icache: str = WARM
     """What the instruction caches held at the start of that iteration (`arch.pricing.code_caches`)."""
 

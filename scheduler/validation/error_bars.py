@@ -17,16 +17,17 @@ and their standard deviation (spread). What is combined here:
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from math import erf, exp, inf, pi, sqrt
 
+import msgspec
+
 from arch.spec.timing import SocTiming
 from configs.errors import ConfigError
+from configs.values import Struct
 
 FEWEST_ROWS = 10
 """Rows of a class; one with fewer is joined with wider ones, see `candidates`."""
@@ -57,8 +58,7 @@ _Z = 1.959964
 """97.5 % of a normal distribution lie below."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Key:
+class Key(Struct, frozen=True, order=True):
     """The class of a part of a program; a part of the machine has its name as `family` and `ANY` else."""
 
     profile: str
@@ -73,8 +73,7 @@ class Key:
         return " / ".join((self.profile, self.family, self.codegen, self.team, self.size))
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorClass:
+class ErrorClass(Struct, frozen=True, array_like=True):
     """`count` rows whose errors, as shares of the predicted cycles, have this mean and standard deviation."""
 
     count: int
@@ -82,8 +81,7 @@ class ErrorClass:
     spread: float
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """What is known of the error of a sum: a t distribution of this mean, spread and degrees of freedom."""
 
     bias: float
@@ -104,15 +102,14 @@ class Bar:
         return abs(self.bias) + student(self.freedom) * self.spread
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorTable:
+class ErrorTable(Struct, frozen=True):
     """Classes of rows by `Key.text`, and the family of every nest that has rows, by profile and codegen.
 
     `digest` is that of the figures of validation when it was made.
     """
 
     classes: Mapping[str, ErrorClass]
-    families: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
+    families: Mapping[str, Mapping[str, Mapping[str, str]]] = {}
     digest: str = ""
 
     def family(self, profile: str, codegen: str, nest: str) -> str | None:
@@ -218,12 +215,9 @@ def team_on(timing: SocTiming) -> str:
 @cache
 def shipped_table() -> ErrorTable:
     """The table of this version, made by ``python -m tools.validation.error_classes``."""
-    text = files("configs").joinpath("data", FILE).read_text(encoding="utf-8")
     try:
-        kept = json.loads(text)
-        classes = {name: ErrorClass(*numbers) for name, numbers in kept["classes"].items()}
-        return ErrorTable(classes, kept["families"], kept["digest"])
-    except (ValueError, KeyError, TypeError) as error:
+        return msgspec.json.decode(files("configs").joinpath("data", FILE).read_bytes(), type=ErrorTable)
+    except ValueError as error:
         raise ConfigError(
             "the table of errors that pulptrain ships is damaged", where=FILE, cure="install pulptrain again"
         ) from error

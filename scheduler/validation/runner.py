@@ -6,11 +6,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from configs.errors import ConfigError, InputError, PulptrainError
 from configs.suggest import suggestion
+from configs.values import Struct
 from scheduler.search.workers import begin_worker, without_interrupts
 from scheduler.validation.rows.cases import Case, Selection
 from scheduler.validation.rows.kinds import Kind, kind_named
@@ -30,16 +30,14 @@ Answer = Prediction | InputError
 """What a worker says about a row."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """A row that cannot be predicted, and why; `case` is None where it cannot even be read."""
 
     error: InputError
     case: Case | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Validation:
+class Validation(Struct, frozen=True):
     """Predictions of the rows of a file, in file order; fewer than `asked` if it was interrupted.
 
     `refused` are the rows that cannot be predicted, those that cannot be read first; empty unless they were

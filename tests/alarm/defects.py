@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from alarm.seams import (
 )
 from arch.spec.program import Action, Command, Compute, DmaStart, Effect
 from configs.dtypes import BY_WORD, element_bytes, is_narrow
+from configs.values import replace
 from trainlib.primitives.definition import is_forward
 
 FIRST_TWO_CALLS = 2

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 from alarm.trial import REFUSED, SURVIVED
 from configs.errors import PulptrainError, WrongNumbersError
+from configs.values import replace
 from pulptrain.given.settings import Settings
 from pulptrain.running import session
 from trainlib.primitives.optimizers import gradient_steps

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -22,6 +21,7 @@ from arch.blocks.soc import Soc
 from arch.memories.effects import EffectLog, LogEntry
 from arch.spec.program import Command, Effect
 from configs.errors import PulptrainError
+from configs.values import replace
 from pulptrain.running import session
 from pulptrain.running.machine import Machine, Phase
 from pulptrain.running.session import run_prepared

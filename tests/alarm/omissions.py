@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from unittest.mock import patch
 
 from alarm.registry import Wrong, defect
@@ -13,6 +12,7 @@ from alarm.seams import actions_of, changed, name_of, op_of_step, ops_of, with_a
 from arch.blocks.soc import RunResult, Soc
 from arch.memories.effects import EffectLog, Instant, LogEntry
 from arch.spec.program import Action, Command, Compute, DmaStart, Effect, Program, Release, UdmaCommand
+from configs.values import replace
 from pulptrain.running.machine import Prepared
 from scheduler.planned import OpSchedule, Schedule
 

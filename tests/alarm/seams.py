@@ -7,11 +7,11 @@ Every function makes a new `Prepared`; nothing private is patched. Op names are 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from arch.spec.program import Action, Command, Compute, DmaStart, Effect, Place
+from configs.values import replace
 from pulptrain.running.machine import Prepared
 from scheduler.planned import OpSchedule, Schedule
 

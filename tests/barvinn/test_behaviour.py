@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import pairwise
 
 import numpy as np
@@ -17,6 +17,7 @@ from barvinn.mapping.compiler import compile_network
 from barvinn.mapping.images import map_words
 from barvinn.mapping.layers import IntegerLayer, Integers, LayerShape, pool_layer
 from configs.errors import DoesNotFitError, InputError, RaceError, UnsupportedLayerError
+from configs.values import replace
 from shared.barvinn_layers import drawn, drawn_layer, executed, integer_layer, machine, published
 from shared.paths import MEASURED
 from tools.barvinn_jobs import Case, load_barvinn, outputs, predict, read_cases

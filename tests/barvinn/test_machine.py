@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from barvinn.mapping.layers import IntegerLayer, Integers, LayerShape
 from configs.errors import ConfigError, PulptrainError, RaceError
 from configs.library import list_names
 from configs.parameters import load_parameters
+from configs.values import replace
 from shared.barvinn_layers import POLLING, drawn, executed, integer_layer, machine
 from tools.barvinn_jobs import load_barvinn
 from traces.events import COMPUTE, TRANSFER

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -14,6 +12,7 @@ from barvinn.mapping.images import map_values, map_words
 from barvinn.mapping.layers import IntegerLayer, LayerShape, pool_layer
 from barvinn.mapping.network import Precision, RealLayer, integer_network, integer_weights
 from configs.errors import DoesNotFitError, InputError, ShapeError
+from configs.values import replace
 from shared.barvinn_layers import drawn, drawn_layer, executed, integer_layer, machine
 from tools.barvinn_jobs import outputs
 from tools.plain_resnet18 import layers as plain_resnet18

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -16,6 +15,7 @@ from barvinn.mapping.compiler import CompiledLayer, CompiledNetwork, compile_net
 from barvinn.mapping.layers import LayerShape
 from barvinn.mapping.published import TableRow, published_rows
 from barvinn.mapping.table import COLUMNS, corrected_table, published_table, table_csv, table_text
+from configs.values import replace
 from shared.barvinn_layers import integer_layer, machine
 from shared.paths import DATA
 from tools.plain_resnet18 import shapes

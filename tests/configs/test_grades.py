@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import csv
 import gzip
-from dataclasses import replace
 
 import pytest
 
 from configs.grades import ASSUMED, CITED, FITTED, GRADES, MEASURED, assumed_count, grade, grades
 from configs.library import list_names
 from configs.parameters import PROFILES, ParameterTree, load_parameters
+from configs.values import replace
 from shared import paths
 from tools.read_off import counts, read_off, rows_of
 

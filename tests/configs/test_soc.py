@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """SoC files become `SocTiming`: every field filled and checked, then changed by options."""
 
-import dataclasses
 import importlib.util
 import re
 import subprocess
@@ -16,6 +15,7 @@ from arch.spec.soc_config import load_soc, parameter_types, with_values
 from configs.errors import ConfigError, DoesNotFitError
 from configs.library import list_names
 from configs.parameters import NO_SOURCE, PROFILES, load_parameters
+from configs.values import replace
 from pulptrain.exploring.explore_spec import SETTINGS, SHORT_PATHS
 from pulptrain.given.option import ALL
 from pulptrain.given.settings import Settings, with_options
@@ -94,7 +94,7 @@ def test_options():
     assert with_options(soc) == soc
     assert with_options(soc, fpus="private").fpu.count == 8
     # Everything else is untouched.
-    assert dataclasses.replace(changed, cores=8, l1=soc.l1, l2=soc.l2, fpu=soc.fpu) == soc
+    assert replace(changed, cores=8, l1=soc.l1, l2=soc.l2, fpu=soc.fpu) == soc
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from alarm.random_models import drawn
 from configs.errors import DoesNotFitError, InputError, PulptrainError
+from configs.values import replace
 from shared.exported import checked, exported
 
 NETWORKS = 200

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from configs.dtypes import FP32, INT32
 from configs.errors import InputError
+from configs.values import replace
 from deploy.calls.expression import TEAM, Trace, Writer, branches
 from deploy.calls.generated import generated
 from shared.c_kernels import action_of, check_action, laid_out

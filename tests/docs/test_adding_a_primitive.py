@@ -147,7 +147,8 @@ spec = from_torch(Net(), torch.zeros(2, 6)).spec
 print(*(layer.type for layer in spec.layers))
 soft = [LayerSpec("soft", "softsign", {}, "here")]
 import dataclasses
-spec = dataclasses.replace(spec, layers=(*spec.layers, *soft))
+from configs.values import replace
+spec = replace(spec, layers=(*spec.layers, *soft))
 with open("net.onnx", "wb") as file:
     file.write(onnx_bytes(spec, {}))
 graph = load_onnx("net.onnx")

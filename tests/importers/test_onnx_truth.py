@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 
 from configs.errors import UnsupportedLayerError, WrongNumbersError
+from configs.values import replace
 from importers.graph.onnx_file import load_onnx
 from importers.graph.onnx_folding import _FOLDED
 from importers.graph.onnx_fusion import OWN

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from configs.errors import InputError
 from configs.library import list_names
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
+from configs.values import replace
 from importers.export.writer import WRITERS, onnx_bytes, read_own
 from importers.graph.onnx_file import load_onnx
 from importers.onnx.forward import import_forward

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import cycle
 
 import numpy as np
 import pytest
 
+from configs.values import replace
 from importers.torch.check import check_module
 from importers.torch.module import from_torch
 from pulptrain.foreign.foreign_check import loss_of

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """NaN and labels out of range are refused where they arise, by the name of the op, simulated or not."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -11,6 +9,7 @@ from arch.spec.program import Compute
 from arch.spec.soc_config import load_soc
 from configs.errors import InputError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
+from configs.values import replace
 from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule

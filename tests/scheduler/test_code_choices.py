@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from arch.blocks.soc import core_paths
@@ -12,6 +10,7 @@ from arch.pricing.code_caches import COLD, STEADY, WARM
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.soc_config import load_soc
 from configs.model_file import read_model
+from configs.values import replace
 from configs.yaml_file import parse_yaml
 from pulptrain.given.settings import with_options
 from scheduler.counted_run import CountedRun

@@ -8,8 +8,6 @@ are errors of their own and fail the test.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import event, given
@@ -17,6 +15,7 @@ from hypothesis import strategies as st
 
 from configs.errors import DoesNotFitError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
+from configs.values import replace
 from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule

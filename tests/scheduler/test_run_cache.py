@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +18,7 @@ from arch.blocks.soc import Soc
 from arch.pricing.cost_model import CoreCost, DmaService, TeamCost
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.isa import TeamWork
+from configs.values import replace
 from pulptrain.cli import dispatch
 from pulptrain.foreign.model_source import open_source
 from pulptrain.given.settings import Settings

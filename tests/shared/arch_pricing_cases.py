@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
@@ -22,6 +21,7 @@ from arch.spec.timing import (
     L3Timing,
     SocTiming,
 )
+from configs.values import replace
 
 _Part = TypeVar("_Part")
 
@@ -39,14 +39,14 @@ GVSOC_CORE = CoreTiming(
     csr_cycles=1,
 )
 PRIVATE_FPU = FpuTiming(8, "private", "in_order", 1, 1, 1, 1, 14, 14, 14)
-STATIC_FPU = dataclasses.replace(PRIVATE_FPU, count=4, mapping="static")
-DYNAMIC_FPU = dataclasses.replace(PRIVATE_FPU, count=4, mapping="dynamic")
+STATIC_FPU = replace(PRIVATE_FPU, count=4, mapping="static")
+DYNAMIC_FPU = replace(PRIVATE_FPU, count=4, mapping="dynamic")
 ICACHE = IcacheTiming(16, 512, 4, 2, 4096, 4, 18, 0, 0, 0, 6, 22, 4, 20, 2)
 
 
 def irrelevant(part: type[_Part]) -> _Part:
     """A part of the SoC that pricing a kernel does not read: every field is 1."""
-    return part(**{field.name: 1 for field in dataclasses.fields(part)})  # type: ignore[type-var]
+    return part(**dict.fromkeys(part.__struct_fields__, 1))
 
 
 def soc(
@@ -61,16 +61,16 @@ def soc(
         fpu=fpu,
         icache=ICACHE,
         l1=L1Timing(65536, 16, 4, conflicts, "in_order", 2048, 1024),
-        l2=dataclasses.replace(irrelevant(L2Timing), core_access_cycles=15, core_store_more_cycles=0),
+        l2=replace(irrelevant(L2Timing), core_access_cycles=15, core_store_more_cycles=0),
         l3=irrelevant(L3Timing),
-        dma=dataclasses.replace(irrelevant(DmaTiming), l1_bytes_per_cycle=8),
-        event_unit=dataclasses.replace(
+        dma=replace(irrelevant(DmaTiming), l1_bytes_per_cycle=8),
+        event_unit=replace(
             irrelevant(EventUnitTiming), fork_master_cycles=40, fork_worker_cycles=11, fork_push_cycles=20
         ),
         fc=irrelevant(FcTiming),
         clock=irrelevant(ClockTiming),
     )
-    return dataclasses.replace(timing, **changes)
+    return replace(timing, **changes)
 
 
 def ins(

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -15,6 +14,7 @@ from barvinn.machine.timing import BarvinnTiming
 from barvinn.mapping.compiler import CompiledNetwork, compile_network
 from barvinn.mapping.images import map_values
 from barvinn.mapping.layers import IntegerLayer, Integers, LayerShape
+from configs.values import replace
 from tools.barvinn_jobs import load_barvinn
 from traces.events import Tracer
 

@@ -35,7 +35,7 @@ class Exported:
         """The project, of another program than that of the mini-batch if one is given."""
         first, *rest = self.schedules
         if program is not None:
-            from dataclasses import replace
+            from configs.values import replace
 
             first = replace(first, program=program)
         batches = len(self.recorded.fed) // len(self.recorded.totals)

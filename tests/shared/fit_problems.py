@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from itertools import chain, combinations, product
 from typing import Any
 
+from configs.values import replace
 from scheduler.fit.problem import (
     NEVER,
     NO_GROUP,

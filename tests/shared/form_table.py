@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from configs.errors import PulptrainError
+from configs.values import replace
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import model_of
 from shared.kept_plans import run_model

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from hypothesis import event
 from hypothesis import strategies as st
@@ -14,6 +12,7 @@ from arch.spec.isa import TeamWork
 from arch.spec.soc_config import load_soc
 from configs.errors import DoesNotFitError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
+from configs.values import replace
 from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
 from scheduler.planned import Schedule

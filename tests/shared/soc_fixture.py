@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ from arch.spec.timing import (
     L3Timing,
     SocTiming,
 )
+from configs.values import replace
 from traces.events import COMPUTE, Slice, TeamKernel, Work
 
 OFFLOAD, COMPLETION = 100, 30

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from arch.spec.program import Compute, Effect
+from configs.values import replace
 
 
 def tampered(prepared, layer, change):

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small networks for the tests of training forms, and how an iteration of one is checked against PyTorch."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from configs.model_file import load_model
+from configs.values import replace
 from shared.agreement import compare, gradient_scales, graph_tolerance
 from shared.initial_values import initial_values
 from shared.oracle_torch import evaluate_torch

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from functools import cache
 from itertools import pairwise
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from configs.values import replace
 from scheduler.validation import runner
 from scheduler.validation.rows import contention
 from scheduler.validation.rows.cases import Case, Selection
@@ -200,7 +200,7 @@ def test_rows_without_a_model_are_counted_beside_their_target_and_say_why() -> N
     row = next(line for line in page.page(done).splitlines() if line.startswith("| micro |"))
     cells = [cell.strip() for cell in row.split("|")]
     assert (cells[2], cells[4]) == (str(len(done["micro"].results)), str(len(refused)))
-    none = dataclasses.replace(done["micro"], results=())
+    none = replace(done["micro"], results=())
     text = page.page({**done, "micro": none})
     row = next(line for line in text.splitlines() if line.startswith("| micro |"))
     assert row.endswith("| **no** |"), "a set of which nothing is predicted does not meet its goal"

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import networkx
@@ -11,6 +10,7 @@ import pytest
 
 import pulptrain as pt
 from configs.library import list_names
+from configs.values import replace
 from pulptrain.running.critical import lags_of, path_of
 from traces.critical.activities import Graph, Lags, WaitLags, graph_of
 from traces.critical.path import column_of, critical_path, path_json, slacks
@@ -168,5 +168,5 @@ def test_a_trace_that_leaves_cycles_out_is_refused() -> None:
 def test_with_lags_of_another_machine_the_length_is_the_makespan_still() -> None:
     result = pt.run("simple-mlp", functional=False)
     wait = WaitLags(50, 200, 300, 1)
-    other = dataclasses.replace(LAGS, start_up_cycles=500, dma_wait=wait, next_command_cycles=100)
+    other = replace(LAGS, start_up_cycles=500, dma_wait=wait, next_command_cycles=100)
     assert critical_path(graph_of(result.slices, other)).cycles == result.cycles

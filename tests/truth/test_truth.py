@@ -7,7 +7,6 @@ import inspect
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from functools import partial
 from math import erf, exp, pi
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 
 from configs.model_file import LossSchema, LossSpec, load_model
+from configs.values import replace
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import run_prepared
 from shared.kept_plans import prepare, run_model

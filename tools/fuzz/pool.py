@@ -10,11 +10,11 @@ import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TypeVar
 
+from configs.values import replace
 from tools.fuzz.subject import Subject
 from tools.fuzz.worker import Outcome, serve
 

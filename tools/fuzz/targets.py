@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
+from configs.values import replace
 from tools.fuzz.folder import CACHE_OPTIONS, FOLDER_OPTIONS, OUTPUT_OPTIONS
 from tools.fuzz.subject import FINE, FOLDER, Subject, Thing
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from arch.pricing.team_cost_model import TeamCostModel
 from configs.errors import DoesNotFitError
 from configs.model_file import load_model
+from configs.values import replace
 from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from scheduler.executor import Executor
 from scheduler.planned import Schedule

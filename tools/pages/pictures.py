@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import cache, partial
 
+from configs.values import replace
 from pulptrain.given.settings import Settings
 from pulptrain.running.outputs import blocks_of
 from pulptrain.running.pictures import RunPictures, window_of

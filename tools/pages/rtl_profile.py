@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 
 from configs.library import list_names
+from configs.values import replace
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import run_model
 from tools.pages.page import Page, golden, table

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from arch.pricing import team_cost_model
 from arch.pricing.cost_model import CoreCost
 from arch.pricing.window_plan import START_OFFSETS_CYCLES, PricingWindow
+from configs.values import replace
 from scheduler.programs.op_loop import OpLoop
 from scheduler.tiles.l1_layout import L1Layout
 from tools.timing_defects.change import Change, Replacement, around, registrar

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
+from configs.values import replace
 from scheduler.tiles import tiling
 from tools.timing_defects.change import Change, Replacement, around, registrar
 from trainlib.ir.steps import KernelCall, Scratch, TileTask

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from math import ceil
 from typing import Any
@@ -16,6 +15,7 @@ from arch.pricing.team_cost_model import TeamCostModel
 from arch.pricing.window_plan import PricingWindow
 from arch.spec.isa import CoreWork, Instruction, Loop, Node, Op
 from arch.spec.timing import CoreTiming, FpuTiming, SocTiming
+from configs.values import replace
 from tools.timing_defects.change import Change, Replacement, around, registrar
 
 DEFECTS: dict[str, Change] = {}

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from arch.blocks.event_unit import Barrier, Mutex
@@ -13,6 +12,7 @@ from arch.blocks.master import Master
 from arch.pricing.cost_model import Traffic
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.systemc.module import Body
+from configs.values import replace
 from tools.timing_defects.change import Change, Replacement, around, registrar
 
 DEFECTS: dict[str, Change] = {}

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from arch.spec.program import Command, DmaStart
+from configs.values import replace
 from scheduler.programs import program
 from scheduler.programs.op_loop import OpLoop
 from scheduler.programs.program import ProgramBuilder

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from arch.blocks import course, dma_driver, l2
@@ -13,6 +12,7 @@ from arch.blocks.dma import Dma, DmaChannel
 from arch.blocks.dma_driver import DmaDriver
 from arch.spec.program import Command
 from arch.spec.timing import DmaTiming
+from configs.values import replace
 from tools.timing_defects.change import Change, Replacement, around, registrar
 
 DEFECTS: dict[str, Change] = {}

@@ -10,13 +10,14 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 
 import numpy as np
 
 from arch.spec.isa import FPU_OPS, Op
+from configs.values import replace
 from scheduler.validation.error_bars import (
     ANY,
     COMPUTES,

@@ -8,8 +8,9 @@ own; for these steps, same shape and same kernels, `run` charged something else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from configs.values import replace
 from scheduler.validation.rows.cases import Case
 from scheduler.validation.rows.layer import cycles_of
 from scheduler.validation.rows.layer_steps import (

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from configs.errors import InputError
+from configs.values import Struct
 from traces.causes import bound_by
 from traces.compared.strips import Strip
 from traces.text_table import Table, change, counted, first_line_repr, wrapped
@@ -15,8 +15,7 @@ from traces.totals import collapsed_names, op_name
 from traces.why import check_causes
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedOp:
+class ComparedOp(Struct, frozen=True):
     """Cluster cycles of an op in every run, 0 where it is not, and its core-cycles by cause."""
 
     name: str
@@ -24,8 +23,7 @@ class ComparedOp:
     causes: Mapping[str, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """Runs in the order they were given, the first being what the others are compared with.
 
     The cycles of all `ops` and `offload_cycles` add up to `cycles`, run by run. `causes` has core-cycles by

@@ -26,12 +26,12 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 from configs.errors import InputError
 from configs.limits import CSV_BYTES_PER_BYTE, check_file_size
+from configs.values import Struct
 from traces.csv_file import LARGEST
 
 ITERATION, TRAIN, OPTIMIZER = "iteration", "train_cycles", "opt_cycles"
@@ -64,8 +64,7 @@ _CURE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """What was measured under a name; `where` is the ``file:line`` of the first time.
 
     A `node` is one of a graph that has nodes of their own for its gradients.

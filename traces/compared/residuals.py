@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from configs.errors import InputError
 from configs.suggest import suggestion
+from configs.values import Struct
 from traces.compared.log import ITERATION, OPTIMIZER, TRAIN, Measured
 from traces.compared.strips import Strip
 from traces.text_table import Table, change, counted, first_line_repr, wrapped
@@ -26,8 +26,7 @@ TRANSFERS = ("dma_in", "dma_out", "l3", "dma_program")
 """Causes that a program whose data lie in L1 has not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Residual:
+class Residual(Struct, frozen=True):
     """Predicted and measured cycles of the ops a measurement holds.
 
     `layer` is that of all of them, "" if they are of several. What holds ops that finer measurements hold as
@@ -59,8 +58,7 @@ class Residual:
         return self.predicted_cycles / self.measured_cycles - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Residuals:
+class Residuals(Struct, frozen=True):
     """A run beside a log, in the order of the run.
 
     `unmatched` are measurements that no op goes by the name of, `unmeasured` the ops that none holds, with
@@ -289,8 +287,7 @@ def known_names(summary: Summary) -> list[str]:
     return [op_name(op) for op in summary["ops"]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
+class _Held(Struct, frozen=True):
     """What a name stands for: ops by number; `cycles` of them, or of the whole iteration."""
 
     label: str

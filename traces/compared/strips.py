@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from configs.values import Struct, replace
 from traces.pictures.drawing import (
     OWN_PAPER,
     POINTS_PER_INCH,
@@ -36,8 +36,7 @@ _GREYS = ("#9A9A9A", "#3A3A3A", "#C9C9C9", "#6A6A6A")
 """Of runs, in the bars of causes: colours are those of steps."""
 
 
-@dataclass(frozen=True, slots=True)
-class Strip:
+class Strip(Struct, frozen=True):
     """Ops in order, with step and cycles; `causes` are cycles a core by what they were spent on."""
 
     label: str

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
+from configs.values import Struct
 from traces.events import COMPUTE, TRANSFER, Slice, Work
 from traces.recorder import sorted_slices
 from traces.tracks import CORE, DMA, UDMA, track_name
@@ -53,8 +54,7 @@ class Activity(NamedTuple):
         return self.end_cycles - self.start_cycles
 
 
-@dataclass(frozen=True, slots=True)
-class WaitLags:
+class WaitLags(Struct, frozen=True):
     """A wait for a transfer: `check_cycles` after its call core 0 sees whether it has ended. If so the wait
     takes `done_cycles`, else at least `sleep_cycles`, and until `wake_cycles` after the end."""
 
@@ -70,8 +70,7 @@ class WaitLags:
         return self.sleep_cycles, self.wake_cycles
 
 
-@dataclass(frozen=True, slots=True)
-class Lags:
+class Lags(Struct, frozen=True):
     """What takes time and has no slice of its own, in cluster cycles; a trace tells only the sums.
 
     `next_command_cycles` are those of core 0 for each further command of a transfer, `start_up_cycles` those
@@ -95,8 +94,7 @@ class Wait(NamedTuple):
     lags: WaitLags
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(Struct, frozen=True):
     """Activities in an order in which each comes after those it waits for; the last one ends the run.
 
     `waits` by the number of their call; `teams` are the shares of each kernel that was forked.

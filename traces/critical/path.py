@@ -8,9 +8,9 @@ the other without a gap, so that their cycles add up to the makespan.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from configs.values import Struct
 from traces.critical.activities import FABRIC, START_UP, Activity, Graph
 from traces.events import COMPUTE, TRANSFER
 from traces.text_table import Table, first_line_repr
@@ -24,8 +24,7 @@ _OF_CORE = {COMPUTE: "compute", "dma_program": "DMA code", "dma_wait": "wake-up"
 _L3 = track_name(UDMA).label
 
 
-@dataclass(frozen=True, slots=True)
-class CriticalPath:
+class CriticalPath(Struct, frozen=True):
     """The path: its activities in order, and by (column, op) the least slack of those that are not on it.
 
     Slack is what one activity alone may take longer before the run does. `cycles` is the makespan.

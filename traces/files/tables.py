@@ -85,7 +85,7 @@ def read_table(path: Path) -> tuple[Slice, ...]:
             where=str(path),
             cure=f"use the --out folder of a run; it holds {PARQUET_NAME} or {CSV_NAME}",
         )
-    rows = _read_parquet(file) if file.suffix == ".parquet" else _read_csv(file)
+    rows = _read_parquet(file) if file.suffix == ".parquet" else rows_of(file, COLUMNS, "the trace table")
     return tuple(_slice(row, where) for where, row in rows)
 
 
@@ -135,10 +135,6 @@ def _write_csv(ordered: Iterable[Slice], path: Path) -> None:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(_row(event) for event in ordered)
-
-
-def _read_csv(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    return rows_of(path, COLUMNS, "the trace table")
 
 
 def _write_parquet(ordered: Iterable[Slice], path: Path) -> None:

@@ -12,17 +12,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from configs.values import Struct
 
 Segments = tuple[tuple[str, float], ...]
 """(category, cycles), each category once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """Cycles [start, end) of one row and how they divide into categories; less than the width means a gap."""
 
     start_cycles: float

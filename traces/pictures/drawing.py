@@ -7,13 +7,13 @@ import textwrap
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from itertools import pairwise, repeat
 from pathlib import Path
 from typing import Any
 
 from configs.errors import InputError
 from configs.files import check_file, replacing
+from configs.values import Struct, replace
 from traces.pictures.palette import HATCH_COLOUR, Style
 
 DPI = 160
@@ -59,8 +59,7 @@ MOST_TITLE = 300
 NO_TITLE = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class Paper:
+class Paper(Struct, frozen=True):
     """How wide a picture is, how large its text (no text in it is smaller), its dots per inch and its title.
 
     Of the sizes named in `own` a picture takes those it has itself (`sized`). A title of None is the
@@ -228,8 +227,7 @@ def settle(figure: Any, paper: Paper) -> None:
     figure.set_layout_engine("none")
 
 
-@dataclass(frozen=True, slots=True)
-class Legend:
+class Legend(Struct, frozen=True):
     """What the colours of a picture mean, along its bottom, and a note on how to read it."""
 
     looks: Sequence[Style]

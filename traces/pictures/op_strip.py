@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from configs.values import Struct
 from traces.metrics import OpMetrics
 from traces.pictures.drawing import LINE, Paper, short, text_points
 from traces.pictures.palette import family, ink_on, style
@@ -17,8 +17,7 @@ PLAIN = ("#FFFFFF", "#EDEDED")
 """Of neighbouring bands where colours mean something else than steps."""
 
 
-@dataclass(frozen=True, slots=True)
-class Band:
+class Band(Struct, frozen=True):
     """An op on the strip along the top; `placed` says how its name is written: inside, above or not."""
 
     start_cycles: float

@@ -9,8 +9,8 @@ apart or hatched in another way, and so stays apart in grey print too. A colour 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 
+from configs.values import Struct, replace
 from traces.causes import GROUPS
 from traces.events import STALLS
 from traces.parts import BUSY
@@ -18,8 +18,7 @@ from traces.parts import BUSY
 HATCH_COLOUR = "#6E6E6E"
 
 
-@dataclass(frozen=True, slots=True)
-class Style:
+class Style(Struct, frozen=True):
     """How one category is drawn, and what the legend says."""
 
     colour: str

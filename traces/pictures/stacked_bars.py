@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import asdict
+
+from configs.values import Struct, replace
 from traces.causes import bound_by
 from traces.metrics import OpMetrics
 from traces.pictures.drawing import (
@@ -38,8 +40,7 @@ MOST_ROWS = 20
 ROW_LINES = 1.6
 
 
-@dataclass(frozen=True, slots=True)
-class BarRow:
+class BarRow(Struct, frozen=True):
     """A bar: its name, cycles by category, and what is written behind it."""
 
     name: str

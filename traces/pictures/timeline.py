@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from configs.errors import InputError
+from configs.values import Struct
 from traces.pictures.drawing import (
     POINTS_PER_INCH,
     Legend,
@@ -27,8 +27,7 @@ TICK_INCHES = 0.08
 """Marks of an axis, and the gap to their labels."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimeAxis:
+class TimeAxis(Struct, frozen=True):
     """Cycles [start, end) drawn over a width of paper; `left_inches` stand before it for labels."""
 
     start_cycles: int
@@ -88,8 +87,7 @@ class TimeAxis:
         return max(start_cycles, self.start_cycles), min(end_cycles, self.end_cycles)
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
+class Panel(Struct, frozen=True):
     """A chart of a picture: its height without `head`, the line of text over it, and what draws it."""
 
     inches: float

@@ -28,14 +28,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from configs.records import record
+from configs.values import Struct, replace
 from trainlib.ir.steps import Extent
 
 Taps = NDArray[np.int64]
@@ -45,8 +45,7 @@ KEPT_TAPS = 1024
 """Indices of taps that are small enough to be kept."""
 
 
-@record(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """Elements [start, stop) of an axis that a tile needs, and how far from there the tile reads on.
 
     `before` is the distance of `start` from the first place that is read, `after` that of the last place from
@@ -77,8 +76,7 @@ class Span:
         return Span(start, stop, self.before + start - self.start, self.after + self.stop - stop)
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(Struct, frozen=True):
     """`stride` times a loop variable, its block number (``loop // block``) or place in a period."""
 
     loop: str

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from msgspec import structs
+
 from configs.dtypes import FP32, DType, dtype_of
+from configs.values import Struct
 
 FED_KINDS = ("input", "label", "random")
 """New values in every iteration: the sample, and random numbers (dropout masks)."""
@@ -22,8 +25,7 @@ LAYOUTS = ("CHW", "HWC")
 """Order of the dimensions of an image behind the batch dimension."""
 
 
-@dataclass(frozen=True, slots=True)
-class Initial:
+class Initial(Struct, frozen=True):
     """How a kept tensor starts: `rule` uniform (in ±`scale`), normal (standard deviation `scale`), or
     constant (the value `scale`).
     """
@@ -32,8 +34,7 @@ class Initial:
     scale: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(Struct, frozen=True):
     """A tensor of the graph: C-contiguous; activations and their gradients have the batch first.
 
     `kind` is one of `GIVEN_KINDS`, "activation", "saved", "gradient" or "loss".
@@ -53,7 +54,7 @@ class Tensor:
     def __post_init__(self) -> None:
         """Take a dtype by its name as well."""
         if type(self.dtype) is str:
-            object.__setattr__(self, "dtype", dtype_of(self.dtype))
+            structs.force_setattr(self, "dtype", dtype_of(self.dtype))
 
     @property
     def size_bytes(self) -> int:
@@ -61,8 +62,7 @@ class Tensor:
         return prod(self.shape) * self.dtype.bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ByteRuns:
+class ByteRuns(Struct, frozen=True):
     """`count` runs of `size_bytes` each, their starts `step_bytes` apart; a large batch has millions."""
 
     first_bytes: int
@@ -77,8 +77,7 @@ class ByteRuns:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class TensorWindow:
+class TensorWindow(Struct, frozen=True):
     """Elements [start, stop) of one dimension of a tensor, all of the others."""
 
     axis: int
@@ -144,8 +143,7 @@ class Op:
         return role in self.reads or role in self.writes
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingGraph:
+class TrainingGraph(Struct, frozen=True):
     """One training iteration: tensors by name and ops in execution order (a topological order of the DAG).
 
     The graph of a layer alone has neither `labels` nor `losses`.
@@ -164,15 +162,15 @@ class TrainingGraph:
     """All parameters, frozen ones included."""
     gradients: Mapping[str, str]
     """Trained weight -> its gradient tensor."""
-    backward: Mapping[str, str] = field(default_factory=dict)
+    backward: Mapping[str, str] = {}
     """Activation or input -> its (whole) gradient tensor, where there is one."""
-    draws: Mapping[str, Any] = field(default_factory=dict)
+    draws: Mapping[str, Any] = {}
     """Random tensor -> `trainlib.primitives.definition.Random`."""
 
     kept: tuple[str, ...] = ()
     """Further tensors that are read after the iteration."""
 
-    parts: Mapping[str, TensorWindow] = field(default_factory=dict)
+    parts: Mapping[str, TensorWindow] = {}
     """Weight -> the only part of it that is trained; its gradient has the shape of that part."""
 
     fleeting: tuple[str, ...] = ()

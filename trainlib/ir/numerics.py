@@ -6,7 +6,6 @@ The formats themselves are `configs.dtypes`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from configs.dtypes import BY_WORD, DType, is_narrow
 from configs.errors import UnsupportedLayerError
 from configs.suggest import suggestion
+from configs.values import Struct
 
 Array = NDArray[Any]
 
@@ -43,8 +43,7 @@ def rounded(array: Array, dtype: DType) -> Array:
     return array if str(array.dtype) == dtype else array.astype(np.dtype(dtype))
 
 
-@dataclass(frozen=True, slots=True)
-class SumOrder:
+class SumOrder(Struct, frozen=True):
     """Which elements of C a 16-bit kernel sums in two lanes, and where a last odd k goes.
 
     The elements of the first `paired_rows` rows and `paired_columns` columns have one sum of the even k and

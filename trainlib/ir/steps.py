@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from arch.spec.isa import TeamWork
 from configs.dtypes import FP32, DType
-from configs.records import record
+from configs.values import Struct
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.numerics import widened
 
@@ -40,7 +40,7 @@ Ranges = Mapping[str, Extent]
 """What a tile covers, by the names of the dimensions that may be cut."""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Operand:
     """A box of a graph tensor that a tile moves between its home memory and L1.
 
@@ -88,8 +88,7 @@ def gathered(tensor: str, pieces: Sequence[Sequence[Extent]], buffer: str) -> Op
     return Operand(tensor, region, buffer, tuple(tuple(along) for along in pieces))
 
 
-@record(frozen=True, slots=True)
-class Scratch:
+class Scratch(Struct, frozen=True):
     """An L1 buffer that lives only while one tile is computed (im2col, transposed weights)."""
 
     name: str
@@ -120,7 +119,7 @@ def find_part(name: str, shape_of: Callable[[str], tuple[int, ...]]) -> tuple[st
     return buffer, int(first) * inner, taken
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class KernelCall:
     """One kernel on the team. `reads` and `writes` name buffers of the tile (operands, scratch) or a `part`.
 
@@ -177,8 +176,7 @@ class LateTask(TileTask):
         return tuple(self._make())
 
 
-@dataclass(frozen=True, slots=True)
-class KernelChoice:
+class KernelChoice(Struct, frozen=True):
     """How the compute of a step is done: matmul kernel, codegen profile and how sums are rounded.
 
     `accumulation` is one of `trainlib.ir.numerics.ACCUMULATIONS`. `cores` is the size of the team: some

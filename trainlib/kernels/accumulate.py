@@ -17,10 +17,9 @@ the memory adds. Not compared with measurements.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from arch.spec.isa import Instruction, Op
 from configs.errors import ConfigError
+from configs.values import replace
 from trainlib.kernels.nodes import Access, Choice, Code, Counted, Nest, NestNode
 
 RESULT = "C"

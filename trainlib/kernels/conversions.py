@@ -11,10 +11,10 @@ them (`vfcpka.b.s` packs two) and is not described. PULP's Xf8 is E5M2; E4M3 is 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 from functools import lru_cache
 
 from arch.spec.isa import FPU_OPS, CoreWork, Instruction, Loop, Node, Op
+from configs.values import replace
 
 _INSTRUCTION_BYTES = 4
 _LEAVING = frozenset({Op.BRANCH, Op.JUMP})

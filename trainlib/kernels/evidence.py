@@ -15,16 +15,14 @@ A nest is that of one codegen, name and element size; formats of one size run th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from arch.spec.isa import FPU_OPS, Op
 from configs.grades import DESCRIBED, ESTIMATED, MEASURED
+from configs.values import Struct
 from trainlib.kernels.library import CHANGED, LIBRARY, NARROWED, OWN, SHARED, KernelLibrary
 from trainlib.kernels.nodes import Choice, Code, Counted, NestNode
 
 
-@dataclass(frozen=True, slots=True)
-class NestEvidence:
+class NestEvidence(Struct, frozen=True):
     """The label of a nest, the `rows` that have it, and the `fitted` ones its counts were read off.
 
     Both are rows of the codegen `rows_of`.

@@ -9,7 +9,6 @@ body with these decisions from a cache or puts it together, and computes the add
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, count
 from math import prod
@@ -18,6 +17,7 @@ from typing import NamedTuple
 
 from arch.spec.isa import CodeLayout, CoreForm, CoreWork, Instruction, Loop, Node, Skeleton, Stream
 from configs.errors import ConfigError, InputError
+from configs.values import Struct, replace
 from trainlib.kernels.expressions import Evaluator, Names, Sum, evaluator
 from trainlib.kernels.kernel_file import suggestion
 from trainlib.kernels.nodes import Access, Choice, Code, Nest, NestNode
@@ -58,8 +58,7 @@ class Array(NamedTuple):
 _NO_ARRAY = Array(0, ())
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(Struct, frozen=True):
     """Instructions nothing is to be decided about, and the streams they use."""
 
     instructions: tuple[Instruction, ...]
@@ -68,8 +67,7 @@ class _Run:
     """Of the first one in the text."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Turn:
+class _Turn(Struct, frozen=True):
     """A branch whose direction the sizes decide: not taken, taken."""
 
     decide: Evaluator
@@ -77,22 +75,19 @@ class _Turn:
     place: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Fork:
+class _Fork(Struct, frozen=True):
     decide: Evaluator
     blocks: tuple[_Block, _Block]
     """If the condition is 0, if it is 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Repeat:
+class _Repeat(Struct, frozen=True):
     decide: Evaluator
     hardware: bool
     block: _Block
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
+class _Block(Struct, frozen=True):
     steps: tuple[_Run | _Turn | _Fork | _Repeat, ...]
     open: tuple[_Turn | _Fork | _Repeat, ...]
     """The steps that need a decision, in order."""
@@ -100,8 +95,7 @@ class _Block:
     """Those that are executed whatever is decided."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Anchor:
+class _Anchor(Struct, frozen=True):
     """The part of the base addresses of some accesses that differs from core to core and call to call."""
 
     array: str
@@ -110,8 +104,7 @@ class _Anchor:
     constant."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Use:
+class _Use(Struct, frozen=True):
     """An access: its anchor; its numbers (base, strides) as coefficients of the units of its array.
 
     `evaluated` are the numbers of strides that hold sizes too, each with its parts by unit.
@@ -126,8 +119,7 @@ class _Use:
     """Bound of the coefficients of a number."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Body:
+class _Body(Struct, frozen=True):
     """A skeleton under one set of decisions, the anchors it uses, and what else is evaluated of its strides.
 
     `reach` bounds the coefficients of one address, `instructions` are those of the text and its loops.
@@ -144,8 +136,7 @@ _Plan = list[tuple[int, int, int, tuple[int, ...]]]
 """Per used access: its number, its anchor, bytes behind the anchor, strides."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(Struct, frozen=True):
     """Arrays as one nest uses them: bytes between neighbours, and the largest; addresses by name.
 
     `widths_bytes` are those of the accesses; empty if all are as the text says.

@@ -6,11 +6,11 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 from configs.errors import ConfigError
 from configs.units import LARGEST_INTEGER
+from configs.values import Struct
 
 Names = Mapping[str, int]
 Evaluator = Callable[[Names], int]
@@ -42,8 +42,7 @@ LONGEST = 400
 _ALLOWED = "integers, names, + - * // %, comparisons, and/or/not, min, max, ceildiv"
 
 
-@dataclass(frozen=True, slots=True)
-class Expression:
+class Expression(Struct, frozen=True):
     """An integer expression: its text, the names it uses and a function from their values to its own.
 
     Comparisons and and/or/not give 0 or 1.
@@ -58,8 +57,7 @@ Term = tuple[str, int, Evaluator]
 """Text of a sub-expression without loop variables, its factor, and a function to its value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sum:
+class Sum(Struct, frozen=True):
     """constant + sum of factor x sub-expression; `terms` are sorted by text and have no factor 0."""
 
     constant: int
@@ -78,8 +76,7 @@ class Sum:
         return tuple((text, factor) for text, factor, _ in self.terms)
 
 
-@dataclass(frozen=True, slots=True)
-class Linear:
+class Linear(Struct, frozen=True):
     """rest + sum of coefficient x loop variable; neither part depends on a loop variable."""
 
     coefficients: tuple[tuple[str, Sum], ...]

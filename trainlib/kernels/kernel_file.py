@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 from configs.errors import ConfigError
 from configs.limits import YAML_BYTES_PER_BYTE, check_file_size
 from configs.suggest import closest
+from configs.values import Struct
 from configs.yaml_file import Node, parse_yaml
 
 FEW = 8
@@ -35,8 +35,7 @@ _SETTING = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """A mapping of a kernel file: numbers, texts, truth values, sections or lists of sections, and lines.
 
     `lines` has the line of every key; the text of those in `blocks` begins on the line after.

@@ -37,13 +37,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from configs.errors import ConfigError, InputError
+from configs.values import Struct, replace
 from trainlib.kernels.accumulate import accumulating
 from trainlib.kernels.assembly import listing_to_nest
 from trainlib.kernels.expand import Expander
@@ -74,8 +75,7 @@ _MATMUL = {"A": 2, "B": 2, "C": 2}
 _DEPTHWISE = {"A": 2, "B": 3, "C": 2}
 
 
-@dataclass(frozen=True, slots=True)
-class Fallback:
+class Fallback(Struct, frozen=True):
     """Another kernel that runs instead when `when` holds, after the instructions of `cost`."""
 
     when: Expression
@@ -83,8 +83,7 @@ class Fallback:
     cost: Expander
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(Struct, frozen=True):
     """What a kernel file says about the kernel beside its text."""
 
     name: str
@@ -191,8 +190,7 @@ class Kernel:
         return tuple(item for item in self.names if item[0] not in varying)
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """Where a nest comes from: the kernel it is made of, and how.
 
     `how` is `OWN` (a file of its own), `GIVEN` (a user's), `SHARED` (the same code as the base's), `CHANGED`
@@ -212,8 +210,7 @@ class Origin:
 OWN, GIVEN, SHARED, CHANGED, NARROWED = "own", "given", "shared", "changed", "narrowed"
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
+class _Source(Struct, frozen=True):
     """The file of a kernel, what is made of it, and where it comes from.
 
     `described` is the size in bytes of the elements of a kernel that is made from one for wider elements; 0

@@ -32,10 +32,10 @@ Everything else is independent.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 
 from arch.spec.isa import Op
 from configs.errors import ConfigError
+from configs.values import Struct, replace
 from trainlib.kernels.expressions import (
     Evaluator,
     Expression,
@@ -64,8 +64,7 @@ DEEPEST = 32
 """Loops and conditions inside each other."""
 
 
-@dataclass(frozen=True, slots=True)
-class _OpenLoop:
+class _OpenLoop(Struct, frozen=True):
     variable: str
     counters: tuple[tuple[int, Sum], ...]
     """The variable as a sum: loop depth, coefficient of that loop's counter."""

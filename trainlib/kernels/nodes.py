@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from arch.spec.isa import Instruction, Op
+from configs.values import Struct
 from trainlib.kernels.expressions import Evaluator, Expression, Sum
 
 CODES: dict[str, Op] = {
@@ -31,8 +32,7 @@ _READS_FP = frozenset({Op.FMUL, Op.FP, Op.FDIV, Op.FMA, Op.STORE, Op.STORE_L2})
 _WRITES = frozenset({Op.LOAD, Op.LOAD_L2, Op.MUL, Op.DIV, Op.FMUL, Op.FP, Op.FDIV, Op.FMA})
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(Struct, frozen=True):
     """The element of an array that one load or store touches, as coefficients of the loop counters.
 
     Per dimension of the array: value with all counters at 0, and the change per counter, outermost first.
@@ -43,8 +43,7 @@ class Access:
     strides: tuple[tuple[Sum, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
+class Code(Struct, frozen=True):
     """One instruction; `taken_if` decides a branch whose direction depends on the sizes.
 
     `increments` tells that a load or store moves its pointer on: free on Xpulp, see `transform`.
@@ -55,8 +54,7 @@ class Code:
     increments: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
+class Counted(Struct, frozen=True):
     """A loop; `trips` may come out negative, which means none."""
 
     trips: Evaluator
@@ -64,8 +62,7 @@ class Counted:
     body: tuple[NestNode, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """Two alternatives, decided by the sizes before the kernel runs."""
 
     condition: Expression
@@ -76,8 +73,7 @@ class Choice:
 NestNode = Code | Counted | Choice
 
 
-@dataclass(frozen=True, slots=True)
-class Nest:
+class Nest(Struct, frozen=True):
     """A parsed kernel text: nodes in program order and the accesses that `Instruction.stream` counts."""
 
     body: tuple[NestNode, ...]

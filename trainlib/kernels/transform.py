@@ -4,16 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from arch.spec.isa import Instruction, Op
+from configs.values import replace
 from trainlib.kernels.nodes import Choice, Code, Counted, Nest, NestNode
 
 Transform = Callable[[Nest], Nest]
-
-
-def _none(nest: Nest) -> Nest:
-    return nest
 
 
 def _loads_early(nest: Nest) -> Nest:
@@ -180,7 +176,7 @@ def _narrowed(nodes: tuple[NestNode, ...], element_bytes: int) -> tuple[NestNode
 
 
 TRANSFORMS: dict[str, Transform] = {
-    "none": _none,
+    "none": lambda nest: nest,
     "loads_early": _loads_early,
     "plain_core": _plain_core,
     "branch_loops": _branch_loops,

@@ -33,7 +33,7 @@ view.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 from typing import Annotated, Any, Self
@@ -43,6 +43,7 @@ from pydantic import Field
 
 from configs.dtypes import BY_WORD, FP32, DType
 from configs.model_file import LayerSchema, LossSchema, OptimizerSchema
+from configs.values import Struct, replace
 from trainlib.ir.graph import Initial, Op, Tensor
 from trainlib.ir.steps import Array, StepLowering
 
@@ -82,8 +83,7 @@ def is_forward(step: str) -> bool:
     return step.partition("_")[0] == "FW"
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(Struct, frozen=True):
     """Another lowering of a step: the same results from the same tensors, by other loops.
 
     `offered(attributes)` says whether it can do an op with these attributes (published code often knows
@@ -94,8 +94,7 @@ class Variant:
     offered: Callable[[Mapping[str, Any]], bool] = lambda attributes: True
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One step of a primitive: `name` is FW, WG, IG, LOSS, UPD or any other word for a backward step.
 
     The order of a layer's steps is their order in the graph. A forward pass of several steps calls them FW_
@@ -111,7 +110,7 @@ class Step:
     writes: tuple[str, ...]
     reference: Reference
     lowering: StepLowering
-    variants: Mapping[str, Variant] = field(default_factory=dict)
+    variants: Mapping[str, Variant] = {}
     others: tuple[Step, ...] = ()
 
     @classmethod
@@ -146,8 +145,7 @@ class Step:
         return is_forward(self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Struct, frozen=True):
     """A tensor that training changes: shape and start; `trainable` False for a constant of the layer."""
 
     shape: Shape
@@ -157,8 +155,7 @@ class Parameter:
     """None: the dtype of the layer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(Struct, frozen=True):
     """What one step writes and a later one of the same iteration reads: mask, statistics, hidden state."""
 
     shape: Shape
@@ -166,8 +163,7 @@ class Saved:
     """None: the dtype of the layer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(Struct, frozen=True):
     """A kept tensor that is no parameter (running statistics).
 
     A step that changes role ``r`` reads it and writes ``r_updated``, which takes over its storage.
@@ -178,8 +174,7 @@ class Buffer:
     dtype: DType = FP32
 
 
-@dataclass(frozen=True, slots=True)
-class Random:
+class Random(Struct, frozen=True):
     """An input drawn anew in every iteration from the seed of the run (a dropout mask).
 
     `draw(generator, shape)` gives the values; in prediction all elements are `inference`. `only` are all the
@@ -193,8 +188,7 @@ class Random:
     only: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(Struct, frozen=True):
     """An output whose dtype or layout differs from those of the layer."""
 
     shape: Shape
@@ -202,8 +196,7 @@ class Output:
     layout: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LayerPlan:
+class LayerPlan(Struct, frozen=True):
     """Shapes of one layer. `output` is role ``y``; `outputs` adds ``y1``, ``y2`` ... of a layer with several.
 
     All shapes of activations begin with the batch size. `attributes` are what the ops carry: plain numbers
@@ -211,12 +204,12 @@ class LayerPlan:
     """
 
     output: Shape | Output
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
-    saved: Mapping[str, Saved] = field(default_factory=dict)
-    buffers: Mapping[str, Buffer] = field(default_factory=dict)
-    randoms: Mapping[str, Random] = field(default_factory=dict)
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    outputs: Mapping[str, Shape | Output] = field(default_factory=dict)
+    parameters: Mapping[str, Parameter] = {}
+    saved: Mapping[str, Saved] = {}
+    buffers: Mapping[str, Buffer] = {}
+    randoms: Mapping[str, Random] = {}
+    attributes: Mapping[str, Any] = {}
+    outputs: Mapping[str, Shape | Output] = {}
     steps: tuple[str, ...] = ()
     """Names of the steps of this layer, if they are not simply those of the primitive."""
 
@@ -232,8 +225,7 @@ class LayerPlan:
         return {**self.parameters, **self.buffers}
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnInput:
+class DrawnInput(Struct, frozen=True):
     """An input of an example, without the batch: uniform in [low, high), integers for an integer dtype.
 
     `dtype` None means the dtype under test. `distinct` makes all values differ (no ties for max-pooling).
@@ -248,15 +240,14 @@ class DrawnInput:
     away_from: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
+class Example(Struct, frozen=True):
     """A small case of a primitive: options as in a model file, and the shapes of its inputs without batch.
 
     `roundings` is the number of roundings to a narrow format that lie between the inputs and the worst
     result, for the tolerance against PyTorch. `kernels` are matmul kernels to be tried besides the default.
     """
 
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = {}
     inputs: tuple[Shape | DrawnInput, ...] = ((6,),)
     dtypes: tuple[str, ...] = tuple(BY_WORD)
     batches: tuple[int, ...] = (1, 3)
@@ -269,8 +260,7 @@ class Example:
         return tuple(case if isinstance(case, DrawnInput) else DrawnInput(case) for case in self.inputs)
 
 
-@dataclass(frozen=True, slots=True)
-class AsPublished:
+class AsPublished(Struct, frozen=True):
     """How PULP-TrainLib computes a layer where that is another graph, or other numbers, than ours.
 
     `steps` replace those of the same name or are added to them: they read or write other tensors (the input
@@ -280,12 +270,11 @@ class AsPublished:
     """
 
     steps: tuple[Step, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = {}
     offered: Callable[[Mapping[str, Any]], bool] = lambda attributes: True
 
 
-@dataclass(frozen=True, slots=True)
-class LayerPrimitive:
+class LayerPrimitive(Struct, frozen=True):
     """A layer type of the model file; see the module docstring for how to write one.
 
     `inputs` is the smallest and largest number of inputs. `internal` layers are put into the graph by the
@@ -339,8 +328,7 @@ class LayerPrimitive:
         return not any(step.name == "FW" for step in self.steps)
 
 
-@dataclass(frozen=True, slots=True)
-class LabelValues:
+class LabelValues(Struct, frozen=True):
     """What a target may hold: `fits`, element by element; `draw(generator, shape)` makes up one sample's."""
 
     about: str
@@ -356,8 +344,7 @@ ANY_LABEL = LabelValues(
 """A target without bounds."""
 
 
-@dataclass(frozen=True, slots=True)
-class LabelPlan:
+class LabelPlan(Struct, frozen=True):
     """Shape and dtype of the labels of a loss, batch first; `classes` > 0 for class labels.
 
     A class label is an integer in [0, classes) per sample or per place of an image (`hard`), or `ignored`;

@@ -9,11 +9,11 @@ moved by an ulp, does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from configs.errors import NotFiniteError
+from configs.values import Struct
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.steps import Array
 from trainlib.references.reference import evaluate
@@ -28,8 +28,7 @@ _SHARE = 1e-9
 """Of the largest element, what two ways to compute a tensor in fp64 may differ."""
 
 
-@dataclass(frozen=True, slots=True)
-class Conditioning:
+class Conditioning(Struct, frozen=True):
     """Of every tensor its numbers in fp64, and how far the roundings of fp32 move an element at most."""
 
     double: Mapping[str, Array]

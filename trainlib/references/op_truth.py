@@ -15,13 +15,13 @@ mostly, on the largest tensors there are) is evaluated in parts as well.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod, sqrt
 
 import numpy as np
 
 from configs.dtypes import FP32, DType
+from configs.values import Struct
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.numerics import roundings_by_format
 from trainlib.ir.steps import Array
@@ -45,8 +45,7 @@ PART_ELEMENTS = 1 << 16
 """Elements of a tensor that are looked at together: what is made of them stays in a processor's cache."""
 
 
-@dataclass(frozen=True, slots=True)
-class TruthSlice:
+class TruthSlice(Struct, frozen=True):
     """Some elements of an output of an op: their truth, and the gain of each."""
 
     name: str

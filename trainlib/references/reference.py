@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 
 import numpy as np
 
 from configs.dtypes import FP32, is_float
 from configs.errors import InputError, NotFiniteError
+from configs.values import replace
 from trainlib.ir.graph import Op, Tensor, TrainingGraph
 from trainlib.ir.numerics import rounded, widened
 from trainlib.ir.steps import Array

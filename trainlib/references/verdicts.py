@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from math import prod, sqrt
 from typing import Any
 
 import numpy as np
 
 from configs.dtypes import FP32, DType, float_of, is_float
+from configs.values import Struct, replace
 from trainlib.ir.steps import Array
 from trainlib.references.op_truth import exact, slices
 
@@ -42,8 +42,7 @@ MOST_SORTED = 1 << 18
 """Elements of a tensor that are sorted at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """What was found of one tensor: error and tolerance of its worst element, relative to the tensor's scale.
 
     The error is what is beyond the one rounding with which an element is stored. The worst element is the

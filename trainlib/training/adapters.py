@@ -9,11 +9,11 @@ LoRA: Low-Rank Adaptation of Large Language Models, ICLR 2022.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 
 from configs.errors import ConfigError, UnsupportedLayerError
 from configs.model_file import LayerSpec
+from configs.values import replace
 from trainlib.ir.graph import Initial
 from trainlib.primitives.definition import ZEROS
 from trainlib.training.builder import GraphBuilder

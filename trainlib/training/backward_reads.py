@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from configs.dtypes import UINT8
+from configs.values import replace
 from trainlib.ir.graph import FED_KINDS, GIVEN_KINDS, Op, Tensor, TrainingGraph
 from trainlib.primitives.definition import Step, is_forward
 from trainlib.registry import step_of

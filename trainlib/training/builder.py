@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +15,7 @@ from configs.errors import ConfigError, ShapeError, UnsupportedLayerError
 from configs.limits import MOST_ELEMENTS, require_host_memory
 from configs.model_file import LayerSpec
 from configs.suggest import suggestion
+from configs.values import replace
 from trainlib.ir.graph import LAYOUTS, Op, Tensor, TensorWindow
 from trainlib.ir.numerics import dtype_named
 from trainlib.ir.parameters import PARAMETER_NAMES, trained_roles

@@ -8,8 +8,7 @@ After K. Lv et al., Full Parameter Fine-tuning for Large Language Models with Li
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from configs.values import replace
 from trainlib.ir.graph import Op, TrainingGraph
 
 UPDATE, ADD = "UPD", "ACCUMULATE"

@@ -9,11 +9,11 @@ stays.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from configs.errors import InputError
 from configs.model_file import ModelSpec
 from configs.suggest import suggestion
+from configs.values import replace
 from trainlib.ir.graph import LAYOUTS
 from trainlib.registry import layer_primitive
 

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from configs.dtypes import FP32
 from configs.errors import ConfigError, ShapeError
 from configs.model_file import LossSpec, ModelSpec
 from configs.suggest import suggestion
+from configs.values import Struct, replace
 from trainlib.ir.graph import Tensor
 from trainlib.primitives.definition import LabelPlan, LossPrimitive
 from trainlib.registry import loss_primitive
@@ -36,8 +37,7 @@ class Terms:
     """Gradient that a loss makes -> the output it is of."""
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(Struct, frozen=True):
     """A loss before it stands in the graph: tensors it is of and reads as labels, if it has any."""
 
     primitive: LossPrimitive

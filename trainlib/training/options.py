@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -12,6 +11,7 @@ from pydantic import Field
 from configs.model_file import LAYER_KEYS, LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from configs.problems import Problems
 from configs.schema import Schema, SchemaT, validate, validate_values
+from configs.values import replace
 from configs.yaml_file import Node
 from trainlib.primitives.definition import LayerPrimitive, LossPrimitive, OptimizerPrimitive
 from trainlib.registry import layer_primitive, loss_primitive, optimizer_primitive

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from configs.dtypes import FP32, INT32
 from configs.errors import ConfigError, InputError, ShapeError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
+from configs.values import Struct, replace
 from trainlib.ir.graph import KEPT_KINDS, Initial, Op, Tensor, TrainingGraph
 from trainlib.ir.numerics import dtype_named, rounded
 from trainlib.ir.steps import Array
@@ -67,8 +67,7 @@ def build_training_graph(spec: ModelSpec) -> TrainingGraph:
     return phases.mini_batch
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingPhases:
+class TrainingPhases(Struct, frozen=True):
     """One update: the graph of a mini-batch, run `mini_batches` times, then that of the update, if any.
 
     Without accumulation the graph of the mini-batch updates the weights itself, and `update` is None.

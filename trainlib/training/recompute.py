@@ -10,8 +10,9 @@ T. Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv 1604.06174.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from configs.values import replace
 from trainlib.ir.graph import Op, Tensor, TrainingGraph
 from trainlib.primitives.definition import is_forward
 

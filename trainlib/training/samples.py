@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from configs.datasets import DIGITS_PIXEL_MAX, load_digits_arrays
 from configs.errors import InputError
 from configs.suggest import suggestion
+from configs.values import Struct
 from trainlib.ir.steps import Array
 
 DIGITS_TRAINING_SAMPLES = 1500
@@ -42,8 +42,7 @@ Arrays = Array | Mapping[str, Array]
 """The array of the only input or label of a model, or one of each by its name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
+class Samples(Struct, frozen=True):
     """Inputs [n, *input shape] and labels [n, ...] to train on, and those to test with (none: empty).
 
     A label is the number of a class, or a target of the shape the loss wants.

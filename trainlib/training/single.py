@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from configs.errors import InputError, UnsupportedLayerError
 from configs.limits import PROCESS_BYTES, TENSOR_COPIES, require_host_memory
 from configs.suggest import suggestion
+from configs.values import Struct
 from trainlib.ir.graph import Tensor, TrainingGraph
 from trainlib.ir.numerics import rounded
 from trainlib.ir.steps import Array
@@ -32,8 +32,7 @@ KINK_DISTANCE = 0.05
 """How far values stay from the points of `DrawnInput.away_from`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Single:
+class Single(Struct, frozen=True):
     """A primitive alone: `graph` has one op per step; `values` are those of all its given tensors."""
 
     graph: TrainingGraph

@@ -10,12 +10,12 @@ channels).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from configs.errors import ConfigError, ShapeError, UnsupportedLayerError
 from configs.model_file import LayerSpec, ModelSpec
-from trainlib.ir.graph import Op, Tensor, TensorWindow
+from configs.values import Struct, replace
+from trainlib.ir.graph import Op, TensorWindow
 from trainlib.ir.parameters import PARAMETER_NAMES
 from trainlib.training.builder import GraphBuilder
 from trainlib.training.built_layer import BuiltLayer, where_of
@@ -56,8 +56,7 @@ def _frozen(layer: LayerSpec, built: BuiltLayer, named: Sequence[str]) -> LayerS
     return replace(layer, trainable=lent or False, adapter=None, update_channels=None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Channels:
+class _Channels(Struct, frozen=True):
     """The trained output channels of one layer, and along which axes they lie."""
 
     layer: BuiltLayer
@@ -107,7 +106,7 @@ def restrict_updates(builder: GraphBuilder, gradients: Mapping[str, str]) -> dic
             window = channels.part_of(role)
             parts[layer.roles[role]] = window
             gradient = builder.tensors[gradients[layer.roles[role]]]
-            builder.tensors[gradient.name] = _cut(gradient, window)
+            builder.tensors[gradient.name] = replace(gradient, shape=window.shape(gradient.shape))
         written = {gradients[layer.roles[role]] for role in trained}
         builder.ops = [_restricted(op, channels) if written & set(op.outputs) else op for op in builder.ops]
     return parts
@@ -135,10 +134,6 @@ def _channels(builder: GraphBuilder, layer: BuiltLayer) -> _Channels:
     channels_last = kind == "linear" or output.layout == "HWC"
     image_axis = len(output.shape) - 1 if channels_last else 1
     return _Channels(layer, first, last, int(bool(attributes.get("sources_first"))), image_axis)
-
-
-def _cut(tensor: Tensor, window: TensorWindow) -> Tensor:
-    return replace(tensor, shape=window.shape(tensor.shape))
 
 
 def _restricted(op: Op, channels: _Channels) -> Op:

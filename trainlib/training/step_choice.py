@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from configs.errors import InputError
 from configs.model_file import LayerSpec, ModelSpec
 from configs.suggest import suggestion
+from configs.values import replace
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.primitives.definition import is_forward
 

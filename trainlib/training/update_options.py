@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 from configs.errors import ConfigError
 from configs.model_file import OptimizerSpec
 from configs.suggest import suggestion
+from configs.values import replace
 from configs.yaml_file import Node
 from trainlib.primitives.definition import OptimizerPrimitive
 from trainlib.training.options import GRADIENT_KEYS, optimizer_options

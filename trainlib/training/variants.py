@@ -15,11 +15,11 @@ here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import cache
 
 from configs.errors import InputError
 from configs.suggest import suggestion
+from configs.values import replace
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.primitives.definition import AS_PUBLISHED, DEFAULT, VARIANT, LayerPrimitive, Primitive
 from trainlib.registry import PRIMITIVES, step_of

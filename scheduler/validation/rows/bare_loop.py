@@ -24,6 +24,7 @@ from arch.spec.program import Action, Compute, DmaStart, DmaWait
 from arch.spec.timing import SocTiming
 from configs.errors import ConfigError
 from configs.suggest import check_known
+from configs.values import replace
 from scheduler.validation.rows.machines import with_part
 from scheduler.validation.rows.measured_code import (
     BARE_PUSH_CYCLES,
@@ -263,19 +264,19 @@ class _BareLoop:
         team = action.team
         if returns:
             team = TeamWork(NONE, (code("return at once"),) * len(team.cores))
-        self._add(dataclasses.replace(action, team=team))
+        self._add(replace(action, team=team))
 
     def _push(self, action: DmaStart, part: str) -> None:
         self._parts.append(part)
         cycles = self._spent_cycles("command")
         if self._done and isinstance(self._done[-1], DmaStart):
             cycles = max(cycles, PORT_BUSY_CYCLES)
-        self._add(dataclasses.replace(action, code_cycles=cycles))
+        self._add(replace(action, code_cycles=cycles))
 
     def _wait(self, action: DmaWait, part: str) -> None:
         self._parts.append(part)
         self._execute("look", "over", "sleep", "woken")
-        self._add(dataclasses.replace(action, transfer=self._numbers[action.transfer]))
+        self._add(replace(action, transfer=self._numbers[action.transfer]))
 
     def _execute(self, *driver: str) -> None:
         """The master executes what has been collected, and comes to parts of the driver."""
@@ -298,7 +299,7 @@ class _BareLoop:
     def _add(self, action: Action) -> None:
         """The actions are in the order in which the master carries them out, so none depends on another."""
         self._numbers[action.id] = len(self._done)
-        self._done.append(dataclasses.replace(action, id=len(self._done), deps=()))
+        self._done.append(replace(action, id=len(self._done), deps=()))
 
 
 def _outputs_in_turn(actions: Sequence[Action]) -> list[Action]:

@@ -7,7 +7,6 @@ import csv
 import gzip
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO, cast
 
@@ -16,6 +15,7 @@ from configs.dtypes import DTYPES
 from configs.errors import ConfigError, InputError
 from configs.limits import CSV_BYTES_PER_BYTE, check_file_size, check_text_size
 from configs.suggest import check_known
+from configs.values import Struct
 
 LONGEST_LINE = 1 << 20
 """Characters of a row."""
@@ -27,8 +27,7 @@ MAX_NUMBER = 2**40
 """Larger numbers in a case are taken for damage: no cycle count or size of a microcontroller reaches it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column a KIND needs.
 
     `least` is the smallest whole number it may hold, None for a column of text, and `most` the largest.
@@ -72,8 +71,7 @@ CYCLES = Column("cycles", 1)
 """The measured cycles a prediction is compared with."""
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     """One measured row: typed values of the columns its KIND needs, and all cells as text.
 
     `where` is ``file:line``.
@@ -105,8 +103,7 @@ class Case:
         return InputError(f"row '{self.id}': {message}", where=self.where, cure=cure)
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """Keep the rows whose `column` holds one of `values`."""
 
     column: str

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 from arch.pricing.code_caches import CodeCaches
@@ -12,6 +11,7 @@ from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.isa import CoreWork, Instruction, Op, TeamWork
 from arch.spec.soc_config import load_soc
 from arch.spec.timing import SocTiming
+from configs.values import replace
 from scheduler.validation.rows.cases import CORES, Case, Column
 from scheduler.validation.rows.machines import RTL_MACHINE
 from scheduler.validation.rows.prediction import Prediction

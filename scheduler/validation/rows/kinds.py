@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from configs.errors import ConfigError
 from configs.suggest import check_known
+from configs.values import Struct, replace
 from scheduler.validation.rows import (
     contention,
     dma,
@@ -33,8 +32,7 @@ MEASURE = "measure"
 """The column by which the measures of a row are told apart; no file has it, `Kind.read` adds it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
+class Measure(Struct, frozen=True):
     """One measured time of a row: the column it is in, and who predicts it.
 
     `name` follows the id of the row; it is empty where a row has one time only.
@@ -45,8 +43,7 @@ class Measure:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """One KIND; `groups` are the columns its table is grouped by unless the user says otherwise.
 
     A row with several `measures` is a case for each of them that it has, ``id:measure``. `named_by` are the
@@ -91,7 +88,7 @@ class Kind:
             check_known(value, names, f"KIND {self.name} has no measure '{value}'", "--where")
         chosen = [name for name in names if all(name in item.values for item in measures)]
         return tuple(
-            dataclasses.replace(row, id=f"{row.id}:{name}", cells={**row.cells, MEASURE: name})
+            replace(row, id=f"{row.id}:{name}", cells={**row.cells, MEASURE: name})
             for row in rows
             for name in chosen
             if row.cells[columns[name]]

@@ -7,13 +7,13 @@ measured steps lay there, so of the program the kernels are simulated.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 
 from arch.pricing.window_plan import PricingWindow
 from arch.spec.isa import CoreWork, TeamWork
 from arch.spec.program import Action, Compute
 from arch.spec.timing import SocTiming
+from configs.values import replace
 from scheduler.validation.rows.cases import CORES, CYCLES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.rows.layer_steps import DMA_IM2COL, Layer, LayerStep, known, step_named
 from scheduler.validation.rows.machines import machine_of
@@ -89,9 +89,7 @@ def cycles_of(
     actions: list[Action] = [*(with_layer_calls(kernels, case.text("codegen")) if step.called else kernels)]
     if case.text("variant") == DMA_IM2COL:
         before = _patches(case, layer, timing)
-        actions = [
-            dataclasses.replace(action, id=number) for number, action in enumerate([*before, *actions])
-        ]
+        actions = [replace(action, id=number) for number, action in enumerate([*before, *actions])]
     return predicted(case, timing, actions, window).cycles
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from configs.dtypes import INT32
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
+from configs.values import Struct
 from scheduler.validation.rows.cases import Case
 from trainlib.ir.graph import TrainingGraph
 from trainlib.primitives.definition import AS_PUBLISHED, DEFAULT, DrawnInput
@@ -66,8 +67,7 @@ Graph = Callable[[Case, Layer], TrainingGraph]
 """(row, its extents) -> the ops that were measured."""
 
 
-@dataclass(frozen=True, slots=True)
-class LayerStep:
+class LayerStep(Struct, frozen=True):
     """A measured step as ours: its graph, and what the measured program did of it.
 
     `kernels` are the nests that were measured, all if empty. `called`: layer functions of PULP-TrainLib were

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,6 +18,7 @@ from arch.spec.timing import SocTiming
 from configs.errors import PulptrainError
 from configs.limits import require_host_memory
 from configs.suggest import suggestion
+from configs.values import replace
 from scheduler.time_line import TimeLine, calls_of, time_line
 from scheduler.validation.rows.cases import BUILD, Case
 from traces.events import TRANSFER
@@ -88,7 +88,7 @@ def _machine(
 
 def with_part(timing: SocTiming, part: str, **changes: Any) -> SocTiming:
     """The machine with some parameters of a part changed, e.g. of its ``dma``."""
-    return dataclasses.replace(timing, **{part: dataclasses.replace(getattr(timing, part), **changes)})
+    return replace(timing, **{part: replace(getattr(timing, part), **changes)})
 
 
 @cache

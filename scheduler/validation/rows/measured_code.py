@@ -7,12 +7,12 @@ was not measured.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from arch.spec.isa import CoreWork, Instruction, Loop, Op, TeamWork
 from arch.spec.program import Action, Compute
 from arch.spec.timing import SocTiming
+from configs.values import replace
 from scheduler.validation.rows.cases import Case
 from scheduler.validation.rows.machines import with_part
 from trainlib.kernels.team import team_work
@@ -64,7 +64,7 @@ def with_layer_calls(kernels: Sequence[Compute], codegen: str) -> list[Compute]:
         if kernel.team.macs:
             call = team_work(codegen, "layer_call", {}, {}, 1)
             called.append(Compute(len(called), team=call, fork=False))
-        called.append(dataclasses.replace(kernel, id=len(called)))
+        called.append(replace(kernel, id=len(called)))
     return called
 
 

@@ -9,9 +9,7 @@ in `scheduler.validation.rows.micro_sync`. `NOT_MODELLED` says which rows have n
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 
 from arch.pricing.fetch_oracle import pass_stall_cycles
@@ -19,6 +17,7 @@ from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.isa import CoreWork, Instruction, Loop, Node, Op, Stream, TeamWork
 from arch.spec.soc_config import with_values
 from arch.spec.timing import IcacheTiming, SocTiming
+from configs.values import Struct, replace
 from scheduler.validation.rows import micro_sync
 from scheduler.validation.rows.cases import CORES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.rows.icache import SEEDS
@@ -187,8 +186,7 @@ BASE = "empty"
 """The row that is subtracted from the others: no operation."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
+class Shared(Struct, frozen=True):
     """One operation of several cores: its instructions, bytes between cores and between operations."""
 
     operation: tuple[Instruction, ...]
@@ -353,14 +351,14 @@ def _on_fabric_controller(node: Node, *, far: bool) -> tuple[Node, ...]:
     """The node where L2 is near and L1, if `far`, behind the cluster's port: one bus access per word."""
     if isinstance(node, Loop):
         body = tuple(moved for item in node.body for moved in _on_fabric_controller(item, far=far))
-        return (dataclasses.replace(node, body=body),)
+        return (replace(node, body=body),)
     if node.op in (Op.LOAD_L2, Op.STORE_L2):
         near = Op.LOAD if node.op is Op.LOAD_L2 else Op.STORE
-        return (dataclasses.replace(node, op=near, stream=0),)
+        return (replace(node, op=near, stream=0),)
     if far and node.op in (Op.LOAD, Op.STORE):
         words = 1 + (node.stream == 1 and node.op is Op.LOAD)
         distant = Op.LOAD_L2 if node.op is Op.LOAD else Op.STORE_L2
-        return (dataclasses.replace(node, op=distant, stream=-1),) * words
+        return (replace(node, op=distant, stream=-1),) * words
     return (node,)
 
 
@@ -368,7 +366,7 @@ def _several(name: str, cores: int, operations: int) -> TeamWork:
     """Every core repeats the operation at its own place; what is stored lies half the banks away."""
     shared = SHARED[name]
     body = tuple(
-        dataclasses.replace(item, stream=2 * index + item.stream) if item.stream >= 0 else item
+        replace(item, stream=2 * index + item.stream) if item.stream >= 0 else item
         for index in range(operations)
         for item in shared.operation
     )

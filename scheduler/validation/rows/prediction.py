@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from configs.values import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(Struct, frozen=True):
     """Predicted cycles, and instructions summed over the cores where the KIND measures them."""
 
     cycles: int

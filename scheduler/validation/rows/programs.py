@@ -8,12 +8,12 @@ L1, tiles that were moved and not computed), so the actions may be taken apart.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from arch.pricing.window_plan import PricingWindow
 from arch.spec.program import Action, Compute, DmaStart, DmaWait, Program
 from arch.spec.timing import SocTiming
+from configs.values import replace
 from scheduler.options import WHOLE_OPS, ScheduleOptions
 from scheduler.schedule import build_schedule, multiplying, tiler_of
 from scheduler.validation.rows.cases import Case
@@ -89,7 +89,7 @@ def program_of(
 
 def _team_of(case: Case, timing: SocTiming) -> SocTiming:
     """The machine as a team smaller than its cluster sees it; the others sleep."""
-    return dataclasses.replace(timing, cores=case.number("cores"))
+    return replace(timing, cores=case.number("cores"))
 
 
 def kernels_of(program: Program, names: Sequence[str] = ()) -> list[Compute]:
@@ -99,7 +99,7 @@ def kernels_of(program: Program, names: Sequence[str] = ()) -> list[Compute]:
         for action in program.actions
         if isinstance(action, Compute) and (not names or action.team.kernel in names)
     ]
-    return [dataclasses.replace(kernel, id=index, deps=()) for index, kernel in enumerate(kernels)]
+    return [replace(kernel, id=index, deps=()) for index, kernel in enumerate(kernels)]
 
 
 def transfers_of(program: Program) -> list[Action]:
@@ -109,9 +109,9 @@ def transfers_of(program: Program) -> list[Action]:
     moved: list[Action] = []
     for action in kept:
         deps = tuple(numbers[dep] for dep in action.deps if dep in numbers)
-        changed = dataclasses.replace(action, id=numbers[action.id], deps=deps)
+        changed = replace(action, id=numbers[action.id], deps=deps)
         if isinstance(changed, DmaWait):
-            changed = dataclasses.replace(changed, transfer=numbers[changed.transfer])
+            changed = replace(changed, transfer=numbers[changed.transfer])
         moved.append(changed)
     return moved
 

@@ -6,20 +6,19 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from configs.values import Struct
 from scheduler.validation.rows.cases import Case
 from scheduler.validation.rows.prediction import Prediction
 
 CONFIGURATION = ("soc", "timing", "bank_conflicts", "fpus")
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """One predicted row; `column` is the one with the measured cycles."""
 
     case: Case

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from arch.spec.soc_config import load_soc, with_values
 from arch.spec.timing import SocTiming
 from configs.errors import InputError
 from configs.model_file import load_model
+from configs.values import Struct
 from scheduler.code_in_l2 import placed_with_code
 from scheduler.counted_run import CountedRun
 from scheduler.executor import Executor
@@ -108,8 +108,7 @@ def _model(case: Case) -> str:
     return str(beside) if beside.is_file() else name
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """What a run is of."""
 
     model: str

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,6 +13,7 @@ from arch.blocks.soc import Soc
 from arch.spec.program import Command, Place
 from arch.spec.timing import L2Timing
 from configs.errors import DeadlockError, InputError
+from configs.values import replace
 from shared.soc_fixture import (
     BEAT,
     COMMAND,

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,6 +12,7 @@ from arch.blocks.bursts import BurstRules, EngineState, Link, bursts_of, run_com
 from arch.blocks.soc import Soc
 from arch.spec.program import Command, Place, Program, TeamTransfer
 from arch.spec.timing import L2Timing
+from configs.values import replace
 from shared.soc_fixture import (
     DMA,
     EVENT_UNIT,

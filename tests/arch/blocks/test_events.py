@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from unittest.mock import patch
 
@@ -18,12 +17,13 @@ from arch.spec.isa import CoreWork, TeamWork
 from arch.spec.program import Action, Command, Compute, DmaStart, DmaWait, Program, Release, Work
 from arch.spec.timing import SocTiming
 from configs.errors import DeadlockError
+from configs.values import replace
 from shared.soc_fixture import DMA, Script, read, soc_timing, write
 from shared.tiers import examples
 from traces.recorder import Recorder
 
 QUEUES = [
-    dataclasses.replace(
+    replace(
         DMA,
         core_queue_commands=of_core,
         global_queue_commands=of_all,
@@ -50,7 +50,7 @@ class SlowBesideDma:
 
 
 COMMAND = st.builds(
-    lambda inward, level, size, lines: dataclasses.replace(
+    lambda inward, level, size, lines: replace(
         (read if inward else write)(0, 0, size, lines, 1024 if lines > 1 else 0), external_level=level
     ),
     st.booleans(),
@@ -115,7 +115,7 @@ def test_what_has_been_run_from_rest_to_rest_takes_as_long_when_it_is_passed_ove
     kinds, order, queues, transfer_ids
 ):
     """Some steps come again and again; a machine that has seen them, or others, says what a new one says."""
-    timing = soc_timing(4, dataclasses.replace(queues, transfer_ids=transfer_ids))
+    timing = soc_timing(4, replace(queues, transfer_ids=transfer_ids))
     steps = [kinds[kind % len(kinds)] for kind in order]
     machine = Soc(timing, SlowBesideDma(), detect_races=False)
     for some in (steps, steps[1:], steps):

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,6 +12,7 @@ from arch.blocks.soc import Soc
 from arch.spec.program import Place, UdmaCommand, UdmaStart, UdmaWait
 from arch.spec.timing import ClockTiming, SocTiming
 from configs.errors import DeadlockError, InputError, RaceError
+from configs.values import replace
 from shared.soc_fixture import (
     L3_BURST,
     OFFLOAD,

@@ -8,7 +8,6 @@ such cases over a fixed set and asks only that the mean is not slower.
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 from functools import cache
 
@@ -22,6 +21,7 @@ from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.isa import CoreWork, Instruction, Op, TeamWork
 from arch.spec.program import Command, Place
 from arch.spec.timing import CoreTiming, DmaTiming, EventUnitTiming, FpuTiming, SocTiming
+from configs.values import replace
 from shared.arch_pricing_cases import GVSOC_CORE, PRIVATE_FPU, STATIC_FPU, matmul_team, nests, soc
 from shared.soc_fixture import DMA, Recorder, Script, elementwise, read, run, soc_timing, write
 from shared.tiers import examples
@@ -29,8 +29,8 @@ from traces.events import TRANSFER
 from traces.metrics import check_tracks
 from traces.recorder import Recorder as TraceRecorder
 
-CORE_CYCLES = tuple(field.name for field in dataclasses.fields(CoreTiming))
-FPU_CYCLES = tuple(name for name in FpuTiming.__dataclass_fields__ if name.endswith("_cycles"))
+CORE_CYCLES = CoreTiming.__struct_fields__
+FPU_CYCLES = tuple(name for name in FpuTiming.__struct_fields__ if name.endswith("_cycles"))
 LEVEL_BYTES = 64 * 1024
 
 
@@ -41,14 +41,14 @@ def alone_cycles(work: CoreWork, timing: SocTiming) -> int:
 @settings(max_examples=150, derandomize=True, deadline=None)
 @given(nests(), st.sampled_from(CORE_CYCLES), st.integers(1, 9))
 def test_one_core_is_never_faster_when_an_instruction_takes_longer(work, name, more):
-    slower = dataclasses.replace(GVSOC_CORE, **{name: getattr(GVSOC_CORE, name) + more})
+    slower = replace(GVSOC_CORE, **{name: getattr(GVSOC_CORE, name) + more})
     assert alone_cycles(work, soc(core=slower)) >= alone_cycles(work, soc())
 
 
 @settings(max_examples=100, derandomize=True, deadline=None)
 @given(nests(), st.sampled_from(FPU_CYCLES), st.integers(1, 9))
 def test_one_core_is_never_faster_with_a_slower_fpu(work, name, more):
-    slower = dataclasses.replace(PRIVATE_FPU, **{name: getattr(PRIVATE_FPU, name) + more})
+    slower = replace(PRIVATE_FPU, **{name: getattr(PRIVATE_FPU, name) + more})
     assert alone_cycles(work, soc(fpu=slower)) >= alone_cycles(work, soc())
 
 
@@ -56,10 +56,10 @@ def test_one_core_is_never_faster_with_a_slower_fpu(work, name, more):
 @given(nests(), st.integers(2, 40))
 def test_one_core_is_never_faster_with_a_farther_l2_or_smaller_caches(work, cycles):
     base = soc()
-    far = dataclasses.replace(base, l2=dataclasses.replace(base.l2, core_access_cycles=cycles))
-    near = dataclasses.replace(base, l2=dataclasses.replace(base.l2, core_access_cycles=cycles - 1))
+    far = replace(base, l2=replace(base.l2, core_access_cycles=cycles))
+    near = replace(base, l2=replace(base.l2, core_access_cycles=cycles - 1))
     assert alone_cycles(work, far) >= alone_cycles(work, near)
-    small = dataclasses.replace(base, icache=dataclasses.replace(base.icache, private_bytes=128))
+    small = replace(base, icache=replace(base.icache, private_bytes=128))
     assert alone_cycles(work, small) >= alone_cycles(work, base)
 
 
@@ -88,7 +88,7 @@ COMMANDS = st.builds(
     st.integers(1, 30),
 )
 def test_one_transfer_is_never_faster_through_a_slower_dma(command, name, more):
-    slower = dataclasses.replace(DMA, **{name: getattr(DMA, name) + more})
+    slower = replace(DMA, **{name: getattr(DMA, name) + more})
     assert transfer_cycles(command, soc_timing(dma=slower)) >= transfer_cycles(command, soc_timing())
 
 
@@ -97,13 +97,13 @@ def test_one_transfer_is_never_faster_through_a_slower_dma(command, name, more):
 def test_one_transfer_is_never_slower_with_less_latency_or_a_wider_link(command, latency, step):
     def timing(latency_cycles: int, link_bytes: int) -> SocTiming:
         base = soc_timing()
-        l2 = dataclasses.replace(
+        l2 = replace(
             base.l2,
             dma_read_latency_cycles=latency_cycles,
             dma_write_latency_cycles=latency_cycles,
             link_bytes_per_cycle=link_bytes,
         )
-        return dataclasses.replace(base, l2=l2)
+        return replace(base, l2=l2)
 
     widths = (4, 8, 16, 0)  # 0 is no limit
     base = transfer_cycles(command, timing(latency, widths[step]))
@@ -140,7 +140,7 @@ MOVES = st.lists(
 @given(MOVES, st.lists(nests(depth=2), max_size=3), st.booleans())
 def test_every_cycle_has_a_name_and_every_byte_arrives_once(moves, kernels, conflicts):
     timing = soc_timing(4)
-    timing = dataclasses.replace(timing, l1=dataclasses.replace(timing.l1, bank_conflicts=conflicts))
+    timing = replace(timing, l1=replace(timing.l1, bank_conflicts=conflicts))
     tracer = TraceRecorder()
     machine = Soc(timing, TeamCostModel(timing), tracer)
     source = np.arange(LEVEL_BYTES, dtype=np.uint8) * np.uint8(7) + np.uint8(1)
@@ -170,7 +170,7 @@ CYCLES = st.one_of(st.integers(0, 4), st.integers(0, 60))
 
 
 def drawn_cycles(part: type[DmaTiming | EventUnitTiming]) -> st.SearchStrategy[dict[str, int]]:
-    names = [name for name in part.__dataclass_fields__ if name.endswith("_cycles")]
+    names = [name for name in part.__struct_fields__ if name.endswith("_cycles")]
     return st.fixed_dictionaries(dict.fromkeys(names, CYCLES))
 
 
@@ -204,8 +204,8 @@ def test_no_timing_makes_a_program_race_that_waits_for_what_it_uses(
     Tiles in two buffers; with `ahead` the next one is loaded while a kernel runs, and without `waits` actions
     depend on transfers in place of waits.
     """
-    timing = dataclasses.replace(
-        soc_timing(4, dma=dataclasses.replace(DMA, **dma_cycles, **queues)),
+    timing = replace(
+        soc_timing(4, dma=replace(DMA, **dma_cycles, **queues)),
         event_unit=EventUnitTiming(**unit_cycles),
     )
     script = Script()
@@ -289,14 +289,14 @@ FASTER = {
         soc(
             conflicts=True,
             fpu=STATIC_FPU,
-            core=dataclasses.replace(GVSOC_CORE, branch_taken_stall_cycles=0),
+            core=replace(GVSOC_CORE, branch_taken_stall_cycles=0),
         ),
         SHARED,
     ),
     "private FPUs": (soc(conflicts=True, fpu=PRIVATE_FPU), SHARED),
     "no bank conflicts": (soc(conflicts=False, fpu=STATIC_FPU), SHARED),
     "twice the banks": (
-        dataclasses.replace(SHARED, l1=dataclasses.replace(SHARED.l1, banks=32)),
+        replace(SHARED, l1=replace(SHARED.l1, banks=32)),
         SHARED,
     ),
 }

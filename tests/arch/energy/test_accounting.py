@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import isclose, sqrt
 
 import pytest
@@ -12,6 +11,7 @@ from arch.energy.accounting import EVENTS, Energy, OperatingPoint, energy_of, fa
 from arch.energy.activity import Activity
 from configs.energy_model import COEFFICIENTS, EnergyModel, load_energy
 from configs.errors import InputError
+from configs.values import replace
 
 MODEL = load_energy("gap9")
 POINT = OperatingPoint(0.8, 370_000_000)
@@ -94,7 +94,7 @@ def test_a_coefficient_that_is_needed_and_missing_is_named() -> None:
     coefficients = {
         name: item for name, item in MODEL.coefficients.items() if name not in ("fpu_16bit", "l3_byte")
     }
-    with pytest.raises(InputError, match="gap9 has no fpu_16bit, l3_byte"):
+    with pytest.raises(InputError, match="the energy model gap9 lacks fpu_16bit, l3_byte"):
         of(replace(MODEL, coefficients=coefficients))
     without = replace(ACTIVITY, by_op={"b.IG": ACTIVITY.by_op["b.IG"]})
     assert energy_of(without, replace(MODEL, coefficients=coefficients), POINT).nominal > 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -21,6 +20,7 @@ from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.isa import CoreWork, Instruction, Loop, Op, TeamWork
 from arch.spec.soc_config import load_soc
 from configs.errors import InputError
+from configs.values import replace
 from shared.paths import MEASURED
 from shared.soc_fixture import FixedCostModel, Recorder, Script, read, soc_timing
 from traces.events import COMPUTE

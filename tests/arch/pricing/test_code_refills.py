@@ -7,8 +7,6 @@ the hardware; what that holds is not known, so its figure is the mean over its s
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from arch.pricing.code_fetch import icache_stall_cycles
@@ -18,6 +16,7 @@ from arch.pricing.nest_reader import NestReader
 from arch.pricing.scoreboard import CoreNest
 from arch.spec.isa import CodeLayout, CoreWork, Instruction, Loop, Op
 from arch.spec.soc_config import load_soc
+from configs.values import replace
 from trainlib.kernels.expand import Expander
 from trainlib.kernels.nest import parse_nest
 

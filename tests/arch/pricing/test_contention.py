@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +14,7 @@ from arch.pricing.window_plan import START_OFFSETS_CYCLES, PricingWindow
 from arch.spec.isa import CoreWork, Instruction, Loop, Node, Op, Stream, TeamWork
 from arch.spec.timing import SocTiming
 from configs.errors import InputError
+from configs.values import replace
 from shared.arch_pricing_cases import (
     DYNAMIC_FPU,
     GVSOC_CORE,
@@ -33,9 +32,7 @@ from shared.word_oracle import WordOracle
 ENGINES = (EngineChoice(1 << 60), EngineChoice(0))
 """Plain Python whatever it takes, and compiled from the first item on."""
 
-TOGETHER = dataclasses.replace(
-    soc().event_unit, fork_master_cycles=0, fork_push_cycles=0, fork_worker_cycles=0
-)
+TOGETHER = replace(soc().event_unit, fork_master_cycles=0, fork_push_cycles=0, fork_worker_cycles=0)
 """A fork that starts all cores in the same cycle."""
 
 
@@ -133,12 +130,10 @@ def test_small_matmuls_equal_the_oracle(fpu, size, traffic):
 
 def fair(timing: SocTiming) -> SocTiming:
     """The machine whose banks are round robin, with the gaps that bursts then have."""
-    return dataclasses.replace(
+    return replace(
         timing,
-        l1=dataclasses.replace(timing.l1, arbitration="round_robin"),
-        dma=dataclasses.replace(
-            timing.dma, burst_bytes=64, read_burst_gap_cycles=2, write_burst_gap_cycles=3
-        ),
+        l1=replace(timing.l1, arbitration="round_robin"),
+        dma=replace(timing.dma, burst_bytes=64, read_burst_gap_cycles=2, write_burst_gap_cycles=3),
     )
 
 
@@ -156,7 +151,7 @@ def test_small_matmuls_on_round_robin_banks_equal_the_oracle(fpu, size, traffic)
 def test_loads_on_round_robin_banks_equal_the_oracle(banks, stride, traffic):
     """Few banks: cores and both directions want the same one in most cycles."""
     timing = soc(conflicts=True)
-    timing = fair(dataclasses.replace(timing, l1=dataclasses.replace(timing.l1, banks=banks)))
+    timing = fair(replace(timing, l1=replace(timing.l1, banks=banks)))
     fast, oracle = both(timing, loads(stride, 8, 5, count=12), traffic)
     assert fast == oracle
 
@@ -172,7 +167,7 @@ def test_a_round_robin_bank_serves_its_cores_in_turn():
 def test_a_beat_waits_for_all_its_words():
     """A core that always wants one of two banks has it in every second cycle, and every beat takes two."""
     base = fair(soc(conflicts=True, event_unit=TOGETHER))
-    timing = dataclasses.replace(base, l1=dataclasses.replace(base.l1, banks=2))
+    timing = replace(base, l1=replace(base.l1, banks=2))
     cost = TeamCostModel(timing, WHOLE_KERNEL).price(loads(0, 0, 1, count=100), Traffic.IN)
     assert cost.dma is not None
     assert cost.dma.inward is not None
@@ -183,7 +178,7 @@ def test_a_beat_waits_for_all_its_words():
 def test_a_queueing_dma_gets_as_much_as_so_many_cores():
     """The other rule on the same bank: two ports beside one core leave it every third cycle."""
     base = soc(conflicts=True, event_unit=TOGETHER)
-    timing = dataclasses.replace(base, l1=dataclasses.replace(base.l1, banks=1))
+    timing = replace(base, l1=replace(base.l1, banks=1))
     assert TeamCostModel(timing, WHOLE_KERNEL).price(loads(0, 0, 1, count=10), Traffic.IN).cycles == 28
 
 
@@ -191,17 +186,17 @@ def rotating(timing: SocTiming, turns: bool = True) -> SocTiming:
     """The machine with priorities that move on every cycle."""
     if not turns:
         return timing
-    return dataclasses.replace(
+    return replace(
         timing,
-        l1=dataclasses.replace(timing.l1, arbitration="rotating"),
-        fpu=dataclasses.replace(timing.fpu, arbitration="rotating"),
+        l1=replace(timing.l1, arbitration="rotating"),
+        fpu=replace(timing.fpu, arbitration="rotating"),
     )
 
 
 def test_with_rotating_priority_no_core_pays_for_its_number():
     """Eight cores on four FPUs: in order the upper half loses every tie, rotating the loss goes round."""
     fma = CoreWork((Loop(64, (ins(Op.FMA, 1, 2, 3), ins(Op.ALU), ins(Op.ALU)), hardware=True),))
-    base = soc(fpu=dataclasses.replace(DYNAMIC_FPU, count=2), event_unit=TOGETHER)
+    base = soc(fpu=replace(DYNAMIC_FPU, count=2), event_unit=TOGETHER)
     waits = {
         name: [
             dict(core.stalls).get("fpu", 0) for core in TeamCostModel(timing, WHOLE_KERNEL).price(work).cores
@@ -229,16 +224,16 @@ MACHINES = st.sampled_from(
         )
         for core in (
             GVSOC_CORE,
-            dataclasses.replace(GVSOC_CORE, load_use_stall_cycles=3),
-            dataclasses.replace(GVSOC_CORE, load_cycles=2),
+            replace(GVSOC_CORE, load_use_stall_cycles=3),
+            replace(GVSOC_CORE, load_cycles=2),
         )
         for fpu in (
             PRIVATE_FPU,
             STATIC_FPU,
-            dataclasses.replace(STATIC_FPU, latency_cycles=3, interval_cycles=2, fma_cycles=3),
-            dataclasses.replace(DYNAMIC_FPU, count=2, latency_cycles=2, interval_cycles=3, divsqrt_count=2),
-            dataclasses.replace(STATIC_FPU, latency_cycles=2, divsqrt_issue_cycles=2),
-            dataclasses.replace(PRIVATE_FPU, divsqrt_count=8, divsqrt_issue_cycles=1),
+            replace(STATIC_FPU, latency_cycles=3, interval_cycles=2, fma_cycles=3),
+            replace(DYNAMIC_FPU, count=2, latency_cycles=2, interval_cycles=3, divsqrt_count=2),
+            replace(STATIC_FPU, latency_cycles=2, divsqrt_issue_cycles=2),
+            replace(PRIVATE_FPU, divsqrt_count=8, divsqrt_issue_cycles=1),
         )
     ]
 )
@@ -250,10 +245,8 @@ RANDOM_TEAMS = st.lists(st.one_of(st.none(), nests(depth=2, max_trips=4)), min_s
 @settings(max_examples=150, derandomize=True, deadline=None)
 @given(RANDOM_TEAMS, MACHINES, st.sampled_from(list(Traffic)))
 def test_random_teams_equal_the_oracle(cores, timing, traffic):
-    big_cache = dataclasses.replace(timing.icache, private_bytes=1 << 20)
-    fast, oracle = both(
-        dataclasses.replace(timing, icache=big_cache), TeamWork("random", tuple(cores)), traffic
-    )
+    big_cache = replace(timing.icache, private_bytes=1 << 20)
+    fast, oracle = both(replace(timing, icache=big_cache), TeamWork("random", tuple(cores)), traffic)
     assert fast == oracle
     for core in fast.cores:
         assert core.cycles == core.instructions + sum(cycles for _, cycles in core.stalls)
@@ -267,7 +260,7 @@ def test_a_write_to_a_pending_register_moves_no_other_result():
     never = Loop(0, (Instruction(Op.LOAD, 0),), hardware=False)
     late = (Instruction(Op.MUL, 1, (2,)), Instruction(Op.ALU, 2), Instruction(Op.ALU, 0, (1,)))
     core = CoreWork((never, Instruction(Op.MUL, 2), Loop(2, late, hardware=False)), ())
-    slow = dataclasses.replace(GVSOC_CORE, load_use_stall_cycles=3)
+    slow = replace(GVSOC_CORE, load_use_stall_cycles=3)
     fast, oracle = both(soc(core=slow, conflicts=True), TeamWork("pending", (core,)), Traffic.IN)
     assert fast == oracle
 
@@ -319,13 +312,13 @@ def perturbations() -> list[tuple[str, SocTiming, TeamWork, Traffic]]:
     work = matmul_team(2, 12, 8)
 
     def core_change(**fields: int) -> SocTiming:
-        return dataclasses.replace(base, core=dataclasses.replace(base.core, **fields))
+        return replace(base, core=replace(base.core, **fields))
 
     def one_core(nest: CoreWork) -> TeamWork:
-        return dataclasses.replace(work, cores=(*work.cores[:7], nest))
+        return replace(work, cores=(*work.cores[:7], nest))
 
     other_body: tuple[Node, ...] = (*work.cores[7].body, ins(Op.ALU))  # type: ignore[union-attr]
-    late = dataclasses.replace(base.event_unit, fork_master_cycles=47)
+    late = replace(base.event_unit, fork_master_cycles=47)
     return [
         ("reference", base, work, Traffic.NONE),
         ("trips", base, one_core(matmul_nest(3, 12, 8, 7)), Traffic.NONE),
@@ -333,11 +326,11 @@ def perturbations() -> list[tuple[str, SocTiming, TeamWork, Traffic]]:
         ("base address", base, matmul_team(2, 12, 8, b=8196), Traffic.NONE),
         ("stride", base, matmul_team(2, 12, 10), Traffic.NONE),
         ("cores", base, matmul_team(2, 12, 8, cores=7), Traffic.NONE),
-        ("absent core", base, dataclasses.replace(work, cores=(None, *work.cores[1:])), Traffic.NONE),
+        ("absent core", base, replace(work, cores=(None, *work.cores[1:])), Traffic.NONE),
         ("traffic in", base, work, Traffic.IN),
         ("traffic both", base, work, Traffic.BOTH),
-        ("skew", dataclasses.replace(base, event_unit=late), work, Traffic.NONE),
-        ("banks", dataclasses.replace(base, l1=dataclasses.replace(base.l1, banks=8)), work, Traffic.NONE),
+        ("skew", replace(base, event_unit=late), work, Traffic.NONE),
+        ("banks", replace(base, l1=replace(base.l1, banks=8)), work, Traffic.NONE),
         ("conflicts", soc(fpu=STATIC_FPU), work, Traffic.NONE),
         ("arbitration", fair(base), work, Traffic.BOTH),
         ("fpu map", soc(conflicts=True, fpu=DYNAMIC_FPU), work, Traffic.NONE),
@@ -360,7 +353,7 @@ def test_every_input_that_matters_is_in_the_key():
     for repeat in range(2):
         for (name, timing, work, traffic), expected in zip(cases, fresh, strict=True):
             if timing == base:
-                again = dataclasses.replace(work) if repeat else work
+                again = replace(work) if repeat else work
                 assert shared.price(again, traffic) == expected, name
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 
 import pytest
@@ -14,6 +13,7 @@ from arch.pricing.team_cost_model import TeamCostModel
 from arch.pricing.window_plan import BUDGET_INSTRUCTIONS, START_OFFSETS_CYCLES, PricingWindow
 from arch.spec.isa import TeamWork
 from arch.spec.timing import SocTiming
+from configs.values import replace
 from shared.arch_pricing_cases import (
     DYNAMIC_FPU,
     GVSOC_CORE,
@@ -85,13 +85,11 @@ def slower(timing: SocTiming, field: str, cycles: int) -> SocTiming:
     """`timing` with one latency of the core or the FPU longer."""
     part = "core" if hasattr(timing.core, field) else "fpu"
     block = getattr(timing, part)
-    return dataclasses.replace(
-        timing, **{part: dataclasses.replace(block, **{field: getattr(block, field) + cycles})}
-    )
+    return replace(timing, **{part: replace(block, **{field: getattr(block, field) + cycles})})
 
 
 LATENCIES = [
-    *(field.name for field in dataclasses.fields(GVSOC_CORE)),
+    *GVSOC_CORE.__struct_fields__,
     *("fma_cycles", "latency_cycles", "interval_cycles", "divsqrt_latency_cycles", "divsqrt_interval_cycles"),
 ]
 
@@ -112,10 +110,8 @@ def test_more_banks_or_fpus_are_not_slower_on_the_mean_and_anomalies_are_few(rec
     ]
 
     def cycles(**changes: int) -> list[int]:
-        timing = soc(conflicts=True, fpu=dataclasses.replace(DYNAMIC_FPU, count=changes.get("fpus", 4)))
-        timing = dataclasses.replace(
-            timing, l1=dataclasses.replace(timing.l1, banks=changes.get("banks", 16))
-        )
+        timing = soc(conflicts=True, fpu=replace(DYNAMIC_FPU, count=changes.get("fpus", 4)))
+        timing = replace(timing, l1=replace(timing.l1, banks=changes.get("banks", 16)))
         return [TeamCostModel(timing).price(work).cycles for work in works]
 
     base = cycles()

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +14,7 @@ from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.isa import CoreWork, Instruction, Loop, Node, Op, Stream, TeamWork
 from arch.spec.timing import FpuTiming
 from configs.errors import InputError
+from configs.values import replace
 from shared.arch_pricing_cases import (
     DYNAMIC_FPU,
     GVSOC_CORE,
@@ -28,7 +27,7 @@ from shared.arch_pricing_cases import (
 )
 from shared.word_oracle import WordOracle
 
-NO_ICACHE = dataclasses.replace(soc().icache, private_bytes=1 << 20)
+NO_ICACHE = replace(soc().icache, private_bytes=1 << 20)
 
 
 def cost(*body: Node, streams: tuple[Stream, ...] = ()) -> CoreCost:
@@ -69,7 +68,7 @@ def test_division_on_the_fpu_blocks_for_its_latency():
     assert cost(ins(Op.FDIV, 1), ins(Op.FDIV, 2)) == CoreCost(28, 2, (("divider", 26),))
 
 
-GOES_ON = dataclasses.replace(PRIVATE_FPU, divsqrt_issue_cycles=2)
+GOES_ON = replace(PRIVATE_FPU, divsqrt_issue_cycles=2)
 """A core that goes on while it divides; the result takes the port to the registers for a cycle."""
 
 
@@ -83,7 +82,7 @@ def test_a_core_goes_on_while_it_divides_until_it_needs_the_result_or_the_fpu():
     assert cost_of(GOES_ON, division, ins(Op.ALU, 2, 1)).cycles == 14 + 1
     assert cost_of(GOES_ON, division, division, ins(Op.ALU, 2, 1)).cycles == 14 + 14 + 1
     assert cost_of(GOES_ON, division, ins(Op.FP, 2), division, ins(Op.FP, 2)).cycles == 16 + 16
-    deeper = dataclasses.replace(GOES_ON, latency_cycles=2)
+    deeper = replace(GOES_ON, latency_cycles=2)
     assert cost_of(deeper, division, ins(Op.FP, 2), division, ins(Op.FP, 2)).cycles == 17 + 16
 
 
@@ -92,7 +91,7 @@ def test_a_core_waits_for_a_division_whose_result_nobody_is_known_to_read():
 
 
 def test_a_register_is_not_written_before_the_result_that_is_under_way_for_it():
-    deeper = dataclasses.replace(PRIVATE_FPU, latency_cycles=2)
+    deeper = replace(PRIVATE_FPU, latency_cycles=2)
     body = (ins(Op.FMA, 1, 2, 3), ins(Op.ALU, 1)) * 10
     assert cost_of(PRIVATE_FPU, *body).cycles == 20
     assert cost_of(deeper, *body).cycles == 30
@@ -100,7 +99,7 @@ def test_a_register_is_not_written_before_the_result_that_is_under_way_for_it():
 
 
 def test_without_a_division_unit_each_core_divides_for_itself():
-    software = dataclasses.replace(PRIVATE_FPU, divsqrt_count=0, divsqrt_latency_cycles=60)
+    software = replace(PRIVATE_FPU, divsqrt_count=0, divsqrt_latency_cycles=60)
     team = TeamWork("div", (CoreWork((ins(Op.FDIV, 1), ins(Op.FDIV, 2))),) * 8)
     costs = TeamCostModel(soc(fpu=software)).price(team).cores
     assert costs == (CoreCost(120, 2, (("multicycle", 118),)),) * 8
@@ -138,20 +137,18 @@ def test_dot_product_of_a_hardware_loop_in_closed_form():
 CORES = st.sampled_from(
     [
         GVSOC_CORE,
-        dataclasses.replace(GVSOC_CORE, load_use_stall_cycles=0, csr_cycles=4, mul_cycles=1),
-        dataclasses.replace(GVSOC_CORE, load_use_stall_cycles=3, mul_dependent_stall_cycles=2),
+        replace(GVSOC_CORE, load_use_stall_cycles=0, csr_cycles=4, mul_cycles=1),
+        replace(GVSOC_CORE, load_use_stall_cycles=3, mul_dependent_stall_cycles=2),
     ]
 )
 FPUS = st.sampled_from(
     [
         PRIVATE_FPU,
-        dataclasses.replace(PRIVATE_FPU, latency_cycles=3, interval_cycles=2),
-        dataclasses.replace(DYNAMIC_FPU, latency_cycles=4, interval_cycles=3, divsqrt_interval_cycles=20),
-        dataclasses.replace(PRIVATE_FPU, divsqrt_issue_cycles=2),
-        dataclasses.replace(PRIVATE_FPU, divsqrt_issue_cycles=1, divsqrt_interval_cycles=9, latency_cycles=3),
-        dataclasses.replace(
-            DYNAMIC_FPU, divsqrt_issue_cycles=2, divsqrt_interval_cycles=20, latency_cycles=2
-        ),
+        replace(PRIVATE_FPU, latency_cycles=3, interval_cycles=2),
+        replace(DYNAMIC_FPU, latency_cycles=4, interval_cycles=3, divsqrt_interval_cycles=20),
+        replace(PRIVATE_FPU, divsqrt_issue_cycles=2),
+        replace(PRIVATE_FPU, divsqrt_issue_cycles=1, divsqrt_interval_cycles=9, latency_cycles=3),
+        replace(DYNAMIC_FPU, divsqrt_issue_cycles=2, divsqrt_interval_cycles=20, latency_cycles=2),
     ]
 )
 
@@ -286,8 +283,8 @@ def test_a_nest_deeper_than_the_models_accept_is_refused():
 def test_a_core_that_waits_for_its_multiply_add_and_overlaps_loads():
     """The Cortex-M4F class: VFMA holds the core 3 cycles, a load takes 2 unless another access follows."""
     m4 = soc(
-        core=dataclasses.replace(GVSOC_CORE, load_cycles=2),
-        fpu=dataclasses.replace(PRIVATE_FPU, fma_cycles=3),
+        core=replace(GVSOC_CORE, load_cycles=2),
+        fpu=replace(PRIVATE_FPU, fma_cycles=3),
     )
     price = TeamCostModel(m4).price
     load, add = ins(Op.LOAD, 1), ins(Op.ALU, 2)

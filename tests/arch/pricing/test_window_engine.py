@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from arch.pricing.cost_model import Traffic
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.pricing.window import PLAIN, EngineChoice, compiled
 from arch.pricing.window_plan import PricingWindow
+from configs.values import replace
 from shared.arch_pricing_cases import DYNAMIC_FPU, matmul_team, soc
 from shared.whole_kernel import WHOLE_KERNEL
 
@@ -25,8 +25,8 @@ ENGINES = (EngineChoice(1 << 60), EngineChoice(0))
 @pytest.mark.parametrize("arbitration", ["rotating", "round_robin"])
 def test_plain_and_compiled_engine_give_the_same_extrapolated_numbers(arbitration):
     """Marks and multiplied counters included, on a machine with two orders of service and pools."""
-    machine = soc(conflicts=True, fpu=dataclasses.replace(DYNAMIC_FPU, latency_cycles=3))
-    machine = dataclasses.replace(machine, l1=dataclasses.replace(machine.l1, arbitration=arbitration))
+    machine = soc(conflicts=True, fpu=replace(DYNAMIC_FPU, latency_cycles=3))
+    machine = replace(machine, l1=replace(machine.l1, arbitration=arbitration))
     work = matmul_team(6, 27, 30)
     plain, fast = (
         TeamCostModel(machine, PricingWindow(3000), engine).price(work, Traffic.BOTH) for engine in ENGINES

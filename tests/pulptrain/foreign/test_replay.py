@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from configs.values import replace
 from importers.training.graph import ImportedTraining, import_training
 from pulptrain.__main__ import run
 from pulptrain.foreign.golden_updates import GoldenUpdate

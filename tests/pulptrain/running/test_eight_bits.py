@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from arch.spec.isa import FPU_OPS, CoreWork, Instruction, Loop, Op
 from configs.dtypes import BY_WORD, element_bytes
 from configs.errors import InputError, NotFiniteError
 from configs.model_file import load_model
+from configs.values import replace
 from pulptrain.given.settings import Settings
 from pulptrain.running.primitive_run import run_primitive
 from pulptrain.running.session import run_prepared

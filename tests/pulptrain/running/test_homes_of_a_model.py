@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`homes`, `streams` and `slot_bytes` of a model file: where tensors lie, and what is streamed."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 from configs.errors import ConfigError
 from configs.model_file import load_model
 from configs.model_text import model_text
+from configs.values import replace
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import prepare
 

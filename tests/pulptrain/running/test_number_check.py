@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from itertools import product
 from operator import itemgetter
 from pathlib import Path
@@ -16,6 +15,7 @@ import configs
 from configs.dtypes import BY_NAME, DTYPES
 from configs.errors import NotFiniteError, WrongNumbersError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
+from configs.values import replace
 from pulptrain.given.npz_file import read_values, write_values
 from pulptrain.given.settings import Settings
 from pulptrain.running.number_check import NumberCheck, functional_summary

@@ -2,12 +2,12 @@
 """`pulptrain run` where an update takes several mini-batches, or is a program of its own."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from configs.model_file import load_model
+from configs.values import replace
 from pulptrain.cli import dispatch
 from pulptrain.given.settings import Settings
 from shared.kept_plans import run_model

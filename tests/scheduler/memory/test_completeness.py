@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from functools import cache
 
 import pytest
 
 from arch.spec.program import Action, Compute, DmaStart, Program, Release, UdmaStart
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
+from configs.values import replace
 from pulptrain.given.settings import Settings
 from pulptrain.running.machine import Prepared
 from scheduler.executor import Executor

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -14,6 +13,7 @@ from arch.spec.program import DmaStart, Program
 from arch.spec.soc_config import load_soc
 from configs.errors import InputError
 from configs.model_file import load_model
+from configs.values import replace
 from pulptrain.given.settings import Settings, with_options
 from scheduler.addresses.allocation import (
     Allocation,
@@ -67,11 +67,11 @@ def test_best_fit_takes_the_tightest_gap_where_first_fit_takes_the_lowest(
 
 
 def test_the_checker_sees_an_overlap_and_names_both() -> None:
-    one = Allocation("a", "l1", 0, 8, 0, 1)
+    one = Request("a", 8, 0, 1).at("l1", 0)
     with pytest.raises(OverlapError, match=r"overlap: .*a .*0 to 8.* and b .*4 to 12") as raised:
-        check_no_overlap([one, Allocation("b", "l1", 4, 8, 1, 1)])
+        check_no_overlap([one, Request("b", 8, 1, 1).at("l1", 4)])
     assert raised.value.exit_code == 2
-    check_no_overlap([one, Allocation("b", "l1", 4, 8, 2, 2), Allocation("c", "l2", 0, 8, 0, 1)])
+    check_no_overlap([one, Request("b", 8, 2, 2).at("l1", 4), Request("c", 8, 0, 1).at("l2", 0)])
 
 
 requests = st.lists(
@@ -81,7 +81,7 @@ allocations = st.lists(
     st.tuples(st.integers(0, 40), st.integers(1, 12), st.integers(0, 9), st.integers(0, 9)), max_size=12
 ).map(
     lambda drawn: [
-        Allocation(f"t{i}", "l2", place, size, min(a, b), max(a, b))
+        Request(f"t{i}", size, min(a, b), max(a, b)).at("l2", place)
         for i, (place, size, a, b) in enumerate(drawn)
     ]
 )

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A mini-batch and the update in one memory: what both use has one address, and nothing else is touched."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +8,7 @@ import pytest
 
 from configs.errors import DoesNotFitError
 from configs.units import parse_bytes
+from configs.values import replace
 from pulptrain.given.settings import Settings
 from pulptrain.running.machine import Machine
 from scheduler.addresses.allocation import check_no_overlap

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import combinations, product
 
 import numpy as np
@@ -16,10 +15,11 @@ from arch.spec.program import Compute, DmaStart, DmaWait, Place, Program, Releas
 from arch.spec.soc_config import load_soc
 from configs.errors import DoesNotFitError, RaceError
 from configs.model_file import load_model
+from configs.values import replace
 from pulptrain.given.settings import Settings, with_options
 from pulptrain.running import session
 from pulptrain.running.program_text import program_lines
-from scheduler.addresses.allocation import Allocation, check_no_overlap
+from scheduler.addresses.allocation import Request, check_no_overlap
 from scheduler.addresses.plan_options import PlanOptions
 from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
 from scheduler.options import ScheduleOptions
@@ -66,7 +66,7 @@ Y_L2, SLOTS_L2, DY_L3, DX_L3 = 8192, 0, 0, 4096
 GRAPH = TrainingGraph("tiny", TENSORS, (OP,), ("y",), ("dy",), ("dx",), ("dx",), (), {})
 
 
-HOMES = {"y": Allocation("y", "l2", Y_L2, 4 * SIZE, 0, 0)}
+HOMES = {"y": Request("y", 4 * SIZE, 0, 0).at("l2", Y_L2)}
 """y lies in L2; of the others only boxes do."""
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from arch.pricing.code_caches import COLD, STEADY, WARM
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.program import Compute, DmaStart
 from configs.errors import DoesNotFitError
+from configs.values import replace
 from pulptrain.__main__ import run
 from pulptrain.given.settings import Settings, soc_timing
 from scheduler.programs.program_code import CODE, with_code

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from arch.blocks.soc import Soc
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.program import DmaStart
 from arch.spec.soc_config import load_soc
 from arch.spec.timing import SocTiming
 from configs.model_file import load_model
+from configs.values import replace
 from scheduler.options import ScheduleOptions
 from scheduler.planned import Schedule
 from scheduler.schedule import build_schedule

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from arch.spec.isa import TeamWork
 from arch.spec.program import Compute
 from arch.spec.soc_config import load_soc
 from configs.model_file import load_model
+from configs.values import replace
 from pulptrain.given.settings import Settings
 from scheduler.tiles.tiling import Tiler
 from shared.kept_plans import prepare

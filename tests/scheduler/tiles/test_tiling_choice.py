@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from arch.blocks.soc import Soc
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.soc_config import load_soc
+from configs.values import replace
 from pulptrain.given.settings import with_options
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule, tiler_of

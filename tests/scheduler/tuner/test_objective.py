@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -11,8 +10,10 @@ import pytest
 from arch.energy.accounting import OperatingPoint
 from configs.energy_model import load_energy
 from configs.errors import InputError
+from configs.values import replace
+from scheduler.search.rows import text_of, value_of
 from scheduler.search.workers import open_workers
-from scheduler.tuner.evaluate import CandidateSimulator, Evaluation, as_text, from_text
+from scheduler.tuner.evaluate import CandidateSimulator, Evaluation
 from scheduler.tuner.iteration_tuning import Tuning
 from scheduler.tuner.objective import CYCLES, EDP, ENERGY, Objective, objective_of
 from scheduler.tuner.search_space import candidates_of, list_cuts
@@ -83,7 +84,7 @@ def test_energy_times_delay_is_energy_and_time_at_the_average_power() -> None:
 
 
 def test_evaluations_are_kept_with_their_cost_and_apart_from_those_of_cycles() -> None:
-    assert from_text(as_text(Evaluation(12, 3, 4, cost=7))) == Evaluation(12, 3, 4, cost=7)
+    assert value_of(text_of(Evaluation(12, 3, 4, cost=7)), Evaluation) == Evaluation(12, 3, 4, cost=7)
     plain = question("relu.FW")
     contents = {replace(plain, objective=objective(name)).content for name in (CYCLES, ENERGY, EDP)}
     assert len(contents) == 3
@@ -92,5 +93,5 @@ def test_evaluations_are_kept_with_their_cost_and_apart_from_those_of_cycles() -
 
 def test_a_model_without_a_coefficient_is_no_objective() -> None:
     without = replace(MODEL, coefficients={"leakage": MODEL.coefficients["leakage"]})
-    with pytest.raises(InputError, match="gap9 has no core_instruction, core_stall"):
+    with pytest.raises(InputError, match="the energy model gap9 lacks core_instruction, core_stall"):
         objective_of(ENERGY, without, POINT, 0)

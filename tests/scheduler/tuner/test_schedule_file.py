@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from configs.errors import ConfigError, DoesNotFitError, PulptrainError
+from configs.values import replace
 from configs.yaml_file import load_yaml
 from scheduler.tuner.schedule_file import load_schedule, options_from, schedule_text, write_schedule
 from scheduler.tuner.search_space import Candidate, Cut

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,16 @@ from arch.spec.soc_config import load_soc
 from arch.spec.timing import SocTiming
 from configs.errors import InputError
 from configs.model_file import load_model, read_model
+from configs.values import replace
 from configs.yaml_file import parse_yaml
 from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule
 from scheduler.search.cache import ResultCache
+from scheduler.search.rows import text_of, value_of
 from scheduler.search.workers import open_workers
 from scheduler.tuner.cut_programs import CutPrograms, Tiles, options_for
-from scheduler.tuner.evaluate import CandidateSimulator, Evaluation, as_text, from_text
+from scheduler.tuner.evaluate import CandidateSimulator, Evaluation
 from scheduler.tuner.iteration_tuning import Tuning
 from scheduler.tuner.lower_bound import LowerBound
 from scheduler.tuner.search_space import Candidate, Cut, Question, SpaceRules, candidates_of, list_cuts
@@ -328,7 +329,7 @@ def test_a_kernel_that_cannot_is_refused_and_never_chosen() -> None:
 
 @pytest.mark.parametrize("evaluation", [Evaluation(12, 3, 4), Evaluation(0, refused="a b  c")])
 def test_evaluations_survive_the_cache(evaluation: Evaluation) -> None:
-    assert from_text(as_text(evaluation)) == evaluation
+    assert value_of(text_of(evaluation), Evaluation) == evaluation
 
 
 def test_unknown_strategies_and_empty_budgets_are_refused() -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import gzip
 import json
 import re
@@ -16,6 +15,7 @@ import pytest
 from arch.spec.isa import CoreWork, Instruction, Loop, Op, TeamWork
 from arch.spec.program import Compute, DmaStart, DmaWait
 from configs.errors import ConfigError, InputError
+from configs.values import replace
 from pulptrain.__main__ import run
 from pulptrain.given.settings import Settings
 from pulptrain.running.primitive_run import run_primitive
@@ -305,7 +305,7 @@ def test_what_a_row_may_not_ask_for_is_said_at_once(
     )
     measure = KINDS[kind].measures[0]
     if measure.name:
-        row = dataclasses.replace(row, cells={**row.cells, "measure": measure.name})
+        row = replace(row, cells={**row.cells, "measure": measure.name})
     (answer,) = predict_rows(kind, [row])
     assert isinstance(answer, InputError)
     assert hint in answer.message

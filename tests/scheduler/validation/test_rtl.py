@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from arch.spec.isa import Loop, Node, Op
 from arch.spec.program import Compute, DmaStart, DmaWait
 from arch.spec.soc_config import load_soc
 from configs.errors import ConfigError, InputError
+from configs.values import replace
 from pulptrain.given.settings import Settings
 from pulptrain.running.kernel_cost import kernel_cost
 from scheduler.validation.rows import bare_loop, icache, loop, micro, micro_sync, tiled
@@ -104,7 +104,7 @@ def test_a_kernel_that_only_returns_takes_what_the_measured_one_takes() -> None:
     program, timing = tiled.program(case)
     found = bare_loop.bare_loop(program.actions, timing, "single", returns=True)
     call = next(action for action in found if isinstance(action, Compute) and action.fork)
-    fork_cycles = tiled.program_cycles(code_at_hand(timing), "none", [dataclasses.replace(call, id=0)])
+    fork_cycles = tiled.program_cycles(code_at_hand(timing), "none", [replace(call, id=0)])
     arguments_cycles = bare_loop.code_cycles(timing, "arguments")
     assert fork_cycles + arguments_cycles == int(case.cells["cycles_compute_per_tile"]) == 51
 
@@ -172,7 +172,7 @@ def test_a_loop_of_ones_own_is_called_by_its_file() -> None:
     with pytest.raises(InputError, match="more than one index"):
         loop_work("asm-xpulp", "asm_2x2", {"N": 8, "M": 8, "K": 8, "elements": 64}, 8)
     case = next(iter(rows("rtl-loops", "loop").values()))
-    unreadable = dataclasses.replace(case, values={**case.values, "parameters": "64"})
+    unreadable = replace(case, values={**case.values, "parameters": "64"})
     with pytest.raises(InputError, match="cannot read parameters '64'"):
         loop.predict(unreadable)
 

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from configs.values import replace
 from scheduler.validation.rows.cases import Case
 from scheduler.validation.rows.prediction import Prediction
 from scheduler.validation.rows.statistics import Result, farthest_off, figures, grouped, rank_correlation

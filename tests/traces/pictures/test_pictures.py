@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from matplotlib.text import Text
 
 import pulptrain as pt
 from configs.errors import InputError
+from configs.values import replace
 from pulptrain.python.result import Result
 from pulptrain.running.pictures import PICTURES, RunPictures, Window, window_of
 from traces.causes import GROUPS

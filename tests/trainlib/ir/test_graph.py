@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a model to a training graph: op order, derived backward, views, errors that name layer and line."""
 
-import dataclasses
-
 import pytest
 
 from configs.errors import ConfigError, InputError, ShapeError, UnsupportedLayerError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec, load_model
+from configs.values import replace
 from shared.agreement import compare, graph_tolerance
 from shared.initial_values import initial_values
 from shared.oracle_torch import evaluate_torch
@@ -112,9 +111,9 @@ def test_other_mistakes_in_a_model():
     with pytest.raises(ConfigError, match="unknown key 'kernal'"):
         build_training_graph(model(layer("conv", "conv2d", out_channels=2, kernel=3, kernal=3)))
     with pytest.raises(UnsupportedLayerError, match="unknown dtype 'fp8'"):
-        build_training_graph(dataclasses.replace(model(conv), dtype="fp8"))
+        build_training_graph(replace(model(conv), dtype="fp8"))
     with pytest.raises(ShapeError, match="a loss over classes needs scores"):
-        build_training_graph(model(dataclasses.replace(conv, layout="HWC"), loss="cross_entropy"))
+        build_training_graph(model(replace(conv, layout="HWC"), loss="cross_entropy"))
 
 
 def test_unknown_words_are_answered_with_the_nearest_known_one():
@@ -132,12 +131,12 @@ def residual(batch=1, **more):
         layer("conv1", "conv2d", out_channels=2, kernel=3, padding=1),
         layer("act", "relu"),
         layer("conv2", "conv2d", out_channels=2, kernel=3, padding=1),
-        dataclasses.replace(layer("sum", "add"), inputs=("act", "conv2")),
-        dataclasses.replace(layer("twice", "add"), inputs=("sum", "sum")),
+        replace(layer("sum", "add"), inputs=("act", "conv2")),
+        replace(layer("twice", "add"), inputs=("sum", "sum")),
         layer("flat", "flatten"),
         layer("fc", "linear", out_features=3, bias=True),
     )
-    return dataclasses.replace(model(*layers, input_shape=(1, 5, 4)), batch=batch, **more)
+    return replace(model(*layers, input_shape=(1, 5, 4)), batch=batch, **more)
 
 
 def agree(spec, seed=0):
@@ -172,14 +171,14 @@ def test_gradients_of_a_tensor_with_several_users_are_summed_by_ops(batch):
 @pytest.mark.needs_torch
 def test_frozen_layers_are_not_trained_and_stop_the_backward_pass():
     spec = residual()
-    frozen = [dataclasses.replace(item, trainable=item.name == "fc") for item in spec.layers]
-    graph = agree(dataclasses.replace(spec, layers=tuple(frozen)))
+    frozen = [replace(item, trainable=item.name == "fc") for item in spec.layers]
+    graph = agree(replace(spec, layers=tuple(frozen)))
     assert [op.name for op in graph.ops if op.step in ("WG", "IG", "ACC", "UPD")] == [
         "fc.WG", "fc.UPD", "fc.bias.UPD",
     ]  # fmt: skip
     # A frozen layer in the middle still passes gradients on.
-    middle = [dataclasses.replace(item, trainable=item.name != "conv2") for item in spec.layers]
-    names = [op.name for op in agree(dataclasses.replace(spec, layers=tuple(middle))).ops]
+    middle = [replace(item, trainable=item.name != "conv2") for item in spec.layers]
+    names = [op.name for op in agree(replace(spec, layers=tuple(middle))).ops]
     assert "conv2.IG" in names
     assert not {"conv2.WG", "conv2.UPD"} & set(names)
 
@@ -192,8 +191,8 @@ def test_casts_stand_where_the_format_changes_forward_and_backward(dtype):
         "conv1.cast.FW", "fc.loss.cast.FW", "fc.loss.cast.IG",
     ]  # fmt: skip
     spec = residual()
-    mixed = [dataclasses.replace(item, dtype=dtype if item.name == "conv2" else None) for item in spec.layers]
-    graph = agree(dataclasses.replace(spec, layers=tuple(mixed)))
+    mixed = [replace(item, dtype=dtype if item.name == "conv2" else None) for item in spec.layers]
+    graph = agree(replace(spec, layers=tuple(mixed)))
     casts = [op.name for op in graph.ops if op.primitive == "cast"]
     assert casts == ["conv2.cast.FW", "sum.cast.FW", "sum.cast.IG", "conv2.cast.IG"]
     assert graph.tensors["conv2.weight.grad"].size_bytes == 2 * 2 * 2 * 9
@@ -202,9 +201,9 @@ def test_casts_stand_where_the_format_changes_forward_and_backward(dtype):
 def test_a_branch_that_leads_nowhere_and_an_unknown_input_are_refused():
     conv, act = layer("conv", "conv2d", out_channels=1, kernel=1), layer("act", "relu")
     with pytest.raises(ShapeError, match="no layer or loss uses the output"):
-        build_training_graph(model(conv, act, dataclasses.replace(layer("other", "relu"), inputs=("conv",))))
+        build_training_graph(model(conv, act, replace(layer("other", "relu"), inputs=("conv",))))
     with pytest.raises(ShapeError, match="input 'conf' is not an earlier layer") as caught:
-        build_training_graph(model(conv, dataclasses.replace(act, inputs=("conf",))))
+        build_training_graph(model(conv, replace(act, inputs=("conf",))))
     assert "'conv'" in caught.value.cure
     with pytest.raises(ShapeError, match="takes 2 inputs, not 1"):
         build_training_graph(model(conv, layer("sum", "add")))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -14,6 +13,7 @@ from arch.spec.soc_config import load_soc
 from configs.dtypes import element_bytes, is_float
 from configs.errors import InputError
 from configs.model_file import load_model
+from configs.values import replace
 from pulptrain.given.settings import Settings
 from scheduler.tuner.search_space import Question
 from scheduler.tuner.task import task_of

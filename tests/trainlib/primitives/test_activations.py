@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import erf, sqrt
 
 import numpy as np
 import pytest
 
 from configs.dtypes import is_narrow
+from configs.values import replace
 from shared.primitive_harness import CODEGEN, run_op
 from trainlib.ir.steps import KernelChoice
 from trainlib.primitives.definition import DrawnInput

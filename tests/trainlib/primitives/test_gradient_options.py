@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clipping and accumulation of gradients as options of a model file's optimizer section."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.soc_config import load_soc
 from configs.errors import ConfigError, InputError
 from configs.model_file import load_model
+from configs.values import replace
 from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule

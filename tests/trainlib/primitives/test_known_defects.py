@@ -3,7 +3,6 @@
 
 import re
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from arch.spec.soc_config import load_soc
 from configs.errors import DoesNotFitError
 from configs.model_file import load_model
+from configs.values import replace
 from pulptrain.given.settings import Settings
 from pulptrain.running.primitive_run import run_primitive
 from scheduler.memory.memory_plan import plan_memory

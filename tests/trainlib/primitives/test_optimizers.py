@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from importlib import import_module
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 
 from configs.errors import InputError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
+from configs.values import replace
 from shared.oracle_torch import optimizer_of
 from shared.primitive_harness import CODEGEN, random_sizes, run_op
 from trainlib.ir.graph import TrainingGraph

@@ -4,7 +4,6 @@
 Without PyTorch the untiled NumPy evaluation is the truth.
 """
 
-import dataclasses
 import random
 
 import numpy as np
@@ -13,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec, load_model
+from configs.values import replace
 from shared.initial_values import initial_values
 from shared.oracle_torch import evaluate_torch
 from shared.primitive_harness import assert_close, random_sizes, run_op, run_tile, terms
@@ -29,7 +29,7 @@ CHOICE = KernelChoice("mm", "pulp-gcc7")
 
 def check_graph(spec, seed, batch=1):
     """Each op from the truth's inputs to its outputs: untiled reference, and tiles of random sizes."""
-    spec = dataclasses.replace(spec, batch=batch)
+    spec = replace(spec, batch=batch)
     graph = build_training_graph(spec)
     values = initial_values(graph, spec, seed)
     truth = evaluate_torch(graph, values) if torch_available() else evaluate(graph, values)
@@ -177,12 +177,12 @@ def test_a_wrong_box_would_be_noticed():
     op = graph.ops[0]
     task = lowering_of(op).tile(op, graph.tensors, {"co": (0, 16), "ho": (0, 3)}, CHOICE)
     image = task.inputs[0]
-    shifted = dataclasses.replace(image, region=(*image.region[:2], (1, 6), image.region[3]))
+    shifted = replace(image, region=(*image.region[:2], (1, 6), image.region[3]))
     outcomes = []
     for inputs in ((image, task.inputs[1]), (shifted, task.inputs[1])):
         results = {"conv1.out": np.zeros((1, 16, 6, 6), np.float32)}
         written = {"conv1.out": np.zeros((1, 16, 6, 6), int)}
-        run_tile(op, graph.tensors, dataclasses.replace(task, inputs=inputs), values, results, written)
+        run_tile(op, graph.tensors, replace(task, inputs=inputs), values, results, written)
         outcomes.append(results["conv1.out"][:, :, :3])
     np.testing.assert_allclose(outcomes[0], values["conv1.out"][:, :, :3], rtol=1e-5, atol=1e-5)
     assert not np.allclose(outcomes[1], values["conv1.out"][:, :, :3], atol=1e-2)

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from configs.model_file import ModelSpec, load_model
+from configs.values import replace
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import run_model
 from scheduler.addresses.lifetimes import storage_lives

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`immediate: true`: weights change as soon as their gradients are there, with the same numbers."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from configs.errors import ConfigError
 from configs.model_file import ModelSpec, load_model
+from configs.values import replace
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import run_model
 from trainlib.training.phases import build_training_phases

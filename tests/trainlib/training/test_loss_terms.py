@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 
 from configs.errors import ConfigError, PulptrainError, ShapeError
 from configs.model_text import model_text
+from configs.values import replace
 from shared.one_iteration import in_torch, iteration, read
 from trainlib.training.phases import build_training_graph
 from trainlib.training.training_data import sample_stream

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numbers of whole iterations: agreement with PyTorch, batched prediction, data, and that it learns."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
 from configs.errors import InputError, ShapeError
 from configs.model_file import load_model
+from configs.values import replace
 from shared.agreement import Difference, compare
 from shared.initial_values import initial_values
 from shared.oracle_torch import evaluate_torch
@@ -140,11 +139,11 @@ def test_each_epoch_visits_every_sample_once_in_an_order_of_its_own():
 
 def test_network_that_does_not_take_the_digits():
     spec = load_model("digits-cnn")
-    few = dataclasses.replace(spec.layers[-1], attributes={"out_features": 4})
-    wrong = dataclasses.replace(spec, layers=(*spec.layers[:-1], few))
+    few = replace(spec.layers[-1], attributes={"out_features": 4})
+    wrong = replace(spec, layers=(*spec.layers[:-1], few))
     with pytest.raises(ShapeError, match="10 classes"):
         sample_stream(build_training_graph(wrong), wrong, seed=0)
-    wide = dataclasses.replace(spec, input_shape=(1, 9, 9))
+    wide = replace(spec, input_shape=(1, 9, 9))
     with pytest.raises(ShapeError, match="1x8x8"):
         sample_stream(build_training_graph(wide), wide, seed=0)
 

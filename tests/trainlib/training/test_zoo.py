@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The installed models: as large as their papers say, and an iteration of each agrees with PyTorch."""
 
-from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -9,6 +8,7 @@ import pytest
 
 from configs.library import list_names
 from configs.model_file import load_model
+from configs.values import replace
 from shared.agreement import ROUNDING_MARGIN, compare, gradient_scales, graph_tolerance, own_rounding
 from shared.initial_values import initial_values
 from shared.oracle_torch import evaluate_torch

@@ -9,21 +9,16 @@ logarithm, and dy - exp(y) · sum(dy), cancel almost entirely.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from configs.model_file import LayerSchema
-from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.graph import Op
 from trainlib.ir.steps import Array
 from trainlib.primitives.attention.softmax import MAXIMA, SUMS, RowPasses, Rows, row_maxima
 from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Step, Values
 from trainlib.primitives.lowering.boxes import rows_of
-
-
-def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    return LayerPlan(rows_of(inputs[0], "log_softmax", where))
 
 
 def _forward_passes(rows: RowPasses, op: Op) -> None:
@@ -71,7 +66,7 @@ def _backward(op: Op, values: Values) -> Values:
 PRIMITIVE = LayerPrimitive(
     name="log_softmax",
     schema=LayerSchema,
-    plan=_plan,
+    plan=lambda _, inputs, where: LayerPlan(rows_of(inputs[0], "log_softmax", where)),
     steps=(
         Step.of("FW", "x -> y", _forward, Rows(_forward_passes)),
         Step.of("IG", "y dy -> dx", _backward, Rows(_gradient_passes)),

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 from configs.dtypes import DType
-from configs.records import record
+from configs.values import Struct, replace
 from trainlib.ir.access import Contraction, Index, Space, Span
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Extent, KernelChoice, LateTask, Operand, Ranges, Tensors, TileTask
@@ -107,8 +107,7 @@ class OpBoxes:
         return tuple(marks)
 
 
-@record(frozen=True, slots=True)
-class LoopTile:
+class LoopTile(Struct, frozen=True):
     """One tile of a step: the interval of every loop, and what follows from it."""
 
     op: Op

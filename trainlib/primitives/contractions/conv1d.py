@@ -8,13 +8,13 @@ without rows. PULP-TrainLib has none.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import Field
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
+from configs.values import replace
 from trainlib.ir.graph import Op, Tensor
 from trainlib.primitives.contractions import conv2d_reference as reference
 from trainlib.primitives.contractions.conv2d import STRATEGY

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from arch.spec.isa import TeamWork
 from configs.dtypes import DType
-from configs.records import record
+from configs.values import Struct, replace
 from trainlib.ir.access import Span
 from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Scratch, part
 from trainlib.kernels import catalogue
@@ -37,8 +36,7 @@ PARTIAL = "dw_of_sample"
 """Name of the scratch buffer of the weight gradient of one further sample of a batch."""
 
 
-@record(frozen=True, slots=True)
-class TileImage:
+class TileImage(Struct, frozen=True):
     """What a tile reads of an image: rows, columns, and which of them each kernel position meets.
 
     `mode` FW: the input for a box of the output. IG: the output gradient for a box of the input.

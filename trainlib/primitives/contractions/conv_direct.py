@@ -19,6 +19,7 @@ import numpy as np
 
 from arch.spec.isa import TeamWork
 from configs.dtypes import DType
+from configs.values import Struct
 from trainlib.ir.access import Space
 from trainlib.ir.graph import Op
 from trainlib.ir.numerics import matmul
@@ -43,8 +44,7 @@ from trainlib.primitives.lowering.calls import box
 _Pricing = Callable[[Site, Direct], TeamWork]
 
 
-@dataclass(frozen=True, slots=True)
-class _Nest:
+class _Nest(Struct, frozen=True):
     """A direct loop of one tile: what it costs and computes; called once per sample.
 
     Arrays of the nest are X (the side of ci), W, Y (the side of co) and D (the bias); it writes `result`.

@@ -7,12 +7,11 @@ What a tile needs of an axis follows from the access maps (`convolution.CONVOLUT
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from configs.records import record
+from configs.values import Struct
 from trainlib.ir.access import Taps
 from trainlib.ir.steps import Array, Extent
 
@@ -23,8 +22,7 @@ Pads = tuple[int, int, int, int]
 """Zero rows and columns added (up, down, left, right)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConvGeometry:
+class ConvGeometry(Struct, frozen=True):
     """Extents of one convolution; channels `ci` -> `co`, image `hi` x `wi` -> `ho` x `wo`, in a layout.
 
     `strides` and `dilations` are (rows, columns). Channels are in `groups` equal groups; group g of the
@@ -55,7 +53,7 @@ class ConvGeometry:
         if kept is None:
             if len(_GEOMETRIES) >= MOST_GEOMETRIES:
                 _GEOMETRIES.clear()
-            geometry = cls(**{name: attributes[name] for name in cls.__slots__ if name in attributes})
+            geometry = cls(**{name: attributes[name] for name in cls.__struct_fields__ if name in attributes})
             kept = _GEOMETRIES[id(attributes)] = attributes, geometry
         return kept[1]
 
@@ -118,8 +116,7 @@ class ConvGeometry:
 _GEOMETRIES: dict[int, tuple[Mapping[str, Any], ConvGeometry]] = {}
 
 
-@record(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """Channels [start, stop) of one tile that lie in one group, and the channels of the group they meet."""
 
     group: int

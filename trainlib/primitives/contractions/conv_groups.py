@@ -9,13 +9,13 @@ call multiplies group after group.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
 
 from arch.spec.isa import CoreWork, Instruction, Loop, Node, Op, Origin, Stream, TeamWork
 from configs.dtypes import DType
+from configs.values import Struct, replace
 from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice
 from trainlib.primitives.contractions.contraction import LoopTile
 from trainlib.primitives.contractions.conv_calls import product_call
@@ -27,8 +27,7 @@ _BETWEEN = (Instruction(Op.ALU), Instruction(Op.ALU), Instruction(Op.ALU), Instr
 """From one group to the next: three pointers move on, and the loop closes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(Struct, frozen=True):
     """The matmul of one group: sizes n and m, and where A, B and C begin in their buffers, in elements.
 
     `row` is the distance of the rows of C; they are priced as if they lay one behind the other.

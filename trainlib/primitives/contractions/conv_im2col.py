@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from configs.values import Struct
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Extent, KernelCall, LateTask, Scratch, TileTask, part
 from trainlib.primitives.contractions.contraction import LoopTile, Strategy
@@ -48,8 +49,7 @@ GRADIENT_TRANSPOSED = "dy_transposed"
 """Name of the scratch buffer of dyᵀ in the WG of HWC."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unrolled:
+class Unrolled(Struct, frozen=True):
     """Patches of a tile as matrices, by sample, and what of the channels each group has."""
 
     geometry: ConvGeometry

@@ -10,19 +10,17 @@ estimates.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from arch.spec.isa import TeamWork
 from configs.dtypes import DType
-from configs.records import record
+from configs.values import Struct, replace
 from trainlib.ir.access import Taps
 from trainlib.kernels.library import LIBRARY
 from trainlib.kernels.team import Array, team_work
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, met
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
+class Reach(Struct, frozen=True):
     """Which kernel positions of a tile meet an element, per axis, and the fetched rows and columns."""
 
     rows: Taps
@@ -52,8 +50,7 @@ class Reach:
         }
 
 
-@record(frozen=True, slots=True)
-class Site:
+class Site(Struct, frozen=True):
     """Where a loop runs: cores, the codegen it is from, and L1 byte addresses of its arrays of `dtype`."""
 
     codegen: str
@@ -135,8 +132,7 @@ def blocktransp(site: Site, geometry: ConvGeometry, co: int, ci: int) -> TeamWor
     return site.team("blocktransp", sizes, {"X": source, "Y": target})
 
 
-@dataclass(frozen=True, slots=True)
-class Direct:
+class Direct(Struct, frozen=True):
     """A direct loop: `own` channels over the cores, each meeting `others` channels of the other side.
 
     `own_box` and `others_box` are the channels of the boxes; the first channel met by own channel c is

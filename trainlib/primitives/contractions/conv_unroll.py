@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arch.spec.isa import TeamWork
+from configs.values import Struct
 from trainlib.ir.access import Taps
 from trainlib.ir.steps import Array, Extent, KernelCall, Operand, Scratch, gathered, part
 from trainlib.primitives.contractions import conv_nests
@@ -41,8 +42,7 @@ BORDER = "im2row_border"
 """Name of the scratch buffer of the patches the cores complete."""
 
 
-@dataclass(frozen=True, slots=True)
-class Matrices:
+class Matrices(Struct, frozen=True):
     """The im2row matrices of a tile by sample: calls that make them, the buffers they (or rows) lie in."""
 
     operands: tuple[Operand, ...]
@@ -84,8 +84,7 @@ def unrolled(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Lines:
+class _Lines(Struct, frozen=True):
     """What the rows (or columns) of output positions of a tile read of an axis.
 
     `taps` index into the interval [position, 2] in `fetched` that encloses what the position reads; an empty

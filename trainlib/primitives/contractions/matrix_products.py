@@ -15,9 +15,9 @@ For a pointwise convolution in CHW FW (A=w, B=x), WG (A=dy, B=x transposed), IG 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from configs.records import record
+from configs.values import Struct, replace
 from trainlib.ir.access import Space
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import KernelCall, LateTask, Scratch, TileTask, part
@@ -34,8 +34,7 @@ from trainlib.primitives.lowering.calls import factors, matmul_call, transpose_c
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 
-@record(frozen=True, slots=True)
-class Matrix:
+class Matrix(Struct, frozen=True):
     """An operand or result as a matrix in a buffer, row-major: the loops of its rows and of its columns."""
 
     role: str
@@ -58,8 +57,7 @@ class Matrix:
         return Matrix(self.role, self.columns, self.rows, f"{self.role}_transposed")
 
 
-@record(frozen=True, slots=True)
-class Arranged:
+class Arranged(Struct, frozen=True):
     """C = A · B: what is transposed before, and how the matmul reads B."""
 
     a: Matrix

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from configs.errors import ShapeError
 from configs.model_file import LAYER_KEYS, LayerSchema
+from configs.values import replace
 from trainlib.ir.graph import Op, Tensor
 from trainlib.primitives.definition import (
     AS_PUBLISHED,

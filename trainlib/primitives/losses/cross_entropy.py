@@ -12,7 +12,6 @@ Computed in float64 and rounded once: for a confident network softmax - target c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import prod
 from typing import Annotated, Any, Literal
 
@@ -22,6 +21,7 @@ from pydantic import Field
 from configs.dtypes import FP32
 from configs.errors import InputError, ShapeError
 from configs.model_file import LossSchema
+from configs.values import replace
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array
 from trainlib.primitives.definition import DrawnInput, Example, LabelPlan, Shape, Values

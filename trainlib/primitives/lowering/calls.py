@@ -7,13 +7,13 @@ Buffers are named by role (``x``, ``w``, ``dy``) or by `trainlib.ir.steps.part` 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import prod
 
 import numpy as np
 
 from arch.spec.isa import TeamWork
 from configs.dtypes import FP32, DType
+from configs.values import replace
 from trainlib.ir.graph import Op
 from trainlib.ir.numerics import matmul, sum_order
 from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, Ranges, Region, Tensors

@@ -8,7 +8,7 @@ of its own, as PULP-TrainLib's wrappers do. A loss reduces over all elements; on
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 
 from configs.dtypes import DType
 from configs.errors import InputError
+from configs.values import Struct
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import (
     Array,
@@ -47,8 +48,7 @@ Compute = Callable[[Op, Values], Values]
 """What a loop computes: arrays by role in, arrays by role out (more than it writes, if that is easier)."""
 
 
-@dataclass(frozen=True, slots=True)
-class VectorLoop:
+class VectorLoop(Struct, frozen=True):
     """One fork: the nest `nest`.yaml, on vectors that lie in the buffers of `roles`.
 
     `roles` follow the order of the arrays in the kernel file; one the op lacks is left out. A result without
@@ -187,8 +187,7 @@ def _single(array: Array) -> Array:
     return array.astype(np.float32) if array.dtype == np.float64 else array
 
 
-@dataclass(frozen=True, slots=True)
-class LossNests:
+class LossNests(Struct, frozen=True):
     """The nests of a loss, and the sizes they name besides `elements`; `per_sample`: one call for each.
 
     `cut`: samples and places [samples, classes, places] may be cut, of which each has a term of its own.
@@ -196,7 +195,7 @@ class LossNests:
 
     value: str
     gradient: str
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, int] = {}
     per_sample: bool = False
     cut: bool = False
 

@@ -9,22 +9,20 @@ changed. The cost is that of the nest on the pieces at their own addresses.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import prod
 from types import MappingProxyType
 from typing import Any
 
 from arch.spec.isa import TeamWork
 from configs.dtypes import FP32, DType
-from configs.records import record
+from configs.values import Struct, replace
 from trainlib.ir.steps import Array, Function, KernelCall, KernelChoice
 from trainlib.kernels.library import FP32_BYTES, LIBRARY
 from trainlib.kernels.team import Array as Placed
 from trainlib.kernels.team import team_work
 
 
-@record(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """Elements of the buffer (or part) `name` from its element `first` on, as an array of `shape`.
 
     `first` None means the whole buffer. A nest that has the piece as an array walks it with `strides`, in

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from configs.dtypes import DType
+from configs.values import replace
 from trainlib.ir.steps import Array, KernelCall, KernelChoice, LateTask, Operand, Scratch, TileTask
 from trainlib.primitives.lowering.calls import matmul_call, transpose_call, vector_add_call
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call

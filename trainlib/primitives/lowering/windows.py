@@ -9,10 +9,10 @@ another.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
+from configs.values import Struct, replace
 from trainlib.ir.graph import Op, TensorWindow
 from trainlib.ir.steps import (
     KernelChoice,
@@ -50,8 +50,7 @@ def _reference(base: Reference) -> Reference:
     return reference
 
 
-@dataclass(frozen=True, slots=True)
-class _Windowed:
+class _Windowed(Struct, frozen=True):
     """A lowering on the parts, its boxes shifted to their places in the whole tensors."""
 
     base: StepLowering

@@ -9,13 +9,13 @@ norm goes over its columns. Loops are the library's instance norm, and estimates
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from configs.dtypes import FP32
+from configs.values import replace
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import (
     Array,

@@ -4,19 +4,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from configs.dtypes import BY_WORD, FP32, INT32
 from configs.model_file import OptimizerSchema
+from configs.values import Struct
 from trainlib.ir.graph import Initial, Op, Tensor
 from trainlib.primitives.definition import Buffer, Example, OptimizerPrimitive, Step, Values
 from trainlib.primitives.formulas import Formula, assigned, by_name, present, wide
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(Struct, frozen=True):
     """What an optimizer keeps beside a weight: of its shape, in `state_dtype` whatever the weight's dtype.
 
     `number`: one int32 instead, or one fp32 if it is `fractional`. `when` names an option that must not be 0

@@ -10,10 +10,10 @@ of the backward pass.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from configs.dtypes import BY_WORD, FP32, INT32
 from configs.errors import InputError
+from configs.values import replace
 from trainlib.ir.graph import Op, Tensor, TrainingGraph
 from trainlib.primitives.definition import InternalPrimitive
 from trainlib.primitives.optimizers import gradient_accumulation, gradient_clipping, weight_average

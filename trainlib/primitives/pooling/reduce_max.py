@@ -9,11 +9,11 @@ takes a look at all of it. PULP-TrainLib has none: nests are estimates.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
+from configs.values import replace
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array
 from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Step, Values

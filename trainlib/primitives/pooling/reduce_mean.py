@@ -8,7 +8,6 @@ where the reduced axis is longer than what is kept every core adds the full sum.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import prod
 from typing import Annotated, Any
 
@@ -17,6 +16,7 @@ from pydantic import Field
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
+from configs.values import replace
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, KernelChoice, Ranges, Region, Tensors, TileTask
 from trainlib.primitives.definition import (

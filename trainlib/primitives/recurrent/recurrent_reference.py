@@ -10,10 +10,10 @@ what was saved, and the gradients that arrive at y and c, and gives g, gh (where
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
+from configs.values import Struct
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Array
 from trainlib.primitives.definition import Reference, Values
@@ -22,8 +22,7 @@ Advance = Callable[[Array, Array, Array, Array], dict[str, Array]]
 Retreat = Callable[[Values, Array, Array], dict[str, Array]]
 
 
-@dataclass(frozen=True, slots=True)
-class CellReference:
+class CellReference(Struct, frozen=True):
     """One kind of cell. `saved` are the roles of `Advance` beside y, in the order of a step's results."""
 
     advance: Advance

@@ -12,9 +12,9 @@ that is the price of being cut.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 
+from configs.values import replace
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Extent, KernelChoice, Operand, Ranges, Tensors, TileTask, part
 from trainlib.primitives.lowering.axes import Axes, AxesLowering

@@ -8,13 +8,14 @@ is the inner loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from configs.dtypes import DType
 from configs.errors import ShapeError
+from configs.values import Struct, replace
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import (
     Array,
@@ -50,8 +51,7 @@ def in_loops(rank: int, split: int) -> Callable[[Sequence[int], int], Shape]:
     return ordered
 
 
-@dataclass(frozen=True, slots=True)
-class Walk:
+class Walk(Struct, frozen=True):
     """A box as loops: sizes, and the strides in elements with which source and target are walked."""
 
     sizes: Shape

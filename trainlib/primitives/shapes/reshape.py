@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import prod
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ from pydantic import Field
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
+from configs.values import replace
 from trainlib.ir.graph import Tensor
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive
 
