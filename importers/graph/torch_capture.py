@@ -375,9 +375,7 @@ class _Reader:
             raise CannotTakeError(
                 "it computes with a computed weight that is detached or expanded", "requires_grad=False"
             )
-        if item.made is not None:
-            return item.made
-        return self.draft.one_sample(item.constant, item.source)
+        return item.made or self.draft.one_sample(item.constant, item.source)
 
     def _node(self, op: str, node: Any, arguments: Mapping[str, Any], place: str) -> Node:
         """The node as a handler sees it."""

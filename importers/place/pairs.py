@@ -107,10 +107,8 @@ def with_constant(
         split = replace(view, dims=(*view.dims[:place], *apart, *view.dims[place + 1 :]))
         alone = constant.moved(lambda array: array.reshape(sizes))
         made = with_constant(site, kind, split, alone, turned=turned, suffix=suffix)
-        dims = made.dims
-        end = place + len(apart)
-        merged = tuple(piece for dim in dims[place:end] for piece in dim)
-        return replace(made, dims=(*dims[:place], merged, *dims[end:]))
+        merged = tuple(piece for dim in made.dims[place : place + len(apart)] for piece in dim)
+        return replace(made, dims=(*made.dims[:place], merged, *made.dims[place + len(apart) :]))
     view = in_order(site, view)
     constant, sizes, batch_dim = _per_sample(constant, view)
     sample = _sample(view, batch_dim)
