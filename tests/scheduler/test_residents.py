@@ -81,7 +81,7 @@ def test_with_everything_in_l1_only_first_loads_and_last_stores_remain(model: st
 
 
 def test_an_op_whose_tensors_are_all_resident_moves_nothing() -> None:
-    """conv1.out lies in L1, relu1.out in its bytes: relu1 is a fork without a load, conv2 loads its weights."""
+    """conv1.out lies in L1, relu1.out in its bytes: relu1 is a fork alone, conv2 loads its weights."""
     schedule = schedule_of("digits-cnn", ["conv1.out@conv1.FW..conv2.FW"])
     relu = [a for a in schedule.program.actions if (a.work.op, a.work.step) == ("relu1", "FW")]
     own = [a for a in relu if a.work.what not in ("conv2.weight", "conv1.out", "relu1.out")]
