@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tools.pages.page import ROOT, Page, golden, table
+from tools.pages.page import ROOT, Page, golden, older_than_today, table
+from tools.pages.tuned import WITHOUT
 from traces.pictures.fitting import draw_ladder
 
 STORE = ROOT / "docs" / "fit.json"
@@ -147,7 +148,8 @@ def half() -> str:
         *("model, SoC", "peak before (B)", "cycles before", "predicted (B)", "peak (B)", "cycles", "more")
     ]
     heads += ["simulated against predicted", "energy", "gap", "again / paged / streamed", "numbers", "search"]
-    return table(heads, rows, numbers=True)
+    others = (row["model"] for row in stored() if not is_of_today(row))
+    return older_than_today(others, WITHOUT) + table(heads, rows, numbers=True)
 
 
 def _energy(half: dict[str, Any]) -> str:

@@ -77,6 +77,12 @@ class Page:
         return (ROOT / self.path).read_text(encoding="utf-8")
 
 
+def older_than_today(names: Iterable[str], since: str) -> str:
+    """A first line that names rows of other golden metrics than today's, and what has changed since."""
+    rows = ", ".join(dict.fromkeys(names))
+    return f"*Older than {since}: {rows}.*\n\n" if rows else ""
+
+
 def golden(*models: str) -> dict[str, Any]:
     """What an iteration of these models takes, of all if none is named, as every test run holds it.
 

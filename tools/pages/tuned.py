@@ -26,7 +26,7 @@ from pulptrain.tuning.model_tuning import tune_model
 from scheduler.search.cache import ResultCache
 from scheduler.search.workers import open_workers
 from scheduler.tuner.search_space import SpaceRules
-from tools.pages.page import ROOT, Page, golden, table
+from tools.pages.page import ROOT, Page, golden, older_than_today, table
 
 PICTURE = ROOT / "docs" / "tuned.png"
 STORE = ROOT / "docs" / "tuned.json"
@@ -93,6 +93,10 @@ def stored_rows() -> list[Row]:
     return [rows[name] for name in CUTS if name in rows]
 
 
+WITHOUT = "what backward keeps now and the default `--icache steady` (these ran with `warm`)"
+"""What the rows of another day do not have."""
+
+
 def is_of_today(row: Row) -> bool:
     """Whether its default is what the model takes today, as tests/golden-metrics.json has it."""
     return bool(golden(row.model)[row.model]["default_l2"]["cycles"] == row.default_cycles)
@@ -122,7 +126,8 @@ def cycles_table(rows: Sequence[Row]) -> str:
         cycles = [row.default_cycles, row.tuned_cycles, row.tuned_off_cycles, row.tuned_single_cycles]
         cycles += [row.fixed[f"{kernel}, {way}"] for kernel in FIXED for way in ("single", "double")]
         lines.append((row.model, row.cuts, *(f"{number:,}" for number in cycles)))
-    return table(titles, lines, numbers=True)
+    older = older_than_today((row.model for row in rows if not is_of_today(row)), WITHOUT)
+    return older + table(titles, lines, numbers=True)
 
 
 def gains_table(rows: Sequence[Row]) -> str:
