@@ -378,9 +378,7 @@ class _Reader:
                 "a weight computed from parameters must not be detached or expanded before this op",
                 "the weight itself, or requires_grad=False for its parameters",
             )
-        if item.made is not None:
-            return item.made
-        return self.draft.one_sample(item.constant, item.source)
+        return item.made or self.draft.one_sample(item.constant, item.source)
 
     def _node(self, op: str, node: Any, arguments: Mapping[str, Any], place: str) -> Node:
         """The node as a handler sees it."""
@@ -415,6 +413,8 @@ class _Reader:
         return item.settled() if isinstance(item, View) else item
 
     def _draws(self, node: Any) -> bool:
+        if _op_name(node) == "native_dropout":  # has numbers to work on
+            return False
         return self.torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
     def _folded(self, op: str, node: Any, arguments: Mapping[str, Any], place: str) -> Any:

@@ -55,9 +55,8 @@ class Constant:
     @property
     def alike(self) -> float | None:
         """Its value if it is the same throughout; of a weight, its only one."""
-        if not self.value.size or self.value.dtype.kind == "c" or (self.trained and self.value.size > 1):
-            return None
-        if self.made is not None:
+        several = (self.trained and self.value.size > 1) or self.made is not None
+        if not self.value.size or self.value.dtype.kind == "c" or several:
             return None
         first = self.value.flat[0]
         return float(first) if bool((self.value == first).all()) else None

@@ -98,7 +98,18 @@ def with_constant(
 ) -> View:
     """A tensor and a constant or parameter, which becomes a layer; `turned`: the constant first."""
     rank = len(common_shape(view.shape, constant.shape))
-    view = in_order(site, wider(view, rank))
+    view = wider(view, rank)
+    shape, place = (1,) * (rank - len(constant.shape)) + constant.shape, view.batch_dim
+    if view.batch > 1 and place is not None and not view.samples_only(place) and shape[place] == 1:
+        # Windows counted with samples: each dimension alone, and together again.
+        apart = tuple((piece,) for piece in view.dims[place])
+        sizes = (*shape[:place], *(1,) * len(apart), *shape[place + 1 :])
+        split = replace(view, dims=(*view.dims[:place], *apart, *view.dims[place + 1 :]))
+        alone = constant.moved(lambda array: array.reshape(sizes))
+        made = with_constant(site, kind, split, alone, turned=turned, suffix=suffix)
+        merged = tuple(piece for dim in made.dims[place : place + len(apart)] for piece in dim)
+        return replace(made, dims=(*made.dims[:place], merged, *made.dims[place + len(apart) :]))
+    view = in_order(site, view)
     constant, sizes, batch_dim = _per_sample(constant, view)
     sample = _sample(view, batch_dim)
     if kind == "add" and sizes == sample[1:]:

@@ -64,7 +64,7 @@ def _followed(node: Node) -> Noise | View | Node:
             return changed
         is_mask = isinstance(other, View) and other.shape == first.shape and first.keep and not first.shift
         if node.op == "mul" and is_mask:
-            made = applied(node, "dropout", other, {"p": _dropped(first)})
+            made = applied(node, "dropout", other, {"p": round(1 - (first.keep or 0), 6)})
             return scaled(node, made, _factor(first), suffix="_scale")
     views = {key: _layers(node, item) for key, item in noises.items()}
     return replace(node, arguments={**node.arguments, **views})
@@ -89,15 +89,9 @@ def _changed(node: Node, noise: Noise, number: float | None) -> Noise | None:
     return None
 
 
-def _dropped(noise: Noise) -> float:
-    assert noise.keep is not None
-    return round(1 - noise.keep, 6)
-
-
 def _factor(noise: Noise) -> float:
     """Times what a dropout layer makes of ones: it divides by what it keeps."""
-    assert noise.keep is not None
-    factor = noise.keep * noise.scale
+    factor = (noise.keep or 0) * noise.scale
     return 1.0 if isclose(factor, 1) else factor
 
 
@@ -114,7 +108,7 @@ def _layers(site: Site, noise: Noise) -> View:
         sizes = noise.shape[1:] or (1,)
         ones = {"w": Constant(np.ones(sizes, np.float32))}
         held = site.layer("parameter", (draft.first_input,), {"shape": list(sizes)}, ones, suffix="_ones")
-        mask = applied(site, "dropout", held, {"p": _dropped(noise)}, suffix="_mask")
+        mask = applied(site, "dropout", held, {"p": round(1 - noise.keep, 6)}, suffix="_mask")
         draft.made[noise.draw,] = mask if noise.shape[1:] else mask.without_dim(1)
     made = scaled(site, draft.made[noise.draw,], _factor(noise), suffix="_factor")
     return shifted(site, made, noise.shift, suffix="_offset")

@@ -93,6 +93,10 @@ FUNCTIONS = {
     "repeat": ((4, 6), lambda x: x.repeat(1, 3, 2) * torch.arange(12.0)),
     "repeat to more dimensions": ((6,), lambda x: x.view(2, 1, 6).repeat(1, 3, 1)),
     "tile": ((4, 6), lambda x: x.tile(2) * torch.arange(12.0)),
+    "windows counted with samples": (
+        (4, 6),
+        lambda x: (x.reshape(-1, 2, 6) * torch.arange(12.0).view(2, 6)).reshape(-1, 4, 6),
+    ),
     "indices of two dimensions": ((4, 6), lambda x: x[:, [[0, 1], [3, 2]], [5, 1]]),
     "a mask of elements": ((4, 6), lambda x: x[:, :, torch.arange(6) % 3 > 0]),
     "aligned corners": ((2, 4, 6), lambda x: F.interpolate(x, (7, 3), mode="bilinear", align_corners=True)),

@@ -237,7 +237,7 @@ def test_layers_of_a_script_share_by_object() -> None:
         (TIED, ("weights_of: {weight: table}", "weights_of: table"), "table is a embedding, not a linear"),
         (CONVOLUTION, ("weights_of: first", "weights_of: relu"), "'relu' is not an earlier layer"),
         (COMPUTED, ("weight: product.out", "weight: conv.out"), "'conv.out' is not the output of an earlier"),
-        (COMPUTED, ("weight: product.out", "weight: size.out"), "it needs a weight .*, size.out is"),
+        (COMPUTED, ("weight: product.out", "weight: size.out"), "needs a weight .*, but size.out is"),
         (COMPUTED, ("product.out}", "product.out}, update_channels: 2"), "'update_channels' is ambiguous"),
     ],
 )
