@@ -143,7 +143,9 @@ class _Chain:
         weights = self._values(layer, "w")
         if layer.type == "depthwise" or layer.attributes.get("groups", 1) != 1:
             groups = layer.attributes.get("groups", len(weights))
-            raise CannotTakeError(f"a convolution with {groups} groups is not supported", "group = 1")
+            raise CannotTakeError(
+                f"a convolution with {groups} groups is not supported", "a dense one: group = 1"
+            )
         kernel = (*weights.shape[2:], 1, 1)[:2]
         self._add(layer, "conv", weights.reshape(*weights.shape[:2], *kernel), **_window(layer, stride=1))
 

@@ -98,7 +98,8 @@ def computed_word(site: Site, constant: Constant) -> str:
     whole = np.arange(prod(sizes)).reshape(sizes).transpose([place - 1 for place in order]).ravel()
     if left.size != 1 or len(stored) != places.size or (whole != stored[places.ravel()]).any():
         raise CannotTakeError(
-            "it reads a part of a computed weight", "all of it, its dimensions in any order"
+            "it reads a part of a computed weight, which is not supported",
+            "all of the weight, its dimensions in any order",
         )
     lying = View(view.word, view.stored, (1, *sizes), ())
     return site.reshaped(site.stored(lying, [[place] for place in order]), (1, *constant.shape))
@@ -186,7 +187,7 @@ def rows(site: Site, view: View, dim: int) -> tuple[str, list[int]]:
     rest = [piece for piece in range(1, len(view.pieces)) if piece not in view.dims[dim]]
     groups: list[Sequence[int]] = [rest] if rest else []
     if BATCH in view.dims[dim]:
-        raise CannotTakeError("it sums over the batch", "samples must stay independent")
+        raise CannotTakeError("it sums over the batch", "a dimension after the batch")
     return site.stored(view, [*groups, view.dims[dim]]), rest
 
 

@@ -191,7 +191,7 @@ class Draft:
             tensor = _tensor(name, role)
             if role in lent and role not in plan.parameters:
                 raise CannotTakeError(
-                    "its running statistic is computed from weights", "a separate statistic"
+                    "its running statistic is computed from weights", "a separate buffer for the statistic"
                 )
             if role in lent:
                 continue

@@ -318,7 +318,9 @@ class _Reader:
             if _any(arguments, Unknown):
                 return Unknown()
             if _any(arguments, Aside):
-                raise CannotTakeError("other nodes read its statistics or mask", "one module per use")
+                raise CannotTakeError(
+                    "it reads statistics or a mask that an earlier layer computes", "one module per use"
+                )
             drawn = op in self.handlers and self._draws(node)
             if op in SHAPES_ONLY or not (drawn or _any(arguments, (View, Terms, Noise))):
                 return self._folded(op, node, arguments, place)
@@ -373,7 +375,8 @@ class _Reader:
             return _neutral(item)
         if item.made is not None and not (item.trained and item.places is None):
             raise CannotTakeError(
-                "it computes with a computed weight that is detached or expanded", "requires_grad=False"
+                "a weight computed from parameters must not be detached or expanded before this op",
+                "the weight itself, or requires_grad=False for its parameters",
             )
         return item.made or self.draft.one_sample(item.constant, item.source)
 

@@ -363,7 +363,9 @@ class ForwardReader:
         constants = [item for item in arguments if isinstance(item, Constant)]
         results = computed(node, [item.value if item else None for item in arguments], self.graph.opset)
         if results is None:
-            raise CannotTakeError("it computes a constant by an unsupported op", "its result")
+            raise CannotTakeError(
+                "it computes a constant by an unsupported op", "its result as an initializer"
+            )
         if not any(item.trained for item in constants):
             return [Constant(results[name]) if name else None for name in node.outputs]
         # Others than floats are indices and shapes.

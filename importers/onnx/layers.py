@@ -78,7 +78,9 @@ def _conv(node: Node) -> View:
 def _conv_transpose(node: Node) -> View:
     weight = _weight(node, "a transposed convolution")
     if node.text("auto_pad", "NOTSET") != "NOTSET" or node.get("output_shape"):
-        raise CannotTakeError("its padding depends on output_shape", "pads and output_padding")
+        raise CannotTakeError(
+            "padding from output_shape or auto_pad is not supported", "pads and output_padding"
+        )
     over = window_of(node, node.x.shape[2:], weight.shape[2:])
     rank = len(weight.shape) - 2
     padding = node.sizes("output_padding", (0,) * rank)
@@ -135,7 +137,7 @@ def _batch_norm(node: Node) -> View:
     running = {"running_mean": node.constant(3), "running_var": node.constant(4)}
     training = node.op.endswith("Internal") or bool(node.integer("training_mode", 0))
     if node.used - {0, 1, 2} or (node.used - {0} and not training):
-        raise CannotTakeError("other nodes read its mean or variance", "use its first output only")
+        raise CannotTakeError("no other node may read its mean or variance", "use its first output only")
     options: dict[str, Any] = {"momentum": round(1 - node.real("momentum", 0.9), 6)}
     if not training:
         options = {"fixed_statistics": True}
@@ -169,7 +171,7 @@ def _row_norm(node: Node) -> View:
     kind = "layer_norm" if node.op == "LayerNormalization" else "rms_norm"
     axis = node.axis(node.rank, -1)
     if node.used - {0}:
-        raise CannotTakeError("other nodes read its mean or variance", "use its first output only")
+        raise CannotTakeError("no other node may read its mean or variance", "use its first output only")
     row = node.x.shape[axis:]
     roles = {"w": 1, "b": 2} if kind == "layer_norm" else {"w": 1}
     affine = {role: node.constant(index) for role, index in roles.items()}
@@ -217,7 +219,7 @@ def _col2im(node: Node) -> View:
 def _pool(node: Node) -> View:
     kind = "max_pool2d" if node.op == "MaxPool" else "avg_pool2d"
     if kind == "max_pool2d" and 1 in node.used:
-        raise CannotTakeError("other nodes read the indices of its maxima", "use its first output only")
+        raise CannotTakeError("no other node may read the indices of its maxima", "use its first output only")
     over, options = pool_of(node, node.x.shape, counts=node.op == "AveragePool")
     if node.op == "LpPool":
         return power_pooled(node, node.x, over, options, node.integer("p", 2))
@@ -328,7 +330,7 @@ def _recurrent(node: Node) -> list[View]:
     view = node.x.swapped(0, 1) if batch_first else node.x
     check_recurrent(node, kind, view.shape[0])
     if 2 in node.used:
-        raise CannotTakeError("other nodes read its last cell state", "its output or last hidden state")
+        raise CannotTakeError("no other node may read its last cell state", "its output or last hidden state")
     word = sequence(node, view, 1, "a Transpose before it: [time, batch, features]")
     ways = _ways(node)
     outputs, lasts = list[View](), list[View]()

@@ -48,7 +48,7 @@ def _cast(node: Node) -> Any:
 
 def _dropout(node: Node) -> View:
     if 1 in node.used:
-        raise CannotTakeError("other nodes read its dropout mask", "use its first output only")
+        raise CannotTakeError("no other node may read its dropout mask", "use its first output only")
     ratio, training = node.constant(1), node.constant(2)
     share = node.real("ratio", 0.5) if ratio is None else _only(ratio, "ratio")
     if training is None or not training.value.any() or share == 0:
@@ -219,7 +219,7 @@ def _blocks(node: Node) -> View:
 def images(node: Node) -> View:
     """What it works on, which must be a batch of images."""
     if node.rank != 4:
-        raise CannotTakeError("its input is not a batch of images", "[batch, channels, rows, columns]")
+        raise CannotTakeError(f"its input has shape {list(node.x.shape)}", "[batch, channels, height, width]")
     return node.x
 
 

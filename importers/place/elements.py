@@ -133,7 +133,9 @@ def reduced(
 ) -> View:
     """The mean (sum, extreme) over some dimensions, none of which counts samples (unless there is one)."""
     if any(BATCH in view.dims[dim] for dim in dims) and view.batch > 1:
-        raise CannotTakeError(f"a {kind.removeprefix('reduce_')} over samples", "a network of single samples")
+        raise CannotTakeError(
+            f"a {kind.removeprefix('reduce_')} over samples is not supported", "dimensions after the batch"
+        )
     taken = sorted(piece for dim in dims for piece in view.dims[dim] if piece != BATCH)
     is_image = list(dims) == [2, 3] and len(view.dims) == 4 and view.batch_dim in (0, None)
     if kind == "reduce_mean" and is_image and taken and (view.batch_dim is None or view.samples_only(0)):

@@ -25,7 +25,7 @@ def sliced(site: Site, view: View, dim: int, start: int, stop: int, *, suffix: s
     if (start, stop) == (0, view.shape[dim]):
         return view
     if BATCH in view.dims[dim]:
-        raise CannotTakeError("it takes a part of the batch", "samples must stay independent")
+        raise CannotTakeError("it takes a part of the batch", "a dimension after the batch")
     if not start < stop:
         raise CannotTakeError("its slice is empty", "a slice of one element or more")
     view, piece, word, axis = _whole_piece(site, view, dim)
@@ -95,7 +95,7 @@ def turned(site: Site, view: View, dims: Collection[int], *, suffix: str = "") -
     word, batch_dim = sample_word(site, view)
     moving = [dim for dim in dims if view.shape[dim] > 1]
     if batch_dim in moving:
-        raise CannotTakeError("it reverses the order of the batch", "samples must stay independent")
+        raise CannotTakeError("it reverses the order of the batch", "a dimension after the batch")
     axes = [places_of(len(view.dims), batch_dim).index(dim) for dim in moving]
     made = site.layer("flip", (word,), {"axes": axes}, suffix=suffix) if axes else None
     return under(made, batch_dim, len(view.dims)) if made is not None else view
@@ -170,9 +170,9 @@ def joined(site: Site, items: Sequence[View], dim: int, *, suffix: str = "") -> 
     batches = {item.batch_dim for item in items} - {None}
     batch_dim = batches.pop() if len(batches) == 1 else None
     if batches or (batch_dim == dim and items[0].batch > 1):
-        raise CannotTakeError("it joins batches", "samples must stay independent")
+        raise CannotTakeError("it joins batches", "a dimension after the batch")
     if batch_dim == dim:
-        raise CannotTakeError("it joins along the batch", "another dimension")
+        raise CannotTakeError("it joins along the batch", "a dimension after the batch")
     rank = len(items[0].dims)
     words = []
     for item in items:
@@ -234,7 +234,7 @@ def padded(site: Site, view: View, pairs: Sequence[tuple[int, int]], value: floa
     if not any(map(sum, widths)):
         return view
     if view.batch_dim is not None and any(widths[view.batch_dim]):
-        raise CannotTakeError("it pads the batch", "samples must stay independent")
+        raise CannotTakeError("it pads the batch", "a dimension after the batch")
     word, batch_dim = sample_word(site, view)
     pads = [widths[index] for index in places_of(len(widths), batch_dim)]
     return under(site.layer("pad", (word,), {"pads": pads, "value": value}), batch_dim, len(widths))
@@ -247,7 +247,7 @@ def expanded(site: Site, view: View, shape: Sequence[int], suffix: str = "") -> 
         return view
     word, batch_dim = sample_word(site, view)
     if batch_dim is not None and shape[batch_dim] != view.shape[batch_dim]:
-        raise CannotTakeError("it repeats the batch", "samples must stay independent")
+        raise CannotTakeError("it repeats the batch", "a dimension after the batch")
     sizes = [int(shape[index]) for index in places_of(len(shape), batch_dim)]
     if elements(sizes) == elements(site.draft.tensors[word].shape[1:]):
         return viewed(site, view, shape)

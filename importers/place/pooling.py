@@ -92,7 +92,7 @@ class Stretch:
         if self.coordinates == "align_corners":
             places = numbers * (inputs - 1) / (inputs * scale - 1 if outputs > 1 else 1)
         elif not half and self.coordinates != "asymmetric":
-            raise CannotTakeError(f"{self.mode} by {self.coordinates}", "half_pixel")
+            raise CannotTakeError(f"{self.mode} by {self.coordinates} is not supported", "half_pixel")
         if self.coordinates == "pytorch_half_pixel" and outputs == 1:
             places = np.zeros(1)
         if self.mode == "nearest":

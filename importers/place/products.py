@@ -67,14 +67,16 @@ def einsum(site: Site, equation: str, operands: Sequence[Any]) -> View:
     """Two operands by an equation, as a product of matrices; one that is constant becomes a linear layer."""
     equation = equation.replace(" ", "")
     if "..." in equation or len(operands) != 2:
-        raise CannotTakeError(f"einsum '{equation}'", "use two operands, with every dimension named")
+        raise CannotTakeError(
+            f"einsum '{equation}' is not supported", "use two operands, with every dimension named"
+        )
     terms, _, result = equation.partition("->")
     words = terms.split(",")
     result = result or "".join(
         sorted(letter for letter in set("".join(words)) if "".join(words).count(letter) == 1)
     )
     if any(len(set(word)) != len(word) for word in (*words, result)):
-        raise CannotTakeError(f"einsum '{equation}' reads a diagonal", "matmul")
+        raise CannotTakeError(f"einsum '{equation}' reads a diagonal, which is not supported", "matmul")
     if isinstance(operands[0], Constant):
         words, operands = words[::-1], operands[::-1]
     first, second = words
@@ -112,7 +114,9 @@ def _matrix(constant: Constant) -> Constant:
     while len(constant.shape) > 2 and constant.shape[0] == 1:
         constant = constant.moved(lambda array: array[0])
     if len(constant.shape) > 2:
-        raise CannotTakeError("its parameter is a stack of matrices", "one matrix (linear) for each")
+        raise CannotTakeError(
+            "a product with a stack of weight matrices is not supported", "one matrix (linear) for each"
+        )
     return constant
 
 

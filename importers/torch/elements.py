@@ -159,7 +159,9 @@ def _add(node: Node) -> View:
 
 def _div(node: Node) -> View:
     if node.get("rounding_mode"):
-        raise CannotTakeError("it divides integers", "rounding_mode=None")
+        raise CannotTakeError(
+            f"a division with rounding_mode={node['rounding_mode']!r} is not supported", "rounding_mode=None"
+        )
     return quotient(node, node["self"], node["other"])
 
 
@@ -169,7 +171,7 @@ def _largest(node: Node) -> Any:
     if "other" in node.arguments:
         return pair(node, kind, node["self"], node["other"])
     if 1 in node.used:
-        raise CannotTakeError(f"other nodes read the indices of its {kind[:3]}", "their values only")
+        raise CannotTakeError(f"no other node may read the indices of its {kind[:3]}", "its values only")
     ties = {"ties": "first"} if "dim" in node.arguments else {}
     made = _reduced(node, f"reduce_{kind[:3]}", options=ties)
     return [made, None] if ties else made

@@ -86,7 +86,8 @@ def _batch_norm(node: Node) -> list[Any]:
     given = _roles(node)
     if not training and "running_mean" not in given:
         raise CannotTakeError(
-            "it has no running statistics to normalise with", "track_running_stats=True, or module.train()"
+            "it normalises with running statistics, but has none",
+            "track_running_stats=True, or module.train()",
         )
     options = {"momentum": node["momentum"]} if training else {"fixed_statistics": True}
     made = channel_norm(node, "batch_norm", node.x, given, node["eps"], options)
@@ -127,7 +128,7 @@ def _pool(node: Node) -> Any:
 
 def _pooled(node: Node, kind: str, over: Window, *, ceil: bool = False, counted: bool | None = None) -> Any:
     if 1 in node.used:
-        raise CannotTakeError("other nodes read the indices of its maxima", "return_indices=False")
+        raise CannotTakeError("no other node may read the indices of its maxima", "return_indices=False")
     options = pool_options(over, node.x.shape[2:], ceil=ceil, counted=counted)
     made = pooled(node, kind, node.x, options, len(node.shape) - 2)
     return [made, None] if node.several else made
@@ -199,7 +200,7 @@ def _recurrent(node: Node) -> list[Any]:
         if layer < layers - 1 and node["train"] and node["dropout"]:
             word = applied(node, "dropout", output, {"p": node["dropout"]}, suffix=f"_dropout{layer}").word
     if 2 in node.used:
-        raise CannotTakeError("other nodes read its last cell state", "its output or last hidden state")
+        raise CannotTakeError("no other node may read its last cell state", "its output or last hidden state")
     output = output.swapped(0, batch_dim)
     if output.shape != node.shape:
         output = viewed(node, output, node.shape)
@@ -211,7 +212,7 @@ def _initial(node: Node, state: Any, number: int, hidden: int, batch: int) -> st
     if isinstance(state, View) and state.shape[0] > 1:
         state = sliced(node, state, 0, number, number + 1)
     if isinstance(state, Constant) and state.trained:
-        raise CannotTakeError("its initial state is a trained parameter", "no initial state")
+        raise CannotTakeError("a trained initial state is not supported", "no initial state: zeros")
     return initial_state(node, state, hidden, batch, "no initial state")
 
 

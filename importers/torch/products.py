@@ -58,7 +58,7 @@ def _added(mask: Constant) -> Constant:
 
 
 def _in_one(node: Node) -> Any:
-    raise CannotTakeError("it combines a sum and a product", "a product, then an add")
+    raise CannotTakeError("a sum and a product in one op are not supported", "a product, then an add")
 
 
 HANDLERS: Mapping[str, Handler] = {

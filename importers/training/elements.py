@@ -139,7 +139,9 @@ def _sum(item: TrainingNode, left: str, right: str, name: str, suffix: str) -> s
 def _scale(item: TrainingNode) -> None:
     factor, down = item.only(1), item.integer("scale_down", 0)
     if factor is None or (down and not factor):
-        raise CannotTakeError("its factor is 0 or not constant", "a constant")
+        raise CannotTakeError(
+            "it must multiply by a constant, or divide by one other than 0", "an initializer of one number"
+        )
     _scaled(item, item.read(0), 1 / factor if down else factor)
 
 

@@ -182,7 +182,7 @@ def _product(item: TrainingNode) -> None:
     third = item.values(2)
     bias = item.read(2) if item.has(2) and beta and (third is None or third.any()) else ""
     if beta != 1 and bias:
-        raise CannotTakeError(f"beta {beta}", "beta 1")
+        raise CannotTakeError(f"beta {beta} is not supported", "beta 1")
     a, b = draft.shape(left), draft.shape(right)
     if len(a) < 2 or len(b) < 2 or (a[-2] if turns[0] else a[-1]) != (b[-1] if turns[1] else b[-2]):
         raise CannotTakeError(f"cannot multiply {list(a)} by {list(b)}", "matrices that fit")

@@ -35,7 +35,8 @@ def _cross_entropy(item: TrainingNode) -> None:
     for reader in readers:
         if not reader.op.endswith("SoftmaxCrossEntropyLossGrad"):
             raise CannotTakeError(
-                "other nodes read its log-probabilities", "read them in the loss and its gradient only"
+                f"only its gradient may read its log-probabilities, but {reader.name} reads them",
+                "a graph without this reader",
             )
         _check_same(item, reader)
         gradient = reader.output(0)
@@ -67,14 +68,16 @@ def _check_same(item: TrainingNode, gradient: OnnxNode) -> None:
 def _loss(item: TrainingNode, kind: str, options: dict[str, Any], gradient: str) -> None:
     draft, y = item.draft, item.read(0)
     if LOSS in draft.builder.tensors:
-        raise CannotTakeError("the graph has a second loss", "one loss")
+        raise CannotTakeError("the graph has a second loss", "one loss per graph")
     loss, tensor = loss_primitive(kind), draft.tensor(y)
     checked = loss_options(LossSpec(kind, options, item.site), loss)
     plan = loss.plan(checked, tensor, item.site)
     label, wanted = item.read(1), plan.shape if plan is not None else ()
     labels = draft.tensor(label)
     if plan is not None and plan.hard and labels.dtype.is_float:
-        raise CannotTakeError(f"the labels have type {labels.dtype}", "integers")
+        raise CannotTakeError(
+            f"the labels have type {labels.dtype}, not the integers of classes", "int32 or int64"
+        )
     if prod(labels.shape) != prod(wanted):
         raise CannotTakeError(
             f"the labels have shape {list(labels.shape)} for outputs of {list(tensor.shape)}",
@@ -98,7 +101,7 @@ def _loss_grad(item: TrainingNode) -> None:
     if len(inputs) > len(("log-probabilities", "label")):  # ONNX Runtime's; the weights of classes are last
         seed = item.only(0)
         if seed != 1:
-            raise CannotTakeError("the initial gradient of the loss is not 1", "1")
+            raise CannotTakeError("the initial gradient of the loss is not 1", "a constant 1")
 
 
 # Recurrent layers: ONNX has the gates in another order, and in rows where ours are columns.
@@ -123,7 +126,7 @@ def _recurrent(item: TrainingNode) -> None:
         raise CannotTakeError("only direction forward is supported", "direction forward")
     states = [item.node.input(index) for index in ((5, 6) if kind == "lstm" else (5,))]
     if any(name and (name not in draft.constants or draft.constants[name].any()) for name in states):
-        raise CannotTakeError("its initial state is not zero", "zeros")
+        raise CannotTakeError("its initial state is not zero", "no initial state, or zeros")
     roles = {"x": turned(item, x, (1, 0, 2), "_x")}
     roles["wx"], roles["wh"] = (
         _to_ours(item, kind, item.read(at), word) for at, word in ((1, "wx"), (2, "wh"))

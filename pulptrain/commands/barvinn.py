@@ -49,7 +49,7 @@ def command(
         options.option("--as-published", "", "Print the table of the public code generator; run nothing."),
     ] = False,
     units: Annotated[
-        int, options.option("--units", "N", "Number of units that share the rows of every layer, 1 to 8.")
+        int, options.option("--units", "N", "Number of units, 1 to 8; they divide the rows of every layer.")
     ] = 1,
     soc: Annotated[str, options.option("--soc", "NAME|FILE", "BARVINN preset or YAML file.")] = "barvinn",
     overrides: Annotated[

@@ -81,14 +81,23 @@ By = Annotated[
 Full = Annotated[
     bool,
     option(
-        "--full", "", "Show every op in program order (explore: point; fit: decision), and all notes.", OUTPUT
+        "--full",
+        "",
+        "Show all ops in program order, points (explore) or decisions (fit), and all notes.",
+        OUTPUT,
     ),
 ]
 Why = Annotated[
     bool, option("--why", "", "For the slowest ops, show what limits them, instead of totals.", OUTPUT)
 ]
 Evidence = Annotated[
-    bool, option("--evidence", "", "Also show the share of cycles covered by measured kernels.", OUTPUT)
+    bool,
+    option(
+        "--evidence",
+        "",
+        "Also show how many of the cycles come from measured kernels, and how many are estimated.",
+        OUTPUT,
+    ),
 ]
 WorkerCount = Annotated[
     int | None, option("--workers", "N", "Number of worker processes (default: one per CPU).", SEARCH)

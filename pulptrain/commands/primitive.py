@@ -215,7 +215,11 @@ def parse_shape(text: str) -> DrawnInput:
     if not dtype:
         return DrawnInput(shape)
     if dtype not in ("int32", "uint8"):
-        raise InputError(f"an input cannot have dtype {dtype!r}", where="--shape", cure="use int32 or uint8")
+        raise InputError(
+            f"{dtype!r} is not a type of integer inputs: int32, uint8",
+            where="--shape",
+            cure=f"use one of them; for floats write {sizes}, and --dtype for their type",
+        )
     return DrawnInput(shape, dtype_of(dtype), 0, int(high))
 
 

@@ -81,8 +81,8 @@ class SourceOptions(TypedDict, total=False):
         Option(
             "--input",
             "[int:]N,...",
-            "Input shape of net.py:Net or model.onnx, batch first: 1,3,32,32. Prefix int: for integer inputs "
-            "such as token ids: int:1,16. Several inputs: 'left=8,40 right=8,40'.",
+            "Input shape of net.py:Net or model.onnx, batch first: 1,3,32,32. Write int: before the shape of "
+            "integer inputs (token ids): int:1,16. Several inputs: 'left=8,40 right=8,40'.",
             MODEL,
             swept=False,
         ),
@@ -92,8 +92,8 @@ class SourceOptions(TypedDict, total=False):
         Option(
             "--loss",
             "'NAME [KEY=VALUE ...]'",
-            "Loss of net.py:Net or model.onnx; default cross_entropy for outputs [batch, 2 or more classes], "
-            "else mse.",
+            "Loss, for a PyTorch module or an ONNX file; default cross_entropy for outputs "
+            "[batch, 2 or more classes], else mse.",
             MODEL,
             swept=False,
         ),
@@ -103,7 +103,7 @@ class SourceOptions(TypedDict, total=False):
         Option(
             "--optimizer",
             "'NAME KEY=VALUE ...'",
-            "Optimizer of net.py:Net or model.onnx, e.g. 'adam lr=0.001'; default 'sgd lr=0.01'.",
+            "Optimizer, for a PyTorch module or an ONNX file, e.g. 'adam lr=0.001'; default 'sgd lr=0.01'.",
             MODEL,
             swept=False,
         ),
@@ -143,7 +143,7 @@ class NetworkOptions(SourceOptions, total=False):
         Option(
             "--train",
             "LAYER,LAYER|last|all",
-            "Layers to train, instead of those of the model.",
+            "Layers to train; replaces the model's own choice.",
             MODEL,
         ),
     ]
@@ -196,8 +196,8 @@ class ModelOptions(NetworkOptions, total=False):
         Option(
             "--steps",
             "fw[,loss,ig,wg,upd]",
-            "Steps of the iteration to run (default: all). fw alone is inference: no loss, no dropout; "
-            "batch norm uses its running statistics.",
+            "Steps to run: fw forward, loss, ig input gradients, wg weight gradients, upd update (default: "
+            "all). fw alone is inference: no loss, no dropout; batch norm uses its running statistics.",
             MODEL,
         ),
     ]

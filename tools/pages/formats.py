@@ -25,7 +25,7 @@ TRACE = {
 }
 """Meaning of the columns of a trace; of the columns of stalls see `STALL_COLUMN`."""
 
-STALL_COLUMN = "cycles lost to the word inside a compute slice, or all of a slice of that kind"
+STALL_COLUMN = "stall cycles of this kind: within a compute slice, or the whole slice if it is this stall"
 
 MEMORY = {
     "name": "tensor or buffer",
@@ -38,14 +38,14 @@ MEMORY = {
     "end_cycle": "cluster cycle its life ends",
     "kind": "what the bytes are for: weight, activation, gradient, buffer ...",
     "staged": "1: the copy in L2 of a tensor that lives in L3",
-    "kept_for": "backward ops that read it, of an activation kept for them",
+    "kept_for": "for an activation stored for the backward pass: the ops that read it",
 }
 
 CURVE = {
     "iteration": "number, from 1",
     "seconds": "simulated time at its end (s)",
     "loss": "mean loss of its samples",
-    "accuracy": "share of the test samples classified right after it; empty where it was not asked",
+    "accuracy": "share of test samples classified correctly after this iteration; empty if not requested",
 }
 
 
