@@ -103,8 +103,8 @@ def is_of_today(row: Row) -> bool:
 
 
 def store(rows: Sequence[Row]) -> None:
-    """Put rows into docs/tuned.json in place of those of the same models; those of another day go."""
-    kept = {row.model: row for row in (*filter(is_of_today, stored_rows()), *rows)}
+    """Put rows into docs/tuned.json in place of those of the same models."""
+    kept = {row.model: row for row in (*stored_rows(), *rows)}
     text = json.dumps([dataclasses.asdict(kept[name]) for name in CUTS if name in kept], indent=1)
     STORE.write_text(text + "\n", encoding="utf-8")
 
