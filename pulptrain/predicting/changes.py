@@ -26,12 +26,12 @@ from pulptrain.predicting.kernels import (
     without,
 )
 from pulptrain.predicting.overlap import overlapped_cycles, with_room, without_waits
-from pulptrain.predicting.transfers import Engine, transfer_cycles
+from pulptrain.predicting.transfers import Engine, code_behind_loads, transfer_cycles
 from scheduler.planned import Schedule
 from scheduler.schedule import lost_code
 from scheduler.tiles.code_cost import CodeCost
 from traces.critical.activities import Graph
-from traces.critical.retiming import durations, retimed
+from traces.critical.retiming import retimed
 
 Ends = Callable[[Executed], int]
 """When a program ends."""
@@ -71,8 +71,8 @@ def _of_machine(evidence: Evidence) -> Iterator[WhatIf]:
 
     yield what_if(
         "dma-width",
-        f"DMA and its link to L2 twice as wide{at_least}",
-        lambda item: _end(item, durations(item.graph), engine, Engine(wide)),
+        "DMA and its link to L2 twice as wide",
+        lambda item: _end(item, code_behind_loads(item.graph, 0.5), engine, Engine(wide)),
         wide,
     )
     if timing.l1.bank_conflicts:
@@ -169,7 +169,8 @@ def _overlap(evidence: Evidence) -> WhatIf:
     def ends(item: Executed) -> int:
         engine = Engine(timing)
         graph, program = item.graph, item.schedule.program
-        cycles = transfer_cycles(graph, program, durations(graph), engine, engine, all_queued=True)
+        fetched = code_behind_loads(graph, 0.0)
+        cycles = transfer_cycles(graph, program, fetched, engine, engine, all_queued=True)
         return overlapped_cycles(graph, cycles)
 
     return WhatIf(

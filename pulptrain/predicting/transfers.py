@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
 
@@ -12,6 +13,7 @@ from arch.spec.program import Command, DmaStart, Program
 from arch.spec.timing import SocTiming
 from arch.systemc.clock import Clock
 from traces.critical.activities import Graph
+from traces.critical.retiming import durations
 from traces.events import COMPUTE
 from traces.tracks import INWARD, OUTWARD
 
@@ -69,6 +71,27 @@ def transfer_cycles(
         takes = max(1, becomes.cycles(command, queued=queued or all_queued) + late_cycles)
         for number in numbers:
             cycles[number] = round(cycles[number] * takes / took)
+    return cycles
+
+
+def code_behind_loads(graph: Graph, share: float) -> list[int]:
+    """What every activity takes when code waits for `share` of the time that it waits for loads.
+
+    Core 0 that fetches code while a transfer into L1 runs waits for that: the bursts that are ordered before.
+    """
+    loads = [item for item in graph.activities if item.transfer >= 0 and item.resource == f"DMA {INWARD}"]
+    starts_cycles = [load.start_cycles for load in loads]
+    ends_cycles = [load.end_cycles for load in loads]
+    cycles = durations(graph)
+    for number, activity in enumerate(graph.activities):
+        if activity.kind == "icache":
+            first = bisect_right(ends_cycles, activity.start_cycles)
+            last = bisect_left(starts_cycles, activity.end_cycles)
+            waits = sum(
+                min(load.end_cycles, activity.end_cycles) - max(load.start_cycles, activity.start_cycles)
+                for load in loads[first:last]
+            )
+            cycles[number] -= round((1 - share) * waits)
     return cycles
 
 

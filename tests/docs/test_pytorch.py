@@ -48,7 +48,9 @@ def test_every_command_of_the_page_runs_and_the_converted_model_takes_as_long(fo
         if words[0] == "run":
             cycles.append(re.search(r"([\d,]+) cycles", shown)[1])
         if words[1].endswith(":Net"):
-            assert "convert" in words or "those of the module by torch.autograd" in " ".join(shown.split())
+            assert "convert" in words or "those of the module, computed by torch.autograd" in " ".join(
+                shown.split()
+            )
     assert len(cycles) == 4
     assert cycles[-1] == cycles[0]
 

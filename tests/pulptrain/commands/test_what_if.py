@@ -71,9 +71,11 @@ def test_predictions_are_near_what_is_simulated(capsys: pytest.CaptureFixture[st
             answer["cycles"] - item[f"{kind}_cycles"] for kind in ("predicted", "simulated")
         )
         if "at least" in item["about"]:
-            assert 0.2 * simulated <= predicted <= simulated, item
+            assert 0.5 * simulated <= predicted <= simulated, item
         else:
-            assert abs(predicted - simulated) <= max(0.1 * simulated, 0.01 * answer["cycles"]), item
+            # Code waits for loads as well, of which the bursts that are ordered before are not in the trace.
+            off = 0.25 if item["name"] == "dma-width" else 0.1
+            assert abs(predicted - simulated) <= max(off * simulated, 0.01 * answer["cycles"]), item
 
 
 def test_code_that_is_fetched_gains_what_is_simulated_and_a_larger_cache_is_a_question() -> None:
