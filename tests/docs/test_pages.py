@@ -13,7 +13,7 @@ from tools.pages.__main__ import all_pages, main
 from tools.pages.page import Page, golden, table
 
 PAGES = all_pages()
-OLDER: tuple[str, ...] = ("error_bars.models",)
+OLDER: tuple[str, ...] = ()
 """Slow blocks whose figures are not of today, each with a first line ``*Older than ...`` that says so."""
 
 
