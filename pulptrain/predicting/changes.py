@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from arch.pricing.code_caches import STEADY, WARM
+from arch.pricing.code_caches import STEADY
 from arch.pricing.cost_model import TeamCostModelWhenAsked
 from arch.spec.timing import SocTiming
 from configs.values import replace
@@ -59,7 +59,6 @@ def what_ifs(evidence: Evidence, *, more_l1: bool = True) -> list[WhatIf]:
 def _of_machine(evidence: Evidence) -> Iterator[WhatIf]:
     timing = evidence.timing
     wide, engine = _twice_as_wide(timing), Engine(timing)
-    at_least = _at_least(evidence)
 
     def what_if(name: str, about: str, ends: Ends, machine: SocTiming) -> WhatIf:
         return WhatIf(
@@ -96,7 +95,7 @@ def _of_machine(evidence: Evidence) -> Iterator[WhatIf]:
         roomy = replace(timing, icache=larger)
         yield what_if(
             "shared-code",
-            f"a shared instruction cache of {larger.shared_bytes / 1024:g} KiB{at_least}",
+            f"a shared instruction cache of {larger.shared_bytes / 1024:g} KiB",
             lambda item: _end(
                 item, shortened("icache", _code_left(item, timing, roomy), item.graph), engine, engine
             ),
@@ -175,7 +174,7 @@ def _overlap(evidence: Evidence) -> WhatIf:
 
     return WhatIf(
         "perfect-overlap",
-        f"no wait for transfers, except on the busiest channel{_at_least(evidence)}",
+        "no wait for transfers, except on the busiest channel",
         lambda: evidence.of_all(ends),
         lambda: evidence.simulated(
             with_room(timing),
@@ -190,11 +189,6 @@ def _twice_as_wide(timing: SocTiming) -> SocTiming:
     return replace(
         timing, dma=dma, l2=replace(timing.l2, link_bytes_per_cycle=2 * timing.l2.link_bytes_per_cycle)
     )
-
-
-def _at_least(evidence: Evidence) -> str:
-    """What `about` adds where a prediction leaves out that lines of code wait for fewer or shorter reads."""
-    return " (at least: code waits for loads, too)" if evidence.code_start != WARM else ""
 
 
 MORE_CODE = 4
