@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,8 @@ COLUMNS = tuple(field.name for field in fields(MemoryBlock))
 def write_blocks(blocks: Iterable[MemoryBlock], folder: Path) -> Path:
     """Write ``memory.csv`` into `folder` and return its path. Raises InputError if that is not possible."""
     rows = (
-        [int(cell) if cell is True or cell is False else cell for cell in astuple(block)] for block in blocks
+        [int(block.staged) if name == "staged" else getattr(block, name) for name in COLUMNS]
+        for block in blocks
     )
     return write_rows(folder / CSV_NAME, COLUMNS, rows)
 
@@ -66,6 +67,6 @@ def _block(row: Mapping[str, str], where: str) -> MemoryBlock:
         raise InputError(f"unknown memory {row['level']!r}; use {', '.join(LEVELS)}", where=where, cure=AGAIN)
     number = {name: whole_number(row[name], name, where) for name in _NUMBERS}
     if number["address"] < 0 or number["size_bytes"] < 0 or number["end_cycle"] < number["start_cycle"]:
-        raise InputError("the size or the lifetime of the block is 0", where=where, cure=AGAIN)
+        raise InputError("an address, a size or a lifetime is negative", where=where, cure=AGAIN)
     cells: dict[str, Any] = {**{name: row[name] for name in COLUMNS}, **number}
     return MemoryBlock(**{**cells, "staged": bool(number["staged"])})

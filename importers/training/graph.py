@@ -171,8 +171,8 @@ class _Reader:
         labels = [node.input(1) for node in self.graph.nodes if kind_of(node) in _LOSSES]
         if len(labels) != 1 or labels[0] not in self.graph.inputs:
             kinds = dict.fromkeys(node.op for node in self.graph.nodes if "Grad" in node.op)
-            no_loss = f"has no loss, and gradients ({', '.join(kinds)})"
-            what = "has several losses, or a label that is not an input" if labels else no_loss
+            no_loss = f"the graph computes gradients ({', '.join(kinds)}) but has no loss"
+            what = "the graph has several losses, or a label that is not an input" if labels else no_loss
             raise self._wrong(what, f"use a training graph: {' or '.join(_LOSSES)} of one input")
         return self.graph.inputs[: self.graph.inputs.index(labels[0]) + 1]
 
