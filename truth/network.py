@@ -54,7 +54,7 @@ class NetworkLayer(Struct, frozen=True):
     channels: Channels | None = None
     borrowed: Mapping[str, str] = {}
     """End of a parameter's name -> the other layer's parameter that it is."""
-    computed: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    computed: Mapping[str, tuple[str, int]] = {}
     """End of a parameter's name -> the layer that makes it, and the number of its output."""
 
     @property
@@ -157,6 +157,7 @@ class Network:
             options["fixed_statistics"] = True
         trainable = layer.get("trainable", True)
         channels = layer.get("update_channels")
+        computed = self._computed(layer)
         return NetworkLayer(
             layer["name"],
             layer["type"],
@@ -166,18 +167,20 @@ class Network:
             layer.get("layout") or tree.get("layout", "CHW"),
             trainable if isinstance(trainable, bool) else tuple(trainable),
             (0, channels) if isinstance(channels, int) else tuple(channels) if channels else None,
-            self._borrowed(layer, options),
-            self._computed(layer),
+            self._borrowed(layer, options, computed),
+            computed,
         )
 
-    def _borrowed(self, layer: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, str]:
-        """What a layer says in `weights_of`, followed to the layer that has the parameter."""
+    def _borrowed(
+        self, layer: Mapping[str, Any], options: Mapping[str, Any], computed: Mapping[str, tuple[str, int]]
+    ) -> dict[str, str]:
+        """What `weights_of` says but for what is computed, followed to the layer that has the parameter."""
         said = layer.get("weights_of")
         if isinstance(said, str):
             said = dict.fromkeys(LAYERS[layer["type"]].parameters(options), said)
         borrowed: dict[str, str] = {}
         for end, word in (said or {}).items():
-            if end in self._computed(layer):
+            if end in computed:
                 continue
             name, _, parameter = word.partition(".")
             owner = next((part for part in self.parts if part.name == name), None)

@@ -378,7 +378,7 @@ class _Reader:
                 "a weight computed from parameters must not be detached or expanded before this op",
                 "the weight itself, or requires_grad=False for its parameters",
             )
-        return item.made or self.draft.one_sample(item.constant, item.source)
+        return self.draft.one_sample(item.constant, item.source)
 
     def _node(self, op: str, node: Any, arguments: Mapping[str, Any], place: str) -> Node:
         """The node as a handler sees it."""

@@ -36,18 +36,7 @@ HANDLERS: Mapping[str, Handler] = {**elements.HANDLERS, **layers.HANDLERS, **mov
 """By op, private ones behind their domain."""
 
 MOVES = {
-    *(
-        "Concat",
-        "Expand",
-        "Flatten",
-        "Gather",
-        "Identity",
-        "Reshape",
-        "Slice",
-        "Split",
-        "Squeeze",
-        "Transpose",
-    ),
+    *("Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze"),
     *("Transpose", "Unsqueeze", "com.microsoft:ConcatTraining"),
 }
 """Ops that only move elements about: what they make of a weight is still that weight."""
@@ -314,15 +303,17 @@ class ForwardReader:
         try:
             if not any(isinstance(item, (View, Terms)) for item in arguments):
                 return self._constant(node, arguments)
-            handler = self.handlers.get(node.op)
-            if handler is None:
-                raise CannotTakeError("pulptrain has no such layer", NEAREST_ONNX.get(node.op, NO_FORM))
-            results = handler(self._read(node, arguments))
+            results = self._handler(node)(self._read(node, arguments))
             self._check(node, results)
             return results
         except CannotTakeError as error:
             self.draft.problems.append(problem_of(self.graph, node, error))
         return Unknown()
+
+    def _handler(self, node: OnnxNode) -> Handler:
+        if node.op not in self.handlers:
+            raise CannotTakeError("pulptrain has no such layer", NEAREST_ONNX.get(node.op, NO_FORM))
+        return self.handlers[node.op]
 
     def _read(self, node: OnnxNode, arguments: Sequence[Any]) -> Node:
         """The node as a handler sees it: inputs by number, attributes by name."""
@@ -387,13 +378,11 @@ class ForwardReader:
 
     def _computed(self, node: OnnxNode, arguments: Sequence[Any], results: Mapping[str, Array]) -> Any:
         """Arithmetic on trained weights: layers of one sample, which start with the numbers `results`."""
-        handler = self.handlers.get(node.op)
-        if handler is None:
-            raise CannotTakeError("pulptrain has no such layer", NEAREST_ONNX.get(node.op, NO_FORM))
+        handler = self._handler(node)
         views = [
             item
             if item is None or not item.trained or node.op == "Gather"
-            else item.made or self.draft.one_sample(item, f"{node.name}_weight")
+            else self.draft.one_sample(item, f"{node.name}_weight")
             for item in arguments
         ]
         made = handler(replace(self._read(node, views), held=dict(enumerate(arguments))))

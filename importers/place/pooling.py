@@ -16,7 +16,7 @@ from importers.graph.views import Shape, View
 from importers.graph.weights import Constant
 from importers.place.convolution import Window, rows_and_columns, short
 from importers.place.pairs import applied, power, root, scaled
-from importers.place.products import linear
+from importers.place.products import along
 from trainlib.ir.steps import Array
 
 
@@ -129,8 +129,7 @@ def stretched(
     for dim, (size, scale) in enumerate(zip(sizes, scales, strict=True), len(view.dims) - len(sizes)):
         if view.shape[dim] != size or scale != 1:
             matrix = Constant(how.matrix(view.shape[dim], size, scale))
-            last, suffix = len(view.dims) - 1, f"_{dim}"
-            view = linear(site, view.swapped(dim, last), matrix, None, suffix=suffix).swapped(dim, last)
+            view = along(site, view, dim, matrix, suffix=f"_{dim}")
     return view
 
 

@@ -49,8 +49,14 @@ def multiplied(site: Site, left: Any, right: Any, *, as_stored: bool = False) ->
     row = len(matrix.shape) == 1
     last = len(right.dims) - 1
     weights = matrix.moved(lambda array: array.reshape(1, -1)) if row else matrix
-    made = linear(site, right.swapped(last - 1, last), weights, None).swapped(last - 1, last)
+    made = along(site, right, last - 1, weights)
     return made.without_dim(max(last - 1, 0)) if row else made
+
+
+def along(site: Site, view: View, dim: int, matrix: Constant, *, suffix: str = "") -> View:
+    """A product of a matrix [outputs, inputs] with one dimension of an activation."""
+    last = len(view.dims) - 1
+    return linear(site, view.swapped(dim, last), matrix, None, suffix=suffix).swapped(dim, last)
 
 
 def bilinear(site: Site, left: View, right: View, weight: Constant, bias: Constant | None) -> View:
@@ -204,9 +210,7 @@ def _seen(made: View, left: View, right: View, *, same: bool) -> View:
 def running_sum(site: Site, view: View, dim: int, *, less: bool = False, back: bool = False) -> View:
     """Sums of all elements of a dimension up to each, `less` without it, `back` from it on."""
     triangle = np.tril(np.ones((view.shape[dim],) * 2, np.float32), -1 if less else 0)
-    last = len(view.dims) - 1
-    made = linear(site, view.swapped(dim, last), Constant(triangle.T if back else triangle), None)
-    return made.swapped(dim, last)
+    return along(site, view, dim, Constant(triangle.T if back else triangle))
 
 
 def gathered(site: Site, table: Constant, numbers: Array) -> View:

@@ -38,7 +38,7 @@ def with_noise(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
 
         return handler
 
-    return {**{op: around(op) for op in (*handlers, "floor", *SAME)}, **dict.fromkeys(DRAWS, _drawn)}
+    return {**{op: around(op) for op in (*handlers, "floor")}, **dict.fromkeys(DRAWS, _drawn)}
 
 
 def _drawn(node: Node) -> Noise:

@@ -11,7 +11,7 @@ from scheduler.addresses.lifetimes import backward_begins
 from scheduler.memory.memory_plan import MemoryPlan
 from traces.memory_table import MemoryBlock
 from traces.metrics import OpMetrics
-from trainlib.ir.graph import TrainingGraph
+from trainlib.ir.graph import Op, TrainingGraph
 
 AFTER = "end"
 """What stands for "after the last op" in the name of an op."""
@@ -32,7 +32,7 @@ def memory_blocks(
     before ends. The stacks are blocks of L1 as well.
     """
     limits = _limits(plan.ops, {op.name: op for op in measured}, start_cycles, end_cycles)
-    names = [*plan.ops, AFTER]
+    names, begins = [*plan.ops, AFTER], backward_begins(graph)
     blocks = [
         MemoryBlock(
             item.name,
@@ -45,7 +45,7 @@ def memory_blocks(
             limits[item.last_op + 1],
             item.kind or "scratch",
             item.staged,
-            " ".join(_readers(graph, plan, item)),
+            " ".join(_readers(graph.ops[max(item.first_op, begins) : item.last_op + 1], plan, item)),
         )
         for item in plan.allocations
     ]
@@ -60,13 +60,12 @@ def memory_blocks(
     return sorted(blocks, key=lambda block: (block.level, block.address, block.start_cycle, block.name))
 
 
-def _readers(graph: TrainingGraph, plan: MemoryPlan, item: Allocation) -> list[str]:
-    """Backward ops for which an activation is kept in these bytes."""
-    first = max(item.first_op, backward_begins(graph))
-    ops = graph.ops[first : item.last_op + 1] if item.kind == "kept" else ()
-    return [
-        op.name for op in ops if plan.owners.get(item.tensor) in {plan.owners[name] for name in op.inputs}
-    ]
+def _readers(backward: Iterable[Op], plan: MemoryPlan, item: Allocation) -> list[str]:
+    """Which of these backward ops an activation is kept for in these bytes."""
+    if item.kind != "kept":
+        return []
+    owner = plan.owners.get(item.tensor)
+    return [op.name for op in backward if any(plan.owners[name] == owner for name in op.inputs)]
 
 
 def _limits(

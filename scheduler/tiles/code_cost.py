@@ -70,7 +70,7 @@ class Lost:
         kernels = {name: functions for op in ops for name, functions in op.kernels.items()}
         functions = {name: each for found in kernels.values() for name, each in found.items()}
         uses = Counter(
-            name for op in ops for name in {name: 0 for found in op.kernels.values() for name in found}
+            name for op in ops for name in {name for found in op.kernels.values() for name in found}
         )
         size_bytes = sum(op.size_bytes for op in ops) + sum(sizes["platform"].values())
         size_bytes += sum(functions.values())

@@ -41,8 +41,8 @@ def read_what_is_kept(graph: TrainingGraph) -> TrainingGraph:
         name for op in ops if not is_forward(op.step) and op.step != "LOSS" for name in kept(op)
     )
 
-    def price(number: int, op: Op) -> tuple[int, int]:
-        mine, own = kept(op), kept(ops[number])
+    def price(own: Mapping[str, int], op: Op) -> tuple[int, int]:
+        mine = kept(op)
         alone = sum(size_bytes for name, size_bytes in mine.items() if readers[name] == (name in own))
         return alone, -max((made.get(name, forward[op.layer]) for name in mine), default=0)
 
@@ -50,9 +50,11 @@ def read_what_is_kept(graph: TrainingGraph) -> TrainingGraph:
     while changed:
         changed = False
         for number, choices in forms.items():
-            best, maker = min(choices, key=lambda form: price(number, form[0]))
-            if price(number, best) < price(number, ops[number]):
-                readers.subtract(kept(ops[number]).keys())
+            own = kept(ops[number])
+            prices = [price(own, op) for op, _ in choices]
+            best, maker = choices[prices.index(min(prices))]
+            if min(prices) < price(own, ops[number]):
+                readers.subtract(own.keys())
                 readers.update(kept(best).keys())
                 ops[number], ops[forward[best.layer]], changed = best, maker, True
     return _with(graph, ops, tensors)

@@ -194,9 +194,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             nests=("clip_fw", "clip_bw"),
             of_mask=OfMask(  # the output does not say whether x was at a bound or beyond it
                 mask=lambda x, low=None, high=None: np.where(fn.inside(x, low, high), 1, 0),
-                dx=lambda dy, mask: np.where(mask > 0, dy, 0),
-                reference_dx=lambda dy, mask: np.where(mask == 0, 0, dy),
-                nests=("clip_fw_mask", "masked_bw"),
+                nest="clip_fw_mask",
             ),
         ),
         options=Bounds,

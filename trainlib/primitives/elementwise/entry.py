@@ -41,12 +41,18 @@ WIDE = (
 
 @dataclass(frozen=True, slots=True)
 class OfMask:
-    """A mask of bytes that FW makes as well, 1 where the slope is not 0; dx from it; the loops of both."""
+    """A mask of bytes that the loop `nest` of FW makes as well: 1 where the slope is 1, 0 where it is 0."""
 
     mask: Formula
-    dx: Formula
-    reference_dx: Formula
-    nests: tuple[str, str]
+    nest: str
+
+
+_DX_OF_MASK: dict[str, Any] = {
+    "dx": lambda dy, mask: np.where(mask > 0, dy, 0),
+    "reference_dx": lambda dy, mask: np.where(mask == 0, 0, dy),
+    "nests": ("", "masked_bw"),
+}
+"""What backward computes from such a mask, for all layers that have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +128,8 @@ def elementwise(
         if one.of_y is not None:
             others.append(replace(one, dx=one.of_y[0], reference_dx=one.of_y[1]))
         if one.of_mask is not None:
-            mask = one.of_mask
-            others.append(replace(one, dx=mask.dx, reference_dx=mask.reference_dx, nests=("", mask.nests[1])))
-            steps[0] = replace(steps[0], others=(_with_mask(one, mask, keys, takes_over),))
+            others.append(replace(one, **_DX_OF_MASK))
+            steps[0] = replace(steps[0], others=(_with_mask(one, one.of_mask, keys, takes_over),))
         read_otherwise = tuple(_backward_step(item, keys, takes_over) for item in others)
         steps.append(
             Step(
@@ -198,7 +203,7 @@ def _with_mask(item: Elementwise, made: OfMask, keys: set[str], takes_over: bool
     reads, truth = roles_of(item.y, keys), _truth(item)
     y, mask = by_name(item.y), by_name(made.mask)
     loop = VectorLoop(
-        made.nests[0],
+        made.nest,
         (*reads, "y", "mask"),
         reads,
         ("y", "mask"),

@@ -45,8 +45,8 @@ class _Schema(LayerSchema):
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     batch, shape = 1 if attributes["once"] else inputs[0].shape[0], tuple(attributes["shape"])
-    weight = Parameter(shape, Initial(), trainable=False, dtype=INT32)
-    weight = weight if attributes["integers"] else Parameter(shape, START)
+    integers = Parameter(shape, Initial(), trainable=False, dtype=INT32)
+    weight = integers if attributes["integers"] else Parameter(shape, START)
     return LayerPlan(Output((batch, *shape), weight.dtype), {"w": weight}, attributes={"batch": batch})
 
 

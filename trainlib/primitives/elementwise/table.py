@@ -101,9 +101,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             of_y=(lambda y, dy: np.where(y > 0, dy, 0), lambda y, dy: np.where(y == 0, 0, dy)),
             of_mask=OfMask(
                 mask=lambda x: np.where(x > 0, 1, 0),
-                dx=lambda dy, mask: np.where(mask > 0, dy, 0),
-                reference_dx=lambda dy, mask: np.where(mask == 0, 0, dy),
-                nests=("relu_fw_mask", "masked_bw"),
+                nest="relu_fw_mask",
             ),
         ),
         examples=(

@@ -32,6 +32,7 @@ from trainlib.primitives.pooling.pooling import (
     PoolingSchema,
     axes_of,
     each_window,
+    op_place_dtype,
     place_bits,
     pooling_plan,
     read_by,
@@ -85,7 +86,7 @@ def _maxima(op: Op, x: Array, outputs: Plane, fetched: Plane) -> tuple[Array, Ar
     # Of a window of -inf alone the first element may be padding.
     down = np.maximum(down, rows.padding - np.arange(*outputs.rows)[:, None] * rows.stride)
     along = np.maximum(along, columns.padding - np.arange(*outputs.columns) * columns.stride)
-    return y, ((down << place_bits(op)) + along).astype(np.uint8 if place_bits(op) == 4 else np.int32)
+    return y, ((down << place_bits(op)) + along).astype(op_place_dtype(op))
 
 
 def _tile_forward(op: Op, outputs: Plane, fetched: Plane) -> Function:

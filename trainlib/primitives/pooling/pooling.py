@@ -132,9 +132,7 @@ def pooling_plan(
     output = (batch, channels, *outputs)
     return LayerPlan(
         output,
-        saved={"argmax": Saved(output, UINT8 if max(kernels) <= BYTE_WINDOW else INT32)}
-        if save_positions
-        else {},
+        saved={"argmax": Saved(output, place_dtype(kernels))} if save_positions else {},
         attributes={
             "batch": batch,
             "channels": channels,
@@ -209,10 +207,19 @@ def each_window(op: Op) -> list[tuple[int, int, slice, slice]]:
     ]
 
 
+def place_dtype(kernels: Sequence[int]) -> DType:
+    """The format of a place in a window of these sizes: its row, and below that its column."""
+    return UINT8 if max(kernels) <= BYTE_WINDOW else INT32
+
+
 def place_bits(op: Op) -> int:
-    """Bits of a place in a window that say the column; those above say the row."""
-    rows, columns = axes_of(op.attributes)
-    return 4 if max(rows.kernel, columns.kernel) <= BYTE_WINDOW else 16
+    """Bits of a place in a window that say the column, half of all; those above say the row."""
+    return 4 * op_place_dtype(op).bytes
+
+
+def op_place_dtype(op: Op) -> DType:
+    """`place_dtype` of a pooling op."""
+    return place_dtype([axis.kernel for axis in axes_of(op.attributes)])
 
 
 def _extents(op: Op, **plane: int) -> dict[str, int]:
