@@ -572,7 +572,7 @@ def fit_model(
     for a `deadline` (cycles) that cannot be met, and the errors of `configs.errors`.
     """
     from pulptrain.fitting.fit_summary import changed_rows
-    from pulptrain.fitting.ladder import SMALLEST_SECONDS, first_step
+    from pulptrain.fitting.ladder import first_step
 
     settings = settings or Settings()
     check_objective(objective)
@@ -621,7 +621,7 @@ def fit_model(
             cure=f"use --time-limit {max(60.0, 4 * seconds):g}, or more L2; all forms: {ladder_command}",
         )
     if not found:
-        raise first_step(fitting, l2_bytes, ladder_command, min(SMALLEST_SECONDS, seconds))
+        raise first_step(fitting, l2_bytes, ladder_command, ends)
     way, chosen, best = min(found, key=lambda one: one[1].rank(one[2]))
     if deadline is not None and best.cycles > deadline:
         raise InputError(

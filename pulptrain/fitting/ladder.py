@@ -289,34 +289,43 @@ def _least_l1_bytes(spec: ModelSpec, settings: Settings) -> int:
     )
 
 
-def first_step(
-    fitting: Fitting, l2_bytes: int, ladder_command: str, seconds: float = SMALLEST_SECONDS
-) -> PulptrainError:
+def first_step(fitting: Fitting, l2_bytes: int, ladder_command: str, ends: float) -> PulptrainError:
     """Why nothing fits so much L2: what full training needs, the forms that fit, or the smallest form.
 
-    `ladder_command` shows all forms; each is searched for so many `seconds`.
+    `ladder_command` shows all forms; here it `ends` (`time.perf_counter`) with those looked at until then.
     """
     settings, name = fitting.settings, fitting.written.name
-    rungs = list(_rungs(fitting.written, settings, seconds))
-    asked = next((rung.form for rung in rungs if rung.form.startswith(LISTED)), FULL)
+    seconds = min(SMALLEST_SECONDS, max(1.0, ends - time.perf_counter()))
+    rungs = list(_until(ends, _rungs(fitting.written, settings, seconds)))
+    listed = (form.name for form in forms_of(fitting.written) if form.name.startswith(LISTED))
+    asked = next(listed, FULL)
 
     def tested(rungs: Iterable[_Rung], least_bytes: int = 0) -> list[tuple[int, _Rung]]:
         """Sizes of L2 in whole KiB, none below a least one, and what has room in each, the smallest first."""
         found = [
             (int(planned[1].timing.l2.size_bytes), rung)
-            for rung in rungs
+            for rung in _until(ends, rungs)
             if (planned := _planned(rung, settings, max(least_bytes, rung.l2_bytes), fitting.cache, 1024))
         ]
         return sorted(found, key=lambda one: one[0])
 
     others = [rung for rung in rungs if rung.form != asked]
-    own = tested((rung for rung in rungs if rung.form == asked), l2_bytes + 1)
+    has_time = time.perf_counter() < ends
+    own = tested((rung for rung in rungs if rung.form == asked), l2_bytes + 1) if has_time else []
     required_bytes = own[0][0] if own else fitting.needed_bytes
     rows = tested(rung for rung in others if rung.l2_bytes <= l2_bytes)
     fits = [row for row in rows if row[0] <= l2_bytes]
     if not fits:
         rows = rows or tested([min(others, key=lambda rung: rung.l2_bytes)])
         least_bytes, least = [*rows, *own, (required_bytes, rungs[-1])][0]
+        if time.perf_counter() >= ends:
+            return InputError(
+                f"no form of training {name} that fits {size_text(l2_bytes)} of L2 was found in time: it "
+                "may or may not fit",
+                where="--time-limit",
+                cure=f"use a longer one, or --l2 {-(-least_bytes // 1024)}KiB, in which {least.form} fits; "
+                f"all forms: {ladder_command}",
+            )
         return InputError(
             f"{size_text(l2_bytes)} of L2 are too small for any form of training: {least.form} of "
             f"{name} needs {least_bytes:,} B",
@@ -337,6 +346,14 @@ def first_step(
         cure += "; without L3 nothing can be paged: --l3 8MiB"
     cure += f"; all forms: {ladder_command}"
     return DoesNotFitError("l2", required_bytes, l2_bytes, where=f"training {name}", levers=levers, cure=cure)
+
+
+def _until(ends: float, rungs: Iterable[_Rung]) -> Iterator[_Rung]:
+    """The first, and the others until a time is over."""
+    for rung in rungs:
+        yield rung
+        if time.perf_counter() >= ends:
+            return
 
 
 def check_ladder(**options: Any) -> None:
