@@ -38,7 +38,7 @@ from scheduler.tiles.tiling import BufferDepths, Tiler, Tiling
 from scheduler.tiles.tiling_candidates import NO_COUNTS
 from scheduler.tiling_choice import TilingChoice, TilingChooser, early_beside
 from trainlib.ir.graph import Op, TrainingGraph
-from trainlib.ir.steps import KernelChoice, useful_macs_of
+from trainlib.ir.steps import KernelChoice
 from trainlib.registry import lowering_of, matmul_of
 from trainlib.training.variants import with_variants
 
@@ -204,7 +204,7 @@ def _lay_out(
             choice.tiling,
             layout,
             lowering_of(op).macs(op, graph.tensors),
-            useful_macs_of(lowering_of(op), op, graph.tensors),
+            lowering_of(op).useful_macs(op, graph.tensors),
             choice.estimated_cycles,
         )
         for op, choice, layout in zip(graph.ops, choices.tilings, layouts, strict=True)

@@ -26,7 +26,6 @@ from scheduler.tiles.streaming_cost import fits_slots, with_streams
 from scheduler.tiles.tiling import Tiler, Tiling
 from scheduler.tiles.tiling_candidates import Counts, TilingCandidates, enumerate_tilings
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import among_others
 
 BUILT = 5
 """Tilings that are built and estimated tile by tile, the best by `scheduler.tiles.short_list`."""
@@ -222,7 +221,7 @@ class TilingChooser:
         cached = self._cached(alike, tiler, limit_bytes)
         if cached is not None:
             return cached
-        described = among_others(tiler.lowering, tiler.op)
+        described = tiler.lowering.among_others(tiler.op)
         has_siblings = described != tiler.op and not tiler.stream.tensors
         among = (self._kind(tiler, early, described), limit_bytes) if has_siblings else None
         sibling = self._cache.siblings.get(among)

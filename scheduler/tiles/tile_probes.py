@@ -9,7 +9,7 @@ from math import prod
 from typing import NamedTuple
 
 from scheduler.tiles.tiling import Tiler, interval
-from trainlib.ir.steps import Extent, Operand, TileTask, alike_of, even_of, meeting_of
+from trainlib.ir.steps import Extent, Operand, TileTask
 
 PROBED_FIRST, PROBED_LAST = 8, 3
 """Of more pieces than both together only the first and the last ones are looked at.
@@ -37,10 +37,10 @@ class TileProbes:
         self._tiler = tiler
         self._dims = tuple(tiler.dims)
         self._whole = tuple((0, extent) for extent in tiler.dims.values())
-        self._alike = alike_of(tiler.lowering, tiler.op, tiler.tensors)
-        self._meeting = meeting_of(tiler.lowering, tiler.op, tiler.tensors)
+        self._alike = tiler.lowering.alike(tiler.op, tiler.tensors)
+        self._meeting = tiler.lowering.meeting(tiler.op, tiler.tensors)
         alone = frozenset(self._dims).difference(*self._meeting)
-        self._even = even_of(tiler.lowering, tiler.op, tiler.tensors) & alone
+        self._even = alone.intersection(tiler.lowering.even(tiler.op, tiler.tensors))
         self._known: dict[tuple[Extent, ...], dict[Key, Shape]] = {}
 
     def blocks(self) -> list[tuple[int, ...]]:

@@ -25,8 +25,6 @@ from trainlib.ir.steps import (
     Region,
     StepLowering,
     TileTask,
-    calls_alike,
-    reductions_of,
 )
 
 TILE_BYTES = 4096
@@ -136,9 +134,9 @@ class Tiler:
         """Tensors whose boxes come from L3, through slots in L2."""
         self.depths = depths if isinstance(depths, BufferDepths) else BufferDepths(depths)
         self.extents = dict(lowering.extents(op, tensors))
-        self.reductions = reductions_of(lowering, op, tensors)
+        self.reductions = lowering.reductions(op, tensors)
         self.dims = {**self.extents, **self.reductions}
-        self._calls_alike = calls_alike(lowering, op)
+        self._calls_alike = lowering.same_calls(op)
         self._first: dict[object, TileTask] = {}
 
     @property

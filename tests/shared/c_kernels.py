@@ -23,7 +23,7 @@ from configs.errors import InputError
 from deploy.calls.call import CCall, Pointer, Table, c_calls, kernel_sources, source_of, sources
 from deploy.calls.generated import generated
 from shared.primitive_harness import CODEGEN, box, cuts, poisoned
-from trainlib.ir.steps import KernelChoice, find_part, reductions_of, widened
+from trainlib.ir.steps import KernelChoice, find_part, widened
 from trainlib.ir.varying import Varying
 from trainlib.references.reference import evaluate
 from trainlib.registry import lowering_of
@@ -200,7 +200,7 @@ def check_case(case, graph, values, *, accumulation: str = "kernel", most_tiles:
         default = lowering.default_kernel(op)
         for kernel in (default, *case.example.kernels) if default else ("",):
             cores = chooser.choice((1, 2, 8))
-            sizes = {**lowering.extents(op, graph.tensors), **reductions_of(lowering, op, graph.tensors)}
+            sizes = {**lowering.extents(op, graph.tensors), **lowering.reductions(op, graph.tensors)}
             chosen = {name: chooser.randint(1, size) for name, size in sizes.items()}
             tiles = cuts(sizes, chosen)
             choice = KernelChoice(kernel, CODEGEN, accumulation, cores)

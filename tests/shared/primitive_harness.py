@@ -22,7 +22,7 @@ from shared.oracle_torch import evaluate_torch
 from shared.tolerances import tolerance
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.numerics import dtype_named, rounded, widened
-from trainlib.ir.steps import KernelChoice, find_part, reductions_of
+from trainlib.ir.steps import KernelChoice, find_part
 from trainlib.kernels import catalogue
 from trainlib.primitives.definition import Example, OptimizerPrimitive
 from trainlib.references.reference import evaluate
@@ -148,7 +148,7 @@ def run_op(op: Op, tensors, values, tile_sizes, choice: KernelChoice):
     lowering = lowering_of(op)
     results = {name: poisoned(tensors[name].shape, tensors[name].dtype) for name in op.outputs}
     written = {name: np.zeros(tensors[name].shape, int) for name in op.outputs}
-    extents, reductions = dict(lowering.extents(op, tensors)), reductions_of(lowering, op, tensors)
+    extents, reductions = dict(lowering.extents(op, tensors)), lowering.reductions(op, tensors)
     assert not extents.keys() & reductions.keys(), f"{op.name}: a dimension is an extent and a reduction"
     assert set(tile_sizes) <= {*extents, *reductions}, (op.name, tile_sizes)
     tiles, parts = cuts(extents, tile_sizes), cuts(reductions, tile_sizes)
@@ -178,13 +178,13 @@ def added(total, term):
 def random_sizes(op, tensors, chooser, *, cut_sums=True):
     """A size from 1 to the whole for every dimension of the step; sums stay whole unless `cut_sums`."""
     lowering = lowering_of(op)
-    sizes = dict(lowering.extents(op, tensors)) | (reductions_of(lowering, op, tensors) if cut_sums else {})
+    sizes = dict(lowering.extents(op, tensors)) | (lowering.reductions(op, tensors) if cut_sums else {})
     return {name: chooser.randint(1, size) for name, size in sizes.items()}
 
 
 def parts_of_sums(op, tensors, tile_sizes) -> int:
     """Tiles that are added up to one."""
-    return len(cuts(reductions_of(lowering_of(op), op, tensors), tile_sizes))
+    return len(cuts(lowering_of(op).reductions(op, tensors), tile_sizes))
 
 
 CANCELLATION = 10.0
@@ -302,7 +302,7 @@ def check_tiles(case: Case, accumulation: str = "reference") -> int:
         lowering = lowering_of(op)
         default = lowering.default_kernel(op)
         kernels = (default, *case.example.kernels) if default else ("",)
-        ways = (False, True) if reductions_of(lowering, op, graph.tensors) else (False,)
+        ways = (False, True) if lowering.reductions(op, graph.tensors) else (False,)
         for kernel, cut_sums in product(kernels, ways):
             sizes = random_sizes(op, graph.tensors, chooser, cut_sums=cut_sums)
             choice = KernelChoice(kernel, CODEGEN, accumulation)
@@ -330,7 +330,7 @@ def check_work(case: Case, codegen: str = CODEGEN) -> None:
     graph, _ = build(case)
     for op in graph.ops:
         lowering = lowering_of(op)
-        dimensions = {**lowering.extents(op, graph.tensors), **reductions_of(lowering, op, graph.tensors)}
+        dimensions = {**lowering.extents(op, graph.tensors), **lowering.reductions(op, graph.tensors)}
         ranges = {name: (0, (size + 1) // 2) for name, size in dimensions.items()}
         choice = KernelChoice(lowering.default_kernel(op), codegen)
         task = lowering.tile(op, graph.tensors, ranges, choice)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from math import prod
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,33 +189,19 @@ class KernelChoice(Struct, frozen=True):
     cores: int = 1
 
 
-class StepLowering(Protocol):
-    """How one op becomes tiles. One per primitive and step, registered by the primitive's file."""
+class StepLowering:
+    """How one op becomes tiles. One per primitive and step, registered by the primitive's file.
+
+    What a lowering does not say holds of no dimension; without a matmul there are no multiply-accumulates.
+    """
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Dimensions of the step's own result that may be cut, in loop order (outermost first), with sizes.
 
         An empty mapping means the step's result cannot be cut. Dimensions the result is a sum over are not
-        listed here but by `CutsReductions`.
+        listed here but by `reductions`.
         """
-
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        """The task of the tile that covers `ranges` (one interval per entry of `extents`).
-
-        Of a lowering that `CutsReductions`, `ranges` may also hold intervals of reduction dimensions; one not
-        named there is whole.
-        """
-
-    def default_kernel(self, op: Op) -> str:
-        """Matmul kernel used when the user names none; empty for steps without a matmul."""
-
-    def macs(self, op: Op, tensors: Tensors) -> int:
-        """Multiply-accumulates of the whole step (0 for elementwise steps)."""
-
-
-@runtime_checkable
-class CutsReductions(StepLowering, Protocol):
-    """A lowering whose sums may be cut as well."""
+        raise NotImplementedError
 
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Dimensions that results of the step are sums over, with sizes; names differ from `extents`.
@@ -225,97 +211,53 @@ class CutsReductions(StepLowering, Protocol):
         (a bias) belongs to the part that begins at 0 in every reduction dimension. A result that is no sum
         over the dimension (the gradient beside a loss) has a box of its own in each part.
         """
+        return {}
 
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+        """The task of the tile that covers `ranges`, one interval per entry of `extents`.
 
-@runtime_checkable
-class CutsTogether(StepLowering, Protocol):
-    """A lowering of which some boxes depend on several dimensions at once."""
+        `ranges` may also hold intervals of `reductions`; one not named there is whole.
+        """
+        raise NotImplementedError
+
+    def default_kernel(self, op: Op) -> str:
+        """Matmul kernel used when the user names none; empty for steps without a matmul."""
+        return ""
+
+    def macs(self, op: Op, tensors: Tensors) -> int:
+        """Multiply-accumulates of the whole step (0 for elementwise steps)."""
+        return 0
+
+    def useful_macs(self, op: Op, tensors: Tensors) -> int:
+        """Multiply-accumulates but for those with padding, or with the zeros between strided elements."""
+        return self.macs(op, tensors)
 
     def meeting(self, op: Op, tensors: Tensors) -> Sequence[tuple[str, ...]]:
         """Sets of dimensions that decide together on the elements of a box (or on whether there is one).
 
-        Along all others the elements of a box are a product of what each dimension says alone. Of a
-        lowering without this method that holds for all.
+        Along all others the elements of a box are a product of what each dimension says alone.
         """
-
-
-def meeting_of(lowering: StepLowering, op: Op, tensors: Tensors) -> list[tuple[str, ...]]:
-    """Sets of dimensions of a step that decide together on a box; none of a lowering that has none."""
-    return list(lowering.meeting(op, tensors)) if isinstance(lowering, CutsTogether) else []
-
-
-@runtime_checkable
-class CutsAlike(StepLowering, Protocol):
-    """A lowering of which pieces of one size along some dimensions differ in nothing but where they lie."""
+        return ()
 
     def alike(self, op: Op, tensors: Tensors) -> Collection[str]:
         """Dimensions along which inner pieces of one size have boxes of one shape.
 
         If the boxes of two of them one after another differ, those of all do. The first and the last piece
-        may be others. Of a lowering without this method nothing is known of any dimension.
+        may be others.
         """
-
-
-def alike_of(lowering: StepLowering, op: Op, tensors: Tensors) -> frozenset[str]:
-    """Dimensions of a step along which inner pieces are alike; none of a lowering that does not say."""
-    return frozenset(lowering.alike(op, tensors)) if isinstance(lowering, CutsAlike) else frozenset()
-
-
-@runtime_checkable
-class CutsEvenly(StepLowering, Protocol):
-    """A lowering of which, along some dimensions, it does not matter for shapes where a piece lies."""
+        return ()
 
     def even(self, op: Op, tensors: Tensors) -> Collection[str]:
         """Dimensions along which any pieces of one size have boxes and scratch of one shape.
 
         If the boxes of two pieces differ, those of any two do.
         """
-
-
-def even_of(lowering: StepLowering, op: Op, tensors: Tensors) -> frozenset[str]:
-    """Dimensions of a step that are cut evenly; none of a lowering that does not say."""
-    return frozenset(lowering.even(op, tensors)) if isinstance(lowering, CutsEvenly) else frozenset()
-
-
-@runtime_checkable
-class CallsAlike(StepLowering, Protocol):
-    """A lowering of which tiles of the same sizes that begin the same dimensions may make the same calls."""
+        return ()
 
     def same_calls(self, op: Op) -> bool:
-        """Whether they do, wherever they lie."""
-
-
-def calls_alike(lowering: StepLowering, op: Op) -> bool:
-    """Whether such tiles make the same calls; not known of a lowering that does not say."""
-    return isinstance(lowering, CallsAlike) and lowering.same_calls(op)
-
-
-@runtime_checkable
-class CutsInTurn(StepLowering, Protocol):
-    """A lowering of one op of many (one per time step) that differ in nothing a tile's cost depends on."""
+        """Whether tiles of the same sizes that begin the same dimensions make the same calls."""
+        return False
 
     def among_others(self, op: Op) -> Op:
-        """The op in the words of any of them: equal for ops whose tiles differ only in where boxes lie."""
-
-
-def among_others(lowering: StepLowering, op: Op) -> Op:
-    """An op in words that it shares with those that are cut like it; itself, if there are none."""
-    return lowering.among_others(op) if isinstance(lowering, CutsInTurn) else op
-
-
-@runtime_checkable
-class CountsZeros(StepLowering, Protocol):
-    """A lowering of which some multiply-accumulates meet a zero by construction."""
-
-    def useful_macs(self, op: Op, tensors: Tensors) -> int:
-        """Multiply-accumulates but for those with padding, or with the zeros between strided elements."""
-
-
-def useful_macs_of(lowering: StepLowering, op: Op, tensors: Tensors) -> int:
-    """Multiply-accumulates of a step that meet no zero of padding or stride; all, if it knows of none."""
-    return (lowering.useful_macs if isinstance(lowering, CountsZeros) else lowering.macs)(op, tensors)
-
-
-def reductions_of(lowering: StepLowering, op: Op, tensors: Tensors) -> dict[str, int]:
-    """Reduction dimensions of a step that may be cut, with sizes; none of a lowering that has none."""
-    return dict(lowering.reductions(op, tensors)) if isinstance(lowering, CutsReductions) else {}
+        """The op in words of any of many (one per time step) whose tiles differ only in where they lie."""
+        return op

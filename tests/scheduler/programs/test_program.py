@@ -15,7 +15,7 @@ from scheduler.programs.program import ProgramBuilder
 from scheduler.tiles.l1_layout import lay_out
 from scheduler.tiles.tiling import Tiler
 from trainlib.ir.graph import Op, Tensor, TrainingGraph
-from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, TileTask
+from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, StepLowering, TileTask
 
 TENSORS = {
     "w": Tensor("w", (8, 4), "weight"),
@@ -26,7 +26,7 @@ OP = Op("fc.FW", "fc", "matmul", "FW", ("w", "x"), ("y",))
 GRAPH = TrainingGraph("tiny", TENSORS, (OP,), ("x",), ("x",), ("y",), ("y",), ("w",), {})
 
 
-class Matmul:
+class Matmul(StepLowering):
     """y[8,6] = w[8,4] · x[4,6], cut by rows ``n`` (outer) and columns ``m``."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:

@@ -23,7 +23,7 @@ from scheduler.tiles.partial_sums import PartTask
 from scheduler.tiles.tiling import Tiler
 from shared.agreement import graph_tolerance
 from trainlib.ir.graph import Op, Tensor, TrainingGraph
-from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, TileTask, part
+from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, StepLowering, TileTask, part
 from trainlib.primitives.definition import DrawnInput
 from trainlib.references.reference import evaluate
 from trainlib.registry import lowering_of
@@ -43,7 +43,7 @@ LINEAR = ("linear", {"out_features": 12, "bias": True}, (20,))
 CONV = ("conv2d", {"out_channels": 6, "kernel": 3, "padding": 1, "bias": True}, (4, 6, 6))
 
 
-class Matmul:
+class Matmul(StepLowering):
     """y[4,2] = w[4,6] · x[6,2], cut by rows ``n`` and by the sum ``k``; the kernel writes row after row."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:

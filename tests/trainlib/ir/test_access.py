@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from shared.primitive_harness import Case, build
 from traces.report import _throughput
 from trainlib.ir.access import Contraction, Index, Space, Term
-from trainlib.ir.steps import useful_macs_of
 from trainlib.primitives.contractions.convolution import CONVOLUTION
 from trainlib.primitives.definition import Example
 from trainlib.registry import lowering_of
@@ -156,7 +155,7 @@ def test_the_input_gradient_of_stride_two_says_that_three_quarters_of_its_produc
     graph, _ = build(Case("conv2d", 0, example, "fp32", 1))
     for op in graph.ops:
         lowering = lowering_of(op)
-        share = useful_macs_of(lowering, op, graph.tensors) / lowering.macs(op, graph.tensors)
+        share = lowering.useful_macs(op, graph.tensors) / lowering.macs(op, graph.tensors)
         assert share == (0.25 if op.step == "IG" else 1)
 
 

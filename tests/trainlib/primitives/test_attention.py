@@ -14,7 +14,7 @@ from shared.agreement import compare, graph_tolerance
 from shared.finite_differences import check_gradients
 from shared.oracle_torch import evaluate_torch
 from shared.primitive_harness import CODEGEN, Case, build, check_tiles, run_op
-from trainlib.ir.steps import KernelChoice, reductions_of
+from trainlib.ir.steps import KernelChoice
 from trainlib.primitives.definition import DrawnInput, Example
 from trainlib.references.reference import evaluate
 from trainlib.registry import lowering_of
@@ -110,7 +110,7 @@ def test_every_step_of_a_transformer_layer_can_be_cut_to_fit_64_kib_twice(length
     graph = build_layer_graph("mhsa", {"heads": heads, "bias": True}, [DrawnInput((length, width))])
     for op in graph.ops:
         lowering = lowering_of(op)
-        sizes = {**lowering.extents(op, graph.tensors), **reductions_of(lowering, op, graph.tensors)}
+        sizes = {**lowering.extents(op, graph.tensors), **lowering.reductions(op, graph.tensors)}
         ranges = {name: (0, 1 if name in ("n", "heads") else min(8, size)) for name, size in sizes.items()}
         task = lowering.tile(op, graph.tensors, ranges, KernelChoice("mm", CODEGEN))
         operands = sum(prod(operand.shape) for operand in (*task.inputs, *task.outputs))

@@ -3,7 +3,7 @@
 
 That any cut gives the right numbers is checked for all primitives by
 tests/trainlib/primitives/test_primitives.py, whose harness adds the parts of a sum as
-`trainlib.ir.steps.CutsReductions` says. Here stands what is cut, how small a tile can become, and that the
+`trainlib.ir.steps.StepLowering` says. Here stands what is cut, how small a tile can become, and that the
 harness would notice a wrong part.
 """
 
@@ -20,7 +20,7 @@ from shared import primitive_harness
 from shared.oracle_torch import evaluate_torch
 from shared.primitive_harness import Case, assert_close, build, run_op
 from trainlib.ir.access import Index, Term
-from trainlib.ir.steps import KernelChoice, reductions_of
+from trainlib.ir.steps import KernelChoice
 from trainlib.primitives.definition import Example
 from trainlib.references.reference import evaluate
 from trainlib.registry import lowering_of
@@ -42,7 +42,7 @@ def task_of(graph, op, **ranges):
 def dimensions(graph, op):
     """Extents and reductions of an op, as whole intervals."""
     lowering = lowering_of(op)
-    extents, sums = lowering.extents(op, graph.tensors), reductions_of(lowering, op, graph.tensors)
+    extents, sums = lowering.extents(op, graph.tensors), lowering.reductions(op, graph.tensors)
     return tuple({name: (0, size) for name, size in sizes.items()} for sizes in (extents, sums))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shared.primitive_harness import CODEGEN, Case, build, cases_of
-from trainlib.ir.steps import KernelChoice, alike_of, even_of, meeting_of, reductions_of
+from trainlib.ir.steps import KernelChoice
 from trainlib.registry import PRIMITIVES, lowering_of
 
 TRIALS = 10
@@ -62,8 +62,8 @@ def test_dimensions_that_are_not_said_to_meet_are_independent(case: Case):
     chooser = random.Random(case.seed)
     for op in graph.ops:
         lowering = lowering_of(op)
-        dims = {**lowering.extents(op, graph.tensors), **reductions_of(lowering, op, graph.tensors)}
-        sets = meeting_of(lowering, op, graph.tensors)
+        dims = {**lowering.extents(op, graph.tensors), **lowering.reductions(op, graph.tensors)}
+        sets = lowering.meeting(op, graph.tensors)
         for one, other in combinations([name for name, size in dims.items() if size > 1], 2):
             if not any({one, other} <= set(met) for met in sets):
                 found = dependent(op, graph.tensors, one, other, dims, chooser)
@@ -76,8 +76,8 @@ def test_dimensions_that_are_said_to_meet_do():
     graph, _ = build(Case("conv2d", number, example, "fp32", 1))
     op = next(op for op in graph.ops if op.step == "FW")
     lowering = lowering_of(op)
-    dims = {**lowering.extents(op, graph.tensors), **reductions_of(lowering, op, graph.tensors)}
-    assert meeting_of(lowering, op, graph.tensors) == [("co", "ci")]
+    dims = {**lowering.extents(op, graph.tensors), **lowering.reductions(op, graph.tensors)}
+    assert lowering.meeting(op, graph.tensors) == [("co", "ci")]
     assert dependent(op, graph.tensors, "co", "ci", dims, random.Random(0)) == "x"
 
 
@@ -99,8 +99,8 @@ def test_inner_pieces_of_dimensions_that_are_said_to_be_alike_are_alike(case: Ca
     graph, _ = build(case)
     for op in graph.ops:
         lowering = lowering_of(op)
-        whole = {**lowering.extents(op, graph.tensors), **reductions_of(lowering, op, graph.tensors)}
-        for name, size in product(alike_of(lowering, op, graph.tensors) & whole.keys(), (1, 2)):
+        whole = {**lowering.extents(op, graph.tensors), **lowering.reductions(op, graph.tensors)}
+        for name, size in product(whole.keys() & lowering.alike(op, graph.tensors), (1, 2)):
             starts = range(size, whole[name] - size, size)
             inner = boxes_of_one_shape(op, graph.tensors, whole, name, size, starts[:12])
             moved = {tuple(key for key in one if one[key] != two[key]) for one, two in pairwise(inner)}
@@ -113,9 +113,9 @@ def test_pieces_of_dimensions_that_are_said_to_be_cut_evenly_have_one_shape(case
     graph, _ = build(case)
     for op in graph.ops:
         lowering = lowering_of(op)
-        whole = {**lowering.extents(op, graph.tensors), **reductions_of(lowering, op, graph.tensors)}
+        whole = {**lowering.extents(op, graph.tensors), **lowering.reductions(op, graph.tensors)}
         moved = set()
-        for name, size in product(even_of(lowering, op, graph.tensors) & whole.keys(), (1, 2, 3)):
+        for name, size in product(whole.keys() & lowering.even(op, graph.tensors), (1, 2, 3)):
             starts = range(min(12, whole[name] - size + 1))
             boxes = boxes_of_one_shape(op, graph.tensors, whole, name, size, starts)
             pairs = combinations(boxes, 2)

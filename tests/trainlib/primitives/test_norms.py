@@ -19,7 +19,7 @@ from pulptrain.running.primitive_run import run_primitive
 from shared.finite_differences import check_gradients
 from shared.primitive_harness import CODEGEN, Case, build, check_reference, check_tiles, run_op
 from shared.tiers import sweep_nine_of_ten
-from trainlib.ir.steps import KernelChoice, reductions_of
+from trainlib.ir.steps import KernelChoice
 from trainlib.primitives.definition import DrawnInput, Example, is_forward
 from trainlib.references.reference import evaluate, predict
 from trainlib.registry import lowering_of
@@ -136,7 +136,7 @@ def test_what_may_be_cut_of_a_norm_in_several_steps(name: str, step: str) -> Non
     graph = stepwise(name, (4, 6, 8), 2)
     op = next(op for op in graph.ops if op.step == step)
     lowering = lowering_of(op)
-    extents, sums = lowering.extents(op, graph.tensors), reductions_of(lowering, op, graph.tensors)
+    extents, sums = lowering.extents(op, graph.tensors), lowering.reductions(op, graph.tensors)
     assert (" ".join(extents), " ".join(sums)) == CUTS[name, step]
 
 
@@ -157,7 +157,7 @@ def test_a_norm_with_fixed_statistics_sums_nothing_but_its_weight_gradients(
         graph = build_layer_graph(name, {"fixed_statistics": True}, [DrawnInput((4, 6, 8))], batch=2)
         op = next(op for op in graph.ops if op.step == step)
         lowering = lowering_of(op)
-        found = (lowering.extents(op, graph.tensors), reductions_of(lowering, op, graph.tensors))
+        found = (lowering.extents(op, graph.tensors), lowering.reductions(op, graph.tensors))
         assert tuple(map(" ".join, found)) == wanted
         assert step != "IG_SCALE" or "x" not in op
 
@@ -181,7 +181,7 @@ def test_tiles_of_single_elements_and_sums_of_single_terms_give_the_same_iterati
     known, expected = dict(values), evaluate(graph, values)
     for op in graph.ops:
         lowering = lowering_of(op)
-        sizes = {**lowering.extents(op, graph.tensors), **reductions_of(lowering, op, graph.tensors)}
+        sizes = {**lowering.extents(op, graph.tensors), **lowering.reductions(op, graph.tensors)}
         ones = dict.fromkeys(sizes, 1)
         results, tiles = run_op(op, graph.tensors, known, ones, KernelChoice("", CODEGEN))
         assert tiles == np.prod(list(sizes.values()), dtype=int)

@@ -12,7 +12,7 @@ from shared.agreement import compare, graph_tolerance
 from shared.finite_differences import check_gradients
 from shared.oracle_torch import evaluate_torch
 from shared.primitive_harness import CODEGEN, Case, build, check_tiles
-from trainlib.ir.steps import KernelChoice, reductions_of
+from trainlib.ir.steps import KernelChoice
 from trainlib.primitives.definition import DrawnInput, Example
 from trainlib.references.reference import evaluate
 from trainlib.registry import lowering_of
@@ -151,7 +151,7 @@ def test_keyword_spotters_step_by_step_can_be_cut_to_fit_64_kib_twice(name, leng
     graph = build_layer_graph(name, {"hidden": hidden, "stepwise": True}, [sequence(length, features)])
     for op in graph.ops:
         lowering = lowering_of(op)
-        sizes = {**lowering.extents(op, graph.tensors), **reductions_of(lowering, op, graph.tensors)}
+        sizes = {**lowering.extents(op, graph.tensors), **lowering.reductions(op, graph.tensors)}
         ranges = {dimension: (0, min(8, size)) for dimension, size in sizes.items()}
         choice = KernelChoice(lowering.default_kernel(op), CODEGEN)
         task = lowering.tile(op, graph.tensors, ranges, choice)

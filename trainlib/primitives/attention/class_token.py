@@ -13,11 +13,11 @@ import numpy as np
 
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import KernelChoice, Ranges, Tensors, TileTask, part
+from trainlib.ir.steps import KernelChoice, Ranges, StepLowering, Tensors, TileTask, part
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Parameter, Step, Values
 from trainlib.primitives.elementwise.position import START
 from trainlib.primitives.lowering.boxes import sequence_of
-from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
+from trainlib.primitives.lowering.calls import batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.shapes.box_copies import ShiftLowering
 
@@ -27,7 +27,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan((batch, length + 1, features), {"w": Parameter((features,), START)})
 
 
-class _Forward(NoMatmul):
+class _Forward(StepLowering):
     """FW: samples, tokens and features may be cut; the first tokens of a sample hold w."""
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
@@ -52,7 +52,7 @@ class _Forward(NoMatmul):
         return build.task(inputs, (box(op, "y", samples, (first, last), wanted),))
 
 
-class _WeightGradient(NoMatmul):
+class _WeightGradient(StepLowering):
     """WG: features may be cut, and the sum over the batch."""
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:

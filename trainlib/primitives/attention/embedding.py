@@ -21,7 +21,7 @@ from configs.errors import InputError, ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Initial, Op, Tensor
 from trainlib.ir.numerics import rounded, widened
-from trainlib.ir.steps import Array, KernelChoice, Ranges, Region, Tensors, TileTask
+from trainlib.ir.steps import Array, KernelChoice, Ranges, Region, StepLowering, Tensors, TileTask
 from trainlib.primitives.definition import (
     DrawnInput,
     Example,
@@ -33,7 +33,7 @@ from trainlib.primitives.definition import (
     Step,
     Values,
 )
-from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box, region_elements
+from trainlib.primitives.lowering.calls import batch_extent, batch_range, box, region_elements
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 
@@ -100,7 +100,7 @@ def _token_region(op: Op, tensors: Tensors, ranges: Ranges) -> Region:
     return (batch_range(ranges, batch), ranges.get("tokens", (0, first)), *inner)
 
 
-class _Forward(NoMatmul):
+class _Forward(StepLowering):
     """FW."""
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
@@ -128,7 +128,7 @@ class _Forward(NoMatmul):
         )
 
 
-class _WeightGradient(NoMatmul):
+class _WeightGradient(StepLowering):
     """WG."""
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:

@@ -21,7 +21,7 @@ import numpy as np
 from configs.dtypes import FP32, DType
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, KernelChoice, Ranges, Scratch, Tensors, TileTask
+from trainlib.ir.steps import Array, KernelChoice, Ranges, Scratch, StepLowering, Tensors, TileTask
 from trainlib.primitives.definition import (
     AsPublished,
     DrawnInput,
@@ -33,7 +33,7 @@ from trainlib.primitives.definition import (
 )
 from trainlib.primitives.elementwise.functions import schraudolph, taylor
 from trainlib.primitives.lowering.boxes import leading_extents, leading_region, rows_of, sizes_of
-from trainlib.primitives.lowering.calls import NoMatmul, box
+from trainlib.primitives.lowering.calls import box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.lowering.pieces import TileBuilder
 
@@ -99,7 +99,7 @@ class RowPasses:
         self.build.call(lambda: kernel_call(choice, nest, sizes, pieces, reads, writes, function, dtype))
 
 
-class Rows(NoMatmul):
+class Rows(StepLowering):
     """What FW and IG share: tiles are some rows of everything."""
 
     def __init__(self, passes: Callable[[RowPasses, Op], None]) -> None:

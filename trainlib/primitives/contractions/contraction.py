@@ -19,7 +19,7 @@ from configs.dtypes import DType
 from configs.values import Struct, replace
 from trainlib.ir.access import Contraction, Index, Space, Span
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import Extent, KernelChoice, LateTask, Operand, Ranges, Tensors, TileTask
+from trainlib.ir.steps import Extent, KernelChoice, LateTask, Operand, Ranges, StepLowering, Tensors, TileTask
 
 BATCH = "n"
 """The loop over samples."""
@@ -237,7 +237,7 @@ class Description:
 
 
 @dataclass(frozen=True)
-class ContractionStep:
+class ContractionStep(StepLowering):
     """The lowering of a step that writes `result` (``y``, ``dw`` or ``dx`` of the contraction).
 
     `roles` are the op's names of tensors of the contraction where they differ (a transposed convolution

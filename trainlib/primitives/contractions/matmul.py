@@ -24,11 +24,11 @@ import numpy as np
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import KernelChoice, Operand, Ranges, Region, Tensors, TileTask
+from trainlib.ir.steps import KernelChoice, Operand, Ranges, Region, StepLowering, Tensors, TileTask
 from trainlib.primitives.contractions import matmul_reference as reference
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Shape, Step
 from trainlib.primitives.lowering.boxes import sizes_of
-from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
+from trainlib.primitives.lowering.calls import batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 TURNED, TERM = "turned", "term"
@@ -145,7 +145,7 @@ def _keeps_leading(op: Op, kind: str) -> bool:
     return bool(leading) and len(leading) == len(whole) and leading[0] == whole[0]
 
 
-class _Product(NoMatmul):
+class _Product(StepLowering):
     """A product of two of x, x1 and y (or gradients) that gives the third, whose role is `result`.
 
     Output matrices that were broadcast are terms of a sum: the first is written, further ones are added.

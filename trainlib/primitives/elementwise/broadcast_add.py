@@ -18,7 +18,7 @@ from configs.dtypes import DType
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, KernelCall, KernelChoice, Ranges, Region, Tensors, TileTask
+from trainlib.ir.steps import Array, KernelCall, KernelChoice, Ranges, Region, StepLowering, Tensors, TileTask
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Shape, Step, Values
 from trainlib.primitives.lowering.boxes import (
     CUT_DIMENSIONS,
@@ -27,7 +27,7 @@ from trainlib.primitives.lowering.boxes import (
     row_major,
     sizes_of,
 )
-from trainlib.primitives.lowering.calls import VECTOR_ADD, NoMatmul, batch_extent, box
+from trainlib.primitives.lowering.calls import VECTOR_ADD, batch_extent, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.lowering.pieces import TileBuilder
 from trainlib.primitives.shapes.box_copies import LOOPS, check_rank, fill_call, in_loops
@@ -117,7 +117,7 @@ class _Forward(LeadingBoxes):
         return TileTask((box(op, "x", *left), box(op, "x1", *right)), (box(op, "y", *region),), (), (call,))
 
 
-class _Gradient(NoMatmul):
+class _Gradient(StepLowering):
     """IG or IG1: boxes of a gradient; the sums over dimensions it was repeated in may be cut."""
 
     def _dimensions(self, op: Op, tensors: Tensors, *, repeated: bool) -> dict[str, int]:

@@ -16,10 +16,10 @@ import numpy as np
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Initial, Op, Tensor
-from trainlib.ir.steps import KernelChoice, Ranges, Tensors, TileTask, part
+from trainlib.ir.steps import KernelChoice, Ranges, StepLowering, Tensors, TileTask, part
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Parameter, Step, Values
 from trainlib.primitives.lowering.boxes import CUT_DIMENSIONS, LeadingBoxes, leading_region, sizes_of
-from trainlib.primitives.lowering.calls import VECTOR_ADD, NoMatmul, batch_extent, box
+from trainlib.primitives.lowering.calls import VECTOR_ADD, batch_extent, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 START = Initial("normal", 0.02)
@@ -55,7 +55,7 @@ class PositionForward(LeadingBoxes):
         return build.task([boxes[role] for role in op.reads], (boxes["y"],))
 
 
-class PositionGradient(NoMatmul):
+class PositionGradient(StepLowering):
     """WG: any box of dw; the batch is summed and may be cut."""
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:

@@ -18,7 +18,7 @@ from configs.dtypes import FP32
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Initial, Op, Tensor
-from trainlib.ir.steps import Array, KernelChoice, Ranges, Region, Scratch, Tensors, TileTask
+from trainlib.ir.steps import Array, KernelChoice, Ranges, Region, Scratch, StepLowering, Tensors, TileTask
 from trainlib.primitives.definition import (
     DrawnInput,
     Example,
@@ -29,7 +29,7 @@ from trainlib.primitives.definition import (
     Values,
 )
 from trainlib.primitives.lowering.boxes import LeadingBoxes, leading_region, sizes_of
-from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, box
+from trainlib.primitives.lowering.calls import batch_extent, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.lowering.pieces import TileBuilder
 
@@ -94,7 +94,7 @@ class _Elementwise(LeadingBoxes):
         return TileTask(inputs, (box(op, self.result, *region),), (), (call,))
 
 
-class _SlopeGradient(NoMatmul):
+class _SlopeGradient(StepLowering):
     """WG: some channels of dw; samples and the dimension behind the channels are summed and may be cut."""
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:

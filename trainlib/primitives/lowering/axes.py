@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from math import prod
 
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import Extent, KernelChoice, Operand, Ranges, Tensors, TileTask, part
+from trainlib.ir.steps import Extent, KernelChoice, Operand, Ranges, StepLowering, Tensors, TileTask, part
 from trainlib.primitives.lowering.boxes import sizes_of
-from trainlib.primitives.lowering.calls import BATCH, NoMatmul, box
+from trainlib.primitives.lowering.calls import BATCH, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 Axes = tuple[str, ...]
@@ -47,7 +47,7 @@ class Area:
         return Piece(role, shape) if sample is None else Piece(part(role, sample), shape[1:])
 
 
-class AxesLowering(NoMatmul):
+class AxesLowering(StepLowering):
     """A step of which every tensor is a box of named dimensions; each may be cut."""
 
     kept: Axes = ()

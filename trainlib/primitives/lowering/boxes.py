@@ -8,9 +8,9 @@ from math import prod
 
 from configs.errors import ShapeError
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Ranges, Region, Tensors
+from trainlib.ir.steps import Ranges, Region, StepLowering, Tensors
 from trainlib.primitives.definition import Shape
-from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range
+from trainlib.primitives.lowering.calls import batch_extent, batch_range
 
 CUT_DIMENSIONS = 2
 """Leading dimensions of a sample that a tile may cut, so that its box is made of few contiguous runs."""
@@ -23,7 +23,7 @@ def leading_extents(shape: Shape, axes: Sequence[int] | None = None) -> dict[str
     return {**batch_extent(shape[0]), **{f"d{axis}": sample[axis] for axis in allowed[:CUT_DIMENSIONS]}}
 
 
-class LeadingBoxes(NoMatmul):
+class LeadingBoxes(StepLowering):
     """Base of lowerings that make any box of their (first) result, without a matmul."""
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:

@@ -16,7 +16,16 @@ from configs.dtypes import FP32, DType
 from configs.values import replace
 from trainlib.ir.graph import Op
 from trainlib.ir.numerics import matmul, sum_order
-from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, Ranges, Region, Tensors
+from trainlib.ir.steps import (
+    Array,
+    Extent,
+    KernelCall,
+    KernelChoice,
+    Operand,
+    Ranges,
+    Region,
+    Tensors,
+)
 from trainlib.kernels import catalogue
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call, piece_call
 
@@ -134,15 +143,3 @@ def transpose_call(choice: KernelChoice, source: Piece, target: Piece, dtype: DT
         lambda arrays: (np.ascontiguousarray(arrays[0].T),),
         dtype,
     )
-
-
-class NoMatmul:
-    """Base of lowerings without a matmul."""
-
-    def default_kernel(self, op: Op) -> str:
-        """No matmul, so no choice."""
-        return ""
-
-    def macs(self, op: Op, tensors: Tensors) -> int:
-        """No multiply-accumulates are counted."""
-        return 0

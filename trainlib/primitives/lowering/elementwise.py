@@ -27,6 +27,7 @@ from trainlib.ir.steps import (
     LateTask,
     Operand,
     Ranges,
+    StepLowering,
     Tensors,
     TileTask,
     part,
@@ -35,7 +36,6 @@ from trainlib.kernels.library import LIBRARY
 from trainlib.primitives.definition import Shape, Values
 from trainlib.primitives.lowering.boxes import leading_extents, leading_region
 from trainlib.primitives.lowering.calls import (
-    NoMatmul,
     batch_extent,
     batch_range,
     box,
@@ -104,7 +104,7 @@ def vector_call(
 
 
 @dataclass(frozen=True, slots=True)
-class ElementwiseLowering(NoMatmul):
+class ElementwiseLowering(StepLowering):
     """Tiles of a step that is a list of loops; a loop whose results nobody needs is left out.
 
     All arrays have one shape, those of the roles in `numbers` apart, which is (1,): every tile reads these
@@ -201,7 +201,7 @@ class LossNests(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class LossLowering(NoMatmul):
+class LossLowering(StepLowering):
     """Two loops on the master core, value then gradient: PULP-TrainLib forks no loss.
 
     `value` and `gradient` compute the loss and its gradient from ``y`` and ``label``, if there is one. Where

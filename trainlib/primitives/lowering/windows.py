@@ -9,10 +9,11 @@ another.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from configs.values import Struct, replace
+from configs.values import replace
 from trainlib.ir.graph import Op, TensorWindow
 from trainlib.ir.steps import (
     KernelChoice,
@@ -21,9 +22,6 @@ from trainlib.ir.steps import (
     StepLowering,
     Tensors,
     TileTask,
-    meeting_of,
-    reductions_of,
-    useful_macs_of,
 )
 from trainlib.primitives.definition import Reference, Step, Values
 
@@ -50,7 +48,8 @@ def _reference(base: Reference) -> Reference:
     return reference
 
 
-class _Windowed(Struct, frozen=True):
+@dataclass(frozen=True)
+class _Windowed(StepLowering):
     """A lowering on the parts, its boxes shifted to their places in the whole tensors."""
 
     base: StepLowering
@@ -59,10 +58,10 @@ class _Windowed(Struct, frozen=True):
         return self.base.extents(op, _seen(op, tensors))
 
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        return reductions_of(self.base, op, _seen(op, tensors))
+        return self.base.reductions(op, _seen(op, tensors))
 
     def meeting(self, op: Op, tensors: Tensors) -> Sequence[tuple[str, ...]]:
-        return meeting_of(self.base, op, _seen(op, tensors))
+        return self.base.meeting(op, _seen(op, tensors))
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The tile of the step on the parts, its boxes where the parts lie."""
@@ -78,7 +77,7 @@ class _Windowed(Struct, frozen=True):
         return self.base.default_kernel(op)
 
     def useful_macs(self, op: Op, tensors: Tensors) -> int:
-        return useful_macs_of(self.base, op, _seen(op, tensors))
+        return self.base.useful_macs(op, _seen(op, tensors))
 
     def macs(self, op: Op, tensors: Tensors) -> int:
         return self.base.macs(op, _seen(op, tensors))

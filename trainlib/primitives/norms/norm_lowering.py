@@ -19,19 +19,19 @@ from configs.values import replace
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import (
     Array,
-    CutsReductions,
     Extent,
     KernelCall,
     KernelChoice,
     LateTask,
     Ranges,
     Region,
+    StepLowering,
     Tensors,
     TileTask,
     part,
 )
 from trainlib.primitives.definition import Values
-from trainlib.primitives.lowering.calls import NoMatmul, box
+from trainlib.primitives.lowering.calls import box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.norms.norm import Rows, geometry_of
 
@@ -56,7 +56,7 @@ def _size(extent: Extent) -> int:
     return extent[1] - extent[0]
 
 
-class NormLowering(NoMatmul):
+class NormLowering(StepLowering):
     """What the steps share: a call per tile or per sample, and how its nest sees the arrays.
 
     Extents are those of a step that has its means to itself.
@@ -68,8 +68,7 @@ class NormLowering(NoMatmul):
 
     def alike(self, op: Op, tensors: Tensors) -> Collection[str]:
         """All dimensions: a tile takes its part of every axis."""
-        reductions = self.reductions(op, tensors) if isinstance(self, CutsReductions) else {}
-        return {**self.extents(op, tensors), **reductions}
+        return {**self.extents(op, tensors), **self.reductions(op, tensors)}
 
     def even(self, op: Op, tensors: Tensors) -> Collection[str]:
         """All: no tile loads or writes more than others."""

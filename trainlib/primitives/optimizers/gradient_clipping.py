@@ -16,9 +16,19 @@ import numpy as np
 
 from configs.dtypes import FP32
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import Array, Function, KernelCall, KernelChoice, Ranges, Scratch, Tensors, TileTask
+from trainlib.ir.steps import (
+    Array,
+    Function,
+    KernelCall,
+    KernelChoice,
+    Ranges,
+    Scratch,
+    StepLowering,
+    Tensors,
+    TileTask,
+)
 from trainlib.primitives.definition import InternalPrimitive, Step, Values
-from trainlib.primitives.lowering.calls import NoMatmul, box, whole
+from trainlib.primitives.lowering.calls import box, whole
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
 from trainlib.primitives.lowering.kernel_call import kernel_call
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
@@ -57,7 +67,7 @@ def _squares_reference(op: Op, values: Values) -> Values:
     return {"squares": np.square(dw).sum(axis=tuple(range(1, dw.ndim)))}
 
 
-class _Squares(NoMatmul):
+class _Squares(StepLowering):
     """Square sums of the rows of a gradient; rows may be cut."""
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
@@ -90,7 +100,7 @@ def _scale_reference(op: Op, values: Values) -> Values:
     return {"scale": np.array([min(1.0, op.attributes["limit"] / (norm + NORM_GUARD))])}
 
 
-class _Scale(NoMatmul):
+class _Scale(StepLowering):
     """One number from the square sums of all gradients, on the master core; never cut."""
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:

@@ -19,10 +19,10 @@ from pydantic import Field
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, Extent, KernelChoice, Ranges, Region, Tensors, TileTask
+from trainlib.ir.steps import Array, Extent, KernelChoice, Ranges, Region, StepLowering, Tensors, TileTask
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Positive, Step, Values
 from trainlib.primitives.lowering.boxes import image_of, sizes_of
-from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
+from trainlib.primitives.lowering.calls import batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.shapes.box_copies import fill_call
 
@@ -102,7 +102,7 @@ def _axes(op: Op) -> tuple[tuple[int, int], tuple[int, int]]:
     return (attributes["hi"], attributes["ho"]), (attributes["wi"], attributes["wo"])
 
 
-class _Interpolation(NoMatmul):
+class _Interpolation(StepLowering):
     """What both steps share; samples, channels, rows and columns of the result may be cut."""
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:

@@ -28,6 +28,7 @@ from trainlib.ir.steps import (
     KernelChoice,
     LateTask,
     Ranges,
+    StepLowering,
     Tensors,
     TileTask,
     part,
@@ -35,7 +36,7 @@ from trainlib.ir.steps import (
 from trainlib.primitives.contractions.conv_options import padding_of
 from trainlib.primitives.definition import LayerPlan, NotNegative, Positive, Saved, Values
 from trainlib.primitives.lowering.boxes import image_of
-from trainlib.primitives.lowering.calls import BATCH, NoMatmul, batch_extent, batch_range, box
+from trainlib.primitives.lowering.calls import BATCH, batch_extent, batch_range, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 
 BYTE_WINDOW = 16
@@ -273,7 +274,7 @@ class _Tile:
         )
 
 
-class PoolingForward(NoMatmul):
+class PoolingForward(StepLowering):
     """FW: samples, channels, rows, columns of y may be cut; one fork per sample, channels over the cores.
 
     `function(op, outputs, fetched)` gives what a tile of these boxes computes.
@@ -304,7 +305,7 @@ class PoolingForward(NoMatmul):
         return _Tile(op, tensors, ranges, choice).task(self.nest, streams, planes, sizes, function, details)
 
 
-class PoolingBackward(NoMatmul):
+class PoolingBackward(StepLowering):
     """IG: zero fill and accumulation, so overlapping windows add up; a box of dx may be cut.
 
     `function(op, inputs, reaching)` gives what a tile of these boxes of dx and dy computes.
@@ -431,7 +432,7 @@ def average_forward() -> PoolingForward:
     return PoolingForward("avgpool_fw", _tile_average)
 
 
-class GlobalAverageForward(NoMatmul):
+class GlobalAverageForward(StepLowering):
     """FW of the average of whole images: samples and channels may be cut, and the sum over positions."""
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:

@@ -18,7 +18,7 @@ from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from configs.values import replace
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, KernelChoice, Ranges, Region, Tensors, TileTask
+from trainlib.ir.steps import Array, KernelChoice, Ranges, Region, StepLowering, Tensors, TileTask
 from trainlib.primitives.definition import (
     DrawnInput,
     Example,
@@ -29,7 +29,7 @@ from trainlib.primitives.definition import (
     Values,
 )
 from trainlib.primitives.lowering.boxes import leading_extents, leading_region, sample_axis, sizes_of
-from trainlib.primitives.lowering.calls import NoMatmul, box
+from trainlib.primitives.lowering.calls import box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 
@@ -71,7 +71,7 @@ def reduced_plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where:
     )
 
 
-class Reduction(NoMatmul):
+class Reduction(StepLowering):
     """One fork between boxes of what is large (x, dx) and of what is kept of it (y, dy), which are tiled.
 
     `arrays` are the roles of the arrays of `nest(op)`, `formula` makes the result [outer, count, inner] of

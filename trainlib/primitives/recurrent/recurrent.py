@@ -23,8 +23,18 @@ from collections.abc import Mapping
 import numpy as np
 
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import Array, Extent, KernelChoice, Operand, Ranges, Tensors, TileTask, part
-from trainlib.primitives.lowering.calls import BATCH, NoMatmul, batch_extent, batch_range, box
+from trainlib.ir.steps import (
+    Array,
+    Extent,
+    KernelChoice,
+    Operand,
+    Ranges,
+    StepLowering,
+    Tensors,
+    TileTask,
+    part,
+)
+from trainlib.primitives.lowering.calls import BATCH, batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 PROJECTION, RECURRENT, STATES, CELLS = "projection", "recurrent", "states", "cells"
@@ -83,7 +93,7 @@ class Cell:
         raise NotImplementedError
 
 
-class RecurrentLowering(NoMatmul):
+class RecurrentLowering(StepLowering):
     """What the steps share."""
 
     def __init__(self, cell: Cell) -> None:

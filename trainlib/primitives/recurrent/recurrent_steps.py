@@ -16,9 +16,9 @@ from itertools import product
 
 from configs.values import replace
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import Extent, KernelChoice, Operand, Ranges, Tensors, TileTask, part
+from trainlib.ir.steps import Extent, KernelChoice, Operand, Ranges, StepLowering, Tensors, TileTask, part
 from trainlib.primitives.lowering.axes import Axes, AxesLowering
-from trainlib.primitives.lowering.calls import BATCH, NoMatmul, batch_extent, batch_range, box
+from trainlib.primitives.lowering.calls import BATCH, batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.recurrent.recurrent import Cell, RecurrentLowering
 
@@ -252,7 +252,7 @@ class StepCarry(_OneStep):
         return build.task(inputs, (Operand(op[target], (samples, units), "carry"),))
 
 
-class SideBySide(NoMatmul):
+class SideBySide(StepLowering):
     """FW and BPTT: [batch, width] of every time step into [batch, length, width], by copies.
 
     `parts` maps each result to the role of its time steps without their number.

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import KernelCall, KernelChoice, Ranges, Tensors, TileTask
+from trainlib.ir.steps import KernelCall, KernelChoice, Ranges, StepLowering, Tensors, TileTask
 from trainlib.primitives.lowering.boxes import leading_extents, leading_region, sizes_of
-from trainlib.primitives.lowering.calls import NoMatmul, box
+from trainlib.primitives.lowering.calls import box
 from trainlib.primitives.shapes.box_copies import box_copy_call, fill_call
 
 
@@ -26,7 +26,7 @@ def piece_offsets(sizes: Sequence[int]) -> list[int]:
     return [0, *accumulate(sizes)][:-1]
 
 
-class _Joining(NoMatmul):
+class _Joining(StepLowering):
     """Both directions; ops carry ``axis`` (of a sample) and ``sizes`` of the pieces."""
 
     joins: bool

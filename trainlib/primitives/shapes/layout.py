@@ -11,9 +11,9 @@ import numpy as np
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import KernelChoice, Ranges, Tensors, TileTask, part
+from trainlib.ir.steps import KernelChoice, Ranges, StepLowering, Tensors, TileTask, part
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Output, Step, Values
-from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box, transpose_call
+from trainlib.primitives.lowering.calls import batch_extent, batch_range, box, transpose_call
 from trainlib.primitives.lowering.kernel_call import Piece
 
 
@@ -31,7 +31,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan(Output(shape, layout=attributes["to"]), attributes={"to_hwc": to_hwc})
 
 
-class _Lowering(NoMatmul):
+class _Lowering(StepLowering):
     """A sample [rows, columns] becomes [columns, rows]; only the batch may be cut."""
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
