@@ -22,7 +22,6 @@ from scheduler.programs.program_code import with_code
 from scheduler.schedule import build_schedule, in_one_memory
 from scheduler.schedule_cache import ScheduleCache
 from scheduler.tiles.estimate import TileCost
-from scheduler.tiles.partial_sums import written
 from scheduler.tiles.resident_tensors import text_of
 from traces.events import Slice, TeamKernel
 from trainlib.ir.graph import TrainingGraph
@@ -359,7 +358,7 @@ def resident_spans(
     buffers: dict[str, Counter[int]] = {}
     for number, op in enumerate(schedule.ops):
         tensors = {("in", item.name): item.tensor for task in op.tiling.tiles for item in task.inputs}
-        tensors |= {("out", item.name): item.tensor for task in op.tiling.tiles for item in written(task)}
+        tensors |= {("out", item.name): item.tensor for task in op.tiling.tiles for item in task.written}
         for buffer in op.tiling.buffers:
             if buffer.role != "scratch":
                 owner = plan.owners[tensors[buffer.role, buffer.name]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from scheduler.tiles.partial_sums import written
 from scheduler.tiles.tiling import Tiling
 from trainlib.ir.steps import Region
 
@@ -30,7 +29,7 @@ def roundings_behind(tiling: Tiling) -> int:
             for name in call.reads:
                 behind |= _behind(made_by, name)
             made_by |= dict.fromkeys(call.writes, behind)
-        for operand in written(task):
+        for operand in task.written:
             behind = _behind(made_by, operand.name)
             stored[operand.tensor, operand.region] = held[operand.name] = behind
             most = max(most, behind.bit_count())

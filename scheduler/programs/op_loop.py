@@ -13,7 +13,6 @@ from configs.values import Struct
 from scheduler.programs.streaming_emitter import StreamingEmitter
 from scheduler.tiles.l1_layout import L1Layout
 from scheduler.tiles.l2_slots import NO_SLOTS, OpSlots
-from scheduler.tiles.partial_sums import written
 from scheduler.tiles.resident_tensors import Bytes, InPlace, missing
 from scheduler.tiles.tiling import Tiling
 from scheduler.tiles.transfers import BoxTransfer
@@ -266,7 +265,7 @@ class OpLoop:
         for scratch in task.scratch:
             address = self._layout.address("scratch", scratch.name, 0)
             places[scratch.name] = Place("l1", address, scratch.shape, scratch.dtype, scratch.name)
-        for operand in written(task):
+        for operand in task.written:
             places[operand.name] = self._place(operand, self._output_address(operand))
         loaded = [
             self._awaited[name, slot.loaded_by] for name, slot in inputs.items() if slot.loaded_by != IN_L1

@@ -17,7 +17,6 @@ from scheduler.tiles.code_cost import CodeCost, TileCode
 from scheduler.tiles.code_sizes import LEAST_LOOP
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.l1_layout import L1Layout, lay_out
-from scheduler.tiles.partial_sums import written
 from scheduler.tiles.tiling import Tiler, Tiling
 from scheduler.tiles.transfers import commands_for, repeated
 from trainlib.ir.graph import Tensor
@@ -102,9 +101,9 @@ class TileCost:
         `addresses` (L1 bytes) are those of its operands and scratch buffers.
         """
         places = dict(addresses)
-        shapes = {operand.name: operand.shape for operand in (*task.inputs, *written(task))}
+        shapes = {operand.name: operand.shape for operand in (*task.inputs, *task.written)}
         shapes |= {scratch.name: scratch.shape for scratch in task.scratch}
-        itemsize = {operand.name: self._itemsize_bytes(operand) for operand in (*task.inputs, *written(task))}
+        itemsize = {operand.name: self._itemsize_bytes(operand) for operand in (*task.inputs, *task.written)}
         itemsize |= {scratch.name: scratch.dtype.bytes for scratch in task.scratch}
         for call in task.calls:
             for name in (*call.reads, *call.writes):
@@ -263,7 +262,7 @@ class TileLoop:
         priced_cycles: dict[object, float] = {}
         priced = 0
         for group in self._groups:
-            elements = max(1, sum(prod(operand.shape) for operand in written(group.task)))
+            elements = max(1, sum(prod(operand.shape) for operand in group.task.written))
             is_priced = priced < MOST_PRICED or group.calls not in priced_cycles
             if is_priced:
                 if (
@@ -374,7 +373,7 @@ def _groups(tiling: Tiling, cost: TileCost, layout: L1Layout) -> list[_Group]:
         if kept is None:
             kept = kernels[id(made)] = made, (*[(call.kernel, call.fork) for call in made],)
         calls = *kept[1], len(task.inputs)
-        shape = calls, (*[operand.shape for operand in (*task.inputs, *written(task))],)
+        shape = calls, (*[operand.shape for operand in (*task.inputs, *task.written)],)
         key = shape, (*[address % turn for address in addresses.values()],)
         group = groups.get(key)
         if group is None:
@@ -419,7 +418,7 @@ class _Slots:
                 self._loaded[operand.name] = operand
                 self._loads[operand.name] += 1
             found[operand.name] = layout.operand_address("in", operand, self._loads[operand.name] - 1)
-        for operand in written(task):
+        for operand in task.written:
             found[operand.name] = layout.operand_address("out", operand, self._uses[operand.name])
         self._uses.update(operand.name for operand in task.outputs)
         for scratch in task.scratch:

@@ -17,7 +17,7 @@ from arch.spec.isa import TeamWork
 from configs.dtypes import DType
 from configs.values import replace
 from trainlib.ir.graph import Tensor
-from trainlib.ir.steps import KernelCall, KernelChoice, LateTask, Operand, Region, Scratch, TileTask
+from trainlib.ir.steps import KernelCall, KernelChoice, Operand, Region, Scratch, TileTask
 from trainlib.primitives.lowering.calls import vector_add_call
 
 ADDITIONS_KEPT = 256
@@ -28,22 +28,6 @@ PART = ".part"
 
 SUM = ".sum"
 """Ending of the name of the input buffer that a sum so far is loaded into."""
-
-
-class PartTask(LateTask):
-    """A tile that leaves some of its results in L1 for the tile after it."""
-
-    held: tuple[Operand, ...]
-    """Boxes it writes and does not store; `outputs` are those it stores."""
-
-    def __init__(self, task: TileTask, stored: tuple[Operand, ...], held: tuple[Operand, ...]) -> None:
-        super().__init__(task.inputs, stored, task.scratch, lambda: task.calls)
-        vars(self)["held"] = held
-
-
-def written(task: TileTask) -> tuple[Operand, ...]:
-    """All boxes a tile writes, stored or held."""
-    return (*task.outputs, *task.held) if isinstance(task, PartTask) else task.outputs
 
 
 def accumulated(
@@ -98,7 +82,7 @@ class Sums:
                 task = additions.to_loaded(task, operand)
         held = tuple(item for item in task.outputs if self._after.get((item.name, number)) == item.region)
         stored = tuple(item for item in task.outputs if item not in held)
-        return PartTask(task, stored, held) if held else task
+        return task.but(outputs=stored, held=held) if held else task
 
 
 def _neighbours(
@@ -136,16 +120,14 @@ class Additions:
                 kept[key] = given, (*(_renamed(call, operand.name, aside) for call in given), add)
             return kept[key][1]
 
-        return LateTask(
-            task.inputs, task.outputs, (*task.scratch, Scratch(aside, operand.shape, dtype)), calls
-        )
+        return task.but(scratch=(*task.scratch, Scratch(aside, operand.shape, dtype)), calls=calls)
 
     def to_loaded(self, task: TileTask, operand: Operand) -> TileTask:
         """The sum so far is loaded and added to the part."""
         loaded = Operand(operand.tensor, operand.region, operand.name + SUM)
         dtype = self._tensors[operand.tensor].dtype
         add = _addition(self._choice, operand.name, loaded.name, prod(operand.shape), dtype)
-        return LateTask((*task.inputs, loaded), task.outputs, task.scratch, lambda: [*task.calls, add])
+        return task.but(inputs=(*task.inputs, loaded), calls=lambda: [*task.calls, add])
 
 
 @lru_cache(ADDITIONS_KEPT)

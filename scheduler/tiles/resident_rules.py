@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from configs.values import Struct
-from scheduler.tiles.partial_sums import SUM, written
+from scheduler.tiles.partial_sums import SUM
 from scheduler.tiles.resident_tensors import Bytes, InPlace
 from scheduler.tiles.tiling import Tiling
 from scheduler.tiles.tiling_candidates import TilingCandidates
@@ -58,7 +58,7 @@ def refusal(tiling: Tiling, resident: Mapping[str, InPlace]) -> NotInPlace | Non
     if not resident:
         return None
     for task in tiling.tiles:
-        for operand in (*task.inputs, *written(task)):
+        for operand in (*task.inputs, *task.written):
             in_place = resident.get(operand.tensor)
             if in_place is None:
                 continue
@@ -82,7 +82,7 @@ def _overwritten(tiling: Tiling, resident: Mapping[str, InPlace]) -> NotInPlace 
     reads: dict[str, list[tuple[int, Bytes]]] = {}
     writes: dict[str, list[tuple[int, Bytes]]] = {}
     for tile, task in enumerate(tiling.tiles):
-        for operands, runs in ((task.inputs, reads), (written(task), writes)):
+        for operands, runs in ((task.inputs, reads), (task.written, writes)):
             for operand in operands:
                 in_place = resident.get(operand.tensor)
                 if in_place is not None:
@@ -107,7 +107,7 @@ def _same_boxes(reads: Sequence[tuple[int, Bytes]], writes: Sequence[tuple[int, 
 def _read_after_write(task: TileTask, resident: Mapping[str, InPlace]) -> str | None:
     """The storage an input of which a kernel reads after an earlier kernel wrote the output in its place."""
     read_as = _names(task.inputs, resident)
-    write_as = _names(written(task), resident)
+    write_as = _names(task.written, resident)
     dirty: set[str] = set()
     for call in task.calls:
         for name in _buffers(call.reads):

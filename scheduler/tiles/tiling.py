@@ -13,14 +13,13 @@ from configs.values import Struct, replace
 from scheduler.addresses.allocation import align
 from scheduler.tiles.l1_report import does_not_fit
 from scheduler.tiles.l2_slots import NOT_STREAMED, OpStream
-from scheduler.tiles.partial_sums import SUM, accumulated, written
+from scheduler.tiles.partial_sums import SUM, accumulated
 from scheduler.tiles.resident_tensors import NOT_RESIDENT, InPlace
 from scheduler.tiles.transfers import lines_of
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import (
     Extent,
     KernelChoice,
-    LateTask,
     Operand,
     Region,
     StepLowering,
@@ -164,7 +163,7 @@ class Tiler:
         first = self._first.setdefault(key, task)
         if first is task:
             return task
-        return LateTask(task.inputs, task.outputs, task.scratch, lambda: first.calls)
+        return task.but(calls=lambda: first.calls)
 
     def build(self, sizes: Mapping[str, int], order: Sequence[str] | None = None) -> Tiling:
         """The tiling with these sizes (dimensions not named stay whole) and this loop order.
@@ -236,7 +235,7 @@ class Tiler:
             slot_bytes[key] = max(slot_bytes.get(key, 0), size_bytes)
 
         for task in tiles:
-            for role, operands in (("in", task.inputs), ("out", written(task))):
+            for role, operands in (("in", task.inputs), ("out", task.written)):
                 for operand in operands:
                     if last.get((role, operand.name)) is not operand:
                         note((role, operand.name), operand, self.operand_bytes(operand))

@@ -21,7 +21,7 @@ from configs.values import Struct
 from scheduler.options import ScheduleOptions
 from scheduler.planned import Schedule
 from scheduler.schedule import build_schedule
-from scheduler.tiles.partial_sums import Additions, Sums, written
+from scheduler.tiles.partial_sums import Additions, Sums
 from scheduler.tiles.tiling import Tiler, tile_ranges
 from scheduler.tuner.search_space import Candidate, Cut, Question
 from trainlib.ir.steps import Extent, KernelCall, Ranges, TileTask, find_part
@@ -203,7 +203,7 @@ def _frame(task: TileTask) -> object:
 
 def _places(task: TileTask, computes: Sequence[Compute]) -> dict[str, int]:
     """L1 address of every buffer, and part of one, that the calls of a tile name."""
-    shapes = {box.name: box.shape for box in (*task.inputs, *written(task))}
+    shapes = {box.name: box.shape for box in (*task.inputs, *task.written)}
     shapes |= {scratch.name: scratch.shape for scratch in task.scratch}
     addresses: dict[str, int] = {}
     for call, compute in zip(task.calls, computes, strict=True):

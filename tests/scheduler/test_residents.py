@@ -22,7 +22,6 @@ from scheduler.memory.plan_check import check_program
 from scheduler.options import ScheduleOptions, parse_resident
 from scheduler.resident_search import choose_resident
 from scheduler.schedule import build_schedule, tiler_of
-from scheduler.tiles.partial_sums import written
 from scheduler.tiles.resident_tensors import box_bytes, missing, names_known, residents_of, tensor_and_ops
 from shared.kept_plans import run_model
 from shared.printed import refused
@@ -398,7 +397,7 @@ def test_ops_without_windows_write_all_of_their_results(model: str) -> None:
     graph = build_training_graph(load_model(model))
     for op in graph.ops:
         tiles = tiler_of(op, graph, TIMING, ScheduleOptions()).build({}).tiles
-        boxes = {(item.tensor, item.region) for task in tiles for item in written(task)}
+        boxes = {(item.tensor, item.region) for task in tiles for item in task.written}
         for name in op.outputs:
             elements = sum(prod(stop - start for start, stop in box) for of, box in boxes if of == name)
             assert elements == prod(graph.tensors[name].shape), (op.name, name)

@@ -9,7 +9,6 @@ from typing import Any
 from arch.pricing import team_cost_model
 from arch.pricing.cost_model import CoreCost
 from arch.pricing.window_plan import START_OFFSETS_CYCLES, PricingWindow
-from configs.values import replace
 from scheduler.programs.op_loop import OpLoop
 from scheduler.tiles.l1_layout import L1Layout
 from tools.timing_defects.change import Change, Replacement, around, registrar
@@ -50,6 +49,6 @@ def _moved() -> Sequence[Replacement]:
 @_harmless("scheduler/programs/op_loop.py", "the outputs of a tile are pushed in the opposite order")
 def _reversed_stores() -> Sequence[Replacement]:
     def other(right: Any, self: OpLoop, tile: int, task: Any) -> None:
-        right(self, tile, replace(task, outputs=task.outputs[::-1]))
+        right(self, tile, task.but(outputs=task.outputs[::-1]))
 
     return around(OpLoop, "_store", other)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from configs.values import replace
 from scheduler.tiles import tiling
 from tools.timing_defects.change import Change, Replacement, around, registrar
 from trainlib.ir.steps import KernelCall, Scratch, TileTask
@@ -31,7 +30,7 @@ def _convolutions(result: str, other: Callable[[Calls], Calls]) -> list[Replacem
 
     def wrong(right: Any, self: Im2col, cut: Any) -> Any:
         task = right(self, cut)
-        return replace(task, calls=other(task.calls)) if cut.space.result == result else task
+        return task.but(calls=other(task.calls)) if cut.space.result == result else task
 
     return around(Im2col, "task", wrong)
 
@@ -84,7 +83,7 @@ def _needless_transpose() -> Sequence[Replacement]:
         co, positions = cut.count("co"), cut.count("ho", "wo")
         turn = transpose_call(cut.choice, Piece("dy[0]", (co, positions)), Piece("turned", (positions, co)))
         scratch = (*task.scratch, Scratch("turned", (positions, co)))
-        return replace(task, scratch=scratch, calls=(turn, *task.calls))
+        return task.but(scratch=scratch, calls=(turn, *task.calls))
 
     return around(Im2col, "task", wrong)
 
@@ -193,8 +192,6 @@ def _norm_as_forward() -> Sequence[Replacement]:
 @_defect("scheduler/tiles/partial_sums.py", "partial sums of a cut K are added without a kernel")
 def _sums_for_nothing() -> Sequence[Replacement]:
     def wrong(right: Any, tasks: Sequence[TileTask], *args: Any) -> Any:
-        return tuple(
-            replace(new, calls=old.calls) for new, old in zip(right(tasks, *args), tasks, strict=True)
-        )
+        return tuple(new.but(calls=old.calls) for new, old in zip(right(tasks, *args), tasks, strict=True))
 
     return around(tiling, "accumulated", wrong)

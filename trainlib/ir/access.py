@@ -148,6 +148,13 @@ class Index:
         span = self.span(inner)
         return span.before == span.after == 0
 
+    def is_exact(self, loops: Mapping[str, int]) -> bool:
+        """Whether each iteration of its loops touches another element, and all are touched."""
+        span = self.span({name: (0, loops[name]) for name in self.loops})
+        plain = self.divisor == 1 and not any(term.block or term.period for term in self.terms)
+        count = prod(loops[name] for name in self.loops)
+        return plain and span.before == span.after == 0 and count == self.size == span.count
+
     def taps(self, outer: str, inner: str, ranges: Mapping[str, Extent], fetched: Extent) -> Taps:
         """[outer, inner]: index into the elements `fetched` for each value of two loops.
 

@@ -145,35 +145,39 @@ class KernelCall:
         return self.function([widened(array) for array in arrays])
 
 
-@dataclass(frozen=True)
 class TileTask:
-    """Everything one tile does: boxes in, scratch, kernels in order, boxes out."""
+    """Everything one tile does: boxes in, scratch, kernels in order, boxes out.
 
-    inputs: tuple[Operand, ...]
-    outputs: tuple[Operand, ...]
-    scratch: tuple[Scratch, ...]
-    calls: tuple[KernelCall, ...]
-
-
-class LateTask(TileTask):
-    """A task whose calls are made when they are read: of most tiles a search only asks for the boxes."""
+    `calls` may be a function that gives them: of most tiles a search only asks for the boxes. What is `held`
+    is written too, but left in L1 for the tile after it and not stored.
+    """
 
     def __init__(
         self,
-        inputs: tuple[Operand, ...],
-        outputs: tuple[Operand, ...],
-        scratch: tuple[Scratch, ...],
-        calls: Callable[[], Sequence[KernelCall]] | tuple[KernelCall, ...],
+        inputs: Sequence[Operand],
+        outputs: Sequence[Operand],
+        scratch: Sequence[Scratch],
+        calls: Callable[[], Sequence[KernelCall]] | Sequence[KernelCall],
+        held: Sequence[Operand] = (),
     ) -> None:
-        vars(self).update(inputs=inputs, outputs=outputs, scratch=scratch)
-        vars(self)["_make" if callable(calls) else "calls"] = calls  # made already by `dataclasses.replace`
-
-    _make: Callable[[], Sequence[KernelCall]]
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        self.scratch, self.held = tuple(scratch), tuple(held)
+        self._calls = calls
 
     @cached_property
     def calls(self) -> tuple[KernelCall, ...]:
         """The kernels in order."""
-        return tuple(self._make())
+        return tuple(self._calls() if callable(self._calls) else self._calls)
+
+    def but(self, **changes: Any) -> TileTask:
+        """The same with other boxes, scratch or calls."""
+        same = {"inputs": self.inputs, "outputs": self.outputs, "scratch": self.scratch, "held": self.held}
+        return TileTask(**{**same, "calls": lambda: self.calls, **changes})
+
+    @property
+    def written(self) -> tuple[Operand, ...]:
+        """All boxes it writes, stored or held."""
+        return (*self.outputs, *self.held)
 
 
 class KernelChoice(Struct, frozen=True):

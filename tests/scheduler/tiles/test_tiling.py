@@ -14,7 +14,6 @@ from arch.spec.soc_config import load_soc
 from configs.errors import DoesNotFitError, InputError
 from scheduler.options import ScheduleOptions
 from scheduler.schedule_cache import ScheduleCache
-from scheduler.tiles.partial_sums import written
 from scheduler.tiles.tiling import BufferDepths, Tiler, tile_ranges
 from scheduler.tiles.tiling_candidates import balanced_sizes, enumerate_tilings, sizes_of
 from scheduler.tiling_choice import TilingChooser, smallest_does_not_fit, whole_op
@@ -87,7 +86,7 @@ def test_what_is_said_to_move_is_what_the_tiles_move(case, drawn) -> None:
                 boxes = 0
                 last = None
                 for task in tiling.tiles:
-                    for operand in task.inputs if role == "in" else written(task):
+                    for operand in task.inputs if role == "in" else task.written:
                         if operand.name == name:
                             boxes += operand.region != last
                             last = operand.region

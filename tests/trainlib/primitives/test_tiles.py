@@ -182,7 +182,7 @@ def test_a_wrong_box_would_be_noticed():
     for inputs in ((image, task.inputs[1]), (shifted, task.inputs[1])):
         results = {"conv1.out": np.zeros((1, 16, 6, 6), np.float32)}
         written = {"conv1.out": np.zeros((1, 16, 6, 6), int)}
-        run_tile(op, graph.tensors, replace(task, inputs=inputs), values, results, written)
+        run_tile(op, graph.tensors, task.but(inputs=inputs), values, results, written)
         outcomes.append(results["conv1.out"][:, :, :3])
     np.testing.assert_allclose(outcomes[0], values["conv1.out"][:, :, :3], rtol=1e-5, atol=1e-5)
     assert not np.allclose(outcomes[1], values["conv1.out"][:, :, :3], atol=1e-2)

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from configs.model_file import LayerSchema
+from configs.values import replace
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import KernelChoice, Ranges, StepLowering, Tensors, TileTask, part
+from trainlib.ir.steps import Ranges, Tensors
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Parameter, Step, Values
 from trainlib.primitives.elementwise.position import START
+from trainlib.primitives.lowering.axes import ONE, Area, Axes, AxesLowering
 from trainlib.primitives.lowering.boxes import sequence_of
-from trainlib.primitives.lowering.calls import batch_extent, batch_range, box
+from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.shapes.box_copies import ShiftLowering
 
@@ -27,46 +29,44 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan((batch, length + 1, features), {"w": Parameter((features,), START)})
 
 
-class _Forward(StepLowering):
+class _Forward(AxesLowering):
     """FW: samples, tokens and features may be cut; the first tokens of a sample hold w."""
 
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        batch, length, features = tensors[op["y"]].shape
-        return {**batch_extent(batch), "tokens": length, "features": features}
+    kept, begun = (BATCH, "tokens", "features"), ("tokens",)
+    roles: Mapping[str, Axes] = {"y": kept, "x": (BATCH, "earlier", "features"), "w": ("features",)}
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        build = TileBuilder(choice, tensors[op["y"]].dtype)
-        samples = batch_range(ranges, tensors[op["y"]].shape[0])
-        (first, last), wanted = ranges["tokens"], ranges["features"]
-        taken, width = (max(first - 1, 0), last - 1), wanted[1] - wanted[0]
-        count, has_token = taken[1] - taken[0], first == 0
-        inputs = [box(op, "x", samples, taken, wanted)] if count else []
-        if has_token:
-            inputs.append(box(op, "w", wanted))
-        for sample in range(samples[1] - samples[0]):
-            y = Piece(part("y", sample), (last - first, width), 0)
-            if has_token:
+    def area(self, op: Op, tensors: Tensors, ranges: Ranges) -> Area:
+        """With the tokens of x, one fewer where w is the first."""
+        area = super().area(op, tensors, ranges)
+        first, last = area.extents["tokens"]
+        area.extents["earlier"] = (max(first - 1, 0), last - 1)
+        return area
+
+    def loaded(self, area: Area) -> Sequence[str]:
+        """What there is of both."""
+        there = {"x": min(area.shape("earlier")) > 0, "w": area.begins("tokens")}
+        return [role for role in there if there[role]]
+
+    def compute(self, area: Area, build: TileBuilder) -> None:
+        """Two copies for each sample."""
+        loaded, (count, width) = self.loaded(area), area.shape("earlier", "features")
+        for sample in area.samples:
+            y = replace(area.piece("y", sample), first=0)
+            if "w" in loaded:
                 build.copy(Piece("w", (width,)), y.row(0))
-            if count:
-                build.copy(Piece(part("x", sample), (count, width)), y.rows(int(has_token), last - first))
-        return build.task(inputs, (box(op, "y", samples, (first, last), wanted),))
+            if "x" in loaded:
+                build.copy(area.piece("x", sample), y.rows(y.shape[0] - count, y.shape[0]))
 
 
-class _WeightGradient(StepLowering):
+class _WeightGradient(AxesLowering):
     """WG: features may be cut, and the sum over the batch."""
 
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        return {"features": tensors[op["dw"]].shape[0]}
+    kept, summed = ("features",), (BATCH,)
+    roles: Mapping[str, Axes] = {"dy": (BATCH, ONE, "features"), "dw": kept}
 
-    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        return batch_extent(tensors[op["dy"]].shape[0])
-
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        samples, wanted = batch_range(ranges, tensors[op["dy"]].shape[0]), ranges["features"]
-        shape = (samples[1] - samples[0], wanted[1] - wanted[0])
-        build = TileBuilder(choice, tensors[op["dw"]].dtype)
-        build.column_sum(Piece("dy", shape), Piece("dw", shape[1:]))
-        return build.task((box(op, "dy", samples, (0, 1), wanted),), (box(op, "dw", wanted),))
+    def compute(self, area: Area, build: TileBuilder) -> None:
+        """The first tokens are summed."""
+        build.column_sum(Piece("dy", area.shape(BATCH, "features")), area.piece("dw"))
 
 
 def _reference(op: Op, values: Values) -> Values:

@@ -12,6 +12,7 @@ is not known before the data: the price is that of rows spread evenly over the t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from configs.errors import InputError, ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Initial, Op, Tensor
 from trainlib.ir.numerics import rounded, widened
-from trainlib.ir.steps import Array, KernelChoice, Ranges, Region, StepLowering, Tensors, TileTask
+from trainlib.ir.steps import Array, Tensors
 from trainlib.primitives.definition import (
     DrawnInput,
     Example,
@@ -33,7 +34,8 @@ from trainlib.primitives.definition import (
     Step,
     Values,
 )
-from trainlib.primitives.lowering.calls import batch_extent, batch_range, box, region_elements
+from trainlib.primitives.lowering.axes import LEADING, Area, Axes, AxesLowering
+from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 
@@ -88,32 +90,28 @@ def _arrays(table: str, rows: int, vectors: str, tokens: int, columns: int) -> d
     }
 
 
-def _token_extents(op: Op, tensors: Tensors) -> dict[str, int]:
-    """Samples, and the first dimension of a sample's numbers."""
-    return {**batch_extent(op.attributes["batch"]), "tokens": tensors[op["x"]].shape[1]}
+class _OfTokens(AxesLowering):
+    """What the steps share: which of the tokens have a row of a tile depends on where the rows lie."""
+
+    placed = True
+
+    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
+        """Samples, tokens and further dimensions of the numbers; rows and columns of the table."""
+        rank = len(tensors[op["x"]].shape)
+        numbers = (BATCH, "tokens", *LEADING[2:rank])
+        table = ("vocabulary", "features")
+        return numbers if role == "x" else table if role.endswith("w") else (*numbers, "features")
 
 
-def _token_region(op: Op, tensors: Tensors, ranges: Ranges) -> Region:
-    """The numbers of a tile."""
-    batch, first, *rest = tensors[op["x"]].shape
-    inner = tuple((0, size) for size in rest)
-    return (batch_range(ranges, batch), ranges.get("tokens", (0, first)), *inner)
-
-
-class _Forward(StepLowering):
+class _Forward(_OfTokens):
     """FW."""
 
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        return {**_token_extents(op, tensors), "features": op.attributes["features"]}
+    kept, summed = (BATCH, "tokens", "features"), ("vocabulary",)
 
-    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        return {"vocabulary": op.attributes["vocabulary"]}
-
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        wanted, build = ranges["features"], TileBuilder(choice, tensors[op["y"]].dtype)
-        rows = ranges.get("vocabulary", (0, op.attributes["vocabulary"]))
-        region = _token_region(op, tensors, ranges)
-        tokens, columns, height = region_elements(region), wanted[1] - wanted[0], rows[1] - rows[0]
+    def compute(self, area: Area, build: TileBuilder) -> None:
+        """Copies of rows; zeros for numbers whose row is elsewhere."""
+        op, rows = area.op, area.extents["vocabulary"]
+        tokens, (height, columns) = prod(area.sizes("x")), area.sizes("w")
 
         def rows_of(numbers: Array, table: Array) -> Array:
             _check(op, numbers)
@@ -123,47 +121,34 @@ class _Forward(StepLowering):
         arrays = _arrays("w", height, "y", tokens, columns)
         build.run("embedding_fw", arrays, ("x", "w"), ("y",), rows_of, N=tokens, M=columns)
         build.known(first_row=rows[0], rows=height)
-        return build.task(
-            (box(op, "x", *region), box(op, "w", rows, wanted)), (box(op, "y", *region, wanted),)
-        )
 
 
-class _WeightGradient(StepLowering):
+class _WeightGradient(_OfTokens):
     """WG."""
 
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        return {"vocabulary": op.attributes["vocabulary"], "features": op.attributes["features"]}
+    kept, summed = ("vocabulary", "features"), (BATCH, "tokens")
 
-    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        return _token_extents(op, tensors)
-
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+    def compute(self, area: Area, build: TileBuilder) -> None:
         """Some numbers, some columns of their gradients; tokens of other rows are passed over."""
-        numbers, rows, wanted = op.attributes, ranges["vocabulary"], ranges["features"]
-        build, region = TileBuilder(choice, tensors[op["dw"]].dtype), _token_region(op, tensors, ranges)
-        height, columns = rows[1] - rows[0], wanted[1] - wanted[0]
+        op, rows, padding = area.op, area.extents["vocabulary"], area.op.attributes["padding_id"]
+        tokens, (height, columns) = prod(area.sizes("x")), area.sizes("dw")
 
         def added(x: Array, dy: Array, dw: Array) -> Array:
             _check(op, x)
             total = dw.copy()
             gradients = dy.reshape(-1, columns)
             for place, number in enumerate(x.reshape(-1)):
-                if rows[0] <= number < rows[1] and number != numbers["padding_id"]:
+                if rows[0] <= number < rows[1] and number != padding:
                     row = total[number - rows[0]] + gradients[place]
                     total[number - rows[0]] = (
-                        widened(rounded(row, build.dtype)) if choice.accumulation == "kernel" else row
+                        widened(rounded(row, build.dtype)) if build.choice.accumulation == "kernel" else row
                     )
             return total
 
-        tokens = region_elements(region)
         build.zero(Piece("dw", (height, columns)))
         arrays = _arrays("dw", height, "dy", tokens, columns)
         build.run("embedding_bw", arrays, ("x", "dy", "dw"), ("dw",), added, N=tokens, M=columns)
-        padding = numbers["padding_id"]
         build.known(first_row=rows[0], rows=height, padding=-1 if padding is None else padding)
-        return build.task(
-            (box(op, "x", *region), box(op, "dy", *region, wanted)), (box(op, "dw", rows, wanted),)
-        )
 
 
 def _reference_forward(op: Op, values: Values) -> Values:

@@ -21,7 +21,7 @@ import numpy as np
 from configs.dtypes import FP32, DType
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, KernelChoice, Ranges, Scratch, StepLowering, Tensors, TileTask
+from trainlib.ir.steps import Array, Scratch, Tensors
 from trainlib.primitives.definition import (
     AsPublished,
     DrawnInput,
@@ -32,8 +32,8 @@ from trainlib.primitives.definition import (
     Values,
 )
 from trainlib.primitives.elementwise.functions import schraudolph, taylor
-from trainlib.primitives.lowering.boxes import leading_extents, leading_region, rows_of, sizes_of
-from trainlib.primitives.lowering.calls import box
+from trainlib.primitives.lowering.axes import Area, LeadingBoxes
+from trainlib.primitives.lowering.boxes import leading_extents, rows_of
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.lowering.pieces import TileBuilder
 
@@ -99,7 +99,7 @@ class RowPasses:
         self.build.call(lambda: kernel_call(choice, nest, sizes, pieces, reads, writes, function, dtype))
 
 
-class Rows(StepLowering):
+class Rows(LeadingBoxes):
     """What FW and IG share: tiles are some rows of everything."""
 
     def __init__(self, passes: Callable[[RowPasses, Op], None]) -> None:
@@ -110,14 +110,9 @@ class Rows(StepLowering):
         shape = tensors[op.outputs[0]].shape
         return leading_extents(shape, range(len(shape) - 2))
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        """The same box of everything, and the passes of the step."""
-        tensor = tensors[op.outputs[0]]
-        region = leading_region(tensor.shape, ranges)
-        build = TileBuilder(choice, tensor.dtype)
-        self.passes(RowPasses(build, sizes_of(region)), op)
-        inputs, outputs = ([box(op, role, *region) for role in roles] for roles in (op.reads, op.writes))
-        return build.task(inputs, outputs)
+    def compute(self, area: Area, build: TileBuilder) -> None:
+        """The passes of the step."""
+        self.passes(RowPasses(build, area.sizes(area.op.writes[0])), area.op)
 
 
 def row_maxima(rows: RowPasses, x: str = "x") -> None:

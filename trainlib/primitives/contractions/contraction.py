@@ -19,7 +19,7 @@ from configs.dtypes import DType
 from configs.values import Struct, replace
 from trainlib.ir.access import Contraction, Index, Space, Span
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import Extent, KernelChoice, LateTask, Operand, Ranges, StepLowering, Tensors, TileTask
+from trainlib.ir.steps import Extent, KernelChoice, Operand, Ranges, StepLowering, Tensors, TileTask
 
 BATCH = "n"
 """The loop over samples."""
@@ -314,7 +314,7 @@ class ContractionStep(StepLowering):
         if kept is not None:
             inputs = tuple([boxes.operand(item.buffer, covered) for item in kept.inputs])
             outputs = tuple([boxes.operand(item.buffer, covered) for item in kept.outputs])
-            return LateTask(inputs, outputs, kept.scratch, lambda: kept.calls)
+            return TileTask(inputs, outputs, kept.scratch, lambda: kept.calls)
         task = self.strategy.task(LoopTile(op, tensors, boxes.space, covered, choice, self.roles, boxes))
         if shape is not None:
             if len(boxes.tasks) >= MOST_TASKS:

@@ -23,7 +23,7 @@ from configs.values import Struct
 from trainlib.ir.access import Space
 from trainlib.ir.graph import Op
 from trainlib.ir.numerics import matmul
-from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, LateTask, Operand, TileTask, part
+from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, TileTask, part
 from trainlib.primitives.contractions import conv_nests
 from trainlib.primitives.contractions.contraction import BATCH, BIAS_GRADIENT, LoopTile, Strategy
 from trainlib.primitives.contractions.conv_calls import (
@@ -107,7 +107,7 @@ class DirectLoops(Strategy):
         """The result or its adjoint: an image from an image, with the bias where the part begins the sum."""
         image = "dy" if tile.space.result == "dx" else "x"
         inputs = (tile.box(image), tile.box("w"), *tile.bias)
-        return LateTask(inputs, (tile.box(tile.space.result),), (), lambda: self._image_calls(tile, image))
+        return TileTask(inputs, (tile.box(tile.space.result),), (), lambda: self._image_calls(tile, image))
 
     def _image_calls(self, tile: LoopTile, image: str) -> list[KernelCall]:
         geometry, gathers = ConvGeometry.of(tile.op.attributes), image == "dy"
@@ -165,7 +165,7 @@ class DirectLoops(Strategy):
         def calls() -> list[KernelCall]:
             return self._weight_calls(tile, view) + ([sums_bias[0]] if sums_bias else [])
 
-        return LateTask((image_box, tile.box("dy")), outputs, partial_sum(tile), calls)
+        return TileTask((image_box, tile.box("dy")), outputs, partial_sum(tile), calls)
 
     def _weight_calls(self, tile: LoopTile, view: TileImage) -> list[KernelCall]:
         geometry = ConvGeometry.of(tile.op.attributes)

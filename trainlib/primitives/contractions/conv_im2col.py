@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from configs.values import Struct
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import Extent, KernelCall, LateTask, Scratch, TileTask, part
+from trainlib.ir.steps import Extent, KernelCall, Scratch, TileTask, part
 from trainlib.primitives.contractions.contraction import LoopTile, Strategy
 from trainlib.primitives.contractions.conv_calls import (
     PARTIAL,
@@ -106,7 +106,7 @@ class Im2col(Strategy):
         if gathers:
             scratch.append(Scratch(TRANSPOSED, (tile.count("ci"), k), tile.dtype))
         inputs = (*patches.matrices.operands, tile.box("w"), *tile.bias)
-        return LateTask(inputs, (written,), tuple(scratch), calls)
+        return TileTask(inputs, (written,), tuple(scratch), calls)
 
     def _weights(self, tile: LoopTile) -> TileTask:
         """WG: a sum over the samples of dy · im2row(x)."""
@@ -146,7 +146,7 @@ class Im2col(Strategy):
         if hwc:
             scratch.append(Scratch(GRADIENT_TRANSPOSED, (channels, positions), tile.dtype))
         inputs = (*patches.matrices.operands, tile.box("dy"))
-        return LateTask(inputs, (written, *tile.bias_gradient), tuple(scratch), calls)
+        return TileTask(inputs, (written, *tile.bias_gradient), tuple(scratch), calls)
 
 
 def _unrolled(tile: LoopTile, image: str, over: str, *, columns: bool = False) -> Unrolled:

@@ -14,7 +14,7 @@ the result was broadcast over.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
 from typing import Any
@@ -24,11 +24,11 @@ import numpy as np
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import KernelChoice, Operand, Ranges, Region, StepLowering, Tensors, TileTask
+from trainlib.ir.steps import Tensors
 from trainlib.primitives.contractions import matmul_reference as reference
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Shape, Step
-from trainlib.primitives.lowering.boxes import sizes_of
-from trainlib.primitives.lowering.calls import batch_extent, batch_range, box
+from trainlib.primitives.lowering.axes import ONE, Area, Axes, AxesLowering
+from trainlib.primitives.lowering.calls import BATCH, batch_extent
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 TURNED, TERM = "turned", "term"
@@ -75,60 +75,6 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan((batch, *output), attributes=numbers)
 
 
-class _Tile:
-    """What a tile covers: samples, of the first leading dimension, rows, columns and the inner dimension.
-
-    Tensors are named by role; a gradient has the shape of what it is of. Not named in `ranges` means whole.
-    """
-
-    def __init__(self, op: Op, ranges: Ranges) -> None:
-        self.op = op
-        numbers = op.attributes
-        self.leading: Mapping[str, Shape] = numbers["leading"]
-        self.samples = batch_range(ranges, numbers["batch"])
-        self.first = ranges.get("leading", (0, (*self.leading["y"], 1)[0]))
-        self.extents = {name: ranges.get(name, (0, numbers[size])) for name, size in DIMENSIONS.items()}
-
-    def count(self, dimension: str) -> int:
-        """Of rows, columns or the inner dimension."""
-        (size,) = sizes_of((self.extents[dimension],))
-        return size
-
-    def _leading_region(self, kind: str) -> Region:
-        whole = tuple((0, size) for size in self.leading[kind])
-        return (self.first, *whole[1:]) if _keeps_leading(self.op, kind) else whole
-
-    def _matrix(self, kind: str) -> Region:
-        """The box of the stored matrix."""
-        vectors = self.op.attributes["vectors"]
-        axes: tuple[str, ...] = _axes(self.op)[kind]
-        if kind == "y":
-            owners = zip(axes, ("x", "x1"), strict=True)
-            axes = tuple(axis for axis, owner in owners if owner not in vectors)
-        elif kind in vectors:
-            axes = ("inner",)
-        return tuple(self.extents[axis] for axis in axes) if axes or self.leading["y"] else ((0, 1),)
-
-    def operand(self, role: str) -> Operand:
-        """The box of a tensor."""
-        kind = role.removeprefix("d")
-        return box(self.op, role, self.samples, *self._leading_region(kind), *self._matrix(kind))
-
-    def piece(self, role: str, at: tuple[int, Shape]) -> Piece:
-        """The matrix of a tensor that belongs to one of `matrices`, as it is stored."""
-        kind, (place, index) = role.removeprefix("d"), at
-        sizes = sizes_of(self._leading_region(kind))
-        for size, here in zip(sizes, index[len(index) - len(sizes) :], strict=True):
-            place = place * size + (here if size > 1 else 0)
-        shape = tuple(self.count(axis) for axis in _axes(self.op)[kind])
-        return Piece(role, shape, place * prod(shape))
-
-    def matrices(self) -> Iterator[tuple[int, Shape]]:
-        """Every sample and every output matrix."""
-        samples, *leading = sizes_of((self.samples, *self._leading_region("y")))
-        return product(range(samples), product(*map(range, leading)))
-
-
 DIMENSIONS = {"rows": "n", "inner": "k", "columns": "m"}
 """Dimensions of the product that may be cut, with the attribute that holds their size."""
 
@@ -145,14 +91,48 @@ def _keeps_leading(op: Op, kind: str) -> bool:
     return bool(leading) and len(leading) == len(whole) and leading[0] == whole[0]
 
 
-class _Product(StepLowering):
+class _Product(AxesLowering):
     """A product of two of x, x1 and y (or gradients) that gives the third, whose role is `result`.
 
     Output matrices that were broadcast are terms of a sum: the first is written, further ones are added.
+    Tensors are named by role; a gradient has the dimensions of what it is of.
     """
 
     def __init__(self, result: str) -> None:
         self.result = result
+
+    def leading(self, op: Op, kind: str) -> Axes:
+        """Those before the matrix: the first one of y is of all that were not broadcast over it."""
+        axes = tuple(f"{place} of {kind}" for place in range(len(op.attributes["leading"][kind])))
+        return ("leading", *axes[1:]) if _keeps_leading(op, kind) else axes
+
+    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
+        """Samples, leading dimensions, and those of the stored matrix that are no vector's."""
+        kind, vectors = role.removeprefix("d"), op.attributes["vectors"]
+        axes: tuple[str, ...] = _axes(op)[kind]
+        if kind == "y":
+            owners = zip(axes, ("x", "x1"), strict=True)
+            axes = tuple(axis for axis, owner in owners if owner not in vectors)
+        elif kind in vectors:
+            axes = ("inner",)
+        leading = self.leading(op, kind)
+        return (BATCH, *leading, *(axes if axes or op.attributes["leading"]["y"] else (ONE,)))
+
+    def dimensions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
+        """With the rows or columns of a vector, and the leading dimensions of all."""
+        numbers, sizes = op.attributes, dict(super().dimensions(op, tensors))
+        for kind, leading in numbers["leading"].items():
+            sizes.update(zip(self.leading(op, kind), leading, strict=True))
+        return {**sizes, **{name: numbers[size] for name, size in DIMENSIONS.items()}}
+
+    def piece(self, area: Area, role: str, at: tuple[int, Shape]) -> Piece:
+        """The matrix of a tensor that belongs to one of the output matrices, as it is stored."""
+        kind, (place, index) = role.removeprefix("d"), at
+        sizes = area.shape(*self.leading(area.op, kind))
+        for size, here in zip(sizes, index[len(index) - len(sizes) :], strict=True):
+            place = place * size + (here if size > 1 else 0)
+        shape = area.shape(*_axes(area.op)[kind])
+        return Piece(role, shape, place * prod(shape))
 
     def _summed(self, op: Op) -> str:
         """The dimension that is multiplied away."""
@@ -180,36 +160,30 @@ class _Product(StepLowering):
             sizes["leading"] = whole[0]
         return sizes
 
-    def even(self, op: Op, tensors: Tensors) -> Collection[str]:
-        """All: every axis of a tensor is one of them, or whole."""
-        return {**self.extents(op, tensors), **self.reductions(op, tensors)}
-
     def macs(self, op: Op, tensors: Tensors) -> int:
         """n · k · m per output matrix, in every step."""
         numbers = op.attributes
         matrices = numbers["batch"] * prod(numbers["leading"]["y"])
         return int(matrices * numbers["n"] * numbers["k"] * numbers["m"])
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        """A box of each; a left operand that lies the other way is transposed first."""
-        tile, (target,) = _Tile(op, ranges), op.writes
-        build, stored = TileBuilder(choice, tensors[op[target]].dtype), _axes(op)
+    def compute(self, area: Area, build: TileBuilder) -> None:
+        """A left operand that lies the other way is transposed first."""
+        op, (target,), stored = area.op, area.op.writes, _axes(area.op)
         (rows, columns), summed = stored[self.result], self._summed(op)
         left, right = op.reads if rows in stored[op.reads[0].removeprefix("d")] else reversed(op.reads)
         trans_b = stored[right.removeprefix("d")] != (summed, columns)
         turned = term = None
         if stored[left.removeprefix("d")] != (rows, summed):
-            turned = build.temporary(TURNED, tile.count(rows), tile.count(summed))
-        if prod(tile.leading[self.result]) != prod(tile.leading["y"]):
-            term = build.temporary(TERM, tile.count(rows), tile.count(columns))
+            turned = build.temporary(TURNED, *area.shape(rows, summed))
+        if prod(op.attributes["leading"][self.result]) != prod(op.attributes["leading"]["y"]):
+            term = build.temporary(TERM, *area.shape(rows, columns))
         seen: set[int | None] = set()
-        for at in tile.matrices():
-            a, b, c = (tile.piece(role, at) for role in (left, right, target))
+        for at in product(area.samples, product(*map(range, area.shape(*self.leading(op, "y"))))):
+            a, b, c = (self.piece(area, role, at) for role in (left, right, target))
             if turned:
                 build.transpose(a, turned)
             build.added_matmul(turned or a, b, c, term if c.first in seen else None, trans_b=trans_b)
             seen.add(c.first)
-        return build.task([tile.operand(role) for role in op.reads], (tile.operand(target),))
 
 
 PRIMITIVE = LayerPrimitive(

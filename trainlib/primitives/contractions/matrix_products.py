@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from configs.values import Struct, replace
 from trainlib.ir.access import Space
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import KernelCall, LateTask, Scratch, TileTask, part
+from trainlib.ir.steps import KernelCall, Scratch, TileTask, part
 from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, LoopTile, Strategy
 from trainlib.primitives.contractions.conv_calls import (
     PARTIAL,
@@ -174,7 +174,7 @@ class RowProducts(Strategy):
                 made += build.calls()
             return made
 
-        return LateTask(inputs, (written, *tile.bias_gradient), transposed(tile, arrangement), calls)
+        return TileTask(inputs, (written, *tile.bias_gradient), transposed(tile, arrangement), calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class ImageProducts(Strategy):
         outputs = (tile.box(tile.space.result), *tile.bias_gradient)
         scratch = transposed(tile, self._arranged(tile, 0)[0])  # all samples use the same buffers
         scratch += partial_sum(tile) if BATCH in tile.space.reductions else ()
-        return LateTask(inputs, outputs, scratch, lambda: self._calls(tile))
+        return TileTask(inputs, outputs, scratch, lambda: self._calls(tile))
 
     def _calls(self, tile: LoopTile) -> list[KernelCall]:
         result, calls, terms = tile.space.result, list[KernelCall](), []

@@ -18,16 +18,11 @@ from configs.dtypes import DType
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, KernelCall, KernelChoice, Ranges, Region, StepLowering, Tensors, TileTask
+from trainlib.ir.steps import Array, KernelCall, KernelChoice, Tensors
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Shape, Step, Values
-from trainlib.primitives.lowering.boxes import (
-    CUT_DIMENSIONS,
-    LeadingBoxes,
-    leading_region,
-    row_major,
-    sizes_of,
-)
-from trainlib.primitives.lowering.calls import VECTOR_ADD, batch_extent, box
+from trainlib.primitives.lowering.axes import LEADING, ONE, Area, Axes, AxesLowering, LeadingBoxes
+from trainlib.primitives.lowering.boxes import CUT_DIMENSIONS, row_major
+from trainlib.primitives.lowering.calls import BATCH, VECTOR_ADD
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.lowering.pieces import TileBuilder
 from trainlib.primitives.shapes.box_copies import LOOPS, check_rank, fill_call, in_loops
@@ -53,13 +48,11 @@ def _aligned(shape: Shape, whole: Shape) -> Shape:
     return (shape[0], *(1,) * (len(whole) - len(shape)), *shape[1:])
 
 
-def repeated_region(shape: Shape, whole: Shape, region: Region) -> Region:
-    """The box of a tensor that belongs to a box of the result."""
-    extents = [
-        extent if size > 1 else (0, 1) for size, extent in zip(_aligned(shape, whole), region, strict=True)
-    ]
-    extents[0] = region[0]
-    return (extents[0], *extents[1 + len(whole) - len(shape) :])
+def repeated_axes(shape: Shape, whole: Shape) -> Axes:
+    """Dimensions of the result, of this shape, that a tensor does not repeat."""
+    aligned = zip(LEADING[1:], _aligned(shape, whole)[1:], whole[1:], strict=False)
+    axes = [name if size == most else ONE for name, size, most in aligned]
+    return (BATCH, *axes[len(whole) - len(shape) :])
 
 
 def repeating_strides(shape: Shape, whole: Shape) -> Shape:
@@ -108,50 +101,46 @@ def _add_call(
 class _Forward(LeadingBoxes):
     """FW: boxes of y, with what of x and x1 they repeat."""
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        whole = tensors[op["y"]].shape
-        region = leading_region(whole, ranges)
-        left, right = (repeated_region(tensors[op[role]].shape, whole, region) for role in ("x", "x1"))
-        shapes = (sizes_of(left), sizes_of(right), sizes_of(region))
-        call = _add_call(choice, ("x", "x1", "y"), shapes, shapes[2], tensors[op["y"]].dtype)
-        return TileTask((box(op, "x", *left), box(op, "x1", *right)), (box(op, "y", *region),), (), (call,))
+    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
+        """x and x1 have those they do not repeat."""
+        return repeated_axes(tensors[op[role]].shape, op.attributes["shape"])
+
+    def compute(self, area: Area, build: TileBuilder) -> None:
+        """One fork."""
+        roles = ("x", "x1", "y")
+        left, right, whole = (area.sizes(role) for role in roles)
+        build.call(lambda: _add_call(build.choice, roles, (left, right, whole), whole, build.dtype))
 
 
-class _Gradient(StepLowering):
+class _Gradient(AxesLowering):
     """IG or IG1: boxes of a gradient; the sums over dimensions it was repeated in may be cut."""
 
-    def _dimensions(self, op: Op, tensors: Tensors, *, repeated: bool) -> dict[str, int]:
-        whole = op.attributes["shape"]
-        aligned = _aligned(tensors[op.outputs[0]].shape, whole)
-        dimensions = {
-            f"d{axis}": size
-            for axis, (size, mine) in enumerate(zip(whole[1:], aligned[1:], strict=True))
-            if (mine != size) == repeated
-        }
-        return dict(list(dimensions.items())[:CUT_DIMENSIONS])
+    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
+        """The gradient has those it was not repeated in."""
+        return repeated_axes(tensors[op[role]].shape, op.attributes["shape"])
+
+    def _dimensions(self, op: Op, tensors: Tensors, *, repeated: bool) -> Axes:
+        kept, dimensions = self.axes_of(op, tensors, op.writes[0]), self.axes_of(op, tensors, "dy")[1:]
+        return tuple([name for name in dimensions if (name not in kept) == repeated][:CUT_DIMENSIONS])
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        return {**batch_extent(op.attributes["shape"][0]), **self._dimensions(op, tensors, repeated=False)}
+        """Samples, and the first two dimensions that were not."""
+        return self._sizes(op, tensors, (BATCH, *self._dimensions(op, tensors, repeated=False)))
 
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """The first two dimensions that were."""
-        return self._dimensions(op, tensors, repeated=True)
+        return self._sizes(op, tensors, self._dimensions(op, tensors, repeated=True))
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+    def compute(self, area: Area, build: TileBuilder) -> None:
         """Zeros, to which the box of dy is added; the box of dy itself where nothing was repeated."""
-        (target,) = op.writes
-        whole, tensor = op.attributes["shape"], tensors[op[target]]
-        region = leading_region(whole, ranges)
-        written = repeated_region(tensor.shape, whole, region)
-        shape, wide = sizes_of(written), sizes_of(region)
-        build = TileBuilder(choice, tensor.dtype)
+        (target,), choice, dtype = area.op.writes, build.choice, build.dtype
+        shape, wide = area.sizes(target), area.sizes("dy")
         if prod(shape) == prod(wide):
             build.copy(Piece("dy", wide), Piece(target, shape))
         else:
-            arrays, shapes = (target, "dy", target), (shape, wide, shape)
-            build.call(lambda: fill_call(choice, target, shape, 0.0, tensor.dtype))
-            build.call(lambda: _add_call(choice, arrays, shapes, wide, tensor.dtype))
-        return build.task((box(op, "dy", *region),), (box(op, target, *written),))
+            build.call(lambda: fill_call(choice, target, shape, 0.0, dtype))
+            roles, shapes = (target, "dy", target), (shape, wide, shape)
+            build.call(lambda: _add_call(choice, roles, shapes, wide, dtype))
 
 
 def _forward(op: Op, values: Values) -> Values:

@@ -15,12 +15,12 @@ from pydantic import Field
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, KernelChoice, Ranges, Tensors, TileTask
+from trainlib.ir.steps import Array, Tensors
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Positive, Step, Values
-from trainlib.primitives.elementwise.broadcast_add import gradient_step, repeated_region, repeating_strides
-from trainlib.primitives.lowering.boxes import LeadingBoxes, leading_region, row_major, sizes_of
-from trainlib.primitives.lowering.calls import box
-from trainlib.primitives.lowering.kernel_call import Piece
+from trainlib.primitives.elementwise.broadcast_add import gradient_step, repeated_axes, repeating_strides
+from trainlib.primitives.lowering.axes import Area, Axes, LeadingBoxes
+from trainlib.primitives.lowering.boxes import row_major
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.shapes.box_copies import Walk, check_rank, walk_call
 
 
@@ -50,11 +50,13 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
 class _Forward(LeadingBoxes):
     """FW: boxes of y, with what of x they repeat."""
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        whole = tensors[op["y"]].shape
-        region = leading_region(whole, ranges)
-        source = repeated_region(tensors[op["x"]].shape, whole, region)
-        shape, small = sizes_of(region), sizes_of(source)
+    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
+        """x has those it does not repeat."""
+        return repeated_axes(tensors[op[role]].shape, op.attributes["shape"])
+
+    def compute(self, area: Area, build: TileBuilder) -> None:
+        """A copy with strides."""
+        shape, small = area.sizes("y"), area.sizes("x")
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
             missing = (1,) * (len(shape) - len(small))
@@ -62,9 +64,8 @@ class _Forward(LeadingBoxes):
             return (np.ascontiguousarray(np.broadcast_to(aligned, shape)),)
 
         walk = Walk(shape, repeating_strides(small, shape), row_major(shape))
-        pieces = (Piece("x"), Piece("y"))
-        call = walk_call(choice, walk, pieces, ("x",), ("y",), function, tensors[op["y"]].dtype)
-        return TileTask((box(op, "x", *source),), (box(op, "y", *region),), (), (call,))
+        walked = (walk, (Piece("x"), Piece("y")), ("x",), ("y",), function, build.dtype)
+        build.call(lambda: walk_call(build.choice, *walked))
 
 
 def _forward(op: Op, values: Values) -> Values:

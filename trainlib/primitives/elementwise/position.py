@@ -15,11 +15,13 @@ import numpy as np
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
+from configs.values import replace
 from trainlib.ir.graph import Initial, Op, Tensor
-from trainlib.ir.steps import KernelChoice, Ranges, StepLowering, Tensors, TileTask, part
+from trainlib.ir.steps import Tensors, part
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Parameter, Step, Values
-from trainlib.primitives.lowering.boxes import CUT_DIMENSIONS, LeadingBoxes, leading_region, sizes_of
-from trainlib.primitives.lowering.calls import VECTOR_ADD, batch_extent, box
+from trainlib.primitives.lowering.axes import LEADING, Area, Axes, LeadingBoxes
+from trainlib.primitives.lowering.boxes import CUT_DIMENSIONS
+from trainlib.primitives.lowering.calls import BATCH, VECTOR_ADD
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 START = Initial("normal", 0.02)
@@ -38,42 +40,42 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
 class PositionForward(LeadingBoxes):
     """FW: any box of y; w is read once for all samples of a tile, and added to x if there is one."""
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
+        """w has no samples."""
+        axes = LEADING[: len(tensors[op["y"]].shape)]
+        return axes[1:] if role == "w" else axes
+
+    def compute(self, area: Area, build: TileBuilder) -> None:
         """A fork for each sample."""
-        region = leading_region(tensors[op["y"]].shape, ranges)
-        samples, *inner = sizes_of(region)
-        dtype = tensors[op["y"]].dtype
-        build, w = TileBuilder(choice, dtype), Piece("w", tuple(inner), dtype=dtype)
-        for sample in range(samples):
-            x, y = (Piece(part(role, sample), w.shape, dtype=dtype) for role in "xy")
-            if "x" in op:
+        w = replace(area.piece("w"), dtype=build.dtype)
+        for sample in area.samples:
+            y = replace(area.piece("y", sample), dtype=build.dtype)
+            if "x" in area.op:
+                x = replace(y, name=part("x", sample))
                 arrays = {"X": x, "G": w, "Y": y}
-                build.run(VECTOR_ADD, arrays, (x, w), (y,), np.add, elements=prod(inner))
+                build.run(VECTOR_ADD, arrays, (x, w), (y,), np.add, elements=prod(w.shape))
             else:
                 build.copy(w, y)
-        boxes = {role: box(op, role, *(region[1:] if role == "w" else region)) for role in op.roles}
-        return build.task([boxes[role] for role in op.reads], (boxes["y"],))
 
 
-class PositionGradient(StepLowering):
+class PositionGradient(LeadingBoxes):
     """WG: any box of dw; the batch is summed and may be cut."""
+
+    summed = (BATCH,)
+
+    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
+        """dw has no samples."""
+        axes = LEADING[: len(tensors[op["dy"]].shape)]
+        return axes[1:] if role == "dw" else axes
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """The first two dimensions of dw."""
-        shape = tensors[op["dw"]].shape
-        return {f"d{axis}": size for axis, size in enumerate(shape[:CUT_DIMENSIONS])}
+        return dict(zip(LEADING[1:], tensors[op["dw"]].shape[:CUT_DIMENSIONS], strict=False))
 
-    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples."""
-        return batch_extent(tensors[op["dy"]].shape[0])
-
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+    def compute(self, area: Area, build: TileBuilder) -> None:
         """One fork."""
-        region = leading_region(tensors[op["dy"]].shape, ranges)
-        samples, *inner = sizes_of(region)
-        build = TileBuilder(choice, tensors[op["dw"]].dtype)
-        build.column_sum(Piece("dy", (samples, prod(inner))), Piece("dw", tuple(inner)))
-        return build.task((box(op, "dy", *region),), (box(op, "dw", *region[1:]),))
+        target = area.piece("dw")
+        build.column_sum(Piece("dy", (len(area.samples), prod(target.shape))), target)
 
 
 def _reference(op: Op, values: Values) -> Values:

@@ -18,7 +18,7 @@ from configs.dtypes import FP32
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Initial, Op, Tensor
-from trainlib.ir.steps import Array, KernelChoice, Ranges, Region, Scratch, StepLowering, Tensors, TileTask
+from trainlib.ir.steps import Array, Scratch, Tensors
 from trainlib.primitives.definition import (
     DrawnInput,
     Example,
@@ -28,10 +28,8 @@ from trainlib.primitives.definition import (
     Step,
     Values,
 )
-from trainlib.primitives.lowering.boxes import LeadingBoxes, leading_region, sizes_of
-from trainlib.primitives.lowering.calls import batch_extent, box
-from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.primitives.lowering.pieces import TileBuilder
+from trainlib.primitives.lowering.axes import LEADING, ONE, Area, Axes, AxesLowering, LeadingBoxes
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 START = Initial("constant", 0.25)
 
@@ -59,9 +57,10 @@ def _sizes(op: Op, shape: tuple[int, ...]) -> dict[str, int]:
     return {"samples": shape[0], "channels": shape[1], "elements": prod(shape[2:])}
 
 
-def _slopes(op: Op, region: Region) -> Region:
-    """The box of w that belongs to a box of x."""
-    return (region[1],) if op.attributes["per_channel"] else ((0, 1),)
+def slope_axes(op: Op, tensors: Tensors, role: str) -> Axes:
+    """Of w (and dw) a dimension of channels, or one element."""
+    axes = LEADING[: len(tensors[op["x"]].shape)]
+    return (axes[1] if op.attributes["per_channel"] else ONE,) if role.endswith("w") else axes
 
 
 def _spread(w: Array, rank: int) -> Array:
@@ -75,71 +74,77 @@ class _Elementwise(LeadingBoxes):
     def __init__(self, nest: str, source: str, result: str) -> None:
         self.nest, self.source, self.result = nest, source, result
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        region = leading_region(tensors[op["x"]].shape, ranges)
-        sizes, kinds = _sizes(op, sizes_of(region)), {role: tensors[op[role]].dtype for role in op.roles}
-        shape = tuple(sizes.values())
-        roles = tuple(dict.fromkeys(("x", self.source)))
+    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
+        """w has a slope per channel, or one."""
+        return slope_axes(op, tensors, role)
 
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            x, source, w = arrays[0], arrays[-2], arrays[-1]
-            return (np.where(x > 0, source, _spread(w, x.ndim) * source),)
+    def loaded(self, area: Area) -> Sequence[str]:
+        """The slopes last."""
+        return (*dict.fromkeys(("x", self.source)), "w")
+
+    def compute(self, area: Area, build: TileBuilder) -> None:
+        """One fork."""
+        op = area.op
+        sizes = _sizes(op, area.sizes("x"))
+        shape = tuple(sizes.values())
+
+        def function(x: Array, *others: Array) -> Array:
+            source, w = (x, *others)[-2:]
+            return np.where(x > 0, source, _spread(w, x.ndim) * source)
 
         placed = {"X": "x", "Y": self.result, **({"G": self.source} if self.source != "x" else {})}
-        arrays = {name: Piece(role, shape, dtype=kinds[role]) for name, role in placed.items()}
-        arrays["W"] = Piece("w", dtype=kinds["w"])
-        dtype = kinds[self.result]
-        call = kernel_call(choice, self.nest, sizes, arrays, (*roles, "w"), (self.result,), function, dtype)
-        inputs = (*(box(op, role, *region) for role in roles), box(op, "w", *_slopes(op, region)))
-        return TileTask(inputs, (box(op, self.result, *region),), (), (call,))
+        arrays = {name: Piece(role, shape, dtype=area.dtype(role)) for name, role in placed.items()}
+        arrays["W"] = Piece("w", dtype=area.dtype("w"))
+        build.run(self.nest, arrays, self.loaded(area), (self.result,), function, **sizes)
 
 
-class _SlopeGradient(StepLowering):
+class _SlopeGradient(AxesLowering):
     """WG: some channels of dw; samples and the dimension behind the channels are summed and may be cut."""
 
+    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
+        """As `_Elementwise` has them."""
+        return slope_axes(op, tensors, role)
+
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        return {"d0": tensors[op["x"]].shape[1]} if op.attributes["per_channel"] else {}
+        """Channels of slopes of their own."""
+        return self._sizes(op, tensors, ("d0",) if op.attributes["per_channel"] else ())
 
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, channels of one slope, and the next dimension."""
-        shape = tensors[op["x"]].shape
-        cut = {} if op.attributes["per_channel"] else {"d0": shape[1]}
-        return {**batch_extent(shape[0]), **cut, **({"d1": shape[2]} if len(shape) > 2 else {})}
+        axes = LEADING[: min(3, len(tensors[op["x"]].shape))]
+        kept = self.extents(op, tensors)
+        return self._sizes(op, tensors, tuple(name for name in axes if name not in kept))
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+    def compute(self, area: Area, build: TileBuilder) -> None:
         """One fork; of a single slope a second one, on the sums of rows."""
-        region = leading_region(tensors[op["x"]].shape, ranges)
-        shape, build = sizes_of(region), TileBuilder(choice, tensors[op["dw"]].dtype)
-        kinds = {role: tensors[op[role]].dtype for role in ("x", "dy")}
+        shape = area.sizes("x")
 
         def sums(target: Piece, sizes: tuple[int, int, int], *axes: int) -> None:
             def function(x: Array, dy: Array) -> Array:
                 terms = np.where(x > 0, 0, x.astype(np.float64) * dy)
                 return np.asarray(terms.sum(axis=axes).astype(np.float32)).reshape(-1)
 
-            x, dy = (Piece(role, sizes, dtype=kind) for role, kind in kinds.items())
+            x, dy = (Piece(role, sizes, dtype=area.dtype(role)) for role in ("x", "dy"))
             named = dict(zip(("samples", "channels", "elements"), sizes, strict=True))
             arrays = {"X": x, "G": dy, "Y": target}
             build.run("prelu_wg", arrays, ("x", "dy"), (target.name,), function, **named)
 
         inner = range(2, len(shape))
-        if op.attributes["per_channel"]:
+        if area.op.attributes["per_channel"]:
             sums(Piece("dw", shape[1:2]), (shape[0], shape[1], prod(shape[2:])), 0, *inner)
-        else:
-            rows = prod(shape[:2])
-            build.scratch.append(Scratch(ROWS, (rows,)))
-            sums(Piece(ROWS, (rows,), dtype=FP32), (1, rows, prod(shape[2:])), *inner)
-            arrays = {"X": Piece(ROWS, (1, 1, rows), dtype=FP32), "Y": Piece("dw", (1,))}
-            build.run(
-                "row_sum",
-                arrays,
-                (ROWS,),
-                ("dw",),
-                lambda x: x.sum(dtype=np.float64).astype(np.float32).reshape(1),
-                **{"P": 1, "N": 1, "M": rows},
-            )
-        boxes = [box(op, role, *region) for role in ("x", "dy")]
-        return build.task(boxes, (box(op, "dw", *_slopes(op, region)),))
+            return
+        rows = prod(shape[:2])
+        build.scratch.append(Scratch(ROWS, (rows,)))
+        sums(Piece(ROWS, (rows,), dtype=FP32), (1, rows, prod(shape[2:])), *inner)
+        arrays = {"X": Piece(ROWS, (1, 1, rows), dtype=FP32), "Y": Piece("dw", (1,))}
+        build.run(
+            "row_sum",
+            arrays,
+            (ROWS,),
+            ("dw",),
+            lambda x: x.sum(dtype=np.float64).astype(np.float32).reshape(1),
+            **{"P": 1, "N": 1, "M": rows},
+        )
 
 
 def _forward(op: Op, values: Values) -> Values:

@@ -6,25 +6,47 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import prod
 
+from configs.dtypes import DType
+from trainlib.ir.access import Index
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import Extent, KernelChoice, Operand, Ranges, StepLowering, Tensors, TileTask, part
-from trainlib.primitives.lowering.boxes import sizes_of
+from trainlib.ir.steps import (
+    Extent,
+    KernelChoice,
+    Operand,
+    Ranges,
+    Region,
+    StepLowering,
+    Tensors,
+    TileTask,
+    part,
+)
+from trainlib.primitives.definition import Shape
+from trainlib.primitives.lowering.boxes import leading_extents, sizes_of
 from trainlib.primitives.lowering.calls import BATCH, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 Axes = tuple[str, ...]
 """Names of dimensions; a tensor with samples has `BATCH` first."""
 
+ONE = "1"
+"""A dimension of one element."""
+
+LEADING = (BATCH, *(f"d{number}" for number in range(16)))
+"""Names of the dimensions of a tensor whose layer names none."""
+
 
 class Area:
     """What a tile covers of every dimension of an op; `axes` are those of a tensor."""
 
-    def __init__(self, op: Op, axes: Callable[[str], Axes], extents: Mapping[str, Extent]) -> None:
+    def __init__(
+        self, op: Op, tensors: Tensors, axes: Callable[[str], Axes], extents: Mapping[str, Extent]
+    ) -> None:
         self.op = op
+        self.tensors = tensors
         self.axes = axes
         self.extents = dict(extents)
 
-    def shape(self, *axes: str) -> tuple[int, ...]:
+    def shape(self, *axes: str) -> Shape:
         """Elements along these axes."""
         return sizes_of(tuple(self.extents[axis] for axis in axes))
 
@@ -37,32 +59,62 @@ class Area:
         """Counted from 0 in the tile."""
         return range(*self.shape(BATCH))
 
+    def region(self, role: str) -> Region:
+        """The intervals of the box of a tensor."""
+        return tuple([self.extents[axis] for axis in self.axes(role)])
+
+    def sizes(self, role: str) -> Shape:
+        """The shape of the box of a tensor."""
+        return sizes_of(self.region(role))
+
+    def dtype(self, role: str) -> DType:
+        """That of a tensor."""
+        return self.tensors[self.op[role]].dtype
+
     def box(self, role: str) -> Operand:
         """The box of a tensor."""
-        return box(self.op, role, *(self.extents[axis] for axis in self.axes(role)))
+        return box(self.op, role, *self.region(role))
 
     def piece(self, role: str, sample: int | None = None) -> Piece:
         """That box in its buffer, or what of it belongs to a sample."""
-        shape = self.shape(*self.axes(role))
+        shape = self.sizes(role)
         return Piece(role, shape) if sample is None else Piece(part(role, sample), shape[1:])
 
 
 class AxesLowering(StepLowering):
-    """A step of which every tensor is a box of named dimensions; each may be cut."""
+    """A step of which every tensor is a box of named dimensions; each may be cut.
+
+    A name is that of a loop, or of one of the `maps` of loops.
+    """
 
     kept: Axes = ()
     """Dimensions of the result."""
     summed: Axes = ()
     begun: Axes = ()
     """Those along which a tile may have boxes or scratch that another one of its size has not."""
-
-    def dimensions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Sizes of all dimensions."""
-        raise NotImplementedError
+    placed = False
+    """Whether calls see more than shapes, and which dimensions a tile begins: where it lies."""
+    roles: Mapping[str, Axes] = {}
+    """Dimensions of tensors."""
 
     def axes(self, role: str) -> Axes:
-        """Dimensions of a tensor."""
-        raise NotImplementedError
+        """Dimensions of a tensor that depend on its role alone."""
+        return self.roles[role]
+
+    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
+        """Dimensions of a tensor of an op."""
+        return self.axes(role)
+
+    def maps(self, op: Op, tensors: Tensors) -> Mapping[str, Index]:
+        """Dimensions that are no loops, and what of them belongs to an interval of each loop."""
+        return {}
+
+    def dimensions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
+        """Sizes of all loops: those of the tensors."""
+        sizes: dict[str, int] = {}
+        for role, tensor in op.roles.items():
+            sizes.update(zip(self.axes_of(op, tensors, role), tensors[tensor].shape, strict=True))
+        return sizes
 
     def loaded(self, area: Area) -> Sequence[str]:
         """What a tile loads."""
@@ -89,13 +141,18 @@ class AxesLowering(StepLowering):
         """What is summed."""
         return self._sizes(op, tensors, self.summed)
 
+    def alike(self, op: Op, tensors: Tensors) -> Collection[str]:
+        """All but those that are mapped, unless there is an element for each iteration."""
+        sizes, maps = self.dimensions(op, tensors), self.maps(op, tensors).values()
+        return sizes.keys() - {loop for index in maps if not index.is_exact(sizes) for loop in index.loops}
+
     def even(self, op: Op, tensors: Tensors) -> Collection[str]:
-        """All but those that are begun."""
-        return self.dimensions(op, tensors).keys() - set(self.begun)
+        """All but those that are mapped or begun."""
+        return set(self.alike(op, tensors)).difference(self.begun)
 
     def same_calls(self, op: Op) -> bool:
-        """Calls see shapes, and which dimensions a tile begins."""
-        return True
+        """Unless they see where a tile lies."""
+        return not self.placed
 
     def macs(self, op: Op, tensors: Tensors) -> int:
         """One for each term of the result, if there is a matmul."""
@@ -104,8 +161,11 @@ class AxesLowering(StepLowering):
 
     def area(self, op: Op, tensors: Tensors, ranges: Ranges) -> Area:
         """What a tile covers; what `ranges` does not name is whole."""
-        whole = {name: (0, size) for name, size in self.dimensions(op, tensors).items()}
-        return Area(op, self.axes, {**whole, **ranges})
+        extents = {name: (0, size) for name, size in self.dimensions(op, tensors).items()}
+        extents.update(ranges)
+        for name, index in self.maps(op, tensors).items():
+            extents[name] = index.span(extents).extent
+        return Area(op, tensors, lambda role: self.axes_of(op, tensors, role), {**extents, ONE: (0, 1)})
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """A box of everything."""
@@ -115,3 +175,15 @@ class AxesLowering(StepLowering):
             [area.box(role) for role in roles] for roles in (self.loaded(area), self.stored(area))
         )
         return build.task(inputs, outputs)
+
+
+class LeadingBoxes(AxesLowering):
+    """A step that makes any box of its (first) result: ``n`` and the first two dimensions of a sample."""
+
+    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
+        """By number."""
+        return LEADING[: len(tensors[op[role]].shape)]
+
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
+        """Of the result."""
+        return leading_extents(tensors[op.outputs[0]].shape)

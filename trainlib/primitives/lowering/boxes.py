@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 
 from configs.errors import ShapeError
-from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Ranges, Region, StepLowering, Tensors
+from trainlib.ir.graph import Tensor
+from trainlib.ir.steps import Region
 from trainlib.primitives.definition import Shape
-from trainlib.primitives.lowering.calls import batch_extent, batch_range
+from trainlib.primitives.lowering.calls import batch_extent
 
 CUT_DIMENSIONS = 2
 """Leading dimensions of a sample that a tile may cut, so that its box is made of few contiguous runs."""
@@ -21,20 +21,6 @@ def leading_extents(shape: Shape, axes: Sequence[int] | None = None) -> dict[str
     sample = shape[1:]
     allowed = range(len(sample)) if axes is None else axes
     return {**batch_extent(shape[0]), **{f"d{axis}": sample[axis] for axis in allowed[:CUT_DIMENSIONS]}}
-
-
-class LeadingBoxes(StepLowering):
-    """Base of lowerings that make any box of their (first) result, without a matmul."""
-
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """``n`` and the first two dimensions of a sample of the result."""
-        return leading_extents(tensors[op.outputs[0]].shape)
-
-
-def leading_region(shape: Shape, ranges: Ranges) -> Region:
-    """The box of a tile: what `ranges` says of the dimensions, all of the others."""
-    inner = (ranges.get(f"d{axis}", (0, size)) for axis, size in enumerate(shape[1:]))
-    return (batch_range(ranges, shape[0]), *inner)
 
 
 def sizes_of(region: Region) -> Shape:

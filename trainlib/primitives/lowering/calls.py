@@ -22,9 +22,6 @@ from trainlib.ir.steps import (
     KernelCall,
     KernelChoice,
     Operand,
-    Ranges,
-    Region,
-    Tensors,
 )
 from trainlib.kernels import catalogue
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call, piece_call
@@ -39,29 +36,14 @@ BATCH = "n"
 """Name of the dimension that cuts the batch, in extents and tile sizes."""
 
 
-def whole(op: Op, tensors: Tensors, role: str) -> Operand:
-    """The box that covers the whole tensor of a role, in the buffer of that name."""
-    return Operand(op[role], tuple((0, size) for size in tensors[op[role]].shape), role)
-
-
 def box(op: Op, role: str, *region: Extent) -> Operand:
     """A box of the tensor of a role, one interval per dimension, in the buffer of that name."""
     return Operand(op[role], region, role)
 
 
-def region_elements(region: Region) -> int:
-    """Number of elements of a box."""
-    return prod(stop - start for start, stop in region)
-
-
 def batch_extent(count: int) -> dict[str, int]:
     """The batch dimension as the outermost extent of a step; nothing for a batch of 1."""
     return {BATCH: count} if count > 1 else {}
-
-
-def batch_range(ranges: Ranges, count: int) -> Extent:
-    """The samples of a tile."""
-    return ranges.get(BATCH, (0, count))
 
 
 def matmul_call(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -19,30 +20,14 @@ from configs.dtypes import DType
 from configs.errors import InputError
 from configs.values import Struct
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import (
-    Array,
-    Function,
-    KernelCall,
-    KernelChoice,
-    LateTask,
-    Operand,
-    Ranges,
-    StepLowering,
-    Tensors,
-    TileTask,
-    part,
-)
+from trainlib.ir.steps import Array, Function, KernelCall, KernelChoice, Tensors, part
 from trainlib.kernels.library import LIBRARY
 from trainlib.primitives.definition import Shape, Values
-from trainlib.primitives.lowering.boxes import leading_extents, leading_region
-from trainlib.primitives.lowering.calls import (
-    batch_extent,
-    batch_range,
-    box,
-    region_elements,
-    whole,
-)
+from trainlib.primitives.lowering.axes import LEADING, ONE, Area, Axes, AxesLowering
+from trainlib.primitives.lowering.boxes import leading_extents
+from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.primitives.lowering.pieces import TileBuilder
 
 Compute = Callable[[Op, Values], Values]
 """What a loop computes: arrays by role in, arrays by role out (more than it writes, if that is easier)."""
@@ -103,8 +88,8 @@ def vector_call(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ElementwiseLowering(StepLowering):
+@dataclass(frozen=True)
+class ElementwiseLowering(AxesLowering):
     """Tiles of a step that is a list of loops; a loop whose results nobody needs is left out.
 
     All arrays have one shape, those of the roles in `numbers` apart, which is (1,): every tile reads these
@@ -119,13 +104,15 @@ class ElementwiseLowering(StepLowering):
     batched: bool = True
     takes_over: bool = False
 
+    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
+        """By number; those of a number."""
+        rank = len(tensors[op[role]].shape)
+        return (ONE,) if role in self.numbers else LEADING[:rank] if self.batched else LEADING[1 : 1 + rank]
+
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """``n`` (if there is a batch), then the leading dimensions ``d0``, ``d1``."""
-        return leading_extents(self._batch_of(tensors[op.outputs[0]].shape))
-
-    def alike(self, op: Op, tensors: Tensors) -> Collection[str]:
-        """All dimensions: a tile takes its part of every axis."""
-        return self.extents(op, tensors)
+        shape = tensors[op.outputs[0]].shape
+        return leading_extents(shape if self.batched else (1, *shape))
 
     def even(self, op: Op, tensors: Tensors) -> Collection[str]:
         """All, unless the last tile writes more than the others."""
@@ -135,30 +122,27 @@ class ElementwiseLowering(StepLowering):
         """Unless the last tile writes more than the others."""
         return not any(name in op.roles for name in self.numbers)
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        """The same box of everything, one fork per loop."""
-        shape, names = tensors[op.outputs[0]].shape, op.roles
-        region = leading_region(self._batch_of(shape), ranges)[-len(shape) :]
-        last = not self.numbers or all(stop == size for (_, stop), size in zip(region, shape, strict=True))
-        writes = [role for role in op.writes if role not in self.numbers or last]
-        loops = [loop for loop in self.loops(op) if not set(loop.writes).isdisjoint(op.writes)]
-        used = {role for loop in loops for role in loop.reads}
-        reads = [role for role in op.reads if role in used]
-        dtypes = {role: tensors[name].dtype for role, name in names.items()}
+    def needed(self, op: Op) -> list[VectorLoop]:
+        """Loops of which somebody needs a result."""
+        return [loop for loop in self.loops(op) if not set(loop.writes).isdisjoint(op.writes)]
 
-        def operand(role: str) -> Operand:
-            return Operand(names[role], ((0, 1),) if role in self.numbers else region, role)
+    def loaded(self, area: Area) -> Sequence[str]:
+        """What these loops read."""
+        used = {role for loop in self.needed(area.op) for role in loop.reads}
+        return [role for role in area.op.reads if role in used]
 
-        elements = region_elements(region)
-        return LateTask(
-            tuple([operand(role) for role in reads]),
-            tuple([operand(role) for role in writes]),
-            (),
-            lambda: [_loop_call(choice, op, loop, dtypes, elements, writes, self.numbers) for loop in loops],
-        )
+    def stored(self, area: Area) -> Sequence[str]:
+        """Numbers by the last tile."""
+        writes, shape = area.op.writes, area.tensors[area.op.outputs[0]].shape
+        ends = all(stop == size for (_, stop), size in zip(area.region(writes[0]), shape, strict=True))
+        return [role for role in writes if role not in self.numbers or ends]
 
-    def _batch_of(self, shape: Shape) -> Shape:
-        return shape if self.batched else (1, *shape)
+    def compute(self, area: Area, build: TileBuilder) -> None:
+        """One fork per loop."""
+        op, writes = area.op, self.stored(area)
+        elements, dtypes = prod(area.sizes(op.writes[0])), {role: area.dtype(role) for role in op.roles}
+        for loop in self.needed(op):
+            build.call(partial(_loop_call, build.choice, op, loop, dtypes, elements, writes, self.numbers))
 
 
 def _loop_call(
@@ -200,8 +184,8 @@ class LossNests(Struct, frozen=True):
     cut: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LossLowering(StepLowering):
+@dataclass(frozen=True)
+class LossLowering(AxesLowering):
     """Two loops on the master core, value then gradient: PULP-TrainLib forks no loss.
 
     `value` and `gradient` compute the loss and its gradient from ``y`` and ``label``, if there is one. Where
@@ -219,28 +203,35 @@ class LossLowering(StepLowering):
     counts: bool = False
     """Whether a mean of it may count labels, or their weights."""
 
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """None: the value is a sum over all elements."""
-        return {}
+    placed = True
+
+    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
+        """y [samples, classes, places]; labels lack the classes. Those that are never cut are whole."""
+        rank = len(tensors[op[role]].shape)
+        if role == "loss" or not self._may_be_cut(op, tensors):
+            return tuple(f"{place} of {role}" for place in range(rank))
+        axes = (BATCH, "classes", "places", *LEADING[3:])
+        return axes[:rank] if rank == len(tensors[op["y"]].shape) else (BATCH, *axes[2 : 1 + rank])
+
+    def _may_be_cut(self, op: Op, tensors: Tensors) -> bool:
+        return self.nests(op.attributes, tensors[op["y"]].shape).cut
 
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples, and the first dimension of the places."""
-        shape = tensors[op["y"]].shape
-        if not self.nests(op.attributes, shape).cut:
+        """Samples, and the first dimension of the places; the value is a sum over all elements."""
+        if not self._may_be_cut(op, tensors):
             return {}
-        return batch_extent(shape[0]) | ({"places": shape[2]} if shape[2] > 1 else {})
+        sizes = self._sizes(op, tensors, (BATCH, "places"))
+        return {name: size for name, size in sizes.items() if size > 1}
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+    def compute(self, area: Area, build: TileBuilder) -> None:
         """The whole step, or some samples and places."""
-        total = tensors[op["y"]].shape
-        regions = {role: _of_places(op, role, tensors, ranges, len(total)) for role in (*op.reads, "dy")}
-        shape = regions["y"].shape
+        op, total, shape = area.op, area.tensors[area.op["y"]].shape, area.sizes("y")
         nests = self.nests(op.attributes, shape)
         samples = shape[0] if nests.per_sample else 1
         elements = prod(shape) // samples
         shares = {"sum": 1, "batchmean": shape[0] // samples / total[0], "mean": elements / prod(total)}
         share = np.float32(shares[op.attributes["reduction"]])
-        dtypes = {role: tensors[op[role]].dtype for role in (*op.reads, *op.writes)}
+        dtypes = {role: area.dtype(role) for role in op.roles}
 
         def named(role: str, sample: int) -> str:
             return part(role, sample, sample + 1) if samples > 1 else role
@@ -254,7 +245,7 @@ class LossLowering(StepLowering):
             reads = (*inputs, *before)
             details = {"formula": self.each[target], "target": target, "first": int(not before), **constants}
             return vector_call(
-                choice,
+                build.choice,
                 nest,
                 elements,
                 vectors,
@@ -274,7 +265,7 @@ class LossLowering(StepLowering):
 
         def scale() -> float:
             """What the sum and the slopes are multiplied with; what labels count is not in it."""
-            given = {role: np.zeros(regions[role].shape, dtypes[role]) for role in op.reads}
+            given = {role: np.zeros(area.sizes(role), dtypes[role]) for role in op.reads}
             one = {role: array[: len(array) // samples] for role, array in given.items()}
             return float(share) * (options["weight"] if counting else self.scale(op, one))
 
@@ -289,21 +280,6 @@ class LossLowering(StepLowering):
             slope = self.gradient(op, dict(zip(op.reads, arrays, strict=True)))
             return (slope.astype(np.float32) * share,)
 
-        values = (call(nests.value, sample, "loss", value) for sample in range(samples))
-        gradients = (call(nests.gradient, sample, "dy", gradient) for sample in range(samples))
-        return TileTask(
-            inputs=tuple(regions[role] for role in op.reads),
-            outputs=(whole(op, tensors, "loss"), regions["dy"]),
-            scratch=(),
-            calls=(*values, *gradients),
-        )
-
-
-def _of_places(op: Op, role: str, tensors: Tensors, ranges: Ranges, rank: int) -> Operand:
-    """What a tile sees of y [samples, classes, places], of `rank` axes, or of labels, without classes too."""
-    shape = tensors[op[role]].shape
-    region = {axis: (0, size) for axis, size in enumerate(shape)}
-    region |= {0: batch_range(ranges, shape[0])}
-    if "places" in ranges:
-        region[2 - rank + len(shape)] = ranges["places"]
-    return box(op, role, *region.values())
+        for nest, target, function in (nests.value, "loss", value), (nests.gradient, "dy", gradient):
+            for sample in range(samples):
+                build.call(partial(call, nest, sample, target, function))

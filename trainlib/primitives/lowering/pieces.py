@@ -11,7 +11,7 @@ import numpy as np
 
 from configs.dtypes import DType
 from configs.values import replace
-from trainlib.ir.steps import Array, KernelCall, KernelChoice, LateTask, Operand, Scratch, TileTask
+from trainlib.ir.steps import Array, KernelCall, KernelChoice, Operand, Scratch, TileTask
 from trainlib.primitives.lowering.calls import matmul_call, transpose_call, vector_add_call
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 
@@ -24,20 +24,24 @@ class TileBuilder:
     def __init__(self, choice: KernelChoice, dtype: DType) -> None:
         self.choice = choice
         self.dtype = dtype
-        self._made: list[Callable[[], KernelCall]] = []
+        self._made: list[Callable[[], Sequence[KernelCall]]] = []
         self.scratch: list[Scratch] = []
 
     def task(self, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> TileTask:
         """The tile of these boxes."""
-        return LateTask(tuple(inputs), tuple(outputs), tuple(self.scratch), self.calls)
+        return TileTask(inputs, outputs, self.scratch, self.calls)
 
     def calls(self) -> list[KernelCall]:
         """All calls so far."""
-        return [make() for make in self._made]
+        return [call for make in self._made for call in make()]
+
+    def later(self, make: Callable[[], Sequence[KernelCall]]) -> None:
+        """More calls, made when they are asked for."""
+        self._made.append(make)
 
     def call(self, make: Callable[[], KernelCall]) -> None:
-        """One more call, made when it is asked for."""
-        self._made.append(make)
+        """One more."""
+        self.later(lambda: [make()])
 
     def temporary(self, name: str, *shape: int) -> Piece:
         """A new scratch buffer."""
@@ -67,7 +71,7 @@ class TileBuilder:
         make = self._made.pop()
 
         def knowing() -> KernelCall:
-            call = make()
+            (call,) = make()
             return replace(call, details={**call.details, **details})
 
         self.call(knowing)

@@ -67,11 +67,10 @@ class _Windowed(StepLowering):
         """The tile of the step on the parts, its boxes where the parts lie."""
         task = self.base.tile(op, _seen(op, tensors), ranges, choice)
         windows = {op[role]: window for role, window in op.windows.items()}
-        return replace(
-            task,
-            inputs=tuple(_moved(operand, windows) for operand in task.inputs),
-            outputs=tuple(_moved(operand, windows) for operand in task.outputs),
+        inputs, outputs = (
+            [_moved(operand, windows) for operand in side] for side in (task.inputs, task.outputs)
         )
+        return task.but(inputs=inputs, outputs=outputs)
 
     def default_kernel(self, op: Op) -> str:
         return self.base.default_kernel(op)

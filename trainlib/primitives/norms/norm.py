@@ -30,10 +30,11 @@ from pydantic import Field
 from configs.dtypes import FP32
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
+from trainlib.ir.access import Index, Term
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, Ranges, Region
+from trainlib.ir.steps import Array
 from trainlib.primitives.definition import ONES, ZEROS, Buffer, LayerPlan, Parameter, Saved, Shape
-from trainlib.primitives.lowering.calls import BATCH, batch_extent, batch_range
+from trainlib.primitives.lowering.calls import BATCH, batch_extent
 
 KEPT_GEOMETRIES = 256
 """Geometries of norms kept: a tile asks several times for that of its op."""
@@ -172,24 +173,27 @@ class NormGeometry:
     def _rows(self) -> Mapping[str, int]:
         return {"d0": self.leading[0]} if self.leading else {}
 
-    def regions(self, ranges: Ranges) -> tuple[Region, Region, Region]:
-        """Boxes of x (or y, dx, dy), of the statistics and of the parameters for a tile."""
-        samples = batch_range(ranges, self.batch)
-        full = tuple((0, size) for size in self.shape)
+    def axes(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+        """Dimensions of x (or y, dx, dy), of the statistics and of the parameters."""
         if self.family == "row":
-            rows, inner = list(full[: len(self.leading)]), list(full[len(self.leading) :])
-            if rows:
-                rows[0] = ranges.get("d0", rows[0])
-            inner[0] = ranges.get("e0", inner[0])
-            return (samples, *rows, *inner), (samples, *rows), tuple(inner)
-        named = zip(_SPACE, full[1:], strict=False)
-        space = (*(ranges.get(name, whole) for name, whole in named), *full[1 + len(_SPACE) :])
+            rows = tuple(f"d{place}" for place in range(len(self.leading)))
+            inner = tuple(f"e{place}" for place in range(self.trailing))
+            return (BATCH, *rows, *inner), (BATCH, *rows), inner
+        space = (*_SPACE, *(f"s{place}" for place in range(len(self.shape))))[: len(self.shape) - 1]
         if self.family == "batch":
-            channels = ranges.get("c", full[0])
-            return (samples, channels, *space), (channels,), (channels,)
-        groups = ranges.get("g", (0, self.groups))
-        channels = (groups[0] * self.of_group, groups[1] * self.of_group)
-        return (samples, channels, *space), (samples, groups), (channels,)
+            return (BATCH, "c", *space), ("c",), ("c",)
+        return (BATCH, "channels", *space), (BATCH, "g"), ("channels",)
+
+    def loops(self) -> Mapping[str, int]:
+        """Sizes of all dimensions, and of the channels of a group."""
+        image, grouped = self.axes()[0], self.family == "group"
+        groups = {"g": self.groups, "of group": self.of_group} if grouped else {}
+        return {**dict(zip(image, (self.batch, *self.shape), strict=True)), **groups}
+
+    def maps(self) -> Mapping[str, Index]:
+        """The channels of groups."""
+        terms = Term("g", self.of_group), Term("of group")
+        return {"channels": Index("channels", self.shape[0], terms)} if self.family == "group" else {}
 
 
 def norm_plan(

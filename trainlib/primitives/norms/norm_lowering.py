@@ -8,7 +8,7 @@ norm goes over its columns. Loops are the library's instance norm, and estimates
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -16,23 +16,13 @@ import numpy as np
 
 from configs.dtypes import FP32
 from configs.values import replace
+from trainlib.ir.access import Index
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import (
-    Array,
-    Extent,
-    KernelCall,
-    KernelChoice,
-    LateTask,
-    Ranges,
-    Region,
-    StepLowering,
-    Tensors,
-    TileTask,
-    part,
-)
+from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Region, Tensors, part
 from trainlib.primitives.definition import Values
-from trainlib.primitives.lowering.calls import box
+from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.primitives.lowering.pieces import TileBuilder
 from trainlib.primitives.norms.norm import Rows, geometry_of
 
 _STATISTICS = ("mean", "inv_std", "var", "mean_g", "mean_gx")
@@ -45,18 +35,11 @@ Nest = tuple[str, dict[str, int], dict[str, Piece]]
 """Name, sizes and arrays of the nest of a call."""
 
 
-def _region_of(role: str, regions: Regions) -> Region:
-    image, statistics, parameters = regions
-    if role in _STATISTICS:
-        return statistics
-    return parameters if role in _PARAMETERS or role.startswith("running") else image
-
-
 def _size(extent: Extent) -> int:
     return extent[1] - extent[0]
 
 
-class NormLowering(StepLowering):
+class NormLowering(AxesLowering):
     """What the steps share: a call per tile or per sample, and how its nest sees the arrays.
 
     Extents are those of a step that has its means to itself.
@@ -66,25 +49,24 @@ class NormLowering(StepLowering):
         """Samples and rows or groups, or channels."""
         return geometry_of(op).result_extents()
 
-    def alike(self, op: Op, tensors: Tensors) -> Collection[str]:
-        """All dimensions: a tile takes its part of every axis."""
-        return {**self.extents(op, tensors), **self.reductions(op, tensors)}
+    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
+        """Those of x, of the statistics or of the parameters."""
+        image, statistics, parameters = geometry_of(op).axes()
+        if role in _STATISTICS:
+            return statistics
+        return parameters if role in _PARAMETERS or role.startswith("running") else image
 
-    def even(self, op: Op, tensors: Tensors) -> Collection[str]:
-        """All: no tile loads or writes more than others."""
-        return self.alike(op, tensors)
+    def dimensions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
+        """With all of the norm."""
+        return {**super().dimensions(op, tensors), **geometry_of(op).loops()}
 
-    def same_calls(self, op: Op) -> bool:
-        """Whatever part of the elements it has a tile works on all of it."""
-        return True
-
-    def loaded(self, op: Op) -> Sequence[str]:
-        """Roles a tile loads."""
-        return op.reads
+    def maps(self, op: Op, tensors: Tensors) -> Mapping[str, Index]:
+        """The channels of groups."""
+        return geometry_of(op).maps()
 
     def read(self, op: Op, sample: int | None) -> Sequence[str]:
-        """Those a call reads."""
-        return self.loaded(op)
+        """Roles a call reads."""
+        return op.reads
 
     def written(self, op: Op) -> Sequence[str]:
         """Roles a call writes."""
@@ -94,7 +76,7 @@ class NormLowering(StepLowering):
         """What a call is priced by."""
         raise NotImplementedError
 
-    def compute(self, op: Op, values: Values) -> Values:
+    def results(self, op: Op, values: Values) -> Values:
         """What a call makes of what it reads, by role; it may make more than is written."""
         raise NotImplementedError
 
@@ -116,20 +98,18 @@ class NormLowering(StepLowering):
         reads, writes = self.read(op, sample), self.written(op)
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            made = self.compute(op, dict(zip(reads, arrays, strict=True)))
+            made = self.results(op, dict(zip(reads, arrays, strict=True)))
             return tuple(made[role] for role in writes)
 
         buffers, details = (_named(reads, sample), _named(writes, sample)), self.details(op, sample)
         return kernel_call(choice, *nest, *buffers, function, details=details)
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+    def compute(self, area: Area, build: TileBuilder) -> None:
         """Boxes of x, of the statistics and of the parameters that belong together."""
-        regions = geometry_of(op).regions(ranges)
-        inputs, outputs = (
-            tuple(box(op, role, *_region_of(role, regions)) for role in roles)
-            for roles in (self.loaded(op), op.writes)
-        )
-        return LateTask(inputs, outputs, (), lambda: self.calls(op, tensors, regions, choice))
+        kinds = geometry_of(area.op).axes()
+        image, statistics, parameters = (tuple([area.extents[axis] for axis in axes]) for axes in kinds)
+        regions = image, statistics, parameters
+        build.later(lambda: self.calls(area.op, area.tensors, regions, build.choice))
 
     def sizes(self, op: Op, image: Region) -> dict[str, int]:
         """Rows, segments of a row that lie apart or have another parameter, elements of a segment; flags.
@@ -223,7 +203,7 @@ class NormForward(NormLowering):
             return _instance_nest("instnorm_fw", sizes, arrays, "XY", "W")
         return "norm_fw", sizes, arrays
 
-    def compute(self, op: Op, values: Values) -> Values:
+    def results(self, op: Op, values: Values) -> Values:
         """By way of mean and deviation of every row."""
         rows, x = Rows(geometry_of(op)), values["x"]
         matrix = rows.of(x)
@@ -337,7 +317,7 @@ class NormWeightGradient(NormLowering):
             return _instance_nest("instnorm_bw_param", sizes, plain, "XG", "W")
         return "norm_wg", sizes, arrays
 
-    def compute(self, op: Op, values: Values) -> Values:
+    def results(self, op: Op, values: Values) -> Values:
         """Sums of dy · xhat and of dy, added to what was there."""
         geometry, x = geometry_of(op), values["x"]
         rows, xhat = Rows(geometry), xhat_of(op, values)
@@ -364,7 +344,7 @@ class NormInputGradient(NormLowering):
             return _instance_nest("instnorm_bw_input", sizes, arrays, "XGY")
         return "norm_ig", sizes, arrays
 
-    def compute(self, op: Op, values: Values) -> Values:
+    def results(self, op: Op, values: Values) -> Values:
         """inv_std · (g - mean(g) - xhat · mean(g · xhat))."""
         geometry, x, xhat = geometry_of(op), values["x"], xhat_of(op, values)
         rows = Rows(geometry)

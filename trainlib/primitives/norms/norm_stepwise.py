@@ -16,6 +16,7 @@ import numpy as np
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Array, KernelCall, KernelChoice, Region, Tensors
 from trainlib.primitives.definition import Values
+from trainlib.primitives.lowering.axes import Area
 from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.norms.norm import BIASED, Rows, geometry_of
@@ -31,7 +32,7 @@ READ_IN_PREDICTION = ("running_mean",)
 """What FW_MEAN reads in prediction alone, so that no tile loads it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Pass(NormLowering):
     """A pass over x (and dy) in the nest `loop`; `formula` is what one call does, `result` per element."""
 
@@ -39,9 +40,13 @@ class _Pass(NormLowering):
     formula: Callable[[Op, Values], Values]
     result: str = "y"
 
-    def loaded(self, op: Op) -> Sequence[str]:
+    def read(self, op: Op, sample: int | None) -> Sequence[str]:
         """All but what is read in prediction alone."""
         return tuple(role for role in op.reads if role not in READ_IN_PREDICTION)
+
+    def loaded(self, area: Area) -> Sequence[str]:
+        """What calls read."""
+        return self.read(area.op, None)
 
     def nest(self, op: Op, tensors: Tensors, image: Region, sample: int | None) -> Nest:
         """The loop, on what there is of its arrays."""
@@ -49,11 +54,11 @@ class _Pass(NormLowering):
         flags = {"centred": int(geometry_of(op).centred), "biased": int("b" in op)}
         return self.loop, {**self.sizes(op, image), **flags}, arrays
 
-    def compute(self, op: Op, values: Values) -> Values:
+    def results(self, op: Op, values: Values) -> Values:
         return self.formula(op, values)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SumPass(_Pass):
     """A step that sums over all elements of a mean: a result is one number per mean."""
 
@@ -66,7 +71,7 @@ class SumPass(_Pass):
         return geometry_of(op).statistics_reductions()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ElementPass(_Pass):
     """A step whose results are one per element of x."""
 

@@ -8,27 +8,17 @@ over more than one row: square sums of the rows of every gradient, one scale fro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from math import prod, sqrt
 from typing import Any
 
 import numpy as np
 
-from configs.dtypes import FP32
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import (
-    Array,
-    Function,
-    KernelCall,
-    KernelChoice,
-    Ranges,
-    Scratch,
-    StepLowering,
-    Tensors,
-    TileTask,
-)
+from trainlib.ir.steps import Array, Function, Scratch, Tensors
 from trainlib.primitives.definition import InternalPrimitive, Step, Values
-from trainlib.primitives.lowering.calls import box, whole
+from trainlib.primitives.lowering.axes import LEADING, Area, Axes, AxesLowering
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
 from trainlib.primitives.lowering.kernel_call import kernel_call
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
@@ -67,26 +57,26 @@ def _squares_reference(op: Op, values: Values) -> Values:
     return {"squares": np.square(dw).sum(axis=tuple(range(1, dw.ndim)))}
 
 
-class _Squares(StepLowering):
+class _Squares(AxesLowering):
     """Square sums of the rows of a gradient; rows may be cut."""
 
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Rows: the first dimension of the gradient."""
-        return {"d0": tensors[op["dw"]].shape[0]}
+    kept = ("d0",)
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        rows, gradient = ranges["d0"], tensors[op["dw"]]
-        count, elements = rows[1] - rows[0], prod(gradient.shape[1:])
+    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
+        """Rows, and what they consist of."""
+        return LEADING[1 : 1 + len(tensors[op[role]].shape)]
+
+    def compute(self, area: Area, build: TileBuilder) -> None:
+        """One fork, in fp32."""
+        count, *row = area.sizes("dw")
+        elements = prod(row)
 
         def squares(dw: Array) -> Any:
             matrix = dw.reshape(count, elements)
             return np.einsum("re,re->r", matrix, matrix, dtype=np.float32)
 
-        build = TileBuilder(choice, FP32)
-        arrays = {"X": Piece("dw", (count, elements), dtype=gradient.dtype), "Y": Piece("squares")}
+        arrays = {"X": Piece("dw", (count, elements), dtype=area.dtype("dw")), "Y": Piece("squares")}
         build.run("square_sum", arrays, ("dw",), ("squares",), squares, rows=count, elements=elements)
-        inner = tuple((0, size) for size in gradient.shape[1:])
-        return build.task((box(op, "dw", rows, *inner),), (box(op, "squares", rows),))
 
 
 SQUARES = InternalPrimitive(
@@ -100,44 +90,35 @@ def _scale_reference(op: Op, values: Values) -> Values:
     return {"scale": np.array([min(1.0, op.attributes["limit"] / (norm + NORM_GUARD))])}
 
 
-class _Scale(StepLowering):
+class _Scale(AxesLowering):
     """One number from the square sums of all gradients, on the master core; never cut."""
 
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        return {}
+    def axes(self, role: str) -> Axes:
+        """Everything is whole."""
+        return (f"of {role}",)
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+    def compute(self, area: Area, build: TileBuilder) -> None:
         """A running sum over the gradients; the last call makes the scale."""
-        calls: list[KernelCall] = []
+        op = area.op
+        if len(op.reads) > 1:
+            build.scratch.append(Scratch(_SUM, (1,)))
         for number, role in enumerate(op.reads):
             last = number == len(op.reads) - 1
             target = "scale" if last else _SUM
-            reads = (role, _SUM) if number else (role,)
-            arrays = {"X": role, "Y": target, "B": _SUM if number else target}
-            function = self._finish(op) if last else self._add
-            sizes, details = (
-                {"elements": tensors[op[role]].shape[0]},
-                {"first": int(not number), "last": int(last)},
-            )
-            calls.append(
-                kernel_call(
-                    choice,
+            build.call(
+                partial(
+                    kernel_call,
+                    build.choice,
                     "clip_scale",
-                    sizes,
-                    arrays,
-                    reads,
+                    {"elements": prod(area.sizes(role))},
+                    {"X": role, "Y": target, "B": _SUM if number else target},
+                    (role, _SUM) if number else (role,),
                     (target,),
-                    function,
+                    self._finish(op) if last else self._add,
                     fork=False,
-                    details=details,
+                    details={"first": int(not number), "last": int(last)},
                 )
             )
-        return TileTask(
-            inputs=tuple(whole(op, tensors, role) for role in op.reads),
-            outputs=(whole(op, tensors, "scale"),),
-            scratch=(Scratch(_SUM, (1,)),) if len(op.reads) > 1 else (),
-            calls=tuple(calls),
-        )
 
     def _add(self, arrays: Sequence[Array]) -> tuple[Array, ...]:
         return (np.array([sum(float(array.sum(dtype=np.float64)) for array in arrays)], np.float32),)

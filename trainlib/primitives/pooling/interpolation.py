@@ -9,7 +9,7 @@ on input 0 when it shrinks an image, and reads beyond an image of one row.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -19,10 +19,11 @@ from pydantic import Field
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, Extent, KernelChoice, Ranges, Region, StepLowering, Tensors, TileTask
+from trainlib.ir.steps import Array, Extent, Ranges, Tensors
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Positive, Step, Values
-from trainlib.primitives.lowering.boxes import image_of, sizes_of
-from trainlib.primitives.lowering.calls import batch_extent, batch_range, box
+from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering
+from trainlib.primitives.lowering.boxes import image_of
+from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.shapes.box_copies import fill_call
 
@@ -102,43 +103,50 @@ def _axes(op: Op) -> tuple[tuple[int, int], tuple[int, int]]:
     return (attributes["hi"], attributes["ho"]), (attributes["wi"], attributes["wo"])
 
 
-class _Interpolation(StepLowering):
+class _Interpolation(AxesLowering):
     """What both steps share; samples, channels, rows and columns of the result may be cut."""
 
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples, channels, rows and columns of the result."""
-        batch, channels, rows, columns = tensors[op.outputs[0]].shape
-        return {**batch_extent(batch), "c": channels, "h": rows, "w": columns}
+    kept = (BATCH, "c", "h", "w")
+    placed = True
 
-    def taps(self, op: Op, tensors: Tensors, ranges: Ranges) -> tuple[_AxisTaps, _AxisTaps, list[Region]]:
-        """Of the rows and the columns of a tile, and the boxes of the small side (x, dx) and of the large."""
-        backward, mode = op.step == "IG", op.attributes["mode"]
-        along = _for_inputs if backward else _for_outputs
-        rows, columns = (
-            along(mode, sizes, ranges.get(axis, (0, sizes[0 if backward else 1])))
-            for axis, sizes in zip("hw", _axes(op), strict=True)
-        )
-        outer = batch_range(ranges, tensors[op.outputs[0]].shape[0]), ranges["c"]
-        sides = (rows.inputs, columns.inputs), (rows.outputs, columns.outputs)
-        return rows, columns, [(*outer, *inner) for inner in sides]
+    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
+        """What is read has rows and columns of its own."""
+        return self.kept if role in op.writes else (BATCH, "c", "rows", "columns")
 
-    def run(self, op: Op, build: TileBuilder, boxes: Sequence[Region], compute: Callable[..., Array]) -> None:
+    def alike(self, op: Op, tensors: Tensors) -> Collection[str]:
+        """Samples and channels."""
+        return self.kept[:2]
+
+    def taps(self, area: Area) -> tuple[_AxisTaps, ...]:
+        """Of the rows and the columns of a tile."""
+        along, mode = _for_inputs if area.op.step == "IG" else _for_outputs, area.op.attributes["mode"]
+        sides = zip("hw", _axes(area.op), strict=True)
+        return tuple(along(mode, sizes, area.extents[name]) for name, sizes in sides)
+
+    def area(self, op: Op, tensors: Tensors, ranges: Ranges) -> Area:
+        """With what is read."""
+        area = super().area(op, tensors, ranges)
+        for name, axis in zip(("rows", "columns"), self.taps(area), strict=True):
+            area.extents[name] = axis.outputs if op.step == "IG" else axis.inputs
+        return area
+
+    def run(self, area: Area, build: TileBuilder, compute: Callable[..., Array]) -> None:
         """Loops over the outputs' rows and columns of all channels of a tile.
 
-        `boxes` are those of the small and the large side of the step: x and y, or dx and dy. Inputs are taken
-        as walked evenly: a whole number of elements further per output, rounded down.
+        Inputs are taken as walked evenly: a whole number of elements further per output, rounded down.
         """
-        (_, _, small_rows, small_columns), (samples, channels, rows, columns) = map(sizes_of, boxes)
-        backward = op.step == "IG"
-        source = (small_rows * small_columns, small_rows // rows * small_columns, small_columns // columns)
+        op, backward = area.op, area.op.step == "IG"
         small, large = ("dx", "dy") if backward else ("x", "y")
+        *_, small_rows, small_columns = area.sizes(small)
+        samples, channels, rows, columns = area.sizes(large)
+        source = (small_rows * small_columns, small_rows // rows * small_columns, small_columns // columns)
         pieces = (Piece(small, strides=source), Piece(large, strides=(rows * columns, columns, 1)))
         arrays = dict(zip("YX" if backward else "XY", pieces, strict=True))
         reads, written = (("dy", "dx"), "dx") if backward else (("x",), "y")
         sizes = {"channels": samples * channels, "rows": rows, "columns": columns}
         nest = f"interp_{op.attributes['mode']}_{'bw' if backward else 'fw'}"
         build.run(nest, arrays, reads, (written,), compute, **sizes)
-        starts = [start for region in boxes for start, _ in region[2:]]
+        starts = [start for role in (small, large) for start, _ in area.region(role)[2:]]
         names = ("high", "wide", "below", "beside")
         build.known(height=small_rows, width=small_columns, **dict(zip(names, starts, strict=True)))
 
@@ -146,8 +154,9 @@ class _Interpolation(StepLowering):
 class _Forward(_Interpolation):
     """FW: a box of y, with the box of x it lies between."""
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        rows, columns, boxes = self.taps(op, tensors, ranges)
+    def compute(self, area: Area, build: TileBuilder) -> None:
+        """One fork."""
+        rows, columns = self.taps(area)
 
         def between(image: Array) -> Array:
             upper, lower = image[:, :, rows.lower], image[:, :, rows.upper]
@@ -158,18 +167,15 @@ class _Forward(_Interpolation):
             )
             return np.asarray(upper + (lower - upper) * rows.share[:, None])
 
-        build = TileBuilder(choice, tensors[op["y"]].dtype)
-        self.run(op, build, boxes, between)
-        return build.task((box(op, "x", *boxes[0]),), (box(op, "y", *boxes[1]),))
+        self.run(area, build, between)
 
 
 class _InputGradient(_Interpolation):
     """IG: a box of dx, with the box of dy that came from it; zeros, then additions."""
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+    def compute(self, area: Area, build: TileBuilder) -> None:
         """Two forks; channels over the cores, so that no two cores add to one element."""
-        rows, columns, boxes = self.taps(op, tensors, ranges)
-        small, dtype = sizes_of(boxes[0]), tensors[op["dx"]].dtype
+        (rows, columns), small = self.taps(area), area.sizes("dx")
 
         def added(gradient: Array, dx: Array) -> Array:
             total = dx.copy()
@@ -184,10 +190,8 @@ class _InputGradient(_Interpolation):
                 np.add.at(total, where, values[..., mine])
             return total
 
-        build = TileBuilder(choice, dtype)
-        build.call(lambda: fill_call(choice, "dx", small, 0.0, dtype))
-        self.run(op, build, boxes, added)
-        return build.task((box(op, "dy", *boxes[1]),), (box(op, "dx", *boxes[0]),))
+        build.call(lambda: fill_call(build.choice, "dx", small, 0.0, build.dtype))
+        self.run(area, build, added)
 
 
 def _matrix(mode: str, inputs: int, outputs: int) -> Array:

@@ -9,8 +9,9 @@ position is priced like any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -19,25 +20,16 @@ from pydantic import Field
 from configs.dtypes import INT32, UINT8, DType
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
+from trainlib.ir.access import Index, Term
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import (
-    Array,
-    Extent,
-    Function,
-    KernelCall,
-    KernelChoice,
-    LateTask,
-    Ranges,
-    StepLowering,
-    Tensors,
-    TileTask,
-    part,
-)
+from trainlib.ir.steps import Array, Extent, Function, KernelCall, Tensors, part
 from trainlib.primitives.contractions.conv_options import padding_of
 from trainlib.primitives.definition import LayerPlan, NotNegative, Positive, Saved, Values
+from trainlib.primitives.lowering.axes import ONE, Area, Axes, AxesLowering
 from trainlib.primitives.lowering.boxes import image_of
-from trainlib.primitives.lowering.calls import BATCH, batch_extent, batch_range, box
-from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.primitives.lowering.calls import BATCH
+from trainlib.primitives.lowering.kernel_call import kernel_call
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 BYTE_WINDOW = 16
 """Rows and columns of the largest window of which a byte holds a place."""
@@ -80,16 +72,14 @@ class Axis:
         first = output * self.stride - self.padding
         return max(first, 0), min(first + self.kernel, self.size)
 
-    def read_by(self, outputs: Extent) -> Extent:
-        """Input positions that these outputs read, clipped to the input."""
-        return self.window(outputs[0])[0], self.window(outputs[1] - 1)[1]
+    def read_by(self, name: str) -> Index:
+        """Input positions that outputs read, by the loops over outputs and over a window."""
+        return Index(f"{name}i", self.size, (Term(f"{name}o", self.stride), Term(f"{name}k")), -self.padding)
 
-    def reaching(self, inputs: Extent) -> Extent:
-        """Outputs whose windows touch these inputs; at least one, so that there is a box to fetch."""
-        first = -(-(inputs[0] + self.padding - self.kernel + 1) // self.stride)
-        last = (inputs[1] - 1 + self.padding) // self.stride
-        start = min(max(first, 0), self.outputs - 1)
-        return start, max(min(last + 1, self.outputs), start + 1)
+    def reaching(self, name: str) -> Index:
+        """Outputs whose windows touch inputs, by the loops over inputs and over a window."""
+        terms = Term(f"{name}i"), Term(f"{name}k", -1)
+        return Index(f"{name}o", self.outputs, terms, self.padding, self.stride)
 
 
 TileFunction = Callable[[Op, "Plane", "Plane"], Function]
@@ -169,8 +159,9 @@ class Plane:
 
 def read_by(op: Op, outputs: Plane) -> Plane:
     """The box of x that a box of results reads."""
-    rows, columns = axes_of(op.attributes)
-    return Plane(rows.read_by(outputs.rows), columns.read_by(outputs.columns))
+    sides = zip(axes_of(op.attributes), (outputs.rows, outputs.columns), strict=True)
+    spans = (axis.read_by("").span({"o": side, "k": (0, axis.kernel)}) for axis, side in sides)
+    return Plane(*(span.extent for span in spans))
 
 
 def windows(x: Array, axes: tuple[Axis, Axis], outputs: Plane, fetched: Plane, fill: float) -> Array:
@@ -223,93 +214,91 @@ def op_place_dtype(op: Op) -> DType:
     return place_dtype([axis.kernel for axis in axes_of(op.attributes)])
 
 
-def _extents(op: Op, **plane: int) -> dict[str, int]:
-    """What may be cut of an image: samples, channels, and the rows and columns named here, with sizes."""
-    return {**batch_extent(op.attributes["batch"]), "c": op.attributes["channels"], **plane}
+IMAGE, RESULT = (BATCH, "c", "hi", "wi"), (BATCH, "c", "ho", "wo")
+"""Dimensions of x and dx, and of y and dy."""
 
 
-def _plane(ranges: Ranges, **plane: int) -> Plane:
-    """The plane of a tile; `plane` as in `_extents`."""
-    rows, columns = (ranges.get(name, (0, size)) for name, size in plane.items())
-    return Plane(rows, columns)
+class _Pooling(AxesLowering):
+    """One fork per sample, channels over the cores; samples, channels, rows and columns may be cut."""
 
+    placed = True
 
-@dataclass(frozen=True, slots=True)
-class _Tile:
-    """A tile of one fork per sample, channels over the cores, on a plane of every tensor."""
+    def axes(self, role: str) -> Axes:
+        """Of images large and small."""
+        return IMAGE if role.endswith("x") and role != "argmax" else RESULT
 
-    op: Op
-    tensors: Tensors
-    ranges: Ranges
-    choice: KernelChoice
+    def dimensions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
+        """With rows and columns of the window."""
+        windows = {f"{name}k": axis.kernel for name, axis in zip("hw", axes_of(op.attributes), strict=True)}
+        return {**super().dimensions(op, tensors), **windows}
 
-    def task(
+    def maps(self, op: Op, tensors: Tensors) -> Mapping[str, Index]:
+        """What windows read; in the gradient what reads it, and what that reads."""
+        axes = dict(zip("hw", axes_of(op.attributes), strict=True))
+        if self.kept == RESULT:
+            return {f"{name}i": axis.read_by(name) for name, axis in axes.items()}
+        reaching = {f"{name}o": axis.reaching(name) for name, axis in axes.items()}
+        return {**reaching, **{f"{name}i of x": axis.read_by(name) for name, axis in axes.items()}}
+
+    def plane(self, area: Area, role: str) -> Plane:
+        """Rows and columns of a tensor."""
+        return Plane(*area.region(role)[2:])
+
+    def run(
         self,
+        area: Area,
+        build: TileBuilder,
         nest: str,
         streams: Mapping[str, str],
-        planes: Mapping[str, Plane],
         sizes: Mapping[str, int],
         function: Function,
         details: Mapping[str, int],
-    ) -> TileTask:
-        """Roles of the arrays of the nest, planes by role, sizes of a plane."""
-        op, channels = self.op, self.ranges["c"]
-        samples = batch_range(self.ranges, op.attributes["batch"])
-        all_sizes = {"ci": channels[1] - channels[0], **sizes}
+    ) -> None:
+        """Roles of the arrays of the nest, sizes of a plane."""
+        op, planes = area.op, {role: self.plane(area, role) for role in streams.values()}
+        all_sizes = {"ci": area.shape("c")[0], **sizes}
 
         def call(sample: int) -> KernelCall:
             arrays = {
-                name: planes[role].placed(part(role, sample), self.tensors[op[role]].dtype)
+                name: planes[role].placed(part(role, sample), area.dtype(role))
                 for name, role in streams.items()
             }
             reads, writes = (tuple(part(role, sample) for role in roles) for roles in (op.reads, op.writes))
-            return kernel_call(self.choice, nest, all_sizes, arrays, reads, writes, function, details=details)
+            return kernel_call(
+                build.choice, nest, all_sizes, arrays, reads, writes, function, details=details
+            )
 
-        inputs, outputs = (
-            tuple(box(op, role, samples, channels, planes[role].rows, planes[role].columns) for role in roles)
-            for roles in (op.reads, op.writes)
-        )
-        return LateTask(
-            inputs, outputs, (), lambda: [call(sample) for sample in range(samples[1] - samples[0])]
-        )
+        for sample in area.samples:
+            build.call(partial(call, sample))
 
 
-class PoolingForward(StepLowering):
-    """FW: samples, channels, rows, columns of y may be cut; one fork per sample, channels over the cores.
+class PoolingForward(_Pooling):
+    """FW: boxes of y.
 
     `function(op, outputs, fetched)` gives what a tile of these boxes computes.
     """
+
+    kept = RESULT
 
     def __init__(self, nest: str, function: TileFunction) -> None:
         self.nest = nest
         self.function = function
 
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples, channels, output rows, output columns."""
-        rows, columns = axes_of(op.attributes)
-        return _extents(op, ho=rows.outputs, wo=columns.outputs)
-
-    def even(self, op: Op, tensors: Tensors) -> Collection[str]:
-        """Samples, channels."""
-        return (BATCH, "c")
-
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+    def compute(self, area: Area, build: TileBuilder) -> None:
         """The rows and columns of x that the windows of this box touch."""
-        rows, columns = axes_of(op.attributes)
-        outputs = _plane(ranges, ho=rows.outputs, wo=columns.outputs)
-        fetched = read_by(op, outputs)
+        op, fetched, outputs = area.op, self.plane(area, "x"), self.plane(area, "y")
         streams = dict(zip("XYI", ("x", *op.writes), strict=False))
-        planes = {"x": fetched, **dict.fromkeys(op.writes, outputs)}
         sizes, function = _sizes(op, fetched, outputs), self.function(op, outputs, fetched)
-        details = _walk(op, fetched, outputs, "")
-        return _Tile(op, tensors, ranges, choice).task(self.nest, streams, planes, sizes, function, details)
+        self.run(area, build, self.nest, streams, sizes, function, _walk(op, fetched, outputs, ""))
 
 
-class PoolingBackward(StepLowering):
+class PoolingBackward(_Pooling):
     """IG: zero fill and accumulation, so overlapping windows add up; a box of dx may be cut.
 
     `function(op, inputs, reaching)` gives what a tile of these boxes of dx and dy computes.
     """
+
+    kept = IMAGE
 
     def __init__(self, nest: str, streams: Mapping[str, str], function: TileFunction) -> None:
         """`streams` are the roles of the arrays of the nest."""
@@ -317,31 +306,20 @@ class PoolingBackward(StepLowering):
         self.streams = streams
         self.function = function
 
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples, channels, input rows, input columns."""
-        rows, columns = axes_of(op.attributes)
-        return _extents(op, hi=rows.size, wi=columns.size)
+    def axes(self, role: str) -> Axes:
+        """x is read where the windows that touch dx read it."""
+        return (*IMAGE[:2], "hi of x", "wi of x") if role == "x" else super().axes(role)
 
-    def even(self, op: Op, tensors: Tensors) -> Collection[str]:
-        """Samples, channels."""
-        return (BATCH, "c")
-
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+    def compute(self, area: Area, build: TileBuilder) -> None:
         """The box of dy whose windows touch this box of dx, and the box of x that these windows read."""
-        rows, columns = axes_of(op.attributes)
-        inputs = _plane(ranges, hi=rows.size, wi=columns.size)
-        reaching = Plane(rows.reaching(inputs.rows), columns.reaching(inputs.columns))
-        planes = dict.fromkeys(op.reads, reaching) | {"dx": inputs}
-        if "x" in op:
-            planes["x"] = read_by(op, reaching)
+        op, inputs, reaching = area.op, self.plane(area, "dx"), self.plane(area, "dy")
         sizes, function = _sizes(op, inputs, reaching), self.function(op, inputs, reaching)
         details = _walk(op, inputs, reaching, "")
         if "x" in op:
-            high, wide = planes["x"].shape
-            details |= _walk(op, planes["x"], reaching, "x_") | {"x_rows": high, "x_columns": wide}
-        return _Tile(op, tensors, ranges, choice).task(
-            self.nest, self.streams, planes, sizes, function, details
-        )
+            seen = self.plane(area, "x")
+            high, wide = seen.shape
+            details |= _walk(op, seen, reaching, "x_") | {"x_rows": high, "x_columns": wide}
+        self.run(area, build, self.nest, self.streams, sizes, function, details)
 
 
 def _sizes(op: Op, inputs: Plane, outputs: Plane) -> dict[str, int]:
@@ -432,26 +410,28 @@ def average_forward() -> PoolingForward:
     return PoolingForward("avgpool_fw", _tile_average)
 
 
-class GlobalAverageForward(StepLowering):
+class GlobalAverageForward(_Pooling):
     """FW of the average of whole images: samples and channels may be cut, and the sum over positions."""
 
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples, channels."""
-        return {**batch_extent(op.attributes["batch"]), "c": op.attributes["channels"]}
+    kept = (BATCH, "c")
+
+    def axes(self, role: str) -> Axes:
+        """y has one position."""
+        return IMAGE if role == "x" else (*self.kept, ONE, ONE)
+
+    def maps(self, op: Op, tensors: Tensors) -> Mapping[str, Index]:
+        """There is no window that reaches beyond a tile."""
+        return {}
 
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Rows, columns of the image."""
-        rows, columns = axes_of(op.attributes)
-        return {name: axis.size for name, axis in (("hi", rows), ("wi", columns)) if axis.size > 1}
+        sizes = self._sizes(op, tensors, ("hi", "wi"))
+        return {name: size for name, size in sizes.items() if size > 1}
 
-    def even(self, op: Op, tensors: Tensors) -> Collection[str]:
-        """All: there is no window that reaches beyond a tile."""
-        return {**self.extents(op, tensors), **self.reductions(op, tensors)}
-
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+    def compute(self, area: Area, build: TileBuilder) -> None:
         """The average loop with a window of the positions of the tile, divided by those of the image."""
-        rows, columns = axes_of(op.attributes)
-        seen, one = _plane(ranges, hi=rows.size, wi=columns.size), Plane((0, 1), (0, 1))
+        op, (rows, columns) = area.op, axes_of(area.op.attributes)
+        seen, one = self.plane(area, "x"), self.plane(area, "y")
         positions = np.float32(rows.size * columns.size)
         sizes = _sizes(op, seen, one) | dict(zip(("hk", "wk"), seen.shape, strict=True))
 
@@ -459,11 +439,8 @@ class GlobalAverageForward(StepLowering):
             sums = arrays[0].reshape(len(arrays[0]), -1).cumsum(axis=1)[:, -1:, None]
             return (sums / positions,)
 
-        streams, planes = {"X": "x", "Y": "y"}, {"x": seen, "y": one}
         details = {**_walk(op, seen, one, ""), "top": 0, "left": 0, "counted": rows.size * columns.size}
-        return _Tile(op, tensors, ranges, choice).task(
-            "avgpool_fw", streams, planes, sizes, function, details
-        )
+        self.run(area, build, "avgpool_fw", {"X": "x", "Y": "y"}, sizes, function, details)
 
 
 def average_backward() -> PoolingBackward:

@@ -18,7 +18,7 @@ from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from configs.values import replace
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, KernelChoice, Ranges, Region, StepLowering, Tensors, TileTask
+from trainlib.ir.steps import Array, Tensors
 from trainlib.primitives.definition import (
     DrawnInput,
     Example,
@@ -28,8 +28,8 @@ from trainlib.primitives.definition import (
     Step,
     Values,
 )
-from trainlib.primitives.lowering.boxes import leading_extents, leading_region, sample_axis, sizes_of
-from trainlib.primitives.lowering.calls import box
+from trainlib.primitives.lowering.axes import LEADING, ONE, Area, Axes, AxesLowering
+from trainlib.primitives.lowering.boxes import leading_extents, sample_axis
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 
@@ -71,7 +71,7 @@ def reduced_plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where:
     )
 
 
-class Reduction(StepLowering):
+class Reduction(AxesLowering):
     """One fork between boxes of what is large (x, dx) and of what is kept of it (y, dy), which are tiled.
 
     `arrays` are the roles of the arrays of `nest(op)`, `formula` makes the result [outer, count, inner] of
@@ -84,20 +84,22 @@ class Reduction(StepLowering):
         self.nest, self.arrays, self.formula = nest, arrays, formula
         self.large = next(role for role in arrays.values() if role.endswith("x"))
 
+    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
+        """Without those that are reduced, or with one element of each, but of what is large."""
+        axes, first, last = LEADING[: len(tensors[op[self.large]].shape)], *_reduced(op)
+        middle = (ONE,) * (last - first) if op.attributes["keep_dims"] else ()
+        return axes if role.endswith("x") else (*axes[:first], *middle, *axes[last:])
+
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """``n`` and the first two kept dimensions of x."""
-        first, last = op.attributes["first"], op.attributes["last"]
-        shape = tensors[op[self.large]].shape
-        kept = [axis - 1 for axis in range(1, len(shape)) if not first <= axis < last]
-        return leading_extents(shape, kept)
+        shape, reduced = tensors[op[self.large]].shape, range(*_reduced(op))
+        return leading_extents(shape, [axis - 1 for axis in range(1, len(shape)) if axis not in reduced])
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+    def compute(self, area: Area, build: TileBuilder) -> None:
         """The boxes that belong together."""
-        large, (target,) = leading_region(tensors[op[self.large]].shape, ranges), op.writes
-        boxes = {role: large if role.endswith("x") else _kept_box(op, large) for role in op.roles}
-        first, last, shape = op.attributes["first"], op.attributes["last"], sizes_of(large)
+        op, shape, (first, last) = area.op, area.sizes(self.large), _reduced(area.op)
         outer, count, inner = prod(shape[:first]), prod(shape[first:last]), prod(shape[last:])
-        build, written = TileBuilder(choice, tensors[op[target]].dtype), sizes_of(boxes[target])
+        written = area.sizes(op.writes[0])
 
         def compute(*arrays: Array) -> Array:
             seen = (array.reshape(outer, -1, inner) for array in arrays)
@@ -108,22 +110,18 @@ class Reduction(StepLowering):
             for name, role in self.arrays.items()
         }
         build.run(self.nest(op), pieces, op.reads, op.writes, compute, outer=outer, count=count, inner=inner)
-        inputs, outputs = ([box(op, role, *boxes[role]) for role in roles] for roles in (op.reads, op.writes))
-        return build.task(inputs, outputs)
 
 
-def _kept_box(op: Op, large: Region) -> Region:
-    """The box of the reduced tensor that belongs to a box of the large one."""
-    first, last = op.attributes["first"], op.attributes["last"]
-    middle = ((0, 1),) * (last - first) if op.attributes["keep_dims"] else ()
-    return (*large[:first], *middle, *large[last:])
+def _reduced(op: Op) -> tuple[int, int]:
+    """First of the reduced axes, and the one behind the last."""
+    return op.attributes["first"], op.attributes["last"]
 
 
 class _Sum(Reduction):
     """FW; the first reduced dimension may be cut too."""
 
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        return {f"d{op.attributes['first'] - 1}": op.attributes["reduced"][0]}
+        return self._sizes(op, tensors, (LEADING[op.attributes["first"]],))
 
 
 class _Spread(Reduction):

@@ -23,18 +23,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import (
-    Array,
-    Extent,
-    KernelChoice,
-    Operand,
-    Ranges,
-    StepLowering,
-    Tensors,
-    TileTask,
-    part,
-)
-from trainlib.primitives.lowering.calls import BATCH, batch_extent, batch_range, box
+from trainlib.ir.steps import Array, Tensors, part
+from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering
+from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 PROJECTION, RECURRENT, STATES, CELLS = "projection", "recurrent", "states", "cells"
@@ -93,11 +84,27 @@ class Cell:
         raise NotImplementedError
 
 
-class RecurrentLowering(StepLowering):
+_SEQUENCES = {"features": ("x", "dx"), "hidden": ("y", "dy", "c", "hn"), "columns": ("gates", "g", "gh")}
+
+_AXES: Mapping[str, Axes] = {
+    **{role: (BATCH, "steps", width) for width, roles in _SEQUENCES.items() for role in roles},
+    **dict.fromkeys(("x1", "x2", "dx1", "dx2"), (BATCH, "hidden")),
+    **{"wx": ("features", "columns"), "wh": ("hidden", "columns"), "bx": ("columns",), "bh": ("columns",)},
+}
+"""Dimensions of every tensor."""
+
+
+class RecurrentLowering(AxesLowering):
     """What the steps share."""
+
+    kept: Axes = (BATCH,)
 
     def __init__(self, cell: Cell) -> None:
         self.cell = cell
+
+    def axes(self, role: str) -> Axes:
+        """Sequences, states and weights."""
+        return _AXES[role]
 
     def default_kernel(self, op: Op) -> str:
         """Columns over cores: with N = 1 a split of rows would leave all cores but one idle."""
@@ -116,48 +123,27 @@ class RecurrentLowering(StepLowering):
         sizes = {BATCH: op.attributes["batch"], "steps": length, "features": features, "hidden": hidden}
         return {**sizes, "columns": columns, "gates": self.cell.gates, "units": hidden}
 
-    @staticmethod
-    def sequence(op: Op, role: str, samples: Extent, width: int) -> Operand:
-        """All time steps of some samples."""
-        return box(op, role, samples, (0, op.attributes["length"]), (0, width))
-
 
 class Forward(RecurrentLowering):
     """FW; the batch may be cut."""
-
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples."""
-        return batch_extent(op.attributes["batch"])
 
     def macs(self, op: Op, tensors: Tensors) -> int:
         """Input and recurrent product of every step."""
         length, features, hidden, columns = self.sizes(op)
         return int(op.attributes["batch"]) * length * columns * (features + hidden)
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+    def compute(self, area: Area, build: TileBuilder) -> None:
         """Some samples, one after the other; all weights."""
-        length, features, hidden, columns = self.sizes(op)
-        cell, build = self.cell, TileBuilder(choice, tensors[op["y"]].dtype)
-        samples = batch_range(ranges, op.attributes["batch"])
-        inputs = [
-            self.sequence(op, "x", samples, features),
-            box(op, "wx", (0, features), (0, columns)),
-            box(op, "wh", (0, hidden), (0, columns)),
-        ]
-        inputs += [box(op, role, (0, columns)) for role in ("bx", "bh") if role in op]
-        inputs += [box(op, role, samples, (0, hidden)) for role in ("x1", "x2") if role in op]
-        widths = {"y": hidden, "gates": columns, "c": hidden, "hn": hidden}
-        outputs = [self.sequence(op, role, samples, widths[role]) for role in op.writes]
+        length, _, hidden, columns = self.sizes(area.op)
         build.temporary(PROJECTION, length, columns)
         build.temporary(RECURRENT, columns)
         build.temporary(STATES, length + 1, hidden)
-        if cell.has_cell:
+        if self.cell.has_cell:
             build.temporary(CELLS, length + 1, hidden)
-        if cell.hidden_saved:
+        if self.cell.hidden_saved:
             build.temporary("hidden_part", length, hidden)
-        for sample in range(samples[1] - samples[0]):
-            self._sample(op, build, sample)
-        return build.task(inputs, outputs)
+        for sample in area.samples:
+            self._sample(area.op, build, sample)
 
     def _sample(self, op: Op, build: TileBuilder, sample: int) -> None:
         length, features, hidden, columns = self.sizes(op)

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import KernelChoice, Ranges, Tensors, TileTask, part
-from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering
-from trainlib.primitives.lowering.calls import BATCH, batch_extent, batch_range, box
+from trainlib.ir.steps import Ranges, Tensors, part
+from trainlib.primitives.lowering.axes import Area, Axes
+from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.recurrent.recurrent import (
     CARRY,
@@ -25,39 +25,26 @@ from trainlib.primitives.recurrent.recurrent import (
 class Backward(RecurrentLowering):
     """BPTT: gradients of the gates of all steps, and of the initial states; the batch may be cut."""
 
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples."""
-        return batch_extent(op.attributes["batch"])
-
     def macs(self, op: Op, tensors: Tensors) -> int:
         """One recurrent product per step; before the first step only if its state wants a gradient."""
         length, _, hidden, columns = self.sizes(op)
         steps = length if "dx1" in op else length - 1
         return int(op.attributes["batch"]) * steps * columns * hidden
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+    def compute(self, area: Area, build: TileBuilder) -> None:
         """Some samples, one after the other, each from its last step to its first."""
-        length, _, hidden, columns = self.sizes(op)
-        cell, build = self.cell, TileBuilder(choice, tensors[op["g"]].dtype)
-        samples = batch_range(ranges, op.attributes["batch"])
-        widths = {"y": hidden, "dy": hidden, "gates": columns, "c": hidden, "hn": hidden}
-        inputs = [self.sequence(op, role, samples, widths[role]) for role in op.reads if role in widths]
-        inputs.append(box(op, "wh", (0, hidden), (0, columns)))
-        inputs += [box(op, role, samples, (0, hidden)) for role in ("x1", "x2") if role in op.reads]
-        outputs = [self.sequence(op, role, samples, columns) for role in ("g", "gh") if role in op.writes]
-        outputs += [box(op, role, samples, (0, hidden)) for role in ("dx1", "dx2") if role in op]
+        length, _, hidden, columns = self.sizes(area.op)
         start = build.temporary(START, hidden)
         build.temporary(CARRY, hidden)
         build.temporary(GATES_OUT, length, columns)
-        if cell.has_cell:
+        if self.cell.has_cell:
             build.temporary(CELL_CARRY, hidden)
-        if cell.hidden_gradient:
+        if self.cell.hidden_gradient:
             build.temporary(HIDDEN_OUT, length, columns)
             build.temporary(DIRECT, hidden)
         build.zero(start)
-        for sample in range(samples[1] - samples[0]):
-            self._sample(op, build, sample)
-        return build.task(inputs, outputs)
+        for sample in area.samples:
+            self._sample(area.op, build, sample)
 
     def _sample(self, op: Op, build: TileBuilder, sample: int) -> None:
         length, _, hidden, columns = self.sizes(op)
@@ -101,7 +88,7 @@ class Backward(RecurrentLowering):
             build.copy(results[role], Piece(part(role, sample), results[role].shape))
 
 
-class WeightGradient(RecurrentLowering, AxesLowering):
+class WeightGradient(RecurrentLowering):
     """dW [rows x columns] = sum over samples and steps of sourceᵀ·g, and the bias with the first rows.
 
     `width` names the rows: features for dWx, whose source is x; hidden for dWh, whose source is the state
@@ -123,10 +110,9 @@ class WeightGradient(RecurrentLowering, AxesLowering):
 
     def axes(self, role: str) -> Axes:
         """The states before the steps are y one step earlier, and the initial one."""
-        axes = {"x": (BATCH, "steps", "features"), "y": (BATCH, "earlier", "hidden"), "x1": (BATCH, "hidden")}
-        if role[0] == "g":
-            return BATCH, "steps", "columns"
-        return axes[role] if role in axes else self.kept if role[1] == "w" else self.kept[1:]
+        if role[0] == "d":
+            return self.kept if role[1] == "w" else self.kept[1:]
+        return (BATCH, "earlier", "hidden") if role == "y" else super().axes(role)
 
     def area(self, op: Op, tensors: Tensors, ranges: Ranges) -> Area:
         """With the steps before those of the tile."""
@@ -169,14 +155,10 @@ class WeightGradient(RecurrentLowering, AxesLowering):
             build.column_sum(area.piece(self.gradient), bias[0])
 
 
-class InputGradient(RecurrentLowering, AxesLowering):
+class InputGradient(RecurrentLowering):
     """IG: dX = g·Wxᵀ; (length, columns, features)."""
 
     kept, summed = (BATCH, "steps", "features"), ("columns",)
-
-    def axes(self, role: str) -> Axes:
-        """Sequences of columns and of features, and the weights between them."""
-        return {"g": (BATCH, "steps", "columns"), "wx": ("features", "columns"), "dx": self.kept}[role]
 
     def compute(self, area: Area, build: TileBuilder) -> None:
         """Some steps of some samples, a box of Wx, transposed once."""

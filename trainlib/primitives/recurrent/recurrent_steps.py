@@ -11,14 +11,14 @@ that is the price of being cut.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 
 from configs.values import replace
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import Extent, KernelChoice, Operand, Ranges, StepLowering, Tensors, TileTask, part
-from trainlib.primitives.lowering.axes import Axes, AxesLowering
-from trainlib.primitives.lowering.calls import BATCH, batch_extent, batch_range, box
+from trainlib.ir.steps import Extent, KernelChoice, Operand, Ranges, Tensors, TileTask, part
+from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering
+from trainlib.primitives.lowering.calls import BATCH, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.recurrent.recurrent import Cell, RecurrentLowering
 
@@ -32,7 +32,7 @@ def _of_gate(gate: int, hidden: int, units: Extent) -> Extent:
     return gate * hidden + units[0], gate * hidden + units[1]
 
 
-class Projection(RecurrentLowering, AxesLowering):
+class Projection(RecurrentLowering):
     """FW_X: one matmul per sample and gate; (steps, features, units)."""
 
     kept, summed = (BATCH, "gates", "steps", "units"), ("features",)
@@ -64,20 +64,15 @@ class Projection(RecurrentLowering, AxesLowering):
 class _OneStep(RecurrentLowering):
     """What the steps of one time step share: samples and units may be cut."""
 
+    kept, placed = (BATCH, "units"), True
+
     def __init__(self, cell: Cell, time: int) -> None:
         super().__init__(cell)
         self.time = time
 
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        return {**batch_extent(op.attributes["batch"]), "units": op.attributes["hidden"]}
-
     def macs(self, op: Op, tensors: Tensors) -> int:
         _, _, hidden, columns = self.sizes(op)
         return int(op.attributes["batch"]) * hidden * columns
-
-    def even(self, op: Op, tensors: Tensors) -> Collection[str]:
-        """Samples, units."""
-        return self.extents(op, tensors)
 
     def among_others(self, op: Op) -> Op:
         """The op with times counted from its own."""
@@ -88,6 +83,11 @@ class _OneStep(RecurrentLowering):
 
         reads, writes = (tuple(map(from_here, roles)) for roles in (op.reads, op.writes))
         return replace(op, step=type(self).__name__, reads=reads, writes=writes)
+
+    def cut(self, op: Op, tensors: Tensors, ranges: Ranges) -> tuple[Extent, Extent]:
+        """Samples and units of a tile."""
+        extents = self.area(op, tensors, ranges).extents
+        return extents[BATCH], extents["units"]
 
     def earlier(self, op: Op, role: str, given: str, buffer: str, *region: Extent) -> list[Operand]:
         """The box of a state of the step before, or of the one given; none where it starts at zero."""
@@ -102,7 +102,7 @@ class StepForward(_OneStep):
         """Some units, from the whole state before."""
         _, _, hidden, _ = self.sizes(op)
         cell, time, build = self.cell, self.time, TileBuilder(choice, tensors[op["px"]].dtype)
-        samples, units = batch_range(ranges, op.attributes["batch"]), ranges["units"]
+        samples, units = self.cut(op, tensors, ranges)
         count, gates = _size(units), cell.gates
         inputs = [box(op, "px", samples, (0, gates), (time, time + 1), units)]
         inputs += self.earlier(op, "h", "x1", "before", samples, (0, hidden))
@@ -169,7 +169,7 @@ class StepBackward(_OneStep):
         """Some units of every gate; gradients are made side by side and then put to their gates."""
         cell, time, hidden = self.cell, self.time, op.attributes["hidden"]
         build = TileBuilder(choice, tensors[op[f"g{time}"]].dtype)
-        samples, units = batch_range(ranges, op.attributes["batch"]), ranges["units"]
+        samples, units = self.cut(op, tensors, ranges)
         count = _size(units)
         inputs = [box(op, "dy", samples, (time, time + 1), units)]
         for role in ("gates", "hn", "c"):
@@ -240,7 +240,7 @@ class StepCarry(_OneStep):
         _, _, _, columns = self.sizes(op)
         (target,), time = op.writes, self.time
         build = TileBuilder(choice, tensors[op[target]].dtype)
-        samples, units = batch_range(ranges, op.attributes["batch"]), ranges["units"]
+        samples, units = self.cut(op, tensors, ranges)
         batch, count = _size(samples), _size(units)
         gradient = op[f"gh{time}" if self.cell.hidden_gradient else f"g{time}"]
         inputs = [Operand(gradient, (samples, (0, columns)), "g"), box(op, "wh", units, (0, columns))]
@@ -252,31 +252,24 @@ class StepCarry(_OneStep):
         return build.task(inputs, (Operand(op[target], (samples, units), "carry"),))
 
 
-class SideBySide(StepLowering):
+class SideBySide(AxesLowering):
     """FW and BPTT: [batch, width] of every time step into [batch, length, width], by copies.
 
     `parts` maps each result to the role of its time steps without their number.
     """
 
+    kept = (BATCH, "columns")
+
     def __init__(self, parts: Mapping[str, str]) -> None:
         self.parts = parts
 
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples, columns."""
-        return {**batch_extent(op.attributes["batch"]), "columns": tensors[op.outputs[0]].shape[2]}
+    def axes(self, role: str) -> Axes:
+        """Of one time step, or of all."""
+        return (BATCH, "steps", "columns") if role in self.parts else self.kept
 
-    def even(self, op: Op, tensors: Tensors) -> Collection[str]:
-        """Samples, columns."""
-        return self.extents(op, tensors)
-
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+    def compute(self, area: Area, build: TileBuilder) -> None:
         """Some columns of all time steps."""
-        length, columns = op.attributes["length"], ranges["columns"]
-        samples, count = batch_range(ranges, op.attributes["batch"]), _size(columns)
-        inputs = [box(op, role, samples, columns) for role in op.reads]
-        outputs = [box(op, role, samples, (0, length), columns) for role in op.writes]
-        build = TileBuilder(choice, tensors[op.outputs[0]].dtype)
-        for role, sample, time in product(op.writes, range(_size(samples)), range(length)):
-            source = Piece(part(f"{self.parts[role]}{time}", sample), (count,))
+        (length, count) = area.shape("steps", "columns")
+        for role, sample, time in product(area.op.writes, area.samples, range(length)):
+            source = area.piece(f"{self.parts[role]}{time}", sample)
             build.copy(source, Piece(part(role, sample), (count,), time * count))
-        return build.task(inputs, outputs)

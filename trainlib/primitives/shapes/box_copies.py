@@ -7,7 +7,7 @@ is the inner loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -17,21 +17,12 @@ from configs.dtypes import DType
 from configs.errors import ShapeError
 from configs.values import Struct, replace
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import (
-    Array,
-    Function,
-    KernelCall,
-    KernelChoice,
-    LateTask,
-    Ranges,
-    Region,
-    Tensors,
-    TileTask,
-)
+from trainlib.ir.steps import Array, Function, KernelCall, KernelChoice, Ranges, Region, Tensors
 from trainlib.primitives.definition import Shape
-from trainlib.primitives.lowering.boxes import LeadingBoxes, leading_region, row_major, sizes_of
-from trainlib.primitives.lowering.calls import box
-from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.primitives.lowering.axes import Area, Axes, LeadingBoxes
+from trainlib.primitives.lowering.boxes import row_major, sizes_of
+from trainlib.primitives.lowering.kernel_call import kernel_call
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 LARGEST_RANK = 5
 """Dimensions of a sample the loops of a strided copy can have."""
@@ -173,7 +164,7 @@ def box_copy_call(
     return walk_call(choice, walk, pieces, reads, (result,), function, dtype)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ShiftLowering(LeadingBoxes):
     """A tensor laid into another at an offset: y[i] = x[i - offset] where there is one, else `value`.
 
@@ -183,37 +174,50 @@ class ShiftLowering(LeadingBoxes):
 
     offset: Callable[[Op], Sequence[int]]
     value: Callable[[Op], float]
+    placed = True
+
+    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
+        """Of x those that lie in the tile."""
+        axes = super().axes_of(op, tensors, role)
+        return axes if role in op.writes else tuple(f"{name} of x" for name in axes)
 
     def meeting(self, op: Op, tensors: Tensors) -> Sequence[tuple[str, ...]]:
         """All: whether anything of x reaches a tile depends on each of them."""
         return (tuple(self.extents(op, tensors)),)
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        """What of x lies in the tile; a fill unless that is everything, then a copy."""
+    def alike(self, op: Op, tensors: Tensors) -> Collection[str]:
+        """None."""
+        return ()
+
+    def area(self, op: Op, tensors: Tensors, ranges: Ranges) -> Area:
+        """With what of x lies in the tile."""
+        area, (source,) = super().area(op, tensors, ranges), op.reads
+        samples, *region = area.region(op.writes[0])
+        taken = [
+            (max(start - shift, 0), min(stop - shift, size))
+            for (start, stop), size, shift in zip(
+                region, tensors[op[source]].shape[1:], self.offset(op), strict=True
+            )
+        ]
+        if any(last <= first for first, last in taken):
+            samples, taken = (samples[0], samples[0] + 1), [(0, 1)] * len(taken)
+        area.extents.update(zip(area.axes(source), (samples, *taken), strict=True))
+        return area
+
+    def compute(self, area: Area, build: TileBuilder) -> None:
+        """A fill unless x is everything, then a copy."""
+        op, choice, dtype = area.op, build.choice, build.dtype
         (source,), (target,) = op.reads, op.writes
-        before, after = tensors[op[source]], tensors[op[target]]
-        region = leading_region(after.shape, ranges)
-        whole = sizes_of(region)
-        taken, given = [region[0]], [(0, whole[0])]
-        for (start, stop), size, shift in zip(region[1:], before.shape[1:], self.offset(op), strict=True):
-            first, last = max(start, shift), min(stop, size + shift)
-            taken.append((first - shift, last - shift))
-            given.append((first - start, last - start))
-        empty = any(last <= first for first, last in taken)
-        if empty:
-            taken = [(extent[0], extent[0] + 1) for extent in (region[0], *((0, 1),) * (len(taken) - 1))]
-        shape = sizes_of(tuple(taken))
-
-        def calls() -> list[KernelCall]:
-            made: list[KernelCall] = []
-            if sizes_of(tuple(given)) != whole or empty:
-                made.append(fill_call(choice, target, whole, self.value(op), after.dtype))
-            if not empty:
-                inside = (source, shape, tuple((0, size) for size in shape))
-                into = (target, whole, tuple(given))
-                made.append(
-                    box_copy_call(choice, source=inside, target=into, dtype=after.dtype, first=not made)
-                )
-            return made
-
-        return LateTask((box(op, source, *taken),), (box(op, target, *region),), (), calls)
+        whole, shape, value = area.sizes(target), area.sizes(source), self.value(op)
+        regions = zip(area.region(source)[1:], area.region(target)[1:], self.offset(op), strict=True)
+        starts = (0, *(first + shift - start for (first, _), (start, _), shift in regions))
+        given = tuple((start, start + size) for start, size in zip(starts, shape, strict=True))
+        inside = all(start >= 0 and stop <= size for (start, stop), size in zip(given, whole, strict=True))
+        fills = shape != whole or not inside
+        if fills:
+            build.call(lambda: fill_call(choice, target, whole, value, dtype))
+        if inside:
+            sides = (source, shape, tuple((0, size) for size in shape)), (target, whole, given)
+            build.call(
+                lambda: box_copy_call(choice, source=sides[0], target=sides[1], dtype=dtype, first=not fills)
+            )

@@ -15,12 +15,13 @@ from pydantic import Field
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
+from trainlib.ir.access import Index, Term
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, KernelChoice, Ranges, Tensors, TileTask
+from trainlib.ir.steps import Array, Tensors
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, NotNegative, Step
-from trainlib.primitives.lowering.boxes import LeadingBoxes, leading_region, row_major, sample_axis, sizes_of
-from trainlib.primitives.lowering.calls import box
-from trainlib.primitives.lowering.kernel_call import Piece
+from trainlib.primitives.lowering.axes import Area, Axes, LeadingBoxes
+from trainlib.primitives.lowering.boxes import row_major, sample_axis
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.shapes.box_copies import Walk, check_rank, walk_call
 
 
@@ -41,17 +42,23 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
 class _Lowering(LeadingBoxes):
     """FW and IG alike: a box of the result is the mirrored box of the source, in one fork."""
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
+        """Some of the source are turned round."""
+        turned = op.attributes["axes"] if role in op.reads else ()
+        axes = super().axes_of(op, tensors, role)
+        return tuple(f"{name} turned" if place - 1 in turned else name for place, name in enumerate(axes))
+
+    def maps(self, op: Op, tensors: Tensors) -> Mapping[str, Index]:
+        """Counted from the end."""
+        sizes = {f"d{axis}": tensors[op.outputs[0]].shape[1 + axis] for axis in op.attributes["axes"]}
+        return {
+            f"{name} turned": Index(name, size, (Term(name, -1),), size - 1) for name, size in sizes.items()
+        }
+
+    def compute(self, area: Area, build: TileBuilder) -> None:
         """The last element of every axis that is turned round is read first."""
-        (source,), (target,) = op.reads, op.writes
-        turned = tuple(1 + axis for axis in op.attributes["axes"])
-        whole = tensors[op[target]]
-        region = leading_region(whole.shape, ranges)
-        taken = tuple(
-            (size - stop, size - start) if axis in turned else (start, stop)
-            for axis, (size, (start, stop)) in enumerate(zip(whole.shape, region, strict=True))
-        )
-        shape = sizes_of(region)
+        (source,), (target,) = area.op.reads, area.op.writes
+        turned, shape = tuple(1 + axis for axis in area.op.attributes["axes"]), area.sizes(target)
         strides = row_major(shape)
         first = sum((shape[axis] - 1) * strides[axis] for axis in turned)
         back = tuple(-stride if axis in turned else stride for axis, stride in enumerate(strides))
@@ -60,8 +67,7 @@ class _Lowering(LeadingBoxes):
             return (np.flip(arrays[0], turned).copy(),)
 
         walk, pieces = Walk(shape, back, strides), (Piece(source, first=first), Piece(target))
-        call = walk_call(choice, walk, pieces, (source,), (target,), function, whole.dtype)
-        return TileTask((box(op, source, *taken),), (box(op, target, *region),), (), (call,))
+        build.call(lambda: walk_call(build.choice, walk, pieces, (source,), (target,), function, build.dtype))
 
 
 def _mirrored(op: Op, array: Array) -> Array:

@@ -7,12 +7,14 @@ Tiles cut the batch and up to two dimensions other than that axis, so a tile has
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import KernelCall, KernelChoice, Ranges, StepLowering, Tensors, TileTask
-from trainlib.primitives.lowering.boxes import leading_extents, leading_region, sizes_of
-from trainlib.primitives.lowering.calls import box
+from trainlib.ir.steps import Tensors
+from trainlib.primitives.lowering.axes import Area, Axes, LeadingBoxes
+from trainlib.primitives.lowering.boxes import leading_extents
+from trainlib.primitives.lowering.pieces import TileBuilder
 from trainlib.primitives.shapes.box_copies import box_copy_call, fill_call
 
 
@@ -26,38 +28,42 @@ def piece_offsets(sizes: Sequence[int]) -> list[int]:
     return [0, *accumulate(sizes)][:-1]
 
 
-class _Joining(StepLowering):
+class _Joining(LeadingBoxes):
     """Both directions; ops carry ``axis`` (of a sample) and ``sizes`` of the pieces."""
 
     joins: bool
 
+    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
+        """Of a piece that axis is its own."""
+        axes, joined = super().axes_of(op, tensors, role), 1 + op.attributes["axis"]
+        return (*axes[:joined], f"of {role}", *axes[joined + 1 :])
+
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """``n`` and dimensions other than the axis."""
         shape = tensors[op.outputs[0]].shape
-        axes = [axis for axis in range(len(shape) - 1) if axis != op.attributes["axis"]]
-        return leading_extents(shape, axes)
+        return leading_extents(
+            shape, [axis for axis in range(len(shape) - 1) if axis != op.attributes["axis"]]
+        )
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+    def compute(self, area: Area, build: TileBuilder) -> None:
         """Rows of the whole, the same rows of every piece: a copy for each."""
+        op, choice, dtype = area.op, build.choice, build.dtype
         pieces, (whole,) = (op.reads, op.writes) if self.joins else (op.writes, op.reads)
-        regions = {role: leading_region(tensors[op[role]].shape, ranges) for role in op.roles}
-        first, sizes, shape = 1 + op.attributes["axis"], op.attributes["sizes"], sizes_of(regions[whole])
-        dtype, calls = tensors[op[whole]].dtype, list[KernelCall]()
-        if self.joins and len(pieces) < len(sizes):
-            calls.append(fill_call(choice, whole, shape, 0.0, dtype))
-        for role in pieces:
-            number, part = piece_number(role), sizes_of(regions[role])
+        first, sizes, shape = 1 + op.attributes["axis"], op.attributes["sizes"], area.sizes(whole)
+        fills = self.joins and len(pieces) < len(sizes)
+        if fills:
+            build.call(lambda: fill_call(choice, whole, shape, 0.0, dtype))
+        for place, role in enumerate(pieces):
+            number, part = piece_number(role), area.sizes(role)
             start = piece_offsets(sizes)[number]
             inside = [(0, size) for size in shape]
             inside[first] = (start, start + sizes[number])
             sides = (role, part, tuple((0, size) for size in part)), (whole, shape, tuple(inside))
             source, target = sides if self.joins else sides[::-1]
-            is_first = not self.joins or not calls
-            calls.append(box_copy_call(choice, source=source, target=target, dtype=dtype, first=is_first))
-        inputs, outputs = (
-            tuple(box(op, role, *regions[role]) for role in side) for side in (op.reads, op.writes)
-        )
-        return TileTask(inputs, outputs, (), tuple(calls))
+            is_first = not self.joins or not (fills or place)
+            build.call(
+                partial(box_copy_call, choice, source=source, target=target, dtype=dtype, first=is_first)
+            )
 
 
 class Join(_Joining):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -11,10 +12,11 @@ import numpy as np
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import KernelChoice, Ranges, StepLowering, Tensors, TileTask, part
+from trainlib.ir.steps import part
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Output, Step, Values
-from trainlib.primitives.lowering.calls import batch_extent, batch_range, box, transpose_call
-from trainlib.primitives.lowering.kernel_call import Piece
+from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering
+from trainlib.primitives.lowering.calls import BATCH
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 
 class _Schema(LayerSchema):
@@ -31,37 +33,25 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan(Output(shape, layout=attributes["to"]), attributes={"to_hwc": to_hwc})
 
 
-class _Lowering(StepLowering):
+class _Lowering(AxesLowering):
     """A sample [rows, columns] becomes [columns, rows]; only the batch may be cut."""
 
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        return batch_extent(tensors[op.outputs[0]].shape[0])
+    kept = (BATCH,)
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        (source,), (target,) = op.reads, op.writes
-        before, after = tensors[op[source]], tensors[op[target]]
-        samples = batch_range(ranges, before.shape[0])
+    def axes(self, role: str) -> Axes:
+        """In the order of either layout."""
+        return (BATCH, *(f"{place} of {role}" for place in range(3)))
+
+    def compute(self, area: Area, build: TileBuilder) -> None:
+        """A transposition per sample."""
+        (source,), (target,) = area.op.reads, area.op.writes
         # The channels are the first dimension of CHW and the last of HWC.
-        channels_first = op.attributes["to_hwc"] == (op.step == "FW")
-        rows = before.shape[1] if channels_first else before.shape[1] * before.shape[2]
-        columns = int(np.prod(before.shape[1:])) // rows
-        calls = [
-            transpose_call(
-                choice,
-                Piece(part(source, number), (rows, columns)),
-                Piece(part(target, number), after.shape[1:]),
-                before.dtype,
-            )
-            for number in range(samples[1] - samples[0])
-        ]
-        inner_before = tuple((0, size) for size in before.shape[1:])
-        inner_after = tuple((0, size) for size in after.shape[1:])
-        return TileTask(
-            (box(op, source, samples, *inner_before),),
-            (box(op, target, samples, *inner_after),),
-            (),
-            tuple(calls),
-        )
+        channels_first = area.op.attributes["to_hwc"] == (area.op.step == "FW")
+        _, *before = area.sizes(source)
+        rows = before[0] if channels_first else before[0] * before[1]
+        for sample in area.samples:
+            matrix = Piece(part(source, sample), (rows, prod(before) // rows))
+            build.transpose(matrix, area.piece(target, sample))
 
 
 def _permuted(op: Op, array: Any) -> Any:

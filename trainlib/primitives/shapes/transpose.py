@@ -16,7 +16,7 @@ import numpy as np
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, KernelCall, KernelChoice, Ranges, Tensors, TileTask, part
+from trainlib.ir.steps import Array, Tensors, part
 from trainlib.primitives.definition import (
     AS_PUBLISHED,
     Example,
@@ -28,9 +28,9 @@ from trainlib.primitives.definition import (
     Values,
     Variant,
 )
-from trainlib.primitives.lowering.boxes import LeadingBoxes, leading_region, row_major, sizes_of
-from trainlib.primitives.lowering.calls import box
-from trainlib.primitives.lowering.kernel_call import Piece
+from trainlib.primitives.lowering.axes import Area, Axes, LeadingBoxes
+from trainlib.primitives.lowering.boxes import row_major
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.shapes.box_copies import Walk, check_rank, walk_call
 
 
@@ -65,35 +65,34 @@ class _Lowering(LeadingBoxes):
 
     matrix: str = "transpose_matrix"
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        """The source box has the intervals of the result box in its own order."""
-        (source,), (target,), order = op.reads, op.writes, _order(op)
-        region = leading_region(tensors[op[target]].shape, ranges)
-        taken = tuple(region[order.index(axis)] for axis in range(len(order)))
-        dtype, shape, whole = tensors[op[target]].dtype, sizes_of(taken), sizes_of(region)
+    def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
+        """The source has those of the result in its own order."""
+        axes = super().axes_of(op, tensors, role)
+        return (
+            axes if role in op.writes else tuple(axes[_order(op).index(place)] for place in range(len(axes)))
+        )
 
+    def compute(self, area: Area, build: TileBuilder) -> None:
+        """One permutation, or a matrix per sample."""
+        (source,), (target,), order = area.op.reads, area.op.writes, _order(area.op)
+        shape, whole = area.sizes(source), area.sizes(target)
         walk = Walk(shape, row_major(shape), _strides_in_target(whole, order))
         of_sample = Walk(walk.sizes[1:], walk.source[1:], walk.target[1:])
+        rank = len(order) - 1
 
-        def call(walk: Walk, buffers: tuple[str, str], order: Sequence[int], rank: int) -> KernelCall:
+        def call(walk: Walk, x: str, y: str, order: Sequence[int]) -> None:
             def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
                 return (np.ascontiguousarray(arrays[0].transpose(order)),)
 
-            x, y = buffers
-            pieces = (Piece(x), Piece(y))
-            return walk_call(
-                choice, walk, pieces, (x,), (y,), function, dtype, dimensions=rank, matrix=self.matrix
-            )
+            walked = (walk, (Piece(x), Piece(y)), (x,), (y,), function, build.dtype)
+            build.call(lambda: walk_call(build.choice, *walked, dimensions=rank, matrix=self.matrix))
 
-        rank = len(order) - 1
         if shape[0] > 1 and of_sample.merged().is_matrix:
             # A matrix has a loop of its own; to any other order the batch is one more dimension.
-            inner = [axis - 1 for axis in order[1:]]
-            names = [(part(source, sample), part(target, sample)) for sample in range(shape[0])]
-            calls = tuple(call(of_sample, buffers, inner, rank) for buffers in names)
+            for sample in area.samples:
+                call(of_sample, part(source, sample), part(target, sample), [axis - 1 for axis in order[1:]])
         else:
-            calls = (call(walk, (source, target), order, rank),)
-        return TileTask((box(op, source, *taken),), (box(op, target, *region),), (), calls)
+            call(walk, source, target, order)
 
 
 def _strides_in_target(whole: Shape, order: Sequence[int]) -> Shape:
