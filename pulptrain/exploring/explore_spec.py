@@ -32,7 +32,7 @@ from pulptrain.running.session import model_of
 from scheduler.explore.point import Outcome, Point, point_of, refusal
 from scheduler.options import of_programs
 from scheduler.schedule import check_names
-from scheduler.tuner.schedule_file import ScheduleFile, as_tuned, file_of, load_schedule, options_from
+from scheduler.tuner.schedule_file import as_tuned, file_of, load_schedule, options_from
 from scheduler.tuner.tuned_schedule import TunedSchedule
 from trainlib.kernels.catalogue import kernel_names
 from trainlib.training.options import check_options
@@ -325,7 +325,7 @@ class _Builder:
             chosen = options_from(file, graphs, timing, options, written)
         return point_of(zip(graphs, (phases.mini_batches, 1), strict=False), timing, chosen)
 
-    def _schedule(self, settings: Settings) -> ScheduleFile | None:
+    def _schedule(self, settings: Settings) -> TunedSchedule | None:
         """The schedule file of a point: one of the user's, or what tuning has found in Python."""
         name = settings.schedule
         if name is None or name == NO_SCHEDULE:

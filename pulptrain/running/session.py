@@ -63,7 +63,7 @@ from truth.given import Given, as_given, torch_available
 
 if TYPE_CHECKING:
     from deploy.project.recorded import Recorded
-    from scheduler.tuner.schedule_file import ScheduleFile
+    from scheduler.tuner.tuned_schedule import TunedSchedule
     from truth.samples import Fed
 
 
@@ -229,7 +229,7 @@ def _check_memory(spec: ModelSpec, phases: TrainingPhases) -> None:
             raise ConfigError(f"{key!r} names {name}: no such {what}", where=spec.where, cure=cure)
 
 
-def _as_given(model: str | ModelSpec, settings: Settings, file: ScheduleFile | None) -> Given:
+def _as_given(model: str | ModelSpec, settings: Settings, file: TunedSchedule | None) -> Given:
     """What the user gave, as it was given: `truth` reads it by itself."""
     return as_given(
         model,
@@ -249,7 +249,7 @@ def _order_of(spec: ModelSpec) -> str | None:
     return channels_last(spec.layers[0].type, spec.input_shape)
 
 
-def _schedule_file(settings: Settings) -> ScheduleFile | None:
+def _schedule_file(settings: Settings) -> TunedSchedule | None:
     if settings.schedule is None:
         return None
     from scheduler.tuner.schedule_file import file_of, load_schedule

@@ -78,7 +78,7 @@ def tune_model(
     if start is not None:
         file = load_schedule(start)
         check_model(file, [graph for graph, _ in programs_of(as_tuned(file, spec))], written[0][0])
-        first = file.candidates
+        first = file.chosen
     options, timing = schedule_options(settings, spec), soc_timing(settings)
     # Before anything is simulated: every op is, on memories of full size.
     for graph, _ in written:

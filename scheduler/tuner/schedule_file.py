@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +20,7 @@ from configs.model_file import ModelSpec
 from configs.problems import Problems
 from configs.schema import Schema, check_keys, required_and_optional, validate
 from configs.suggest import check_known, suggestion
-from configs.values import Struct, replace
+from configs.values import replace
 from configs.yaml_file import Node, load_yaml, parse_yaml
 from scheduler.options import ScheduleOptions, of_programs
 from scheduler.tiles.resident_tensors import tensor_and_ops
@@ -28,6 +28,7 @@ from scheduler.tuner.search_space import Candidate, Cut
 from scheduler.tuner.tuned_residents import PROGRAMS
 from scheduler.tuner.tuned_schedule import (
     OpChoice,
+    Timed,
     TunedSchedule,
     soc_content,
     tiler_for,
@@ -48,45 +49,6 @@ _HEADER = (
     "may be edited; an op that is left out is scheduled as without this file. The rest says what it is for."
 )
 _WIDTH = 240
-
-
-class FileChoice(Struct, frozen=True):
-    """What a schedule file says of one op, and the lines it says it in."""
-
-    op: str
-    candidate: Candidate
-    where: str
-    tile_where: str
-    kernel_where: str
-    variant_where: str
-
-
-class ScheduleFile(Struct, frozen=True):
-    """A read schedule file: names and hashes of what it is for, and its choices."""
-
-    node: Node
-    model: str
-    model_content: str
-    soc: str
-    timing: str
-    soc_content: str
-    codegen: str
-    choices: tuple[FileChoice, ...]
-    resident: Mapping[str, tuple[str, ...]] = {}
-    """By program (`PROGRAMS`): what stays in L1 between ops."""
-    layouts: Mapping[str, str] = {}
-    """Layer -> layout, where it is another than the model says."""
-    icache: str = WARM
-    """What the instruction caches held in the iteration that was tuned."""
-
-    def where(self, key: str) -> str:
-        """Place of a key of the file as ``file:line``."""
-        return self.node.mapping("the schedule")[key].where
-
-    @property
-    def candidates(self) -> dict[str, Candidate]:
-        """Candidate by op, as a start of the next search."""
-        return {choice.op: choice.candidate for choice in self.choices}
 
 
 class NamedSchema(Schema):
@@ -245,17 +207,17 @@ def _flow(values: dict[str, Any]) -> CommentedMap:
     return result
 
 
-def load_schedule(path: str | Path) -> ScheduleFile:
+def load_schedule(path: str | Path) -> TunedSchedule:
     """Read a schedule file. Raises `ConfigError` with ``file:line`` for whatever is not as it is written."""
     return _read(load_yaml(Path(path)))
 
 
-def file_of(schedule: TunedSchedule) -> ScheduleFile:
+def file_of(schedule: TunedSchedule) -> TunedSchedule:
     """What `load_schedule` would read if the schedule were written to a file."""
     return _read(parse_yaml(schedule_text(schedule), "the tuned schedule"))
 
 
-def _read(node: Node) -> ScheduleFile:
+def _read(node: Node) -> TunedSchedule:
     what = "the schedule"
     check_keys(node, what, *required_and_optional(ScheduleSchema))
     top = node.mapping(what)
@@ -277,14 +239,13 @@ def _read(node: Node) -> ScheduleFile:
         if choice.op in {earlier.op for earlier in choices[:position]}:
             cure = "remove one"
             problems.note(
-                ConfigError(f"the file has two choices for {choice.op}", where=choice.where, cure=cure)
+                ConfigError(f"the file has two choices for {choice.op}", where=choice.where("op"), cure=cure)
             )
     problems.refuse()
     resident = (
         validate(ResidentSchema, top["resident"], "'resident'") if "resident" in top else ResidentSchema()
     )
-    return ScheduleFile(
-        node,
+    return TunedSchedule(
         model.name,
         model.content,
         soc.name,
@@ -292,9 +253,10 @@ def _read(node: Node) -> ScheduleFile:
         soc.content,
         codegen,
         choices,
-        {name: tuple(getattr(resident, name)) for name in PROGRAMS},
-        _layouts(top["layout"]) if "layout" in top else {},
-        str(top["icache"].plain()) if "icache" in top else WARM,
+        resident={name: tuple(getattr(resident, name)) for name in PROGRAMS},
+        layouts=_layouts(top["layout"]) if "layout" in top else {},
+        icache=str(top["icache"].plain()) if "icache" in top else WARM,
+        node=node,
     )
 
 
@@ -307,7 +269,7 @@ def _layouts(node: Node) -> dict[str, str]:
     return layouts
 
 
-def as_tuned(file: ScheduleFile, spec: ModelSpec) -> ModelSpec:
+def as_tuned(file: TunedSchedule, spec: ModelSpec) -> ModelSpec:
     """The model with the layouts of a file. Raises `ConfigError` (``file:line``) for a layer without a choice
     and for layouts that do not go together."""
     if not file.layouts:
@@ -320,22 +282,18 @@ def as_tuned(file: ScheduleFile, spec: ModelSpec) -> ModelSpec:
     return changed
 
 
-def _choice(node: Node) -> FileChoice:
+def _choice(node: Node) -> OpChoice:
     read = validate(ChoiceSchema, node, "a choice")
     keys = node.mapping("a choice")
     cut = Cut(tuple(read.tile.items()), tuple(read.loop_order), read.buffering, read.tiles, read.l1_bytes)
     if read.variant and read.im2col:
         raise keys["im2col"].error("'im2col' and 'variant' mean the same", "remove it")
-    variant_key = "im2col" if read.im2col else "variant"
-    kernel_where, variant_where = (
-        keys[key].where if key in keys else node.where for key in ("kernel", variant_key)
-    )
     candidate = Candidate(cut, read.kernel, read.variant or read.im2col)
-    return FileChoice(read.op, candidate, keys["op"].where, keys["tile"].where, kernel_where, variant_where)
+    return OpChoice(read.op, Timed(candidate, read.cycles), node=node)
 
 
 def options_from(
-    file: ScheduleFile,
+    file: TunedSchedule,
     graphs: Sequence[TrainingGraph],
     timing: SocTiming,
     base: ScheduleOptions,
@@ -378,7 +336,7 @@ def options_from(
     return by_program
 
 
-def check_resident(file: ScheduleFile, program: str, graph: TrainingGraph) -> None:
+def check_resident(file: TunedSchedule, program: str, graph: TrainingGraph) -> None:
     """Raise `ConfigError` (``file:line``) for a resident tensor or an op of its span that a graph has not."""
     ops = [op.name for op in graph.ops]
     for text in file.resident.get(program, ()):
@@ -395,7 +353,7 @@ def check_resident(file: ScheduleFile, program: str, graph: TrainingGraph) -> No
 
 
 def check_model(
-    file: ScheduleFile, graphs: Sequence[TrainingGraph], written: TrainingGraph | None = None
+    file: TunedSchedule, graphs: Sequence[TrainingGraph], written: TrainingGraph | None = None
 ) -> None:
     """Raise `ConfigError` unless the file is for the model whose graphs these are (as of `options_from`)."""
     name, content = graphs[0].name, content_of(written or graphs[0])
@@ -410,44 +368,44 @@ def check_model(
     for choice in file.choices:
         if choice.op not in op_names:
             cure = suggestion(choice.op, op_names).split(" (")[0]
-            raise ConfigError(f"{name} has no op {choice.op!r}", where=choice.where, cure=cure)
+            raise ConfigError(f"{name} has no op {choice.op!r}", where=choice.where("op"), cure=cure)
 
 
 def _options(
-    file: ScheduleFile, graph: TrainingGraph, timing: SocTiming, base: ScheduleOptions
+    file: TunedSchedule, graph: TrainingGraph, timing: SocTiming, base: ScheduleOptions
 ) -> ScheduleOptions:
     ops = {op.name: op for op in graph.ops}
     chosen = [choice for choice in file.choices if choice.op in ops]
     for choice in chosen:
-        candidate, op = choice.candidate, ops[choice.op]
+        candidate, op = choice.best.candidate, ops[choice.op]
         if candidate.variant:
             try:
                 op = with_variant(op, candidate.variant)
             except InputError as error:
                 cure = error.cure or "remove 'variant'"
                 raise ConfigError(
-                    f"{choice.op}: {error.message}", where=choice.variant_where, cure=cure
+                    f"{choice.op}: {error.message}", where=choice.where("im2col", "variant"), cure=cure
                 ) from None
         has_kernel = bool(lowering_of(op).default_kernel(op))
         if candidate.kernel and not has_kernel:
             without = f" in variant {own_variant(op)}" if own_variant(op) else ""
             raise ConfigError(
                 f"{choice.op} does not use a matmul kernel{without}",
-                where=choice.kernel_where,
+                where=choice.where("kernel"),
                 cure="remove 'kernel'",
             )
         kernels = matmuls_of(op, graph.tensors, base.codegen)
         if has_kernel:
             unknown = f"unknown kernel {candidate.kernel!r} of {choice.op}"
-            check_known(candidate.kernel, kernels, unknown, choice.kernel_where, error=ConfigError)
+            check_known(candidate.kernel, kernels, unknown, choice.where("kernel"), error=ConfigError)
         tiler = tiler_for(graph, op, timing, base.codegen, candidate)
         try:
             tiler.fixed(dict(candidate.cut.sizes), timing.l1_usable_bytes, candidate.cut.order)
         except DoesNotFitError as error:
-            where = f"{choice.tile_where}: {choice.op}"
+            where = f"{choice.where('tile')}: {choice.op}"
             raise error.but(where=where, cure="use a smaller tile, or buffering 1", levers=()) from None
         except InputError as error:
             raise ConfigError(
-                f"{choice.op}: {error.message}", where=choice.tile_where, cure=error.cure
+                f"{choice.op}: {error.message}", where=choice.where("tile"), cure=error.cure
             ) from None
-    return with_choices(base, graph, timing, [(choice.op, choice.candidate) for choice in chosen])
+    return with_choices(base, graph, timing, [(choice.op, choice.best.candidate) for choice in chosen])

@@ -9,6 +9,7 @@ from typing import Any
 from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
 from configs.values import Struct, replace
+from configs.yaml_file import Node
 from scheduler.options import ScheduleOptions
 from scheduler.search.fingerprint import fingerprint
 from scheduler.tiles.partial_sums import SUM
@@ -30,14 +31,22 @@ class Timed(Struct, frozen=True):
 class OpChoice(Struct, frozen=True):
     """What was chosen for one op, the second best, and out of how many.
 
-    Ops of equal shape share one search; each of them says its numbers.
+    Ops of equal shape share one search; each of them says its numbers. `node` is the entry of the file that
+    says it, if one does.
     """
 
     op: str
     best: Timed
-    runner_up: Timed | None
-    candidates: int
-    evaluated: int
+    runner_up: Timed | None = None
+    candidates: int = 0
+    evaluated: int = 0
+    node: Node | None = None
+
+    def where(self, *keys: str) -> str:
+        """``file:line`` of the first of some keys that the entry has; its own, if it has none."""
+        assert self.node is not None
+        entry = self.node.mapping("a choice")
+        return next((entry[key].where for key in keys if key in entry), self.node.where)
 
 
 class TunedSchedule(Struct, frozen=True):
@@ -47,7 +56,8 @@ class TunedSchedule(Struct, frozen=True):
     those of one whole iteration with these choices, None if the search was interrupted; `candidates` and
     `evaluated` count each search once. `resident` says by program
     (`scheduler.tuner.tuned_residents.PROGRAMS`) what stays in L1 between ops, `layouts` which layers have
-    another layout than the model says; `model_content` is that of the model as it is written.
+    another layout than the model says; `model_content` is that of the model as it is written. `node` is the
+    file it was read from: of version and search nothing is read.
     """
 
     model: str
@@ -56,17 +66,28 @@ class TunedSchedule(Struct, frozen=True):
     timing: str
     soc_content: str
     codegen: str
-    version: str
-    simulator: str
-    strategy: str
-    candidates: int
-    evaluated: int
-    cycles: int | None
     choices: tuple[OpChoice, ...]
+    version: str = ""
+    simulator: str = ""
+    strategy: str = ""
+    candidates: int = 0
+    evaluated: int = 0
+    cycles: int | None = None
     resident: Mapping[str, tuple[str, ...]] = {}
     layouts: Mapping[str, str] = {}
     icache: str = WARM
     """What the instruction caches held at the start of that iteration (`arch.pricing.code_caches`)."""
+    node: Node | None = None
+
+    def where(self, key: str) -> str:
+        """Place of a key of the file as ``file:line``."""
+        assert self.node is not None
+        return self.node.mapping("the schedule")[key].where
+
+    @property
+    def chosen(self) -> dict[str, Candidate]:
+        """Candidate by op, as a start of the next search."""
+        return {choice.op: choice.best.candidate for choice in self.choices}
 
 
 def model_content(graph: TrainingGraph) -> str:

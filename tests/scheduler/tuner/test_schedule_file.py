@@ -49,7 +49,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_what_is_written_is_read_and_written_again_alike(path: Path) -> None:
     file = load_schedule(path)
-    assert file.candidates == {item.op: item.best.candidate for item in schedule().choices}
+    assert file.chosen == {item.op: item.best.candidate for item in schedule().choices}
     assert path.read_text() == schedule_text(schedule())
     keys = "format pulptrain simulator model soc codegen strategy candidates evaluated cycles icache choices"
     assert list(load_yaml(path).mapping("")) == keys.split()
