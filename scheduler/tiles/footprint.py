@@ -332,7 +332,7 @@ class Footprint:
         """Changes along one dimension of a block, the other ones at the first piece of their sizes."""
         looked, probes = self._looked, self._probes
         tiles: list[Mapping[Key, Shape]] = []
-        counts, scales, standing_in = list[int](), list[float](), list[int]()
+        counts, scales = list[int](), list[float]()
         for sizes in product(*(self.tried[other] for other in dims)):
             first = {other: (0, size) for other, size in zip(dims, sizes, strict=True)}
             pieces, scale = probes.pieces(number, first[number][1])
@@ -340,7 +340,6 @@ class Footprint:
             tiles += [shapes[piece] for piece in pieces]
             counts.append(len(pieces))
             scales.append(scale)
-            standing_in.append(len(pieces) - len(shapes))
         boxes, starts = looked.boxes[:, looked.places(tiles)], _starts(counts)
         present = np.add.reduceat(boxes >= 0, starts, axis=1, dtype=np.int64)
         pair = probes.even_pair(number)
@@ -351,10 +350,6 @@ class Footprint:
             changed = np.where(np.array(differ, np.bool_)[:, None], present, np.minimum(present, 1))
         else:
             changed = _changes(boxes, starts)
-            second = starts + np.minimum(1, np.array(counts) - 1)
-            moves = boxes[:, second] != boxes[:, np.minimum(second + 1, boxes.shape[1] - 1)]
-            moves &= boxes[:, second] >= 0
-            changed += np.array(standing_in) * moves
         distinct = np.where(present > 0, _scaled(changed, np.array(scales)), 1)
         return _Turns(dims, distinct, np.where(present > 0, _scaled(present, np.array(scales)), 1))
 

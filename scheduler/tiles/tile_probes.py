@@ -37,7 +37,6 @@ class TileProbes:
         self._tiler = tiler
         self._dims = tuple(tiler.dims)
         self._whole = tuple((0, extent) for extent in tiler.dims.values())
-        self._alike = tiler.lowering.alike(tiler.op, tiler.tensors)
         self._meeting = tiler.lowering.meeting(tiler.op, tiler.tensors)
         alone = frozenset(self._dims).difference(*self._meeting)
         self._even = alone.intersection(tiler.lowering.even(tiler.op, tiler.tensors))
@@ -67,7 +66,6 @@ class TileProbes:
     def pieces(self, number: int, size: int) -> tuple[list[Extent], float]:
         """The pieces of a dimension that are looked at, and for how many each of them stands.
 
-        Where inner pieces are alike, the third stands for all of them, as often as they would be looked at.
         Where it does not matter where a piece lies, the first of its size does.
         """
         extent = self._tiler.dims[self._dims[number]]
@@ -77,8 +75,6 @@ class TileProbes:
         scale = count / len(looked_at)
         if self._dims[number] in self._even:
             return [(0, size)] * (len(looked_at) - 1) + [(0, extent - size * (count - 1))], scale
-        if self._dims[number] in self._alike:
-            looked_at[3:-1] = [2] * len(looked_at[3:-1])
         return [interval(extent, size, piece) for piece in looked_at], scale
 
     def even_pair(self, number: int) -> tuple[dict[Key, Shape], dict[Key, Shape]] | None:

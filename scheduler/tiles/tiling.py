@@ -135,7 +135,6 @@ class Tiler:
         self.extents = dict(lowering.extents(op, tensors))
         self.reductions = lowering.reductions(op, tensors)
         self.dims = {**self.extents, **self.reductions}
-        self._calls_alike = lowering.same_calls(op)
         self._first: dict[object, TileTask] = {}
 
     @property
@@ -156,14 +155,14 @@ class Tiler:
 
     def task(self, ranges: Mapping[str, Extent]) -> TileTask:
         """What the tile that covers `ranges` does, before sums are put together."""
+        mark = self.lowering.mark(self.op, self.tensors, ranges)
+        first = self._first.get(mark)
+        if first is not None:
+            return self.lowering.moved(first, self.op, self.tensors, ranges)
         task = self.lowering.tile(self.op, self.tensors, ranges, self.choice)
-        if not self._calls_alike:
-            return task
-        key = tuple([(stop - start, start == 0) for start, stop in ranges.values()])
-        first = self._first.setdefault(key, task)
-        if first is task:
-            return task
-        return task.but(calls=lambda: first.calls)
+        if mark is not None:
+            self._first[mark] = task
+        return task
 
     def build(self, sizes: Mapping[str, int], order: Sequence[str] | None = None) -> Tiling:
         """The tiling with these sizes (dimensions not named stay whole) and this loop order.

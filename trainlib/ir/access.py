@@ -137,17 +137,6 @@ class Index:
         stop = max(min(last // self.divisor + 1, self.size), start + 1)
         return Span(start, stop, start * self.divisor - first, last - (stop - 1) * self.divisor)
 
-    def is_free_inside(self, loop: str, loops: Mapping[str, int]) -> bool:
-        """Whether pieces of a loop but the first and the last, whatever their size, meet no end of the axis.
-
-        Then those of one size need as many elements each, another interval every one.
-        """
-        if self.divisor != 1 or any(term.block or term.period for term in self.terms):
-            return False
-        inner = {**{name: (0, loops[name]) for name in self.loops}, loop: (1, max(loops[loop] - 1, 2))}
-        span = self.span(inner)
-        return span.before == span.after == 0
-
     def is_exact(self, loops: Mapping[str, int]) -> bool:
         """Whether each iteration of its loops touches another element, and all are touched."""
         span = self.span({name: (0, loops[name]) for name in self.loops})

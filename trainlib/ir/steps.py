@@ -243,14 +243,6 @@ class StepLowering:
         """
         return ()
 
-    def alike(self, op: Op, tensors: Tensors) -> Collection[str]:
-        """Dimensions along which inner pieces of one size have boxes of one shape.
-
-        If the boxes of two of them one after another differ, those of all do. The first and the last piece
-        may be others.
-        """
-        return ()
-
     def even(self, op: Op, tensors: Tensors) -> Collection[str]:
         """Dimensions along which any pieces of one size have boxes and scratch of one shape.
 
@@ -258,9 +250,16 @@ class StepLowering:
         """
         return ()
 
-    def same_calls(self, op: Op) -> bool:
-        """Whether tiles of the same sizes that begin the same dimensions make the same calls."""
-        return False
+    def mark(self, op: Op, tensors: Tensors, ranges: Ranges) -> object:
+        """All that scratch and calls can see of where a tile lies: equal for tiles that may share them.
+
+        None where that is not known.
+        """
+        return None
+
+    def moved(self, task: TileTask, op: Op, tensors: Tensors, ranges: Ranges) -> TileTask:
+        """The calls of a tile on the boxes of another one of the same `mark`."""
+        raise NotImplementedError
 
     def among_others(self, op: Op) -> Op:
         """The op in words of any of many (one per time step) whose tiles differ only in where they lie."""

@@ -19,7 +19,8 @@ from trainlib.ir.graph import Tensor
 from trainlib.ir.steps import KernelChoice
 from trainlib.primitives.definition import DrawnInput
 from trainlib.primitives.lowering.kernel_call import Piece
-from trainlib.primitives.shapes.box_copies import Walk, walk_call
+from trainlib.primitives.lowering.pieces import TileBuilder
+from trainlib.primitives.shapes.box_copies import Walk, run_walk
 from trainlib.references.reference import evaluate
 from trainlib.registry import lowering_of
 from trainlib.training.builder import GraphBuilder
@@ -90,7 +91,9 @@ def test_the_loops_of_a_transposition_touch_every_element_at_its_place(shape, co
     )
     walk = Walk(tuple(shape), strides, target_strides)
     pieces = (Piece("x"), Piece("y"))
-    call = walk_call(CHOICE, walk, pieces, ("x",), ("y",), tuple, dtype, dimensions=len(shape))
+    build = TileBuilder(CHOICE, dtype)
+    run_walk(build, walk, pieces, tuple, dimensions=len(shape))
+    (call,) = build.calls()
     team = call.work(cores, {"x": 0, "y": 0x4000})
     wanted = dict(zip(source.ravel().tolist(), target.transpose(back).ravel().tolist(), strict=True))
     assert moves(team) == wanted

@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
 
 from configs.dtypes import DType
 from configs.values import Struct, replace
@@ -24,37 +23,27 @@ from trainlib.ir.steps import Extent, KernelChoice, Operand, Ranges, StepLowerin
 BATCH = "n"
 """The loop over samples."""
 
-MOST_SPACES = 1024
-"""Nests of ops a description keeps ready."""
-
-MOST_OPS, MOST_TASKS = 16, 4096
-"""Ops a step keeps boxes and tasks of, and how many of each: tiles of one shape call the same kernels."""
+MOST_OPS = 16
+"""Ops of which a step keeps the axes."""
 
 BIAS, BIAS_GRADIENT = "b", "db"
 """Roles of the bias, which is added to every element of a channel, and of its gradient."""
 
 
 class OpBoxes:
-    """The boxes of the tiles of one op, each made once: a box depends on few of the loops.
-
-    `tasks` are those of tiles by their `shape`.
-    """
+    """The boxes of the tiles of one op."""
 
     def __init__(
         self, op: Op, tensors: Tensors, space: Space, roles: Mapping[str, str], description: Description
     ) -> None:
         self.op, self.tensors, self.space = op, tensors, space
         self.whole = {name: (0, size) for name, size in space.loops.items()}
-        self.tasks: dict[object, TileTask] = {}
-        self._boxes: dict[object, Operand] = {}
-        self._spans: dict[object, tuple[int, int, int]] = {}
-        self._axes: dict[str, tuple[str, tuple[Index, ...], tuple[str, ...]]] = {}
+        self._axes: dict[str, tuple[str, tuple[Index, ...]]] = {}
         self._name_of: dict[str, str] = {}
         self.orders = orders = description.orders(op)
         for name, access in space.accesses.items():
             role, order = roles.get(name, name), orders.get(name.removeprefix("d"), range(len(access)))
-            loops = tuple(dict.fromkeys(loop for index in access for loop in index.loops))
-            self._axes[name] = role, tuple(access[axis] for axis in order), loops
+            self._axes[name] = role, tuple(access[axis] for axis in order)
             self._name_of.setdefault(role, name)
         indices = [index for access in space.accesses.values() for index in access]
         self._mixed = [index for index in indices if index.loop is None]
@@ -62,15 +51,9 @@ class OpBoxes:
 
     def box(self, name: str, ranges: Ranges) -> Operand:
         """The box of a tensor of the contraction, its axes in the order they are stored in."""
-        role, axes, loops = self._axes[name]
-        key = (name, *[ranges[loop] for loop in loops])
-        box = self._boxes.get(key)
-        if box is None:
-            region = [
-                index.span(ranges).extent if index.loop is None else ranges[index.loop] for index in axes
-            ]
-            box = self._keep(key, Operand(self.op[role], tuple(region), role))
-        return box
+        role, axes = self._axes[name]
+        region = [index.span(ranges).extent if index.loop is None else ranges[index.loop] for index in axes]
+        return Operand(self.op[role], tuple(region), role)
 
     def stored(self, name: str) -> tuple[str, ...]:
         """The axes of a tensor of the contraction, in that order."""
@@ -80,31 +63,16 @@ class OpBoxes:
         """The box in a buffer: of a tensor of the contraction, or of the bias or its gradient."""
         if buffer not in (BIAS, BIAS_GRADIENT):
             return self.box(self._name_of[buffer], ranges)
-        channels = ranges["ci" if self.space.result == "dx" else "co"]
-        key = buffer, channels
-        return self._boxes.get(key) or self._keep(key, Operand(self.op[buffer], (channels,), buffer))
+        return Operand(self.op[buffer], (ranges["ci" if self.space.result == "dx" else "co"],), buffer)
 
-    def _keep(self, key: object, box: Operand) -> Operand:
-        if len(self._boxes) >= MOST_TASKS:
-            self._boxes.clear()
-        self._boxes[key] = box
-        return box
-
-    def shape(self, ranges: Ranges) -> object:
+    def mark(self, part: Ranges) -> object:
         """All that kernels can see of where a tile lies; None in groups, which may end within a tile."""
         if self._grouped:
             return None
-        marks: list[object] = [(stop - start, start == 0) for start, stop in ranges.values()]
-        for number, index in enumerate(self._mixed):
-            key = (number, *[ranges[term.loop] for term in index.terms])
-            mark = self._spans.get(key)
-            if mark is None:
-                span = index.span(ranges)
-                if len(self._spans) >= MOST_TASKS:
-                    self._spans.clear()
-                mark = self._spans[key] = span.count, span.before, span.after
-            marks.append(mark)
-        return tuple(marks)
+        ranges = {**self.whole, **part}
+        spans = [index.span(ranges) for index in self._mixed]
+        marks = [(span.count, span.before, span.after) for span in spans]
+        return (*((stop - start, start == 0) for start, stop in ranges.values()), *marks)
 
 
 class LoopTile(Struct, frozen=True):
@@ -194,7 +162,7 @@ class Strategy(ABC):
         return ()
 
     def same_calls(self, op: Op) -> bool:
-        """Whether tiles of one `OpBoxes.shape` have the same scratch and calls: not known."""
+        """Whether tiles of one `OpBoxes.mark` have the same scratch and calls: not known."""
         return False
 
     def default_kernel(self, op: Op, space: Space) -> str:
@@ -219,21 +187,11 @@ class Description:
 
     of: Callable[[Op], tuple[Contraction, Mapping[str, int], Mapping[str, int]]]
     orders: Callable[[Op], Mapping[str, tuple[int, ...]]] = lambda op: {}
-    _spaces: dict[tuple[int, str], tuple[Mapping[str, Any], Space]] = field(
-        default_factory=dict, compare=False
-    )
 
     def space(self, op: Op, result: str) -> Space:
         """The nest of the step of `op` that writes `result`."""
-        # Tilers ask thousands of times for the same op. Attributes are not changed, and kept alive here.
-        key = (id(op.attributes), result)
-        kept = self._spaces.get(key)
-        if kept is None:
-            contraction, sizes, symbols = self.of(op)
-            if len(self._spaces) >= MOST_SPACES:
-                self._spaces.clear()
-            kept = self._spaces[key] = (op.attributes, contraction.space(result, sizes, symbols))
-        return kept[1]
+        contraction, sizes, symbols = self.of(op)
+        return contraction.space(result, sizes, symbols)
 
 
 @dataclass(frozen=True)
@@ -275,55 +233,38 @@ class ContractionStep(StepLowering):
         dims = (*self.extents(op, tensors), *self.reductions(op, tensors))
         return [*self.space(op).meeting(dims), *self.strategy.meeting(op)]
 
-    def alike(self, op: Op, tensors: Tensors) -> Collection[str]:
-        """Loops that are an axis by themselves wherever they stand: no halo, no groups, no padding.
-
-        With a halo those whose inner pieces reach no padding, if kernels see nothing but sizes.
-        """
-        space, single = self.space(op), self._single(op)
-        if not self.strategy.same_calls(op):
-            return single
-        indices = [index for access in space.accesses.values() for index in access]
-        return single | {
-            name
-            for name in space.loops.keys() - single
-            if all(index.is_free_inside(name, space.loops) for index in indices if name in index.loops)
-        }
-
-    def _single(self, op: Op) -> set[str]:
-        """Loops that are an axis by themselves wherever they stand."""
-        indices = [index for access in self.space(op).accesses.values() for index in access]
-        mixed = {name for index in indices if index.loop is None for name in index.loops}
-        return self.space(op).loops.keys() - mixed
-
     def even(self, op: Op, tensors: Tensors) -> Collection[str]:
         """The loops that are an axis by themselves, where no tile has a bias, or its gradient, alone."""
-        space, begun = self.space(op), set[str]()
+        space = self.space(op)
+        indices = [index for access in space.accesses.values() for index in access]
+        others = {name for index in indices if index.loop is None for name in index.loops}
         if BIAS in op:
-            begun |= space.reductions.keys()
+            others |= space.reductions.keys()
         if BIAS_GRADIENT in op:
-            begun |= {"ci", "co"}
-        return self._single(op) - begun
+            others |= {"ci", "co"}
+        return space.loops.keys() - others
+
+    def mark(self, op: Op, tensors: Tensors, ranges: Ranges) -> object:
+        """What kernels see of the loops, if the strategy knows."""
+        return self._boxes(op, tensors).mark(ranges) if self.strategy.same_calls(op) else None
+
+    def moved(self, task: TileTask, op: Op, tensors: Tensors, ranges: Ranges) -> TileTask:
+        """With other boxes."""
+        boxes = self._boxes(op, tensors)
+        covered = {**boxes.whole, **ranges}
+        inputs, outputs = (
+            [boxes.operand(item.name, covered) for item in side] for side in (task.inputs, task.outputs)
+        )
+        return task.but(inputs=inputs, outputs=outputs)
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """What the strategy makes of the tile."""
-        boxes = self._boxes(op, tensors, choice)
+        boxes = self._boxes(op, tensors)
         covered = {**boxes.whole, **ranges}
-        shape = boxes.shape(covered) if self.strategy.same_calls(op) else None
-        kept = boxes.tasks.get(shape)
-        if kept is not None:
-            inputs = tuple([boxes.operand(item.buffer, covered) for item in kept.inputs])
-            outputs = tuple([boxes.operand(item.buffer, covered) for item in kept.outputs])
-            return TileTask(inputs, outputs, kept.scratch, lambda: kept.calls)
-        task = self.strategy.task(LoopTile(op, tensors, boxes.space, covered, choice, self.roles, boxes))
-        if shape is not None:
-            if len(boxes.tasks) >= MOST_TASKS:
-                boxes.tasks.clear()
-            boxes.tasks[shape] = task
-        return task
+        return self.strategy.task(LoopTile(op, tensors, boxes.space, covered, choice, self.roles, boxes))
 
-    def _boxes(self, op: Op, tensors: Tensors, choice: KernelChoice) -> OpBoxes:
-        key = id(op), id(tensors), choice  # both are kept alive, so that their numbers stay their own
+    def _boxes(self, op: Op, tensors: Tensors) -> OpBoxes:
+        key = id(op), id(tensors)  # both are kept alive, so that their numbers stay their own
         kept = self._kept.get(key)
         if kept is None:
             if len(self._kept) >= MOST_OPS:

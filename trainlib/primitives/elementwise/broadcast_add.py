@@ -25,7 +25,7 @@ from trainlib.primitives.lowering.boxes import CUT_DIMENSIONS, row_major
 from trainlib.primitives.lowering.calls import BATCH, VECTOR_ADD
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.lowering.pieces import TileBuilder
-from trainlib.primitives.shapes.box_copies import LOOPS, check_rank, fill_call, in_loops
+from trainlib.primitives.shapes.box_copies import LOOPS, check_rank, in_loops
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
@@ -138,7 +138,7 @@ class _Gradient(AxesLowering):
         if prod(shape) == prod(wide):
             build.copy(Piece("dy", wide), Piece(target, shape))
         else:
-            build.call(lambda: fill_call(choice, target, shape, 0.0, dtype))
+            build.fill(target, shape, 0.0)
             roles, shapes = (target, "dy", target), (shape, wide, shape)
             build.call(lambda: _add_call(choice, roles, shapes, wide, dtype))
 

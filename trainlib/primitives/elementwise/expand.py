@@ -21,7 +21,7 @@ from trainlib.primitives.elementwise.broadcast_add import gradient_step, repeate
 from trainlib.primitives.lowering.axes import Area, Axes, LeadingBoxes
 from trainlib.primitives.lowering.boxes import row_major
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
-from trainlib.primitives.shapes.box_copies import Walk, check_rank, walk_call
+from trainlib.primitives.shapes.box_copies import Walk, check_rank, run_walk
 
 
 class _Schema(LayerSchema):
@@ -58,14 +58,12 @@ class _Forward(LeadingBoxes):
         """A copy with strides."""
         shape, small = area.sizes("y"), area.sizes("x")
 
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        def repeated(x: Array) -> Array:
             missing = (1,) * (len(shape) - len(small))
-            aligned = arrays[0].reshape(small[0], *missing, *small[1:])
-            return (np.ascontiguousarray(np.broadcast_to(aligned, shape)),)
+            return np.ascontiguousarray(np.broadcast_to(x.reshape(small[0], *missing, *small[1:]), shape))
 
         walk = Walk(shape, repeating_strides(small, shape), row_major(shape))
-        walked = (walk, (Piece("x"), Piece("y")), ("x",), ("y",), function, build.dtype)
-        build.call(lambda: walk_call(build.choice, *walked))
+        run_walk(build, walk, (Piece("x"), Piece("y")), repeated)
 
 
 def _forward(op: Op, values: Values) -> Values:

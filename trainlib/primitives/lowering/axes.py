@@ -141,18 +141,15 @@ class AxesLowering(StepLowering):
         """What is summed."""
         return self._sizes(op, tensors, self.summed)
 
-    def alike(self, op: Op, tensors: Tensors) -> Collection[str]:
-        """All but those that are mapped, unless there is an element for each iteration."""
-        sizes, maps = self.dimensions(op, tensors), self.maps(op, tensors).values()
-        return sizes.keys() - {loop for index in maps if not index.is_exact(sizes) for loop in index.loops}
-
     def even(self, op: Op, tensors: Tensors) -> Collection[str]:
-        """All but those that are mapped or begun."""
-        return set(self.alike(op, tensors)).difference(self.begun)
+        """All but those that are begun, or mapped without an element for each iteration."""
+        sizes, maps = self.dimensions(op, tensors), self.maps(op, tensors).values()
+        mapped = {loop for index in maps if not index.is_exact(sizes) for loop in index.loops}
+        return sizes.keys() - mapped.union(self.begun)
 
-    def same_calls(self, op: Op) -> bool:
-        """Unless they see where a tile lies."""
-        return not self.placed
+    def mark(self, op: Op, tensors: Tensors, ranges: Ranges) -> object:
+        """Shapes, and which dimensions it begins, if calls see no more."""
+        return None if self.placed else tuple([(stop - start, start == 0) for start, stop in ranges.values()])
 
     def macs(self, op: Op, tensors: Tensors) -> int:
         """One for each term of the result, if there is a matmul."""
@@ -175,6 +172,12 @@ class AxesLowering(StepLowering):
             [area.box(role) for role in roles] for roles in (self.loaded(area), self.stored(area))
         )
         return build.task(inputs, outputs)
+
+    def moved(self, task: TileTask, op: Op, tensors: Tensors, ranges: Ranges) -> TileTask:
+        """With other intervals."""
+        area = self.area(op, tensors, ranges)
+        inputs, outputs = ([area.box(item.name) for item in side] for side in (task.inputs, task.outputs))
+        return task.but(inputs=inputs, outputs=outputs)
 
 
 class LeadingBoxes(AxesLowering):

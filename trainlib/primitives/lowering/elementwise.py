@@ -20,7 +20,7 @@ from configs.dtypes import DType
 from configs.errors import InputError
 from configs.values import Struct
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import Array, Function, KernelCall, KernelChoice, Tensors, part
+from trainlib.ir.steps import Array, Function, KernelCall, KernelChoice, Ranges, Tensors, part
 from trainlib.kernels.library import LIBRARY
 from trainlib.primitives.definition import Shape, Values
 from trainlib.primitives.lowering.axes import LEADING, ONE, Area, Axes, AxesLowering
@@ -116,11 +116,14 @@ class ElementwiseLowering(AxesLowering):
 
     def even(self, op: Op, tensors: Tensors) -> Collection[str]:
         """All, unless the last tile writes more than the others."""
-        return self.extents(op, tensors) if self.same_calls(op) else ()
+        return () if self._has_numbers(op) else self.extents(op, tensors)
 
-    def same_calls(self, op: Op) -> bool:
-        """Unless the last tile writes more than the others."""
-        return not any(name in op.roles for name in self.numbers)
+    def mark(self, op: Op, tensors: Tensors, ranges: Ranges) -> object:
+        """None, if the last tile writes more than the others."""
+        return None if self._has_numbers(op) else super().mark(op, tensors, ranges)
+
+    def _has_numbers(self, op: Op) -> bool:
+        return any(name in op.roles for name in self.numbers)
 
     def needed(self, op: Op) -> list[VectorLoop]:
         """Loops of which somebody needs a result."""

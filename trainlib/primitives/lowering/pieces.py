@@ -83,12 +83,16 @@ class TileBuilder:
 
     def zero(self, target: Piece) -> None:
         """target = 0."""
+        self.fill(target, target.shape, 0)
 
-        def zeros() -> Array:
-            return np.zeros(target.shape, np.float32)
+    def fill(self, target: Piece | str, shape: tuple[int, ...], value: float) -> None:
+        """All elements set to a value."""
 
-        self.run("set_to_value", {"Y": target}, (), (target,), zeros, elements=prod(target.shape))
-        self.known(value=0)
+        def filled() -> Array:
+            return np.full(shape, value, np.float32)
+
+        self.run("set_to_value", {"Y": target}, (), (target,), filled, elements=prod(shape))
+        self.known(value=value)
 
     def copy_or_zero(self, source: Piece | None, target: Piece) -> None:
         """target = source, or 0 where there is none."""

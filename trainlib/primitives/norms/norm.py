@@ -147,28 +147,13 @@ class NormGeometry:
 
         Running statistics are a mean over the batch, so such a tile has all samples of its groups.
         """
-        extents = self.statistics_extents()
+        extents = self.own(self.axes()[1])
         return {name: size for name, size in extents.items() if not (self.running and name == BATCH)}
 
-    def statistics_extents(self) -> Mapping[str, int]:
-        """What may be cut of mean and inv_std."""
-        kept = {"batch": ("c",), "group": (BATCH, "g"), "row": (BATCH, "d0")}[self.family]
-        return {name: size for name, size in self.dimensions.items() if name in kept}
-
-    def statistics_reductions(self) -> Mapping[str, int]:
-        """What may be cut of the sums mean and variance are."""
-        kept = self.statistics_extents()
-        return {name: size for name, size in self.dimensions.items() if name not in kept}
-
-    def parameter_extents(self) -> Mapping[str, int]:
-        """What may be cut of dw and db."""
-        kept = {"batch": "c", "group": "g", "row": "e0"}[self.family]
-        return {kept: self.dimensions[kept]}
-
-    def parameter_reductions(self) -> Mapping[str, int]:
-        """What may be cut of the sums dw and db are."""
-        kept = self.parameter_extents()
-        return {name: size for name, size in self.dimensions.items() if name not in kept}
+    def own(self, axes: Sequence[str], *, summed: bool = False) -> Mapping[str, int]:
+        """What may be cut of a result with these dimensions, or of the sums it is."""
+        names = {"g" if name == "channels" else name for name in axes}
+        return {name: size for name, size in self.dimensions.items() if (name in names) != summed}
 
     def _rows(self) -> Mapping[str, int]:
         return {"d0": self.leading[0]} if self.leading else {}

@@ -290,11 +290,11 @@ class NormWeightGradient(NormLowering):
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Channels, groups or the first dimension of a row."""
-        return geometry_of(op).parameter_extents()
+        return geometry_of(op).own(geometry_of(op).axes()[2])
 
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, the first dimension that counts the rows of a sample, rows and columns of a channel."""
-        return geometry_of(op).parameter_reductions()
+        return geometry_of(op).own(geometry_of(op).axes()[2], summed=True)
 
     def read(self, op: Op, sample: int | None) -> Sequence[str]:
         """From the second sample on also what it adds to."""

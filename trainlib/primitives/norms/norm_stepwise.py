@@ -17,7 +17,6 @@ from trainlib.ir.graph import Op
 from trainlib.ir.steps import Array, KernelCall, KernelChoice, Region, Tensors
 from trainlib.primitives.definition import Values
 from trainlib.primitives.lowering.axes import Area
-from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.norms.norm import BIASED, Rows, geometry_of
 from trainlib.primitives.norms.norm_lowering import Nest, NormLowering, Regions, xhat_of
@@ -64,11 +63,11 @@ class SumPass(_Pass):
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples and rows or groups, or channels."""
-        return geometry_of(op).statistics_extents()
+        return geometry_of(op).own(geometry_of(op).axes()[1])
 
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """What the elements of a mean count: samples, rows, columns, or elements of a row."""
-        return geometry_of(op).statistics_reductions()
+        return geometry_of(op).own(geometry_of(op).axes()[1], summed=True)
 
 
 @dataclass(frozen=True)
@@ -82,12 +81,6 @@ class ElementPass(_Pass):
 
 class InverseDeviation(NormLowering):
     """FW_INV: 1 / sqrt(variance + eps); running statistics. One fork on one number per mean."""
-
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """That of the statistics; running ones are a mean over the batch, which then is whole."""
-        geometry = geometry_of(op)
-        extents = geometry.statistics_extents()
-        return {name: size for name, size in extents.items() if not (geometry.running and name == BATCH)}
 
     def calls(self, op: Op, tensors: Tensors, regions: Regions, choice: KernelChoice) -> list[KernelCall]:
         """On some statistics."""

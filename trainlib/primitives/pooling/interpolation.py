@@ -25,7 +25,6 @@ from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering
 from trainlib.primitives.lowering.boxes import image_of
 from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
-from trainlib.primitives.shapes.box_copies import fill_call
 
 Taps = tuple[Array, Array, Array]
 """Per output: its lower input, its upper input, and the weight of the upper one."""
@@ -113,7 +112,7 @@ class _Interpolation(AxesLowering):
         """What is read has rows and columns of its own."""
         return self.kept if role in op.writes else (BATCH, "c", "rows", "columns")
 
-    def alike(self, op: Op, tensors: Tensors) -> Collection[str]:
+    def even(self, op: Op, tensors: Tensors) -> Collection[str]:
         """Samples and channels."""
         return self.kept[:2]
 
@@ -190,7 +189,7 @@ class _InputGradient(_Interpolation):
                 np.add.at(total, where, values[..., mine])
             return total
 
-        build.call(lambda: fill_call(build.choice, "dx", small, 0.0, build.dtype))
+        build.fill("dx", small, 0.0)
         self.run(area, build, added)
 
 

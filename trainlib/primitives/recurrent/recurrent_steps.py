@@ -36,7 +36,7 @@ class Projection(RecurrentLowering):
     """FW_X: one matmul per sample and gate; (steps, features, units)."""
 
     kept, summed = (BATCH, "gates", "steps", "units"), ("features",)
-    begun = ("gates", *summed)
+    begun, placed = ("gates", *summed), True
 
     def axes(self, role: str) -> Axes:
         """Of x and px; the weights are taken gate by gate."""

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 
-from configs.dtypes import DType
 from configs.errors import ShapeError
 from configs.values import Struct, replace
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import Array, Function, KernelCall, KernelChoice, Ranges, Region, Tensors
+from trainlib.ir.steps import Array, Ranges, Region, Tensors
 from trainlib.primitives.definition import Shape
 from trainlib.primitives.lowering.axes import Area, Axes, LeadingBoxes
 from trainlib.primitives.lowering.boxes import row_major, sizes_of
-from trainlib.primitives.lowering.kernel_call import kernel_call
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 LARGEST_RANK = 5
@@ -78,26 +75,24 @@ def check_rank(shape: Shape, where: str) -> None:
         )
 
 
-def walk_call(
-    choice: KernelChoice,
+def run_walk(
+    build: TileBuilder,
     walk: Walk,
     pieces: tuple[Piece, Piece],
-    reads: Sequence[str],
-    writes: Sequence[str],
-    function: Function,
-    dtype: DType,
+    compute: Callable[..., Array],
     *,
+    reads: Sequence[str] = (),
     dimensions: int = 0,
     matrix: str = "transpose_matrix",
-) -> KernelCall:
+) -> None:
     """The loops of a walk between two buffers; `dimensions` > 0 for a transposition of so many.
 
-    `matrix` is the nest of a transposition that turns one matrix.
+    `reads` are the source, if nothing else is said; `matrix` is the nest of a transposition of one matrix.
     """
-    nest, sizes, source, target = _loops(walk.merged(), dimensions, matrix)
-    strides = {"X": source, "Y": target}
-    arrays = {name: replace(piece, strides=strides[name]) for name, piece in zip("XY", pieces, strict=True)}
-    return kernel_call(choice, nest, sizes, arrays, reads, writes, function, dtype)
+    nest, sizes, *strides = _loops(walk.merged(), dimensions, matrix)
+    source, target = (replace(piece, strides=each) for piece, each in zip(pieces, strides, strict=True))
+    arrays = {"X": source, "Y": target}
+    build.run(nest, arrays, reads or (source.name,), (target.name,), compute, **sizes)
 
 
 def _loops(plain: Walk, dimensions: int, matrix: str) -> tuple[str, dict[str, int], Shape, Shape]:
@@ -116,29 +111,13 @@ def _loops(plain: Walk, dimensions: int, matrix: str) -> tuple[str, dict[str, in
     return nest, sizes, ordered(plain.source, 0), ordered(plain.target, 0)
 
 
-def fill_call(choice: KernelChoice, target: str, shape: Shape, value: float, dtype: DType) -> KernelCall:
-    """All of a buffer set to a value."""
-    return kernel_call(
-        choice,
-        "set_to_value",
-        {"elements": prod(shape)},
-        {"Y": target},
-        (),
-        (target,),
-        lambda arrays: (np.full(shape, value, np.float32),),
-        dtype,
-        details={"value": value},
-    )
-
-
-def box_copy_call(
-    choice: KernelChoice,
-    *,
+def copy_box(
+    build: TileBuilder,
     source: tuple[str, Shape, Region],
     target: tuple[str, Shape, Region],
-    dtype: DType,
+    *,
     first: bool,
-) -> KernelCall:
+) -> None:
     """Copy a box of the buffer `source` to a box of `target`; each is (name, shape of the buffer, box).
 
     Unless this call is the `first` to write the target, the rest of the target stays as it is.
@@ -146,13 +125,13 @@ def box_copy_call(
     (name, shape, taken), (result, whole, given) = source, target
     covers = sizes_of(given) == whole
 
-    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-        values = arrays[0][tuple(slice(*extent) for extent in taken)]
+    def compute(values: Array, *before: Array) -> Array:
+        box = values[tuple(slice(*extent) for extent in taken)]
         if covers:
-            return (values.reshape(whole),)
-        after = np.zeros(whole, np.float32) if first else arrays[1].copy()
-        after[tuple(slice(*extent) for extent in given)] = values
-        return (after,)
+            return box.reshape(whole)
+        after = np.zeros(whole, np.float32) if first else before[0].copy()
+        after[tuple(slice(*extent) for extent in given)] = box
+        return after
 
     offsets = [
         sum(start * stride for (start, _), stride in zip(region, row_major(of), strict=True))
@@ -160,8 +139,7 @@ def box_copy_call(
     ]
     walk = Walk(sizes_of(taken), row_major(shape), row_major(whole))
     pieces = (Piece(name, first=offsets[0]), Piece(result, first=offsets[1]))
-    reads = (name,) if covers or first else (name, result)
-    return walk_call(choice, walk, pieces, reads, (result,), function, dtype)
+    run_walk(build, walk, pieces, compute, reads=(name,) if covers or first else (name, result))
 
 
 @dataclass(frozen=True)
@@ -182,12 +160,18 @@ class ShiftLowering(LeadingBoxes):
         return axes if role in op.writes else tuple(f"{name} of x" for name in axes)
 
     def meeting(self, op: Op, tensors: Tensors) -> Sequence[tuple[str, ...]]:
-        """All: whether anything of x reaches a tile depends on each of them."""
-        return (tuple(self.extents(op, tensors)),)
+        """All, unless x is everywhere: whether anything of it reaches a tile depends on each of them."""
+        return () if self._is_cropped(op, tensors) else (tuple(self.extents(op, tensors)),)
 
-    def alike(self, op: Op, tensors: Tensors) -> Collection[str]:
-        """None."""
-        return ()
+    def even(self, op: Op, tensors: Tensors) -> Collection[str]:
+        """All, if x is everywhere."""
+        return self.extents(op, tensors) if self._is_cropped(op, tensors) else ()
+
+    def _is_cropped(self, op: Op, tensors: Tensors) -> bool:
+        """Whether the result is a part of x."""
+        (_, *before), (_, *after) = (tensors[name].shape for name in (op[op.reads[0]], op.outputs[0]))
+        sides = zip(before, after, self.offset(op), strict=True)
+        return all(shift <= 0 and size + shift >= result for size, result, shift in sides)
 
     def area(self, op: Op, tensors: Tensors, ranges: Ranges) -> Area:
         """With what of x lies in the tile."""
@@ -206,18 +190,15 @@ class ShiftLowering(LeadingBoxes):
 
     def compute(self, area: Area, build: TileBuilder) -> None:
         """A fill unless x is everything, then a copy."""
-        op, choice, dtype = area.op, build.choice, build.dtype
-        (source,), (target,) = op.reads, op.writes
-        whole, shape, value = area.sizes(target), area.sizes(source), self.value(op)
+        op, (source,), (target,) = area.op, area.op.reads, area.op.writes
+        whole, shape = area.sizes(target), area.sizes(source)
         regions = zip(area.region(source)[1:], area.region(target)[1:], self.offset(op), strict=True)
         starts = (0, *(first + shift - start for (first, _), (start, _), shift in regions))
         given = tuple((start, start + size) for start, size in zip(starts, shape, strict=True))
         inside = all(start >= 0 and stop <= size for (start, stop), size in zip(given, whole, strict=True))
         fills = shape != whole or not inside
         if fills:
-            build.call(lambda: fill_call(choice, target, whole, value, dtype))
+            build.fill(target, whole, self.value(op))
         if inside:
-            sides = (source, shape, tuple((0, size) for size in shape)), (target, whole, given)
-            build.call(
-                lambda: box_copy_call(choice, source=sides[0], target=sides[1], dtype=dtype, first=not fills)
-            )
+            taken = tuple((0, size) for size in shape)
+            copy_box(build, (source, shape, taken), (target, whole, given), first=not fills)

@@ -22,7 +22,7 @@ from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, N
 from trainlib.primitives.lowering.axes import Area, Axes, LeadingBoxes
 from trainlib.primitives.lowering.boxes import row_major, sample_axis
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
-from trainlib.primitives.shapes.box_copies import Walk, check_rank, walk_call
+from trainlib.primitives.shapes.box_copies import Walk, check_rank, run_walk
 
 
 class _Schema(LayerSchema):
@@ -62,12 +62,8 @@ class _Lowering(LeadingBoxes):
         strides = row_major(shape)
         first = sum((shape[axis] - 1) * strides[axis] for axis in turned)
         back = tuple(-stride if axis in turned else stride for axis, stride in enumerate(strides))
-
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            return (np.flip(arrays[0], turned).copy(),)
-
         walk, pieces = Walk(shape, back, strides), (Piece(source, first=first), Piece(target))
-        build.call(lambda: walk_call(build.choice, walk, pieces, (source,), (target,), function, build.dtype))
+        run_walk(build, walk, pieces, lambda x: np.flip(x, turned).copy())
 
 
 def _mirrored(op: Op, array: Array) -> Array:

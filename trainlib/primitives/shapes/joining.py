@@ -7,7 +7,6 @@ Tiles cut the batch and up to two dimensions other than that axis, so a tile has
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import accumulate
 
 from trainlib.ir.graph import Op
@@ -15,7 +14,7 @@ from trainlib.ir.steps import Tensors
 from trainlib.primitives.lowering.axes import Area, Axes, LeadingBoxes
 from trainlib.primitives.lowering.boxes import leading_extents
 from trainlib.primitives.lowering.pieces import TileBuilder
-from trainlib.primitives.shapes.box_copies import box_copy_call, fill_call
+from trainlib.primitives.shapes.box_copies import copy_box
 
 
 def piece_number(role: str) -> int:
@@ -47,12 +46,12 @@ class _Joining(LeadingBoxes):
 
     def compute(self, area: Area, build: TileBuilder) -> None:
         """Rows of the whole, the same rows of every piece: a copy for each."""
-        op, choice, dtype = area.op, build.choice, build.dtype
+        op = area.op
         pieces, (whole,) = (op.reads, op.writes) if self.joins else (op.writes, op.reads)
         first, sizes, shape = 1 + op.attributes["axis"], op.attributes["sizes"], area.sizes(whole)
         fills = self.joins and len(pieces) < len(sizes)
         if fills:
-            build.call(lambda: fill_call(choice, whole, shape, 0.0, dtype))
+            build.fill(whole, shape, 0.0)
         for place, role in enumerate(pieces):
             number, part = piece_number(role), area.sizes(role)
             start = piece_offsets(sizes)[number]
@@ -61,9 +60,7 @@ class _Joining(LeadingBoxes):
             sides = (role, part, tuple((0, size) for size in part)), (whole, shape, tuple(inside))
             source, target = sides if self.joins else sides[::-1]
             is_first = not self.joins or not (fills or place)
-            build.call(
-                partial(box_copy_call, choice, source=source, target=target, dtype=dtype, first=is_first)
-            )
+            copy_box(build, source, target, first=is_first)
 
 
 class Join(_Joining):

@@ -31,7 +31,7 @@ from trainlib.primitives.definition import (
 from trainlib.primitives.lowering.axes import Area, Axes, LeadingBoxes
 from trainlib.primitives.lowering.boxes import row_major
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
-from trainlib.primitives.shapes.box_copies import Walk, check_rank, walk_call
+from trainlib.primitives.shapes.box_copies import Walk, check_rank, run_walk
 
 
 class _Schema(LayerSchema):
@@ -81,11 +81,10 @@ class _Lowering(LeadingBoxes):
         rank = len(order) - 1
 
         def call(walk: Walk, x: str, y: str, order: Sequence[int]) -> None:
-            def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-                return (np.ascontiguousarray(arrays[0].transpose(order)),)
+            def permuted(source: Array) -> Array:
+                return np.ascontiguousarray(source.transpose(order))
 
-            walked = (walk, (Piece(x), Piece(y)), (x,), (y,), function, build.dtype)
-            build.call(lambda: walk_call(build.choice, *walked, dimensions=rank, matrix=self.matrix))
+            run_walk(build, walk, (Piece(x), Piece(y)), permuted, dimensions=rank, matrix=self.matrix)
 
         if shape[0] > 1 and of_sample.merged().is_matrix:
             # A matrix has a loop of its own; to any other order the batch is one more dimension.
