@@ -108,7 +108,7 @@ class ImportedTraining:
             raise InputError(
                 f"{mini_batches} mini-batches per update, but the graph does not accumulate gradients",
                 where=self.path,
-                cure="use 1, or a graph with InPlaceAccumulatorV2",
+                cure="use --accumulate 1, or a graph with InPlaceAccumulatorV2",
             )
         graph = self.phases.mini_batch
         ops = tuple(
@@ -230,7 +230,7 @@ class _Reader:
                     return
             handler = HANDLERS.get(node.op.removeprefix(MICROSOFT))
             if handler is None:
-                raise CannotTakeError("pulptrain has no step for this op", NEAREST_ONNX.get(node.op, NO_FORM))
+                raise CannotTakeError("pulptrain cannot train this op", NEAREST_ONNX.get(node.op, NO_FORM))
             handler(item)
         except CannotTakeError as error:
             self._refuse(node, error)
@@ -307,7 +307,7 @@ class _Reader:
             weight = node.input(0)
             if weight not in totals:
                 raise InputError(
-                    f"updates '{weight}', but the training graph accumulates no gradient of it",
+                    f"it updates '{weight}', whose gradient the training graph does not accumulate",
                     where=optimizer.path,
                     cure="use the optimizer graph of this training graph",
                 )

@@ -328,7 +328,7 @@ BAD: Mapping[str, tuple[Sequence[NodeText], Mapping[str, Any], Sequence[Any], st
     "negative variance": (
         [conv("c1", "x", "a"), node("BatchNormalization", ["a", "v", "v", "v", "v"], ["y"], name="bn")],
         {**SQUARE, "v": np.full(4, -1, np.float32)},
-        *([], "bn", "variances is negative"),
+        *([], "bn", "variance of the node is negative"),
     ),
     "padding alone": (
         [conv("c1", "x", "y", pads=(5, 5, 5, 5))],

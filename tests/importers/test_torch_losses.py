@@ -109,7 +109,7 @@ def test_a_loss_that_says_nothing_of_its_own_has_no_options():
         (nn.TripletMarginLoss, "missing 2 required positional arguments: 'positive' and 'negative'"),
         (
             lambda: nn.BCEWithLogitsLoss(torch.ones(2, 1)),
-            r"weight of shape \[2, 1\], but the output has shape \[2, 4\]",
+            r"weight of shape \[2, 1\], but the network's output has shape \[2, 4\]",
         ),
         (lambda: nn.BCELoss(torch.ones(3)), r"weight of shape \[3\]"),
         (lambda: "cross_entropy class_weights=[1,2", "class_weights"),

@@ -85,7 +85,7 @@ def _plateau_under_way(module):
 
 
 REFUSALS = {
-    "the optimizer has 2 parameters that do not belong to the module": lambda module: {
+    "2 parameters of the optimizer do not belong to the module": lambda module: {
         "optimizer": torch.optim.SGD(torch.nn.Linear(6, 3).parameters(), 0.1)
     },
     "the schedule belongs to another optimizer": _of_another_optimizer,
