@@ -125,7 +125,7 @@ def onnx_bytes(spec: ModelSpec, values: Mapping[str, Array]) -> bytes:
     size_bytes = model.ByteSize()
     if size_bytes > MOST_BYTES:
         raise InputError(
-            (f"the ONNX file of this model would have {size_bytes:,} B, but the limit is {MOST_BYTES:,} B"),
+            f"the ONNX file of this model would have {size_bytes:,} B, but the limit is {MOST_BYTES:,} B",
             where=spec.where,
             cure="use the YAML format: pulptrain convert MODEL NAME.yaml (weights go to NAME.npz)",
         )

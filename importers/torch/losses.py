@@ -135,10 +135,8 @@ def _per_channel(name: str, option: str, value: Any, shape: Sequence[int]) -> fl
     aligned = (1,) * (len(shape) - value.ndim) + tuple(value.shape)
     if aligned != tuple(size if axis == 1 else 1 for axis, size in enumerate(shape)):
         raise UnsupportedLayerError(
-            (
-                f"{name} has {option} of shape {list(value.shape)}, but the network's output has shape "
-                f"{list(shape)}"
-            ),
+            f"{name} has {option} of shape {list(value.shape)}, but the network's output has shape "
+            f"{list(shape)}",
             where="loss",
             cure="use one number, or one for each channel (dimension 1 of the output)",
         )

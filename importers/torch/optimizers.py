@@ -194,7 +194,7 @@ def _schedule(torch: Any, given: Any, optimizer: Any) -> Any:
         )
     if isinstance(given, plateau) and given.last_epoch:
         raise UnsupportedLayerError(
-            (f"the ReduceLROnPlateau was already used for {given.last_epoch} losses; a new one is needed"),
+            f"the ReduceLROnPlateau was already used for {given.last_epoch} losses; a new one is needed",
             where=SCHEDULE,
             cure="create a new schedule",
         )

@@ -134,8 +134,8 @@ def _compared(origin: OnnxOrigin, truth: _Truth, name: str, ours: Array) -> floa
         most = float(np.abs(ours - exact).max(initial=0))
     if not worst <= 1:
         raise WrongNumbersError(
-            f"its output '{name}' differs from that of the file, computed by {truth.who}: largest "
-            f"difference {most:.3g}, {worst:.3g} times the tolerance",
+            f"output '{name}' differs from the result of {truth.who}: largest difference {most:.3g}, "
+            f"{worst:.3g} times the tolerance",
             where=origin.graph.path,
         )
     return worst

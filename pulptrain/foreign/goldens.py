@@ -136,7 +136,9 @@ class Goldens(Struct, frozen=True):
             missing = [name for name in data if name not in self.inputs]
             if missing:
                 raise InputError(
-                    f"inputs.npz has no '{missing[0]}'", where=self.where, cure="store all inputs of a sample"
+                    f"inputs.npz lacks the input '{missing[0]}'",
+                    where=self.where,
+                    cure="store all inputs of a sample",
                 )
             return [{name: self.inputs[name] for name in data}]
         samples = [dict(zip(data, self._numbered(), strict=False))]
@@ -147,7 +149,7 @@ class Goldens(Struct, frozen=True):
         count = int(self.inputs.get("meta_n_batches", np.array([len(samples)])).reshape(-1)[0])
         if not 1 <= count <= MOST_BATCHES:
             raise InputError(
-                f"{count} mini-batches are stored, which is not supported",
+                f"the files hold {count} mini-batches, but 1 to {MOST_BATCHES} are supported",
                 where=self.where,
                 cure=f"use 1 to {MOST_BATCHES}",
             )

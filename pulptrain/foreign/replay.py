@@ -119,7 +119,9 @@ def find_cases(folders: Sequence[str]) -> tuple[list[ReplayCase], list[str]]:
         if not root.is_dir():
             refuse_others(name, "cases", "replay")
             raise InputError(
-                f"'{name}' is not a folder", where="replay", cure="name a folder that contains cases"
+                f"'{name}' is not a folder of cases",
+                where="replay",
+                cure="name a folder that holds folders of cases",
             )
         for inputs in sorted(root.rglob("inputs.npz")):
             folder = inputs.parent
@@ -130,7 +132,7 @@ def find_cases(folders: Sequence[str]) -> tuple[list[ReplayCase], list[str]]:
                 notes += passed
     if not cases:
         raise InputError(
-            f"found no case in {', '.join(folders)}",
+            f"the folders hold no case: {', '.join(folders)}",
             where="replay",
             cure="use folders with inputs.npz, outputs.npz and an .onnx file",
         )
@@ -320,7 +322,7 @@ class _Run:
         size = self.phases.mini_batches
         if len(samples) % size:
             raise InputError(
-                f"{len(samples)} mini-batches are not a multiple of the update size {size}",
+                f"{len(samples)} stored mini-batches cannot be divided into updates of {size}",
                 where="n_accum",
                 cure="use a divisor of the number of mini-batches",
             )
@@ -350,7 +352,9 @@ class _Run:
             }
         if check.wrong:
             worst = check.summary()["worst_tensor"]
-            raise WrongNumbersError(f"tensor {worst} differs from the result of its op", where=graph.name)
+            raise WrongNumbersError(
+                f"tensor {worst} differs from the result of its op in NumPy", where=graph.name
+            )
 
     def kept(self) -> dict[str, Array]:
         """Weights and states as they are now."""

@@ -609,7 +609,7 @@ def test_what_a_training_graph_cannot_be_is_refused(tmp_path: Path) -> None:
         single.over(2)
     labels = [value("input", [1, 10]), value("labels", [3], "int64")]
     three = model([*mlp_nodes(), *updated(["w1"], 1.0)], labels, [value("w1_updated", [6, 10])], weights)
-    with pytest.raises(UnsupportedLayerError, match=r"labels have shape \[3\] for outputs of \[1, 4\]"):
+    with pytest.raises(UnsupportedLayerError, match=r"labels have shape \[3\], not"):
         import_training(load_onnx(saved(tmp_path, three, "three.onnx")))
     other = model([node("SGD", ["q", "q_grad"], ["q_updated"])], [value("q", [2]), value("q_grad", [2])], [])
     with pytest.raises(InputError, match="updates 'q'"):

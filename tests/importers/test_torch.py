@@ -344,7 +344,7 @@ REFUSED = {
         "different batch sizes: 2, 1",
     ),
     "two outputs": (TwoOutputs, (torch.zeros(1, 4),) if MODULES else (), "returns 2 tensors"),
-    "random numbers": (Random, (torch.zeros(1, 4),) if MODULES else (), "random numbers other than a dropout mask"),
+    "random numbers": (Random, (torch.zeros(1, 4),) if MODULES else (), "other than a dropout mask"),
     "a mean over the batch": (OverBatch, (torch.zeros(2, 4),) if MODULES else (), "over the batch"),
     "a decision on data": (DataDependent, (torch.zeros(1, 4),) if MODULES else (), "cannot capture"),
 }

@@ -123,7 +123,7 @@ def test_what_has_no_form_here_is_refused(loss, what):
 
 def test_weights_that_are_not_one_for_each_class_are_refused():
     model = from_torch(nn.Linear(6, 4), torch.zeros(2, 6), nn.CrossEntropyLoss(torch.ones(3)))
-    with pytest.raises(InputError, match="3 class_weights do not fit 4 classes"):
+    with pytest.raises(InputError, match="3 class_weights, but 4 classes"):
         build_training_graph(model.spec)
 
 

@@ -117,7 +117,7 @@ def written(name: str, content: bytes) -> Callable[[Path], None]:
         (changed(cycles="many"), "is not a whole number from 1"),
         (changed(cycles=10**30), "is not a whole number from 1"),
         (changed(cluster_hz=0), "is not a whole number from 1"),
-        (changed(capacity_bytes=[]), "is not a whole number of bytes"),
+        (changed(capacity_bytes=[]), "must be a whole number of bytes"),
         (written("summary.json", b"[]"), "does not hold a JSON object"),
         (written("summary.json", b"[" * 100_000), "is not valid JSON"),
         (written("summary.json", b'{"cycles": ' + b"9" * 5000 + b"}"), "is not valid JSON"),

@@ -34,7 +34,7 @@ class Bounds(LayerSchema):
     @model_validator(mode="after")
     def _one_at_least(self) -> Bounds:
         if self.low is None and self.high is None:
-            raise ValueError("clip needs 'low' or 'high'")
+            raise ValueError("clip needs 'low' or 'high', or both")
         return self
 
 
