@@ -397,7 +397,7 @@ def _value(given: Any, unit: str, path: str, where: str) -> Value:
         raise ConfigError(
             f"'{path}' is '{shortened(str(given))}' but must be {needed}",
             where=where,
-            cure=f"write {needed}; the unit is {unit}",
+            cure=f"use {needed} ({unit})",
         )
     return result
 

@@ -160,7 +160,7 @@ def test_refused_options(options, where, message):
         ("clock.soc_hz", "0", "at least 1"),
         ("l3.bytes_per_peripheral_cycle", "0", "above 0"),
         ("l2.link_bytes_per_cycle", "-8", "at least 0"),
-        ("l2.link_bytes_per_cycle", "2.5", "not of type int"),
+        ("l2.link_bytes_per_cycle", "2.5", "must have type int"),
         ("l1.banks", "65536", "must be at most 32768"),
         ("icache.shared_ways", "3", "these two are 16 B x 3\n  try: icache.shared_bytes of 3072 or 6144"),
         ("icache.private_ways", "1000", "try: icache.private_bytes of 16000, or another icache.private_ways"),

@@ -53,8 +53,8 @@ def refused(capsys: Capture, *arguments: str) -> str:
         ("a: .inf", "f:1: inf is not a finite fp32 number"),
         ("a: 1e400", "f:1: inf is not a finite fp32 number"),
         ("a: -1e300", "f:1: -1e\\+300 is not a finite fp32 number"),
-        ("a: " + "[" * 600 + "]" * 600, "f:1: nested too deeply"),
-        ("a: " + "{b: " * 600, "f:1: nested too deeply"),
+        ("a: " + "[" * 600 + "]" * 600, "f:1: the file is nested too deeply"),
+        ("a: " + "{b: " * 600, "f:1: the file is nested too deeply"),
         ("a: &a [1, 2]\nb: [*a, *a, *a]", "f:1: a YAML alias uses this value again"),
         ('a: "\\UFFFFFFFF"', "f:1: YAML error"),
         ("a: !!python/object:os.system x", "f:1: YAML syntax error"),
@@ -183,7 +183,7 @@ def _text(file: Path) -> None:
         (_cut_off, "cannot read"),
         (_objects, "holds Python objects"),
         (_text, "cannot read"),
-        (Path.mkdir, "no such file"),
+        (Path.mkdir, "does not exist"),
     ],
 )
 def test_values_that_are_none(
@@ -258,7 +258,7 @@ def test_a_summary_with_something_else_for_a_number(
 ) -> None:
     file = damaged / "summary.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
-    assert f"summary.json: '{key}' is not" in refused(capsys, *_picture(damaged, "memory.csv"))
+    assert f"summary.json: '{key}' in the summary must be" in refused(capsys, *_picture(damaged, "memory.csv"))
 
 
 @pytest.mark.parametrize("text", ["", "[" * 100_000, "5", '{"cycles": ' + "9" * 5000 + "}", "\udcff"])

@@ -127,7 +127,7 @@ def test_runs_that_cannot_be_compared(
     for arguments, told in (
         ([three[0]], "a comparison needs two runs"),
         ([three[0], str(tmp_path)], "cannot read"),
-        ([three[0], other], "other: the run has model n, but a has m"),
+        ([three[0], other], "other: the run has model n, but run a has m"),
         ([three[0], old], "old: the summary of the run lacks the causes of lost cycles"),
         ([three[0], empty], "empty: the summary of the run lacks the causes of lost cycles"),
         ([three[0], truncated], "truncated/summary.json: the file is not valid JSON"),

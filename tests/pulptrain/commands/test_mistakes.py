@@ -273,8 +273,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("run both.yaml", "both.yaml:4: the model has both 'loss' and 'losses'", "use one of the two"),
         (
             "run labels.yaml",
-            "labels.yaml:3: two losses share the labels 'a', but need [3] float32 (numbers) and [] int32 (3 "
-            "classes)",
+            "labels.yaml:3: two losses share the labels 'a', but one needs [3] float32 (numbers) and "
+            "one [] int32 (3 classes)",
             "use a separate 'label' for each loss",
         ),
         (
@@ -291,13 +291,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run pair.yaml",
-            "pair.yaml:8: layer apart: the inputs of subtract must have one shape, but have (1, 3)",
+            "pair.yaml:8: layer apart: the inputs of subtract must have one shape, but have "
+            "(1, 3) and (1, 2)",
             "use inputs of one shape, or put an 'expand' before them",
         ),
         (
             "run small.yaml --iterations 3 --lr-schedule listed_rates=0.1,0.2",
             "small.yaml:4: the learning-rate schedule has 2 steps, but the run has 3 iterations",
-            "use a longer schedule, or 2 iterations",
+            "use a longer schedule, or --iterations 2",
         ),
     ],
 )

@@ -114,9 +114,9 @@ def written(name: str, content: bytes) -> Callable[[Path], None]:
     [
         (changed(format=3), "the unknown format 3"),
         (changed(format="new"), "the unknown format 'new'"),
-        (changed(cycles="many"), "is not a whole number from 1"),
-        (changed(cycles=10**30), "is not a whole number from 1"),
-        (changed(cluster_hz=0), "is not a whole number from 1"),
+        (changed(cycles="many"), "must be a whole number from 1"),
+        (changed(cycles=10**30), "must be a whole number from 1"),
+        (changed(cluster_hz=0), "must be a whole number from 1"),
         (changed(capacity_bytes=[]), "must be a whole number of bytes"),
         (written("summary.json", b"[]"), "does not hold a JSON object"),
         (written("summary.json", b"[" * 100_000), "is not valid JSON"),

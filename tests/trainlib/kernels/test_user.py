@@ -97,7 +97,7 @@ def test_a_wrong_file_is_refused_with_its_line(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["kernel", "nowhere.yaml"], "nowhere.yaml: no such file"),
+        (["kernel", "nowhere.yaml"], "nowhere.yaml: the kernel file does not exist"),
         (["kernel", "some/kernel"], "use a file that ends in .yaml"),
         (["kernel", "dot.S", "--n", "4"], "needs matrix B transposed"),
         (["kernel", "mm", "--dtype", "bf16"], "mm_fp16_SIMD_4x8"),
