@@ -15,7 +15,13 @@ from typing import Any
 import numpy as np
 from msgspec.structs import asdict
 
-from configs.errors import DoesNotFitError, InputError, NotFiniteError, PulptrainError, WrongNumbersError
+from configs.errors import (
+    DoesNotFitError,
+    InputError,
+    NotFiniteError,
+    PulptrainError,
+    WrongNumbersError,
+)
 from configs.model_file import OptimizerSpec
 from configs.values import Struct, replace
 from importers.graph.onnx_file import load_onnx
@@ -25,9 +31,11 @@ from importers.training.graph import (
     DEFAULT_LEARNING_RATE,
     OPTIMIZER_FILE,
     ImportedTraining,
+    import_nodes,
     import_training,
     is_training_graph,
     optimizer_beside,
+    trains_weights,
 )
 from pulptrain.foreign.golden_updates import (
     NOT_DECIDABLE,
@@ -63,6 +71,9 @@ REFUSED, FAILED = "refused", "failed"
 
 LOSS_TOLERANCE = 1e-5
 """Of a loss, relative to the golden one or 1 if that is smaller: fp32, some dozens of roundings."""
+
+NOTHING_TRAINS = "nothing to train: forward only"
+"""The note of a graph without updates."""
 
 OUTPUT_TOLERANCE = 1e-5
 """Of an output of the network, as a loss."""
@@ -167,10 +178,19 @@ def replay(
         goldens = read_goldens(case.folder)
         graph = load_onnx(case.file)
         nodes = len(graph.nodes) + len(graph.folded)
-        if is_training_graph(graph):
+        if trains_weights(graph):
             optimizer = load_onnx(case.optimizer) if case.optimizer is not None else None
             return _training(case, graph, optimizer, goldens, settings, learning_rate, mini_batches, progress)
-        return _forward(case, graph, goldens, settings, learning_rate, progress)
+        if len(graph.inputs) != 1 or len(graph.outputs) != 1 or is_training_graph(graph):
+            return _nodes(case, graph, goldens, settings)
+        try:
+            return _forward(case, graph, goldens, settings, learning_rate, progress)
+        except InputError as refusal:
+            # A model has a batch and weights; a test of a kernel may have neither.
+            try:
+                return _nodes(case, graph, goldens, settings)
+            except InputError:
+                raise refusal from None
     except DoesNotFitError as error:
         return ReplayRow(case.name, nodes, FAILED, reason=_line(error))
     except WrongNumbersError as error:
@@ -223,6 +243,21 @@ def _training(
     return _row(case, imported.nodes, run, goldens.losses, judged, count, notes)
 
 
+def _nodes(case: ReplayCase, graph: OnnxGraph, goldens: Goldens, settings: Settings) -> ReplayRow:
+    """A graph that trains nothing, node by node: each output beside its golden."""
+    expected = goldens.arrays(graph.outputs, "outputs")
+    imported = import_nodes(graph)
+    run = _Run(imported.phases, settings, dict(imported.values))
+    run.train([imported.sample(goldens.arrays(graph.inputs))], None)
+    rows = [
+        _output_row(
+            case, imported.nodes, run, run.fetched(imported.fed[name]), name, golden, [NOTHING_TRAINS]
+        )
+        for name, golden in expected.items()
+    ]
+    return max(rows, key=lambda row: (row.status == WRONG, row.value_error or 0.0))
+
+
 def _forward(
     case: ReplayCase,
     graph: OnnxGraph,
@@ -231,12 +266,6 @@ def _forward(
     learning_rate: float | None,
     progress: Callable[[int, int], None] | None,
 ) -> ReplayRow:
-    if len(graph.inputs) != 1 or len(graph.outputs) != 1:
-        raise InputError(
-            f"cannot replay inputs {', '.join(graph.inputs)} and outputs {', '.join(graph.outputs)}",
-            where=str(case.file),
-            cure="use a graph with one input and one output, or a training graph",
-        )
     rate = learning_rate or DEFAULT_LEARNING_RATE
     model = import_forward(
         graph,
@@ -261,8 +290,8 @@ def _forward(
         why = f"no golden values for this graph: outputs.npz has no '{output}', only outputs of another graph"
         return _bare_row(case, model.nodes, run, NOT_DECIDABLE, [why])
     if goldens.losses is None or not goldens.is_artifact or not trains:
-        notes = [] if trains else ["nothing to train: forward only"]
-        return _output_row(case, model.nodes, run, output, goldens.output(output), notes)
+        notes = [] if trains else [NOTHING_TRAINS]
+        return _output_row(case, model.nodes, run, run.first_output, output, goldens.output(output), notes)
     given = goldens.given_weights
     names = _Names(
         lambda kept: model.theirs(kept, given),
@@ -336,6 +365,10 @@ class _Run:
                 raise WrongNumbersError(f"update {first // size + 1}: {astray.message}", where=astray.op)
             if progress is not None:
                 progress(first + size, len(samples))
+
+    def fetched(self, name: str) -> Array:
+        """A tensor of a program that is an update alone, as it lies in memory in the end."""
+        return self.machine.mini.executor.fetch(name)
 
     def _judge(self, check: NumberCheck) -> None:
         graph = self.phases.mini_batch
@@ -487,12 +520,12 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _output_row(
-    case: ReplayCase, nodes: int, run: _Run, name: str, golden: Array, notes: list[str]
+    case: ReplayCase, nodes: int, run: _Run, found: Array, name: str, golden: Array, notes: list[str]
 ) -> ReplayRow:
-    """Right or wrong by the output of the network."""
+    """Right or wrong by one output."""
     error = np.inf
-    if golden.size == run.first_output.size:
-        difference = run.first_output.reshape(golden.shape).astype(np.float64) - golden
+    if golden.size == found.size:
+        difference = found.reshape(golden.shape).astype(np.float64) - golden
         error = float(np.abs(difference).max(initial=0.0)) if np.isfinite(difference).all() else np.inf
     right = error <= OUTPUT_TOLERANCE * max(1.0, float(np.abs(golden).max(initial=0.0)))
     reasons = notes if right else [f"{name} is off by {error:.3g}", *notes]
