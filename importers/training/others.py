@@ -32,7 +32,9 @@ def _cross_entropy(item: TrainingNode) -> None:
     log_probabilities = item.out(1) or item.out(0)
     readers = item.draft.graph.readers.get(log_probabilities, [])
     if not readers and log_probabilities in item.draft.graph.outputs:
-        item.draft.alias(log_probabilities, item.forward("log_softmax", (item.read(0),), {}, log_probabilities))
+        item.draft.alias(
+            log_probabilities, item.forward("log_softmax", (item.read(0),), {}, log_probabilities)
+        )
     gradient = ""
     for reader in readers:
         if not reader.op.endswith("SoftmaxCrossEntropyLossGrad"):

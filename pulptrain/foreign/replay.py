@@ -37,6 +37,7 @@ from importers.training.graph import (
     optimizer_beside,
     trains_weights,
 )
+from pulptrain.foreign.foreign_check import missing_torch
 from pulptrain.foreign.golden_updates import (
     NOT_DECIDABLE,
     RIGHT,
@@ -181,16 +182,7 @@ def replay(
         if trains_weights(graph):
             optimizer = load_onnx(case.optimizer) if case.optimizer is not None else None
             return _training(case, graph, optimizer, goldens, settings, learning_rate, mini_batches, progress)
-        if len(graph.inputs) != 1 or len(graph.outputs) != 1 or is_training_graph(graph):
-            return _nodes(case, graph, goldens, settings)
-        try:
-            return _forward(case, graph, goldens, settings, learning_rate, progress)
-        except InputError as refusal:
-            # A model has a batch and weights; a test of a kernel may have neither.
-            try:
-                return _nodes(case, graph, goldens, settings)
-            except InputError:
-                raise refusal from None
+        return _without_updates(case, graph, goldens, settings, learning_rate, progress)
     except DoesNotFitError as error:
         return ReplayRow(case.name, nodes, FAILED, reason=_line(error))
     except WrongNumbersError as error:
@@ -243,19 +235,38 @@ def _training(
     return _row(case, imported.nodes, run, goldens.losses, judged, count, notes)
 
 
+def _without_updates(
+    case: ReplayCase,
+    graph: OnnxGraph,
+    goldens: Goldens,
+    settings: Settings,
+    learning_rate: float | None,
+    progress: Callable[[int, int], None] | None,
+) -> ReplayRow:
+    """A model; or what is none, node by node: a test of a kernel may have no batch, or many inputs."""
+    if len(graph.inputs) != 1 or len(graph.outputs) != 1 or is_training_graph(graph):
+        return _nodes(case, graph, goldens, settings)
+    try:
+        return _forward(case, graph, goldens, settings, learning_rate, progress)
+    except InputError as refusal:
+        try:
+            return _nodes(case, graph, goldens, settings)
+        except InputError:
+            raise refusal from None
+
+
 def _nodes(case: ReplayCase, graph: OnnxGraph, goldens: Goldens, settings: Settings) -> ReplayRow:
     """A graph that trains nothing, node by node: each output beside its golden."""
     expected = goldens.arrays(graph.outputs, "outputs")
     imported = import_nodes(graph)
     run = _Run(imported.phases, settings, dict(imported.values))
-    run.train([imported.sample(goldens.arrays(graph.inputs))], None)
+    fed = goldens.arrays(graph.inputs)
+    run.train([imported.sample(fed)], None)
     rows = [
-        _output_row(
-            case, imported.nodes, run, run.fetched(imported.fed[name]), name, golden, [NOTHING_TRAINS]
-        )
+        _output_row(case, imported.nodes, run, name, run.fetched(imported.fed[name]), golden, fed)
         for name, golden in expected.items()
     ]
-    return max(rows, key=lambda row: (row.status == WRONG, row.value_error or 0.0))
+    return max(rows, key=lambda row: (row.status == WRONG, row.value_error or 0))
 
 
 def _forward(
@@ -290,8 +301,9 @@ def _forward(
         why = f"no golden values for this graph: outputs.npz has no '{output}', only outputs of another graph"
         return _bare_row(case, model.nodes, run, NOT_DECIDABLE, [why])
     if goldens.losses is None or not goldens.is_artifact or not trains:
-        notes = [] if trains else [NOTHING_TRAINS]
-        return _output_row(case, model.nodes, run, run.first_output, output, goldens.output(output), notes)
+        fed = {graph.inputs[0]: goldens.forward_samples(graph.inputs[0])[0][0]}
+        golden, notes = goldens.output(output), () if trains else (NOTHING_TRAINS,)
+        return _output_row(case, model.nodes, run, output, run.first_output, golden, fed, notes)
     given = goldens.given_weights
     names = _Names(
         lambda kept: model.theirs(kept, given),
@@ -520,16 +532,51 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _output_row(
-    case: ReplayCase, nodes: int, run: _Run, found: Array, name: str, golden: Array, notes: list[str]
+    case: ReplayCase,
+    nodes: int,
+    run: _Run,
+    name: str,
+    found: Array,
+    golden: Array,
+    fed: Mapping[str, Array],
+    notes: Sequence[str] = (NOTHING_TRAINS,),
 ) -> ReplayRow:
-    """Right or wrong by one output."""
-    error = np.inf
-    if golden.size == found.size:
-        difference = found.reshape(golden.shape).astype(np.float64) - golden
-        error = float(np.abs(difference).max(initial=0.0)) if np.isfinite(difference).all() else np.inf
-    right = error <= OUTPUT_TOLERANCE * max(1.0, float(np.abs(golden).max(initial=0.0)))
-    reasons = notes if right else [f"{name} is off by {error:.3g}", *notes]
-    return replace(_bare_row(case, nodes, run, RIGHT if right else WRONG, reasons), value_error=error)
+    """Right or wrong by one output of a graph with these inputs; the reason says if the golden is."""
+    error = _off(found, golden)
+    status, reasons = RIGHT, list[str]()
+    if error > _tolerance(golden):
+        status, reasons = WRONG, [f"{name} is off by {error:.3g}"]
+        literal = _literal(load_onnx(case.file), fed, name)
+        if literal is not None and _off(found, literal) <= _tolerance(literal):
+            reasons += ["the golden contradicts the file, from which PyTorch computes the simulated output"]
+    return replace(_bare_row(case, nodes, run, status, [*reasons, *notes]), value_error=error)
+
+
+def _off(found: Array, golden: Array) -> float:
+    """The largest difference; infinite if the sizes differ or one is not finite."""
+    if golden.size != found.size:
+        return np.inf
+    difference = found.reshape(golden.shape).astype(np.float64) - golden
+    return float(np.abs(difference).max(initial=0.0)) if np.isfinite(difference).all() else np.inf
+
+
+def _tolerance(golden: Array) -> float:
+    return OUTPUT_TOLERANCE * max(1.0, float(np.abs(golden).max(initial=0.0)))
+
+
+def _literal(graph: OnnxGraph, fed: Mapping[str, Array], name: str) -> Array | None:
+    """The output of a graph in float64 as PyTorch reads the file, which shares nothing with the importers."""
+    if missing_torch():
+        return None
+    from truth.onnx_graph import CannotComputeError, Computed, read_graph
+
+    feeds = {key: array.astype(graph.tensor(key).dtype or array.dtype) for key, array in fed.items()}
+    try:
+        values = Computed(read_graph(graph.path), feeds, double=True).values
+    except (CannotComputeError, RuntimeError):
+        return None
+    literal: Array = values[name].detach().numpy()
+    return literal
 
 
 def _bare_row(case: ReplayCase, nodes: int, run: _Run, status: str, reasons: Sequence[str]) -> ReplayRow:

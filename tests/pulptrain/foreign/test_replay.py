@@ -297,6 +297,28 @@ def test_goldens_of_another_graph_decide_nothing(tmp_path: Path, capsys: pytest.
         assert ("no golden values for this graph" in row["reason"]) == (status == "not decidable")
 
 
+def test_a_golden_contradicts_its_file_only_if_pytorch_computes_what_was_simulated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from truth.onnx_graph import Computed
+
+    forward_case(tmp_path / "case")
+    np.savez(tmp_path / "case" / "outputs.npz", z=np.ones((2, 3)))
+    (row,) = replayed(capsys, 5, tmp_path)
+    assert row["reason"].startswith("z is off by")
+    assert "the golden contradicts the file" in row["reason"]
+    computed = Computed.__init__
+
+    def off(self: Computed, *arguments: Any, **options: Any) -> None:
+        computed(self, *arguments, **options)
+        self.values["z"] = self.values["z"] + 1e-3
+
+    monkeypatch.setattr(Computed, "__init__", off)
+    (row,) = replayed(capsys, 5, tmp_path)
+    assert row["status"] == "wrong"
+    assert "contradicts" not in row["reason"]
+
+
 def test_the_folders_of_onnx_runtime_give_two_rows_and_skip_the_evaluation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -333,8 +355,8 @@ def test_a_test_of_a_kernel_is_replayed_node_by_node(
     np.savez(tmp_path / "outputs.npz", **right)
     (row,) = replayed(capsys, 0, tmp_path)
     assert (row["status"], row["nodes"]) == ("right", 3)
-    for name in right:
-        np.savez(tmp_path / "outputs.npz", **right | {name: right[name] + 1e-4})
+    for name, golden in right.items():
+        np.savez(tmp_path / "outputs.npz", **right | {name: golden + 1e-4})
         (row,) = replayed(capsys, 5, tmp_path)
         assert row["reason"].startswith(f"{name} is off by 0.0001")
     np.savez(tmp_path / "outputs.npz", first=right["total"])
