@@ -148,15 +148,16 @@ def _batch_norm(node: Node) -> View:
     return _channel_norm(node, "batch_norm", options, running)
 
 
-def _eps(node: Node) -> float:
-    return node.number("epsilon", 1e-5)
+def eps_of(node: Attributes, op: str) -> float:
+    """What a norm adds to the variance; RMSNorm, which is Deeploy's, has another word for it."""
+    return node.number("eps" if op == "RMSNorm" else "epsilon", 1e-5)
 
 
 def _channel_norm(
     node: Node, kind: str, options: Mapping[str, Any], running: Mapping[str, Constant | None]
 ) -> View:
     given = {"w": node.constant(1), "b": node.constant(2), **running}
-    return channel_norm(node, kind, node.x, given, _eps(node), options)
+    return channel_norm(node, kind, node.x, given, eps_of(node, node.op), options)
 
 
 def _group_norm(node: Node) -> View:
@@ -166,7 +167,7 @@ def _group_norm(node: Node) -> View:
             "a scale per group (opset 18) is not supported", "export with opset 21: a scale per channel"
         )
     groups = {"groups": node.integer("num_groups", 1)}
-    return channel_norm(node, "group_norm", node.x, {"w": scale, "b": shift}, _eps(node), groups)
+    return channel_norm(node, "group_norm", node.x, {"w": scale, "b": shift}, eps_of(node, node.op), groups)
 
 
 def _row_norm(node: Node) -> View:
@@ -181,7 +182,7 @@ def _row_norm(node: Node) -> View:
     whole = elements(row)
     apart = any(item and item.trained and item.value.size != whole for item in affine.values())
     given = {role: None if apart or item is None else _repeated(item, row) for role, item in affine.items()}
-    made = row_norm(node, kind, node.x, given, _eps(node), len(row))
+    made = row_norm(node, kind, node.x, given, eps_of(node, node.op), len(row))
     if apart and affine["w"] is not None:
         made = times(node, made, as_view(node, affine["w"], made, "_scale"))
     if apart and affine.get("b") is not None:
@@ -400,7 +401,7 @@ HANDLERS: Mapping[str, Handler] = {
     "GroupNormalization": _group_norm,
     **dict.fromkeys(
         (
-            *("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"),
+            *("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization", "RMSNorm"),
             "com.microsoft:SimplifiedLayerNormalization",
         ),
         _row_norm,

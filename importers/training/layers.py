@@ -17,7 +17,7 @@ from configs.values import replace
 from importers.graph.draft import CHECKED, CannotTakeError
 from importers.graph.node import Attributes, Key
 from importers.graph.onnx_graph import OnnxNode
-from importers.onnx.layers import groups_of, pool_of, window_of
+from importers.onnx.layers import eps_of, groups_of, pool_of, window_of
 from importers.place.convolution import Placed, convolution_of
 from importers.place.pairs import common_shape
 from importers.training.draft import Kept, TrainingDraft
@@ -420,7 +420,7 @@ def _norm_plan(
         )
     if running:
         options["momentum"] = round(1 - item.real("momentum", 0.9), 6)
-    plan = item.draft.plan(kind, {"eps": item.number("epsilon", 1e-5), **options}, [shape])
+    plan = item.draft.plan(kind, {"eps": eps_of(item, item.kind), **options}, [shape])
     if kind != "batch_norm":
         return plan
     return replace(plan, attributes={**plan.attributes, "running": running, BIASED: True})
@@ -453,12 +453,15 @@ def _layer_norm(item: TrainingNode) -> None:
     shape, row = _rows(item, draft.shape(x))
     if not item.has(1):
         raise CannotTakeError("the scale of the node is missing", "add the inputs scale and bias")
-    plan = _norm_plan(item, "layer_norm", shape, axes=len(row), bias=item.has(2))
+    kind, options = "layer_norm", {"bias": item.has(2)}
+    if item.kind != "LayerNormalization":
+        kind, options = "rms_norm", {}
+    plan = _norm_plan(item, kind, shape, axes=len(row), **options)
     given = {role: index for role, index in (("w", 1), ("b", 2)) if item.has(index)}
     roles = {role: draft.view(item.read(at), row) for role, at in given.items()}
     roles |= {"x": draft.view(x, shape), **item.saved(plan, "mean", "inv_std")}
     roles["y"] = item.result(draft.shape(x), shape)
-    item.apply("layer_norm", "FW", roles, plan)
+    item.apply(kind, "FW", roles, plan)
     for index, role in ((1, "mean"), (2, "inv_std")):
         if item.out(index):
             item.give(roles[role], index=index)
@@ -517,7 +520,9 @@ HANDLERS: Mapping[str, Handler] = {
     "GlobalAveragePoolGrad": _global_average_grad,
     **dict.fromkeys(("BatchNormInternal", "BatchNormalization"), _batch_norm),
     "BatchNormalizationGrad": _batch_norm_grad,
-    "LayerNormalization": _layer_norm,
+    **dict.fromkeys(
+        ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization", "RMSNorm"), _layer_norm
+    ),
     "LayerNormalizationGrad": _layer_norm_grad,
     **dict.fromkeys(
         (f"{log}Softmax{grad}" for log in ("", "Log") for grad in ("", "Grad", "Grad_13")), _softmax

@@ -31,6 +31,10 @@ def _cross_entropy(item: TrainingNode) -> None:
     # Deeploy's form may have one output only: the logarithms of the probabilities.
     log_probabilities = item.out(1) or item.out(0)
     readers = item.draft.graph.readers.get(log_probabilities, [])
+    if not readers and log_probabilities in item.draft.graph.outputs:
+        item.draft.alias(
+            log_probabilities, item.forward("log_softmax", (item.read(0),), {}, log_probabilities)
+        )
     gradient = ""
     for reader in readers:
         if not reader.op.endswith("SoftmaxCrossEntropyLossGrad"):
@@ -92,6 +96,9 @@ def _loss(item: TrainingNode, kind: str, options: dict[str, Any], gradient: str)
 
 
 def _loss_grad(item: TrainingNode) -> None:
+    if item.out() not in item.draft.names and LOSS not in item.draft.builder.tensors:
+        # Alone. The log-probabilities of log-probabilities are these themselves.
+        _loss(item, "cross_entropy", {"labels": "hard", **class_options(item)}, item.out())
     if item.out() not in item.draft.names:
         raise CannotTakeError("the graph has a gradient without its loss", "put both in one graph")
     inputs = [name for name in item.node.inputs if name]

@@ -207,14 +207,15 @@ def _by_torch(origin: OnnxOrigin, fed: Mapping[str, Array]) -> _Truth | str:
         ways = ({name: way.values[name].detach().numpy() for name in origin.outputs} for way in both)
         return _Truth(who, *ways)
 
-    if missing := _missing_torch():
+    if missing := missing_torch():
         return missing
     from truth.onnx_graph import CannotComputeError
 
     return _tried(who, compute, (CannotComputeError, RuntimeError))
 
 
-def _missing_torch() -> str:
+def missing_torch() -> str:
+    """What to install, "" if PyTorch is there."""
     try:
         require_extra("torch")
     except InputError:
@@ -299,7 +300,7 @@ def check_file(
     """
     from truth.onnx_graph import CannotComputeError
 
-    missing = _missing_torch()
+    missing = missing_torch()
     if missing:
         return f"it needs {missing}"
     try:

@@ -164,6 +164,22 @@ class Goldens(Struct, frozen=True):
             fed = next(iter(self.inputs.values()))
         return [(fed, None)]
 
+    def arrays(self, names: Sequence[str], of: str = "inputs") -> dict[str, Array]:
+        """The inputs, or the `outputs`, of a graph under its names; stored under others, in its order.
+
+        Raises InputError where they are fewer.
+        """
+        stored = self.inputs if of == "inputs" else self.outputs
+        if all(name in stored for name in names):
+            return {name: stored[name] for name in names}
+        if len(stored) < len(names):
+            raise InputError(
+                f"{of}.npz has {len(stored)} arrays, the graph has {len(names)} {of}",
+                where=self.where,
+                cure=f"store an array for each of {', '.join(names)}",
+            )
+        return dict(zip(names, stored.values(), strict=False))
+
     def has_output(self, name: str, size: int) -> bool:
         """Whether an array may be the output `name` of a network, of so many elements.
 
