@@ -76,7 +76,7 @@ SaveModel = Annotated[
         "--save-model",
         "FILE",
         "File to write the model with all decisions to (default: NAME-fit.yaml, in --out DIR or in this "
-        "folder); its weights go to NAME-fit.npz beside it.",
+        "folder); its weights go to NAME-fit.npz next to it.",
         common.OUTPUT,
     ),
 ]
