@@ -158,7 +158,7 @@ class Tiler:
         mark = self.lowering.mark(self.op, self.tensors, ranges)
         first = self._first.get(mark)
         if first is not None:
-            return self.lowering.moved(first, self.op, self.tensors, ranges)
+            return self.lowering.moved(first, self.op, self.tensors, ranges, self.choice)
         task = self.lowering.tile(self.op, self.tensors, ranges, self.choice)
         if mark is not None:
             self._first[mark] = task

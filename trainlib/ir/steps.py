@@ -257,9 +257,11 @@ class StepLowering:
         """
         return None
 
-    def moved(self, task: TileTask, op: Op, tensors: Tensors, ranges: Ranges) -> TileTask:
+    def moved(
+        self, task: TileTask, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice
+    ) -> TileTask:
         """The calls of a tile on the boxes of another one of the same `mark`."""
-        raise NotImplementedError
+        return self.tile(op, tensors, ranges, choice).but(calls=lambda: task.calls)
 
     def among_others(self, op: Op) -> Op:
         """The op in words of any of many (one per time step) whose tiles differ only in where they lie."""

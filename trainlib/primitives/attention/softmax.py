@@ -34,7 +34,7 @@ from trainlib.primitives.definition import (
 from trainlib.primitives.elementwise.functions import schraudolph, taylor
 from trainlib.primitives.lowering.axes import Area, LeadingBoxes
 from trainlib.primitives.lowering.boxes import leading_extents, rows_of
-from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.primitives.lowering.kernel_call import Piece
 from trainlib.primitives.lowering.pieces import TileBuilder
 
 MAXIMA, SUMS = VECTORS = ("maxima", "sums")
@@ -86,7 +86,7 @@ class RowPasses:
         }
         reads, writes = (side.split() for side in moves.split("->"))
 
-        def function(given: Sequence[Array]) -> tuple[Array, ...]:
+        def function(*given: Array) -> tuple[Array, ...]:
             made = compute(*(array.reshape(shapes[place]) for place, array in zip(reads, given, strict=True)))
             several = made if isinstance(made, tuple) else (made,)
             return tuple(
@@ -95,8 +95,7 @@ class RowPasses:
             )
 
         pieces = {name: Piece(place, shapes[place]) for name, place in places.items()}
-        choice, dtype = self.build.choice, self.build.dtype
-        self.build.call(lambda: kernel_call(choice, nest, sizes, pieces, reads, writes, function, dtype))
+        self.build.run(nest, pieces, reads, writes, function, **sizes)
 
 
 class Rows(LeadingBoxes):

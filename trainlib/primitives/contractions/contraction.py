@@ -248,7 +248,9 @@ class ContractionStep(StepLowering):
         """What kernels see of the loops, if the strategy knows."""
         return self._boxes(op, tensors).mark(ranges) if self.strategy.same_calls(op) else None
 
-    def moved(self, task: TileTask, op: Op, tensors: Tensors, ranges: Ranges) -> TileTask:
+    def moved(
+        self, task: TileTask, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice
+    ) -> TileTask:
         """With other boxes."""
         boxes = self._boxes(op, tensors)
         covered = {**boxes.whole, **ranges}

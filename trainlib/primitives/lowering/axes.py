@@ -173,7 +173,9 @@ class AxesLowering(StepLowering):
         )
         return build.task(inputs, outputs)
 
-    def moved(self, task: TileTask, op: Op, tensors: Tensors, ranges: Ranges) -> TileTask:
+    def moved(
+        self, task: TileTask, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice
+    ) -> TileTask:
         """With other intervals."""
         area = self.area(op, tensors, ranges)
         inputs, outputs = ([area.box(item.name) for item in side] for side in (task.inputs, task.outputs))

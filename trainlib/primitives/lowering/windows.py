@@ -49,19 +49,45 @@ def _reference(base: Reference) -> Reference:
 
 
 @dataclass(frozen=True)
-class _Windowed(StepLowering):
-    """A lowering on the parts, its boxes shifted to their places in the whole tensors."""
+class Passing(StepLowering):
+    """A lowering of an op as `seen` shows it to another: the answers of that one hold."""
 
     base: StepLowering
 
+    def seen(self, op: Op, tensors: Tensors) -> tuple[Op, Tensors]:
+        """The op and the tensors that `base` is asked about."""
+        raise NotImplementedError
+
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        return self.base.extents(op, _seen(op, tensors))
+        """That of `base`."""
+        return self.base.extents(*self.seen(op, tensors))
 
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        return self.base.reductions(op, _seen(op, tensors))
+        """That of `base`."""
+        return self.base.reductions(*self.seen(op, tensors))
 
     def meeting(self, op: Op, tensors: Tensors) -> Sequence[tuple[str, ...]]:
-        return self.base.meeting(op, _seen(op, tensors))
+        """That of `base`."""
+        return self.base.meeting(*self.seen(op, tensors))
+
+    def default_kernel(self, op: Op) -> str:
+        """That of `base`."""
+        return self.base.default_kernel(op)
+
+    def useful_macs(self, op: Op, tensors: Tensors) -> int:
+        """That of `base`."""
+        return self.base.useful_macs(*self.seen(op, tensors))
+
+    def macs(self, op: Op, tensors: Tensors) -> int:
+        """That of `base`."""
+        return self.base.macs(*self.seen(op, tensors))
+
+
+class _Windowed(Passing):
+    """A lowering on the parts, its boxes shifted to their places in the whole tensors."""
+
+    def seen(self, op: Op, tensors: Tensors) -> tuple[Op, Tensors]:
+        return op, _seen(op, tensors)
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The tile of the step on the parts, its boxes where the parts lie."""
@@ -71,15 +97,6 @@ class _Windowed(StepLowering):
             [_moved(operand, windows) for operand in side] for side in (task.inputs, task.outputs)
         )
         return task.but(inputs=inputs, outputs=outputs)
-
-    def default_kernel(self, op: Op) -> str:
-        return self.base.default_kernel(op)
-
-    def useful_macs(self, op: Op, tensors: Tensors) -> int:
-        return self.base.useful_macs(op, _seen(op, tensors))
-
-    def macs(self, op: Op, tensors: Tensors) -> int:
-        return self.base.macs(op, _seen(op, tensors))
 
 
 def _seen(op: Op, tensors: Tensors) -> Tensors:

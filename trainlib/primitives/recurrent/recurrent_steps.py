@@ -16,7 +16,16 @@ from itertools import product
 
 from configs.values import replace
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import Extent, KernelChoice, Operand, Ranges, Tensors, TileTask, part
+from trainlib.ir.steps import (
+    Extent,
+    KernelChoice,
+    Operand,
+    Ranges,
+    StepLowering,
+    Tensors,
+    TileTask,
+    part,
+)
 from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering
 from trainlib.primitives.lowering.calls import BATCH, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
@@ -36,7 +45,7 @@ class Projection(RecurrentLowering):
     """FW_X: one matmul per sample and gate; (steps, features, units)."""
 
     kept, summed = (BATCH, "gates", "steps", "units"), ("features",)
-    begun, placed = ("gates", *summed), True
+    begun, moved = ("gates", *summed), StepLowering.moved
 
     def axes(self, role: str) -> Axes:
         """Of x and px; the weights are taken gate by gate."""
