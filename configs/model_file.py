@@ -68,6 +68,8 @@ class AdapterSchema(Schema):
     """Rows of A."""
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Weight of the product (default: the rank)."""
+    projections: Annotated[list[Literal["q", "k", "v", "o"]], Field(min_length=1)] | None = None
+    """Of `mhsa`: the projections that have one, queries, keys, values, output (default: all four)."""
 
 
 LAYER_KEYS = tuple(LayerSchema.model_fields)
@@ -118,6 +120,14 @@ class AdapterSpec(Struct, frozen=True):
 
     rank: int
     alpha: float
+    projections: tuple[str, ...] = ()
+    """Of attention; () stands for all."""
+
+    @property
+    def tree(self) -> dict[str, Any]:
+        """As a model file has it."""
+        said = {"rank": self.rank, "alpha": self.alpha}
+        return said | ({"projections": list(self.projections)} if self.projections else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -569,4 +579,9 @@ def _channels(children: Mapping[str, Node], given: int | list[int] | None) -> tu
 
 def _adapter(node: Node, what: str) -> AdapterSpec:
     adapter = validate(AdapterSchema, node, f"adapter of {what}")
-    return AdapterSpec(adapter.rank, float(adapter.alpha if adapter.alpha is not None else adapter.rank))
+    return adapter_spec(adapter)
+
+
+def adapter_spec(said: AdapterSchema) -> AdapterSpec:
+    """What an adapter says, defaults filled in."""
+    return AdapterSpec(said.rank, float(said.alpha or said.rank), tuple(said.projections or ()))

@@ -61,7 +61,7 @@ def _layer(layer: LayerSpec, before: str) -> dict[str, Any]:
     if layer.update_channels is not None:
         tree["update_channels"] = list(layer.update_channels)
     if layer.adapter is not None:
-        tree["adapter"] = {"rank": layer.adapter.rank, "alpha": layer.adapter.alpha}
+        tree["adapter"] = layer.adapter.tree
     if layer.recompute:
         tree["recompute"] = True
     return tree

@@ -228,9 +228,7 @@ def _tree_of(spec: Any) -> dict[str, Any]:
                 "trainable": layer.trainable,
                 "weights_of": layer.weights_of,
                 "update_channels": layer.update_channels,
-                "adapter": None
-                if layer.adapter is None
-                else {"rank": layer.adapter.rank, "alpha": layer.adapter.alpha},
+                "adapter": layer.adapter and layer.adapter.tree,
             }
             for layer in spec.layers
         ],

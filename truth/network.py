@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from configs.dtypes import BY_WORD, is_narrow
-from configs.values import Struct
+from configs.values import Struct, replace
 from truth.given import Given
-from truth.layers import LAYERS, Layer
+from truth.layers import LAYERS, Layer, low_rank_names
 from truth.steps import LOSSES, OPTIMIZERS
 
 LAYER_KEYS = (
@@ -135,7 +135,13 @@ class Network:
             self._stands_for[layer["name"]] = inputs[0][0]
             self.output = inputs[0]
             return
-        if layer.get("adapter"):
+        if layer.get("adapter") and layer["type"] == "mhsa":
+            kept = layer.get("trainable", True) if self.given.alone else low_rank_names(layer["adapter"])
+            options = {key: item for key, item in layer.items() if key != "adapter"}
+            part = self._part({**options, "trainable": kept}, inputs)
+            options = {**part.options, "adapter": layer["adapter"]}
+            self.parts.append(replace(part, options=options))
+        elif layer.get("adapter"):
             self._add_adapted(layer, inputs)
         else:
             self.parts.append(self._part(layer, inputs))

@@ -123,6 +123,8 @@ class GraphBuilder:
         if variant == AS_PUBLISHED and primitive.published is not None:
             unsaid = primitive.published.options.keys() - spec.attributes.keys()
             options |= {key: primitive.published.options[key] for key in unsaid}
+        if spec.adapter is not None:
+            options["adapter"] = spec.adapter
         least, most = primitive.inputs
         if not least <= len(inputs) <= most:
             wanted = str(least) if least == most else f"{least} to {most}"

@@ -19,7 +19,7 @@ from trainlib.ir.steps import Array
 from trainlib.primitives.definition import AS_PUBLISHED, DrawnInput, LabelPlan
 from trainlib.primitives.optimizers import gradient_steps
 from trainlib.registry import layer_primitive, loss_primitive, optimizer_primitive
-from trainlib.training.adapters import add_adapted
+from trainlib.training.adapters import adapter_of, add_adapted
 from trainlib.training.backward_reads import read_what_is_kept
 from trainlib.training.builder import GraphBuilder
 from trainlib.training.built_layer import BuiltLayer, gradient_name, where_of
@@ -310,7 +310,10 @@ def build_layer_graph(
         names.append(builder.add(tensor))
         if tensor.dtype.is_float:
             builder.differentiable.add(name)
-    outputs = builder.add_layer(LayerSpec(kind, kind, attributes, where, dtype=dtype, variant=variant), names)
+    adapter = adapter_of(attributes.get("adapter"), where)
+    options = {key: value for key, value in attributes.items() if key != "adapter"}
+    spec = LayerSpec(kind, kind, options, where, dtype=dtype, variant=variant, adapter=adapter)
+    outputs = builder.add_layer(spec, names)
     seeds = {}
     for name in outputs:
         if name in builder.differentiable:

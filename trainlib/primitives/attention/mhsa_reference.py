@@ -19,11 +19,51 @@ def _merged(array: Array) -> Array:
     return array.reshape(len(array), -1, array.shape[3])
 
 
+def _columns(role: str, values: Values) -> Array:
+    """A sequence as [n, features, L]; x and y are stored [n, L, features]."""
+    return values[role].swapaxes(1, 2) if role in ("x", "dy") else values[role]
+
+
+def _low_rank(values: Values, name: str) -> Array:
+    """What the adapter of a projection adds: up · h, [n, features, L]."""
+    if f"h{name}" not in values:
+        return np.zeros(1, values[f"w{name}"].dtype)
+    return np.einsum("fr,nrl->nfl", values[f"w{name}_up"], values[f"h{name}"], optimize=True)
+
+
+def _low_rank_gradient(values: Values, name: str) -> Array:
+    """What the adapter adds to the gradient of what its projection reads: downᵀ · dh, [n, features, L]."""
+    if f"dh{name}" not in values:
+        return np.zeros(1, values[f"w{name}"].dtype)
+    return np.einsum("rf,nrl->nfl", values[f"w{name}_down"], values[f"dh{name}"], optimize=True)
+
+
+def down(op: Op, values: Values) -> Values:
+    """h = alpha / R · down · x."""
+    (x, weight), (h,) = op.reads, op.writes
+    inner = np.einsum("rf,nfl->nrl", values[weight], _columns(x, values), optimize=True)
+    return {h: inner * inner.dtype.type(op.attributes["adapter"]["alpha"] / op.attributes["rank"])}
+
+
+def down_gradient(op: Op, values: Values) -> Values:
+    """dh = alpha / R · upᵀ · gradient."""
+    (dy, weight), (dh,) = op.reads, op.writes
+    inner = np.einsum("fr,nfl->nrl", values[weight], _columns(dy, values), optimize=True)
+    return {dh: inner * inner.dtype.type(op.attributes["adapter"]["alpha"] / op.attributes["rank"])}
+
+
+def product(op: Op, values: Values) -> Values:
+    """The gradient of a matrix of an adapter: the sum of gradient · inputᵀ over samples and tokens."""
+    left, right = (_columns(role, values) for role in op.reads)
+    return {op.writes[0]: np.einsum("nal,nbl->ab", left, right, optimize=True)}
+
+
 def projection(name: str) -> Reference:
     """One of q, k, v = W · xᵀ + b."""
 
     def reference(op: Op, values: Values) -> Values:
         result = np.einsum("fe,nle->nfl", values[f"w{name}"], values["x"], optimize=True)
+        result = result + _low_rank(values, name)
         return {name: result + values[f"b{name}"][:, None] if f"b{name}" in values else result}
 
     return reference
@@ -50,13 +90,15 @@ def context(op: Op, values: Values) -> Values:
 
 def output(op: Op, values: Values) -> Values:
     """y = Wo · map + bo."""
-    y = np.einsum("ef,nfl->nle", values["wo"], values["map"], optimize=True)
+    y = np.einsum("ef,nfl->nel", values["wo"], values["map"], optimize=True) + _low_rank(values, "o")
+    y = y.swapaxes(1, 2)
     return {"y": y + values["bo"] if "bo" in values else y}
 
 
 def output_gradient(op: Op, values: Values) -> Values:
     """dmap = Woᵀ · dy."""
-    return {"dmap": np.einsum("ef,nle->nfl", values["wo"], values["dy"], optimize=True)}
+    gradient = np.einsum("ef,nle->nfl", values["wo"], values["dy"], optimize=True)
+    return {"dmap": gradient + _low_rank_gradient(values, "o")}
 
 
 def output_weight(op: Op, values: Values) -> Values:
@@ -111,6 +153,8 @@ def projection_weight(name: str) -> Reference:
 def input_gradient(op: Op, values: Values) -> Values:
     """dx = sum over q, k, v of Wᵀ · gradient."""
     terms = [
-        np.einsum("fe,nfl->nle", values[f"w{name}"], values[f"d{name}"], optimize=True) for name in "qkv"
+        np.einsum("fe,nfl->nel", values[f"w{name}"], values[f"d{name}"], optimize=True)
+        + _low_rank_gradient(values, name)
+        for name in "qkv"
     ]
-    return {"dx": terms[0] + terms[1] + terms[2]}
+    return {"dx": (terms[0] + terms[1] + terms[2]).swapaxes(1, 2)}
