@@ -75,7 +75,12 @@ def _check(spec: LayerSpec, where: str) -> None:
         grouped = " with groups" if spec.type in ADAPTABLE else ""
         cure = "one of " + ", ".join(ADAPTABLE)
         raise UnsupportedLayerError(f"{spec.type}{grouped} cannot have an adapter", where=where, cure=cure)
-    if spec.adapter is not None and spec.adapter.projections and spec.type != ATTENTION:
+    projections = spec.adapter.projections if spec.adapter is not None else ()
+    if len(set(projections)) < len(projections):
+        raise ConfigError(
+            "'projections' of the adapter lists one twice", where=where, cure="name each projection once"
+        )
+    if projections and spec.type != ATTENTION:
         raise ConfigError(
             f"{spec.type} has no projections: 'projections' of an adapter is for {ATTENTION}",
             where=where,

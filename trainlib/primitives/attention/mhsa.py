@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from configs.errors import ShapeError
-from configs.model_file import LayerSchema
+from configs.model_file import AdapterSpec, LayerSchema
 from trainlib.ir.graph import Initial, Tensor
 from trainlib.primitives.attention import mhsa_reference as reference
 from trainlib.primitives.attention.attention import HeadScores, HeadSum, Probabilities, ProbabilityGradient
@@ -92,16 +92,17 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
         "features": features,
         "heads": heads,
     }
-    adapter = attributes.get("adapter")
-    projections = adapter.projections or PROJECTIONS if adapter else ()
+    adapter: AdapterSpec | None = attributes.get("adapter")
+    projections: Sequence[str] = ()
+    if adapter is not None:
+        projections = adapter.projections or PROJECTIONS
+        numbers |= {"rank": adapter.rank, "adapter": {"rank": adapter.rank, "alpha": adapter.alpha}}
     for name in projections:
         rows, columns = frozen[f"w{name}"].shape
         start = Initial("uniform", columns**-0.5)
-        parameters[f"w{name}_down"] = Parameter((adapter.rank, columns), start)
-        parameters[f"w{name}_up"] = Parameter((rows, adapter.rank), ZEROS)
-        saved |= dict.fromkeys((f"h{name}", f"dh{name}"), Saved((batch, adapter.rank, length)))
-    if adapter:
-        numbers |= {"rank": adapter.rank, "adapter": {"rank": adapter.rank, "alpha": adapter.alpha}}
+        parameters[f"w{name}_down"] = Parameter((numbers["rank"], columns), start)
+        parameters[f"w{name}_up"] = Parameter((rows, numbers["rank"]), ZEROS)
+        saved |= dict.fromkeys((f"h{name}", f"dh{name}"), Saved((batch, numbers["rank"], length)))
     without = {f"FW_DOWN_{name.upper()}" for name in set(PROJECTIONS) - set(projections)}
     steps = tuple(step.name for step in _STEPS if step.name not in without)
     return LayerPlan((batch, length, width), parameters, saved, attributes=numbers, steps=steps)
@@ -116,9 +117,9 @@ def _low_rank_steps() -> dict[str, list[Step]]:
         forward, backward = ("FW", "IG_CONTEXT") if name == "o" else (f"FW_{name.upper()}", "IG")
         h, down, up = f"h{name}", f"w{name}_down", f"w{name}_up"
         steps = {
-            "FW_DOWN": (f"{x} {down} -> {h}", reference.down, Projection("rank", x)),
+            "FW_DOWN": (f"{x} {down} -> {h}", reference.inner, Projection("rank", x)),
             "WG_UP": (f"{dy} {h} -> d{up}", reference.product, ProjectionWeightGradient(rows, "rank")),
-            "IG_DOWN": (f"{dy} {up} -> d{h}", reference.down_gradient, OutputGradient("rank", dy)),
+            "IG_DOWN": (f"{dy} {up} -> d{h}", reference.inner, OutputGradient("rank", dy)),
             "WG_DOWN": (f"d{h} {x} -> d{down}", reference.product, ProjectionWeightGradient("rank", columns)),
         }
         for step, how in steps.items():

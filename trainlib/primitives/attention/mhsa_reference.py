@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from trainlib.ir.graph import Op
@@ -24,32 +26,27 @@ def _columns(role: str, values: Values) -> Array:
     return values[role].swapaxes(1, 2) if role in ("x", "dy") else values[role]
 
 
-def _low_rank(values: Values, name: str) -> Array:
-    """What the adapter of a projection adds: up · h, [n, features, L]."""
-    if f"h{name}" not in values:
-        return np.zeros(1, values[f"w{name}"].dtype)
-    return np.einsum("fr,nrl->nfl", values[f"w{name}_up"], values[f"h{name}"], optimize=True)
+def _low_rank(op: Op, values: Values) -> Any:
+    """What adapters add to a step of their frozen weight, [n, features, L]: up · h, or downᵀ · dh."""
+    matrices = [role for role in op.reads if role.endswith(("_up", "_down"))]
+    hidden = [role for role in op.reads if role.removeprefix("d")[0] == "h"]
+    return sum(
+        np.einsum("fr,nrl->nfl", _turned(weight, "_down", values), values[h], optimize=True)
+        for weight, h in zip(matrices, hidden, strict=True)
+    )
 
 
-def _low_rank_gradient(values: Values, name: str) -> Array:
-    """What the adapter adds to the gradient of what its projection reads: downᵀ · dh, [n, features, L]."""
-    if f"dh{name}" not in values:
-        return np.zeros(1, values[f"w{name}"].dtype)
-    return np.einsum("rf,nrl->nfl", values[f"w{name}_down"], values[f"dh{name}"], optimize=True)
+def _turned(role: str, end: str, values: Values) -> Array:
+    """A matrix, transposed if it is the one of the two that ends so."""
+    return values[role].T if role.endswith(end) else values[role]
 
 
-def down(op: Op, values: Values) -> Values:
-    """h = alpha / R · down · x."""
-    (x, weight), (h,) = op.reads, op.writes
-    inner = np.einsum("rf,nfl->nrl", values[weight], _columns(x, values), optimize=True)
-    return {h: inner * inner.dtype.type(op.attributes["adapter"]["alpha"] / op.attributes["rank"])}
-
-
-def down_gradient(op: Op, values: Values) -> Values:
-    """dh = alpha / R · upᵀ · gradient."""
-    (dy, weight), (dh,) = op.reads, op.writes
-    inner = np.einsum("fr,nfl->nrl", values[weight], _columns(dy, values), optimize=True)
-    return {dh: inner * inner.dtype.type(op.attributes["adapter"]["alpha"] / op.attributes["rank"])}
+def inner(op: Op, values: Values) -> Values:
+    """h = alpha / R · down · x, or dh = alpha / R · upᵀ · gradient."""
+    source, weight = op.reads
+    factor = op.attributes["adapter"]["alpha"] / op.attributes["rank"]
+    left = _turned(weight, "_up", values) * values[weight].dtype.type(factor)
+    return {op.writes[0]: np.einsum("rf,nfl->nrl", left, _columns(source, values), optimize=True)}
 
 
 def product(op: Op, values: Values) -> Values:
@@ -63,7 +60,7 @@ def projection(name: str) -> Reference:
 
     def reference(op: Op, values: Values) -> Values:
         result = np.einsum("fe,nle->nfl", values[f"w{name}"], values["x"], optimize=True)
-        result = result + _low_rank(values, name)
+        result = result + _low_rank(op, values)
         return {name: result + values[f"b{name}"][:, None] if f"b{name}" in values else result}
 
     return reference
@@ -90,7 +87,7 @@ def context(op: Op, values: Values) -> Values:
 
 def output(op: Op, values: Values) -> Values:
     """y = Wo · map + bo."""
-    y = np.einsum("ef,nfl->nel", values["wo"], values["map"], optimize=True) + _low_rank(values, "o")
+    y = np.einsum("ef,nfl->nel", values["wo"], values["map"], optimize=True) + _low_rank(op, values)
     y = y.swapaxes(1, 2)
     return {"y": y + values["bo"] if "bo" in values else y}
 
@@ -98,7 +95,7 @@ def output(op: Op, values: Values) -> Values:
 def output_gradient(op: Op, values: Values) -> Values:
     """dmap = Woᵀ · dy."""
     gradient = np.einsum("ef,nle->nfl", values["wo"], values["dy"], optimize=True)
-    return {"dmap": gradient + _low_rank_gradient(values, "o")}
+    return {"dmap": gradient + _low_rank(op, values)}
 
 
 def output_weight(op: Op, values: Values) -> Values:
@@ -153,8 +150,6 @@ def projection_weight(name: str) -> Reference:
 def input_gradient(op: Op, values: Values) -> Values:
     """dx = sum over q, k, v of Wᵀ · gradient."""
     terms = [
-        np.einsum("fe,nfl->nel", values[f"w{name}"], values[f"d{name}"], optimize=True)
-        + _low_rank_gradient(values, name)
-        for name in "qkv"
+        np.einsum("fe,nfl->nel", values[f"w{name}"], values[f"d{name}"], optimize=True) for name in "qkv"
     ]
-    return {"dx": (terms[0] + terms[1] + terms[2]).swapaxes(1, 2)}
+    return {"dx": (terms[0] + terms[1] + terms[2] + _low_rank(op, values)).swapaxes(1, 2)}
