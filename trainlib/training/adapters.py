@@ -73,8 +73,10 @@ def add_adapted(builder: GraphBuilder, spec: LayerSpec, inputs: Sequence[str]) -
 def _check(spec: LayerSpec, where: str) -> None:
     if spec.type not in ADAPTABLE or spec.attributes.get("groups", 1) != 1:
         grouped = " with groups" if spec.type in ADAPTABLE else ""
-        cure = "one of " + ", ".join(ADAPTABLE)
-        raise UnsupportedLayerError(f"{spec.type}{grouped} cannot have an adapter", where=where, cure=cure)
+        cure = "use one of " + ", ".join(ADAPTABLE)
+        raise UnsupportedLayerError(
+            f"a {spec.type}{grouped} layer cannot have an adapter", where=where, cure=cure
+        )
     projections = spec.adapter.projections if spec.adapter is not None else ()
     if len(set(projections)) < len(projections):
         raise ConfigError(
@@ -88,14 +90,14 @@ def _check(spec: LayerSpec, where: str) -> None:
         )
     if spec.weights_of is not None:
         raise ConfigError(
-            "a layer with an adapter cannot share the weights of another layer",
+            "a layer with an adapter cannot use the weights of another layer",
             where=where,
             cure="remove 'weights_of' or the adapter",
         )
     if spec.trainable is not True or spec.update_channels is not None:
         key = "update_channels" if spec.update_channels is not None else "trainable"
         raise ConfigError(
-            f"'{key}' contradicts the adapter, which freezes the layer",
+            f"'{key}' contradicts 'adapter', which freezes the weights of the layer",
             where=where,
-            cure=f"remove '{key}' or the adapter",
+            cure=f"remove '{key}' or 'adapter'",
         )

@@ -43,7 +43,7 @@ def scales_of(layer: BuiltLayer, of_model: str | None) -> dict[str, tuple[int, .
             raise UnsupportedLayerError(
                 f"{key}: {spec.type} has no weights that can be stored so",
                 where=where,
-                cure="one of " + ", ".join(KINDS),
+                cure="use one of " + ", ".join(KINDS),
             )
         if set(weights) & layer.shared:
             raise ConfigError(
