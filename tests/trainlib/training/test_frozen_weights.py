@@ -116,7 +116,7 @@ def test_own_values_are_stored_as_the_model_says(tmp_path: Path) -> None:
     ("layers", "model", "message"),
     [
         (changed(NET, "last", INT8), "", r"form\.yaml:14: .*int8, but weight of this layer is trained"),
-        (changed(NET, "frozen", INT8), "train: [frozen]", r"lists frozen, which has trainable"),
+        (changed(NET, "frozen", INT8), "train: [frozen]", r"frozen, which is frozen by trainable"),
         (changed(NET, "last", INT8), "train: [last]", r"weight of this layer is trained"),
         (
             changed(NET, "act", INT8),
