@@ -101,7 +101,7 @@ def line_of(path: Path, text: str) -> int:
 @pytest.mark.parametrize(
     ("old", "new", "where", "message"),
     [
-        ("name: small", "name: other", "model:", "for the model other, not for small"),
+        ("name: small", "name: other", "model:", "for the model other, but this run has small"),
         ("name: pulp-open", "name: vega", "soc:", None),
         ("codegen: clang-xpulp", "codegen: pulp-gcc7", "codegen:", "--codegen pulp-gcc7"),
         ("op: relu.FW", "op: relu.XX", "relu.XX", "no op 'relu.XX'"),
@@ -112,7 +112,7 @@ def line_of(path: Path, text: str) -> int:
         ("variant: dma", "im2col: gpu", "im2col: gpu", "no variant 'gpu'"),
         ("variant: dma", "variant: dma\n    im2col: dma", "im2col: dma", "and 'variant' mean the same"),
         ("tile: {d0: 4}", "variant: dma\n    tile: {d0: 4}", None, "the op has no variants"),
-        ("{d0: 4}", "{d0: 5}", "{d0: 5}", "outside 1..4"),
+        ("{d0: 4}", "{d0: 5}", "{d0: 5}", "must be between 1 and 4"),
         ("{d0: 4}", "{zz: 4}", "{zz: 4}", "unknown tile dimension 'zz'"),
         ("{d0: 4}", "{d0: 0}", "{d0: 0}", "greater than or equal to 1"),
         ("[d0, d1]", "[d0, d0]", None, "twice"),
