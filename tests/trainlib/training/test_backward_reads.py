@@ -41,7 +41,13 @@ layers:
 """
 """conv2 reads what `between` makes; conv3 reads what `beside` reads; nobody reads what is around `last`."""
 
-KINDS = {"relu": "mask", "leaky_relu": "y", "clip, low: 0.0, high: 0.5": "mask"}
+KINDS = {
+    "relu": "mask",
+    "leaky_relu": "y",
+    "clip, low: 0.0, high: 0.5": "mask",
+    "elu": "y",
+    "hard_sigmoid": "y",
+}
 """Layer -> what is read where nobody else reads anything; of clip never the output."""
 
 
@@ -56,7 +62,7 @@ def reads(graph: TrainingGraph) -> dict[str, str]:
     return {
         op.layer: next(role for role in op.reads if role != "dy")
         for op in graph.ops
-        if op.step == "IG" and op.primitive in ("relu", "leaky_relu", "clip")
+        if op.step == "IG" and op.primitive in ("relu", "leaky_relu", "clip", "elu", "hard_sigmoid")
     }
 
 
@@ -99,7 +105,13 @@ def test_either_way_makes_the_same_bits_in_the_same_time(
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"), [("relu", {}), ("leaky_relu", {"slope": 0.5}), ("clip", {"low": 0.0, "high": 2.0})]
+    ("kind", "options"),
+    [
+        ("relu", {}),
+        ("leaky_relu", {"slope": 0.5}),
+        ("clip", {"low": 0.0, "high": 2.0}),
+        ("hard_sigmoid", {"alpha": 0.2}),
+    ],
 )
 def test_at_a_kink_all_forms_agree_whole_and_in_tiles(kind: str, options: dict[str, float]) -> None:
     """The output of a leaky ReLU may be rounded to 0, which is on the left as well."""
