@@ -14,7 +14,10 @@ from pulptrain.process.interrupts import command_begun_seconds
 from pulptrain.process.progress import telling
 
 Deadline = Annotated[
-    str | None, common.option("--deadline", "CYCLES", "Cycle limit of an iteration, e.g. 20Mcycles.", SEARCH)
+    str | None,
+    common.option(
+        "--deadline", "CYCLES", "Most cluster cycles that an iteration may take, e.g. 20Mcycles.", SEARCH
+    ),
 ]
 Objective = Annotated[
     str,
@@ -40,7 +43,8 @@ Points = Annotated[
     common.option(
         "--points",
         "N",
-        "Search N other sizes of L2, too, for a Pareto front; they take half of --time-limit.",
+        "Also search N other sizes of L2, for a Pareto front of cycles and L2; this takes half "
+        "of --time-limit.",
         SEARCH,
         min=0,
     ),
@@ -50,8 +54,8 @@ TimeLimit = Annotated[
     common.option(
         "--time-limit",
         "S",
-        "Time limit of the command; the best solution so far is used. Reading the model, pricing its ops, "
-        "the first solution and its simulation always complete.",
+        "Time limit of the search in seconds; the best solution so far is used. Reading the "
+        "model, pricing its ops, the first solution and its simulation always complete.",
         SEARCH,
         min=0.1,
     ),
@@ -61,8 +65,8 @@ Ladder = Annotated[
     common.option(
         "--ladder",
         "",
-        "List the smallest L1, L2 and L3 for each form of training: inference, last layer, biases, LoRA, "
-        "..., all layers.",
+        "List the smallest L1, L2 and L3 for each form of training: inference, last layer, "
+        "biases, LoRA, ..., all layers.",
         SEARCH,
     ),
 ]
@@ -81,7 +85,8 @@ Out = Annotated[
     common.option(
         "--out",
         "DIR",
-        "Write the model, fit.json and pictures: memory before and after, Pareto front, ladder.",
+        "Folder to write to: the model, fit.json and pictures of memory before and after, Pareto "
+        "front and ladder.",
         common.OUTPUT,
     ),
 ]
