@@ -258,7 +258,9 @@ def _check_numbers(array: BarvinnArray, network: CompiledNetwork, numbers: Integ
     wrong = int((computed != expected).sum())
     if wrong:
         raise WrongNumbersError(
-            f"{wrong} of {expected.size} outputs differ from the integer reference", where=last.shape.name
+            f"{wrong} of {expected.size} simulated outputs differ from those of NumPy integers",
+            where=last.shape.name,
+            cure="report this as a defect, with your command",
         )
 
 

@@ -34,8 +34,8 @@ def command(
         common.option(
             "--fail-above",
             "PERCENT",
-            "Exit with code 5 if the last run is slower than the first by more than this, e.g. 2%, "
-            "or if the log's total differs by more.",
+            "Exit with code 5 if the last run takes longer than the first by more than this, e.g. 2%; with a "
+            "log: if the totals of run and log differ by more.",
         ),
     ] = None,
     in_l1: Annotated[

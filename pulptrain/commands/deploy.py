@@ -20,7 +20,7 @@ Arena = Annotated[
     common.option(
         "--arena",
         "SIZE",
-        "L1 bytes that the linker leaves free, e.g. 60KiB; a schedule that needs more is refused.",
+        "L1 that your program leaves for the schedule, e.g. 60KiB; a schedule that needs more is refused.",
     ),
 ]
 Library = Annotated[

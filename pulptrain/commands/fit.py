@@ -16,7 +16,7 @@ from pulptrain.process.progress import telling
 Deadline = Annotated[
     str | None,
     common.option(
-        "--deadline", "CYCLES", "Most cluster cycles that an iteration may take, e.g. 20Mcycles.", SEARCH
+        "--deadline", "CYCLES", "Limit of the cluster cycles of an iteration, e.g. 20Mcycles.", SEARCH
     ),
 ]
 Objective = Annotated[
@@ -54,8 +54,8 @@ TimeLimit = Annotated[
     common.option(
         "--time-limit",
         "S",
-        "Time limit of the search in seconds; the best solution so far is used. Reading the "
-        "model, pricing its ops, the first solution and its simulation always complete.",
+        "Time limit of the search in seconds; the best plan found by then is used. Reading the model and the "
+        "first plan are not limited, so fit may take longer.",
         SEARCH,
         min=0.1,
     ),
@@ -75,8 +75,8 @@ SaveModel = Annotated[
     common.option(
         "--save-model",
         "FILE",
-        "Write the model with all decisions to this file (default NAME-fit.yaml, in --out DIR if set); its "
-        "weights go to NAME-fit.npz next to it.",
+        "File to write the model with all decisions to (default: NAME-fit.yaml, in --out DIR or in this "
+        "folder); its weights go to NAME-fit.npz next to it.",
         common.OUTPUT,
     ),
 ]
@@ -85,8 +85,8 @@ Out = Annotated[
     common.option(
         "--out",
         "DIR",
-        "Folder to write to: the model, fit.json and pictures of memory before and after, Pareto "
-        "front and ladder.",
+        "Folder to write to: the model, fit.json, a picture of the memory before and after fit, and those of "
+        "--points and --ladder.",
         common.OUTPUT,
     ),
 ]

@@ -37,8 +37,8 @@ def command(
         common.option(
             "--run",
             "RUN",
-            "Run folder: its ops become the rows of the table (measured.csv), or its energy model is "
-            "scaled to --measured (--kind energy).",
+            "Run folder to start from. For a .csv file its ops become the rows; with --kind energy the "
+            "energy model of its chip is scaled to --measured.",
             common.RUN,
         ),
     ] = None,

@@ -73,7 +73,7 @@ Kernel = Annotated[
     common.option(
         "--kernel",
         "NAME",
-        "Matrix-product kernel of the step, e.g. mm_unroll_2x4 (`pulptrain list kernels`).",
+        "Kernel of the step's matrix products, e.g. mm_unroll_2x4 (`pulptrain list kernels`).",
         common.RUN,
     ),
 ]

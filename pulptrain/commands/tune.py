@@ -94,8 +94,8 @@ SaveSchedule = Annotated[
     common.option(
         "--save-schedule",
         "FILE",
-        "Write the schedule to this file (default: schedule.yaml in --out DIR, or the first free name of "
-        "schedule.yaml, schedule-2.yaml ...).",
+        "File to write the schedule to (default: schedule.yaml in --out DIR; without --out in this folder, "
+        "as schedule-2.yaml ... if it exists).",
         common.OUTPUT,
     ),
 ]

@@ -21,7 +21,7 @@ MoreL1 = Annotated[
     common.option(
         "--more-l1",
         "SIZE",
-        "L1 bytes to add for the prediction with more L1, e.g. 64KiB (default: as many as the SoC has).",
+        "L1 to add in the prediction with more L1, e.g. 64KiB (default: twice the L1 of the SoC in all).",
     ),
 ]
 
