@@ -83,6 +83,9 @@ def test_a_step_reads_what_another_one_keeps(tmp_path: Path, kind: str) -> None:
 def test_as_published_is_as_published(tmp_path: Path) -> None:
     graph = phases.build_training_graph(replace(model(tmp_path, "relu"), variant="as-published"))
     assert set(reads(graph).values()) == {"x"}
+    said = replace(model(tmp_path, "relu, backward_reads: input"), variant="as-published")
+    with pytest.raises(ConfigError, match="remove 'backward_reads'"):
+        phases.build_training_graph(said)
 
 
 @pytest.mark.parametrize(
