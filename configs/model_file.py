@@ -56,6 +56,8 @@ class LayerSchema(Schema):
     to `dtype` in L1 (default: that of the model)."""
     recompute: bool = False
     """Recompute the layer for the backward pass instead of storing its output."""
+    backward_reads: Literal["input", "output", "mask"] | None = None
+    """What its input gradient is computed from (default: what stores fewest bytes; docs/memory.md)."""
     variant: str | None = None
     """Variant; `as-published` is that of PULP-TrainLib (default: that of the model)."""
     weights_of: str | dict[str, str] | None = None
@@ -157,6 +159,7 @@ class LayerSpec:
     adapter: AdapterSpec | None = None
     frozen_weights: str | None = None
     recompute: bool = False
+    backward_reads: str | None = None
     variant: str | None = None
     weights_of: str | Mapping[str, str] | None = None
     node: Node | None = field(default=None, compare=False, repr=False)
@@ -568,6 +571,7 @@ def _layer(item: Node, number: int) -> LayerSpec:
         adapter=_adapter(children["adapter"], what) if "adapter" in children else None,
         frozen_weights=common.frozen_weights,
         recompute=common.recompute,
+        backward_reads=common.backward_reads,
         variant=common.variant,
         weights_of=common.weights_of,
         node=item,

@@ -24,6 +24,7 @@ LAYER_KEYS = (
     "adapter",
     "frozen_weights",
     "recompute",
+    "backward_reads",
     "variant",
     "weights_of",
 )

@@ -160,6 +160,7 @@ class Conv1d(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -185,6 +186,7 @@ class Conv2d(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -204,6 +206,7 @@ class Pointwise(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -226,6 +229,7 @@ class Depthwise(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -251,6 +255,7 @@ class ConvTranspose2d(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -270,6 +275,7 @@ class Linear(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -287,6 +293,7 @@ class ReLU(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -305,6 +312,7 @@ class LeakyReLU(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -322,6 +330,7 @@ class Sigmoid(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -340,6 +349,7 @@ class Tanh(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -357,6 +367,7 @@ class SiLU(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -375,6 +386,7 @@ class GELU(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -392,6 +404,7 @@ class SwiGLU(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -410,6 +423,7 @@ class Scale(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -427,6 +441,7 @@ class Add(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -445,6 +460,7 @@ class Dropout(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -463,6 +479,7 @@ class Floor(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -481,6 +498,7 @@ class Ceil(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -499,6 +517,7 @@ class Round(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -516,6 +535,7 @@ class Multiply(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -533,6 +553,7 @@ class Subtract(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -550,6 +571,7 @@ class Divide(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -567,6 +589,7 @@ class Maximum(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -584,6 +607,7 @@ class Minimum(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -601,6 +625,7 @@ class Where(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -620,6 +645,7 @@ class Compare(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -639,6 +665,7 @@ class Clip(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -658,6 +685,7 @@ class HardSigmoid(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -675,6 +703,7 @@ class HardSwish(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -693,6 +722,7 @@ class Elu(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -710,6 +740,7 @@ class Softplus(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -727,6 +758,7 @@ class Mish(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -745,6 +777,7 @@ class Shift(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -762,6 +795,7 @@ class Exponential(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -779,6 +813,7 @@ class Logarithm(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -796,6 +831,7 @@ class SquareRoot(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -813,6 +849,7 @@ class Reciprocal(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -830,6 +867,7 @@ class Square(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -848,6 +886,7 @@ class Power(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -865,6 +904,7 @@ class ErrorFunction(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -882,6 +922,7 @@ class Absolute(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -900,6 +941,7 @@ class Prelu(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -917,6 +959,7 @@ class Flatten(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -934,6 +977,7 @@ class BroadcastAdd(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -952,6 +996,7 @@ class Expand(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -972,6 +1017,7 @@ class Parameter(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -989,6 +1035,7 @@ class Position(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1006,6 +1053,7 @@ class ClassToken(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1026,6 +1074,7 @@ class RNN(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1046,6 +1095,7 @@ class GRU(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1066,6 +1116,7 @@ class LSTM(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1086,6 +1137,7 @@ class Embedding(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1104,6 +1156,7 @@ class Matmul(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1124,6 +1177,7 @@ class MHSA(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1142,6 +1196,7 @@ class Softmax(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1159,6 +1214,7 @@ class LogSoftmax(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1177,6 +1233,7 @@ class Concat(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1196,6 +1253,7 @@ class Split(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1216,6 +1274,7 @@ class Slice(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1234,6 +1293,7 @@ class Flip(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1252,6 +1312,7 @@ class Reshape(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1270,6 +1331,7 @@ class Transpose(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1289,6 +1351,7 @@ class Pad(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1308,6 +1371,7 @@ class ReduceMean(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1327,6 +1391,7 @@ class ReduceSum(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1347,6 +1412,7 @@ class ReduceMax(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1367,6 +1433,7 @@ class ReduceMin(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1387,6 +1454,7 @@ class Interpolation(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1408,6 +1476,7 @@ class AvgPool2d(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1428,6 +1497,7 @@ class MaxPool2d(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1445,6 +1515,7 @@ class GlobalAvgPool(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1466,6 +1537,7 @@ class BatchNorm(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1489,6 +1561,7 @@ class InstanceNorm(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1510,6 +1583,7 @@ class GroupNorm(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1532,6 +1606,7 @@ class LayerNorm(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1553,6 +1628,7 @@ class RMSNorm(Layer):
         adapter: Mapping[str, Any] | None = None,
         frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
