@@ -18,7 +18,7 @@ from configs.model_file import ModelSpec
 from configs.suggest import suggestion
 from configs.values import replace
 from configs.version import VERSION
-from pulptrain.fitting.ways import Way, ways_of
+from pulptrain.fitting.ways import Way, from_inputs, ways_of
 from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.energy import chip_of
@@ -164,7 +164,7 @@ class Fitting:
             self._rest_joules = (joules_of(self.base) or 0.0) - sum(op["joules"] for op in rows)
         plain = {name: Price(cycles) for name, (cycles, _) in ops.items()}
         self.cycles = Prices(plain, lambda graph, op, stream: replace(streamed(graph, op, stream), cost=0))
-        self._pricing_seconds = time.perf_counter() - started
+        self.pricing_seconds = time.perf_counter() - started
         self._planning_seconds = 0.0
         self.undecided = False
         """Whether a search ended before it had an answer, or knew that there is none."""
@@ -353,7 +353,7 @@ class Fitting:
         Prices of ops that stream are lower bounds until they are asked for, so that the bound holds.
         """
         problem = replace(self._problem(streams), **limits)
-        hurried = ends - time.perf_counter() < HURRY * self._pricing_seconds
+        hurried = ends - time.perf_counter() < HURRY * self.pricing_seconds
         decisions, bound, interrupted = self.planned(problem, hurried=hurried), 0, False
         best: Decisions | None = None
         try:
@@ -614,6 +614,9 @@ def fit_model(
         undecided |= tried.undecided
         if interrupted:
             break
+        left_seconds = answer_ends - time.perf_counter()
+        if not found and way is ways[-1] and fitting.pricing_seconds < max(left_seconds, seconds / 2):
+            ways += from_inputs(way)
     search_seconds = time.perf_counter() - search_started
     if not found and undecided:
         raise InputError(

@@ -158,7 +158,9 @@ class Conv1d(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -182,7 +184,9 @@ class Conv2d(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -200,7 +204,9 @@ class Pointwise(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -221,7 +227,9 @@ class Depthwise(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -245,7 +253,9 @@ class ConvTranspose2d(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -263,7 +273,9 @@ class Linear(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -279,7 +291,9 @@ class ReLU(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -296,7 +310,9 @@ class LeakyReLU(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -312,7 +328,9 @@ class Sigmoid(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -329,7 +347,9 @@ class Tanh(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -345,7 +365,9 @@ class SiLU(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -362,7 +384,9 @@ class GELU(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -378,7 +402,9 @@ class SwiGLU(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -395,7 +421,9 @@ class Scale(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -411,7 +439,9 @@ class Add(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -428,7 +458,9 @@ class Dropout(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -445,7 +477,9 @@ class Floor(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -462,7 +496,9 @@ class Ceil(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -479,7 +515,9 @@ class Round(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -495,7 +533,9 @@ class Multiply(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -511,7 +551,9 @@ class Subtract(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -527,7 +569,9 @@ class Divide(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -543,7 +587,9 @@ class Maximum(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -559,7 +605,9 @@ class Minimum(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -575,7 +623,9 @@ class Where(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -593,7 +643,9 @@ class Compare(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -611,7 +663,9 @@ class Clip(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -629,7 +683,9 @@ class HardSigmoid(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -645,7 +701,9 @@ class HardSwish(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -662,7 +720,9 @@ class Elu(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -678,7 +738,9 @@ class Softplus(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -694,7 +756,9 @@ class Mish(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -711,7 +775,9 @@ class Shift(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -727,7 +793,9 @@ class Exponential(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -743,7 +811,9 @@ class Logarithm(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -759,7 +829,9 @@ class SquareRoot(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -775,7 +847,9 @@ class Reciprocal(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -791,7 +865,9 @@ class Square(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -808,7 +884,9 @@ class Power(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -824,7 +902,9 @@ class ErrorFunction(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -840,7 +920,9 @@ class Absolute(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -857,7 +939,9 @@ class Prelu(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -873,7 +957,9 @@ class Flatten(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -889,7 +975,9 @@ class BroadcastAdd(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -906,7 +994,9 @@ class Expand(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -925,7 +1015,9 @@ class Parameter(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -941,7 +1033,9 @@ class Position(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -957,7 +1051,9 @@ class ClassToken(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -976,7 +1072,9 @@ class RNN(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -995,7 +1093,9 @@ class GRU(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1014,7 +1114,9 @@ class LSTM(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1033,7 +1135,9 @@ class Embedding(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1050,7 +1154,9 @@ class Matmul(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1069,7 +1175,9 @@ class MHSA(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1086,7 +1194,9 @@ class Softmax(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1102,7 +1212,9 @@ class LogSoftmax(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1119,7 +1231,9 @@ class Concat(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1137,7 +1251,9 @@ class Split(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1156,7 +1272,9 @@ class Slice(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1173,7 +1291,9 @@ class Flip(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1190,7 +1310,9 @@ class Reshape(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1207,7 +1329,9 @@ class Transpose(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1225,7 +1349,9 @@ class Pad(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1243,7 +1369,9 @@ class ReduceMean(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1261,7 +1389,9 @@ class ReduceSum(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1280,7 +1410,9 @@ class ReduceMax(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1299,7 +1431,9 @@ class ReduceMin(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1318,7 +1452,9 @@ class Interpolation(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1338,7 +1474,9 @@ class AvgPool2d(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1357,7 +1495,9 @@ class MaxPool2d(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1373,7 +1513,9 @@ class GlobalAvgPool(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1393,7 +1535,9 @@ class BatchNorm(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1415,7 +1559,9 @@ class InstanceNorm(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1435,7 +1581,9 @@ class GroupNorm(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1456,7 +1604,9 @@ class LayerNorm(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1476,7 +1626,9 @@ class RMSNorm(Layer):
         trainable: bool | Sequence[str] = True,
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
