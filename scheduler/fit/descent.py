@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small peak without a solver: what is done again is changed one group at a time, as long as that helps.
+
+CP-SAT takes minutes to get as far on a network of dozens of layers: what is found here is its hint.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection
+
+from scheduler.fit.problem import Decisions, Outcome, Problem, evaluate, lives_of
+
+
+def descended(problem: Problem, *, enough_bytes: int = 0, ends: float = math.inf) -> Decisions:
+    """The groups done again of the smallest peak of two descents, from all groups and from none.
+
+    The first with at most `enough_bytes` is taken; the clock (`time.perf_counter`) `ends` the search.
+    """
+    outcome, again = evaluate(problem, Decisions()), frozenset[int]()
+    for begin in (frozenset(range(len(problem.groups))), again):
+        if outcome.peak_bytes > enough_bytes:
+            found = _descent(problem, begin, enough_bytes, ends)
+            outcome, again = min((outcome, again), found, key=lambda one: one[0].peak_bytes)
+    return Decisions(again=again)
+
+
+def _descent(
+    problem: Problem, again: frozenset[int], enough_bytes: int, ends: float
+) -> tuple[Outcome, frozenset[int]]:
+    """What the steepest descent from some groups ends with: nothing at the peak is worth changing."""
+    best = evaluate(problem, Decisions(again=again))
+    while best.peak_bytes > enough_bytes and time.perf_counter() < ends:
+        tried = []
+        for group in _at_peak(problem, best):
+            changed = again ^ {group}
+            tried.append((evaluate(problem, Decisions(again=changed)), changed))
+        found = min(tried, key=lambda one: (one[0].peak_bytes, len(one[1]), sorted(one[1])), default=None)
+        if found is None or found[0].peak_bytes >= best.peak_bytes:
+            break
+        best, again = found
+    return best, again
+
+
+def _at_peak(problem: Problem, outcome: Outcome) -> Collection[int]:
+    """The groups of what lies in L2 at the peak."""
+    turn = outcome.live_bytes.index(outcome.peak_bytes)
+    lives = lives_of(problem, list(outcome.entries))
+    live = {version if version >= 0 else ~version for version, (a, z) in lives.items() if a <= turn <= z}
+    return {problem.tasks[problem.makers[buffer]].group for buffer in live & problem.makers.keys()}
