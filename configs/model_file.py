@@ -53,6 +53,8 @@ class LayerSchema(Schema):
     """`{rank, alpha}` freezes the layer and adds a trained product of two small matrices (LoRA)."""
     recompute: bool = False
     """Recompute the layer for the backward pass instead of storing its output."""
+    backward_reads: Literal["input", "output", "mask"] | None = None
+    """What its input gradient is computed from (default: what stores fewest bytes; docs/memory.md)."""
     variant: str | None = None
     """Variant; `as-published` is that of PULP-TrainLib (default: that of the model)."""
     weights_of: str | dict[str, str] | None = None
@@ -143,6 +145,7 @@ class LayerSpec:
     update_channels: tuple[int, int] | None = None
     adapter: AdapterSpec | None = None
     recompute: bool = False
+    backward_reads: str | None = None
     variant: str | None = None
     weights_of: str | Mapping[str, str] | None = None
     node: Node | None = field(default=None, compare=False, repr=False)
@@ -549,6 +552,7 @@ def _layer(item: Node, number: int) -> LayerSpec:
         update_channels=_channels(children, common.update_channels),
         adapter=_adapter(children["adapter"], what) if "adapter" in children else None,
         recompute=common.recompute,
+        backward_reads=common.backward_reads,
         variant=common.variant,
         weights_of=common.weights_of,
         node=item,

@@ -53,7 +53,7 @@ def _layer(layer: LayerSpec, before: str) -> dict[str, Any]:
     if layer.inputs is not None and layer.inputs != (before,):
         tree["inputs"] = list(layer.inputs)
     tree |= {key: value for key, value in layer.attributes.items() if value is not None}
-    for key in ("dtype", "layout", "variant", "weights_of"):
+    for key in ("dtype", "layout", "variant", "weights_of", "backward_reads"):
         if getattr(layer, key) is not None:
             tree[key] = getattr(layer, key)
     if layer.trainable is not True:

@@ -18,7 +18,7 @@ from configs.model_file import ModelSpec
 from configs.suggest import suggestion
 from configs.values import replace
 from configs.version import VERSION
-from pulptrain.fitting.ways import Way, ways_of
+from pulptrain.fitting.ways import Way, from_inputs, ways_of
 from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.energy import chip_of
@@ -638,6 +638,8 @@ def fit_model(
         undecided |= tried.undecided
         if interrupted:
             break
+        if not found and way is ways[-1]:
+            ways += from_inputs(way)
     search_seconds = time.perf_counter() - search_started
     if not found and undecided:
         raise InputError(

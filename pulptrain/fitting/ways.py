@@ -11,6 +11,7 @@ from configs.model_file import ModelSpec
 from configs.suggest import suggestion
 from configs.values import replace
 from scheduler.memory.host_memory import tensor_bytes
+from trainlib.training.backward_reads import readable
 from trainlib.training.phases import build_training_phases
 
 ACCUMULATE = "accumulate"
@@ -50,6 +51,21 @@ def ways_of(spec: ModelSpec, allowed: tuple[str, ...]) -> list[Way]:
             changed = _with(way.spec, "state_dtype", STATES[word])
             ways += _smaller(way, Way(changed, (*way.changed, "optimizer states"), (*way.how, word)))
     return ways
+
+
+def from_inputs(way: Way) -> list[Way]:
+    """The way with gradients computed from inputs, of all layers that have another choice; none if none has.
+
+    Outputs then end with the forward pass, and inputs are computed again when they are needed: a smaller peak
+    where much is recomputed, at more cycles. Numbers are the same, of ELU to rounding.
+    """
+    chosen = {layer.name for layer in way.spec.layers if {"input"} < {*readable(layer)}}
+    layers = (
+        replace(layer, backward_reads="input") if layer.name in chosen else layer for layer in way.spec.layers
+    )
+    spec = replace(way.spec, layers=tuple(layers))
+    changed = (*way.changed, "gradients of activations"), (*way.how, "from inputs")
+    return [Way(spec, *changed)] if spec != way.spec else []
 
 
 def _with(spec: ModelSpec, option: str, value: Any) -> ModelSpec:

@@ -156,6 +156,7 @@ class Conv1d(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -180,6 +181,7 @@ class Conv2d(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -198,6 +200,7 @@ class Pointwise(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -219,6 +222,7 @@ class Depthwise(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -243,6 +247,7 @@ class ConvTranspose2d(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -261,6 +266,7 @@ class Linear(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -277,6 +283,7 @@ class ReLU(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -294,6 +301,7 @@ class LeakyReLU(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -310,6 +318,7 @@ class Sigmoid(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -327,6 +336,7 @@ class Tanh(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -343,6 +353,7 @@ class SiLU(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -360,6 +371,7 @@ class GELU(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -376,6 +388,7 @@ class SwiGLU(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -393,6 +406,7 @@ class Scale(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -409,6 +423,7 @@ class Add(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -426,6 +441,7 @@ class Dropout(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -442,6 +458,7 @@ class Multiply(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -458,6 +475,7 @@ class Subtract(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -474,6 +492,7 @@ class Divide(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -490,6 +509,7 @@ class Maximum(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -506,6 +526,7 @@ class Minimum(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -522,6 +543,7 @@ class Where(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -540,6 +562,7 @@ class Compare(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -558,6 +581,7 @@ class Clip(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -576,6 +600,7 @@ class HardSigmoid(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -592,6 +617,7 @@ class HardSwish(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -609,6 +635,7 @@ class Elu(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -625,6 +652,7 @@ class Softplus(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -641,6 +669,7 @@ class Mish(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -658,6 +687,7 @@ class Shift(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -674,6 +704,7 @@ class Exponential(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -690,6 +721,7 @@ class Logarithm(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -706,6 +738,7 @@ class SquareRoot(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -722,6 +755,7 @@ class Reciprocal(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -738,6 +772,7 @@ class Square(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -755,6 +790,7 @@ class Power(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -771,6 +807,7 @@ class ErrorFunction(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -787,6 +824,7 @@ class Absolute(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -804,6 +842,7 @@ class Prelu(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -820,6 +859,7 @@ class Flatten(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -836,6 +876,7 @@ class BroadcastAdd(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -853,6 +894,7 @@ class Expand(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -872,6 +914,7 @@ class Parameter(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -888,6 +931,7 @@ class Position(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -904,6 +948,7 @@ class ClassToken(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -923,6 +968,7 @@ class RNN(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -942,6 +988,7 @@ class GRU(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -961,6 +1008,7 @@ class LSTM(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -980,6 +1028,7 @@ class Embedding(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -997,6 +1046,7 @@ class Matmul(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1016,6 +1066,7 @@ class MHSA(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1033,6 +1084,7 @@ class Softmax(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1049,6 +1101,7 @@ class LogSoftmax(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1066,6 +1119,7 @@ class Concat(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1084,6 +1138,7 @@ class Split(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1103,6 +1158,7 @@ class Slice(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1120,6 +1176,7 @@ class Flip(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1137,6 +1194,7 @@ class Reshape(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1154,6 +1212,7 @@ class Transpose(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1172,6 +1231,7 @@ class Pad(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1190,6 +1250,7 @@ class ReduceMean(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1208,6 +1269,7 @@ class ReduceSum(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1227,6 +1289,7 @@ class ReduceMax(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1246,6 +1309,7 @@ class ReduceMin(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1265,6 +1329,7 @@ class Interpolation(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1285,6 +1350,7 @@ class AvgPool2d(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1304,6 +1370,7 @@ class MaxPool2d(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1320,6 +1387,7 @@ class GlobalAvgPool(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1340,6 +1408,7 @@ class BatchNorm(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1362,6 +1431,7 @@ class InstanceNorm(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1382,6 +1452,7 @@ class GroupNorm(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1403,6 +1474,7 @@ class LayerNorm(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -1423,6 +1495,7 @@ class RMSNorm(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...

@@ -3,23 +3,52 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from configs.errors import InputError
 from configs.suggest import suggestion
-from scheduler.addresses.allocation import Allocation, Request, align, lower_bound_bytes, peak_bytes
+from scheduler.addresses.allocation import (
+    Allocation,
+    Request,
+    align,
+    live_bytes,
+    lower_bound_bytes,
+    peak_bytes,
+)
 
 Strategy = Literal["first-fit", "best-fit", "optimal"]
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
 
-ORDERS: Mapping[str, Callable[[Request], tuple[Any, ...]]] = {
-    "size": lambda item: (-item.size_bytes, item.first_op, item.name),
-    "lifetime": lambda item: (item.first_op - item.last_op, -item.size_bytes, item.first_op, item.name),
-    "first use": lambda item: (item.first_op, -item.size_bytes, item.name),
+ORDERS: Mapping[str, Callable[[Request, int], tuple[Any, ...]]] = {
+    "size": lambda item, most: (-item.size_bytes, item.first_op, item.name),
+    "lifetime": lambda item, most: (item.first_op - item.last_op, -item.size_bytes, item.first_op, item.name),
+    "first use": lambda item, most: (item.first_op, -item.size_bytes, item.name),
+    "peak, size": lambda item, most: (-most, -item.size_bytes, item.name),
+    "peak, lifetime": lambda item, most: (-most, item.first_op - item.last_op, -item.size_bytes, item.name),
+    "last use": lambda item, most: (-item.last_op, -item.size_bytes, item.name),
 }
-"""Orders in which requests are placed; every one is total, so a plan is the same in every run."""
+"""Orders in which requests are placed, by the request and the most bytes live at once during its life; every
+one is total, so a plan is the same in every run."""
+
+FROM_ABOVE = ("peak, lifetime", "last use")
+"""Orders of which what lives to the end lies below the bound instead, each below what began before it.
+
+Weight gradients then grow towards activations that end, and leave no holes between these
+(mobilenet-v1: 1.4 % before, 0 now)."""
+
+
+def in_order(requests: Iterable[Request], order: str, around: Sequence[Allocation] = ()) -> list[Request]:
+    """The requests in one of `ORDERS`; live are those `around` them, too."""
+    items = list(requests)
+    live = live_bytes([*items, *around])
+    begins, sizes = list(live), list(live.values())
+
+    def most(item: Request) -> int:
+        return max(sizes[bisect_left(begins, item.first_op) : bisect_right(begins, item.last_op)], default=0)
+
+    return sorted(items, key=lambda item: ORDERS[order](item, most(item)))
 
 
 def parse_placement(text: str) -> str:
@@ -43,12 +72,27 @@ def place(
     fit = first_fit if strategy == "first-fit" else best_fit
     best: dict[str, Allocation] = {}
     for number, order in enumerate(ORDERS):
-        placed = fit(items, level, order, around)
+        if order in FROM_ABOVE and not around:
+            above = _from_above(items, level, bound_bytes)
+            others = [item for item in items if item.name not in above]
+            placed = above | fit(others, level, order, tuple(above.values()))
+        else:
+            placed = fit(items, level, order, around)
         if number == 0 or peak_bytes(placed.values()) < peak_bytes(best.values()):
             best = placed
         if align(peak_bytes(best.values())) <= bound_bytes:
             break
     return best
+
+
+def _from_above(items: Sequence[Request], level: str, bound_bytes: int) -> dict[str, Allocation]:
+    """What lives to the last op, stacked from the bound downwards in the order of first uses."""
+    after, address = max((item.last_op for item in items), default=0), bound_bytes
+    placed: dict[str, Allocation] = {}
+    for item in in_order((item for item in items if item.last_op == after), "first use"):
+        address -= align(item.size_bytes)
+        placed[item.name] = item.at(level, address)
+    return placed
 
 
 def first_fit(
@@ -78,7 +122,7 @@ def _fit(
     placed: dict[str, Allocation] = {}
     # (address, aligned end, first op, last op) by address: plain tuples, this is the planner's hot loop.
     taken = sorted((item.address, align(item.end_address), item.first_op, item.last_op) for item in around)
-    for request in sorted(requests, key=ORDERS[order]):
+    for request in in_order(requests, order, around):
         size_bytes, first_op, last_op = request.size_bytes, request.first_op, request.last_op
         gaps: list[tuple[int, float]] = []
         address = 0

@@ -11,25 +11,60 @@ cycles.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from configs.dtypes import UINT8
+from configs.errors import ConfigError
+from configs.model_file import LayerSpec
 from configs.values import replace
 from trainlib.ir.graph import FED_KINDS, GIVEN_KINDS, Op, Tensor, TrainingGraph
 from trainlib.primitives.definition import Step, is_forward
-from trainlib.registry import step_of
+from trainlib.registry import layer_primitive, step_of
+
+ROLES = {"input": "x", "output": "y"}
+WORDS = {role: word for word, role in ROLES.items()}
+"""Roles that have another name for users."""
 
 
-def read_what_is_kept(graph: TrainingGraph) -> TrainingGraph:
+def readable(layer: LayerSpec) -> list[str]:
+    """What the backward step of a layer can read: some of input, output and mask."""
+    steps = [step for step in layer_primitive(layer.type, layer.where).steps if step.name == "IG"]
+    roles = {role for step in steps for form in (step, *step.others) for role in form.reads}
+    return sorted({WORDS.get(role, role) for role in roles} & {"input", "output", "mask"})
+
+
+def wanted_reads(layers: Iterable[LayerSpec]) -> dict[str, str]:
+    """Layer -> what its backward step is to read (`backward_reads`). Raises `ConfigError` where it cannot."""
+    wanted: dict[str, str] = {}
+    for layer in layers:
+        word, known = layer.backward_reads, readable(layer) if layer.backward_reads else []
+        if word in known:
+            wanted[layer.name] = word
+        elif word is not None:
+            raise ConfigError(
+                f"the backward step of {layer.type} cannot read its {word}",
+                where=f"{layer.where}: layer {layer.name}",
+                cure=f"backward_reads: {' or '.join(known)}" if known else "remove 'backward_reads'",
+            )
+    return wanted
+
+
+def read_what_is_kept(graph: TrainingGraph, wanted: Mapping[str, str]) -> TrainingGraph:
     """The graph with the inputs of its backward ops so chosen that fewest bytes live beyond the forward pass.
 
-    From one choice to the next, until none of them would save anything by itself.
+    From one choice to the next, until none of them would save anything by itself. `wanted` has layers that
+    read what their file says.
     """
     ops, tensors = list(graph.ops), dict(graph.tensors)
     made = {graph.storage_of(name): number for number, op in enumerate(ops) for name in op.outputs}
     forward = _forward(ops)
     free = {graph.storage_of(name) for name in (*graph.results, *graph.of_kind(*GIVEN_KINDS))}
     forms = _forms(ops, forward, tensors)
+    for number, choices in forms.items():
+        if (word := wanted.get(ops[number].layer)) is not None:
+            role = ROLES.get(word, word)
+            forms[number] = [(op, maker) for op, maker in choices if role in op.reads]
+            ops[number], ops[forward[ops[number].layer]] = forms[number][0]
 
     def kept(op: Op) -> dict[str, int]:
         """Bytes by storage of what an op needs of the forward pass, and nobody else has kept for good."""
@@ -121,5 +156,4 @@ def reads_of_layers(graph: TrainingGraph) -> dict[str, tuple[str, ...]]:
                 if graph.storage_of(name) in kept
             ]
             reads.setdefault(op.layer, {}).update(dict.fromkeys(of_forward))
-    words = {"x": "input", "y": "output"}
-    return {layer: tuple(words.get(role, role) for role in roles) for layer, roles in reads.items()}
+    return {layer: tuple(WORDS.get(role, role) for role in roles) for layer, roles in reads.items()}

@@ -20,7 +20,7 @@ from trainlib.primitives.definition import AS_PUBLISHED, DrawnInput, LabelPlan
 from trainlib.primitives.optimizers import gradient_steps
 from trainlib.registry import layer_primitive, loss_primitive, optimizer_primitive
 from trainlib.training.adapters import add_adapted
-from trainlib.training.backward_reads import read_what_is_kept
+from trainlib.training.backward_reads import read_what_is_kept, wanted_reads
 from trainlib.training.builder import GraphBuilder
 from trainlib.training.built_layer import BuiltLayer, gradient_name, where_of
 from trainlib.training.immediate_update import ADD, UPDATE, at_once
@@ -188,7 +188,7 @@ def _unclipped(spec: ModelSpec) -> TrainingGraph:
     builder.update(optimizer, options, gradients, parts)
     graph = replace(_graph(spec.name, builder, terms.outputs, gradients, terms), parts=parts)
     if spec.variant != AS_PUBLISHED:
-        graph = read_what_is_kept(graph)
+        graph = read_what_is_kept(graph, wanted_reads(layer.spec for layer in builder.layers))
     if gradient_options(spec.optimizer).immediate:
         graph = at_once(graph, UPDATE)
     again = {layer.name for layer in spec.layers if layer.recompute}

@@ -54,7 +54,7 @@ def test_best_fit_takes_the_tightest_gap_where_first_fit_takes_the_lowest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Placed by name, a to d lie one after the other; at op 1 there are holes of 24 B at 0 and of 16 B at 32.
-    monkeypatch.setitem(ORDERS, "name", lambda item: (item.name,))  # type: ignore[arg-type]
+    monkeypatch.setitem(ORDERS, "name", lambda item, most: (item.name,))  # type: ignore[arg-type]
     wanted = [
         Request("a", 24, 0, 0),
         Request("b", 8, 0, 1),
@@ -146,7 +146,7 @@ def test_the_optimal_plan_is_valid_and_never_worse(wanted: list[Request]) -> Non
 HOLE = [
     Request(f"t{number}", *drawn)
     for number, drawn in enumerate(
-        [(12, 0, 3), (16, 3, 4), (12, 2, 3), (20, 1, 4), (8, 1, 2), (12, 0, 4), (20, 4, 5), (4, 1, 2)]
+        [(24, 2, 5), (8, 4, 5), (16, 0, 3), (8, 3, 4), (20, 1, 2), (16, 5, 5), (4, 1, 5), (12, 3, 5)]
     )
 ]
 """Eight requests (bytes, first op, last op) of which every order of both heuristics leaves a hole."""
@@ -155,17 +155,17 @@ HOLE = [
 @pytest.mark.needs_ortools
 def test_the_solver_finds_what_no_order_finds() -> None:
     for strategy in ("first-fit", "best-fit"):
-        assert peak_bytes(place(HOLE, "l2", strategy).values()) == 80
+        assert peak_bytes(place(HOLE, "l2", strategy).values()) == 72
     found, notes = place_optimal(HOLE, "l2")
     assert notes == ()
-    assert peak_bytes(found.values()) == lower_bound_bytes(HOLE) == 72
+    assert peak_bytes(found.values()) == lower_bound_bytes(HOLE) == 64
 
 
 def test_without_the_solver_the_search_over_orders_finds_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scheduler.addresses.optimal_placement.solver_installed", lambda: False)
     found, notes = place_optimal(HOLE, "l2")
     check_no_overlap(found.values())
-    assert peak_bytes(found.values()) == 72
+    assert peak_bytes(found.values()) == 64
     assert notes == ()
 
 
@@ -178,9 +178,9 @@ def test_what_is_not_proved_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     found, notes = place_optimal(HOLE, "l2")
     check_no_overlap(found.values())
-    assert peak_bytes(found.values()) == 80
+    assert peak_bytes(found.values()) == 72
     assert "pulptrain[solver]" in notes[0]
-    assert "the lower bound is 72 B, this plan takes 80 B" in notes[0]
+    assert "the lower bound is 64 B, this plan takes 72 B" in notes[0]
     monkeypatch.setattr("scheduler.addresses.optimal_placement.solver_installed", lambda: True)
     monkeypatch.setattr("scheduler.addresses.optimal_placement.MOST_SOLVED", 3)
     _optimal.cache_clear()
@@ -202,19 +202,11 @@ def test_the_search_over_orders_makes_valid_plans_between_bound_and_first_fit(wa
     assert addresses == search_orders(wanted, bound, steps=50)
 
 
-@pytest.mark.parametrize(
-    ("model", "holes"), [("resnet8", 0.001), ("mobilenet-v1", 0.008), ("trainlib-resnet-cifar10", 0.01)]
-)
-def test_nets_the_heuristics_leave_holes_in_come_to_their_lower_bound(model: str, holes: float) -> None:
-    """Or near it, and the plan says so: MobileNetV1 has too many buffers for the solver."""
-    graph = build_training_graph(load_model(model))
-    timing = with_options(load_soc(), l2="8MiB")
-    plan = plan_memory(graph, timing, PlanOptions("optimal"))
-    bound, peak = plan.lower_bound_bytes["l2"], plan.peak_bytes["l2"]
-    assert plan_memory(graph, timing, PlanOptions("first-fit")).peak_bytes["l2"] > peak
-    if model == "mobilenet-v1" or solver_installed():
-        assert peak <= (1 + holes) * bound
-        assert bool(plan.notes) == (peak > bound)
+@pytest.mark.parametrize("model", ["resnet8", "mobilenet-v1", "trainlib-resnet-cifar10"])
+def test_nets_of_tensors_of_many_sizes_come_to_their_lower_bound(model: str) -> None:
+    """Without a search: weight gradients grow downwards, towards activations that end."""
+    plan = plan_memory(build_training_graph(load_model(model)), with_options(load_soc(), l2="8MiB"))
+    assert plan.peak_bytes["l2"] == plan.lower_bound_bytes["l2"]
 
 
 def test_every_tensor_has_a_level_an_address_and_its_whole_life() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from configs.errors import ConfigError
 from configs.model_file import ModelSpec, load_model
 from configs.values import replace
 from pulptrain.given.settings import Settings
@@ -41,7 +42,13 @@ layers:
 """
 """conv2 reads what `between` makes; conv3 reads what `beside` reads; nobody reads what is around `last`."""
 
-KINDS = {"relu": "mask", "leaky_relu": "y", "clip, low: 0.0, high: 0.5": "mask"}
+KINDS = {
+    "relu": "mask",
+    "leaky_relu": "y",
+    "clip, low: 0.0, high: 0.5": "mask",
+    "elu": "y",
+    "hard_sigmoid": "y",
+}
 """Layer -> what is read where nobody else reads anything; of clip never the output."""
 
 
@@ -56,7 +63,7 @@ def reads(graph: TrainingGraph) -> dict[str, str]:
     return {
         op.layer: next(role for role in op.reads if role != "dy")
         for op in graph.ops
-        if op.step == "IG" and op.primitive in ("relu", "leaky_relu", "clip")
+        if op.step == "IG" and op.primitive in ("relu", "leaky_relu", "clip", "elu", "hard_sigmoid")
     }
 
 
@@ -86,7 +93,7 @@ def test_either_way_makes_the_same_bits_in_the_same_time(
 ) -> None:
     spec = model(tmp_path, kind)
     chosen = run_model(spec, Settings(dtype=dtype), iterations=1)
-    monkeypatch.setattr(phases, "read_what_is_kept", lambda graph: graph)
+    monkeypatch.setattr(phases, "read_what_is_kept", lambda graph, wanted: graph)
     usual = run_model(spec, Settings(dtype=dtype), iterations=1)
     assert chosen.summary["functional"]["passed"]
     # A mask costs a comparison and a store of each element.
@@ -99,7 +106,13 @@ def test_either_way_makes_the_same_bits_in_the_same_time(
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"), [("relu", {}), ("leaky_relu", {"slope": 0.5}), ("clip", {"low": 0.0, "high": 2.0})]
+    ("kind", "options"),
+    [
+        ("relu", {}),
+        ("leaky_relu", {"slope": 0.5}),
+        ("clip", {"low": 0.0, "high": 2.0}),
+        ("hard_sigmoid", {"alpha": 0.2}),
+    ],
 )
 def test_at_a_kink_all_forms_agree_whole_and_in_tiles(kind: str, options: dict[str, float]) -> None:
     """The output of a leaky ReLU may be rounded to 0, which is on the left as well."""
@@ -116,3 +129,24 @@ def test_at_a_kink_all_forms_agree_whole_and_in_tiles(kind: str, options: dict[s
     assert len(results) > 1
     for result in results[1:]:
         np.testing.assert_array_equal(result, results[0])
+
+
+@pytest.mark.parametrize("word", ["input", "output", "mask"])
+def test_a_layer_reads_what_its_file_says(tmp_path: Path, word: str) -> None:
+    graph = phases.build_training_graph(model(tmp_path, f"relu, backward_reads: {word}"))
+    assert set(reads(graph).values()) == {{"input": "x", "output": "y"}.get(word, word)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "cure"),
+    [
+        ("sigmoid, backward_reads: input", "try: backward_reads: output"),
+        ("clip, low: 0.0, backward_reads: output", "try: backward_reads: input or mask"),
+        ("batch_norm, backward_reads: output", "try: backward_reads: input"),
+        ("shift, offset: 1.0, backward_reads: mask", "remove .backward_reads."),
+        ("relu, backward_reads: middle", "middle"),
+    ],
+)
+def test_what_it_cannot_read_is_refused(tmp_path: Path, kind: str, cure: str) -> None:
+    with pytest.raises(ConfigError, match=cure):
+        phases.build_training_graph(model(tmp_path, kind))

@@ -213,6 +213,10 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             ),
             reference=lambda x, alpha, beta: np.minimum(1, np.maximum(0, beta + x * alpha)),
             nests=("hard_sigmoid_fw", "hard_sigmoid_bw"),
+            of_y=(
+                lambda y, dy, alpha: np.where((y > 0) & (y < 1), alpha * dy, 0),
+                lambda y, dy, alpha: dy * alpha * (np.sign(y) * np.sign(1 - y)),
+            ),
         ),
         options=Line,
         examples=(
@@ -244,6 +248,11 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
                 alpha * (np.exp(np.where(x > 0, 0, x)) - 1),  # the slope at 0 is alpha
             ),
             nests=("exponential", "exponential_product"),
+            of_y=(  # as PyTorch in place: y + alpha is alpha * e^x, to a rounding of alpha
+                lambda y, dy, alpha: np.where(y > 0, dy, (y + alpha) * dy),
+                lambda y, dy, alpha: dy * np.where(y <= 0, alpha + y, 1),
+            ),
+            of_y_nest="elu_from_y_bw",
         ),
         options=EluSlope,
         examples=(

@@ -67,7 +67,7 @@ class Elementwise:
     is its derivative, found by `trainlib.primitives.derivative`; only a step that reads ``y`` and not ``x``
     needs `reference_dx`, again in other words than `dx`. A step that reads neither says that it is linear.
     `of_y` are a `dx` and a `reference_dx` that read ``y`` in place of ``x``, by the loop of `dx`, with the
-    same bits as result in every format.
+    same bits as result in every format; or by the nest `of_y_nest`, with the bits of another formula.
     """
 
     y: Formula
@@ -78,6 +78,7 @@ class Elementwise:
     dx2: Formula | None = None
     reference_dx: Formula | None = None
     of_y: tuple[Formula, Formula] | None = None
+    of_y_nest: str | None = None
     of_mask: OfMask | None = None
 
     @property
@@ -126,7 +127,8 @@ def elementwise(
         writes = ("dx*",) if inputs > 1 else ("dx",)
         others: list[Elementwise] = []
         if one.of_y is not None:
-            others.append(replace(one, dx=one.of_y[0], reference_dx=one.of_y[1]))
+            nests = ("", one.of_y_nest or one.nests[1])
+            others.append(replace(one, dx=one.of_y[0], reference_dx=one.of_y[1], nests=nests))
         if one.of_mask is not None:
             others.append(replace(one, **_DX_OF_MASK))
             steps[0] = replace(steps[0], others=(_with_mask(one, one.of_mask, keys, takes_over),))
