@@ -23,6 +23,7 @@ from pulptrain.fitting.fit_model import (
     sized,
     smallest_of,
 )
+from pulptrain.fitting.ways import Way, from_inputs
 from pulptrain.given.settings import Settings, code_start, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.machine import Prepared
@@ -30,7 +31,7 @@ from pulptrain.running.session import prepare, run_prepared, settled
 from scheduler.fit.of_graph import problem_of
 from scheduler.fit.prices import Prices
 from scheduler.fit.problem import Decisions, evaluate
-from scheduler.fit.solver import SECONDS
+from scheduler.fit.solver import SECONDS, Solution
 from scheduler.memory.host_memory import tensor_bytes
 from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
 from scheduler.schedule import streamer_of, tiler_of
@@ -274,14 +275,25 @@ def _peak_bytes(spec: ModelSpec, settings: Settings) -> int:
 
 
 def _recomputed(spec: ModelSpec, settings: Settings, seconds: float) -> tuple[ModelSpec, int, bool]:
-    """The model with what is done again for the smallest peak, that, and whether none is smaller."""
+    """The model with what is done again for the smallest peak, that, and whether none is smaller.
+
+    Gradients are computed from inputs where that makes it smaller, as `fit` does where nothing else fits.
+    """
+    ways = (Way(spec), *from_inputs(Way(spec)))
+    tried = [_smallest(way.spec, settings, seconds / len(ways)) for way in ways]
+    chosen, found = min(tried, key=lambda one: one[1].value)
+    return chosen, found.value, all(found.value <= other.bound for _, other in tried)
+
+
+def _smallest(spec: ModelSpec, settings: Settings, seconds: float) -> tuple[ModelSpec, Solution]:
+    """The model with what is done again for the smallest peak found, and what the search says of that."""
     graph = _graph(spec)
     timing = soc_timing(sized(settings, l2=_roomy_bytes(graph), l3=0))
     problem = problem_of(graph, Prices(), timing, None, frozenset(layer.name for layer in spec.layers))
     found = smallest_of(problem, seconds=seconds)
     again = {problem.groups[number] for number in found.decisions.again}
     layers = tuple(replace(layer, recompute=layer.recompute or layer.name in again) for layer in spec.layers)
-    return replace(spec, layers=layers), found.value, found.proved
+    return replace(spec, layers=layers), found
 
 
 def _least_bytes(spec: ModelSpec, settings: Settings) -> int:
