@@ -14,32 +14,43 @@ from scheduler.fit.problem import Decisions, Outcome, Problem, evaluate, lives_o
 
 
 def descended(problem: Problem, *, enough_bytes: int = 0, ends: float = math.inf) -> Decisions:
-    """The groups done again of the smallest peak of two descents, from all groups and from none.
+    """The groups done again of the smallest peak of two steepest descents, from none and from all groups.
 
-    The first with at most `enough_bytes` is taken; the clock (`time.perf_counter`) `ends` the search.
+    The first with at most `enough_bytes` is taken, before these one that saves most bytes for its cost; all
+    groups that are not needed for that are left out. The clock (`time.perf_counter`) `ends` the search.
     """
     outcome, again = evaluate(problem, Decisions()), frozenset[int]()
-    for begin in (frozenset(range(len(problem.groups))), again):
+    none, every = again, frozenset(range(len(problem.groups)))
+    ways = ((none, True), (none, False), (every, False))
+    for begin, by_cost in ways if enough_bytes else ways[1:]:
         if outcome.peak_bytes > enough_bytes:
-            found = _descent(problem, begin, enough_bytes, ends)
+            found = _descent(problem, begin, enough_bytes, ends, by_cost=by_cost)
             outcome, again = min((outcome, again), found, key=lambda one: one[0].peak_bytes)
+    most_bytes = max(outcome.peak_bytes, enough_bytes)
+    for group in sorted(again):
+        fewer = evaluate(problem, Decisions(again=again - {group}))
+        if fewer.peak_bytes <= most_bytes and fewer.cost <= outcome.cost:
+            outcome, again = fewer, again - {group}
     return Decisions(again=again)
 
 
 def _descent(
-    problem: Problem, again: frozenset[int], enough_bytes: int, ends: float
+    problem: Problem, again: frozenset[int], enough_bytes: int, ends: float, *, by_cost: bool
 ) -> tuple[Outcome, frozenset[int]]:
-    """What the steepest descent from some groups ends with: nothing at the peak is worth changing."""
+    """What a descent from some groups ends with: nothing at the peak is worth changing."""
     best = evaluate(problem, Decisions(again=again))
     while best.peak_bytes > enough_bytes and time.perf_counter() < ends:
         tried = []
         for group in _at_peak(problem, best):
             changed = again ^ {group}
-            tried.append((evaluate(problem, Decisions(again=changed)), changed))
-        found = min(tried, key=lambda one: (one[0].peak_bytes, len(one[1]), sorted(one[1])), default=None)
-        if found is None or found[0].peak_bytes >= best.peak_bytes:
+            outcome = evaluate(problem, Decisions(again=changed))
+            saved_bytes = best.peak_bytes - max(outcome.peak_bytes, enough_bytes)
+            price = max(1, outcome.cost - best.cost) if by_cost else 1
+            tried.append((-saved_bytes / price, len(changed), sorted(changed), outcome))
+        found = min(tried, default=None)
+        if found is None or found[-1].peak_bytes >= best.peak_bytes:
             break
-        best, again = found
+        best, again = found[-1], frozenset(found[-2])
     return best, again
 
 

@@ -29,7 +29,11 @@ def test_it_is_near_the_smallest_of_all_sets_and_stops_where_told(seed: int) -> 
     found = peak(descended(problem).again)
     assert min(map(peak, sets)) <= found <= 1.1 * min(map(peak, sets))
     assert descended(problem, enough_bytes=peak(frozenset())) == Decisions()
-    assert descended(problem, ends=0.0).again in (frozenset(), frozenset(groups))
+    assert found <= peak(descended(problem, ends=0.0).again) <= peak(frozenset())
+    between = (found + peak(frozenset())) // 2
+    enough = descended(problem, enough_bytes=between).again
+    assert peak(enough) <= between
+    assert all(peak(enough - {group}) > between for group in enough), "all of them are needed"
 
 
 def test_ds_cnn_trains_in_less_than_half_its_peak_without_an_l3() -> None:
