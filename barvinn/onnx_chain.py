@@ -38,13 +38,17 @@ def input_map(graph: OnnxGraph, input_shape: Sequence[int] | None) -> tuple[int,
     """Channels, rows and columns of the input; a vector is one pixel. Raises `InputError`."""
     if len(graph.inputs) != 1:
         names = ", ".join(graph.inputs) or "none"
-        raise InputError(f"the model has inputs {names}", where=graph.path, cure="use a model with one input")
+        raise InputError(
+            f"the model has inputs {names}, but must have one",
+            where=graph.path,
+            cure="use a model with one input",
+        )
     name = graph.inputs[0]
     where = f"{graph.path}: input '{name}'"
     tensor = graph.tensor(name)
     if not tensor.is_static:
         raise ShapeError(
-            f"the shape {tensor.shape_text} is not fixed: jobs need a fixed size",
+            f"the shape {tensor.shape_text} of the input is not fixed",
             where=where,
             cure="export the model with fixed sizes",
         )
@@ -54,19 +58,25 @@ def input_map(graph: OnnxGraph, input_shape: Sequence[int] | None) -> tuple[int,
         given = given[1:]
     if given != sizes:
         cure = f"--input {','.join(map(str, sizes))}"
-        raise ShapeError(f"the file has input sizes {sizes}, --input has {given}", where=where, cure=cure)
+        raise ShapeError(
+            f"the file has input sizes {sizes}, but --input specifies {given}", where=where, cure=cure
+        )
     if len(sizes) == 2 and batch == 1:
         # [1, M, K]: M vectors, one below the other
         return (sizes[1], sizes[0], 1)
     if len(sizes) == 1:
         return (sizes[0], batch, 1)
     if batch != 1:
-        raise ShapeError(f"the batch is {batch}, not 1", where=where, cure="export it with a batch of 1")
+        raise ShapeError(
+            f"the batch size is {batch}, but must be 1",
+            where=where,
+            cure="export the model with a batch size of 1",
+        )
     if len(sizes) != 3:
         raise ShapeError(
             f"the input has the unsupported shape {tensor.shape_text}",
             where=where,
-            cure="use 1, C, H, W or 1, C",
+            cure="use an input of shape 1,C,H,W or 1,C",
         )
     return (sizes[0], sizes[1], sizes[2])
 
@@ -127,12 +137,14 @@ class _Chain:
             except ShapeError as error:
                 raise UnsupportedLayerError(error.message, where=where, cure=error.cure or CHECKED) from None
         if not any(layer.shape.kind != "pool" for layer in self._layers):
-            raise UnsupportedLayerError("the model has no Conv, Gemm or MatMul", where=self._graph.path)
+            raise UnsupportedLayerError(
+                "the model has no Conv, Gemm or MatMul, so there is no layer to map", where=self._graph.path
+            )
         return self._layers
 
     def _step(self, layer: LayerSpec) -> None:
         if layer.type not in STEPS:
-            raise CannotTakeError(f"op {self._node.op} is not supported ({layer.type})", f"one of {OPS}")
+            raise CannotTakeError(f"op {self._node.op} is not supported ({layer.type})", f"use one of {OPS}")
         STEPS[layer.type](self, layer)
 
     def _values(self, layer: LayerSpec, role: str, default: float = 0.0) -> Reals:
@@ -144,7 +156,7 @@ class _Chain:
         if layer.type == "depthwise" or layer.attributes.get("groups", 1) != 1:
             groups = layer.attributes.get("groups", len(weights))
             raise CannotTakeError(
-                f"a convolution with {groups} groups is not supported", "a dense one: group = 1"
+                f"a convolution with {groups} groups is not supported", "use a dense one: group = 1"
             )
         kernel = (*weights.shape[2:], 1, 1)[:2]
         self._add(layer, "conv", weights.reshape(*weights.shape[:2], *kernel), **_window(layer, stride=1))
@@ -225,7 +237,7 @@ class _Chain:
         axis = values.ndim - (1 if self._is_row else 3)
         if not 0 <= axis < values.ndim or not values.shape[axis] == channels == values.size:
             raise CannotTakeError(
-                f"its constant has shape {list(values.shape)}", "one number, or one per output channel"
+                f"the constant has shape {list(values.shape)}", "use one number, or one per output channel"
             )
         return values.ravel()
 
@@ -233,7 +245,9 @@ class _Chain:
         # The largest of a window is limited as its pixels are.
         at = next((at for at, made in enumerate(self._layers[::-1]) if made.shape.kind != "pool"), None)
         if at is None:
-            raise CannotTakeError("a ReLU is before the first layer", "remove it: inputs are not negative")
+            raise CannotTakeError(
+                "a ReLU before the first layer is not supported", "remove it: inputs are not negative"
+            )
         self._layers[-1 - at] = replace(self._layers[-1 - at], relu=True)
         self._open = False
 
@@ -244,7 +258,7 @@ class _Chain:
         if self._is_row and columns == 1 and made[-1] == channels:
             return
         if made != (1, channels * rows * columns):
-            raise CannotTakeError(f"it reshapes a map {self._map} to {list(made)}", "Flatten: [1, C*H*W]")
+            raise CannotTakeError(f"it reshapes a map {self._map} to {list(made)}", "use Flatten: [1, C*H*W]")
         self._is_row = True
         self._open = False
 

@@ -52,7 +52,7 @@ class BarvinnOutcome(Struct, frozen=True):
     def output(self) -> Integers:
         """The output map [c, h, w], integers. Raises `InputError` for the published table, which has none."""
         if self.numbers is None:
-            raise InputError("the published table has no numbers to compute with", cure="as_published=False")
+            raise InputError("the published job table computes no output", cure="use as_published=False")
         return self.numbers.outputs[-1]
 
 
@@ -164,7 +164,7 @@ def _read(path: str | Path) -> OnnxGraph:
         if error.cure is None or "--input" not in error.cure:
             raise
         raise InputError(
-            f"{error.message}; its shape is not fixed, but jobs need a fixed size",
+            f"{error.message}; its shape must be fixed",
             where=error.where,
             cure="export the model with fixed sizes",
         ) from None
@@ -205,7 +205,8 @@ def _checked(x: Integers, shape: tuple[int, int, int], bits: int) -> Integers:
         given = given[0]
     if given.shape != shape or given.dtype.kind not in "iu" or given.min() < 0 or given.max() >> bits:
         raise InputError(
-            f"x has shape {list(given.shape)} and type {given.dtype}, which do not fit",
+            f"x has shape {list(given.shape)} and type {given.dtype}, but integers of shape "
+            f"{list(shape)} are needed",
             where="x",
             cure=f"use integers from 0 to {(1 << bits) - 1} of shape {list(shape)}",
         )
@@ -217,7 +218,7 @@ def _refuse_host(network: CompiledNetwork, layers: Sequence[RealLayer]) -> None:
         host = compiled.program.host
         if host is not None:
             raise UnsupportedLayerError(
-                f"{host.op}: the published RTL has the comparator of the units disabled",
+                f"{host.op} cannot run on the units: the published RTL disables their comparator",
                 where=real.where or real.shape.name,
                 cure="let the host compute it (without --no-host-ops), or --behaviour documented",
             )
@@ -257,7 +258,9 @@ def _check_numbers(array: BarvinnArray, network: CompiledNetwork, numbers: Integ
     wrong = int((computed != expected).sum())
     if wrong:
         raise WrongNumbersError(
-            f"{wrong} of {expected.size} outputs differ from the integer reference", where=last.shape.name
+            f"{wrong} of {expected.size} simulated outputs differ from those of NumPy integers",
+            where=last.shape.name,
+            cure="report this as a defect, with your command",
         )
 
 

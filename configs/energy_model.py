@@ -178,7 +178,7 @@ class EnergyModel(Struct, frozen=True):
             return lowest
         if not lowest <= vdd <= highest:
             message = f"{vdd:g} V is outside the operating points of {self.name}"
-            raise InputError(message, where=where, cure=f"{lowest:g}V to {highest:g}V")
+            raise InputError(message, where=where, cure=f"use {lowest:g}V to {highest:g}V")
         if hz > self.highest_hz(vdd) * (1 + 1e-9):
             limit_mhz = self.highest_hz(vdd) / 1e6
             message = f"{self.name} reaches {limit_mhz:.4g} MHz at {vdd:g} V, not {hz / 1e6:g} MHz"

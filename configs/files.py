@@ -147,14 +147,14 @@ def check_file(name: str, option: str, is_ours: Callable[[Path], bool]) -> Path:
     `InputError` naming `option`.
     """
     if not name.strip():
-        raise InputError("the file name is empty", where=option, cure="name a file")
+        raise InputError("the name of the output file is empty", where=option, cure="add the name of a file")
     _refuse_dash(name, option)
     target = _resolved(Path(name), option)
     _refuse_special(target, name, option)
     refuse_foreign(target, name, option, is_ours)
     if not target.parent.is_dir():
         raise InputError(
-            f"cannot write to {name!r}: there is no folder {str(target.parent)!r}",
+            f"cannot write {name!r}: the folder {str(target.parent)!r} does not exist",
             where=option,
             cure="create the folder first",
         )
@@ -165,7 +165,9 @@ def check_file(name: str, option: str, is_ours: Callable[[Path], bool]) -> Path:
 def check_folder(name: str, option: str) -> Path:
     """The folder that will be written to, made if it is not there. Raises `InputError` naming `option`."""
     if not name.strip():
-        raise InputError("the folder name is empty", where=option, cure="name a folder")
+        raise InputError(
+            "the name of the output folder is empty", where=option, cure="add the name of a folder"
+        )
     folder = Path(name)
     _refuse_dash(name, option)
     if folder.suffix.lower() in FILE_ENDINGS and not folder.is_dir():
@@ -183,7 +185,11 @@ def check_folder(name: str, option: str) -> Path:
 def _refuse_dash(name: str, option: str) -> None:
     """Raise `InputError` for the ``-`` that means standard output elsewhere."""
     if name.strip() == "-":
-        raise InputError("only --json goes to standard output", where=option, cure="use a name, e.g. ./-")
+        raise InputError(
+            "standard output (-) is allowed for --json only",
+            where=option,
+            cure="use the name of a file, e.g. ./-",
+        )
 
 
 def refuse_foreign(path: Path, name: str, option: str, is_ours: Callable[[Path], bool]) -> None:
@@ -196,12 +202,14 @@ def refuse_foreign(path: Path, name: str, option: str, is_ours: Callable[[Path],
         raise _cannot_be_written(error, option, name) from error
     if foreign:
         raise InputError(
-            f"{name!r} exists already and pulptrain did not write it; it was not overwritten",
+            f"{name!r} already exists and was not written by pulptrain; it was not overwritten",
             where=option,
             cure="use another name, or move that file first",
         )
     if target.is_file() and not os.access(target, os.W_OK):
-        raise InputError(f"{name!r} is read-only", where=option, cure="use another name or permissions")
+        raise InputError(
+            f"the file or folder {name!r} is read-only", where=option, cure="use another name or permissions"
+        )
 
 
 def start_of(path: Path, size_bytes: int = 1 << 16) -> bytes:

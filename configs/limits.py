@@ -120,7 +120,7 @@ def check_seed(seed: int) -> None:
     """Raise `InputError` for a seed that random numbers cannot be drawn from."""
     if not 0 <= seed <= LARGEST_INTEGER:
         raise InputError(
-            f"{seed} is not a valid seed",
+            f"the seed is {seed}, but must be a whole number from 0 to {LARGEST_INTEGER}",
             where="--seed",
             cure=f"use a whole number from 0 to {LARGEST_INTEGER}",
         )

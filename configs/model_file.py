@@ -394,14 +394,14 @@ def _check_names(spec: ModelSpec) -> None:
     for what, name, where in (*named, *((f"label '{name}'", name, where) for name, where in labels.items())):
         if name in inputs:
             raise ConfigError(
-                f"{what} and an input have the same name", where=where, cure="rename one of them"
+                f"{what} and an input of the model have the same name", where=where, cure="rename one of them"
             )
     if spec.dataset in DATASETS and spec.dataset != "random" and max(len(inputs), len(labels)) > 1:
         raise ConfigError(
-            f"the data set '{spec.dataset}' has one input and one label, but the model has {len(inputs)} "
-            f"and {len(labels)}",
+            f"the data set '{spec.dataset}' has one input and one label, but the model has "
+            f"{len(inputs)} inputs and {len(labels)} labels",
             where=spec.where,
-            cure=f"use dataset: random, or the path of an {OWN_DATA} file with an array for each",
+            cure=f"use dataset: random, or the path of an {OWN_DATA} file with one array for each",
         )
 
 
@@ -428,9 +428,9 @@ def _train(node: Node, layers: Sequence[LayerSpec]) -> str | tuple[str, ...] | N
     for layer in layers:
         if layer.name in names and layer.trainable is False:
             raise ConfigError(
-                f"'train' lists {layer.name}, which has trainable: false",
+                f"'train' lists layer {layer.name}, which is frozen by trainable: false",
                 where=layer.where,
-                cure="remove one of the two",
+                cure="remove one of these two settings",
             )
     return names
 
@@ -459,7 +459,7 @@ def _input(name: str, node: Node, what: str, dataset: str) -> InputSpec:
     needed = DATASETS.get(dataset)
     if needed is not None and shape != needed:
         raise ConfigError(
-            f"the data set '{dataset}' has inputs of shape {list(needed)}, not {list(shape)}",
+            f"the data set '{dataset}' has inputs of shape {list(needed)}, but the model has {list(shape)}",
             where=where,
             cure=f"use shape: {list(needed)}, or dataset: random",
         )

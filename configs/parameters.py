@@ -167,7 +167,7 @@ class ParameterSchema(Schema):
     def _scalar(cls, value: Any) -> Any:
         if isinstance(value, str | int | float | bool):
             return value
-        raise ValueError("it must be a number, a text, true or false")
+        raise ValueError("a name must be a number, a text, true or false")
 
     @field_validator("description", "source")
     @classmethod
@@ -196,9 +196,9 @@ def load_parameters(
     tree = _trees(name_or_path)[profile]
     if tree.machine != machine:
         raise ConfigError(
-            f"'{tree.name}' describes a machine of kind '{tree.machine}', not '{machine}'",
+            f"'{tree.name}' describes a machine of kind '{tree.machine}', but this command needs '{machine}'",
             where=tree.file,
-            cure=f"`{COMMANDS[tree.machine]}`, or another SoC",
+            cure=f"use `{COMMANDS[tree.machine]}`, or another SoC",
         )
     changed = dict(tree.parameters)
     for path, text in (overrides or {}).items():

@@ -88,7 +88,7 @@ def refuse_without_unit(
     if 0 < amount < fewest and not str(text).strip()[-1].isalpha():
         written = f" {where} {text}{unit}" if where is not None and where.startswith("--") else ""
         raise ConfigError(
-            f"{text} is too small for the {what}: the unit is missing",
+            f"{text} is too small for the {what}; a unit seems to be missing",
             where=where,
             cure=f"did you mean {text} {unit}?{written}",
         )
@@ -107,17 +107,17 @@ def parse_si(text: object, unit: str, *, where: str | None = None) -> float:
     example = f"'{text} p{unit}'" if unit == "J" else f"'{text} {unit}'"
     if isinstance(text, bool) or match is None:
         raise ConfigError(
-            f"'{str(text)[:60]}' is not a number of {unit}", where=where, cure=f"write e.g. '4.1 {unit}'"
+            f"'{str(text)[:60]}' is not an amount in {unit}", where=where, cure=f"write it like '4.1 {unit}'"
         )
     if not match[2]:
-        raise ConfigError(f"'{text}' has no unit", where=where, cure=f"add the unit, like {example}")
+        raise ConfigError(f"'{text}' has no unit", where=where, cure=f"add the unit, e.g. {example}")
     prefix = match[2].removesuffix(unit)
     if not match[2].endswith(unit) or prefix not in PREFIXES:
         units = ", ".join(f"{each}{unit}" for each in PREFIXES if each != "µ")
-        raise ConfigError(f"'{text}' does not have the unit {unit}", where=where, cure=f"use one of {units}")
+        raise ConfigError(f"the unit of '{text}' is not {unit}", where=where, cure=f"use one of {units}")
     amount = float(match[1]) * PREFIXES[prefix]
     if amount < 0:
-        raise ConfigError(f"'{text}' is negative", where=where, cure="write 0 or more")
+        raise ConfigError(f"'{text}' is negative, but must be 0 or more", where=where, cure="write 0 or more")
     return amount
 
 
@@ -136,12 +136,16 @@ def _parse(
         raise ConfigError(f"{what} cannot be negative: '{text}'", where=where, cure=cure)
     if amount.denominator != 1:
         raise ConfigError(
-            f"'{text}' is not a whole number of {base}: it is {float(amount)} {base}",
+            f"'{text}' is {float(amount)} {base}, not a whole number of {base}",
             where=where,
             cure=f"use '{int(amount)} {base}' or '{int(amount) + 1} {base}'",
         )
     if amount > LARGEST_INTEGER:
-        raise ConfigError(f"'{text}' is too large", where=where, cure=f"use at most {LARGEST_INTEGER} {base}")
+        raise ConfigError(
+            f"'{text}' exceeds the limit of {LARGEST_INTEGER} {base}",
+            where=where,
+            cure=f"use at most {LARGEST_INTEGER} {base}",
+        )
     return int(amount)
 
 

@@ -102,12 +102,14 @@ def read_text(path: Path) -> str:
         raise ConfigError("no such file", where=str(path), cure="check the path") from None
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"not UTF-8 text: {error.reason}", where=str(path), cure="save it as UTF-8"
+            f"the file is not UTF-8 text: {error.reason}", where=str(path), cure="save it as UTF-8"
         ) from None
     except (OSError, ValueError) as error:
         # ValueError: a path with a null byte.
         reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"cannot be read: {reason}", where=str(path), cure="use a readable file") from None
+        raise ConfigError(
+            f"the file cannot be read: {reason}", where=str(path), cure="use a readable file"
+        ) from None
 
 
 def load_yaml(path: Path) -> Node:
@@ -172,7 +174,9 @@ def parse_yaml(text: str, file: str) -> Node:
             f"YAML error: {error}", where=f"{file}:1", cure="save the file as plain text"
         ) from None
     except RecursionError:
-        raise ConfigError("nested too deeply", where=f"{file}:1", cure="flatten the file") from None
+        raise ConfigError(
+            "the file is nested too deeply", where=f"{file}:1", cure="use fewer levels of nesting"
+        ) from None
 
 
 _SYNTAX = (

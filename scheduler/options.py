@@ -39,8 +39,8 @@ def parse_buffering(text: str) -> int:
     raise InputError(
         f"unknown buffering {text!r}",
         where="--buffering",
-        cure=f"use none, single, double, best or a number of buffers, 1 to {MOST_BUFFERS}; conv2.FW.w=1 for "
-        "one operand",
+        cure=f"use none, single, double, best or a number of buffers from 1 to {MOST_BUFFERS}; for one "
+        "operand, e.g. conv2.FW.w=1",
     )
 
 
@@ -57,7 +57,7 @@ def parse_buffers(text: str) -> tuple[int, dict[str, dict[str, int]]]:
         op, _, operand = path.strip().rpartition(".")
         if not op or not operand or parse_buffering(value.strip()) < 1:
             raise InputError(
-                f"cannot read {part!r}", where="--buffering", cure="write it as double,conv2.FW.w=1"
+                f"cannot read {part!r}", where="--buffering", cure="write it like double,conv2.FW.w=1"
             )
         named.setdefault(op, {})[operand] = parse_buffering(value.strip())
     return depth, named
@@ -73,7 +73,9 @@ def parse_resident(text: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split(","))
     if not all(names) or (AUTO in names and len(names) > 1):
         raise InputError(
-            f"cannot read {text!r}", where="--resident", cure="use auto, off, or TENSOR,TENSOR@OP..OP"
+            f"cannot read {text!r}",
+            where="--resident",
+            cure="use auto, off, or TENSOR, or TENSOR@OP..OP (comma-separated)",
         )
     return names
 

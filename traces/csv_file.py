@@ -40,12 +40,12 @@ def rows_of(path: Path, columns: Sequence[str], what: str) -> Iterator[tuple[str
             reader = csv.DictReader(file, strict=True)
             missing = [name for name in columns if name not in (reader.fieldnames or ())]
             if missing:
-                raise InputError(f"no column {missing[0]!r} in {what}", where=f"{path}:1", cure=AGAIN)
+                raise InputError(f"{what} has no column {missing[0]!r}", where=f"{path}:1", cure=AGAIN)
             for row in reader:
                 line = reader.line_num
                 if None in row or None in row.values():
                     raise InputError(
-                        "the row and the header differ in their number of fields",
+                        "the row and the header have different numbers of fields",
                         where=f"{path}:{line}",
                         cure=AGAIN,
                     )

@@ -49,7 +49,11 @@ class Detail(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.top < 1:
-            raise InputError(f"cannot show {self.top} rows", where="--top", cure="use 1 or more")
+            raise InputError(
+                f"the number of rows is {self.top}, but must be 1 or more",
+                where="--top",
+                cure="use 1 or more",
+            )
         if self.by is not None:
             check_known(self.by, BY, f"nothing is added up by {self.by!r}", "--group-by")
 
@@ -67,7 +71,7 @@ def report_lines(summary: Mapping[str, Any], width: int, detail: Detail | None =
         return lines
     except KeyError as error:
         raise InputError(
-            f"the summary lacks the key {error.args[0]!r}",
+            f"the summary of the run lacks the key {error.args[0]!r}",
             where="summary.json",
             cure="run the simulation again",
         ) from error

@@ -56,7 +56,9 @@ def roofs_of(summary: Mapping[str, Any]) -> dict[str, float]:
         type(roofs.get(name)) in (int, float) and 0 < roofs[name] < 1e9 for name in ROOFS
     )
     if not is_known:
-        raise InputError("the summary lacks its roofline limits", where="summary.json", cure=_AGAIN)
+        raise InputError(
+            "the summary of the run lacks its roofline limits", where="summary.json", cure=_AGAIN
+        )
     return {name: float(summary["roofs"][name]) for name in ROOFS}
 
 
@@ -73,7 +75,9 @@ def op_points(summary: Mapping[str, Any]) -> list[RoofPoint]:
     for op in summary["ops"]:
         useful, moved = op.get("useful_macs", op["macs"]), max(op["bytes_in"], op["bytes_out"])
         if type(useful) is not int or not 0 <= useful <= op["macs"]:
-            raise InputError("'useful_macs' is invalid", where="summary.json", cure=_AGAIN)
+            raise InputError(
+                "the entry 'useful_macs' of the summary is invalid", where="summary.json", cure=_AGAIN
+            )
         if op["macs"] and op["cycles"] and moved:
             name = op_label(op["name"], op["step"])
             points.append(RoofPoint(name, op["step"], op["macs"], useful, op["cycles"], moved))

@@ -82,7 +82,7 @@ def speed_up_of(summaries: Sequence[Mapping[str, Any]], names: Sequence[str]) ->
         raise InputError(
             "a speed-up needs two runs",
             where="--what speed-up",
-            cure="pulptrain plot RUN1 RUN2 --what speed-up, with runs of different --cores",
+            cure="run `pulptrain plot RUN1 RUN2 --what speed-up`, with runs of different --cores",
         )
     first = summaries[0]
     seen: dict[int, str] = {}
@@ -91,13 +91,13 @@ def speed_up_of(summaries: Sequence[Mapping[str, Any]], names: Sequence[str]) ->
         for key in ("model", "soc"):
             if summary[key] != first[key]:
                 raise InputError(
-                    f"the run has {key} {summary[key]}, but {names[0]} has {first[key]}",
+                    f"the run has {key} {summary[key]}, but run {names[0]} has {first[key]}",
                     where=name,
                     cure=f"use runs of one {key}",
                 )
         if summary["cores"] in seen:
             raise InputError(
-                f"the run has {summary['cores']} cores, the same as {seen[summary['cores']]}",
+                f"the run has {summary['cores']} cores, as many as {seen[summary['cores']]}",
                 where=name,
                 cure="use runs with different --cores",
             )

@@ -119,7 +119,7 @@ def check_causes(summary: Summary, where: str = "summary.json") -> None:
     is_whole = is_whole and min(summary["cycles"], summary["cores"], sum(summary["causes"].values())) > 0
     if not is_whole or not all(_is_op(op) for op in summary["ops"]):
         raise InputError(
-            "the summary lacks the causes of lost cycles",
+            "the summary of the run lacks the causes of lost cycles",
             where=where,
             cure="run `pulptrain run MODEL --out DIR` again",
         )

@@ -199,7 +199,7 @@ def step_of(op: Op) -> Step:
     raise UnsupportedLayerError(
         f"primitive '{op.primitive}' has no step {op.step}",
         where=op.name,
-        cure="primitives: " + ", ".join(sorted(PRIMITIVES)),
+        cure=f"use one of the primitives {', '.join(sorted(PRIMITIVES))}",
     )
 
 

@@ -454,6 +454,18 @@ _each("error_function", lambda x, held: torch.erf(x[0]))
 _each("absolute", lambda x, held: torch.abs(x[0]))
 
 
+def _rounding(name: str) -> None:
+    def rounded(x: Inputs, held: Held, *, straight_through: bool = False) -> Any:
+        y = getattr(torch, name)(x[0])
+        return x[0] + (y - x[0]).detach() if straight_through else y
+
+    _each(name, rounded)
+
+
+for _name in ("floor", "ceil", "round"):
+    _rounding(_name)
+
+
 @_entry("compare", layouts=None)
 def _compare(x: Inputs, held: Held, *, form: str, value: float = 0.0) -> Any:
     """Its gradient is 0, and not none."""

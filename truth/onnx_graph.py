@@ -411,6 +411,13 @@ def _of_classes(n: _Node) -> Any:
     return [loss, logs] if n.outputs > 1 else loss
 
 
+@_op("com.microsoft:SoftmaxCrossEntropyLossGrad")
+def _of_classes_grad(n: _Node) -> Any:
+    if n.get("reduction", "mean") != "mean" or n.at(2) is not None or n.x.dim() != 2:
+        raise n.cannot("not of a mean over rows")
+    return (n.x.exp() - n.torch.nn.functional.one_hot(n.at(1), n.x.shape[1])) / len(n.x)
+
+
 # Products
 
 
@@ -683,11 +690,11 @@ def _channel_norm(n: _Node) -> Any:
 
 
 @_op(
-    *("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"),
+    *("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization", "RMSNorm"),
     "com.microsoft:SimplifiedLayerNormalization",
 )
 def _row_norm(n: _Node) -> Any:
-    x, eps = n.x, n.get("epsilon", 1e-5)
+    x, eps = n.x, n.get("epsilon", n.get("eps", 1e-5))  # RMSNorm is Deeploy's
     dims = range(n.get("axis", -1) % x.dim(), x.dim())
     if n.op == "LayerNormalization":
         y = _normalised(x, dims, eps)

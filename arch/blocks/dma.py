@@ -292,7 +292,7 @@ class Dma(Module):
     def _refuse(self, command: Command) -> None:
         if command.external_level not in self.inward.memories:
             raise InputError(
-                f"the DMA does not reach memory level {command.external_level!r}",
+                f"the cluster DMA does not reach memory level {command.external_level!r}",
                 where=self.path,
                 cure=f"use one of {', '.join(self.inward.memories)}",
             )
@@ -300,8 +300,8 @@ class Dma(Module):
         limit_bytes = self._timing.max_command_1d_bytes if flat else self._timing.max_command_2d_bytes
         if command.size_bytes > limit_bytes:
             raise InputError(
-                f"a {'1D' if flat else '2D'} DMA command of {command.size_bytes} B exceeds its length "
-                f"field ({limit_bytes} B)",
+                f"a {('1D' if flat else '2D')} DMA command moves {command.size_bytes} B, but its length "
+                f"field holds at most {limit_bytes} B",
                 where=self.path,
                 cure="split it into several commands of the same transfer",
             )

@@ -302,7 +302,8 @@ class Master(Module):
         env, core, commands = self.env, self._core, action.commands
         if len(commands) > len(self._cluster.cores):
             raise InputError(
-                f"{len(commands)} cores are set to move data, but the cluster has {len(self._cluster.cores)}",
+                f"the transfer is split over {len(commands)} cores, but the cluster has "
+                f"{len(self._cluster.cores)}",
                 where=f"action {action.id}",
                 cure="use a smaller team or a SoC with more cores",
             )
@@ -341,8 +342,8 @@ class Master(Module):
             )
         if not members or (not action.fork and members != (0,)):
             raise InputError(
-                f"kernel {team.kernel!r} has work for cores {list(members)}",
+                f"kernel {team.kernel!r} has work for cores {list(members)}, which are not allowed",
                 where=f"action {action.id}",
-                cure="a forked kernel needs a core; a kernel without fork runs on core 0 only",
+                cure="use at least one core for a forked kernel; only core 0 for one without fork",
             )
         return members

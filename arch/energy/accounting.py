@@ -117,7 +117,7 @@ def energy_of(activity: Activity, model: EnergyModel, point: OperatingPoint) -> 
     missing = missing_coefficients(activity.total, model)
     if missing:
         raise InputError(
-            f"the energy model {model.name} lacks {', '.join(missing)}",
+            f"the energy model {model.name} lacks the coefficients {', '.join(missing)}",
             where=model.where,
             cure="add them, or use another --energy",
         )
@@ -158,8 +158,8 @@ def factor_for(
     on_chip = sum(terms.values()) - off_chip
     if on_chip <= 0 or measured_joules <= off_chip:
         raise InputError(
-            f"{model.name} predicts {off_chip:.4g} J off-chip and {on_chip:.4g} J on the chip, "
-            f"but {measured_joules:.4g} J were measured",
+            f"{model.name} predicts {off_chip:.4g} J off-chip and {on_chip:.4g} J on-chip, which "
+            f"cannot be scaled to the measured {measured_joules:.4g} J",
             where="--measured",
             cure="use another run, or your own off-chip coefficients (--energy FILE)",
         )

@@ -46,7 +46,7 @@ class Storage:
                 f"{what or 'an access'} uses bytes {address} to {address + size_bytes}, "
                 f"but the memory has {self.size_bytes} B",
                 where=self.level,
-                cure="give it an address inside the memory, or make the memory larger",
+                cure="use an address inside the memory, or a larger memory",
             )
 
     def view(self, place: Place) -> Array:
@@ -101,8 +101,8 @@ def check_command(command: Command, l1: Storage, external: Storage) -> None:
     """Raise `InputError` when a command is empty, has a negative stride, or leaves one of its memories."""
     if command.line_bytes <= 0 or command.lines <= 0 or command.stride_bytes < 0:
         raise InputError(
-            f"a DMA command of {command.lines} lines of {command.line_bytes} B, {command.stride_bytes} B "
-            "apart, is empty or goes backwards"
+            f"a DMA command of {command.lines} lines of {command.line_bytes} B, "
+            f"{command.stride_bytes} B apart, is empty or has a negative stride"
         )
     l1.check(command.l1_address, command.size_bytes, "a DMA command")
     external.check(command.external_address, external_span_bytes(command), "a DMA command")

@@ -166,11 +166,12 @@ def _shared(ours: tuple[Span, ...], theirs: tuple[Span, ...]) -> Span | None:
 
 def _race(new: Access, old: Access, span: Span) -> RaceError:
     return RaceError(
-        f"race at cycle {new.start_cycles}: {new.party_name} ({_label(new.work)}) touches {span.level} bytes "
-        f"{span.address} to {span.end} while {old.party_name} ({_label(old.work)}) has used them since cycle "
-        f"{old.start_cycles}, and at least one of the two writes",
+        f"race at cycle {new.start_cycles}: {new.party_name} ({_label(new.work)}) touches "
+        f"{span.level} bytes {span.address} to {span.end}, which {old.party_name} "
+        f"({_label(old.work)}) has used since cycle {old.start_cycles}; at least one of the two "
+        "writes",
         where=_label(new.work),
-        cure="wait for the transfer before the kernel uses its buffer, or give them different buffers",
+        cure="wait for the transfer before the kernel uses its buffer, or use different buffers",
     )
 
 

@@ -309,16 +309,17 @@ class NestReader:
 def _stream(streams: tuple[Stream, ...], index: int, depth: int) -> Stream:
     if not 0 <= index < len(streams):
         raise InputError(
-            f"an instruction uses address stream {index}, but the nest has {len(streams)}",
+            f"an instruction uses address stream {index}, but the kernel has {len(streams)} streams",
             where="CoreWork.streams",
             cure="add the stream or use -1 for a private stack slot",
         )
     stream = streams[index]
     if len(stream.strides_bytes) != depth:
         raise InputError(
-            f"stream {index} has {len(stream.strides_bytes)} strides but is used inside {depth} loops",
+            f"address stream {index} has {len(stream.strides_bytes)} strides, but its instruction is "
+            f"inside {depth} loops",
             where="CoreWork.streams",
-            cure="give one stride per enclosing loop, outermost first",
+            cure="use one stride per enclosing loop, outermost first",
         )
     return stream
 
@@ -354,7 +355,7 @@ class _Resolver:
         """The nodes of a tree inside the loops `path`, the last of which a branch closes or not."""
         if len(path) > MAX_DEPTH:
             raise InputError(
-                f"the loop nest has more than {MAX_DEPTH} levels",
+                f"the loops of the kernel are nested more than {MAX_DEPTH} levels deep",
                 where="CoreWork.body",
                 cure="merge or unroll loops",
             )
@@ -447,9 +448,9 @@ class _Steps:
             taken = (share.numerator, share.denominator)
             if not 0 <= share <= 1:
                 raise InputError(
-                    f"taken_fraction {node.taken_fraction} is not between 0 and 1",
+                    f"taken_fraction is {node.taken_fraction}, but must be between 0 and 1",
                     where="CoreWork.body",
-                    cure="give a number between 0 and 1",
+                    cure="use a number between 0 and 1",
                 )
         rule = self._overlapped if overlaps and node.op is Op.LOAD else self._rules[node.op]
         if node.op is Op.FDIV and node.dst not in self._divided:

@@ -113,7 +113,7 @@ class TeamCostModel:
     def _price(self, work: TeamWork, traffic: Traffic) -> TeamCost:
         if work.size > MAX_CORES:
             raise InputError(
-                f"a team of {work.size} cores is too large: at most {MAX_CORES} are modelled",
+                f"the kernel runs on {work.size} cores, but the cost model covers at most {MAX_CORES}",
                 where=work.kernel,
                 cure="use fewer cores",
             )

@@ -141,9 +141,7 @@ def soc_from_parameters(tree: ParameterTree) -> SocTiming:
     for path, parameter in tree.items():
         if path not in wanted:
             raise ConfigError(
-                f"unknown parameter '{path}'",
-                where=parameter.where,
-                cure=path_suggestion(path, wanted),
+                f"unknown parameter '{path}'", where=parameter.where, cure=path_suggestion(path, wanted)
             )
     for path, kind in wanted.items():
         if path not in tree:
@@ -307,7 +305,7 @@ def _parse_switch(value: bool | str, where: str) -> bool:
     if isinstance(value, bool):
         return value
     if value not in ("on", "off"):
-        raise ConfigError(f"'{value}' is not a valid switch", where=where, cure="write on or off")
+        raise ConfigError(f"'{value}' must be on or off", where=where, cure="write on or off")
     return value == "on"
 
 
@@ -316,7 +314,8 @@ def _check_type(parameter: Parameter, kind: type) -> None:
     fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
     if not fits or (isinstance(value, bool) and kind is not bool):
         raise ConfigError(
-            f"parameter '{parameter.path}' is '{value}' ({parameter.unit}), not of type {kind.__name__}",
+            f"parameter '{parameter.path}' is '{value}' ({parameter.unit}), but must have type "
+            f"{kind.__name__}",
             where=parameter.where,
             cure="correct its value or unit",
         )

@@ -19,7 +19,8 @@ class Clock(Struct, frozen=True):
     def __post_init__(self) -> None:
         if self.frequency_hz <= 0:
             raise ConfigError(
-                f"clock {self.name} has {self.frequency_hz} Hz", cure="give a frequency above 0 Hz"
+                f"clock {self.name} has a frequency of {self.frequency_hz} Hz",
+                cure="use a frequency above 0 Hz",
             )
 
     def cycles_in(self, cycles: int | Fraction, domain: Clock) -> int:

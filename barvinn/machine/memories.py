@@ -65,7 +65,7 @@ class WordMemory:
                 kept = written.reshape(-1, *[1] * (self._values.ndim - 1))
                 return np.where(kept, self._values[addresses], self._values.dtype.type(0))
             first = np.arange(len(self))[addresses][~written][0]
-            raise RaceError(f"word {first} is read before it was written", where=self.path)
+            raise RaceError(f"word {first} of this memory is read before it was written", where=self.path)
         return self._values[addresses]
 
     def held(self, address: int) -> Any:
@@ -78,7 +78,9 @@ class WordMemory:
         else:
             last = int(addresses.max()) + 1 if addresses.size else 0
         if last > len(self):
-            raise RaceError(f"word {last - 1} is beyond its {len(self)} words", where=self.path)
+            raise RaceError(
+                f"the access reaches word {last - 1}, but this memory has {len(self)} words", where=self.path
+            )
 
 
 class UnitMemories:

@@ -180,8 +180,7 @@ class Mvu(Module):
         for earlier in (*self._foreign_writes, *(() if is_own else self._own_writes)):
             if np.intersect1d(ports, earlier).size:
                 raise RaceError(
-                    f"{what} comes from {sender.path} in the cycle of another write to the same bank: one is "
-                    "lost",
+                    f"{what} from {sender.path} meets another write to its bank in one cycle; one is lost",
                     where=self.path,
                 )
         (self._own_writes if is_own else self._foreign_writes).append(ports)
@@ -216,9 +215,9 @@ class Mvu(Module):
         period = int(np.diff(ends).min(initial=job.countdown))
         if (len(ends) > 1 and period < job.output_bits) or ends[0] < self._quantiser_free:
             raise RaceError(
-                f"job '{job.what}' of {job.layer} gives a result after "
-                f"{min(period, int(ends[0]) - begin)} cycles, but storing its {job.output_bits} bit planes, "
-                "or earlier ones, takes a cycle each: some are overwritten",
+                f"job '{job.what}' of {job.layer} has a result after {min(period, int(ends[0]) - begin)} "
+                f"cycles, while up to {job.output_bits} bit planes are still being stored: some are "
+                "overwritten",
                 where=self.path,
             )
         self._quantiser_free = int(ends[-1]) + job.output_bits
@@ -242,7 +241,7 @@ class Mvu(Module):
         for what, (value, most) in limits.items():
             if value > most:
                 raise InputError(
-                    f"job '{job.what}' of {job.layer}: {what} {value}, the register holds up to {most}",
+                    f"{what} of job '{job.what}' of {job.layer} is {value}; its register holds up to {most}",
                     where=self.path,
                     cure="use a smaller layer, fewer bits, or a machine with larger width.* and memory.*",
                 )

@@ -99,17 +99,18 @@ class LayerShape(Struct, frozen=True):
                 f"kernel {self.kernel} with strides {self.strides}, dilations {self.dilations} and pads "
                 f"{self.pads} is not supported",
                 where=self.name,
-                cure="use pads of 0 or more, all others of 1 or more",
+                cure="use pads of 0 or more, and kernel, strides and dilations of 1 or more",
             )
         if (self.hi + top + bottom) * (self.wi + left + right) > MOST_PIXELS:
             raise ShapeError(
-                f"the padded map is too large: {self.hi + top + bottom} x {self.wi + left + right}",
+                f"the padded input map is too large: {self.hi + top + bottom} x {self.wi + left + right} "
+                "pixels",
                 where=self.name,
-                cure=f"use up to {MOST_PIXELS} pixels",
+                cure=f"use at most {MOST_PIXELS} pixels",
             )
         if self.ho < 1 or self.wo < 1:
             raise ShapeError(
-                f"the kernel {self.kernel} is larger than the padded map of {self.hi} x {self.wi}",
+                f"the kernel {self.kernel} is larger than the padded input map of {self.hi} x {self.wi}",
                 where=self.name,
                 cure="use a larger input",
             )
@@ -117,7 +118,7 @@ class LayerShape(Struct, frozen=True):
             for window in self.tap_runs(axis):
                 if window.taps < 1:
                     raise ShapeError(
-                        f"output {window.start} of axis {axis} depends on padding only",
+                        f"output {window.start} along axis {axis} depends on padding only",
                         where=self.name,
                         cure="use less padding",
                     )
@@ -177,7 +178,7 @@ def pool_layer(shape: LayerShape, bits: int, *, is_signed: bool, where: str = ""
     """A max-pool: every channel times one, compared, no bit lost. Raises `ShapeError` for signed values."""
     if is_signed:
         raise ShapeError(
-            "max-pool of negative values is not supported: the comparator of a unit starts from 0",
+            "max-pooling of negative values is not supported: the hardware compares with 0",
             where=where or shape.name,
             cure="put a ReLU before or after it",
         )

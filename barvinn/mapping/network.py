@@ -128,7 +128,7 @@ def _quantised(
     input_bits, input_signed, input_step = given
     if not (np.isfinite(layer.gain).all() and np.isfinite(layer.offset).all()):
         raise InputError(
-            "the bias or batch norm of the layer results in an infinity or a NaN",
+            "the bias or batch norm of the layer computes an infinity or a NaN",
             where=layer.where or layer.shape.name,
             cure="use finite numbers and non-negative variances",
         )
@@ -215,16 +215,17 @@ def integer_weights(weights: Reals, bits: int, where: str) -> tuple[Integers, Re
     if are_whole:
         needed = _needed_bits(whole)
         raise InputError(
-            f"the integer weights from {whole.min()} to {whole.max()} need {needed} bits, not {bits}",
+            f"the integer weights go from {whole.min()} to {whole.max()} and need {needed} bits, but "
+            f"{bits} are set",
             where=where,
             cure=f"--wprec {needed}" if needed <= MOST_BITS else "weights of fewer bits",
         )
     levels = len(np.unique(np.abs(weights[0])))
     raise InputError(
-        f"the float weights are not quantised to {bits} bits: channel 0 alone has {levels} different "
-        "magnitudes, not multiples of one step",
+        f"the float weights are not multiples of one step with {bits} bits: channel 0 has "
+        f"{levels} different magnitudes",
         where=where,
-        cure=f"quantise them (LSQ, post-training) to multiples of one step per output channel, {bits} bits",
+        cure=f"quantise them, e.g. by LSQ, to multiples of one step per output channel with {bits} bits",
     )
 
 

@@ -202,7 +202,7 @@ def c_calls(action: Compute, op: Op) -> tuple[CCall, ...]:
     if kernel not in kernel_sources():
         codegen = nest.codegen
         raise InputError(
-            f"no C source for kernel {kernel} of {codegen}", cure="use another kernel or codegen"
+            f"codegen {codegen} has no C source for kernel {kernel}", cure="use another kernel or codegen"
         )
     nest = nest._replace(kernel=kernel)
     called = products(nest, effect) or [(nest, team.origin.addresses)]
@@ -214,7 +214,7 @@ def refuse(codegen: str, kernel: str, places: Iterable[Place]) -> None:
     narrow = {place.dtype for place in places if place.dtype not in C_TYPES}
     if narrow:
         raise InputError(
-            f"no C source for kernel {kernel} ({', '.join(sorted(narrow))})",
+            f"kernel {kernel} has no C source for dtype {', '.join(sorted(narrow))}",
             where=codegen,
             cure="use dtype fp32",
         )

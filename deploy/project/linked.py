@@ -45,7 +45,9 @@ def linked_code(text: str, where: str, schedules: Sequence[Schedule]) -> LinkedC
     """
     functions = functions_of_map(text)
     if not functions:
-        raise InputError("the file is not the map file of an export: no functions", where=where, cure=CURE)
+        raise InputError(
+            "the file is not the linker map of an export: it has no functions", where=where, cure=CURE
+        )
     kernels: dict[tuple[str, str], list[str]] = {}
     platform: dict[str, None] = {}
     for schedule in schedules:
@@ -75,7 +77,7 @@ def _near_zero(functions: Mapping[str, tuple[int, int]], where: str) -> dict[str
     highest = max(address for address, _ in functions.values())
     if highest - lowest > APART_BYTES:
         raise InputError(
-            f"the functions of the program are linked outside L2, from {lowest:#x} to {highest:#x}",
+            f"the functions of the program are linked from {lowest:#x} to {highest:#x}, outside L2",
             where=where,
             cure="link them into L2",
         )
@@ -88,7 +90,7 @@ def _check(names: Iterable[str], functions: Mapping[str, object], where: str) ->
     if missing:
         more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
         raise InputError(
-            f"the map file belongs to another export: it lacks {', '.join(missing[:MOST_NAMED])}{more}",
+            f"the linker map belongs to another export: it lacks {', '.join(missing[:MOST_NAMED])}{more}",
             where=where,
             cure=CURE,
         )

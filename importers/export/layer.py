@@ -66,7 +66,7 @@ class Layer:
     def exact(self, option: str, word: str = "exact") -> None:
         """Refuse an approximation."""
         if self.options[option] != word:
-            raise CannotTakeError(f"{option} {self.options[option]}", f"{option}: {word}")
+            raise CannotTakeError(f"{option}: {self.options[option]} has no ONNX op", f"set {option}: {word}")
 
     def weight(self, role: str, name: str, how: Callable[[Array], Array] = lambda array: array) -> str:
         """An initializer of a parameter, rearranged; "" if the layer does not have it."""
@@ -85,7 +85,9 @@ class Layer:
             if (same := elements.get((places.shape[::-1], places.T.tobytes()))) is not None:
                 return self.node("Transpose", (same,), part=f"{name}_turned", perm=[1, 0])
             if any(np.isin(places, np.frombuffer(taken, places.dtype)).any() for _, taken in elements):
-                raise CannotTakeError("it shares weights that ONNX stores in another order", "NAME.yaml")
+                raise CannotTakeError(
+                    "its shared weights have another order in ONNX", "convert to a model file: NAME.yaml"
+                )
             elements[places.shape, places.tobytes()] = tensor
         self.draft.weights[tensor] = value
         return tensor

@@ -69,7 +69,7 @@ def _rows(layer: Layer, tensor: str, weight: str, bias: str, part: str = "") -> 
 def _matmul(layer: Layer) -> None:
     ranks = [len(shape) for shape in layer.shapes]
     if min(ranks) < 3:
-        raise CannotTakeError("products with a vector are not supported", "a matrix with one row or column")
+        raise CannotTakeError("a product with a vector is not supported", "use a matrix with one column")
     left, right, rank = layer.wide(0), layer.wide(1), max(ranks)
     if layer.options["transpose_b"]:
         order = [*range(rank - 2), rank - 1, rank - 2]
@@ -126,7 +126,7 @@ def _batch_norm(layer: Layer) -> None:
 def _channel_norm(layer: Layer) -> None:
     options = layer.options
     if options.get("running") or options.get("fixed_statistics"):
-        raise CannotTakeError("its running statistics cannot be stored", "running: false")
+        raise CannotTakeError("ONNX cannot store the running statistics of this layer", "set running: false")
     op, groups = "InstanceNormalization", {}
     if "groups" in options:
         op, groups = "GroupNormalization", {"num_groups": options["groups"]}

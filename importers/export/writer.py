@@ -125,9 +125,9 @@ def onnx_bytes(spec: ModelSpec, values: Mapping[str, Array]) -> bytes:
     size_bytes = model.ByteSize()
     if size_bytes > MOST_BYTES:
         raise InputError(
-            f"its ONNX file would have {size_bytes:,} B, but the limit is {MOST_BYTES:,} B",
+            f"the ONNX file of this model would have {size_bytes:,} B, but the limit is {MOST_BYTES:,} B",
             where=spec.where,
-            cure="NAME.yaml, with weights in NAME.npz",
+            cure="use the YAML format: pulptrain convert MODEL NAME.yaml (weights go to NAME.npz)",
         )
     onnx.checker.check_model(model)
     return bytes(model.SerializeToString(deterministic=True))
@@ -174,9 +174,9 @@ def _check_dataset(spec: ModelSpec, path: str) -> None:
     folder = Path(path).resolve().parent
     if spec.dataset not in DATASETS and not (folder / spec.dataset).resolve().is_relative_to(folder):
         raise InputError(
-            f"its samples are in {spec.dataset!r}, outside the folder of the file",
+            f"the samples of the model are in {spec.dataset!r}, outside the folder of the ONNX file",
             where=path,
-            cure="convert it to NAME.yaml, or move the samples to that folder and convert again",
+            cure="convert to NAME.yaml, or move the samples to that folder and convert again",
         )
 
 
@@ -241,7 +241,7 @@ def _drafted(spec: ModelSpec, start: Start) -> _Graph:
             problems.append(
                 Problem(layer.name, layer.type, results[0].shape, error.reason, error.nearest, layer.where)
             )
-    cure = "use the nearest form, if one is listed, or NAME.yaml, which can store every model"
+    cure = "change these layers as listed, or use NAME.yaml, which can store every model"
     refuse(problems, f"of {len(spec.layers)} layers have no equivalent in ONNX", spec.where, cure)
     ends = [_word(word) for loss in spec.losses for word in (loss.of or before, loss.target) if word]
     return _Graph(draft, tuple(fed), tuple(tensors[word] for word in dict.fromkeys(ends)))
@@ -281,26 +281,24 @@ def _word(word: str) -> str:
 def _check_sayable(spec: ModelSpec, layer: LayerSpec) -> None:
     """Raise `CannotTakeError` for what changes the numbers of any layer and has no word in ONNX."""
     if "HWC" in (layer.layout, spec.layout):
-        raise CannotTakeError("images in HWC layout are not supported", "layout: CHW")
+        raise CannotTakeError("ONNX export of images in HWC layout is not supported", "set layout: CHW")
     if layer.adapter is not None:
-        raise CannotTakeError("adapters are not supported", "two linear layers and an add")
+        raise CannotTakeError("adapters are not supported", "use two linear layers and an add")
     if layer.computed:
-        raise CannotTakeError(
-            "weights that other layers compute are not supported", "the computed weight itself"
-        )
+        raise CannotTakeError("weights that other layers compute are not supported", "use stored weights")
     published = layer_primitive(layer.type, layer.where).published
     if AS_PUBLISHED in (layer.variant, spec.variant) and published is not None:
         unsaid = published.options.keys() - layer.attributes.keys()
         if unsaid:
             said = ", ".join(f"{key} {published.options[key]}" for key in sorted(unsaid))
-            raise CannotTakeError(f"ONNX cannot describe the published variant: {said}", "variant: default")
+            raise CannotTakeError(f"variant as-published needs {said}", "set variant: default")
 
 
 def _write(site: Layer) -> None:
     """The nodes of a layer, and the weights all of which must be in them."""
     writer = WRITERS.get(site.primitive)
     if writer is None:
-        raise CannotTakeError("no ONNX op computes this layer", "a model file: convert IN OUT.yaml")
+        raise CannotTakeError("no ONNX op computes this layer", "convert to a model file: NAME.yaml")
     writer(site)
     assert site.written == sum(value.size for value in site.parameters.values()), site.name
 

@@ -97,10 +97,7 @@ def computed_word(site: Site, constant: Constant) -> str:
     order = [1 + outer.index(run) for run in runs]
     whole = np.arange(prod(sizes)).reshape(sizes).transpose([place - 1 for place in order]).ravel()
     if left.size != 1 or len(stored) != places.size or (whole != stored[places.ravel()]).any():
-        raise CannotTakeError(
-            "it reads a part of a computed weight, which is not supported",
-            "all of the weight, its dimensions in any order",
-        )
+        raise CannotTakeError("a part of a computed weight is not supported", "use the whole weight")
     lying = View(view.word, view.stored, (1, *sizes), ())
     return site.reshaped(site.stored(lying, [[place] for place in order]), (1, *constant.shape))
 
@@ -151,7 +148,8 @@ def fresh(view: View, shape: Sequence[int]) -> View:
     seen = view.viewed(tuple(shape))
     if seen is None:
         raise CannotTakeError(
-            f"viewing {list(view.shape)} as {list(shape)} mixes samples", "a view that preserves the batch"
+            f"viewing {list(view.shape)} as {list(shape)} mixes samples of the batch",
+            "use a view that preserves the batch",
         )
     return seen
 
@@ -166,9 +164,7 @@ def sample_word(site: Site, view: View) -> tuple[str, int | None]:
     ordered = in_order(site, view)
     batch_dim = ordered.batch_dim
     if batch_dim is not None and not ordered.samples_only(batch_dim):
-        raise CannotTakeError(
-            "one of its dimensions merges samples with other data", "keep the batch as a separate dimension"
-        )
+        raise CannotTakeError("a dimension merges samples with other data", "keep the batch separate")
     shape = (ordered.batch, *(ordered.shape[index] for index in places_of(len(view.dims), batch_dim)))
     return site.reshaped(ordered.word, shape), batch_dim
 
@@ -187,7 +183,7 @@ def rows(site: Site, view: View, dim: int) -> tuple[str, list[int]]:
     rest = [piece for piece in range(1, len(view.pieces)) if piece not in view.dims[dim]]
     groups: list[Sequence[int]] = [rest] if rest else []
     if BATCH in view.dims[dim]:
-        raise CannotTakeError("it sums over the batch", "a dimension after the batch")
+        raise CannotTakeError("a sum over the batch is not supported", "sum over a dimension after the batch")
     return site.stored(view, [*groups, view.dims[dim]]), rest
 
 
@@ -211,7 +207,8 @@ def batch_first(site: Site, view: View, rank: int = 0) -> str:
     is_first = view.batch == 1 or view.batch_dim == 0
     if len(view.dims) < 2 or rank not in (0, len(view.dims)) or not is_first or shape != view.shape:
         raise CannotTakeError(
-            f"the first dimension of its input {list(view.shape)} is not the batch", "[batch, channels, ...]"
+            f"the first dimension of the input {list(view.shape)} is not the batch",
+            "use [batch, channels, ...]",
         )
     return site.reshaped(in_order(site, view).word, shape)
 
@@ -219,9 +216,7 @@ def batch_first(site: Site, view: View, rank: int = 0) -> str:
 def image(site: Site, view: View, rank: int) -> str:
     """The word of a batch of images [N, C, H, W]; a sequence [N, C, L] becomes an image of one row."""
     if rank not in (1, 2):
-        raise CannotTakeError(
-            f"a window of {rank} dimensions is not supported", "a window of 1 or 2 dimensions"
-        )
+        raise CannotTakeError(f"a window of {rank} dimensions is not supported", "use 1 or 2 dimensions")
     word = batch_first(site, view, rank + 2)
     shape = view.shape if rank == 2 else (*view.shape[:2], 1, view.shape[2])
     return site.reshaped(word, shape)

@@ -25,13 +25,13 @@ from trainlib.primitives.definition import LayerPlan, LayerPrimitive
 from trainlib.registry import layer_primitive
 from trainlib.training.options import layer_options
 
-NO_FORM = "none"
+NO_FORM = "use other ops: `pulptrain list primitives` lists all layers"
 """The nearest form of what nothing here is near to."""
 
 CHECKED = "use a graph that onnx.checker accepts"
 """The cure of a node that is none of its op."""
 
-LAYERS = "use the nearest forms; `pulptrain list primitives` lists all layers"
+LAYERS = "change these nodes; `pulptrain list primitives` lists all layers"
 """The cure of a graph with nodes that no layer is."""
 
 
@@ -53,7 +53,7 @@ class Problem:
     def __str__(self) -> str:
         shape = f" of shape {list(self.shape)}" if self.shape is not None else ""
         place = f" ({self.where})" if self.where else ""
-        return f"{self.name}: {self.op}{shape}{place}: {self.reason}; nearest: {self.nearest}"
+        return f"{self.name}: {self.op}{shape}{place}: {self.reason}; try: {self.nearest}"
 
 
 class CannotTakeError(Exception):
@@ -187,11 +187,11 @@ class Draft:
         primitive, plan = planned(spec, [self.tensors[word] for word in inputs])
         for role, item in starts.items():
             if role not in plan.stored or item.shape != plan.stored[role].shape:
-                raise CannotTakeError("the shape of its weights does not fit its op", CHECKED)
+                raise CannotTakeError("the shape of the node's weights does not fit its op", CHECKED)
             tensor = _tensor(name, role)
             if role in lent and role not in plan.parameters:
                 raise CannotTakeError(
-                    "its running statistic is computed from weights", "a separate buffer for the statistic"
+                    "its running statistic is computed from weights", "store it in a separate buffer"
                 )
             if role in lent:
                 continue
@@ -350,9 +350,7 @@ def _trainable(
         frozen = sorted(always - asked)
         if not step.forward and written & asked and frozen:
             names = ", ".join(PARAMETER_NAMES.get(role, role) for role in frozen)
-            raise CannotTakeError(
-                f"it freezes {names}, but trains others", "train all its parameters or none"
-            )
+            raise CannotTakeError(f"its parameters {names} are frozen, others trained", "train all or none")
     possible = {role for role, parameter in plan.parameters.items() if parameter.trainable}
     trained = tuple(PARAMETER_NAMES.get(role, role) for role in roles if role in asked & possible)
     return True if len(trained) == len(possible) else trained or False

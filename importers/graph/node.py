@@ -158,12 +158,10 @@ class Node(Site, Attributes):
             return argument
         if isinstance(key, int):
             raise CannotTakeError(
-                f"its input {key} does not depend on the network's input",
+                f"input {key} does not depend on the network's input",
                 "fold the node into a constant, or swap its inputs",
             )
-        raise CannotTakeError(
-            "its input does not depend on the network's input", "store the result as a buffer of the module"
-        )
+        raise CannotTakeError("no input depends on the network's input", "store the result as a buffer")
 
     def constant(self, key: Key) -> Constant | None:
         """An argument that must be constant; None if it is left out."""
@@ -175,14 +173,14 @@ class Node(Site, Attributes):
         if argument is None or isinstance(argument, Constant):
             return argument
         if isinstance(key, int):
-            raise CannotTakeError(f"its input {key} is computed from the input", "a constant")
-        raise CannotTakeError(f"its {key} is computed from the input", "a parameter of the module")
+            raise CannotTakeError(f"input {key} must be a constant, not a computed tensor", "use a constant")
+        raise CannotTakeError(f"{key} must be a parameter, not a computed tensor", "use a module parameter")
 
     def needed(self, key: Key, what: str = "") -> Constant:
         """A constant that may not be left out; `what` it is, where its number says too little."""
         constant = self.constant(key)
         if constant is None:
-            raise CannotTakeError(f"its {what or f'input {key}'} is missing", CHECKED)
+            raise CannotTakeError(f"{what or f'input {key}'} of the node is missing", CHECKED)
         return constant
 
 
@@ -192,7 +190,7 @@ WHOLE = (int, np.integer)
 def _checked(key: str, said: Any, types: tuple[Any, ...], items: tuple[Any, ...] = ()) -> Any:
     """An attribute of a type that the op takes; a list has such `items`."""
     if not isinstance(said, types) or (items and not all(isinstance(item, items) for item in said)):
-        raise CannotTakeError(f"its inputs or attributes do not match its op ({key} is {said!r})", CHECKED)
+        raise CannotTakeError(f"its op does not allow {key} = {said!r}", CHECKED)
     return said
 
 
@@ -204,7 +202,7 @@ def meant(value: float) -> float:
 def axis_of(axis: int, rank: int) -> int:
     """A dimension counted from the front. Raises `CannotTakeError` if there is none."""
     if not -rank <= axis < max(rank, 1):
-        raise CannotTakeError(f"axis {axis} is outside its {rank} dimensions", CHECKED)
+        raise CannotTakeError(f"axis {axis} is outside the {rank} dimensions of the node's input", CHECKED)
     return axis % rank if rank else 0
 
 

@@ -34,7 +34,7 @@ class OnnxTensor:
         """The shape of a tensor whose dimensions are all numbers; ValueError for any other."""
         if not self.is_static:
             raise ValueError(
-                f"{self.name} has sizes that are not fixed ({self.shape_text}); give them with --input"
+                f"{self.name} has sizes that are not fixed ({self.shape_text}); set --input, e.g. 1,3,32,32"
             )
         return tuple(size for size in self.shape or () if isinstance(size, int))
 

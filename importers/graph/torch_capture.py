@@ -164,7 +164,7 @@ def _refuse_stopped(program: Any, where: str) -> None:
         if op == "detach_" or (op == "wrap_with_set_grad_enabled" and not node.args[0]):
             how = "detach_()" if op == "detach_" else "torch.no_grad()"
             raise UnsupportedLayerError(
-                f"{how} stops the gradient",
+                f"{how} stops the gradient, which is not supported here",
                 where=_place(node, where),
                 cure="use requires_grad=False for the parameters before it, or detach() of a parameter",
             )
@@ -319,7 +319,8 @@ class _Reader:
                 return Unknown()
             if _any(arguments, Aside):
                 raise CannotTakeError(
-                    "it reads statistics or a mask that an earlier layer computes", "one module per use"
+                    "another call of this module computes its statistics or mask",
+                    "use one module for each call",
                 )
             drawn = op in self.handlers and self._draws(node)
             if op in SHAPES_ONLY or not (drawn or _any(arguments, (View, Terms, Noise))):
@@ -339,7 +340,7 @@ class _Reader:
         """What the handler of an op makes of it."""
         handler = self.handlers.get(site.op)
         if handler is None:
-            raise CannotTakeError("pulptrain has no such layer", NEAREST_ATEN.get(site.op, NO_FORM))
+            raise CannotTakeError("pulptrain has no layer for this op", NEAREST_ATEN.get(site.op, NO_FORM))
         result = handler(site)
         if isinstance(result, View) and result.shape != shape_of(node):
             raise AssertionError(f"{node.name}: {result.shape} instead of {shape_of(node)}")
@@ -375,8 +376,8 @@ class _Reader:
             return _neutral(item)
         if item.made is not None and not (item.trained and item.places is None):
             raise CannotTakeError(
-                "a weight computed from parameters must not be detached or expanded before this op",
-                "the weight itself, or requires_grad=False for its parameters",
+                "a computed weight that is detached or expanded is not supported",
+                "use the weight itself, or set requires_grad=False for its parameters",
             )
         return self.draft.one_sample(item.constant, item.source)
 
@@ -421,7 +422,7 @@ class _Reader:
         """A node that reads no activation, computed; more than moves of a trained parameter are layers."""
         torch = self.torch
         if self._draws(node):
-            raise CannotTakeError("it draws random numbers", "Dropout")
+            raise CannotTakeError("random numbers other than dropout are not supported", "use Dropout")
         held: list[Held] = []
 
         def tensor_of(before: Any, how: Callable[[Held], Any]) -> Any:

@@ -94,7 +94,7 @@ def clip_options(node: Attributes) -> dict[str, float]:
     for index, (name, option) in enumerate((("min", "low"), ("max", "high")), start=1):
         given = node.values(index) if node.has(index) else None
         if node.has(index) and (given is None or given.size != 1):
-            raise CannotTakeError("its bounds are not single numbers", "a number for each bound")
+            raise CannotTakeError("its bounds must be single numbers", "use one number for each bound")
         bound = node.real(name, np.inf) if given is None else float(given.reshape(-1)[0])
         if abs(bound) < 3e38:
             options[option] = bound
@@ -105,7 +105,7 @@ def _shrink(node: Node) -> View:
     bound, bias = node.number("lambd", 0.5), node.number("bias", 0.0)
     if bias not in (0, bound) or bound < 0:
         raise CannotTakeError(
-            f"Shrink is not supported with lambd {bound:g} and bias {bias:g}", "a bias of 0 or lambd"
+            f"Shrink with lambd {bound:g} and bias {bias:g} is not supported", "set one to 0"
         )
     return shrunk(node, node.x, bound, hard=not bias)
 
@@ -132,7 +132,7 @@ def row_softmax(node: Node, view: View, kind: str) -> View:
     """A softmax, or its logarithm, over the last dimension."""
     word, batch_dim = sample_word(node, view)
     if batch_dim == len(view.dims) - 1:
-        raise CannotTakeError("its softmax runs over the batch", "a dimension after the batch")
+        raise CannotTakeError("a softmax over the batch is not supported", "use a dimension after the batch")
     return under(node.layer(kind, (word,)), batch_dim, len(view.dims))
 
 
@@ -158,7 +158,7 @@ def _sum(node: Node) -> View:
 def _power(node: Node) -> View:
     exponent = node.constant(1)
     if exponent is None or exponent.alike is None:
-        raise CannotTakeError("its exponent is not a single number", "one number")
+        raise CannotTakeError("the exponent must be a single number", "use one number")
     return power(node, node.x, meant(exponent.alike))
 
 
@@ -208,7 +208,7 @@ def _reduce(node: Node) -> View:
     if kind == "reduce_mean" and axes == [2, 3] and rank == 4 and view.batch_dim in (0, None):
         return reduced(node, view, axes, kind, keep=keep)
     if any(BATCH in view.dims[axis] and view.batch > 1 for axis in axes):
-        raise CannotTakeError("it sums over the samples of a batch", "dimensions after the batch")
+        raise CannotTakeError("a sum over the batch is not supported", "sum over dimensions after the batch")
     for number, group in enumerate(neighbours([axis for axis in axes if view.shape[axis] > 1])):
         word, batch_dim = sample_word(node, view)
         places = places_of(rank, batch_dim)
@@ -225,7 +225,7 @@ def _reduce_made(node: Node) -> View:
     view, keep = node.x, bool(node.integer("keepdims", 1))
     dims = reduced_axes(node, len(view.dims))
     if not dims:
-        raise CannotTakeError("it has no axes to reduce", "axes")
+        raise CannotTakeError("the node has no axes to reduce", "set axes")
     if node.op in _ORDERS:
         return norm(node, view, dims, _ORDERS[node.op], keep=keep)
     if node.op == "ReduceLogSumExp":

@@ -101,7 +101,7 @@ def import_forward(
     if len({str(shape[:1]) for shape in batches.values()}) > 1:
         text = ", ".join(f"{name} {shape[0] if shape else 'none'}" for name, shape in batches.items())
         raise InputError(
-            f"its inputs have different batches: {text}",
+            f"the inputs of the graph have different batch sizes: {text}",
             where=graph.path,
             cure="use the same number of samples in the first dimension; store weights as initializers",
         )
@@ -312,7 +312,7 @@ class ForwardReader:
 
     def _handler(self, node: OnnxNode) -> Handler:
         if node.op not in self.handlers:
-            raise CannotTakeError("pulptrain has no such layer", NEAREST_ONNX.get(node.op, NO_FORM))
+            raise CannotTakeError("pulptrain has no layer for this op", NEAREST_ONNX.get(node.op, NO_FORM))
         return self.handlers[node.op]
 
     def _read(self, node: OnnxNode, arguments: Sequence[Any]) -> Node:
@@ -341,7 +341,7 @@ class ForwardReader:
         said = self.graph.tensor(node.outputs[0]) if node.outputs else None
         if isinstance(first, View) and said is not None and said.is_static and first.shape != said.sizes:
             raise CannotTakeError(
-                f"computes shape {list(first.shape)}, but the file declares {said.shape_text}",
+                f"the node computes shape {list(first.shape)}, but the file declares {said.shape_text}",
                 "remove the declared shape: onnx.shape_inference finds it",
             )
 
@@ -355,7 +355,7 @@ class ForwardReader:
         results = computed(node, [item.value if item else None for item in arguments], self.graph.opset)
         if results is None:
             raise CannotTakeError(
-                "it computes a constant by an unsupported op", "its result as an initializer"
+                "a constant is computed by an unsupported op", "store its result as an initializer"
             )
         if not any(item.trained for item in constants):
             return [Constant(results[name]) if name else None for name in node.outputs]
@@ -371,7 +371,7 @@ class ForwardReader:
 
         moved = computed(node, [places(item) for item in arguments], self.graph.opset)
         if moved is None:  # in a file whose types are wrong
-            raise CannotTakeError("it rearranges a weight in an unsupported way", CHECKED)
+            raise CannotTakeError("the node rearranges a weight in an unsupported way", CHECKED)
         if node.op == "Gather" and any(np.unique(item).size < item.size for item in moved.values()):
             return self._computed(node, arguments, results)  # rows of a table
         return [Constant(results[name], moved[name], True) if name else None for name in node.outputs]

@@ -52,7 +52,7 @@ def groups_of(node: Attributes) -> int:
     """Groups of a convolution."""
     groups = node.integer("group", 1)
     if groups < 1:
-        raise CannotTakeError(f"its group is {groups}, not 1 or more", CHECKED)
+        raise CannotTakeError(f"attribute group of the node is {groups}, but must be 1 or more", CHECKED)
     return groups
 
 
@@ -60,12 +60,14 @@ def _weight(node: Node, what: str) -> Constant:
     weight = node.needed(1)
     rank = len(weight.shape) - 2
     if node.sizes("kernel_shape", weight.shape[2:]) != weight.shape[2:]:
-        raise CannotTakeError(f"kernel_shape differs from the weights, {list(weight.shape[2:])}", CHECKED)
+        raise CannotTakeError(f"kernel_shape differs from the weights: {list(weight.shape[2:])}", CHECKED)
     if rank not in (1, 2):
-        raise CannotTakeError(f"{what} of {rank} dimensions is not supported", "one of 2 dimensions")
+        raise CannotTakeError(f"{what} of {rank} dimensions is not supported", "use one of 2 dimensions")
     if node.rank != rank + 2:
         shape = list(node.x.shape)
-        raise CannotTakeError(f"the batch is not first in its input {shape}", "[batch, channels, ...]")
+        raise CannotTakeError(
+            f"the first dimension of the input {shape} is not the batch", "use [batch, channel, ...]"
+        )
     return weight
 
 
@@ -78,14 +80,12 @@ def _conv(node: Node) -> View:
 def _conv_transpose(node: Node) -> View:
     weight = _weight(node, "a transposed convolution")
     if node.text("auto_pad", "NOTSET") != "NOTSET" or node.get("output_shape"):
-        raise CannotTakeError(
-            "padding from output_shape or auto_pad is not supported", "pads and output_padding"
-        )
+        raise CannotTakeError("output_shape and auto_pad are not supported", "set pads and output_padding")
     over = window_of(node, node.x.shape[2:], weight.shape[2:])
     rank = len(weight.shape) - 2
     padding = node.sizes("output_padding", (0,) * rank)
     if len(padding) != rank:
-        raise CannotTakeError(f"output_padding has {len(padding)} values, {rank} needed", CHECKED)
+        raise CannotTakeError(f"output_padding has {len(padding)} values, but {rank} are needed", CHECKED)
     return transposed_convolution(node, node.x, weight, node.constant(2), over, groups_of(node), padding)
 
 
@@ -109,14 +109,14 @@ def _plus(node: Node, view: View, third: Any, beta: float) -> View:
 def _product(node: Node) -> View:
     operands = [node.get(0), node.get(1)]
     if node.integer("transBatchA", 0) or node.integer("transBatchB", 0):
-        raise CannotTakeError("transBatchA and transBatchB are not supported", "Transpose, then MatMul")
+        raise CannotTakeError("transBatchA and transBatchB are not supported", "use Transpose, then MatMul")
     like = next((item for item in operands if isinstance(item, View)), None) or node.x
     for index, name in enumerate(("transA", "transB")):
         item = operands[index]
         if item is None or not item.shape:
-            raise CannotTakeError(f"its input {index} is missing or a scalar", CHECKED)
+            raise CannotTakeError(f"input {index} of the node is missing or a scalar", CHECKED)
         if node.op == "Gemm" and len(item.shape) != 2:
-            raise CannotTakeError("its operands are not matrices", CHECKED)
+            raise CannotTakeError("the operands of the node are not matrices", CHECKED)
         if isinstance(item, Constant) and len(item.shape) > 2:
             operands[index] = item = as_view(node, item, like)
         if node.integer(name, 0) and len(item.shape) > 1:
@@ -137,41 +137,44 @@ def _batch_norm(node: Node) -> View:
     running = {"running_mean": node.constant(3), "running_var": node.constant(4)}
     training = node.op.endswith("Internal") or bool(node.integer("training_mode", 0))
     if node.used - {0, 1, 2} or (node.used - {0} and not training):
-        raise CannotTakeError("no other node may read its mean or variance", "use its first output only")
+        raise CannotTakeError("outputs mean and variance are not supported", "use the first output only")
     options: dict[str, Any] = {"momentum": round(1 - node.real("momentum", 0.9), 6)}
     if not training:
         options = {"fixed_statistics": True}
         running = {role: item and replace(item, trained=False) for role, item in running.items()}
     variance = running["running_var"]
     if variance is not None and (variance.value < 0).any():
-        raise CannotTakeError("one of its variances is negative", "variances of 0 and more")
+        raise CannotTakeError("a variance of the node is negative", "store variances of 0 or more")
     return _channel_norm(node, "batch_norm", options, running)
 
 
-def _eps(node: Node) -> float:
-    return node.number("epsilon", 1e-5)
+def eps_of(node: Attributes, op: str) -> float:
+    """What a norm adds to the variance; RMSNorm, which is Deeploy's, has another word for it."""
+    return node.number("eps" if op == "RMSNorm" else "epsilon", 1e-5)
 
 
 def _channel_norm(
     node: Node, kind: str, options: Mapping[str, Any], running: Mapping[str, Constant | None]
 ) -> View:
     given = {"w": node.constant(1), "b": node.constant(2), **running}
-    return channel_norm(node, kind, node.x, given, _eps(node), options)
+    return channel_norm(node, kind, node.x, given, eps_of(node, node.op), options)
 
 
 def _group_norm(node: Node) -> View:
     scale, shift = (node.needed(index).moved(lambda array: array.reshape(-1)) for index in (1, 2))
     if scale.shape != node.x.shape[1:2]:
-        raise CannotTakeError("it has a scale per group (opset 18)", "opset 21, with a scale per channel")
+        raise CannotTakeError(
+            "a scale per group (opset 18) is not supported", "export with opset 21: a scale per channel"
+        )
     groups = {"groups": node.integer("num_groups", 1)}
-    return channel_norm(node, "group_norm", node.x, {"w": scale, "b": shift}, _eps(node), groups)
+    return channel_norm(node, "group_norm", node.x, {"w": scale, "b": shift}, eps_of(node, node.op), groups)
 
 
 def _row_norm(node: Node) -> View:
     kind = "layer_norm" if node.op == "LayerNormalization" else "rms_norm"
     axis = node.axis(node.rank, -1)
     if node.used - {0}:
-        raise CannotTakeError("no other node may read its mean or variance", "use its first output only")
+        raise CannotTakeError("outputs mean and variance are not supported", "use the first output only")
     row = node.x.shape[axis:]
     roles = {"w": 1, "b": 2} if kind == "layer_norm" else {"w": 1}
     affine = {role: node.constant(index) for role, index in roles.items()}
@@ -179,7 +182,7 @@ def _row_norm(node: Node) -> View:
     whole = elements(row)
     apart = any(item and item.trained and item.value.size != whole for item in affine.values())
     given = {role: None if apart or item is None else _repeated(item, row) for role, item in affine.items()}
-    made = row_norm(node, kind, node.x, given, _eps(node), len(row))
+    made = row_norm(node, kind, node.x, given, eps_of(node, node.op), len(row))
     if apart and affine["w"] is not None:
         made = times(node, made, as_view(node, affine["w"], made, "_scale"))
     if apart and affine.get("b") is not None:
@@ -202,7 +205,7 @@ def _repeated(constant: Constant, row: Shape) -> Constant:
 def _lrn(node: Node) -> View:
     size = node.integer("size", 0)
     if size < 1 or node.rank < 3:
-        raise CannotTakeError(f"size {size} does not fit {node.rank} dimensions", CHECKED)
+        raise CannotTakeError(f"size {size} does not fit a sample of {node.rank} dimensions", CHECKED)
     alpha, beta, bias = (
         node.number(name, default) for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
     )
@@ -212,14 +215,16 @@ def _lrn(node: Node) -> View:
 def _col2im(node: Node) -> View:
     sizes, kernel = node.integers("image_shape", 1), node.integers("block_shape", 2)
     if sizes is None or kernel is None or not len(sizes) == len(kernel) == 2 or node.rank != 3:
-        raise CannotTakeError("its image needs two dimensions", "image_shape and block_shape of 2 numbers")
+        raise CannotTakeError(
+            "Col2Im needs two-dimensional images", "use 2 numbers in image_shape and block_shape"
+        )
     return folded(node, node.x, sizes, window_of(node, sizes, kernel))
 
 
 def _pool(node: Node) -> View:
     kind = "max_pool2d" if node.op == "MaxPool" else "avg_pool2d"
     if kind == "max_pool2d" and 1 in node.used:
-        raise CannotTakeError("no other node may read the indices of its maxima", "use its first output only")
+        raise CannotTakeError("the output of indices is not supported", "use the first output only")
     over, options = pool_of(node, node.x.shape, counts=node.op == "AveragePool")
     if node.op == "LpPool":
         return power_pooled(node, node.x, over, options, node.integer("p", 2))
@@ -234,7 +239,7 @@ def pool_of(node: Attributes, shape: Shape, *, counts: bool) -> tuple[Window, di
     kernel, sizes = node.sizes("kernel_shape"), shape[2:]
     if len(kernel) not in (1, 2) or len(shape) != len(kernel) + 2:
         raise CannotTakeError(
-            f"a window of {len(kernel)} dimensions is not supported", "a window of 1 or 2 dimensions"
+            f"a window of {len(kernel)} dimensions is not supported", "use 1 or 2 dimensions"
         )
     counted = bool(node.integer("count_include_pad", 0)) if counts else None
     over, ceil = window_of(node, sizes, kernel), bool(node.integer("ceil_mode", 0))
@@ -260,13 +265,13 @@ def _resize(node: Node) -> View:
     wanted = {"nearest": "asymmetric", "linear": "half_pixel"}.get(mode, "")
     rounding = "floor" if old else node.text("nearest_mode", "round_prefer_floor")
     if node.integer("antialias", 0) or node.text("keep_aspect_ratio_policy", "stretch") != "stretch":
-        raise CannotTakeError("antialias, keep_aspect_ratio_policy are not supported", "sizes, antialias 0")
+        raise CannotTakeError("antialias and keep_aspect_ratio_policy are not supported", "set antialias 0")
     is_other = coordinates.removeprefix("pytorch_") != wanted or (mode == "nearest" and rounding != "floor")
     if node.integer("exclude_outside", 0):
-        raise CannotTakeError("exclude_outside is not supported", "exclude_outside 0")
+        raise CannotTakeError("Resize with exclude_outside is not supported", "set exclude_outside to 0")
     target, scales = _resized(node, view, old=old)
     if target[:2] != view.shape[:2]:
-        raise CannotTakeError("it resizes the batch or the channels", "rows and columns only")
+        raise CannotTakeError("resizing the batch or channels is not supported", "resize rows and columns")
     exact = all(size * scale == new for size, scale, new in zip(view.shape, scales, target, strict=True))
     if is_other or not exact or (coordinates == "pytorch_half_pixel" and min(target[2:]) == 1):
         how = Stretch(mode, coordinates, rounding, node.number("cubic_coeff_a", -0.75))
@@ -281,9 +286,7 @@ def _resized(node: Node, view: View, *, old: bool) -> tuple[Shape, Sequence[floa
     given = given if sizes is None else sizes.value.ravel()
     axes = [axis_of(axis, node.rank) for axis in node.sizes("axes", tuple(range(node.rank)))]
     if len(given) != len(axes):
-        raise CannotTakeError(
-            "its sizes and its scales are missing", "sizes or scales of all dimensions, or axes"
-        )
+        raise CannotTakeError("its sizes and its scales are missing", "set sizes or scales of all dimensions")
     said = dict(zip(axes, map(float, given), strict=True))
     if sizes is None:
         factors = [said.get(axis, 1.0) for axis in range(node.rank)]
@@ -304,7 +307,7 @@ def _ways(node: Attributes) -> tuple[bool, ...]:
     word = node.text("direction", "forward")
     ways = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
     if word not in ways:
-        raise CannotTakeError(f"direction {word}", CHECKED)
+        raise CannotTakeError(f"direction {word} of a recurrent node is unknown", CHECKED)
     return ways[word]
 
 
@@ -312,17 +315,15 @@ def check_recurrent(node: Attributes, kind: str, length: int) -> None:
     """Raise `CannotTakeError` for what our recurrent layers do not do."""
     usual = _ACTIVATIONS[kind] * len(_ways(node))
     if kind == "gru" and not node.integer("linear_before_reset", 0):
-        raise CannotTakeError(
-            "linear_before_reset=0 is not supported", "linear_before_reset=1, as PyTorch has it"
-        )
+        raise CannotTakeError("linear_before_reset=0 is not supported", "set linear_before_reset=1")
     extra = node.get("clip") or node.integer("input_forget", 0) or node.has(7)
     if tuple(node.get("activations", usual)) != usual or extra:
         raise CannotTakeError(
-            "its activations, clip or peepholes are not supported", f"activations {', '.join(usual)}"
+            "its activations, clip or peepholes are not supported", f"use activations {', '.join(usual)}"
         )
     lengths = node.values(4)
     if lengths is not None and (lengths != length).any():
-        raise CannotTakeError("sequences of unequal length are not supported", "sequences of one length")
+        raise CannotTakeError("sequences of different lengths are not supported", "use one length")
 
 
 def _recurrent(node: Node) -> list[View]:
@@ -330,8 +331,10 @@ def _recurrent(node: Node) -> list[View]:
     view = node.x.swapped(0, 1) if batch_first else node.x
     check_recurrent(node, kind, view.shape[0])
     if 2 in node.used:
-        raise CannotTakeError("no other node may read its last cell state", "its output or last hidden state")
-    word = sequence(node, view, 1, "a Transpose before it: [time, batch, features]")
+        raise CannotTakeError(
+            "the output of the last cell state is not supported", "use its output or last hidden state"
+        )
+    word = sequence(node, view, 1, "use Transpose before it: [time, batch, features]")
     ways = _ways(node)
     outputs, lasts = list[View](), list[View]()
     for number, back in enumerate(ways):
@@ -339,7 +342,7 @@ def _recurrent(node: Node) -> list[View]:
         wh = given["wh"]
         assert wh is not None
         states = [
-            initial_state(node, _state(node, index, number, len(ways)), wh.shape[0], view.batch, "zeros")
+            initial_state(node, _state(node, index, number, len(ways)), wh.shape[0], view.batch, "use zeros")
             for index in ((5, 6) if kind == "lstm" else (5,))
         ]
         suffix = "_reverse" if number else ""
@@ -362,7 +365,7 @@ def _cell_weights(node: Node, kind: str, ways: int, features: int, number: int) 
     gates = hidden * {"gru": 3, "lstm": 4, "rnn": 1}[kind]
     fits = wx.shape == (ways, gates, features) and wh.shape == (ways, gates, hidden)
     if not fits or (both is not None and both.shape != (ways, 2 * gates)):
-        raise CannotTakeError("the shape of its weights does not fit its op", CHECKED)
+        raise CannotTakeError("the shape of the node's weights does not fit its op", CHECKED)
     given: dict[str, Constant | None] = {
         role: item.moved(lambda array: regated(kind, array[number]).T)
         for role, item in (("wx", wx), ("wh", wh))
@@ -398,7 +401,7 @@ HANDLERS: Mapping[str, Handler] = {
     "GroupNormalization": _group_norm,
     **dict.fromkeys(
         (
-            *("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"),
+            *("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization", "RMSNorm"),
             "com.microsoft:SimplifiedLayerNormalization",
         ),
         _row_norm,

@@ -24,13 +24,13 @@ def class_options(node: Attributes) -> dict[str, Any]:
     """Options of a loss of classes."""
     options: dict[str, Any] = {"reduction": node.text("reduction", "mean")}
     if options["reduction"] not in ("mean", "sum"):
-        raise CannotTakeError("it computes a loss per sample, not one number", "reduction mean or sum")
+        raise CannotTakeError("a loss per sample is not supported", "set reduction mean or sum")
     if node.has("ignore_index"):
         options["ignore_index"] = node.integer("ignore_index", 0)
     if node.has(2):
         weights = node.values(2)
         if weights is None:
-            raise CannotTakeError("its class weights are not constant", "a constant")
+            raise CannotTakeError("the class weights are not constant", "store them as an initializer")
         options["class_weights"] = weights.ravel().tolist()
     return options
 

@@ -42,13 +42,13 @@ def _cast(node: Node) -> Any:
     if node.op == "CastLike" and isinstance(given, Constant):
         return replace(given, value=given.value.astype(np.float32))
     if node.op == "Cast" and node.integer("to", 1) not in FLOATS:
-        raise CannotTakeError("it converts activations to integers", "floating-point types throughout")
+        raise CannotTakeError("a cast of activations to integers is not supported", "use floating point")
     return node.x
 
 
 def _dropout(node: Node) -> View:
     if 1 in node.used:
-        raise CannotTakeError("no other node may read its dropout mask", "use its first output only")
+        raise CannotTakeError("the output of the dropout mask is not supported", "use the first output only")
     ratio, training = node.constant(1), node.constant(2)
     share = node.real("ratio", 0.5) if ratio is None else _only(ratio, "ratio")
     if training is None or not training.value.any() or share == 0:
@@ -59,7 +59,7 @@ def _dropout(node: Node) -> View:
 def _only(constant: Constant, what: str) -> float:
     """The number in a constant that may have one only."""
     if constant.value.size != 1:
-        raise CannotTakeError(f"its {what} is not a number", CHECKED)
+        raise CannotTakeError(f"{what} of the node is not a number", CHECKED)
     return float(constant.value.ravel()[0])
 
 
@@ -71,7 +71,7 @@ def new_shape(node: Attributes, shape: Shape, op: str) -> Shape:
         return (prod(shape[:axis]), prod(shape[axis:]))
     wanted = node.integers("shape", 1)
     if wanted is None:
-        raise CannotTakeError("its shape is missing", CHECKED)
+        raise CannotTakeError("the shape input of the node is missing", CHECKED)
     return target_shape(shape, wanted, zero_is_zero=bool(node.integer("allowzero", 0)))
 
 
@@ -96,7 +96,9 @@ def gone_axes(node: Attributes, shape: Shape) -> list[int]:
     axes = [axis_of(axis, len(shape)) for axis in asked]
     for axis in axes:
         if shape[axis] != 1:
-            raise CannotTakeError(f"it squeezes dimension {axis} of {shape[axis]} elements", "Reshape")
+            raise CannotTakeError(
+                f"squeezed dimension {axis} has {shape[axis]} elements, not 1", "use Reshape"
+            )
     return axes
 
 
@@ -104,7 +106,7 @@ def order_of(node: Attributes, rank: int) -> Shape:
     """The dimensions in the order in which a Transpose puts them."""
     order = node.sizes("perm", tuple(reversed(range(rank))))
     if sorted(order) != list(range(rank)):
-        raise CannotTakeError(f"its perm {list(order)} does not fit {rank} dimensions", CHECKED)
+        raise CannotTakeError(f"perm {list(order)} does not fit {rank} dimensions", CHECKED)
     return order
 
 
@@ -112,11 +114,11 @@ def slices(node: Attributes, shape: Shape) -> list[tuple[int, range]]:
     """The dimensions that a Slice cuts, and which elements of each it takes."""
     starts, ends = node.integers("starts", 1), node.integers("ends", 2)
     if starts is None or ends is None:
-        raise CannotTakeError("its starts or ends are missing", CHECKED)
+        raise CannotTakeError("starts or ends of the node are missing", CHECKED)
     axes = node.integers("axes", 3) or tuple(range(len(starts)))
     steps = node.integers("steps", 4) or (1,) * len(starts)
     if not len(starts) == len(ends) == len(axes) == len(steps):
-        raise CannotTakeError("its starts, ends, axes and steps differ in length", CHECKED)
+        raise CannotTakeError("starts, ends, axes and steps of the node differ in length", CHECKED)
     cuts = []
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         dim = axis_of(axis, len(shape))
@@ -138,7 +140,7 @@ def _gather(node: Node) -> View:
     if isinstance(table, Constant) and isinstance(index, View):
         if len(table.shape) != 2 or node.axis(2) != 0:
             raise CannotTakeError(
-                "it looks up something other than rows of a matrix", "a table [words, features], axis 0"
+                "only rows of a matrix can be looked up", "use a [words, features] table, axis 0"
             )
         return looked_up(node, index, table)
     places, shape = node.needed(1, "indices"), node[0].shape
@@ -155,7 +157,7 @@ def _gather(node: Node) -> View:
 def indexed(number: int, size: int) -> int:
     """The number of an element counted from the front. Raises `CannotTakeError` if there is none."""
     if not -size <= number < size:
-        raise CannotTakeError(f"an index is outside of {size} elements", CHECKED)
+        raise CannotTakeError(f"an index of the node is outside a dimension of {size} elements", CHECKED)
     return number % size
 
 
@@ -164,7 +166,9 @@ def part_sizes(node: Attributes, size: int, count: int) -> Shape:
     sizes = node.integers("split", 1)
     sizes = equal_parts(size, -(-size // count)) if sizes is None else sizes
     if len(sizes) != count:
-        raise CannotTakeError(f"it has {len(sizes)} sizes for {count} outputs", "a size for each output")
+        raise CannotTakeError(
+            f"{count} outputs need as many sizes, not {len(sizes)}", "set one size for each"
+        )
     return sizes
 
 
@@ -181,10 +185,10 @@ def _concat(node: Node) -> View:
 def _pad(node: Node) -> View:
     widths, rank, value = node.integers("pads", 1), node.rank, node.constant(2)
     if widths is None:
-        raise CannotTakeError("its pads are missing", CHECKED)
+        raise CannotTakeError("the pads of the node are missing", CHECKED)
     axes = [axis_of(axis, rank) for axis in node.integers("axes", 3) or range(rank)]
     if len(widths) != 2 * len(axes):
-        raise CannotTakeError(f"its pads {list(widths)} do not fit {len(axes)} dimensions", CHECKED)
+        raise CannotTakeError(f"pads {list(widths)} do not fit {len(axes)} dimensions", CHECKED)
     is_said = value is not None and value.value.size
     number = _only(value, "value") if value is not None and is_said else node.real("value", 0.0)
     given = dict(zip(axes, zip(widths, widths[len(axes) :], strict=False), strict=True))
@@ -192,21 +196,21 @@ def _pad(node: Node) -> View:
     if mode == "constant":
         return padded(node, node.x, pairs, number)
     if mode not in ("reflect", "edge", "wrap"):
-        raise CannotTakeError(f"pads by {mode}", CHECKED)
+        raise CannotTakeError(f"pad mode {mode} is unknown", CHECKED)
     return surrounded(node, node.x, pairs, mode)
 
 
 def _expand(node: Node) -> View:
     wanted = node.integers("shape", 1)
     if wanted is None:
-        raise CannotTakeError("its shape is missing", CHECKED)
+        raise CannotTakeError("the shape input of the node is missing", CHECKED)
     return expanded(node, node.x, common_shape(node.x.shape, wanted))
 
 
 def _tile(node: Node) -> View:
     counts = node.integers("repeats", 1)
     if counts is None or len(counts) != node.rank:
-        raise CannotTakeError("its repeats are missing", CHECKED)
+        raise CannotTakeError("the repeats of the node are missing", CHECKED)
     return repeated(node, node.x, counts)
 
 
@@ -219,7 +223,10 @@ def _blocks(node: Node) -> View:
 def images(node: Node) -> View:
     """What it works on, which must be a batch of images."""
     if node.rank != 4:
-        raise CannotTakeError(f"its input has shape {list(node.x.shape)}", "[batch, channels, height, width]")
+        raise CannotTakeError(
+            f"the input of shape {list(node.x.shape)} is not a batch of images",
+            "use [batch, channels, height, width]",
+        )
     return node.x
 
 

@@ -68,15 +68,13 @@ def window(
     """
     rank = len(kernel)
     if rank not in (1, 2):
-        raise CannotTakeError(
-            f"a window of {rank} dimensions is not supported", "a window of 1 or 2 dimensions"
-        )
+        raise CannotTakeError(f"a window of {rank} dimensions is not supported", "use 1 or 2 dimensions")
     given = {"strides": (stride, rank), "dilations": (dilation, rank), "pads": (pads, 2 * rank)}
     for name, (values, count) in given.items():
         if len(values) != count:
-            raise CannotTakeError(f"{name} has {len(values)} values, {count} needed", CHECKED)
+            raise CannotTakeError(f"{name} has {len(values)} values, but {count} are needed", CHECKED)
     if min(stride) < 1:
-        raise CannotTakeError(f"its strides {tuple(stride)} are not 1 or more", CHECKED)
+        raise CannotTakeError(f"the strides of the node, {tuple(stride)}, are not all 1 or more", CHECKED)
     before, behind = list(pads[:rank]), list(pads[rank:])
     if automatic in SAME:
         totals = [

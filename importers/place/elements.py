@@ -25,7 +25,7 @@ def selu(site: Site, view: View, alpha: float, gamma: float) -> View:
 def celu(site: Site, view: View, alpha: float) -> View:
     """alpha · elu(x / alpha)."""
     if alpha <= 0:
-        raise CannotTakeError(f"Celu with alpha {alpha:g} is not supported", "more than 0")
+        raise CannotTakeError(f"Celu with alpha {alpha:g} is not supported", "use an alpha above 0")
     inner = scaled(site, view, 1 / alpha, suffix="_inner")
     return scaled(site, applied(site, "elu", inner), alpha, suffix="_outer")
 
@@ -84,7 +84,7 @@ def sloped(site: Site, view: View, slope: Constant) -> View:
 def softmax(site: Site, view: View, dim: int, *, kind: str = "softmax", suffix: str = "") -> View:
     """Softmax, or its logarithm, over one dimension."""
     if BATCH in view.dims[dim]:
-        raise CannotTakeError("its softmax runs over the batch", "a dimension after the batch")
+        raise CannotTakeError("a softmax over the batch is not supported", "use a dimension after the batch")
     word, rest = rows(site, view, dim)
     made = site.layer(kind, (word,), suffix=suffix)
     return regrouped(view, made, rest, view.shape[dim], dim)
@@ -93,7 +93,7 @@ def softmax(site: Site, view: View, dim: int, *, kind: str = "softmax", suffix: 
 def norm(site: Site, view: View, dims: Sequence[int], order: float, *, keep: bool) -> View:
     """(sum of abs(x)^order)^(1 / order) over some dimensions; the largest for infinity."""
     if not order > 0:
-        raise CannotTakeError(f"a norm of order {order:g} is not supported", "an order above 0")
+        raise CannotTakeError(f"a norm of order {order:g} is not supported", "use an order above 0")
     sizes = view if order == 2 else applied(site, "absolute", view, suffix="_size")
     if order in (1, inf):
         return reduced(site, sizes, dims, "reduce_max" if order == inf else "reduce_sum", keep=keep)
@@ -134,7 +134,7 @@ def reduced(
     """The mean (sum, extreme) over some dimensions, none of which counts samples (unless there is one)."""
     if any(BATCH in view.dims[dim] for dim in dims) and view.batch > 1:
         raise CannotTakeError(
-            f"a {kind.removeprefix('reduce_')} over samples is not supported", "dimensions after the batch"
+            f"a {kind.removeprefix('reduce_')} over the batch is not supported", "use later dimensions"
         )
     taken = sorted(piece for dim in dims for piece in view.dims[dim] if piece != BATCH)
     is_image = list(dims) == [2, 3] and len(view.dims) == 4 and view.batch_dim in (0, None)

@@ -25,7 +25,9 @@ def either(special: Callable[[Node], Any], plain: Handler | None) -> Handler:
         if terms is not None:
             return terms
         if plain is None or any(isinstance(item, Terms) for item in node.arguments.values()):
-            raise CannotTakeError("the network computes with the loss", "sums and multiples of losses")
+            raise CannotTakeError(
+                "a network that uses the loss is not supported", "add and scale losses only"
+            )
         return plain(node)
 
     return read
@@ -37,8 +39,8 @@ def met(node: Node, view: View, over: Collection[int], kind: str, *, keep: objec
         return None
     if any(size != 1 for dim, size in enumerate(view.shape) if dim not in over) or keep:
         raise CannotTakeError(
-            "a mean or sum over the samples that leaves more than one number",
-            "a mean or sum over everything, at the end of the loss",
+            "a mean or sum over samples that leaves several numbers is not supported",
+            "average or sum over all elements at the end of the loss",
         )
     return Terms((Term("output", {"reduction": kind}, view),))
 
@@ -123,9 +125,9 @@ def _specs(draft: Draft, terms: Terms) -> list[tuple[LossSpec, View, View | None
         index = next((index for index, item in enumerate(items) if item.name == "output"), None)
         if index is None:
             raise UnsupportedLayerError(
-                f"the number {terms.constant:g} is added to the loss",
+                f"the loss adds the constant {terms.constant:g}, which is not supported",
                 where="loss",
-                cure="use the loss without the number",
+                cure="remove the constant: it has no gradient",
             )
         items[index] = _with(draft, items[index], terms.constant)
     if not items:
@@ -148,7 +150,7 @@ def _positive(draft: Draft, item: Term, number: int) -> Term:
         return item
     if item.name != "output":
         raise UnsupportedLayerError(
-            f"the loss {item.name} is subtracted",
+            f"the loss term {item.name} is subtracted, which is not supported",
             where="loss",
             cure="use a weight above 0, or the explicit formula",
         )

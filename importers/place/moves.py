@@ -25,9 +25,9 @@ def sliced(site: Site, view: View, dim: int, start: int, stop: int, *, suffix: s
     if (start, stop) == (0, view.shape[dim]):
         return view
     if BATCH in view.dims[dim]:
-        raise CannotTakeError("it takes a part of the batch", "a dimension after the batch")
+        raise CannotTakeError("slicing the batch is not supported", "slice a dimension after the batch")
     if not start < stop:
-        raise CannotTakeError("its slice is empty", "a slice of one element or more")
+        raise CannotTakeError("the slice of the node is empty", "use a slice of one element or more")
     view, piece, word, axis = _whole_piece(site, view, dim)
     made = site.layer("slice", (word,), {"axis": axis, "start": start, "stop": stop}, suffix=suffix)
     return _part(view, made, piece, stop - start)
@@ -73,13 +73,15 @@ def target_shape(shape: Sequence[int], wanted: Sequence[int], *, zero_is_zero: b
     for index, size in enumerate(sizes):
         if size == 0 and not zero_is_zero:
             if index >= len(shape):
-                raise CannotTakeError(f"cannot reshape {list(shape)} to {list(wanted)}", "as many elements")
+                raise CannotTakeError(
+                    f"cannot reshape {list(shape)} to {list(wanted)}", "use as many elements"
+                )
             sizes[index] = shape[index]
     if sizes.count(-1) == 1:
         rest = prod(size for size in sizes if size != -1)
         sizes[sizes.index(-1)] = prod(shape) // rest if rest else 0
     if prod(sizes) != prod(shape) or min(sizes, default=1) < 1:
-        raise CannotTakeError(f"cannot reshape {list(shape)} to {list(wanted)}", "as many elements")
+        raise CannotTakeError(f"cannot reshape {list(shape)} to {list(wanted)}", "use as many elements")
     return tuple(sizes)
 
 
@@ -95,7 +97,7 @@ def turned(site: Site, view: View, dims: Collection[int], *, suffix: str = "") -
     word, batch_dim = sample_word(site, view)
     moving = [dim for dim in dims if view.shape[dim] > 1]
     if batch_dim in moving:
-        raise CannotTakeError("it reverses the order of the batch", "a dimension after the batch")
+        raise CannotTakeError("reversing the batch is not supported", "reverse a dimension after the batch")
     axes = [places_of(len(view.dims), batch_dim).index(dim) for dim in moving]
     made = site.layer("flip", (word,), {"axes": axes}, suffix=suffix) if axes else None
     return under(made, batch_dim, len(view.dims)) if made is not None else view
@@ -117,7 +119,7 @@ def _runs(taken: Sequence[int]) -> list[list[int]]:
 def chosen(site: Site, view: View, dim: int, taken: Sequence[int], suffix: str = "") -> View:
     """Elements of a dimension by their numbers: neighbours by one slice, others joined."""
     if not taken:
-        raise CannotTakeError("its slice is empty", "a slice of one element or more")
+        raise CannotTakeError("the slice of the node is empty", "use a slice of one element or more")
     size, runs = view.shape[dim], _runs(taken)
     step = taken[1] - taken[0] if len(taken) > 1 else 1
     if step < -1 and list(taken) == list(range(taken[0], taken[-1] - 1, step)):
@@ -127,7 +129,7 @@ def chosen(site: Site, view: View, dim: int, taken: Sequence[int], suffix: str =
         cut = viewed(site, view, (*view.shape[:dim], size // step, step, *view.shape[dim + 1 :]))
         return sliced(site, cut, dim + 1, taken[0], taken[0] + 1, suffix=suffix).without_dim(dim + 1)
     if len(runs) > MOST_PIECES:
-        raise CannotTakeError(f"it takes {len(runs)} separate slices", f"at most {MOST_PIECES}")
+        raise CannotTakeError(f"{len(runs)} separate slices are too many", f"use at most {MOST_PIECES}")
     parts = []
     for number, run in enumerate(runs):
         ending = f"{suffix}_{number}" if number else suffix
@@ -151,8 +153,7 @@ def parts_of(site: Site, view: View, dim: int, sizes: Sequence[int], used: Colle
     """All parts of a dimension: one split if all are used, else slices of those that are."""
     if sum(sizes) != view.shape[dim] or min(sizes, default=0) < 1:
         raise CannotTakeError(
-            f"its sizes {list(sizes)} do not add up to {view.shape[dim]}",
-            "sizes of 1 and more that add up to the dimension",
+            f"the sizes {list(sizes)} do not add up to {view.shape[dim]}", "use sizes that add up to it"
         )
     if len(sizes) == 1:
         return [view]
@@ -170,14 +171,14 @@ def joined(site: Site, items: Sequence[View], dim: int, *, suffix: str = "") -> 
     batches = {item.batch_dim for item in items} - {None}
     batch_dim = batches.pop() if len(batches) == 1 else None
     if batches or (batch_dim == dim and items[0].batch > 1):
-        raise CannotTakeError("it joins batches", "a dimension after the batch")
+        raise CannotTakeError("joining along the batch is not supported", "join along a later dimension")
     if batch_dim == dim:
-        raise CannotTakeError("it joins along the batch", "a dimension after the batch")
+        raise CannotTakeError("joining along the batch is not supported", "join along a later dimension")
     rank = len(items[0].dims)
     words = []
     for item in items:
         if len(item.dims) != rank:
-            raise CannotTakeError("it joins tensors of different rank", "Unsqueeze before it")
+            raise CannotTakeError("tensors of different rank cannot be joined", "use Unsqueeze before")
         word, batch_place = sample_word(site, item)
         if batch_place != batch_dim:
             shape = site.draft.tensors[word].shape
@@ -216,7 +217,10 @@ def surrounded(site: Site, view: View, pairs: Sequence[tuple[int, int]], mode: s
     """(before, behind) for each dimension: elements of its own around, as `numpy.pad` does by this mode."""
     for dim, pair in enumerate(pairs):
         if min(pair) < 0 or (mode == "reflect" and max(pair) >= view.shape[dim]):
-            raise CannotTakeError(f"it pads {view.shape[dim]} elements by {list(pair)}", "fewer, 0 or more")
+            raise CannotTakeError(
+                f"padding {view.shape[dim]} elements by {list(pair)} is not supported",
+                "pad by fewer elements, 0 or more",
+            )
         if any(pair):
             taken = np.pad(np.arange(view.shape[dim]), pair, mode)  # type: ignore[call-overload]
             view = chosen(site, view, dim, [int(number) for number in taken], f"_{dim}")
@@ -234,7 +238,7 @@ def padded(site: Site, view: View, pairs: Sequence[tuple[int, int]], value: floa
     if not any(map(sum, widths)):
         return view
     if view.batch_dim is not None and any(widths[view.batch_dim]):
-        raise CannotTakeError("it pads the batch", "a dimension after the batch")
+        raise CannotTakeError("padding the batch is not supported", "pad a dimension after the batch")
     word, batch_dim = sample_word(site, view)
     pads = [widths[index] for index in places_of(len(widths), batch_dim)]
     return under(site.layer("pad", (word,), {"pads": pads, "value": value}), batch_dim, len(widths))
@@ -247,7 +251,7 @@ def expanded(site: Site, view: View, shape: Sequence[int], suffix: str = "") -> 
         return view
     word, batch_dim = sample_word(site, view)
     if batch_dim is not None and shape[batch_dim] != view.shape[batch_dim]:
-        raise CannotTakeError("it repeats the batch", "a dimension after the batch")
+        raise CannotTakeError("repeating the batch is not supported", "repeat a dimension after the batch")
     sizes = [int(shape[index]) for index in places_of(len(shape), batch_dim)]
     if elements(sizes) == elements(site.draft.tensors[word].shape[1:]):
         return viewed(site, view, shape)
@@ -259,7 +263,7 @@ def repeated(site: Site, view: View, counts: Sequence[int]) -> View:
     view = wider(view, len(counts))
     for dim, count in enumerate(counts):
         if count < 1:
-            raise CannotTakeError("its number of repeats is 0", "once or more")
+            raise CannotTakeError("the node repeats 0 times", "repeat once or more")
         if count > 1:
             shape = view.shape
             wide = expanded(site, view.with_dim(dim), (*shape[:dim], count, *shape[dim:]), f"_{dim}")
@@ -286,9 +290,7 @@ def where(site: Site, mask: Any, left: Any, right: Any) -> View:
     if len({(view.pieces, view.dims) for view in views}) > 1:
         views = [in_order(site, view) for view in views]
     if len({(view.pieces, view.dims) for view in views}) > 1:
-        raise CannotTakeError(
-            "its operands have the batch in different dimensions", "the batch first in both"
-        )
+        raise CannotTakeError("the operands have the batch in different dimensions", "put the batch first")
     words = [site.reshaped(view.word, views[0].stored) for view in views]
     made = site.layer("where", words)
     return View(made.word, made.stored, views[0].pieces, views[0].dims)
@@ -300,7 +302,7 @@ def to_space(site: Site, view: View, size: int, *, depth_first: bool = False) ->
     kept = channels // size**2 if size > 0 else 0
     if not kept or channels % size**2:
         raise CannotTakeError(
-            f"blocks of {size} do not divide {channels} channels", "a blocksize that divides them"
+            f"block size {size} does not divide {channels} channels", "use a block size that divides them"
         )
     base = len(lead)
     cut = (size, size, kept) if depth_first else (kept, size, size)
@@ -316,7 +318,7 @@ def to_depth(site: Site, view: View, size: int, *, depth_first: bool = False) ->
     *lead, channels, high, wide = view.shape
     if size < 1 or high % size or wide % size:
         raise CannotTakeError(
-            f"blocks of {size} do not divide {high}x{wide}", "a blocksize that divides them"
+            f"block size {size} does not divide an image of {high}x{wide}", "use one that divides both"
         )
     base = len(lead)
     cut = viewed(site, view, (*lead, channels, high // size, size, wide // size, size))

@@ -40,7 +40,7 @@ def row_norm(site: Site, kind: str, view: View, given: Weights, eps: float, coun
     view = in_order(site, view)
     axis = len(view.dims) - count
     if any(BATCH in dim for dim in view.dims[axis:]):
-        raise CannotTakeError("it normalises over the samples of a batch", "dimensions after the batch")
+        raise CannotTakeError("normalising over the batch is not supported", "use dimensions after the batch")
     leading = elements(view.shape[:axis]) // view.batch
     shape: Shape = (view.batch, *((leading,) if leading > 1 else ()), *view.shape[axis:])
     word = site.reshaped(view.word, shape)

@@ -46,7 +46,7 @@ def common_shape(*shapes: Sequence[int]) -> Shape:
         return tuple(np.broadcast_shapes(*(tuple(shape) for shape in shapes)))
     except ValueError:
         texts = " and ".join(str(list(shape)) for shape in shapes)
-        raise CannotTakeError(f"shapes {texts} cannot be broadcast", CHECKED) from None
+        raise CannotTakeError(f"operands of shapes {texts} cannot be broadcast", CHECKED) from None
 
 
 def _sample(view: View, batch_dim: int | None) -> Shape:
@@ -70,7 +70,7 @@ def two_operands(site: Site, kind: str, left: View, right: View, *, suffix: str 
     if len(places) > 1 or any(
         view.batch_dim is not None and not view.samples_only(view.batch_dim) for view in (left, right)
     ):
-        raise CannotTakeError("its operands have the batch in different dimensions", "the batch in front")
+        raise CannotTakeError("the operands have the batch in different dimensions", "put the batch first")
     batch_dim = next(iter(places), None)
     shapes = [_sample(view, batch_dim) for view in (left, right)]
     words = [site.reshaped(view.word, shape) for view, shape in zip((left, right), shapes, strict=True)]
@@ -130,7 +130,7 @@ def _per_sample(constant: Constant, like: View) -> tuple[Constant, Shape, int | 
     batch_dim = like.batch_dim
     if batch_dim is not None and not like.samples_only(batch_dim):
         raise CannotTakeError(
-            "a constant meets a dimension that merges samples with other data", "the batch in front"
+            "an operand with the batch merged into a dimension cannot meet a constant", "put the batch first"
         )
     shape = (1,) * (len(like.dims) - len(constant.shape)) + constant.shape
     if like.batch == 1 and batch_dim is not None and shape[batch_dim] != 1:
@@ -144,7 +144,7 @@ def _per_sample(constant: Constant, like: View) -> tuple[Constant, Shape, int | 
         constant = first if alike else constant
     sizes = tuple(size for index, size in enumerate(shape) if index != batch_dim)
     if elements(sizes) != constant.value.size:
-        raise CannotTakeError("its constant differs from sample to sample", "the same values for all samples")
+        raise CannotTakeError("a constant that differs by sample is not supported", "use one for all samples")
     return constant, sizes, batch_dim
 
 
@@ -197,7 +197,8 @@ def pair(site: Site, kind: str, left: Any, right: Any, *, suffix: str = "") -> V
         constant = Constant(np.array(constant, np.float32))
     if not np.isfinite(constant.value).all():
         raise CannotTakeError(
-            "its constant has infinities or NaN", "finite numbers; only a mask before a softmax may have -inf"
+            "the constant has infinities or NaN",
+            "use finite numbers; only a mask before a softmax may have -inf",
         )
     return with_constant(site, kind, view, constant, turned=view is right, suffix=suffix)
 
@@ -246,7 +247,7 @@ def quotient(site: Site, left: Any, right: Any) -> View:
         return pair(site, "divide", left, right)
     value = right.value.astype(np.float64) if isinstance(right, Constant) else np.float64(right)
     if not np.all(value):
-        raise CannotTakeError("it divides by 0", "a divisor that is not 0")
+        raise CannotTakeError("the node divides by 0", "use a divisor other than 0")
     number = _number_beside(right, left)
     if number is not None:
         return _ranked(right, scaled(site, left, 1 / number))

@@ -29,11 +29,11 @@ def pool_options(
     lies beyond it; None for a maximum.
     """
     if window.dilation != (1, 1):
-        raise CannotTakeError("a dilated window is not supported", "dilations of 1")
+        raise CannotTakeError("a dilated pooling window is not supported", "set dilations to 1")
     pads = _pads_to_last(window, rows_and_columns(sizes, 1)) if ceil else window.pads
     if counted and pads != window.pads:
         if any(window.pads):
-            raise CannotTakeError("ceil_mode reaches beyond the counted padding", "count_include_pad=0")
+            raise CannotTakeError("ceil_mode reaches beyond the counted padding", "set count_include_pad=0")
         counted = False
     options: dict[str, Any] = {"kernel": short(window.kernel)}
     if window.stride != window.kernel:
@@ -92,7 +92,9 @@ class Stretch:
         if self.coordinates == "align_corners":
             places = numbers * (inputs - 1) / (inputs * scale - 1 if outputs > 1 else 1)
         elif not half and self.coordinates != "asymmetric":
-            raise CannotTakeError(f"{self.mode} by {self.coordinates} is not supported", "half_pixel")
+            raise CannotTakeError(
+                f"{self.mode} by {self.coordinates} is not a supported resize", "use half_pixel"
+            )
         if self.coordinates == "pytorch_half_pixel" and outputs == 1:
             places = np.zeros(1)
         if self.mode == "nearest":

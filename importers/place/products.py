@@ -74,7 +74,7 @@ def einsum(site: Site, equation: str, operands: Sequence[Any]) -> View:
     equation = equation.replace(" ", "")
     if "..." in equation or len(operands) != 2:
         raise CannotTakeError(
-            f"einsum '{equation}' is not supported", "use two operands, with every dimension named"
+            f"einsum '{equation}' is not supported", "use two operands, name every dimension"
         )
     terms, _, result = equation.partition("->")
     words = terms.split(",")
@@ -82,7 +82,7 @@ def einsum(site: Site, equation: str, operands: Sequence[Any]) -> View:
         sorted(letter for letter in set("".join(words)) if "".join(words).count(letter) == 1)
     )
     if any(len(set(word)) != len(word) for word in (*words, result)):
-        raise CannotTakeError(f"einsum '{equation}' reads a diagonal, which is not supported", "matmul")
+        raise CannotTakeError(f"einsum '{equation}' reads a diagonal, which is not supported", "use matmul")
     if isinstance(operands[0], Constant):
         words, operands = words[::-1], operands[::-1]
     first, second = words
@@ -103,7 +103,7 @@ def einsum(site: Site, equation: str, operands: Sequence[Any]) -> View:
 
     if isinstance(operands[1], Constant):
         if shared:
-            raise CannotTakeError(f"einsum '{equation}' multiplies by a parameter element by element", "mul")
+            raise CannotTakeError(f"einsum '{equation}' multiplies parameters elementwise", "use mul")
         order = [second.index(letter) for letter in (*columns, *inner)]
         outputs = elements([sizes[letter] for letter in columns])
         matrix = operands[1].moved(lambda array: array.transpose(order).reshape(outputs, -1))
@@ -120,9 +120,7 @@ def _matrix(constant: Constant) -> Constant:
     while len(constant.shape) > 2 and constant.shape[0] == 1:
         constant = constant.moved(lambda array: array[0])
     if len(constant.shape) > 2:
-        raise CannotTakeError(
-            "a product with a stack of weight matrices is not supported", "one matrix (linear) for each"
-        )
+        raise CannotTakeError("a stack of weight matrices is not supported", "use one matrix (linear) each")
     return constant
 
 
@@ -136,7 +134,7 @@ def product(site: Site, left: View, right: View, *, as_stored: bool = False, suf
     left, right = wider(left, lead + 2), wider(right, lead + 2)
     for view in (left, right):
         if any(BATCH in dim for dim in view.dims[-2:]) and view.batch > 1:
-            raise CannotTakeError("its product mixes samples", "the batch among the leading dimensions")
+            raise CannotTakeError("its product mixes samples of the batch", "put the batch in front")
     same = _leading(left) == _leading(right)
     if not same:
         left, right = _aligned(site, left, right)
@@ -182,10 +180,10 @@ def _aligned(site: Site, left: View, right: View) -> tuple[View, View]:
     aligned = []
     for view in (left, right):
         if view.batch > 1 and (view.batch_dim is None or not view.samples_only(view.batch_dim)):
-            raise CannotTakeError("a leading dimension merges samples with other data", "the batch in front")
+            raise CannotTakeError("a leading dimension merges samples with other data", "put the batch first")
         aligned.append(in_order(site, view) if any(len(dim) > 1 for dim in view.dims[:-2]) else view)
     if _batch_place(aligned[0]) != _batch_place(aligned[1]):
-        raise CannotTakeError("its operands have the batch in different dimensions", "the batch in front")
+        raise CannotTakeError("the operands have the batch in different dimensions", "put the batch first")
     return aligned[0], aligned[1]
 
 

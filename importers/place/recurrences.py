@@ -28,7 +28,7 @@ def sequence(site: Site, view: View, batch_dim: int, nearest: str) -> str:
     is_there = view.batch_dim in (batch_dim, None) and view.shape[batch_dim : batch_dim + 1] == (view.batch,)
     if len(view.dims) != 3 or not is_there:
         place = "first" if batch_dim == 0 else "second"
-        raise CannotTakeError(f"the batch of its input {list(view.shape)} is not {place}", nearest)
+        raise CannotTakeError(f"the {place} dimension of input {list(view.shape)} is not the batch", nearest)
     ordered = in_order(site, view.swapped(0, batch_dim))
     shape = (view.batch, view.shape[1 - batch_dim], view.shape[2])
     return site.reshaped(ordered.word, shape)
@@ -39,10 +39,10 @@ def initial_state(site: Site, given: Any, hidden: int, batch: int, nearest: str)
     if isinstance(given, View):
         state = in_order(site, given.without_dim(0))
         if batch > 1 and (state.batch_dim != 0 or state.batch != batch):
-            raise CannotTakeError("its initial state has no batch dimension", "shape [layers, batch, hidden]")
+            raise CannotTakeError("the initial state has no batch dimension", "use [layers, batch, hidden]")
         return site.reshaped(state.word, (batch, hidden))
     if isinstance(given, Constant) and given.value.any():  # zeros are nobody's weight
-        raise CannotTakeError("its initial state is a constant other than zeros", nearest)
+        raise CannotTakeError("the initial state of the node is a constant other than zeros", nearest)
     return None
 
 
@@ -61,7 +61,7 @@ def recurrent(
     `back`: from the last time to the first.
     """
     if any(states) and not all(states):
-        raise CannotTakeError("only one of its two initial states is computed", "compute both or neither")
+        raise CannotTakeError("only one of the two initial states is computed", "compute both or neither")
     wh = given["wh"]
     assert wh is not None
     options = {"hidden": wh.shape[0], "bias": given.get("bx") is not None}

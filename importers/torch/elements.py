@@ -63,7 +63,7 @@ def _alone(node: Node) -> View:
 
 def _elu(node: Node) -> View:
     if node["scale"] != 1 or node["input_scale"] != 1:
-        raise CannotTakeError("elu with a scale is not supported", "elu")
+        raise CannotTakeError("elu with a scale is not supported", "use elu, then multiply")
     return _alone(node)
 
 
@@ -71,7 +71,7 @@ def _clamp(node: Node) -> View:
     bounds = {"low": node.get("min_val", node.get("min")), "high": node.get("max_val", node.get("max"))}
     options = {name: number_of(bound) for name, bound in bounds.items() if bound is not None}
     if None in options.values():
-        raise CannotTakeError("its bounds are tensors", "numbers as bounds, or maximum and minimum")
+        raise CannotTakeError("the bounds must be numbers, not tensors", "use maximum and minimum")
     kind = "relu" if options == {"low": 0.0} else "clip"
     return applied(node, kind, node.x, options if kind == "clip" else {})
 
@@ -79,7 +79,7 @@ def _clamp(node: Node) -> View:
 def _pow(node: Node) -> View:
     exponent = number_of(node["exponent"])
     if not isinstance(node["self"], View) or exponent is None:
-        raise CannotTakeError("its exponent is a tensor", "a number as the exponent")
+        raise CannotTakeError("the exponent must be a number, not a tensor", "use a number")
     return power(node, node["self"], exponent)
 
 
@@ -96,10 +96,12 @@ def _prelu(node: Node) -> View:
 
 def _softplus(node: Node) -> View:
     if node["threshold"] < SOFTPLUS_LINE:
-        raise CannotTakeError(f"softplus with threshold={node['threshold']} is not supported", "threshold=20")
+        raise CannotTakeError(
+            f"threshold={node['threshold']} of softplus is not supported", "set threshold=20"
+        )
     beta = float(node["beta"])
     if beta == 0:
-        raise CannotTakeError("softplus with beta=0 is infinite", "beta=1")
+        raise CannotTakeError("softplus with beta=0 divides by 0", "set beta=1")
     inner = scaled(node, node.x, beta, suffix="_inner")
     return scaled(node, applied(node, "softplus", inner), 1 / beta, suffix="_outer")
 
@@ -126,9 +128,9 @@ def before_softmax(mask: Constant) -> Constant:
     if np.isfinite(mask.value).all():
         return mask
     if mask.trained or np.isnan(mask.value).any() or np.isposinf(mask.value).any():
-        raise CannotTakeError("its mask has NaN, or is trained and has infinities", "finite numbers")
+        raise CannotTakeError("the mask has NaN, or is trained and has infinities", "use finite numbers")
     if np.isneginf(mask.value).all(axis=-1).any():
-        raise CannotTakeError("its mask hides a whole row", "a mask that leaves at least one element per row")
+        raise CannotTakeError("the mask hides all elements of a row", "leave at least one element per row")
     return Constant(np.nan_to_num(mask.value, neginf=-LARGE).astype(np.float32))
 
 
@@ -145,7 +147,7 @@ def _add(node: Node) -> View:
     if node.op == "rsub":
         left, right = right, left
     if alpha != 1 and isinstance(right, Constant) and right.number is None:
-        raise CannotTakeError("its alpha is a tensor", "a separate product")
+        raise CannotTakeError("alpha must be a number, not a tensor", "multiply in a separate step")
     if alpha != 1:
         right = times(node, right, alpha) if isinstance(right, View) else number_of(right) * alpha
     if node.op != "add":
@@ -159,9 +161,7 @@ def _add(node: Node) -> View:
 
 def _div(node: Node) -> View:
     if node.get("rounding_mode"):
-        raise CannotTakeError(
-            f"a division with rounding_mode={node['rounding_mode']!r} is not supported", "rounding_mode=None"
-        )
+        raise CannotTakeError(f"rounding_mode={node['rounding_mode']!r} is not supported", "use None")
     return quotient(node, node["self"], node["other"])
 
 
@@ -171,7 +171,9 @@ def _largest(node: Node) -> Any:
     if "other" in node.arguments:
         return pair(node, kind, node["self"], node["other"])
     if 1 in node.used:
-        raise CannotTakeError(f"no other node may read the indices of its {kind[:3]}", "its values only")
+        raise CannotTakeError(
+            f"the output of the indices of {kind[:3]} is not supported", "use only its values"
+        )
     ties = {"ties": "first"} if "dim" in node.arguments else {}
     made = _reduced(node, f"reduce_{kind[:3]}", options=ties)
     return [made, None] if ties else made
@@ -184,7 +186,7 @@ def _compare(node: Node) -> View:
     view = node["self"]
     number = number_of(node["other"])
     if not isinstance(view, View) or number is None:
-        raise CannotTakeError("it compares two tensors", "a comparison with a number")
+        raise CannotTakeError("comparing two tensors is not supported", "compare with a number")
     return compared(node, view, _RELATIONS[node.op].ours, number)
 
 
@@ -208,7 +210,8 @@ def _masked_fill(node: Node) -> View:
     number = number_of(value)
     if not isinstance(mask, Constant) or number is None:
         raise CannotTakeError(
-            "its mask is computed from the input", "a registered buffer, or a mask computed from sizes"
+            "the mask must not depend on the network's input",
+            "use a registered buffer, or compute it from sizes",
         )
     return _masked(node, node.x, mask.value, number)
 
@@ -220,8 +223,8 @@ def _masked(node: Node, view: View, mask: Any, value: float) -> View:
         return with_constant(node, "add", view, Constant(np.where(covered, -LARGE, 0).astype(np.float32)))
     if not np.isfinite(value):
         raise CannotTakeError(
-            f"it sets elements to {value}",
-            "a finite number, or -inf right before a softmax of the last dimension",
+            f"setting elements to {value} is not supported",
+            "use a finite number, or -inf right before a softmax of the last dimension",
         )
     kept = Constant((~covered).astype(np.float32))
     made = with_constant(node, "multiply", view, kept, suffix="_kept" if value else "")

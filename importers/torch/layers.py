@@ -43,7 +43,7 @@ def _convolution(node: Node) -> View:
     weight, bias = node.needed("weight"), node.constant("bias")
     kernel = weight.shape[2:]
     if len(kernel) not in (1, 2) or node.get("transposed"):
-        raise CannotTakeError(f"a convolution of {len(kernel)} dimensions is not supported", "conv2d")
+        raise CannotTakeError(f"a convolution of {len(kernel)} dimensions is not supported", "use conv2d")
     over = _window(node, kernel, node["stride"])
     return convolution(node, node.x, weight, bias, over, node["groups"])
 
@@ -58,18 +58,18 @@ def _conv_transpose(node: Node) -> View:
 
 def _addmm(node: Node) -> View:
     if node["beta"] != 1 or node["alpha"] != 1:
-        raise CannotTakeError("beta and alpha other than 1 are not supported", "a separate scale")
+        raise CannotTakeError("beta or alpha other than 1 is not supported", "multiply in a separate step")
     return linear(node, node.view("mat1"), node.needed("mat2").moved(np.transpose), node.constant("self"))
 
 
 def _embedding(node: Node) -> View:
     table, view = node.constant("weight"), node["indices"]
     if table is None:
-        raise CannotTakeError("its table must be a parameter", "an Embedding")
+        raise CannotTakeError("the table of the embedding is not a parameter", "use torch.nn.Embedding")
     if not isinstance(view, View):
         return viewed(node, gathered(node, table, view.value), node.shape)
     if node.get("scale_grad_by_freq"):
-        raise CannotTakeError("scale_grad_by_freq=True is not supported", "scale_grad_by_freq=False")
+        raise CannotTakeError("scale_grad_by_freq=True is not supported", "set scale_grad_by_freq=False")
     return looked_up(node, view, table, node.get("padding_idx", -1))
 
 
@@ -87,7 +87,7 @@ def _batch_norm(node: Node) -> list[Any]:
     if not training and "running_mean" not in given:
         raise CannotTakeError(
             "it normalises with running statistics, but has none",
-            "track_running_stats=True, or module.train()",
+            "use track_running_stats=True, or module.train()",
         )
     options = {"momentum": node["momentum"]} if training else {"fixed_statistics": True}
     made = channel_norm(node, "batch_norm", node.x, given, node["eps"], options)
@@ -120,7 +120,7 @@ def _pool(node: Node) -> Any:
     """Any pool by windows; max-pools may say where they found what."""
     kind = "max_pool2d" if node.op.startswith("max") else "avg_pool2d"
     if node.get("divisor_override"):
-        raise CannotTakeError("divisor_override is not supported", "divisor_override=None")
+        raise CannotTakeError("divisor_override is not supported", "set divisor_override=None")
     kernel = each(node["kernel_size"], len(node.shape) - 2)
     over = _window(node, kernel, node.get("stride") or kernel)
     return _pooled(node, kind, over, ceil=bool(node.get("ceil_mode")), counted=node.get("count_include_pad"))
@@ -128,7 +128,7 @@ def _pool(node: Node) -> Any:
 
 def _pooled(node: Node, kind: str, over: Window, *, ceil: bool = False, counted: bool | None = None) -> Any:
     if 1 in node.used:
-        raise CannotTakeError("no other node may read the indices of its maxima", "return_indices=False")
+        raise CannotTakeError("the output of the indices is not supported", "use return_indices=False")
     options = pool_options(over, node.x.shape[2:], ceil=ceil, counted=counted)
     made = pooled(node, kind, node.x, options, len(node.shape) - 2)
     return [made, None] if node.several else made
@@ -143,8 +143,8 @@ def _adaptive(node: Node) -> Any:
         return averaged_image(node, node.x, rank)
     if any(size % output for size, output in zip(sizes, outputs, strict=True)):
         raise CannotTakeError(
-            f"its windows differ in size: {list(sizes)} to {list(outputs)}",
-            f"sizes that {list(outputs)} divide",
+            f"pooling windows of different sizes ({list(sizes)} to {list(outputs)}) are not supported",
+            f"use sizes that {list(outputs)} divide",
         )
     kernel = [size // output for size, output in zip(sizes, outputs, strict=True)]
     return _pooled(node, kind, window(kernel, kernel, [1] * rank, [0] * (2 * rank)))
@@ -153,7 +153,7 @@ def _adaptive(node: Node) -> Any:
 def _upsample(node: Node) -> View:
     scales = node.get("scale_factors")
     if scales and any(size * scale % 1 for size, scale in zip(node.x.shape[2:], scales, strict=True)):
-        raise CannotTakeError(f"its scales {scales} do not result in whole sizes", "size=")
+        raise CannotTakeError(f"scales {scales} do not result in whole sizes", "use size= instead")
     kind = next(kind for kind in ("linear", "cubic", "nearest") if kind in node.op)
     aligned = node.get("align_corners")
     if aligned or kind == "cubic" or "exact" in node.op:
@@ -179,9 +179,9 @@ def _recurrent(node: Node) -> list[Any]:
     weights = [node.as_constant(item) for item in node["params"]]
     layers, each, ways = node["num_layers"], 4 if node["has_biases"] else 2, 1 + node["bidirectional"]
     if len(weights) != each * layers * ways:
-        raise CannotTakeError("projections are not supported", "proj_size=0")
+        raise CannotTakeError("an LSTM with projections is not supported", "set proj_size=0")
     batch_dim = 0 if node["batch_first"] else 1
-    word = sequence(node, view, batch_dim, "batch_first=True")
+    word = sequence(node, view, batch_dim, "use batch_first=True")
     made: list[View] = []
     for layer in range(layers):
         suffix = f"_l{layer}" if layers > 1 else ""
@@ -200,7 +200,9 @@ def _recurrent(node: Node) -> list[Any]:
         if layer < layers - 1 and node["train"] and node["dropout"]:
             word = applied(node, "dropout", output, {"p": node["dropout"]}, suffix=f"_dropout{layer}").word
     if 2 in node.used:
-        raise CannotTakeError("no other node may read its last cell state", "its output or last hidden state")
+        raise CannotTakeError(
+            "the output of the last cell state is not supported", "use its output or last hidden state"
+        )
     output = output.swapped(0, batch_dim)
     if output.shape != node.shape:
         output = viewed(node, output, node.shape)
@@ -212,8 +214,8 @@ def _initial(node: Node, state: Any, number: int, hidden: int, batch: int) -> st
     if isinstance(state, View) and state.shape[0] > 1:
         state = sliced(node, state, 0, number, number + 1)
     if isinstance(state, Constant) and state.trained:
-        raise CannotTakeError("a trained initial state is not supported", "no initial state: zeros")
-    return initial_state(node, state, hidden, batch, "no initial state")
+        raise CannotTakeError("a trained initial state is not supported", "leave it out: zeros")
+    return initial_state(node, state, hidden, batch, "use no initial state")
 
 
 def _last(node: Node, made: Sequence[View], ways: int) -> View:

@@ -135,9 +135,10 @@ def _per_channel(name: str, option: str, value: Any, shape: Sequence[int]) -> fl
     aligned = (1,) * (len(shape) - value.ndim) + tuple(value.shape)
     if aligned != tuple(size if axis == 1 else 1 for axis, size in enumerate(shape)):
         raise UnsupportedLayerError(
-            f"{name} has {option} of shape {list(value.shape)}, but the output has shape {list(shape)}",
+            f"{name} has {option} of shape {list(value.shape)}, but the network's output has shape "
+            f"{list(shape)}",
             where="loss",
-            cure="use a number, or one for each channel, dimension 1 of the output",
+            cure="use one number, or one for each channel (dimension 1 of the output)",
         )
     numbers: list[float] = value.flatten().tolist()
     return numbers

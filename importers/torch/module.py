@@ -94,7 +94,7 @@ def from_torch(
     torch = require_extra("torch", where)
     if not isinstance(module, torch.nn.Module):
         raise InputError(
-            f"{type(module).__name__} is not a torch.nn.Module",
+            f"the object is a {type(module).__name__}, not a torch.nn.Module",
             where=where or "from_torch",
             cure="pass a torch.nn.Module object",
         )
@@ -104,7 +104,9 @@ def from_torch(
     batches = dict.fromkeys(len(item) for item in inputs if isinstance(item, torch.Tensor) and item.ndim)
     if len(batches) > 1:
         text = ", ".join(map(str, batches))
-        raise InputError(f"the inputs have different batches: {text}", where=place, cure="use one batch size")
+        raise InputError(
+            f"the inputs have different batch sizes: {text}", where=place, cure="use one batch size"
+        )
     _refuse_averages(torch, module, place)
     dtype = _dtype(torch, module, inputs, place)
     trained = _trained(torch, module, optimizer)
@@ -193,7 +195,9 @@ def _dtype(torch: Any, module: Any, inputs: Sequence[Any], place: str) -> str:
         )
     name = str(next(iter(kinds), "float32")).removeprefix("torch.")
     if name not in BY_NAME:
-        raise UnsupportedLayerError(f"numbers of type {name}", where=place, cure="use module.float()")
+        raise UnsupportedLayerError(
+            f"numbers of type {name} are not supported", where=place, cure="use module.float()"
+        )
     return name
 
 
@@ -234,7 +238,7 @@ def _classes(draft: Draft, word: str) -> int:
     rows = draft.smallest_table(word)
     if rows is None:
         raise UnsupportedLayerError(
-            "no embedding reads the integer input",
+            "the network has an integer input, but no embedding reads it",
             where=draft.where,
             cure="start with torch.nn.Embedding, or use an input of floats",
         )
@@ -254,7 +258,7 @@ def load_module(text: str, seed: int = 0) -> Any:
     path, _, member = text.rpartition(":")
     file = Path(path)
     if not file.is_file():
-        raise InputError("no such file", where=path, cure="write a path, a colon, and a name in that file")
+        raise InputError(f"there is no file {path}", where=path, cure="write FILE.py:NAME, e.g. net.py:Net")
     code = _run(file, text)
     made = getattr(code, member, None)
     if made is None:
@@ -274,7 +278,7 @@ def load_module(text: str, seed: int = 0) -> Any:
         ) from error
     if not isinstance(module, torch.nn.Module):
         raise InputError(
-            f"{member}() returned {type(module).__name__}",
+            f"{member}() returned an object of type {type(module).__name__}, not a torch.nn.Module",
             where=text,
             cure="return a torch.nn.Module object",
         )

@@ -61,12 +61,16 @@ def _movedim(node: Node) -> View:
 def _same(node: Node) -> View:
     before, after = node.dtypes
     if before != after:
-        raise CannotTakeError(f"it converts {before} to {after}", "one floating-point type (--dtype)")
+        raise CannotTakeError(
+            f"converting {before} to {after} is not supported", "use one floating-point type (--dtype)"
+        )
     return node.x
 
 
 def _detach(node: Node) -> Any:
-    raise CannotTakeError("it stops the gradient", "requires_grad=False for the parameters before it")
+    raise CannotTakeError(
+        "stopping the gradient is not supported here", "use requires_grad=False for the parameters before it"
+    )
 
 
 def _slice(node: Node) -> View:
@@ -102,7 +106,7 @@ def _stack(node: Node) -> View:
 def _roll(node: Node) -> View:
     view = node.x
     if not node["dims"]:
-        raise CannotTakeError("it rolls over the batch", "set dims to a dimension after the batch")
+        raise CannotTakeError("rolling over the batch is not supported", "set dims to a later dimension")
     for shift, dim in zip(node["shifts"], node.dims("dims"), strict=True):
         size = view.shape[dim]
         start = -shift % size
@@ -138,12 +142,12 @@ def _index(node: Node) -> View:
     operand = node["self"]
     said = {dim: item for dim, item in enumerate(node["indices"]) if item is not None}
     if not all(isinstance(item, Constant) for item in said.values()):
-        raise CannotTakeError("its indices are computed from the input", "constant indices")
+        raise CannotTakeError("the indices must not depend on the network's input", "use constant indices")
     first, last = min(said), max(said) + 1
     numbers = [item.value for item in said.values()]
     if last - first != len(said) or (len(said) > 1 and any(item.dtype == bool for item in numbers)):
         raise CannotTakeError(
-            "its indices are of several dimensions, not side by side, or masks", "one index"
+            "indices of several dimensions, not adjacent or with masks are not supported", "use one index"
         )
     if numbers[0].dtype == bool:
         last, numbers = first + numbers[0].ndim, list(np.nonzero(numbers[0]))

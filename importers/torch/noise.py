@@ -33,7 +33,7 @@ def with_noise(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
             if not isinstance(held, Node):
                 return held
             if op not in handlers:
-                raise CannotTakeError("pulptrain has no such layer", NO_FORM)
+                raise CannotTakeError("pulptrain has no layer for this op", NO_FORM)
             return handlers[op](held)
 
         return handler
@@ -47,7 +47,7 @@ def _drawn(node: Node) -> Noise:
         return Noise(node.name, node.shape)
     keep = number_of(node["p"] if "p" in node.arguments else node["self"])
     if keep is None:
-        raise CannotTakeError("it draws with probabilities that differ", "the same probability for all")
+        raise CannotTakeError("it draws with different probabilities", "use one probability for all elements")
     return Noise(node.name, node.shape, keep)
 
 
@@ -98,7 +98,10 @@ def _factor(noise: Noise) -> float:
 def _layers(site: Site, noise: Noise) -> View:
     """A dropout of ones, scaled and shifted."""
     if noise.keep is None or not 0 < noise.keep <= 1:
-        raise CannotTakeError("its random numbers are not a mask", "a mask: Dropout, bernoulli, rand() < p")
+        raise CannotTakeError(
+            "random numbers other than a dropout mask are not supported",
+            "use Dropout, bernoulli, or rand() < p",
+        )
     draft = site.draft
     batch = draft.tensors[draft.first_input].shape[0]
     if noise.shape[:1] != (batch,):

@@ -118,7 +118,7 @@ def optimizer_of(
     }
     if len(kinds) > 1:
         raise UnsupportedLayerError(
-            "some groups use Adam, others AdamW",
+            "some groups of the optimizer use Adam, others AdamW",
             where=WHERE,
             cure="use the same decoupled_weight_decay for all",
         )
@@ -158,7 +158,7 @@ def _weights(given: Any, module: Any, sources: Mapping[str, Given]) -> Iterator[
             owners |= dict.fromkeys(names.get(id(parameter), ()), number)
     if strangers:
         raise InputError(
-            f"the optimizer has {strangers} parameters that do not belong to the module",
+            f"{strangers} parameters of the optimizer do not belong to the module",
             where=WHERE,
             cure="create the optimizer from module.parameters()",
         )
@@ -167,7 +167,7 @@ def _weights(given: Any, module: Any, sources: Mapping[str, Given]) -> Iterator[
         mine = {owners[name] for name in source.source.split(" + ") if name in owners}
         if len(mine) > 1:
             raise UnsupportedLayerError(
-                f"{source.source} share a weight, but are in different groups",
+                f"{source.source} share a weight, but are in different groups of the optimizer",
                 where=WHERE,
                 cure="use one group",
             )
@@ -194,7 +194,7 @@ def _schedule(torch: Any, given: Any, optimizer: Any) -> Any:
         )
     if isinstance(given, plateau) and given.last_epoch:
         raise UnsupportedLayerError(
-            f"the ReduceLROnPlateau was already used for {given.last_epoch} losses",
+            f"the ReduceLROnPlateau was already used for {given.last_epoch} losses; a new one is needed",
             where=SCHEDULE,
             cure="create a new schedule",
         )
@@ -260,7 +260,7 @@ def _average(torch: Any, given: Any) -> float:
         )
     if int(given.n_averaged):
         raise UnsupportedLayerError(
-            f"the AveragedModel was already updated: {int(given.n_averaged)} updates",
+            f"the AveragedModel was already updated {int(given.n_averaged)} times; a new one is needed",
             where="average",
             cure="create a new AveragedModel",
         )

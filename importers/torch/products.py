@@ -28,7 +28,7 @@ def _matmul(node: Node) -> View:
 def _attention(node: Node) -> View:
     query, key, value = (node.view(name) for name in ("query", "key", "value"))
     if node.get("enable_gqa"):
-        raise CannotTakeError("it has fewer key heads than query heads", "the same number of heads")
+        raise CannotTakeError("fewer key heads than query heads are not supported", "use equal numbers")
     factor = node.get("scale", 1 / sqrt(query.shape[-1]))
     rank = len(key.dims)
     scores = product(node, query, key.swapped(rank - 2, rank - 1), suffix="_scores")
@@ -40,7 +40,8 @@ def _attention(node: Node) -> View:
         scores = with_constant(node, "add", scores, _added(mask), suffix="_mask")
     elif mask is not None:
         raise CannotTakeError(
-            "its attention mask is computed from the input", "a buffer, or a mask computed from sizes"
+            "the attention mask must not depend on the network's input",
+            "use a buffer, or compute it from sizes",
         )
     weights = softmax(node, scores, len(scores.dims) - 1, suffix="_softmax")
     if node["dropout_p"]:
@@ -53,12 +54,12 @@ def _added(mask: Constant) -> Constant:
     if mask.value.dtype != bool:
         return before_softmax(mask)
     if not mask.value.any(axis=-1).all():
-        raise CannotTakeError("its mask hides all keys of a query", "a mask with a key for each query")
+        raise CannotTakeError("the attention mask hides all keys of a query", "leave a key for each query")
     return Constant(np.where(mask.value, 0, -LARGE).astype(np.float32))
 
 
 def _in_one(node: Node) -> Any:
-    raise CannotTakeError("a sum and a product in one op are not supported", "a product, then an add")
+    raise CannotTakeError("a sum and a product in one op are not supported", "use a product, then an add")
 
 
 HANDLERS: Mapping[str, Handler] = {

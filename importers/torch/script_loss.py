@@ -78,7 +78,7 @@ def _detached(node: Node) -> View | None:
 def _alike(node: Node) -> Any:
     items = node["tensors"]
     if len({item.shape for item in items}) > 1:
-        raise CannotTakeError("the shapes of target and output differ", "a target of the same shape")
+        raise CannotTakeError("the shapes of target and output differ", "use a target of the same shape")
     return list(items)
 
 
@@ -93,7 +93,7 @@ def _loss(node: Node) -> Terms:
     if {"self", "target"} <= node.moving:
         if node.op in ("l1_loss", "mse_loss"):
             return _of_difference(node, view, target, said["reduction"])
-        raise CannotTakeError("the target depends on trained weights", "target.detach(), or the formula")
+        raise CannotTakeError("the target depends on trained weights", "use target.detach(), or the formula")
     torch = require_extra("torch")
     for key in ("weight", "pos_weight"):
         if said.get(key) is not None:

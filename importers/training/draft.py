@@ -74,7 +74,7 @@ class TrainingDraft:
         if name in self.names:
             return self.names[name]
         if name not in self.constants:
-            raise CannotTakeError(f"it reads '{name}', the result of a refused node", "see that node above")
+            raise CannotTakeError(f"it reads '{name}', the result of an unsupported node", "see that node")
         value = self.constants[name]
         array = np.ascontiguousarray(value, np.float32 if value.dtype != np.int64 else np.int32)
         shape = array.shape or (1,)
@@ -87,7 +87,7 @@ class TrainingDraft:
         tensor = self.tensor(self.read(name))
         if tensor.kind != "buffer":
             if any(tensor.name in op.inputs for op in self.builder.ops):
-                raise CannotTakeError(f"it overwrites '{name}', which other nodes read", "a separate output")
+                raise CannotTakeError(f"it overwrites '{name}', which other nodes read", "write elsewhere")
             self.builder.tensors[tensor.name] = replace(tensor, kind="buffer")
         return tensor.name
 
@@ -100,7 +100,7 @@ class TrainingDraft:
         if prod(wanted) != prod(source.shape):
             raise CannotTakeError(
                 f"cannot view {list(source.shape)} as {list(wanted)}",
-                f"{prod(wanted)} elements: export the graph for the batch of the run",
+                f"use {prod(wanted)} elements: export the graph for the batch of the run",
             )
         while source.alias_of is not None and "~" in source.name:
             source = self.tensor(source.alias_of)
@@ -140,7 +140,7 @@ class TrainingDraft:
             if wanted is not None and self.shape(name) != wanted:
                 raise CannotTakeError(
                     f"{role} of {kind} has shape {list(self.shape(name))}, not {list(wanted)}",
-                    "that shape: export the training graph again",
+                    "export the training graph again, with that shape",
                 )
 
     def step(self, site: str, kind: str, step: str, roles: Mapping[str, str], plan: LayerPlan) -> None:
@@ -158,7 +158,7 @@ class TrainingDraft:
                     names.append(role.rstrip("?"))
                 elif not role.endswith("?"):
                     raise CannotTakeError(
-                        f"step {step} of {kind} needs {role}", "add it as an input or output of a node"
+                        f"step {step} of {kind} needs tensor {role}", "add it as an input or output of a node"
                     )
             return tuple(names)
 

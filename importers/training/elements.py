@@ -41,7 +41,7 @@ def _backward(item: TrainingNode) -> None:
     roles = {role: item.read(index) for index, role in enumerate(op.gradient.split()[1:])}
     shape = item.draft.shape(roles["dy"])
     if any(item.draft.shape(name) != shape for name in roles.values()):
-        raise CannotTakeError("its inputs have different shapes", "inputs of one shape: use Expand before it")
+        raise CannotTakeError("its inputs have different shapes", "use inputs of one shape: Expand before it")
     plan = item.draft.plan(op.ours, options_of(item, op), [shape])
     item.apply(op.ours, "IG", {**roles, "dx": item.result(shape)}, plan)
 
@@ -140,7 +140,7 @@ def _scale(item: TrainingNode) -> None:
     factor, down = item.only(1), item.integer("scale_down", 0)
     if factor is None or (down and not factor):
         raise CannotTakeError(
-            "it must multiply by a constant, or divide by one other than 0", "an initializer of one number"
+            "it must multiply or divide by a constant other than 0", "use an initializer of one number"
         )
     _scaled(item, item.read(0), 1 / factor if down else factor)
 
@@ -156,7 +156,7 @@ def _pair(item: TrainingNode) -> None:
     """Two operands, of which one may be a number."""
     op, count = item.kind, len(item.node.inputs)
     if count != 2:
-        raise CannotTakeError(f"{count} inputs are not supported", "two inputs, one after the other")
+        raise CannotTakeError(f"{count} inputs are not supported", "use two inputs, one node after the other")
     second = item.only(1)
     number, other = (item.only(0), 1) if second is None else (second, 0)
     if op == "Mul" and number is not None:
@@ -182,7 +182,7 @@ def _prelu(item: TrainingNode) -> None:
     behind = draft.shape(slope)[-len(shape[2:]) :] if shape[2:] else ()
     if prod(sizes) != 1 and (sizes != shape[1:2] or prod(behind) != 1):
         raise CannotTakeError(
-            f"its slopes have shape {list(draft.shape(slope))}", "one slope, or one per channel"
+            f"its slopes have shape {list(draft.shape(slope))}", "use one slope, or one per channel"
         )
     parameters = {"w": draft.view(slope, sizes or (1,))}
     options = {"per_channel": bool(sizes)}
@@ -207,7 +207,7 @@ def _expanded(item: TrainingNode, name: str, shape: Shape, suffix: str) -> str:
 def _power(item: TrainingNode) -> None:
     exponent = item.only(1)
     if exponent is None:
-        raise CannotTakeError("its exponent is not a single number", "one number")
+        raise CannotTakeError("the exponent must be a single number", "use one number")
     kind, options = power_of(exponent)
     _written(item, kind, (item.read(0),), options)
 
@@ -301,7 +301,7 @@ def _split(item: TrainingNode) -> None:
     sizes = part_sizes(item, shape[axis], len(item.node.outputs))
     if sum(sizes) != shape[axis]:
         raise CannotTakeError(
-            f"its sizes {list(sizes)} do not add up to {shape[axis]}", "sizes that add up to the dimension"
+            f"the sizes {list(sizes)} do not add up to {shape[axis]}", "use sizes that add up to it"
         )
     for index, part in enumerate(parts(item, item.read(0), axis, sizes)):
         item.give(part, index=index)
@@ -327,7 +327,7 @@ def _slice(item: TrainingNode) -> None:
     name = item.read(0)
     for number, (axis, taken) in enumerate(slices(item, item.shape(0))):
         if taken.step != 1 or not taken:
-            raise CannotTakeError(f"its step is {taken.step}", "a step of 1")
+            raise CannotTakeError(f"a slice with step {taken.step} is not supported", "use a step of 1")
         name = cut(item, name, axis, taken[0], taken[-1] + 1, f"_{number}")
     item.give(name)
 
@@ -343,7 +343,7 @@ def cut(item: TrainingNode, name: str, axis: int, start: int, stop: int, suffix:
 def _only_index(item: TrainingNode, size: int) -> int:
     number = item.needed(1, "index")
     if number.size != 1:
-        raise CannotTakeError("it takes several indices", "one index, or Slice")
+        raise CannotTakeError("several indices are not supported", "use one index, or Slice")
     return indexed(int(number.reshape(-1)[0]), size)
 
 
@@ -351,7 +351,10 @@ def _table(item: TrainingNode, table: Shape, numbers: str) -> LayerPlan:
     """The plan of a table [words, features] whose rows are looked up by their numbers."""
     shape = item.draft.shape(numbers)
     if len(table) != 2 or item.axis(2) or not shape:
-        raise CannotTakeError(f"it takes several indices of {list(table)}", "rows of a matrix, or one index")
+        raise CannotTakeError(
+            f"several indices into shape {list(table)} are not supported",
+            "use rows of a matrix, or one index",
+        )
     options = {"vocabulary": table[0], "features": table[1]}
     return item.draft.plan("embedding", options, [shape], item.draft.tensor(numbers).dtype)
 

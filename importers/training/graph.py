@@ -60,8 +60,12 @@ def optimizer_beside(folder: Path) -> Path | None:
 
 def is_training_graph(graph: OnnxGraph) -> bool:
     """Whether a graph has gradients of its own, their accumulation, or updates."""
-    kinds = {kind_of(node) for node in graph.nodes}
-    return bool(kinds & {*ACCUMULATORS, *SGD}) or any("Grad" in kind for kind in kinds)
+    return trains_weights(graph) or any("Grad" in kind_of(node) for node in graph.nodes)
+
+
+def trains_weights(graph: OnnxGraph) -> bool:
+    """Whether a graph accumulates gradients or updates weights; others compute outputs from inputs."""
+    return any(kind_of(node) in (*ACCUMULATORS, *SGD) for node in graph.nodes)
 
 
 def is_optimizer_graph(graph: OnnxGraph) -> bool:
@@ -108,7 +112,7 @@ class ImportedTraining:
             raise InputError(
                 f"{mini_batches} mini-batches per update, but the graph does not accumulate gradients",
                 where=self.path,
-                cure="use 1, or a graph with InPlaceAccumulatorV2",
+                cure="use --accumulate 1, or a graph with InPlaceAccumulatorV2",
             )
         graph = self.phases.mini_batch
         ops = tuple(
@@ -141,6 +145,17 @@ def import_training(
         ) from None
 
 
+def import_nodes(graph: OnnxGraph) -> ImportedTraining:
+    """A graph that trains nothing, node by node: all inputs are data, `fed` names results as well.
+
+    So kernels are tested: an op or a gradient alone, of any number of inputs and outputs. Raises
+    UnsupportedLayerError that lists every node that cannot be read.
+    """
+    reader = _Reader(graph, trains=False)
+    reader.read()
+    return reader.finish_alone()
+
+
 Update = tuple[str, str, float | None]
 """A weight, its gradient or the total of it, and the learning rate if the node says one."""
 
@@ -148,8 +163,9 @@ Update = tuple[str, str, float | None]
 class _Reader:
     """Reads the nodes of one training graph in order."""
 
-    def __init__(self, graph: OnnxGraph) -> None:
+    def __init__(self, graph: OnnxGraph, *, trains: bool = True) -> None:
         self.graph = graph
+        self.trains = trains
         self.draft = TrainingDraft(graph)
         self.draft.constants = {**graph.initializers, **graph.folded}
         self.problems: list[Problem] = []
@@ -159,7 +175,7 @@ class _Reader:
         accumulators = [node for node in graph.nodes if kind_of(node) in ACCUMULATORS]
         self.flags = tuple(dict.fromkeys(node.input(2) for node in accumulators if node.input(2)))
         self.totals = {node.input(0) for node in accumulators}
-        self.data = self._data()
+        self.data = self._data() if trains else graph.inputs
         others = {*self.data, *self.flags, *self.totals}
         self.given = tuple(name for name in graph.inputs if name not in others)
 
@@ -200,7 +216,7 @@ class _Reader:
         if name in self.totals:
             kind = "optimizer_state"
         elif name in self.data:
-            kind = "label" if name == self.data[-1] else "input"
+            kind = "label" if self.trains and name == self.data[-1] else "input"
             dtype = "float32" if floats else "int32"
         shape = tensor.sizes or (1,)
         self.draft.names[name] = self.draft.add(name, shape, kind, dtype)
@@ -230,7 +246,7 @@ class _Reader:
                     return
             handler = HANDLERS.get(node.op.removeprefix(MICROSOFT))
             if handler is None:
-                raise CannotTakeError("pulptrain has no step for this op", NEAREST_ONNX.get(node.op, NO_FORM))
+                raise CannotTakeError("pulptrain cannot train this op", NEAREST_ONNX.get(node.op, NO_FORM))
             handler(item)
         except CannotTakeError as error:
             self._refuse(node, error)
@@ -246,6 +262,40 @@ class _Reader:
     def _refuse(self, node: OnnxNode, error: CannotTakeError) -> None:
         self.unread.update(filter(None, node.outputs))
         self.problems.append(problem_of(self.graph, node, error))
+
+    def finish_alone(self) -> ImportedTraining:
+        """One program of the nodes; its outputs are those of the file, under its names."""
+        draft, graph = self.draft, self.graph
+        missing = [name for name in graph.outputs if name not in draft.names]
+        if missing:
+            raise self._wrong(f"no operation here computes the output '{missing[0]}'", "use outputs of nodes")
+        results = {name: draft.lies_in(draft.names[name])[-1] for name in graph.outputs}
+        draft.without_unused(results.values())
+        fed = {name: draft.names[name] for name in self.data}
+        program = TrainingGraph(
+            name=model_name(graph.name),
+            tensors=draft.builder.tensors,
+            ops=tuple(draft.builder.ops),
+            inputs=tuple(fed.values()),
+            labels=(),
+            outputs=tuple(dict.fromkeys(results.values())),
+            losses=(),
+            weights=draft.builder.of_weights(),
+            gradients={},
+        )
+        return ImportedTraining(
+            phases=TrainingPhases(program),
+            values=dict(draft.values),
+            data=self.data,
+            fed=fed | results,
+            given=(),
+            weights=(),
+            flags=(),
+            accumulates=False,
+            learning_rate=DEFAULT_LEARNING_RATE,
+            nodes=len(graph.nodes) + len(graph.folded),
+            path=graph.path,
+        )
 
     def finish(self, optimizer: OnnxGraph | None, learning_rate: float | None) -> ImportedTraining:
         """The programs: with accumulation two, else the updates behind the gradients in one."""
@@ -307,7 +357,7 @@ class _Reader:
             weight = node.input(0)
             if weight not in totals:
                 raise InputError(
-                    f"updates '{weight}', but the training graph accumulates no gradient of it",
+                    f"it updates '{weight}', whose gradient the training graph does not accumulate",
                     where=optimizer.path,
                     cure="use the optimizer graph of this training graph",
                 )

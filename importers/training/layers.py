@@ -17,7 +17,7 @@ from configs.values import replace
 from importers.graph.draft import CHECKED, CannotTakeError
 from importers.graph.node import Attributes, Key
 from importers.graph.onnx_graph import OnnxNode
-from importers.onnx.layers import groups_of, pool_of, window_of
+from importers.onnx.layers import eps_of, groups_of, pool_of, window_of
 from importers.place.convolution import Placed, convolution_of
 from importers.place.pairs import common_shape
 from importers.training.draft import Kept, TrainingDraft
@@ -55,14 +55,14 @@ class TrainingNode(Attributes):
         """Our tensor of an input."""
         name = self.node.input(index)
         if not name:
-            raise CannotTakeError(f"its input {index} is missing", CHECKED)
+            raise CannotTakeError(f"input {index} of the node is missing", CHECKED)
         return self.draft.read(name)
 
     def needed(self, index: int, what: str) -> Any:
         """The value of an input that must be constant."""
         value = self.values(index)
         if value is None:
-            raise CannotTakeError(f"its {what} is not constant", "a constant")
+            raise CannotTakeError(f"{what} of the node is not constant", "use a constant")
         return value
 
     def shape(self, index: int) -> Shape:
@@ -182,10 +182,10 @@ def _product(item: TrainingNode) -> None:
     third = item.values(2)
     bias = item.read(2) if item.has(2) and beta and (third is None or third.any()) else ""
     if beta != 1 and bias:
-        raise CannotTakeError(f"beta {beta} is not supported", "beta 1")
+        raise CannotTakeError(f"Gemm with beta {beta} is not supported", "set beta to 1")
     a, b = draft.shape(left), draft.shape(right)
     if len(a) < 2 or len(b) < 2 or (a[-2] if turns[0] else a[-1]) != (b[-1] if turns[1] else b[-2]):
-        raise CannotTakeError(f"cannot multiply {list(a)} by {list(b)}", "matrices that fit")
+        raise CannotTakeError(f"cannot multiply {list(a)} by {list(b)}", "make the inner dimensions equal")
     rows, columns = a[-1] if turns[0] else a[-2], b[-2] if turns[1] else b[-1]
     output = (*common_shape(a[:-2], b[:-2]), rows, columns)
     name = item.out() if alpha == 1 and not bias else f"{item.site}.product"
@@ -245,7 +245,7 @@ def _stacked(
     if not turns[0]:
         return item.forward("matmul", (left, right), {"transpose_b": True} if turns[1] else {}, name)
     if turns[1]:
-        raise CannotTakeError("both of its operands are transposed", "transpose one of them")
+        raise CannotTakeError("two transposed operands are not supported", "transpose one of them")
     a, b = draft.shape(left), draft.shape(right)
     plan = draft.plan("matmul", {}, [a, (*a[:-2], a[-1], b[-1])])
     made = item.made(name, (1, *output))
@@ -262,7 +262,7 @@ def _biased(item: TrainingNode, made: str, bias: str, columns: int) -> str:
         return item.forward("position", (rows,), {}, item.out(), weights, suffix="_bias")
     if prod(sizes) == prod(shape):
         return item.forward("add", (made, draft.view(bias, shape)), {}, item.out(), suffix="_bias")
-    raise CannotTakeError(f"its bias has shape {list(sizes)}", f"[{columns}]")
+    raise CannotTakeError(f"the bias of the node has shape {list(sizes)}", f"use a bias of shape [{columns}]")
 
 
 # Convolutions and pooling
@@ -271,9 +271,7 @@ def _biased(item: TrainingNode, made: str, bias: str, columns: int) -> str:
 def _convolution(item: TrainingNode, x: Shape, w: Shape) -> Placed:
     """The primitive for a convolution of these shapes."""
     if len(x) != len(w) or len(w) not in (3, 4):
-        raise CannotTakeError(
-            f"a convolution of {len(w) - 2} dimensions is not supported", "one of 1 or 2 dimensions"
-        )
+        raise CannotTakeError(f"a convolution of {len(w) - 2} dimensions is not supported", "use 1 or 2")
     return convolution_of(x, w, window_of(item, x[2:], w[2:]), groups_of(item))
 
 
@@ -336,9 +334,7 @@ def _pool_plan(item: TrainingNode, kind: str, shape: Shape) -> LayerPlan:
     """The plan of a pool over images of this shape."""
     kernel = item.sizes("kernel_shape")
     if len(kernel) != 2 or len(shape) != 4:
-        raise CannotTakeError(
-            f"a window of {len(kernel)} dimensions is not supported", "a window of 2 dimensions"
-        )
+        raise CannotTakeError(f"a window of {len(kernel)} dimensions is not supported", "use 2 dimensions")
     _, options = pool_of(item, shape, counts=kind == "avg_pool2d")
     return item.draft.plan(kind, options, [shape])
 
@@ -356,9 +352,7 @@ def _max_pool_grad(item: TrainingNode) -> None:
     draft = item.draft
     kept = draft.recall("max_pool2d", *item.node.inputs[1:])
     if kept is None:
-        raise CannotTakeError(
-            "its MaxPool is missing: nothing reads or writes its input", "put its MaxPool in the same graph"
-        )
+        raise CannotTakeError("the graph has no MaxPool for this MaxPoolGrad", "put it in the same graph")
     dx = item.result(draft.shape(kept.roles["x"]))
     item.apply("max_pool2d", "IG", {"argmax": kept.roles["argmax"], "dy": item.read(0), "dx": dx}, kept.plan)
 
@@ -421,10 +415,12 @@ def _norm_plan(
 ) -> LayerPlan:
     """The plan of a norm; statistics that a batch norm goes on averaging are ONNX Runtime's, biased."""
     if kind == "batch_norm" and len(shape) < 2:
-        raise CannotTakeError(f"the batch is not first in its input {list(shape)}", "[batch, channels, ...]")
+        raise CannotTakeError(
+            f"the first dimension of the input {list(shape)} is not the batch", "use [batch, channels, ...]"
+        )
     if running:
         options["momentum"] = round(1 - item.real("momentum", 0.9), 6)
-    plan = item.draft.plan(kind, {"eps": item.number("epsilon", 1e-5), **options}, [shape])
+    plan = item.draft.plan(kind, {"eps": eps_of(item, item.kind), **options}, [shape])
     if kind != "batch_norm":
         return plan
     return replace(plan, attributes={**plan.attributes, "running": running, BIASED: True})
@@ -456,13 +452,16 @@ def _layer_norm(item: TrainingNode) -> None:
     draft, x = item.draft, item.read(0)
     shape, row = _rows(item, draft.shape(x))
     if not item.has(1):
-        raise CannotTakeError("its scale is missing", "scale and bias")
-    plan = _norm_plan(item, "layer_norm", shape, axes=len(row), bias=item.has(2))
+        raise CannotTakeError("the scale of the node is missing", "add the inputs scale and bias")
+    kind, options = "layer_norm", {"bias": item.has(2)}
+    if item.kind != "LayerNormalization":
+        kind, options = "rms_norm", {}
+    plan = _norm_plan(item, kind, shape, axes=len(row), **options)
     given = {role: index for role, index in (("w", 1), ("b", 2)) if item.has(index)}
     roles = {role: draft.view(item.read(at), row) for role, at in given.items()}
     roles |= {"x": draft.view(x, shape), **item.saved(plan, "mean", "inv_std")}
     roles["y"] = item.result(draft.shape(x), shape)
-    item.apply("layer_norm", "FW", roles, plan)
+    item.apply(kind, "FW", roles, plan)
     for index, role in ((1, "mean"), (2, "inv_std")):
         if item.out(index):
             item.give(roles[role], index=index)
@@ -478,7 +477,9 @@ def _layer_norm_grad(item: TrainingNode) -> None:
             roles[role] = draft.view(item.read(index), plan.saved[role].shape)
     else:  # Deeploy's: dY, X, weight, bias
         if prod(item.shape(3)) != prod(row):
-            raise CannotTakeError(f"its bias has shape {list(item.shape(3))}", f"of shape {list(row)}")
+            raise CannotTakeError(
+                f"the bias has shape {list(item.shape(3))}, not {list(row)}", "use a bias of that shape"
+            )
         roles |= item.saved(plan, "mean", "var", "inv_std")
         for step in ("FW_MEAN", "FW_VAR", "FW_INV"):
             item.apply("layer_norm", step, roles, plan)
@@ -497,7 +498,7 @@ def _softmax(item: TrainingNode) -> None:
     axis = item.axis(len(shape), -1 if item.opset >= 13 else 1)
     if prod(shape[axis + 1 :]) != 1 and item.opset >= 13:
         raise CannotTakeError(
-            f"softmax over dimension {axis} of {list(shape)} is not supported", "over the last dimension"
+            f"softmax over dimension {axis} of {list(shape)} is not supported", "use the last"
         )
     rows = (1, prod(shape[:axis]), prod(shape[axis:]))
     kind = "log_softmax" if item.kind.startswith("Log") else "softmax"
@@ -519,7 +520,9 @@ HANDLERS: Mapping[str, Handler] = {
     "GlobalAveragePoolGrad": _global_average_grad,
     **dict.fromkeys(("BatchNormInternal", "BatchNormalization"), _batch_norm),
     "BatchNormalizationGrad": _batch_norm_grad,
-    "LayerNormalization": _layer_norm,
+    **dict.fromkeys(
+        ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization", "RMSNorm"), _layer_norm
+    ),
     "LayerNormalizationGrad": _layer_norm_grad,
     **dict.fromkeys(
         (f"{log}Softmax{grad}" for log in ("", "Log") for grad in ("", "Grad", "Grad_13")), _softmax

@@ -31,12 +31,16 @@ def _cross_entropy(item: TrainingNode) -> None:
     # Deeploy's form may have one output only: the logarithms of the probabilities.
     log_probabilities = item.out(1) or item.out(0)
     readers = item.draft.graph.readers.get(log_probabilities, [])
+    if not readers and log_probabilities in item.draft.graph.outputs:
+        item.draft.alias(
+            log_probabilities, item.forward("log_softmax", (item.read(0),), {}, log_probabilities)
+        )
     gradient = ""
     for reader in readers:
         if not reader.op.endswith("SoftmaxCrossEntropyLossGrad"):
             raise CannotTakeError(
-                f"only its gradient may read its log-probabilities, but {reader.name} reads them",
-                "a graph without this reader",
+                f"node {reader.name} reads the log-probabilities; only the gradient of the loss may do so",
+                "remove that node",
             )
         _check_same(item, reader)
         gradient = reader.output(0)
@@ -62,13 +66,13 @@ def _two_inputs(item: TrainingNode) -> None:
 def _check_same(item: TrainingNode, gradient: OnnxNode) -> None:
     said = (node.attributes for node in (item.node, gradient))
     if len({(each.get("reduction", "mean"), each.get("ignore_index")) for each in said}) > 1:
-        raise CannotTakeError("its gradient belongs to another loss", "use the same options for both")
+        raise CannotTakeError("the options of loss and gradient differ", "use the same options for both")
 
 
 def _loss(item: TrainingNode, kind: str, options: dict[str, Any], gradient: str) -> None:
     draft, y = item.draft, item.read(0)
     if LOSS in draft.builder.tensors:
-        raise CannotTakeError("the graph has a second loss", "one loss per graph")
+        raise CannotTakeError("the graph has a second loss, which is not supported", "use one loss per graph")
     loss, tensor = loss_primitive(kind), draft.tensor(y)
     checked = loss_options(LossSpec(kind, options, item.site), loss)
     plan = loss.plan(checked, tensor, item.site)
@@ -76,12 +80,11 @@ def _loss(item: TrainingNode, kind: str, options: dict[str, Any], gradient: str)
     labels = draft.tensor(label)
     if plan is not None and plan.hard and labels.dtype.is_float:
         raise CannotTakeError(
-            f"the labels have type {labels.dtype}, not the integers of classes", "int32 or int64"
+            f"the labels have type {labels.dtype}, but must be integers", "use int32, int64"
         )
     if prod(labels.shape) != prod(wanted):
         raise CannotTakeError(
-            f"the labels have shape {list(labels.shape)} for outputs of {list(tensor.shape)}",
-            f"labels of shape {list(wanted)}",
+            f"the labels have shape {list(labels.shape)}, not {list(wanted)}", "use labels of that shape"
         )
     label = draft.view(label, wanted)
     seed = draft.add(gradient or f"{y}.grad", tensor.shape, "gradient")
@@ -93,15 +96,16 @@ def _loss(item: TrainingNode, kind: str, options: dict[str, Any], gradient: str)
 
 
 def _loss_grad(item: TrainingNode) -> None:
+    if item.out() not in item.draft.names and LOSS not in item.draft.builder.tensors:
+        # Alone. The log-probabilities of log-probabilities are these themselves.
+        _loss(item, "cross_entropy", {"labels": "hard", **class_options(item)}, item.out())
     if item.out() not in item.draft.names:
-        raise CannotTakeError(
-            "the graph lacks the loss of this gradient", "put the loss and its gradient in one graph"
-        )
+        raise CannotTakeError("the graph has a gradient without its loss", "put both in one graph")
     inputs = [name for name in item.node.inputs if name]
     if len(inputs) > len(("log-probabilities", "label")):  # ONNX Runtime's; the weights of classes are last
         seed = item.only(0)
         if seed != 1:
-            raise CannotTakeError("the initial gradient of the loss is not 1", "a constant 1")
+            raise CannotTakeError("the initial gradient of the loss is not 1", "use a constant 1")
 
 
 # Recurrent layers: ONNX has the gates in another order, and in rows where ours are columns.
@@ -123,10 +127,10 @@ def _recurrent(item: TrainingNode) -> None:
     hidden = item.integer("hidden_size", item.shape(2)[2])
     check_recurrent(item, kind, length)
     if item.text("direction", "forward") != "forward":
-        raise CannotTakeError("only direction forward is supported", "direction forward")
+        raise CannotTakeError("only direction forward is supported", "set direction forward")
     states = [item.node.input(index) for index in ((5, 6) if kind == "lstm" else (5,))]
     if any(name and (name not in draft.constants or draft.constants[name].any()) for name in states):
-        raise CannotTakeError("its initial state is not zero", "no initial state, or zeros")
+        raise CannotTakeError("the initial state of the node is not zero", "use no initial state, or zeros")
     roles = {"x": turned(item, x, (1, 0, 2), "_x")}
     roles["wx"], roles["wh"] = (
         _to_ours(item, kind, item.read(at), word) for at, word in ((1, "wx"), (2, "wh"))
@@ -183,8 +187,8 @@ def _recurrent_grad(item: TrainingNode) -> None:
         )
     if item.has(arriving + 2) or any(map(item.out, range(4, 7))):
         raise CannotTakeError(
-            "gradients of initial and last cell states are not supported",
-            "gradients of outputs and last state",
+            "gradients of the initial or last cell state are not supported",
+            "use gradients of its outputs and last state",
         )
     plan, roles = kept.plan, dict(kept.roles)
     batch, length, hidden = draft.shape(roles["y"])
@@ -225,7 +229,7 @@ def _arriving(item: TrainingNode, index: int, shape: Shape) -> str:
         item.apply("slice", "IG", {"dy": last, "dx": arrived[-1]}, plan)
     if not arrived:
         raise CannotTakeError(
-            "no gradient of its outputs is connected", "the gradient of all states or of the last state"
+            "no gradient of its outputs is connected", "connect that of all states or of the last one"
         )
     return arrived[0] if len(arrived) == 1 else item.forward("add", arrived, suffix="_dy_sum")
 
@@ -241,14 +245,14 @@ def _accumulate(item: TrainingNode) -> None:
     earlier = draft.partial.pop(total, "")
     if earlier:
         if item.kind == "InPlaceAccumulatorV2" and item.node.input(2):
-            raise CannotTakeError("it overwrites the gradient of another use of the weight", ONE_UPDATE)
+            raise CannotTakeError("the node overwrites the gradient of another use of the weight", ONE_UPDATE)
         same = draft.add_to(earlier, same, f"{item.site}_uses", f"{gradient}.sum")
     if _another_follows(item):
         others = [
             node for node in draft.graph.readers.get(item.out(), ()) if kind_of(node) not in ACCUMULATORS
         ]
         if others or not (earlier or is_read_once(item, 1)):
-            raise CannotTakeError("other nodes read a partial sum of its weight gradients", ONE_UPDATE)
+            raise CannotTakeError("other nodes read a partial sum of the weight's gradients", ONE_UPDATE)
         draft.partial[total] = same
         item.give(total)
         return

@@ -20,44 +20,72 @@ if TYPE_CHECKING:
 
 def command(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL.onnx", help="Quantised network: a chain of Conv, Gemm, MatMul.")
+        str,
+        typer.Argument(
+            metavar="MODEL.onnx", help="Quantised network as ONNX file: a chain of Conv, Gemm and MatMul."
+        ),
     ],
-    aprec: Annotated[int, options.option("--aprec", "BITS", "Bits of activations, 1 to 16.")] = 8,
-    wprec: Annotated[int, options.option("--wprec", "BITS", "Bits of weights, 1 to 16.")] = 8,
+    aprec: Annotated[int, options.option("--aprec", "BITS", "Bits per activation, 1 to 16.")] = 8,
+    wprec: Annotated[int, options.option("--wprec", "BITS", "Bits per weight, 1 to 16.")] = 8,
     oprec: Annotated[
         int,
-        options.option("--oprec", "BITS", "Bits of the last output, 1 to 16; between layers it is --aprec."),
+        options.option(
+            "--oprec",
+            "BITS",
+            "Bits of the last layer's output, 1 to 16; outputs of other layers have --aprec bits.",
+        ),
     ] = 8,
     input_shape: Annotated[
         str | None,
-        options.option("--input", "C,H,W", "Input size, 3,32,32 or 1,3,32,32; must match the model."),
+        options.option("--input", "C,H,W", "Input shape, e.g. 3,32,32: checked against the model file."),
     ] = None,
     behaviour: Annotated[
         str,
-        options.option("--behaviour", "rtl|documented", "Behave as the published RTL, or as documented."),
+        options.option(
+            "--behaviour",
+            "rtl|documented",
+            "Behave as the published BARVINN RTL, or as its documentation says.",
+        ),
     ] = "rtl",
     host_ops: Annotated[
         bool,
         options.option(
             "--host-ops/--no-host-ops",
             "",
-            "Let the host compute what the units cannot (rtl: ReLU, max-pool), or refuse such models.",
+            "Let the host compute layers that the units cannot (under rtl: ReLU, max-pool); "
+            "--no-host-ops refuses such models.",
         ),
     ] = True,
     as_published: Annotated[
         bool,
-        options.option("--as-published", "", "Print the table of the public code generator; run nothing."),
+        options.option(
+            "--as-published",
+            "",
+            "Print the job table of the public BARVINN code generator, and simulate nothing.",
+        ),
     ] = False,
     units: Annotated[
-        int, options.option("--units", "N", "Number of units, 1 to 8; they divide the rows of every layer.")
+        int,
+        options.option(
+            "--units",
+            "N",
+            "Number of matrix-vector units, 1 to 8; the output rows of every layer are divided among them.",
+        ),
     ] = 1,
-    soc: Annotated[str, options.option("--soc", "NAME|FILE", "BARVINN preset or YAML file.")] = "barvinn",
+    soc: Annotated[
+        str, options.option("--soc", "NAME|FILE", "BARVINN chip: a preset by name, or a YAML file.")
+    ] = "barvinn",
     overrides: Annotated[
         list[str] | None,
-        options.option("--set", "PATH=VALUE", "Change one parameter, e.g. host.bytes_per_cycle=64."),
+        options.option("--set", "PATH=VALUE", "Change one hardware parameter, e.g. host.bytes_per_cycle=64."),
     ] = None,
     out: Annotated[
-        str | None, options.option("--out", "DIR", "Write table, registers, images, vectors, trace, picture.")
+        str | None,
+        options.option(
+            "--out",
+            "DIR",
+            "Folder to write to: job table, registers, memory images, test vectors, trace and picture.",
+        ),
     ] = None,
     seed: Annotated[int, options.option("--seed", "N", "Seed of the random input.")] = 0,
     as_json: options.Json = False,
@@ -116,7 +144,11 @@ def parse_override(text: str) -> tuple[str, str]:
     """``path=value``. Raises `InputError`."""
     path, separator, value = text.partition("=")
     if not separator or not path.strip() or not value.strip():
-        raise InputError(f"cannot read {text!r}", where="--set", cure="write it as path.to.parameter=value")
+        raise InputError(
+            f"cannot read {text!r}",
+            where="--set",
+            cure="write it as PATH=VALUE, e.g. memory.weight_words=512",
+        )
     return path.strip(), value.strip()
 
 

@@ -34,17 +34,24 @@ def command(
         common.option(
             "--fail-above",
             "PERCENT",
-            "Exit with 5 if the last run is slower than the first by this much, e.g. 2%, or if the total "
-            "of a log differs by this much.",
+            "Exit with code 5 if the last run takes longer than the first by more than this, e.g. 2%; with a "
+            "log: if the totals of run and log differ by more.",
         ),
     ] = None,
     in_l1: Annotated[
         bool,
-        common.option("--in-l1", "", "The measured run had all data in L1: ignore DMA waits."),
+        common.option(
+            "--in-l1", "", "Compare without DMA waits, because the measured run had all data in L1."
+        ),
     ] = False,
     out: Annotated[
         str | None,
-        common.option("--out", "FILE.png|svg|pdf", "Draw the runs on one time axis.", common.OUTPUT),
+        common.option(
+            "--out",
+            "FILE.png|svg|pdf",
+            "Draw the runs on one time axis, to this picture file.",
+            common.OUTPUT,
+        ),
     ] = None,
     paper: common.Paper | None = None,
     top: common.Top = 10,

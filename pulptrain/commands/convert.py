@@ -16,11 +16,16 @@ from pulptrain.process.progress import telling
 @takes(NetworkOptions, soc=False)
 def command(
     source: Annotated[
-        str, typer.Argument(metavar="IN", help="Network: model.onnx, net.py:Net, model.yaml or a name.")
+        str,
+        typer.Argument(
+            metavar="IN",
+            help="Network to convert: model.onnx, net.py:Net (a PyTorch module), model.yaml, or a name "
+            "(`pulptrain list models`).",
+        ),
     ],
     target: Annotated[
         str,
-        typer.Argument(metavar="OUT", help="NAME.yaml (weights go to NAME.npz) or NAME.onnx."),
+        typer.Argument(metavar="OUT", help="Output file: NAME.yaml (weights go to NAME.npz) or NAME.onnx."),
     ],
     seed: common.Seed = 0,
     quiet: common.Quiet = False,

@@ -10,20 +10,25 @@ from pulptrain.commands.parameters import takes
 from pulptrain.given.option import RunOptions
 from pulptrain.process.progress import telling
 
-Folder = Annotated[str, common.option("--out", "DIR", "Folder to write the project to.", common.OUTPUT)]
+Folder = Annotated[str, common.option("--out", "DIR", "Folder to write the C project to.", common.OUTPUT)]
 Iterations = Annotated[
-    int, common.option("--iterations", "N", "Training iterations that the project runs.", common.RUN)
+    int,
+    common.option("--iterations", "N", "Training iterations that the exported C program runs.", common.RUN),
 ]
 Arena = Annotated[
     str | None,
-    common.option("--arena", "SIZE", "L1 that the linker leaves free; larger schedules are refused."),
+    common.option(
+        "--arena",
+        "SIZE",
+        "L1 that your program leaves for the schedule, e.g. 60KiB; a schedule that needs more is refused.",
+    ),
 ]
 Library = Annotated[
     str,
     common.option(
         "--kernel-library",
         "ours|trainlib=PATH",
-        "Use our matmuls, or those of a PULP-TrainLib checkout.",
+        "Matrix-product C kernels: pulptrain's (ours), or those of a PULP-TrainLib checkout (trainlib=PATH).",
         common.RUN,
     ),
 ]

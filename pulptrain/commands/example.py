@@ -18,9 +18,14 @@ from traces.files.json_text import json_text
 def command(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="examples, notebooks, measured, or one of their files."),
+        typer.Argument(
+            metavar="[NAME]",
+            help="Folder of examples to copy (examples, notebooks, measured), or one of their files.",
+        ),
     ] = None,
-    out: Annotated[str, common.option("--out", "DIR", "Folder to write to.", common.OUTPUT)] = ".",
+    out: Annotated[
+        str, common.option("--out", "DIR", "Folder to write the examples to.", common.OUTPUT)
+    ] = ".",
     as_json: common.Json = False,
 ) -> None:
     """Copy examples, notebooks or measured data to the current folder; without a name, list them."""

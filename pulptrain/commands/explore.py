@@ -16,14 +16,22 @@ from pulptrain.process.progress import StageMeter, telling
 @takes(ExploreOptions, only_given=True)
 @common.draws
 def command(
-    spec: Annotated[str, typer.Argument(metavar="SPEC.yaml", help="File with the values to vary.")],
+    spec: Annotated[
+        str,
+        typer.Argument(
+            metavar="SPEC.yaml",
+            help="Exploration file: the model, and the values of hardware parameters and options to vary.",
+        ),
+    ],
     workers: common.WorkerCount = None,
     executor: common.ExecutorAddress = None,
     cache: common.CacheFile = None,
     no_cache: common.NoCache = False,
     out: Annotated[
         str | None,
-        common.option("--out", "DIR", "Write points.csv, points.json and the pictures.", common.OUTPUT),
+        common.option(
+            "--out", "DIR", "Folder to write to: points.csv, points.json and pictures.", common.OUTPUT
+        ),
     ] = None,
     paper: common.Paper | None = None,
     top: Annotated[

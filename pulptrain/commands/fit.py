@@ -14,7 +14,10 @@ from pulptrain.process.interrupts import command_begun_seconds
 from pulptrain.process.progress import telling
 
 Deadline = Annotated[
-    str | None, common.option("--deadline", "CYCLES", "Cycle limit of an iteration, e.g. 20Mcycles.", SEARCH)
+    str | None,
+    common.option(
+        "--deadline", "CYCLES", "Limit of the cluster cycles of an iteration, e.g. 20Mcycles.", SEARCH
+    ),
 ]
 Objective = Annotated[
     str,
@@ -40,7 +43,8 @@ Points = Annotated[
     common.option(
         "--points",
         "N",
-        "Search N other sizes of L2, too, for a Pareto front; they take half of --time-limit.",
+        "Also search N other sizes of L2, for a Pareto front of cycles and L2; this takes half "
+        "of --time-limit.",
         SEARCH,
         min=0,
     ),
@@ -50,8 +54,8 @@ TimeLimit = Annotated[
     common.option(
         "--time-limit",
         "S",
-        "Time limit of the command; the best solution so far is used. Reading the model, pricing its ops, "
-        "the first solution and its simulation always complete.",
+        "Time limit of the search in seconds; the best plan found by then is used. Reading the model and the "
+        "first plan are not limited, so fit may take longer.",
         SEARCH,
         min=0.1,
     ),
@@ -61,8 +65,8 @@ Ladder = Annotated[
     common.option(
         "--ladder",
         "",
-        "List the smallest L1, L2 and L3 for each form of training: inference, last layer, biases, LoRA, "
-        "..., all layers.",
+        "List the smallest L1, L2 and L3 for each form of training: inference, last layer, "
+        "biases, LoRA, ..., all layers.",
         SEARCH,
     ),
 ]
@@ -71,8 +75,8 @@ SaveModel = Annotated[
     common.option(
         "--save-model",
         "FILE",
-        "Write the model with all decisions to this file (default NAME-fit.yaml, in --out DIR if set); its "
-        "weights go to NAME-fit.npz next to it.",
+        "File to write the model with all decisions to (default: NAME-fit.yaml, in --out DIR or in this "
+        "folder); its weights go to NAME-fit.npz next to it.",
         common.OUTPUT,
     ),
 ]
@@ -81,7 +85,8 @@ Out = Annotated[
     common.option(
         "--out",
         "DIR",
-        "Write the model, fit.json and pictures: memory before and after, Pareto front, ladder.",
+        "Folder to write to: the model, fit.json, a picture of the memory before and after fit, and those of "
+        "--points and --ladder.",
         common.OUTPUT,
     ),
 ]

@@ -20,25 +20,36 @@ def command(
         str,
         typer.Argument(
             metavar="NAME|FILE",
-            help="Kernel name (`pulptrain list kernels`), or your own .yaml or .S file.",
+            help="Name of a kernel (`pulptrain list kernels`), or your own kernel file (.yaml or .S).",
             autocompletion=completes("kernels"),
         ),
     ],
-    n: Annotated[int, common.option("--n", "", "Rows of A and C.", common.RUN)] = 16,
-    k: Annotated[int, common.option("--k", "", "Columns of A, rows of B.", common.RUN)] = 16,
-    m: Annotated[int, common.option("--m", "", "Columns of B and C.", common.RUN)] = 16,
-    trans_b: Annotated[bool, common.option("--trans-b", "", "B is stored [M, K].", common.RUN)] = False,
+    n: Annotated[int, common.option("--n", "", "Rows of matrices A and C, in C = A x B.", common.RUN)] = 16,
+    k: Annotated[
+        int, common.option("--k", "", "Columns of matrix A = rows of matrix B, in C = A x B.", common.RUN)
+    ] = 16,
+    m: Annotated[
+        int, common.option("--m", "", "Columns of matrices B and C, in C = A x B.", common.RUN)
+    ] = 16,
+    trans_b: Annotated[
+        bool,
+        common.option(
+            "--trans-b", "", "Matrix B is stored transposed, [M, K] instead of [K, M].", common.RUN
+        ),
+    ] = False,
     dtype: Annotated[
         str | None,
         common.option(
             "--dtype",
             "fp32|fp16|bf16|...",
-            "Element type (default: that of the kernel).",
+            "Number format of the matrices (default: that of the kernel).",
             common.RUN,
             autocompletion=completes("dtypes"),
         ),
     ] = None,
-    add_to_c: Annotated[bool, common.option("--add-to-c", "", "Add the product to C.", common.RUN)] = False,
+    add_to_c: Annotated[
+        bool, common.option("--add-to-c", "", "Compute C = C + A x B instead of C = A x B.", common.RUN)
+    ] = False,
     as_json: common.Json = False,
     quiet: common.Quiet = False,
     **options: Any,

@@ -17,11 +17,19 @@ def command(
     kind: Annotated[
         str,
         typer.Argument(
-            metavar="socs|models|kernels|primitives", help="What to list.", autocompletion=completes("lists")
+            metavar="socs|models|kernels|primitives",
+            help="Kind of things to list.",
+            autocompletion=completes("lists"),
         ),
     ],
     timing: Annotated[
-        str, common.option("--timing", "rtl|gvsoc", "Timing profile of SoCs.", common.RUN)
+        str,
+        common.option(
+            "--timing",
+            "rtl|gvsoc",
+            "Hardware whose timing is used: the RTL, or the GVSoC simulator.",
+            common.RUN,
+        ),
     ] = "rtl",
     as_json: common.Json = False,
 ) -> None:

@@ -30,21 +30,25 @@ def command(
         ),
     ],
     kind: Annotated[
-        str, common.option("--kind", "|".join(KINDS), "What it describes.", common.RUN)
+        str, common.option("--kind", "|".join(KINDS), "Kind of file to create.", common.RUN)
     ] = "model",
     run: Annotated[
         str | None,
         common.option(
             "--run",
             "RUN",
-            "Folder of a run: its ops are rows of the table; its energy model is scaled to --measured.",
+            "Run folder to start from. For a .csv file its ops become the rows; with --kind energy the "
+            "energy model of its chip is scaled to --measured.",
             common.RUN,
         ),
     ] = None,
     measured: Annotated[
         str | None,
         common.option(
-            "--measured", "WATT|JOULE", "Measured power or energy, e.g. 57.6mW, 0.8mJ.", common.RUN
+            "--measured",
+            "WATT|JOULE",
+            "Measured power, e.g. 57.6mW, or energy of an iteration, e.g. 0.8mJ.",
+            common.RUN,
         ),
     ] = None,
     quiet: common.Quiet = False,
@@ -58,22 +62,24 @@ def command(
     is_table = file.endswith(".csv")
     check_known(kind, KINDS, f"there is no template {kind!r}", "--kind")
     if not file.endswith((*SUFFIXES, ".csv")):
-        raise InputError(f"{file!r} has an unknown file ending", where="new", cure=f"name it {file}.yaml")
+        raise InputError(
+            f"the ending of {file!r} is not that of a file to create", where="new", cure=f"use {file}.yaml"
+        )
     is_energy = kind == "energy"
     if (run is None) != (measured is None) if is_energy else measured is not None:
         raise InputError(
-            "an energy model needs a run and its measured power or energy",
+            "an energy model is fitted to a run and its measured power or energy, which are missing",
             where="--run",
             cure="use --kind energy --run RUN --measured 57.6mW",
         )
     if run is not None and not (is_table or is_energy):
         raise InputError(
-            "--run needs a table (measured.csv) or an energy model",
+            "--run applies to a table (measured.csv) or an energy model only",
             where="--run",
             cure="use measured.csv as FILE, or --kind energy",
         )
     if Path(file).exists():
-        raise InputError(f"{file!r} exists already", where="new", cure="use another name")
+        raise InputError(f"{file!r} already exists", where="new", cure="use another name")
     target = check_file(file, "new", lambda there: False)
     if is_energy:
         from pulptrain.running.energy_fit import model_text

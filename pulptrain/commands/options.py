@@ -37,36 +37,44 @@ ModelName = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="Model name (`pulptrain list models`), model.yaml, model.onnx, or net.py:Net.",
+        help="Network: a shipped model by name (`pulptrain list models`), model.yaml, model.onnx, or "
+        "net.py:Net (a PyTorch module).",
         autocompletion=completes("models"),
     ),
 ]
-Seed = Annotated[int, option("--seed", "N", "Seed for weights, data and sample order.", RUN)]
+Seed = Annotated[int, option("--seed", "N", "Seed of the random weights, data and sample order.", RUN)]
 Accumulation = Annotated[
     str,
-    option("--accumulator", "reference|kernel", "Sum in fp32, or round as the kernel does.", RUN),
+    option(
+        "--accumulator",
+        "reference|kernel",
+        "Sums of 16-bit numbers: in fp32 (reference), or rounded after each multiply-add (kernel).",
+        RUN,
+    ),
 ]
 Out = Annotated[
     str | None,
-    option("--out", "DIR", "Write summary, trace, Perfetto file, memory map and pictures.", OUTPUT),
+    option(
+        "--out", "DIR", "Folder to write to: summary, trace, Perfetto file, memory map and pictures.", OUTPUT
+    ),
 ]
 DRAWING: dict[str, Any] = {
     "width": Annotated[
         str | None, option("--width", "LENGTH", "Width of pictures: 3.5in, 88mm, 8.8cm, 252pt.", OUTPUT)
     ],
     "font": Annotated[
-        str | None,
-        option("--font", "SIZE", "Smallest text size in pictures, e.g. 8pt.", OUTPUT),
+        str | None, option("--font", "SIZE", "Smallest text size in pictures, e.g. 8pt.", OUTPUT)
     ],
     "dpi": Annotated[
         int | None, option("--dpi", "N", "Dots per inch of PNG pictures (default 160).", OUTPUT)
     ],
     "title": Annotated[
-        str | None, option("--title", "TEXT|none", "Title of pictures; none: no title.", OUTPUT)
+        str | None,
+        option("--title", "TEXT|none", "Title of the pictures, in quotes; none: no title.", OUTPUT),
     ],
 }
 """Options of every command that draws, see `draws`."""
-Json = Annotated[bool, option("--json", "", "Print one JSON object for machines.", OUTPUT)]
+Json = Annotated[bool, option("--json", "", "Print one JSON object instead of tables, for scripts.", OUTPUT)]
 Quiet = Annotated[bool, option("--quiet -q", "", "Print no progress and no tables.", OUTPUT)]
 Top = Annotated[int, option("--top", "N", "Number of table rows to show.", OUTPUT)]
 By = Annotated[
@@ -74,7 +82,7 @@ By = Annotated[
     option(
         "--group-by",
         "layer|step|kernel",
-        "Group totals by this (default: by step and by layer).",
+        "Print the totals per layer, training step or kernel (default: per step and per layer).",
         OUTPUT,
     ),
 ]
@@ -83,19 +91,18 @@ Full = Annotated[
     option(
         "--full",
         "",
-        "Show all ops in program order, points (explore) or decisions (fit), and all notes.",
+        "Show complete tables: all ops in program order (explore: all points; fit: all "
+        "decisions), and all notes.",
         OUTPUT,
     ),
 ]
-Why = Annotated[
-    bool, option("--why", "", "For the slowest ops, show what limits them, instead of totals.", OUTPUT)
-]
+Why = Annotated[bool, option("--why", "", "Show what limits the slowest ops, instead of totals.", OUTPUT)]
 Evidence = Annotated[
     bool,
     option(
         "--evidence",
         "",
-        "Also show how many of the cycles come from measured kernels, and how many are estimated.",
+        "Also show which share of the cycles comes from measured kernels, and which is estimated.",
         OUTPUT,
     ),
 ]
@@ -110,20 +117,27 @@ CacheFile = Annotated[
     option(
         "--cache",
         "FILE",
-        "File of the result cache (default: in the user's cache folder).",
+        "File that caches results for later commands (default: in your cache folder).",
         RUN,
         envvar=CACHE_VARIABLE,
     ),
 ]
 NoCache = Annotated[
-    bool, option("--no-cache", "", "Neither read nor write the result cache.", RUN, envvar=NO_CACHE_VARIABLE)
+    bool,
+    option(
+        "--no-cache",
+        "",
+        "Neither read nor write cached results of earlier commands.",
+        RUN,
+        envvar=NO_CACHE_VARIABLE,
+    ),
 ]
 LearningRate = Annotated[
     float | None,
     option(
         "--learning-rate",
         "RATE",
-        "Learning rate of training graphs without one (default 0.001).",
+        "Learning rate of an ONNX training graph that stores none (default 0.001).",
         min=0.0,
     ),
 ]
@@ -180,7 +194,7 @@ def parse_paper(
     if out is None:
         flags = {"width_inches": "--width", "font_points": "--font", "dpi": "--dpi", "title": "--title"}
         raise InputError(
-            "the option sets the look of a picture, which needs --out",
+            "the option sets the look of a picture, so it needs --out",
             where=flags[next(iter(asked))],
             cure="add --out FILE",
         )

@@ -26,23 +26,33 @@ TOP = 10
 @common.draws
 def command(
     folders: Annotated[
-        list[str], typer.Argument(metavar="RUN", help="Run folder (`pulptrain run MODEL --out DIR`).")
+        list[str],
+        typer.Argument(metavar="RUN", help="Folder of a run, written by `pulptrain run MODEL --out DIR`."),
     ],
     window: Annotated[
         str | None,
-        common.option("--window", "OP|START:END", "Draw one op or a range of cycles: conv1.IG, 0:20000."),
+        common.option(
+            "--window",
+            "OP|START:END",
+            "Draw only one op, e.g. conv1.IG, or a range of cluster cycles, e.g. 0:20000.",
+        ),
     ] = None,
     what: Annotated[
         str,
         common.option(
             "--what",
             "all|gantt|gantt-stalls|breakdown|memory|causes|roofline|bandwidth|bytes|energy|speed-up",
-            "Picture to draw (default: all). speed-up needs runs with different --cores.",
+            "Picture to draw (default: all); speed-up needs several runs with different --cores.",
         ),
     ] = "all",
     out: Annotated[
         str | None,
-        common.option("--out", "DIR|FILE", "Folder, or .png, .svg or .pdf for one picture (default: RUN)."),
+        common.option(
+            "--out",
+            "DIR|FILE",
+            "Folder for the pictures, or a .png, .svg or .pdf file for one picture (default: the run "
+            "folder).",
+        ),
     ] = None,
     paper: common.Paper | None = None,
     as_json: common.Json = False,
@@ -61,7 +71,7 @@ def command(
         elif len(folders) > 1:
             strips = shlex.join(["pulptrain", "compare", *folders, "--out", "strips.png"])
             raise InputError(
-                "this picture shows one run, not several",
+                "this picture shows one run, but several are named",
                 where="plot",
                 cure=f"name one run, or --what {SPEED_UP}; on one axis: {strips}",
             )
@@ -117,7 +127,11 @@ def _speed_up(
     from traces.speed_up import speed_up_of
 
     if window is not None:
-        raise InputError("a speed-up compares whole runs", where="--window", cure="remove the option")
+        raise InputError(
+            "a speed-up compares whole runs, so --window does not apply",
+            where="--window",
+            cure="remove the option",
+        )
     speed = speed_up_of([read_summary(Path(folder)) for folder in folders], folders)
     paths = _targets(folders[0] if out is None else out, (SPEED_UP,), [file_names(SPEED_UP)])[SPEED_UP]
     draw_speed_up(speed, *paths, paper=paper)
@@ -143,6 +157,6 @@ def _targets(out: str, names: Sequence[str], files: Sequence[Sequence[str]]) -> 
         }
     if len(names) > 1:
         raise InputError(
-            f"{len(names)} pictures cannot share one file", where="--out", cure="choose one by --what"
+            f"{len(names)} pictures cannot share one file", where="--out", cure="choose one picture by --what"
         )
     return {names[0]: [check_file(out, "--out", is_our_picture)]}

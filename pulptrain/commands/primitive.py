@@ -34,7 +34,7 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="Primitive name (`pulptrain list primitives`).",
+        help="Name of a layer type or other primitive, e.g. conv2d (`pulptrain list primitives`).",
         autocompletion=completes("primitives"),
     ),
 ]
@@ -43,37 +43,76 @@ Shape = Annotated[
     common.option(
         "--shape",
         "CxHxW[:DTYPE:HIGH]",
-        "Shape of an input without batch, e.g. 8x8x8, once per input. int32:10 draws integers 0 to 9.",
+        "Shape of an input without batch, e.g. 8x8x8; repeat it for each input. 16:int32:10 is "
+        "16 integers from 0 to 9.",
         common.RUN,
     ),
 ]
-Step = Annotated[str, common.option("--step", "fw|ig|wg|loss|upd", "Which step.", common.RUN)]
+Step = Annotated[
+    str,
+    common.option(
+        "--step",
+        "fw|ig|wg|loss|upd",
+        "Training step: fw forward, ig input gradients, wg weight gradients, loss or upd update.",
+        common.RUN,
+    ),
+]
 Option = Annotated[
     list[str] | None,
-    common.option("--option", "KEY=VALUE", "Layer option as in a model file, e.g. kernel=3.", common.RUN),
+    common.option(
+        "--option", "KEY=VALUE", "Option of the layer, as in a model file, e.g. kernel=3.", common.RUN
+    ),
 ]
-Dtype = Annotated[str, common.option("--dtype", "fp32|fp16|bf16|...", "Element type.", common.RUN)]
-Batch = Annotated[int, common.option("--batch", "N", "Samples.", common.RUN)]
-Kernel = Annotated[str | None, common.option("--kernel", "NAME", "Matmul kernel.", common.RUN)]
+Dtype = Annotated[
+    str,
+    common.option("--dtype", "fp32|fp16|bf16|...", "Number format of the tensors, e.g. fp16.", common.RUN),
+]
+Batch = Annotated[int, common.option("--batch", "N", "Samples in the batch.", common.RUN)]
+Kernel = Annotated[
+    str | None,
+    common.option(
+        "--kernel",
+        "NAME",
+        "Kernel of the step's matrix products, e.g. mm_unroll_2x4 (`pulptrain list kernels`).",
+        common.RUN,
+    ),
+]
 Values = Annotated[
     str | None,
-    common.option("--values", "FILE.npz", "Arrays by tensor name; all others are random.", common.RUN),
+    common.option(
+        "--values",
+        "FILE.npz",
+        "File of NumPy arrays (.npz) by tensor name; tensors that are missing in it are random.",
+        common.RUN,
+    ),
 ]
 Variant = Annotated[
     str | None,
     common.option(
         "--variant",
         "NAME",
-        "Implementation of the layer by name (`pulptrain list primitives`); as-published is that of "
-        "PULP-TrainLib.",
+        "Implementation of the layer by name (`pulptrain list primitives`), e.g. as-published, "
+        "the code of PULP-TrainLib.",
         common.RUN,
     ),
 ]
 Tile = Annotated[
-    str | None, common.option("--tile", "DIM:SIZE,...", "Tile sizes, e.g. co:8,ho:3.", common.RUN)
+    str | None,
+    common.option(
+        "--tile",
+        "DIM:SIZE,...",
+        "Tile size in L1 by dimension, e.g. co:8,ho:3 (8 output channels, 3 output rows).",
+        common.RUN,
+    ),
 ]
 LoopOrder = Annotated[
-    str | None, common.option("--loop-order", "DIM,...", "Loops, outermost first: co,ho,ci.", common.RUN)
+    str | None,
+    common.option(
+        "--loop-order",
+        "DIM,...",
+        "Order of the tile loops, outermost first, by dimension, e.g. co,ho,ci.",
+        common.RUN,
+    ),
 ]
 
 
@@ -216,9 +255,9 @@ def parse_shape(text: str) -> DrawnInput:
         return DrawnInput(shape)
     if dtype not in ("int32", "uint8"):
         raise InputError(
-            f"{dtype!r} is not a type of integer inputs: int32, uint8",
+            f"an integer input cannot have type {dtype!r}; its type is int32 or uint8",
             where="--shape",
-            cure=f"use one of them; for floats write {sizes}, and --dtype for their type",
+            cure=f"use int32 or uint8; for floats write {sizes}, and --dtype for their type",
         )
     return DrawnInput(shape, dtype_of(dtype), 0, int(high))
 
@@ -234,5 +273,5 @@ def parse_option(text: str) -> tuple[str, Any]:
 
     key, separator, value = text.partition("=")
     if not separator or not key.strip() or not value.strip():
-        raise InputError(f"cannot read {text!r}", where="--option", cure="write it as kernel=3")
+        raise InputError(f"cannot read {text!r}", where="--option", cure="write NAME=VALUE, e.g. kernel=3")
     return key.strip(), parse_yaml(value, f"--option {key.strip()}").plain()

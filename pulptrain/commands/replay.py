@@ -25,7 +25,7 @@ def command(
         list[str],
         typer.Argument(
             metavar="FOLDER...",
-            help="Folders with cases. A case is a folder with inputs.npz, outputs.npz and an .onnx file.",
+            help="Folders of test cases; a case is a folder with inputs.npz, outputs.npz and an .onnx file.",
         ),
     ],
     learning_rate: options.LearningRate = None,
@@ -34,7 +34,8 @@ def command(
         options.option(
             "--accumulate",
             "N",
-            "Mini-batches per weight update (default: as stored, else derived from the losses).",
+            "Mini-batches whose gradients are summed before a weight update (default: as stored, "
+            "else derived from the losses).",
         ),
     ] = None,
     seed: options.Seed = 0,
@@ -49,13 +50,15 @@ def command(
     """
     if learning_rate is not None and not 0 < learning_rate < float("inf"):
         raise InputError(
-            f"invalid learning rate {learning_rate}",
+            f"the learning rate is {learning_rate}, but must be above 0",
             where="--learning-rate",
             cure="use a number above 0",
         )
     if mini_batches is not None and mini_batches < 1:
         raise InputError(
-            f"cannot accumulate over {mini_batches} mini-batches", where="--accumulate", cure="use 1 or more"
+            f"the number of mini-batches per update is {mini_batches}, but must be 1 or more",
+            where="--accumulate",
+            cure="use 1 or more",
         )
     with telling("looking for cases", show=not (quiet or as_json)) as teller:
         from pulptrain.foreign.replay import exit_code, find_cases, replay

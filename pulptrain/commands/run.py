@@ -13,7 +13,13 @@ from pulptrain.given.option import LinkedRunOptions
 from pulptrain.process.progress import telling
 
 Iterations = Annotated[
-    int, common.option("--iterations", "N", "Training iterations; timing is simulated once.", common.RUN)
+    int,
+    common.option(
+        "--iterations",
+        "N",
+        "Training iterations to compute; the timing of one is simulated, because all are alike.",
+        common.RUN,
+    ),
 ]
 SaveValues = Annotated[
     str | None,
@@ -25,11 +31,19 @@ SaveValues = Annotated[
     ),
 ]
 NoFunctional = Annotated[
-    bool, common.option("--no-functional", "", "Timing only: compute and check no numbers.", common.RUN)
+    bool,
+    common.option(
+        "--no-functional", "", "Simulate the timing only; compute and check no numbers.", common.RUN
+    ),
 ]
 DumpProgram = Annotated[
     bool,
-    common.option("--dump-program", "", "Print the actions of the program and stop.", common.OUTPUT),
+    common.option(
+        "--dump-program",
+        "",
+        "Print the transfers and kernels that the simulator would execute, and stop.",
+        common.OUTPUT,
+    ),
 ]
 
 
@@ -79,7 +93,9 @@ def command(
         folder = run_folder(out) if out is not None else None
         if no_functional and save_values is not None:
             raise InputError(
-                "--no-functional computes no values", where="--save-values", cure="remove --no-functional"
+                "--save-values needs computed values, which --no-functional switches off",
+                where="--save-values",
+                cure="remove --no-functional",
             )
         target = prepare_file(save_values) if save_values is not None else None
 

@@ -29,18 +29,24 @@ def command(
     part: Annotated[
         str | None,
         typer.Argument(
-            metavar="[PART]", help="For a SoC: show one group of parameters, e.g. dma, with sources."
+            metavar="[PART]", help="Only for a SoC: the group of parameters to show with sources, e.g. dma."
         ),
     ] = None,
     kind: Annotated[
         str | None,
-        common.option("--kind", "model|soc|kernel|primitive|stall", "Kind of an ambiguous name."),
+        common.option(
+            "--kind", "model|soc|kernel|primitive|stall", "Kind of thing to show, if several have this name."
+        ),
     ] = None,
     codegen: Annotated[
-        str | None, common.option("--codegen", "NAME", "Compiler profile of a kernel.")
+        str | None,
+        common.option("--codegen", "NAME", "Compiler whose code of the kernel is shown, e.g. clang-xpulp."),
     ] = None,
     as_file: Annotated[
-        bool, common.option("--file", "", "Print the file itself, to copy and change it.")
+        bool,
+        common.option(
+            "--file", "", "Print the YAML file of the model or SoC, so that you can copy and change it."
+        ),
     ] = False,
     as_json: common.Json = False,
     **options: Any,

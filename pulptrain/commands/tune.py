@@ -14,22 +14,43 @@ from pulptrain.process.progress import StageMeter, telling
 
 Strategy = Annotated[
     str,
-    common.option("--strategy", "pruned|exhaustive|paper|optuna", "Search strategy.", SEARCH),
+    common.option(
+        "--strategy",
+        "pruned|exhaustive|paper|optuna",
+        "Search of tiles and kernels: pruned (skips those that cannot win), exhaustive (all), paper (the "
+        "largest tiles) or optuna (samples).",
+        SEARCH,
+    ),
 ]
 Tilings = Annotated[
-    int | None, common.option("--tilings", "N", "Most tilings per op and buffer depth; 0 for all.", SEARCH)
+    int | None,
+    common.option(
+        "--tilings",
+        "N",
+        "Tilings to search per op and number of buffers, those with least overhead (default: 16); 0: all.",
+        SEARCH,
+    ),
 ]
 LargestTiles = Annotated[
-    int, common.option("--largest-tiles", "N", "Largest tiles that --strategy paper evaluates (K_T).", SEARCH)
+    int,
+    common.option(
+        "--largest-tiles",
+        "N",
+        "Number of tiles, largest first, that --strategy paper evaluates.",
+        SEARCH,
+    ),
 ]
-Trials = Annotated[int, common.option("--trials", "N", "Evaluations per op for --strategy optuna.", SEARCH)]
+Trials = Annotated[
+    int, common.option("--trials", "N", "Number of tilings that --strategy optuna evaluates per op.", SEARCH)
+]
 StepVariants = Annotated[
     str,
     common.option(
         "--step-variants",
         "search|keep|NAME,...",
-        "Variants to search: all (search), that of the layer (keep), or a list. cores, dma and none say "
-        "how to unroll images; others are default and as-published.",
+        "Implementations to search for each step: all (search), that of the model (keep), or a "
+        "list of names: cores, dma, none (who unrolls images), default, as-published "
+        "(PULP-TrainLib's code).",
         SEARCH,
     ),
 ]
@@ -38,7 +59,8 @@ Variant = Annotated[
     common.option(
         "--variant",
         "default|as-published",
-        "Lowering of layers without a variant in the model; as-published is that of PULP-TrainLib.",
+        "Implementation of layers whose variant the model does not set; as-published is "
+        "PULP-TrainLib's code.",
         SEARCH,
     ),
 ]
@@ -47,7 +69,8 @@ Layout = Annotated[
     common.option(
         "--layout",
         "keep|search|CHW|HWC",
-        "Layout of images: as in the model, the fastest for each layer, or one for all.",
+        "Memory layout of images: as in the model (keep), the fastest for each layer (search), "
+        "or one for all layers.",
         SEARCH,
     ),
 ]
@@ -60,14 +83,19 @@ Goal = Annotated[
         SEARCH,
     ),
 ]
-Start = Annotated[str | None, common.option("--start", "FILE", "Schedule file to start from.", SEARCH)]
+Start = Annotated[
+    str | None,
+    common.option(
+        "--start", "FILE", "Schedule file from an earlier `tune`, at which the search starts.", SEARCH
+    ),
+]
 SaveSchedule = Annotated[
     str | None,
     common.option(
         "--save-schedule",
         "FILE",
-        "Write the schedule to this file (default: schedule.yaml in --out DIR, or the first free name of "
-        "schedule.yaml, schedule-2.yaml ...).",
+        "File to write the schedule to (default: schedule.yaml in --out DIR; without --out in this folder, "
+        "as schedule-2.yaml ... if it exists).",
         common.OUTPUT,
     ),
 ]
@@ -76,8 +104,8 @@ Out = Annotated[
     common.option(
         "--out",
         "DIR",
-        "Write the schedule, tune.json, tune.csv, a picture of the gains, and the files of a run with the "
-        "schedule.",
+        "Folder to write to: the schedule, tune.json, tune.csv, a picture of the gains, and the "
+        "files of a run with the schedule.",
         common.OUTPUT,
     ),
 ]

@@ -37,26 +37,40 @@ def command(
         str,
         typer.Argument(
             metavar="KIND",
-            help=f"Kind of measurement: {', '.join(KINDS)}.",
+            help=f"Kind of measurement in CASES.csv (docs/validation.md): {', '.join(KINDS)}.",
             autocompletion=lambda incomplete: [name for name in KINDS if name.startswith(incomplete)],
         ),
     ],
-    cases: Annotated[str, typer.Argument(metavar="CASES.csv", help="Measured rows, .csv or .csv.gz.")],
+    cases: Annotated[
+        str,
+        typer.Argument(
+            metavar="CASES.csv", help="CSV file of measured cycles, one case per row (.csv or .csv.gz)."
+        ),
+    ],
     group_by: Annotated[
-        str | None, common.option("--group-by", "COLUMN[,COLUMN]", "Print the figures for each group, too.")
+        str | None,
+        common.option(
+            "--group-by",
+            "COLUMN[,COLUMN]",
+            "Also print the errors for each value of these columns, e.g. cores.",
+        ),
     ] = None,
     where: Annotated[
-        list[str] | None, common.option("--where", "COLUMN=VALUE[,VALUE]", "Predict only these rows.")
+        list[str] | None,
+        common.option(
+            "--where",
+            "COLUMN=VALUE[,VALUE]",
+            "Predict only rows with these values in a column, e.g. cores=1,8.",
+        ),
     ] = None,
     workers: Annotated[
-        int | None, common.option("--workers", "N", "Worker processes; the result is the same.")
+        int | None,
+        common.option("--workers", "N", "Number of worker processes; the result does not depend on it."),
     ] = None,
     keep_going: Annotated[
         bool,
         common.option(
-            "--keep-going",
-            "",
-            "List rows that cannot be predicted and go on; the exit code is still 2.",
+            "--keep-going", "", "If a row cannot be predicted, list it and go on; the exit code is still 2."
         ),
     ] = False,
     as_json: common.Json = False,

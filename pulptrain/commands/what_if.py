@@ -10,9 +10,19 @@ from pulptrain.commands.parameters import takes
 from pulptrain.given.option import RunOptions
 from pulptrain.process.progress import telling
 
-Verify = Annotated[bool, common.option("--verify", "", "Also simulate every change and show the errors.")]
+Verify = Annotated[
+    bool,
+    common.option(
+        "--verify", "", "Also simulate every predicted change, and show the error of the prediction."
+    ),
+]
 MoreL1 = Annotated[
-    str | None, common.option("--more-l1", "SIZE", "How much L1 to add (default: as much as there is).")
+    str | None,
+    common.option(
+        "--more-l1",
+        "SIZE",
+        "L1 to add in the prediction with more L1, e.g. 64KiB (default: twice the L1 of the SoC in all).",
+    ),
 ]
 
 

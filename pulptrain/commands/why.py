@@ -15,11 +15,17 @@ from traces.files.json_text import json_text
 
 def command(
     folder: Annotated[
-        str, typer.Argument(metavar="RUN", help="Run folder (`pulptrain run MODEL --out DIR`).")
+        str,
+        typer.Argument(metavar="RUN", help="Folder of a run, written by `pulptrain run MODEL --out DIR`."),
     ],
     critical: Annotated[
         bool,
-        common.option("--critical-path", "", "The critical path and its slack, from the trace."),
+        common.option(
+            "--critical-path",
+            "",
+            "Show the critical path: the chain of work that sets the total time, and the slack of "
+            "other work.",
+        ),
     ] = False,
     top: common.Top = 10,
     as_json: common.Json = False,

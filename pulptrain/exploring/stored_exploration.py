@@ -24,7 +24,7 @@ def read_exploration(folder: Path) -> dict[str, Any]:
     exploration["objectives"] = [OBJECTIVES.get(name, name) for name in exploration["objectives"]]
     points = exploration["points"]
     if not isinstance(points, list) or not all(_is_point(point) for point in points):
-        raise InputError("'points' were changed after pulptrain wrote them", where=str(path), cure=_AGAIN)
+        raise InputError("the entry 'points' is not as pulptrain wrote it", where=str(path), cure=_AGAIN)
     return exploration
 
 

@@ -560,7 +560,9 @@ def deadline_cycles(text: str | None) -> int | None:
     except (ValueError, OverflowError):
         cycles = 0
     if cycles <= 0:
-        raise InputError(f"cannot read {text!r}", where="--deadline", cure="use e.g. 20Mcycles or 500k")
+        raise InputError(
+            f"cannot read {text!r}", where="--deadline", cure="write cycles, e.g. 20Mcycles or 500k"
+        )
     return cycles
 
 
@@ -643,10 +645,11 @@ def fit_model(
     search_seconds = time.perf_counter() - search_started
     if not found and undecided:
         raise InputError(
-            f"the search for a way to train {spec.name} in {size_text(l2_bytes)} of L2 ended without a "
-            f"result after {seconds:g} s: it may or may not fit",
+            f"no way to train {spec.name} in {size_text(l2_bytes)} of L2 was found in {seconds:g} s: "
+            "it may or may not fit",
             where="--time-limit",
-            cure=f"use --time-limit {max(60.0, 4 * seconds):g}, or more L2; all forms: {ladder_command}",
+            cure=f"use --time-limit {max(60.0, 4 * seconds):g}, or more L2; `{ladder_command}` lists all "
+            "forms of training",
         )
     if not found:
         raise first_step(fitting, l2_bytes, ladder_command, ends)

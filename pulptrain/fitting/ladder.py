@@ -358,8 +358,8 @@ def first_step(fitting: Fitting, l2_bytes: int, ladder_command: str, ends: float
         least_bytes, least = [*rows, *own, (required_bytes, rungs[-1])][0]
         if time.perf_counter() >= ends:
             return InputError(
-                f"no form of training {name} that fits {size_text(l2_bytes)} of L2 was found in time: it "
-                "may or may not fit",
+                f"the search found no form of training {name} that fits {size_text(l2_bytes)} of L2 in "
+                "time: it may or may not fit",
                 where="--time-limit",
                 cure=f"use a longer one, or --l2 {-(-least_bytes // 1024)}KiB, in which {least.form} fits; "
                 f"all forms: {ladder_command}",
@@ -403,9 +403,9 @@ def check_ladder(**options: Any) -> None:
         if value != _OF_AN_ANSWER[key]:
             name = key.replace("_", "-")
             raise InputError(
-                f"--{name} applies to one answer, but --ladder lists all forms of training",
+                f"--{name} applies to one form of training, but --ladder lists all",
                 where=f"--ladder with --{name}",
-                cure=f"run two commands: one with --ladder, one with --{name}",
+                cure=f"use one command with --ladder, one with --{name}",
             )
 
 

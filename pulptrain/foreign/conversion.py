@@ -46,7 +46,9 @@ def convert(source: str, target: str, settings: Settings) -> Converted:
     path = Path(target)
     if path.suffix not in (".yaml", ONNX):
         raise InputError(
-            f"unknown format of the output file {target!r}", where="OUT", cure="NAME.yaml or NAME.onnx"
+            f"the format of the output file {target!r} is unknown",
+            where="OUT",
+            cure="use NAME.yaml or NAME.onnx",
         )
     if path.suffix == ONNX:
         require_extra("onnx", target)

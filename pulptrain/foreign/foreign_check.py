@@ -134,8 +134,8 @@ def _compared(origin: OnnxOrigin, truth: _Truth, name: str, ours: Array) -> floa
         most = float(np.abs(ours - exact).max(initial=0))
     if not worst <= 1:
         raise WrongNumbersError(
-            f"its output '{name}' differs from that of the file, computed by {truth.who}: largest "
-            f"difference {most:.3g}, {worst:.3g} times the tolerance",
+            f"output '{name}' differs from the result of {truth.who}: largest difference {most:.3g}, "
+            f"{worst:.3g} times the tolerance",
             where=origin.graph.path,
         )
     return worst
@@ -207,14 +207,15 @@ def _by_torch(origin: OnnxOrigin, fed: Mapping[str, Array]) -> _Truth | str:
         ways = ({name: way.values[name].detach().numpy() for name in origin.outputs} for way in both)
         return _Truth(who, *ways)
 
-    if missing := _missing_torch():
+    if missing := missing_torch():
         return missing
     from truth.onnx_graph import CannotComputeError
 
     return _tried(who, compute, (CannotComputeError, RuntimeError))
 
 
-def _missing_torch() -> str:
+def missing_torch() -> str:
+    """What to install, "" if PyTorch is there."""
     try:
         require_extra("torch")
     except InputError:
@@ -299,7 +300,7 @@ def check_file(
     """
     from truth.onnx_graph import CannotComputeError
 
-    missing = _missing_torch()
+    missing = missing_torch()
     if missing:
         return f"it needs {missing}"
     try:

@@ -43,9 +43,9 @@ def refuse_options(model: str, settings: Settings) -> None:
     ):
         if asked is not None:
             raise InputError(
-                f"{model} already specifies its {flag}",
+                f"{model} already specifies '{flag}', so --{flag} does not apply",
                 where=f"--{flag}",
-                cure=f"set '{flag}:' in the file; the option applies only to net.py:Net and model.onnx",
+                cure=f"set '{flag}:' in the file, or use the option with a PyTorch module or an ONNX file",
             )
 
 
@@ -87,7 +87,11 @@ def parse_input(text: str, where: str = "--input") -> tuple[tuple[int, ...], boo
         )
     shape = tuple(int(size) for size in sizes)
     if prod(shape) > MOST_ELEMENTS:
-        raise InputError(f"the input has {prod(shape):,} elements", where=where, cure="use a smaller shape")
+        raise InputError(
+            f"the input shape has {prod(shape):,} elements, more than the limit",
+            where=where,
+            cure="use a smaller shape",
+        )
     return shape, integers
 
 
@@ -111,9 +115,13 @@ def open_foreign(model: str, settings: Settings) -> ForeignModel:
     if model.endswith(".py"):
         names = torch_module.modules_in(Path(model))
         wanted = f"{model}:{names[-1] if names else 'Net'}"
-        raise InputError("a Python file needs the name of its model", where=model, cure=wanted)
+        raise InputError("the Python file needs the name of a model in it", where=model, cure=f"use {wanted}")
     if settings.inputs is None:
-        raise InputError("the input shape is missing", where=model, cure="use --input 1,3,32,32, batch first")
+        raise InputError(
+            "the shape of the model's input is missing",
+            where=model,
+            cure="add --input with the batch first, e.g. --input 1,3,32,32",
+        )
     shape, integers = parse_input(settings.inputs)
     if settings.batch is not None and settings.batch > 0:
         shape = (settings.batch, *shape[1:])
@@ -152,9 +160,10 @@ def _open_onnx(model: str, settings: Settings) -> ForeignModel:
         shape, _ = parse_input(settings.inputs)
         if shape[1:] != spec.input_shape:
             raise InputError(
-                f"{model} takes samples of shape {list(spec.input_shape)}, not {list(shape[1:])}",
+                f"the samples of {model} have shape {list(spec.input_shape)}, but --input specifies "
+                f"{list(shape[1:])}",
                 where="--input",
-                cure=",".join(str(size) for size in (shape[0], *spec.input_shape)),
+                cure=f"use --input {','.join(str(size) for size in (shape[0], *spec.input_shape))}",
             )
         spec = replace(spec, batch=shape[0])
     return ForeignModel(_told(spec, settings), converted.values)
@@ -165,7 +174,9 @@ def _told(spec: ModelSpec, settings: Settings) -> ModelSpec:
     if settings.loss is not None:
         if spec.more_losses:
             raise InputError(
-                f"{spec.name} has several losses", where="--loss", cure="set 'losses:' in NAME.yaml (convert)"
+                f"{spec.name} has several losses, which --loss cannot set",
+                where="--loss",
+                cure="convert it to NAME.yaml and set 'losses:' there",
             )
         spec = replace(spec, loss=parse_loss(settings.loss))
     if settings.optimizer is not None:
@@ -302,7 +313,8 @@ def refuse_other_gradients(foreign: ForeignModel, outcome: RunOutcome) -> None:
     if verdict is not None and not verdict["passed"]:
         raise WrongNumbersError(
             f"{verdict['worst_tensor']} differs from the result of torch.autograd for the "
-            f"{foreign.origin}: {verdict['worst_error_of_tolerance']:.3g} times the tolerance",
+            f"{foreign.origin}: its error is {verdict['worst_error_of_tolerance']:.3g} times the "
+            "tolerance",
             where=foreign.spec.where,
             outcome=outcome,
         )

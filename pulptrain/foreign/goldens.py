@@ -136,7 +136,9 @@ class Goldens(Struct, frozen=True):
             missing = [name for name in data if name not in self.inputs]
             if missing:
                 raise InputError(
-                    f"inputs.npz has no '{missing[0]}'", where=self.where, cure="store all inputs of a sample"
+                    f"inputs.npz lacks the input '{missing[0]}'",
+                    where=self.where,
+                    cure="store all inputs of a sample",
                 )
             return [{name: self.inputs[name] for name in data}]
         samples = [dict(zip(data, self._numbered(), strict=False))]
@@ -147,7 +149,7 @@ class Goldens(Struct, frozen=True):
         count = int(self.inputs.get("meta_n_batches", np.array([len(samples)])).reshape(-1)[0])
         if not 1 <= count <= MOST_BATCHES:
             raise InputError(
-                f"{count} mini-batches are stored, which is not supported",
+                f"the files hold {count} mini-batches, but 1 to {MOST_BATCHES} are supported",
                 where=self.where,
                 cure=f"use 1 to {MOST_BATCHES}",
             )
@@ -161,6 +163,22 @@ class Goldens(Struct, frozen=True):
         if fed is None:
             fed = next(iter(self.inputs.values()))
         return [(fed, None)]
+
+    def arrays(self, names: Sequence[str], of: str = "inputs") -> dict[str, Array]:
+        """The inputs, or the `outputs`, of a graph under its names; stored under others, in its order.
+
+        Raises InputError where they are fewer.
+        """
+        stored = self.inputs if of == "inputs" else self.outputs
+        if all(name in stored for name in names):
+            return {name: stored[name] for name in names}
+        if len(stored) < len(names):
+            raise InputError(
+                f"{of}.npz has {len(stored)} arrays, the graph has {len(names)} {of}",
+                where=self.where,
+                cure=f"store an array for each of {', '.join(names)}",
+            )
+        return dict(zip(names, stored.values(), strict=False))
 
     def has_output(self, name: str, size: int) -> bool:
         """Whether an array may be the output `name` of a network, of so many elements.

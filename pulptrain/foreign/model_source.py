@@ -98,7 +98,11 @@ class ModelSource(Struct, frozen=True):
         how |= {"functional": functional, "iterations": iterations}
         if self.training is not None:
             if how.pop("data", None) is not None:
-                raise InputError("a training graph cannot use a data set", where="data", cure="values={...}")
+                raise InputError(
+                    "a training graph needs numbers for its inputs, not a data set",
+                    where="data",
+                    cure="use values={...}",
+                )
             from pulptrain.running.graph_run import run_training_graph
 
             return run_training_graph(self.training, settings, values=self.values or None, **how)
@@ -130,7 +134,9 @@ def open_source(model: str, settings: Settings, folder: Path | None = None) -> M
     rate = settings.learning_rate
     if rate is not None and not 0 <= rate < float("inf"):
         raise InputError(
-            f"invalid learning rate {rate}", where="--learning-rate", cure="use a number above 0"
+            f"the learning rate is {rate}, but must be above 0",
+            where="--learning-rate",
+            cure="use a number above 0",
         )
     path = model
     if folder is not None and not Path(model).is_absolute() and (is_foreign(model) or is_path(model)):
@@ -146,7 +152,7 @@ def open_source(model: str, settings: Settings, folder: Path | None = None) -> M
             return ModelSource(spec_of(training.phases.mini_batch), words, training, values=values)
     if rate is not None:
         raise InputError(
-            f"{model} is not a training graph",
+            f"{model} is not a training graph, so --learning-rate does not apply",
             where="--learning-rate",
             cure="set 'learning_rate:' in the model file, or use --optimizer",
         )

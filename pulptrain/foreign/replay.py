@@ -15,7 +15,13 @@ from typing import Any
 import numpy as np
 from msgspec.structs import asdict
 
-from configs.errors import DoesNotFitError, InputError, NotFiniteError, PulptrainError, WrongNumbersError
+from configs.errors import (
+    DoesNotFitError,
+    InputError,
+    NotFiniteError,
+    PulptrainError,
+    WrongNumbersError,
+)
 from configs.model_file import OptimizerSpec
 from configs.values import Struct, replace
 from importers.graph.onnx_file import load_onnx
@@ -25,10 +31,13 @@ from importers.training.graph import (
     DEFAULT_LEARNING_RATE,
     OPTIMIZER_FILE,
     ImportedTraining,
+    import_nodes,
     import_training,
     is_training_graph,
     optimizer_beside,
+    trains_weights,
 )
+from pulptrain.foreign.foreign_check import missing_torch
 from pulptrain.foreign.golden_updates import (
     NOT_DECIDABLE,
     RIGHT,
@@ -63,6 +72,9 @@ REFUSED, FAILED = "refused", "failed"
 
 LOSS_TOLERANCE = 1e-5
 """Of a loss, relative to the golden one or 1 if that is smaller: fp32, some dozens of roundings."""
+
+NOTHING_TRAINS = "nothing to train: forward only"
+"""The note of a graph without updates."""
 
 OUTPUT_TOLERANCE = 1e-5
 """Of an output of the network, as a loss."""
@@ -119,7 +131,9 @@ def find_cases(folders: Sequence[str]) -> tuple[list[ReplayCase], list[str]]:
         if not root.is_dir():
             refuse_others(name, "cases", "replay")
             raise InputError(
-                f"'{name}' is not a folder", where="replay", cure="name a folder that contains cases"
+                f"'{name}' is not a folder of cases",
+                where="replay",
+                cure="name a folder that holds folders of cases",
             )
         for inputs in sorted(root.rglob("inputs.npz")):
             folder = inputs.parent
@@ -130,7 +144,7 @@ def find_cases(folders: Sequence[str]) -> tuple[list[ReplayCase], list[str]]:
                 notes += passed
     if not cases:
         raise InputError(
-            f"found no case in {', '.join(folders)}",
+            f"the folders hold no case: {', '.join(folders)}",
             where="replay",
             cure="use folders with inputs.npz, outputs.npz and an .onnx file",
         )
@@ -167,10 +181,10 @@ def replay(
         goldens = read_goldens(case.folder)
         graph = load_onnx(case.file)
         nodes = len(graph.nodes) + len(graph.folded)
-        if is_training_graph(graph):
+        if trains_weights(graph):
             optimizer = load_onnx(case.optimizer) if case.optimizer is not None else None
             return _training(case, graph, optimizer, goldens, settings, learning_rate, mini_batches, progress)
-        return _forward(case, graph, goldens, settings, learning_rate, progress)
+        return _without_updates(case, graph, goldens, settings, learning_rate, progress)
     except DoesNotFitError as error:
         return ReplayRow(case.name, nodes, FAILED, reason=_line(error))
     except WrongNumbersError as error:
@@ -223,6 +237,40 @@ def _training(
     return _row(case, imported.nodes, run, goldens.losses, judged, count, notes)
 
 
+def _without_updates(
+    case: ReplayCase,
+    graph: OnnxGraph,
+    goldens: Goldens,
+    settings: Settings,
+    learning_rate: float | None,
+    progress: Callable[[int, int], None] | None,
+) -> ReplayRow:
+    """A model; or what is none, node by node: a test of a kernel may have no batch, or many inputs."""
+    if len(graph.inputs) != 1 or len(graph.outputs) != 1 or is_training_graph(graph):
+        return _nodes(case, graph, goldens, settings)
+    try:
+        return _forward(case, graph, goldens, settings, learning_rate, progress)
+    except InputError as refusal:
+        try:
+            return _nodes(case, graph, goldens, settings)
+        except InputError:
+            raise refusal from None
+
+
+def _nodes(case: ReplayCase, graph: OnnxGraph, goldens: Goldens, settings: Settings) -> ReplayRow:
+    """A graph that trains nothing, node by node: each output beside its golden."""
+    expected = goldens.arrays(graph.outputs, "outputs")
+    imported = import_nodes(graph)
+    run = _Run(imported.phases, settings, dict(imported.values))
+    fed = goldens.arrays(graph.inputs)
+    run.train([imported.sample(fed)], None)
+    rows = [
+        _output_row(case, imported.nodes, run, name, run.fetched(imported.fed[name]), golden, fed)
+        for name, golden in expected.items()
+    ]
+    return max(rows, key=lambda row: (row.status == WRONG, row.value_error or 0))
+
+
 def _forward(
     case: ReplayCase,
     graph: OnnxGraph,
@@ -231,12 +279,6 @@ def _forward(
     learning_rate: float | None,
     progress: Callable[[int, int], None] | None,
 ) -> ReplayRow:
-    if len(graph.inputs) != 1 or len(graph.outputs) != 1:
-        raise InputError(
-            f"cannot replay inputs {', '.join(graph.inputs)} and outputs {', '.join(graph.outputs)}",
-            where=str(case.file),
-            cure="use a graph with one input and one output, or a training graph",
-        )
     rate = learning_rate or DEFAULT_LEARNING_RATE
     model = import_forward(
         graph,
@@ -261,8 +303,9 @@ def _forward(
         why = f"no golden values for this graph: outputs.npz has no '{output}', only outputs of another graph"
         return _bare_row(case, model.nodes, run, NOT_DECIDABLE, [why])
     if goldens.losses is None or not goldens.is_artifact or not trains:
-        notes = [] if trains else ["nothing to train: forward only"]
-        return _output_row(case, model.nodes, run, output, goldens.output(output), notes)
+        fed = {graph.inputs[0]: goldens.forward_samples(graph.inputs[0])[0][0]}
+        golden, notes = goldens.output(output), () if trains else (NOTHING_TRAINS,)
+        return _output_row(case, model.nodes, run, output, run.first_output, golden, fed, notes)
     given = goldens.given_weights
     names = _Names(
         lambda kept: model.theirs(kept, given),
@@ -320,7 +363,7 @@ class _Run:
         size = self.phases.mini_batches
         if len(samples) % size:
             raise InputError(
-                f"{len(samples)} mini-batches are not a multiple of the update size {size}",
+                f"{len(samples)} stored mini-batches cannot be divided into updates of {size}",
                 where="n_accum",
                 cure="use a divisor of the number of mini-batches",
             )
@@ -337,6 +380,10 @@ class _Run:
             if progress is not None:
                 progress(first + size, len(samples))
 
+    def fetched(self, name: str) -> Array:
+        """A tensor of a program that is an update alone, as it lies in memory in the end."""
+        return self.machine.mini.executor.fetch(name)
+
     def _judge(self, check: NumberCheck) -> None:
         graph = self.phases.mini_batch
         if graph.output and self.phases.mini_batches == 1:
@@ -350,7 +397,9 @@ class _Run:
             }
         if check.wrong:
             worst = check.summary()["worst_tensor"]
-            raise WrongNumbersError(f"tensor {worst} differs from the result of its op", where=graph.name)
+            raise WrongNumbersError(
+                f"tensor {worst} differs from the result of its op in NumPy", where=graph.name
+            )
 
     def kept(self) -> dict[str, Array]:
         """Weights and states as they are now."""
@@ -487,16 +536,51 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _output_row(
-    case: ReplayCase, nodes: int, run: _Run, name: str, golden: Array, notes: list[str]
+    case: ReplayCase,
+    nodes: int,
+    run: _Run,
+    name: str,
+    found: Array,
+    golden: Array,
+    fed: Mapping[str, Array],
+    notes: Sequence[str] = (NOTHING_TRAINS,),
 ) -> ReplayRow:
-    """Right or wrong by the output of the network."""
-    error = np.inf
-    if golden.size == run.first_output.size:
-        difference = run.first_output.reshape(golden.shape).astype(np.float64) - golden
-        error = float(np.abs(difference).max(initial=0.0)) if np.isfinite(difference).all() else np.inf
-    right = error <= OUTPUT_TOLERANCE * max(1.0, float(np.abs(golden).max(initial=0.0)))
-    reasons = notes if right else [f"{name} is off by {error:.3g}", *notes]
-    return replace(_bare_row(case, nodes, run, RIGHT if right else WRONG, reasons), value_error=error)
+    """Right or wrong by one output of a graph with these inputs; the reason says if the golden is."""
+    error = _off(found, golden)
+    status, reasons = RIGHT, list[str]()
+    if error > _tolerance(golden):
+        status, reasons = WRONG, [f"{name} is off by {error:.3g}"]
+        literal = _literal(load_onnx(case.file), fed, name)
+        if literal is not None and _off(found, literal) <= _tolerance(literal):
+            reasons += ["the golden contradicts the file, from which PyTorch computes the simulated output"]
+    return replace(_bare_row(case, nodes, run, status, [*reasons, *notes]), value_error=error)
+
+
+def _off(found: Array, golden: Array) -> float:
+    """The largest difference; infinite if the sizes differ or one is not finite."""
+    if golden.size != found.size:
+        return np.inf
+    difference = found.reshape(golden.shape).astype(np.float64) - golden
+    return float(np.abs(difference).max(initial=0.0)) if np.isfinite(difference).all() else np.inf
+
+
+def _tolerance(golden: Array) -> float:
+    return OUTPUT_TOLERANCE * max(1.0, float(np.abs(golden).max(initial=0.0)))
+
+
+def _literal(graph: OnnxGraph, fed: Mapping[str, Array], name: str) -> Array | None:
+    """The output of a graph in float64 as PyTorch reads the file, which shares nothing with the importers."""
+    if missing_torch():
+        return None
+    from truth.onnx_graph import CannotComputeError, Computed, read_graph
+
+    feeds = {key: array.astype(graph.tensor(key).dtype or array.dtype) for key, array in fed.items()}
+    try:
+        values = Computed(read_graph(graph.path), feeds, double=True).values
+    except (CannotComputeError, RuntimeError):
+        return None
+    literal: Array = values[name].detach().numpy()
+    return literal
 
 
 def _bare_row(case: ReplayCase, nodes: int, run: _Run, status: str, reasons: Sequence[str]) -> ReplayRow:

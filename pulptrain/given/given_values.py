@@ -66,7 +66,7 @@ def replaced(
         tensor = graph.tensors[name]
         if array.shape != tensor.shape:
             raise InputError(
-                f"'{name}' has shape {array.shape}, but the tensor has shape {tensor.shape}",
+                f"'{name}' has shape {array.shape}, but must have shape {tensor.shape}",
                 where=WHERE,
                 cure="put the batch first",
             )
@@ -76,7 +76,7 @@ def replaced(
             raise InputError(f"'{name}' must hold only the numbers {allowed}", where=WHERE)
         if tensor.dtype.is_float:
             if not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
-                raise InputError(f"'{name}' holds {array.dtype}, not numbers", where=WHERE)
+                raise InputError(f"'{name}' has dtype {array.dtype}, but must hold numbers", where=WHERE)
             with np.errstate(over="ignore"):
                 result[name] = rounded(array.astype(np.float32), tensor.dtype)
             if np.isfinite(array).all() and not np.isfinite(widened(result[name])).all():
@@ -84,7 +84,7 @@ def replaced(
         elif not only and (
             not np.issubdtype(array.dtype, np.integer) or (array.astype(tensor.dtype) != array).any()
         ):
-            raise InputError(f"'{name}' has type {tensor.dtype}: pass integers in its range", where=WHERE)
+            raise InputError(f"'{name}' must hold integers in the range of {tensor.dtype}", where=WHERE)
         else:
             result[name] = array.astype(tensor.dtype)
     return result

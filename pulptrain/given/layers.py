@@ -207,7 +207,7 @@ def node_of(value: object, file: str, line: int) -> Node:
     if value is None or isinstance(value, str | int | float | bool):
         return Node(value, file, line)
     raise InputError(
-        f"{value!r} is not a valid value in a model",
+        f"{value!r} cannot be the value of an option of a layer",
         where=f"{file}:{line}",
         cure="use numbers, texts or lists",
     )

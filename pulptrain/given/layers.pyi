@@ -48,6 +48,9 @@ __all__ = [  # noqa: RUF022
     "Scale",
     "Add",
     "Dropout",
+    "Floor",
+    "Ceil",
+    "Round",
     "Multiply",
     "Subtract",
     "Divide",
@@ -442,6 +445,57 @@ class Dropout(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         backward_reads: Literal["input", "output", "mask"] | None = None,
+        variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
+    ) -> None: ...
+
+class Floor(Layer):
+    def __init__(
+        self,
+        straight_through: bool = False,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
+    ) -> None: ...
+
+class Ceil(Layer):
+    def __init__(
+        self,
+        straight_through: bool = False,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
+    ) -> None: ...
+
+class Round(Layer):
+    def __init__(
+        self,
+        straight_through: bool = False,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...

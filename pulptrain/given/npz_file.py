@@ -68,9 +68,7 @@ def read_values(path: str, where: str = WHERE) -> dict[str, Array]:
     try:
         if not file.is_file():
             raise InputError(
-                f"cannot read '{path}': no such file",
-                where=where,
-                cure="use a file written by numpy.savez",
+                f"the file '{path}' does not exist", where=where, cure="use a file written by numpy.savez"
             )
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
@@ -78,7 +76,9 @@ def read_values(path: str, where: str = WHERE) -> dict[str, Array]:
             require_host_memory(COPIES * sizes_bytes, f"the arrays of '{path}' need", where=where)
             if not members:
                 raise InputError(
-                    f"'{path}' is empty: it holds no array", where=where, cure="use numpy.savez(FILE, x=...)"
+                    f"the archive '{path}' holds no array",
+                    where=where,
+                    cure="write it by numpy.savez(FILE, x=...)",
                 )
             return dict(_array(archive, member, path) for member in members)
     except _UNREADABLE as error:
@@ -111,7 +111,8 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: str) -> tupl
             raise InputError("the array holds Python objects, not numbers", where=where)
         if min(shape, default=0) < 0 or data_bytes > member.file_size:
             raise InputError(
-                f"the array declares shape {shape} of {dtype} ({data_bytes} B), but has {member.file_size} B",
+                f"an array declares shape {shape} of {dtype} ({data_bytes} B), but the file holds "
+                f"{member.file_size} B of it",
                 where=where,
                 cure="use a complete file",
             )

@@ -61,7 +61,9 @@ class Option(Struct, frozen=True):
         if value == "" and _PATH.search(self.metavar):
             words = f"{self.flag} {self.metavar}".strip()
             cure = f"{words}: {self.help.split('. ')[0]}"
-            raise InputError("the name is empty", where=self.flag or self.metavar, cure=cure)
+            raise InputError(
+                "the value is empty, but must be a name", where=self.flag or self.metavar, cure=cure
+            )
 
     @property
     def kind(self) -> type:
@@ -81,8 +83,9 @@ class SourceOptions(TypedDict, total=False):
         Option(
             "--input",
             "[int:]N,...",
-            "Input shape of net.py:Net or model.onnx, batch first: 1,3,32,32. Write int: before the shape of "
-            "integer inputs (token ids): int:1,16. Several inputs: 'left=8,40 right=8,40'.",
+            "Input shape of a PyTorch module or an ONNX file, batch first, e.g. 1,3,32,32. Write "
+            "int: before the shape of integer inputs (token ids), e.g. int:1,16. Several inputs by "
+            "name: 'left=8,40 right=8,40'.",
             MODEL,
             swept=False,
         ),
@@ -92,8 +95,8 @@ class SourceOptions(TypedDict, total=False):
         Option(
             "--loss",
             "'NAME [KEY=VALUE ...]'",
-            "Loss, for a PyTorch module or an ONNX file; default cross_entropy for outputs "
-            "[batch, 2 or more classes], else mse.",
+            "Loss function, for a PyTorch module or an ONNX file, e.g. mse (default: cross_entropy "
+            "for outputs [batch, 2 or more classes], else mse).",
             MODEL,
             swept=False,
         ),
@@ -103,7 +106,7 @@ class SourceOptions(TypedDict, total=False):
         Option(
             "--optimizer",
             "'NAME KEY=VALUE ...'",
-            "Optimizer, for a PyTorch module or an ONNX file, e.g. 'adam lr=0.001'; default 'sgd lr=0.01'.",
+            "Optimizer, for a PyTorch module or an ONNX file, e.g. 'adam lr=0.001' (default: 'sgd lr=0.01').",
             MODEL,
             swept=False,
         ),
@@ -113,7 +116,7 @@ class SourceOptions(TypedDict, total=False):
         Option(
             "--learning-rate",
             "RATE",
-            "Learning rate of training graphs without one (default 0.001).",
+            "Learning rate of an ONNX training graph that stores none (default 0.001).",
             MODEL,
             swept=False,
         ),
@@ -123,8 +126,9 @@ class SourceOptions(TypedDict, total=False):
         Option(
             "--values",
             "FILE.npz",
-            "Weights, states, input or label by tensor name (all others are random); every iteration uses "
-            "the same input and label. Reads files of --save-values. Cycles do not depend on values.",
+            "NumPy file (.npz), e.g. of --save-values, with weights, states, input or label by "
+            "tensor name; missing ones are random. Every iteration uses the same input and label. "
+            "Cycles do not depend on values.",
             MODEL,
             swept=False,
         ),
@@ -143,7 +147,8 @@ class NetworkOptions(SourceOptions, total=False):
         Option(
             "--train",
             "LAYER,LAYER|last|all",
-            "Layers to train; replaces the model's own choice.",
+            "Layers to train, by name, e.g. conv2,fc; last: the last with weights; all: every layer "
+            "(default: as in the model).",
             MODEL,
         ),
     ]
@@ -152,7 +157,7 @@ class NetworkOptions(SourceOptions, total=False):
         Option(
             "--dtype",
             "fp32|fp16|bf16|...",
-            "Number format of layers for which the model sets none (docs/dtypes.md).",
+            "Number format of all layers whose format the model does not set, e.g. fp16 (docs/dtypes.md).",
             MODEL,
             completes="dtypes",
             path="model.dtype",
@@ -162,7 +167,11 @@ class NetworkOptions(SourceOptions, total=False):
     accumulate: Annotated[
         int | None,
         Option(
-            "--accumulate", "N", "Mini-batches per weight update.", MODEL, path="model.optimizer.accumulate"
+            "--accumulate",
+            "N",
+            "Mini-batches whose gradients are summed before a weight update.",
+            MODEL,
+            path="model.optimizer.accumulate",
         ),
     ]
     lr_schedule: Annotated[
@@ -180,7 +189,7 @@ class NetworkOptions(SourceOptions, total=False):
         Option(
             "--separate-update",
             "",
-            "Build the weight update as a separate program.",
+            "Run the weight update as a separate program, after the mini-batches.",
             MODEL,
             default=False,
             swept=False,
@@ -211,7 +220,7 @@ class ChipOptions(TypedDict, total=False):
         Option(
             "--timing",
             "rtl|gvsoc",
-            "Timing profile: hardware, or the GVSoC simulator.",
+            "Timing to reproduce: that of the hardware (rtl), or of the GVSoC simulator.",
             MACHINE,
             default="rtl",
             completes="timings",
@@ -222,8 +231,7 @@ class ChipOptions(TypedDict, total=False):
         Option(
             "--codegen",
             "NAME",
-            "Codegen profile: which compiler's code is simulated for the kernels. Default: that of the "
-            "SoC file.",
+            "Compiler whose kernel code is simulated, e.g. clang-xpulp (default: that of the SoC file).",
             MACHINE,
             default="",
             completes="codegens",
@@ -254,7 +262,8 @@ class ChipOptions(TypedDict, total=False):
         Option(
             "--fpus",
             "private|N-static|N-dynamic",
-            "FPUs: one per core, N shared by core number (static), or N arbitrated per cycle (dynamic).",
+            "Floating-point units: one per core (private), or N shared ones, assigned by core number "
+            "(4-static) or each cycle (4-dynamic).",
             MACHINE,
             path="fpu",
         ),
@@ -264,7 +273,7 @@ class ChipOptions(TypedDict, total=False):
         Option(
             "--bank-conflicts",
             "on|off",
-            "on: one access per L1 bank and cycle; off: no L1 contention.",
+            "on: an L1 bank serves one access per cycle, others wait; off: no L1 contention.",
             MACHINE,
             path="l1.bank_conflicts",
         ),
@@ -274,7 +283,8 @@ class ChipOptions(TypedDict, total=False):
         Option(
             "--set",
             "PATH=VALUE",
-            "Change one parameter of the SoC, e.g. dma.burst_bytes=64.",
+            "Change one hardware parameter of the SoC, e.g. dma.burst_bytes=64 (`pulptrain show SOC` "
+            "lists them).",
             MACHINE,
             many=True,
             swept=False,
@@ -288,7 +298,12 @@ class MachineOptions(ChipOptions, total=False):
     soc: Annotated[
         str,
         Option(
-            "--soc", "NAME|FILE", "SoC preset or YAML file.", MACHINE, default="pulp-open", completes="soc"
+            "--soc",
+            "NAME|FILE",
+            "Chip: a preset by name (`pulptrain list socs`), or a YAML file.",
+            MACHINE,
+            default="pulp-open",
+            completes="soc",
         ),
     ]
 
@@ -301,9 +316,9 @@ class CodeOptions(TypedDict, total=False):
         Option(
             "--icache",
             "warm|steady|cold",
-            "Initial instruction-cache state: warm (all code cached), steady (as the last iteration left "
-            "it) or cold (empty). Default: steady for iterations under rtl; warm under gvsoc and for "
-            "primitives and pulp-gcc7.",
+            "Initial instruction caches: warm (all code cached), steady (as the last iteration left "
+            "them) or cold (empty). Default: steady for iterations with --timing rtl; warm otherwise "
+            "and with --codegen pulp-gcc7.",
             MACHINE,
             default="",
         ),
@@ -318,7 +333,8 @@ class LinkedOptions(TypedDict, total=False):
         Option(
             "--code-map",
             "FILE",
-            "Map file of this export, linked by GNU ld or lld: addresses and sizes of its functions.",
+            "Linker map (GNU ld, lld) of the program that `deploy` exported: the instruction caches "
+            "then use its addresses.",
             MACHINE,
             swept=False,
         ),
@@ -333,7 +349,8 @@ class EnergyOptions(TypedDict, total=False):
         Option(
             "--energy",
             "NAME|FILE",
-            "Energy coefficients (default: those of the SoC; docs/energy.md).",
+            "Energy model, which predicts joules from activity, by name or file (default: that of "
+            "the SoC; docs/energy.md).",
             MACHINE,
         ),
     ]
@@ -356,8 +373,8 @@ class BufferingOptions(TypedDict, total=False):
         Option(
             "--buffering",
             "none|single|double|best|N[,OP.OPERAND=N]",
-            "L1 buffers per operand, e.g. double,conv2.FW.w=1. best: the faster of single and double for "
-            "each op; none: no tiling, whole ops in L1.",
+            "L1 buffers per operand: single 1, double 2, or N; best: the faster of single and double "
+            "for each op; none: no tiling, whole ops in L1. For one operand: double,conv2.FW.w=1.",
             SCHEDULE,
             default="double",
         ),
@@ -370,7 +387,11 @@ class MemoryOptions(TypedDict, total=False):
     prefetch: Annotated[
         str | bool,
         Option(
-            "--prefetch", "on|off", "Load data of the next op while this op computes.", SCHEDULE, default="on"
+            "--prefetch",
+            "on|off",
+            "on: load data of the next op while an op computes; off: load them after it.",
+            SCHEDULE,
+            default="on",
         ),
     ]
     placement: Annotated[
@@ -388,7 +409,7 @@ class MemoryOptions(TypedDict, total=False):
         Option(
             "--home",
             "TENSOR=l2|l3|streamed",
-            "Memory that holds a tensor, e.g. fc.weight=l3. streamed: in L3, moved tile by tile.",
+            "Memory that holds a tensor, e.g. fc.weight=l3; streamed: in L3, moved to L1 tile by tile.",
             SCHEDULE,
             many=True,
         ),
@@ -403,7 +424,8 @@ class ResidentOptions(TypedDict, total=False):
         Option(
             "--resident",
             "off|auto|TENSOR[@OP..OP],...",
-            "Tensors that stay in L1 between ops, e.g. fc.weight@fc.FW..fc.IG. auto: those that save cycles.",
+            "Tensors that stay in L1 between ops, e.g. fc.weight@fc.FW..fc.IG (from op fc.FW to "
+            "fc.IG); auto: those that save cycles; off: none.",
             SCHEDULE,
         ),
     ]
@@ -417,7 +439,8 @@ class ChoiceOptions(TypedDict, total=False):
         Option(
             "--kernel",
             "OP|STEP=NAME",
-            "Matmul kernel of an op or of a step, e.g. IG=mm.",
+            "Matrix-product kernel of one op or of all ops of a step, e.g. conv1.IG=mm or IG=mm "
+            "(`pulptrain list kernels`).",
             SCHEDULE,
             many=True,
         ),
@@ -427,7 +450,8 @@ class ChoiceOptions(TypedDict, total=False):
         Option(
             "--tile",
             "OP=DIM:SIZE,...",
-            "Tile of an op, e.g. conv2.FW=co:8,ho:3.",
+            "Tile size of an op in L1 by dimension, e.g. conv2.FW=co:8,ho:3 (8 output channels, 3 "
+            "output rows).",
             SCHEDULE,
             many=True,
         ),
@@ -437,7 +461,7 @@ class ChoiceOptions(TypedDict, total=False):
         Option(
             "--loop-order",
             "OP=DIM,...",
-            "Loops of an op, outermost first, e.g. conv2.FW=co,ho,ci.",
+            "Order of the tile loops of an op, outermost first, by dimension, e.g. conv2.FW=co,ho,ci.",
             SCHEDULE,
             many=True,
         ),
@@ -447,7 +471,8 @@ class ChoiceOptions(TypedDict, total=False):
         Option(
             "--im2col",
             "OP|STEP=cores|dma|none",
-            "How an op or step unrolls its images (im2col), e.g. WG=dma (default: as in the layer).",
+            "Who unrolls the images of a convolution (im2col) in an op or step: the cores, the DMA "
+            "or none, e.g. WG=dma (default: as in the model).",
             SCHEDULE,
             many=True,
         ),
@@ -457,8 +482,8 @@ class ChoiceOptions(TypedDict, total=False):
         Option(
             "--variant",
             "[OP|STEP=]NAME",
-            "Variant of steps. as-published is that of PULP-TrainLib, for all layers that have one; "
-            "OP=NAME or STEP=NAME selects one op or step (WG=as-published, conv1.IG=none).",
+            "Implementation of the layers, e.g. as-published: PULP-TrainLib's code wherever it has "
+            "any. OP=NAME or STEP=NAME sets one op or step (conv1.IG=none, WG=as-published).",
             SCHEDULE,
             many=True,
         ),

@@ -37,7 +37,7 @@ def data_of(spec: ModelSpec, given: Data | None) -> Samples | Iterable[tuple[Any
             return given
         if not isinstance(given, Iterable):
             raise InputError(
-                f"cannot use {given!r} as samples", where="data", cure="pass pairs (x, y), or x= and y="
+                f"{given!r} cannot be used as samples", where="data", cure="pass pairs (x, y), or x= and y="
             )
         pairs: Iterable[tuple[Any, Any]] = given
         return pairs

@@ -108,13 +108,13 @@ class Settings:
             option.check(getattr(self, key))
         if self.accumulation not in ACCUMULATIONS:
             raise InputError(
-                f"unknown accumulation {self.accumulation!r}",
+                f"unknown form of accumulation {self.accumulation!r}",
                 where="--accumulator",
-                cure=" or ".join(ACCUMULATIONS),
+                cure=f"use {' or '.join(ACCUMULATIONS)}",
             )
         if self.accumulate is not None and self.accumulate > MOST_MINI_BATCHES:
             raise InputError(
-                f"cannot accumulate over {self.accumulate} mini-batches",
+                f"{self.accumulate} mini-batches per update are too many: the limit is {MOST_MINI_BATCHES}",
                 where="--accumulate",
                 cure=f"use 1 to {MOST_MINI_BATCHES}",
             )
@@ -139,7 +139,7 @@ def model_variant(settings: Settings) -> str | None:
         raise InputError(
             f"cannot read {' '.join(names)!r}",
             where="--variant",
-            cure=f"{DEFAULT} or {AS_PUBLISHED}; for one op or step: conv1.WG=NAME, WG=NAME",
+            cure=f"use {DEFAULT} or {AS_PUBLISHED}; for one op or step: conv1.WG=NAME, WG=NAME",
         )
     return names[0]
 
@@ -156,7 +156,8 @@ def code_start(settings: Settings, *, alone: bool = False) -> str:
     start = settings.icache or (WARM if is_measured_warm else STEADY)
     if start != WARM and includes_fetch:
         raise InputError(
-            f"the kernels of codegen '{settings.codegen}' already include the instruction fetch",
+            f"the kernels of codegen '{settings.codegen}' already include the instruction fetch, "
+            "which --icache would count twice",
             where="--icache",
             cure=f"use --icache {WARM}, or another --codegen",
         )

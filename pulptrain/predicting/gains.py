@@ -95,7 +95,7 @@ def gains_of(
         raise InputError("--more-l1 must be above 0", where="--more-l1", cure="write e.g. 64KiB")
     if more is not None and settings.schedule is not None:
         raise InputError(
-            "a schedule file fixes the tiles, so more L1 cannot change them",
+            "--schedule fixes the tiles, so --more-l1 cannot change them",
             where="--more-l1 with --schedule",
             cure="remove one of the two options",
         )

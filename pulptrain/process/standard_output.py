@@ -49,7 +49,7 @@ class _Output(io.TextIOWrapper):
         if isinstance(error, BrokenPipeError):
             raise ReaderGoneError from None
         raise OutputLostError(
-            f"cannot be written: {error.strerror}",
+            f"the output cannot be written: {error.strerror}",
             where="standard output",
             cure="use an output that is open and has space",
         ) from None

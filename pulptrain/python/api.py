@@ -253,7 +253,7 @@ def explore(
             raise InputError(
                 "the argument 'model' is missing",
                 where="explore",
-                cure='explore("resnet8", sweep={"cores": [1, 8]})',
+                cure='write e.g. explore("resnet8", sweep={"cores": [1, 8]})',
             )
         network, others = as_model(model, options)
         network.source.network()

@@ -241,7 +241,7 @@ def as_model(given: Any, options: Mapping[str, Any], seed: int = 0) -> tuple[Mod
     else:
         if "inputs" not in said:
             raise InputError(
-                f"{type(given).__name__} does not specify its inputs",
+                f"the shapes of the inputs of {type(given).__name__} are missing",
                 where=caller_of(__package__)[2],
                 cure="pass e.g. inputs=torch.zeros(1, 3, 32, 32), batch first",
             )
@@ -287,7 +287,9 @@ def Sequential(  # noqa: N802 - one of the constructors of a network, written as
     for number, layer in enumerate(layers, start=1):
         if not isinstance(layer, Layer):
             raise InputError(
-                f"argument {number} is {layer!r}, not a layer", where=where, cure="pass e.g. pt.Linear(10)"
+                f"argument {number} of the network is {layer!r}, not a layer",
+                where=where,
+                cure="pass e.g. pt.Linear(10)",
             )
     losses = [loss] if isinstance(loss, Loss) else loss
     if not isinstance(losses, Sequence) or not all(isinstance(item, Loss) for item in losses):
@@ -298,7 +300,7 @@ def Sequential(  # noqa: N802 - one of the constructors of a network, written as
         raise InputError(
             f"optimizer must be an optimizer object, not {optimizer!r}",
             where=where,
-            cure="e.g. optimizer=pt.SGD(0.01)",
+            cure="pass e.g. optimizer=pt.SGD(0.01)",
         )
     names = _names(layers)
     name_of = {id(layer): layer_name for layer, layer_name in zip(layers, names, strict=True)}
@@ -352,7 +354,9 @@ def _input_name(item: object, known: Mapping[int, str], layer: Layer | Loss) -> 
     if not isinstance(item, Layer):
         return item
     if id(item) not in known:
-        raise InputError(f"{layer!r} reads {item!r}, which is not a layer of the network", where=layer.where)
+        raise InputError(
+            f"{layer!r} reads {item!r}, which is not an earlier layer of the network", where=layer.where
+        )
     return known[id(item)]
 
 

@@ -26,17 +26,19 @@ def compare_runs(
         if isinstance(run, Path) and not run.exists():
             refuse_others(str(run), RUN, "compare")
             cure = "use a run folder (`pulptrain run MODEL --out DIR`), or a file of measured cycles"
-            raise InputError(f"no such file or folder: {run}", where="compare", cure=cure)
+            raise InputError(f"the file or folder {run} does not exist", where="compare", cure=cure)
     logs = [run for run in runs if isinstance(run, Path) and run.is_file()]
     if logs and (len(runs) != 2 or runs[1] is not logs[0]):
         raise InputError(
-            "a log can be compared with one run only", where=str(logs[0]), cure="pulptrain compare RUN LOG"
+            "a measured log can be compared with one run only",
+            where=str(logs[0]),
+            cure="run `pulptrain compare RUN LOG`",
         )
     if in_l1 and not logs:
         raise InputError(
-            "--in-l1 applies to a measured log only",
+            "--in-l1 applies to the comparison with a measured log only",
             where="--in-l1",
-            cure="pulptrain compare RUN LOG --in-l1",
+            cure="run `pulptrain compare RUN LOG --in-l1`",
         )
     summaries = [read_summary(run) if isinstance(run, Path) else run for run in runs if run not in logs]
     if logs:

@@ -35,7 +35,7 @@ def chip_of(settings: Settings, timing: SocTiming) -> Chip:
     name = settings.energy or model_for(timing.name)
     if name is None:
         raise InputError(
-            f"{timing.name} has no energy coefficients",
+            f"SoC {timing.name} has no energy coefficients, and --energy is missing",
             where="--energy",
             cure=f"use --energy {' or '.join(list_names('energy'))}, or a file (docs/energy.md)",
         )
@@ -120,7 +120,9 @@ def activity_from(summary: Mapping[str, Any], where: str) -> Activity:
         return Activity(by_op, by_core)
     except (KeyError, TypeError, ValueError):
         raise InputError(
-            "the summary has no activity", where=where, cure="run the simulation again"
+            "the summary of the run lacks the activity that energy is computed from",
+            where=where,
+            cure="run the simulation again",
         ) from None
 
 

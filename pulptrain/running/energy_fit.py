@@ -36,7 +36,7 @@ def fitted_model(summary: Mapping[str, Any], folder: str, measured: str) -> Ener
     energy = summary.get("energy")
     if energy is None:
         note = summary.get("energy_note") or "the run has no energy"
-        raise InputError(note, where=folder, cure="pulptrain run MODEL --energy NAME --out RUN")
+        raise InputError(note, where=folder, cure="run `pulptrain run MODEL --energy NAME --out RUN`")
     try:
         joules = parse_si(measured, "W", where="--measured") * summary["cycles"] / summary["cluster_hz"]
     except ConfigError:
@@ -61,7 +61,7 @@ def _joules(measured: str) -> float:
         return parse_si(measured, "J", where="--measured")
     except ConfigError as error:
         raise InputError(
-            f"'{measured}' is neither a power nor an energy",
+            f"'{measured}' must be a power or an energy",
             where="--measured",
             cure="write a power (57.6mW), or the energy of an iteration (0.8mJ)",
         ) from error

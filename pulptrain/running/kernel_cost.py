@@ -56,7 +56,7 @@ def kernel_cost(
     settings = settings or Settings()
     for option, size in (("--n", n), ("--k", k), ("--m", m)):
         if size < 1:
-            raise InputError(f"{size} is not a valid size", where=option, cure="use 1 or more")
+            raise InputError(f"the size is {size}, but must be 1 or more", where=option, cure="use 1 or more")
     timing = soc_timing(settings)
     library, name = _library(name, settings.codegen)
     header = library.header(settings.codegen, name)
@@ -65,7 +65,7 @@ def kernel_cost(
         dtype = next(item.word for item in DTYPES if item.bytes == header.element_bytes)
     elif element_bytes_of(dtype) != header.element_bytes:
         raise InputError(
-            f"'{name}' needs elements of {header.element_bytes} bytes, not {dtype}",
+            f"kernel '{name}' needs elements of {header.element_bytes} bytes, not {dtype}",
             where="--dtype",
             cure=f"use kernels for {dtype}: {', '.join(kernel_names(settings.codegen, dtype)) or 'none'}",
         )
@@ -121,7 +121,7 @@ def _work(call: _Call, n: int, k: int, m: int) -> TeamWork:
         for option, given in (("--trans-b", trans_b), ("--add-to-c", accumulate)):
             if given:
                 raise InputError(
-                    f"'{name}' is a loop, not a matmul, so the option does not apply",
+                    f"kernel '{name}' is not a matrix product, so the option does not apply",
                     where=option,
                     cure="remove the option",
                 )
@@ -135,7 +135,7 @@ def _work(call: _Call, n: int, k: int, m: int) -> TeamWork:
             name, call.codegen, n, k, m, trans_b, *last, library=library, accumulate=accumulate
         )
     if trans_b:
-        raise InputError(f"'{name}' cannot transpose B", where="--trans-b", cure="remove the option")
+        raise InputError(f"kernel '{name}' cannot transpose B", where="--trans-b", cure="remove the option")
     return depthwise_work(name, call.codegen, n, k, m, *last, library=library, accumulate=accumulate)
 
 
@@ -146,12 +146,12 @@ def _library(name: str, codegen: str) -> tuple[KernelLibrary, str]:
     file = Path(name)
     if not name.endswith(FILES):
         raise InputError(
-            f"'{name}' is not a kernel file",
+            f"'{name}' must be a kernel file",
             where="kernel",
             cure=f"use a file that ends in {' '.join(FILES)}",
         )
     if not file.is_file():
-        raise InputError("no such file", where=name, cure="check the path")
+        raise InputError("the kernel file does not exist", where=name, cure="check the path")
     return LIBRARY.with_file(codegen, file)
 
 

@@ -125,13 +125,17 @@ class RunPictures:
         if energy is None or self.window is not None:
             note = self.summary.get("energy_note") or "the summary has no energy"
             what = note if energy is None else "energy is known for whole runs only"
-            raise InputError(what, where="--what energy", cure="pulptrain run MODEL --energy NAME --out DIR")
+            raise InputError(
+                what, where="--what energy", cure="run `pulptrain run MODEL --energy NAME --out DIR`"
+            )
         return energy
 
     def _op_shown(self) -> str:
         """The op a roofline is of, "" for all; raises InputError for a span of time, which has none."""
         if self.window is not None and not self.window.op:
-            raise InputError("a roofline cannot show a cycle range", where="--window", cure="name an op")
+            raise InputError(
+                "a roofline cannot show a range of cycles", where="--window", cure="use the name of an op"
+            )
         return self.window.op if self.window else ""
 
     def drawable(self) -> tuple[str, ...]:

@@ -64,7 +64,9 @@ def run_primitive(
     settings = settings or Settings()
     settings = replace(settings, accumulation=accumulation, icache=code_start(settings, alone=True))
     if batch < 1:
-        raise InputError(f"{batch} is not a valid batch", where="--batch", cure="use 1 or more")
+        raise InputError(
+            f"the batch size is {batch}, but must be 1 or more", where="--batch", cure="use 1 or more"
+        )
     started = time.perf_counter()
     options = attributes or {}
     order = channels_last(name, inputs[0].shape) if inputs else None
@@ -142,7 +144,9 @@ def _ops_of(graph: TrainingGraph, step: str) -> list[Op]:
         return ops
     steps = ", ".join(op.step.lower() for op in graph.ops)
     raise InputError(
-        f"{graph.name} has no step {step!r}", where="--step", cure=steps or "none: the layer is only a view"
+        f"{graph.name} has no step {step!r}",
+        where="--step",
+        cure=f"use one of {steps or 'none: the layer is only a view'}",
     )
 
 

@@ -102,7 +102,11 @@ def model_of(model: str | ModelSpec, settings: Settings) -> ModelSpec:
         spec = replace(spec, dtype=settings.dtype)
     if settings.batch is not None:
         if settings.batch < 1:
-            raise InputError(f"the batch cannot be {settings.batch}", where="--batch", cure="use 1 or more")
+            raise InputError(
+                f"the batch size is {settings.batch}, but must be 1 or more",
+                where="--batch",
+                cure="use 1 or more",
+            )
         spec = replace(spec, batch=settings.batch)
     variant = model_variant(settings)
     if variant is not None:
@@ -115,7 +119,7 @@ def model_of(model: str | ModelSpec, settings: Settings) -> ModelSpec:
     if settings.accumulate is not None:
         if settings.accumulate < 1:
             raise InputError(
-                f"cannot accumulate over {settings.accumulate} mini-batches",
+                f"the number of mini-batches per update is {settings.accumulate}, but must be 1 or more",
                 where="--accumulate",
                 cure="use 1 or more",
             )
@@ -226,7 +230,7 @@ def _check_memory(spec: ModelSpec, phases: TrainingPhases) -> None:
     for key, name, known, what in named:
         if name not in known:
             cure = suggestion(name, known)
-            raise ConfigError(f"{key!r} names {name}: no such {what}", where=spec.where, cure=cure)
+            raise ConfigError(f"{key!r} names {name}, which is not a {what}", where=spec.where, cure=cure)
 
 
 def _as_given(model: str | ModelSpec, settings: Settings, file: ScheduleFile | None) -> Given:
@@ -266,7 +270,11 @@ ITERATION_BYTES = 64
 def check_iterations(iterations: int) -> None:
     """Raise `InputError` for no iterations, and for more than this computer may keep the losses of."""
     if iterations < 1:
-        raise InputError(f"cannot run {iterations} iterations", where="--iterations", cure="use 1 or more")
+        raise InputError(
+            f"the number of iterations is {iterations}, but must be 1 or more",
+            where="--iterations",
+            cure="use 1 or more",
+        )
     require_host_memory(iterations * ITERATION_BYTES, f"{iterations} iterations take", where="--iterations")
 
 
@@ -275,9 +283,9 @@ def _check_schedules(prepared: Prepared, iterations: int) -> None:
     steps = [item.steps for item in varying_of(prepared.phases.programs) if item.steps is not None]
     if steps and min(steps) < iterations:
         raise InputError(
-            f"the schedule has {min(steps)} steps, but the run has {iterations} iterations",
+            f"the learning-rate schedule has {min(steps)} steps, but the run has {iterations} iterations",
             where=prepared.spec.optimizer.where or prepared.spec.where,
-            cure=f"use a longer schedule, or {min(steps)} iterations",
+            cure=f"use a longer schedule, or --iterations {min(steps)}",
         )
 
 
@@ -330,7 +338,7 @@ def run_model(
     check_iterations(iterations)
     if values and not functional:
         raise InputError(
-            "--values has no effect on a run with --no-functional",
+            "--values has no effect, because --no-functional computes no values",
             where="--values",
             cure="remove --no-functional",
         )

@@ -24,7 +24,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
     summary = read_json(path, _COMMAND)
     missing = [key for key in _NEEDED if key not in summary]
     if missing:
-        raise InputError(f"{', '.join(missing)} is missing", where=str(path), cure=_AGAIN)
+        raise InputError(f"the run folder lacks {', '.join(missing)}", where=str(path), cure=_AGAIN)
     for key in _NUMBERS:
         value = summary.get(key, 1)
         if type(value) is not int or not 0 < value <= LARGEST:
@@ -38,4 +38,4 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def _wrong(key: str, wanted: str, path: Path) -> InputError:
-    return InputError(f"'{key}' is not {wanted}", where=str(path), cure=_AGAIN)
+    return InputError(f"'{key}' in the summary must be {wanted}", where=str(path), cure=_AGAIN)

@@ -45,7 +45,9 @@ def read_curve(path: Path) -> list[CurvePoint]:
                 CurvePoint(int(row["iteration"]), float(row["seconds"]), float(row["loss"]), accuracy)
             )
         except ValueError:
-            raise InputError("not a number", where=where, cure="run the simulation again") from None
+            raise InputError(
+                "a value of the training curve is not a number", where=where, cure="run the simulation again"
+            ) from None
     return points
 
 

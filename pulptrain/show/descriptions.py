@@ -74,7 +74,7 @@ def describe(
     described = [_describers(codegen, options)[each](name) for each in kinds]
     if options and described and "model" not in kinds:
         raise InputError(
-            f"{name} is not a model, so the option does not apply",
+            f"'{name}' is not a model, so the option does not apply",
             where=ALL[next(iter(options))].flag,
             cure="remove the option",
         )
@@ -83,7 +83,7 @@ def describe(
         words = (
             f"name one of {', '.join(names_of(each))}" if each == "stall" else f"see pulptrain list {each}s"
         )
-        raise InputError(f"'{name}' is a category, not a name", where="show", cure=words)
+        raise InputError(f"'{name}' is a category, not the name of one thing", where="show", cure=words)
     if not described:
         names = sorted({word for each in KINDS if kind in (None, each) for word in names_of(each)})
         near = suggestion(name, names).partition(" (known")[0]
@@ -129,7 +129,11 @@ def _file(path: str, kind: str | None, of_model: Mapping[str, Any]) -> Descripti
     if kind not in ("model", "soc"):
         raise InputError(f"a {kind} has no file", where="show", cure=f"use the name of the {kind}")
     if kind == "soc" and of_model:
-        raise InputError(f"{path} is not a model", where=ALL[next(iter(of_model))].flag, cure="remove it")
+        raise InputError(
+            f"{path} is not a model, so the option does not apply",
+            where=ALL[next(iter(of_model))].flag,
+            cure="remove the option",
+        )
     return _model(path, of_model) if kind == "model" else _soc(path)
 
 
@@ -220,7 +224,9 @@ def _kernel(name: str, codegen: str | None) -> Description:
     having = [each for each in codegen_names() if name in LIBRARY.kernel_names(each)]
     if codegen is not None and codegen not in having:
         raise InputError(
-            f"codegen {codegen!r} has no kernel {name!r}", where="--codegen", cure=", ".join(having)
+            f"codegen {codegen!r} has no kernel {name!r}",
+            where="--codegen",
+            cure=f"use --codegen with {', '.join(having)}",
         )
     chosen = codegen or ("clang-xpulp" if "clang-xpulp" in having else having[0])
     header, evidence = LIBRARY.header(chosen, name), nest_evidence(chosen, name)

@@ -17,7 +17,9 @@ def file_of(found: list[Description], name: str) -> str:
     """The text of the file of what was found. Raises `InputError` for what has none."""
     texts = [item["file"] for item in found if item["kind"] in ("model", "soc")]
     if not texts:
-        raise InputError(f"{name!r} has no file to copy", where="--file", cure="use a model or a SoC")
+        raise InputError(
+            f"{name!r} has no file, so --file does not apply", where="--file", cure="use a model or a SoC"
+        )
     return str(texts[0])
 
 
@@ -77,7 +79,11 @@ def _soc(item: Description, part: str | None, width: int) -> Iterator[str]:
     ]
     if not chosen:
         groups = dict.fromkeys(p["path"].partition(".")[0] for p in item["parameters"])
-        raise InputError(f"{item['name']} has no parameter {part!r}", where="show", cure=", ".join(groups))
+        raise InputError(
+            f"{item['name']} has no group of parameters {part!r}",
+            where="show",
+            cure=f"use one of {', '.join(groups)}",
+        )
     yield f"codegen: {item['codegen']}"
     yield ""
     for parameter in chosen:

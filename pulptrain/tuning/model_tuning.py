@@ -138,9 +138,9 @@ def base_variant(variant: str | None) -> tuple[str, ...]:
     """What ``--variant`` says of all layers, for `Settings`. Raises `InputError` for one of a single op."""
     if variant is not None and "=" in variant:
         raise InputError(
-            f"{variant!r} applies to single ops, but tune chooses for all ops",
+            "--variant for single ops does not apply: tune chooses the variant of every op",
             where="--variant",
-            cure="use default or as-published; --step-variants restricts the variants",
+            cure="use default or as-published; --step-variants restricts the choice",
         )
     return (variant,) if variant is not None else ()
 

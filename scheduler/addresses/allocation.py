@@ -139,7 +139,7 @@ def _overlap(one: Allocation, other: Allocation) -> OverlapError:
         )
 
     return OverlapError(
-        f"two live buffers overlap: {text(other)} and {text(one)}",
+        f"buffers {text(other)} and {text(one)} overlap in address and lifetime",
         where=f"memory plan, {one.level}",
-        cure="give one of them another address or lifetime",
+        cure="use another address or lifetime for one of them",
     )

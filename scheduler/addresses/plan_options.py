@@ -52,7 +52,7 @@ def parse_homes(texts: Iterable[str]) -> dict[str, str]:
             raise InputError(
                 f"cannot read {text!r}",
                 where="--home",
-                cure="write it as tensor=l2 or tensor=l3, or tensor=streamed",
+                cure="write TENSOR=l2, TENSOR=l3 or TENSOR=streamed, e.g. fc.weight=l3",
             )
         homes[name] = level.lower()
     return homes

@@ -189,10 +189,10 @@ class MemoryPlan:
         for item in self.allocations:
             if item.address < 0 or item.end_address > self.capacity_bytes[item.level]:
                 raise PlanError(
-                    f"{item.name} does not fit {item.level}: it uses bytes {item.address} to "
-                    f"{item.end_address}, but the memory has {self.capacity_bytes[item.level]} B",
+                    f"{item.name} uses {item.level} bytes {item.address} to {item.end_address}, but the "
+                    f"memory has {self.capacity_bytes[item.level]} B",
                     where=f"memory plan, {item.level}",
-                    cure="give it an address inside the memory",
+                    cure="use an address inside the memory",
                 )
 
 
@@ -343,7 +343,7 @@ def _homes(graph: TrainingGraph, owners: Mapping[str, str], options: PlanOptions
     for name in options.homes:
         if name not in graph.tensors and name != ALL_OTHERS:
             raise InputError(
-                f"no tensor {name!r} in {graph.name}", where="--home", cure=suggestion(name, graph.tensors)
+                f"{graph.name} has no tensor {name!r}", where="--home", cure=suggestion(name, graph.tensors)
             )
     levels = _levels(owners, options)
     homes = {name: "l3" if level == STREAMED else level for name, level in levels.items()}

@@ -101,16 +101,10 @@ class ResultCache:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._open_or_set_aside()
         except sqlite3.Error as error:
-            raise InputError(
-                f"cannot open the cache: {error}",
-                where=str(path),
-                cure=_ANOTHER_FILE,
-            ) from None
+            raise InputError(f"cannot open the cache: {error}", where=str(path), cure=_ANOTHER_FILE) from None
         except OSError as error:
             raise InputError(
-                f"cannot open the cache: {error.strerror}",
-                where=str(path),
-                cure=_ANOTHER_FILE,
+                f"cannot open the cache: {error.strerror}", where=str(path), cure=_ANOTHER_FILE
             ) from None
 
     def read(self, context: str, parse: Callable[[str, str], _T]) -> dict[str, _T]:
@@ -170,7 +164,7 @@ class ResultCache:
             _refuse_foreign_beside(self.path)
         if looks is _Looks.FOREIGN:
             raise InputError(
-                "exists already and is not a cache of pulptrain; nothing was overwritten",
+                "the file exists already and is not a cache of pulptrain; it was not overwritten",
                 where=str(self.path),
                 cure=_ANOTHER_FILE,
             )
@@ -288,7 +282,7 @@ def _begin_or_check(connection: sqlite3.Connection, path: Path) -> None:
         number = connection.execute("PRAGMA user_version").fetchone()[0]
         if number > FORMAT and any(name == f"results_{number}" for name, _ in tables):
             raise InputError(
-                f"the cache has format {number}, of a newer pulptrain; this one reads up to {FORMAT}",
+                f"the cache has format {number}, but this pulptrain reads formats up to {FORMAT}",
                 where=str(path),
                 cure=_ANOTHER_FILE,
             )

@@ -76,7 +76,7 @@ def drive(searches: Sequence[Search], workers: Workers) -> None:
                 enqueue(step.take(number, result))
     except BrokenExecutor:
         raise PulptrainError(
-            "a worker process died (out of memory?)",
+            "a worker process died, perhaps because memory ran out",
             cure="use fewer --workers; the cache holds the results so far",
         ) from None
     finally:

@@ -138,7 +138,11 @@ def open_workers(count: int | None = None, executor: str | None = None) -> Itera
         return
     count = os.cpu_count() or 1 if count is None else count
     if count < 1:
-        raise InputError(f"cannot start {count} workers", where="--workers", cure="use 1 or more")
+        raise InputError(
+            f"the number of workers is {count}, but must be 1 or more",
+            where="--workers",
+            cure="use --workers 1 or more",
+        )
     forks = count > 1 and _may_fork()
     if count > 1 and not forks and script_would_run_again():
         warnings.warn(ONE_WORKER, stacklevel=_level_of_script())
@@ -217,7 +221,9 @@ def _dask(address: str) -> Iterator[Workers]:
         from distributed import Client
     except ImportError:
         raise InputError(
-            "Dask is not installed", where="--executor", cure="pip install 'pulptrain[cluster]'"
+            "--executor dask:// needs Dask, which is not installed",
+            where="--executor",
+            cure="pip install 'pulptrain[cluster]'",
         ) from None
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     try:

@@ -143,7 +143,7 @@ def residents_of(
         for other in same:
             if other.first_op <= residence.last_op and residence.first_op <= other.last_op:
                 raise InputError(
-                    f"{text} and {other.text} would use the same bytes at the same time",
+                    f"{text} and {other.text} would use the same bytes of L1 at the same time",
                     where="--resident",
                     cure="remove one of them",
                 )
@@ -237,14 +237,16 @@ def _residence(
     name, ops = tensor_and_ops(graph, text)
     if name not in graph.tensors:
         cure = AUTO_CURE if name.casefold() in MEANING_AUTO else suggestion(name, graph.tensors)
-        raise InputError(f"no tensor {name!r} in {graph.name}", where="--resident", cure=cure)
+        raise InputError(f"{graph.name} has no tensor {name!r}", where="--resident", cure=cure)
     storage = owners[name]
     uses = lives[storage].uses if storage in lives else ()
     if ops:
         limits = _op_number(graph, ops[0]), _op_number(graph, ops[-1])
         uses = tuple(use for use in uses if limits[0] <= use <= limits[1])
     if not uses:
-        raise InputError(f"no op uses {text}", where="--resident", cure="name a tensor and ops that use it")
+        raise InputError(
+            f"no op uses tensor {text}", where="--resident", cure="name a tensor and ops that use it"
+        )
     every = lives[storage].uses
     return Residence(storage, uses[0], uses[-1], text_of(graph, storage, every, uses[0], uses[-1]))
 
@@ -252,7 +254,7 @@ def _residence(
 def _op_number(graph: TrainingGraph, name: str) -> int:
     names = [op.name for op in graph.ops]
     if name not in names:
-        raise InputError(f"no op {name!r} in {graph.name}", where="--resident", cure=suggestion(name, names))
+        raise InputError(f"{graph.name} has no op {name!r}", where="--resident", cure=suggestion(name, names))
     return names.index(name)
 
 

@@ -217,7 +217,9 @@ class Tiler:
         for name in wanted:
             self._check_dimension(name)
         if len(set(wanted)) != len(wanted):
-            raise InputError(f"loop order {', '.join(wanted)} names a dimension twice", where=self.op.name)
+            raise InputError(
+                f"the loop order {', '.join(wanted)} names a dimension twice", where=self.op.name
+            )
         return (*wanted, *(name for name in self.dims if name not in wanted))
 
     def _check_dimension(self, name: str) -> None:
@@ -276,7 +278,7 @@ class Tiler:
             self._check_dimension(name)
             if not 1 <= size <= self.dims[name]:
                 raise InputError(
-                    f"tile size {name}={size} is outside 1..{self.dims[name]}", where=self.op.name
+                    f"tile size {name}={size} must be between 1 and {self.dims[name]}", where=self.op.name
                 )
         tiling = self.build(wanted, order)
         if tiling.l1_bytes > available_bytes:

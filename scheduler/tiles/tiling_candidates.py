@@ -239,7 +239,7 @@ def enumerate_tilings(
     for word, rules in ((sizes, SIZE_RULES), (loop_orders, ORDER_RULES)):
         if word not in rules:
             raise InputError(
-                f"unknown rule {word!r}", where=tiler.op.name, cure=f"use one of {', '.join(rules)}"
+                f"unknown tile rule {word!r}", where=tiler.op.name, cure=f"use one of {', '.join(rules)}"
             )
     dims = tuple(tiler.dims)
     asked = [sizes_of(extent, sizes) for extent in tiler.dims.values()]

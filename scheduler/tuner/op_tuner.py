@@ -50,7 +50,9 @@ class OpTuner:
         self._rules = rules or SpaceRules()
         if self._rules.cuts < 0 or not self._rules.depths or min(self._rules.depths) < 1:
             raise InputError(
-                "no tilings are left to search", where="--tilings", cure="use 0 for all tilings, or 1 or more"
+                "the options leave no tilings to search",
+                where="--tilings",
+                cure="use 0 for all tilings, or 1 or more",
             )
         self.timing = timing
         self.codegen = codegen

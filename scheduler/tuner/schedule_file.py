@@ -276,9 +276,7 @@ def _read(node: Node) -> ScheduleFile:
     for position, choice in enumerate(choices):
         if choice.op in {earlier.op for earlier in choices[:position]}:
             cure = "remove one"
-            problems.note(
-                ConfigError(f"the file has two choices for {choice.op}", where=choice.where, cure=cure)
-            )
+            problems.note(ConfigError(f"the file lists op {choice.op} twice", where=choice.where, cure=cure))
     problems.refuse()
     resident = (
         validate(ResidentSchema, top["resident"], "'resident'") if "resident" in top else ResidentSchema()
@@ -358,13 +356,14 @@ def options_from(
             else f" {timing.name} ({timing.profile})"
         )
         raise ConfigError(
-            f"the schedule is for {file.soc} ({file.timing}), not for{named or ' it with other parameters'}",
+            f"the schedule is for {file.soc} ({file.timing}), but this run "
+            f"uses{named or ' it with other parameters'}",
             where=file.where("soc"),
             cure="use the SoC options of the tuning run, or tune for this SoC",
         )
     if file.codegen != base.codegen:
         raise ConfigError(
-            f"the schedule is for kernels of {file.codegen}, not of {base.codegen}",
+            f"the schedule is for kernels of codegen {file.codegen}, but this run uses {base.codegen}",
             where=file.where("codegen"),
             cure=f"use --codegen {file.codegen}",
         )
@@ -388,7 +387,7 @@ def check_resident(file: ScheduleFile, program: str, graph: TrainingGraph) -> No
         if unknown:
             name, names = unknown[0]
             raise ConfigError(
-                f"{graph.name} has no {name!r}, which {text!r} names",
+                f"{graph.name} has no tensor or op {name!r}, which {text!r} names",
                 where=file.where("resident"),
                 cure=suggestion(name, names),
             )
@@ -402,7 +401,7 @@ def check_model(
     if (file.model, file.model_content) != (name, content):
         other = name if file.model != name else f"{name} with its current batch, layers, dtype ..."
         raise ConfigError(
-            f"the schedule is for the model {file.model}, not for {other}",
+            f"the schedule is for the model {file.model}, but this run has {other}",
             where=file.where("model"),
             cure="use the model and options of the tuning run, or tune this model",
         )
@@ -410,7 +409,7 @@ def check_model(
     for choice in file.choices:
         if choice.op not in op_names:
             cure = suggestion(choice.op, op_names).split(" (")[0]
-            raise ConfigError(f"{name} has no op {choice.op!r}", where=choice.where, cure=cure)
+            raise ConfigError(f"model {name} has no op {choice.op!r}", where=choice.where, cure=cure)
 
 
 def _options(

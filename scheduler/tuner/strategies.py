@@ -278,7 +278,9 @@ def _optuna(search: OpSearch) -> Search:
         import optuna
     except ImportError:
         raise InputError(
-            "optuna is not installed", where="--strategy optuna", cure="pip install 'pulptrain[search]'"
+            "--strategy optuna needs the Python package optuna, which is not installed",
+            where="--strategy optuna",
+            cure="pip install 'pulptrain[search]'",
         ) from None
     if not search.candidates:
         return
@@ -319,7 +321,9 @@ def check_strategy(options: StrategyOptions) -> None:
     check_known(options.name, STRATEGIES, f"unknown strategy {options.name!r}", "--strategy")
     for option, number in (("--largest-tiles", options.largest_tiles), ("--trials", options.budget)):
         if number < 1:
-            raise InputError(f"{number} is not at least 1", where=option, cure="use 1 or more")
+            raise InputError(
+                f"the number is {number}, but must be 1 or more", where=option, cure="use 1 or more"
+            )
 
 
 def _cuts_from(text: str, dims: Mapping[str, int]) -> tuple[Cut, ...]:

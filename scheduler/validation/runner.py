@@ -80,7 +80,11 @@ def validate(
     named = kind_named(kind)
     workers = default_workers() if workers is None else workers
     if not 1 <= workers <= MAX_WORKERS:
-        raise InputError(f"cannot start {workers} workers", where="--workers", cure=f"use 1 to {MAX_WORKERS}")
+        raise InputError(
+            f"the number of workers is {workers}, but must be 1 to {MAX_WORKERS}",
+            where="--workers",
+            cure=f"use --workers 1 to {MAX_WORKERS}",
+        )
     unreadable: list[ConfigError] = []
     cases = named.read(path, selections, unreadable if keep_going else None)
     for column in group_by if cases else ():

@@ -206,7 +206,7 @@ def test_misuse_is_refused() -> None:
         ({"input_base": 3000}, "is read before it was written"),
         ({"weight_base": 1}, "is read before it was written"),
         ({"output_bits": 40, "msb_index": 20}, "some are overwritten"),
-        ({"msb_index": 27}, "MSB index 27, the register holds up to 26"),
+        ({"msb_index": 27}, "MSB index of job .* is 27; its register holds up to 26"),
         ({"countdown": 1 << 29}, "countdown"),
     ):
         with pytest.raises(PulptrainError, match=text):

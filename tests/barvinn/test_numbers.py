@@ -86,7 +86,7 @@ def test_pools_are_equal_and_padding_never_wins() -> None:
         for units in (1, 3):
             found, _, _ = executed([pool], x, units=units)
             assert (found == outputs([pool], x)[0]).all()
-    with pytest.raises(ShapeError, match="starts from 0"):
+    with pytest.raises(ShapeError, match="compares with 0"):
         pool_layer(shape, 2, is_signed=True)
 
 

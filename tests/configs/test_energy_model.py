@@ -49,9 +49,9 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     [
         ("nominal: 4.1 pJ", "nominal: 4.1", "has no unit"),
         ("nominal: 4.1 pJ", "nominal: -4.1 pJ", "is negative"),
-        ("nominal: 4.1 pJ", "nominal: 4.1 pW", "does not have the unit J"),
+        ("nominal: 4.1 pJ", "nominal: 4.1 pW", "the unit of .* is not J"),
         ("nominal: 4.1 pJ", "nominal: 9.1 pJ", "does not satisfy low <= nominal <= high"),
-        ("nominal: 4.1 pJ", "nominal: lots", "is not a number of J"),
+        ("nominal: 4.1 pJ", "nominal: lots", "is not an amount in J"),
         ("    vdd: 0.8 V", "    vdd: 0 V", "the supply voltage is 0 V"),
         ("core_stall:", "core_stal:", "unknown coefficient 'core_stal'"),
         ("grade: derived", "grade: guessed", "unknown grade 'guessed'"),

@@ -136,7 +136,7 @@ def flat(soc):
         ({"fpus": "4-statik"}, "--fpus", "unknown FPU arrangement '4-statik'\n  try: '4-static'"),
         ({"fpus": "0-static"}, "--fpus", "fpu.count = 0 must be between 1 and 16"),
         ({"fpus": "99-dynamic"}, "--fpus", "between 1 and 16"),
-        ({"bank_conflicts": "maybe"}, "--bank-conflicts", "is not a valid switch"),
+        ({"bank_conflicts": "maybe"}, "--bank-conflicts", "must be on or off"),
     ],
 )
 def test_refused_options(options, where, message):
@@ -160,7 +160,7 @@ def test_refused_options(options, where, message):
         ("clock.soc_hz", "0", "at least 1"),
         ("l3.bytes_per_peripheral_cycle", "0", "above 0"),
         ("l2.link_bytes_per_cycle", "-8", "at least 0"),
-        ("l2.link_bytes_per_cycle", "2.5", "not of type int"),
+        ("l2.link_bytes_per_cycle", "2.5", "must have type int"),
         ("l1.banks", "65536", "must be at most 32768"),
         ("icache.shared_ways", "3", "these two are 16 B x 3\n  try: icache.shared_bytes of 3072 or 6144"),
         ("icache.private_ways", "1000", "try: icache.private_bytes of 16000, or another icache.private_ways"),
@@ -233,7 +233,7 @@ def test_a_wrong_unit_is_named(tmp_path):
         tmp_path, r"(    bank_conflicts:\n      value: ).*\n      unit: flag", r"\g<1>3\n      unit: count"
     )
     with pytest.raises(
-        ConfigError, match=r"parameter 'l1\.bank_conflicts' is '3' \(count\), not of type bool"
+        ConfigError, match=r"parameter 'l1\.bank_conflicts' is '3' \(count\), but must have type bool"
     ):
         load_soc(path)
 

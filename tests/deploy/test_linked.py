@@ -135,11 +135,11 @@ def test_a_kernel_that_the_master_runs_alone_is_not_forked() -> None:
 @pytest.mark.parametrize(
     ("text", "options", "hint"),
     [
-        ("nothing of the kind", ["--icache", "cold"], "not the map file of an export"),
+        ("nothing of the kind", ["--icache", "cold"], "not the linker map of an export"),
         (
             lines("conv1_FW", "mm", "pt_fork"),
             ["--icache", "cold"],
-            "the map file belongs to another export: it lacks fc1_FW, ",
+            "the linker map belongs to another export: it lacks fc1_FW, ",
         ),
         (lines("conv1_FW"), ["--icache", "warm"], "--icache steady"),
         (None, ["--icache", "cold"], "no such file"),

@@ -333,7 +333,7 @@ def test_all_nodes_that_cannot_be_taken_are_listed_at_once(tmp_path: Path) -> No
         "first: Einsum of shape [2, 4]",
         "second: ReverseSequence",
         "third: my.domain:Odd",
-        "nearest:",
+        "; try:",
     ):
         assert word in text
     assert "fine" not in text
@@ -403,5 +403,5 @@ def test_a_variance_below_0_is_refused(tmp_path: Path) -> None:
     weights = {"g": ones, "b": ones, "m": ones, "v": -ones}
     norm = node("BatchNormalization", ["x", "g", "b", "m", "v"], ["y"])
     path = saved(tmp_path, model([norm], [value("x", [1, 2, 3, 3])], [value("y", [1, 2, 3, 3])], weights))
-    with pytest.raises(UnsupportedLayerError, match="variances is negative"):
+    with pytest.raises(UnsupportedLayerError, match="a variance of the node is negative"):
         import_forward(load_onnx(path))

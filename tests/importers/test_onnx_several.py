@@ -240,7 +240,7 @@ def test_shapes_of_several_inputs_are_said_by_name(
     path = saved(tmp_path, model(nodes, free, [value("z", None)], W))
     assert printed(capsys, "run", path, "--input", "left=3,4 right=3,4")["functional"]["file"]["passed"]
     assert run(["run", path, "--input", "left=3,4 right=2,4"]) == 2
-    assert "its inputs have different batches: left 3, right 2" in capsys.readouterr().err
+    assert "the inputs of the graph have different batch sizes: left 3, right 2" in capsys.readouterr().err
     assert run(["run", path, "--input", "3,4"]) == 2
     assert "input 'right' has no size" in capsys.readouterr().err
 
@@ -257,7 +257,7 @@ def test_shapes_of_several_inputs_are_said_by_name(
         (
             Case([X, value("u", [3, 4])], [gemm("x", "w", "a"), gemm("u", "w", "z")], ["a", "z"], W, []),
             {},
-            "different batches: x 2, u 3",
+            "different batch sizes: x 2, u 3",
         ),
         (
             Case(
@@ -284,21 +284,21 @@ def test_what_is_no_training_is_refused(
     [
         (
             [node("SoftmaxCrossEntropyLoss", ["y", "labels"], ["z"], reduction="none")],
-            "a loss per sample, not one number; nearest: reduction mean or sum",
+            "a loss per sample is not supported; try: set reduction mean or sum",
         ),
         (
             [
                 node("SoftmaxCrossEntropyLoss", ["y", "labels"], ["l"]),
                 node("Exp", ["l"], ["z"]),
             ],
-            "the network computes with the loss|does not depend",
+            "a network that uses the loss|does not depend",
         ),
         (
             [
                 node("ReduceMean", ["y"], ["m"], axes=[0]),
                 node("SoftmaxCrossEntropyLoss", ["y", "labels"], ["z"]),
             ],
-            "leaves more than one number",
+            "leaves several numbers",
         ),
     ],
 )

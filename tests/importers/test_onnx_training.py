@@ -523,7 +523,7 @@ def test_a_loss_has_the_options_of_its_node(reduction: str, tmp_path: Path) -> N
     np.testing.assert_allclose(found["w"], w - RATE * parameter.grad.numpy(), rtol=1e-5, atol=1e-7)
     nodes[2] = node(f"{MICROSOFT}SoftmaxCrossEntropyLossGrad", seeded, ["y_grad"], reduction=reduction)
     other = model(nodes, inputs, [value("w_updated", w.shape)], constants)
-    with pytest.raises(UnsupportedLayerError, match="gradient belongs to another loss"):
+    with pytest.raises(UnsupportedLayerError, match="the options of loss and gradient differ"):
         import_training(load_onnx(saved(tmp_path, other)))
 
 
@@ -596,7 +596,7 @@ def test_what_a_training_graph_cannot_be_is_refused(tmp_path: Path) -> None:
     odd.append(node("TopK", ["z", "one"], ["v", "i"], name="the largest"))
     made = with_accumulation(odd, [1, 10], weights, {"one": np.array([1])})
     with pytest.raises(
-        UnsupportedLayerError, match=r"(?s)2 of \d+ operations.*odd one.*the largest.*nearest"
+        UnsupportedLayerError, match=r"(?s)2 of \d+ operations.*odd one.*the largest.*try: use MaxPool"
     ):
         import_training(load_onnx(saved(tmp_path, made)))
     graph = load_onnx(saved(tmp_path, with_accumulation(mlp_nodes(), [1, 10], weights, {})))
@@ -609,7 +609,7 @@ def test_what_a_training_graph_cannot_be_is_refused(tmp_path: Path) -> None:
         single.over(2)
     labels = [value("input", [1, 10]), value("labels", [3], "int64")]
     three = model([*mlp_nodes(), *updated(["w1"], 1.0)], labels, [value("w1_updated", [6, 10])], weights)
-    with pytest.raises(UnsupportedLayerError, match=r"labels have shape \[3\] for outputs of \[1, 4\]"):
+    with pytest.raises(UnsupportedLayerError, match=r"labels have shape \[3\], not"):
         import_training(load_onnx(saved(tmp_path, three, "three.onnx")))
     other = model([node("SGD", ["q", "q_grad"], ["q_updated"])], [value("q", [2]), value("q_grad", [2])], [])
     with pytest.raises(InputError, match="updates 'q'"):

@@ -265,7 +265,7 @@ REFUSED = {
         [gemm("x", "z", "g", "c")],
         [4, 3],
         {"w": drawn(3, 4), "c": drawn(4, 1)},
-        "differs from sample to sample",
+        "differs by sample",
     ),
     "batches turned by a product": (
         [node("com.microsoft:FusedMatMul", ["x", "x"], ["z"], transBatchA=1, transBatchB=1)],

@@ -58,7 +58,7 @@ def test_a_refusal_without_a_cure_is_seen() -> None:
 
 
 def test_what_is_near_to_nothing_says_so() -> None:
-    assert str(Problem("n", "Odd", (1, 2), "no layer for it", NO_FORM)).endswith("nearest: none")
+    assert str(Problem("n", "Odd", (1, 2), "no layer for it", NO_FORM)).endswith(f"try: {NO_FORM}")
 
 
 def read(folder: Path, op: NodeText, shape: tuple[int, ...] = (2, 4, 6, 6), **weights: Any) -> Any:

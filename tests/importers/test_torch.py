@@ -249,7 +249,7 @@ def test_a_number_per_sample_is_compared_with_its_own_label():
     ],
 )
 def test_activations_that_ours_are_not_are_refused(function):
-    with pytest.raises(UnsupportedLayerError, match=r"more than 0|beta=0|threshold=5"):
+    with pytest.raises(UnsupportedLayerError, match=r"alpha above 0|beta=0|threshold=5"):
         from_torch(Of(function, 6), torch.zeros(2, 6))
 
 
@@ -341,11 +341,11 @@ REFUSED = {
     "two batches": (
         TwoInputs,
         (torch.zeros(2, 4), torch.zeros(1, 4)) if MODULES else (),
-        "different batches: 2, 1",
+        "different batch sizes: 2, 1",
     ),
     "two outputs": (TwoOutputs, (torch.zeros(1, 4),) if MODULES else (), "returns 2 tensors"),
-    "random numbers": (Random, (torch.zeros(1, 4),) if MODULES else (), "random numbers are not a mask"),
-    "a mean over samples": (OverBatch, (torch.zeros(2, 4),) if MODULES else (), "over samples"),
+    "random numbers": (Random, (torch.zeros(1, 4),) if MODULES else (), "other than a dropout mask"),
+    "a mean over the batch": (OverBatch, (torch.zeros(2, 4),) if MODULES else (), "over the batch"),
     "a decision on data": (DataDependent, (torch.zeros(1, 4),) if MODULES else (), "cannot capture"),
 }
 
@@ -459,7 +459,7 @@ def test_masks_and_detached_parameters_are_trained_as_the_module_does(case):
 ANOTHER_NETWORK = {
     "a norm that is used twice": (
         lambda: With(lambda m, x, norm: norm(norm(x)), nn.BatchNorm1d(6)),
-        "one module per use",
+        "one module for each call",
     ),
     "detach_": (lambda: With(lambda m, x: x + x.clone().detach_()), "requires_grad=False"),
     "no_grad": (lambda: With(without_gradient, nn.Linear(6, 6)), "requires_grad=False"),

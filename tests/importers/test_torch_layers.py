@@ -30,7 +30,7 @@ try:
 except ImportError:  # the marker skips what needs it
     DRAWN = []
 
-REFUSED = {"FractionalMaxPool2d": "nearest: max_pool2d", "MaxUnpool2d": "nearest: return_indices=False"}
+REFUSED = {"FractionalMaxPool2d": "try: use max_pool2d", "MaxUnpool2d": "try: use return_indices=False"}
 
 
 def agrees(module, model):

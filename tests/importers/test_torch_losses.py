@@ -109,7 +109,7 @@ def test_a_loss_that_says_nothing_of_its_own_has_no_options():
         (nn.TripletMarginLoss, "missing 2 required positional arguments: 'positive' and 'negative'"),
         (
             lambda: nn.BCEWithLogitsLoss(torch.ones(2, 1)),
-            r"weight of shape \[2, 1\], but the output has shape \[2, 4\]",
+            r"weight of shape \[2, 1\], but the network's output has shape \[2, 4\]",
         ),
         (lambda: nn.BCELoss(torch.ones(3)), r"weight of shape \[3\]"),
         (lambda: "cross_entropy class_weights=[1,2", "class_weights"),
@@ -123,7 +123,7 @@ def test_what_has_no_form_here_is_refused(loss, what):
 
 def test_weights_that_are_not_one_for_each_class_are_refused():
     model = from_torch(nn.Linear(6, 4), torch.zeros(2, 6), nn.CrossEntropyLoss(torch.ones(3)))
-    with pytest.raises(InputError, match="3 class_weights do not fit 4 classes"):
+    with pytest.raises(InputError, match="3 class_weights, but 4 classes"):
         build_training_graph(model.spec)
 
 

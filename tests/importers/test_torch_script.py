@@ -75,13 +75,13 @@ def test_what_a_script_computes_of_a_label_makes_it_an_input():
         (lambda s, n, c: F.cross_entropy(s, c) - F.cross_entropy(s * 2, c), "is subtracted"),
         (
             lambda s, n, c: F.cross_entropy(s, c) * F.cross_entropy(s * 2, c),
-            "the network computes with the loss",
+            "a network that uses the loss",
         ),
-        (lambda s, n, c: F.cross_entropy(s, c) + 3, "the number 3 is added"),
+        (lambda s, n, c: F.cross_entropy(s, c) + 3, "adds the constant 3"),
         (lambda s, n, c: F.cross_entropy(s, c, reduction="none").mean(), "reduction='none' returns a loss"),
         (lambda s, n, c: F.kl_div(s, n.sum(1, keepdim=True) * s), "the target depends on trained weights"),
-        (lambda s, n, c: (s / s.sum()).mean(), "the network computes with the loss"),
-        (lambda s, n, c: s.mean(0).max(), "leaves more than one number"),
+        (lambda s, n, c: (s / s.sum()).mean(), "a network that uses the loss"),
+        (lambda s, n, c: s.mean(0).max(), "leaves several numbers"),
     ],
 )
 def test_what_is_no_sum_of_losses_is_refused(loss, message):

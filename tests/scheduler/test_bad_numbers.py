@@ -55,7 +55,7 @@ def simulated(graph, values, accumulation="reference"):
 def test_given_nan_is_refused_with_the_op_that_would_read_it(run):
     graph, values = graph_and_values()
     values["fc2.weight"][1, 2] = np.nan
-    with pytest.raises(InputError, match=r"'fc2\.weight', which op fc2\.FW reads, holds NaN") as caught:
+    with pytest.raises(InputError, match=r"op fc2\.FW reads tensor 'fc2\.weight', which holds NaN") as caught:
         run(graph, values)
     assert caught.value.where == "fc2.FW"
 

@@ -192,7 +192,7 @@ def test_a_kernel_that_reads_what_the_dma_still_writes_is_a_race() -> None:
     assert "race at cycle" in message
     assert "kernel mm (op fc FW tile 0" in message
     assert "DMA in (op fc FW tile 0, fc.weight)" in message
-    assert "has used them since cycle" in message
+    assert "has used since cycle" in message
 
 
 def test_tiles_over_sums_and_loop_orders_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:

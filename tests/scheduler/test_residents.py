@@ -189,7 +189,7 @@ def test_what_does_not_fit_is_reported_with_the_tensors_in_the_way(capsys) -> No
         (["nothing"], "no tensor 'nothing'"),
         (["fc.weight@fc.GI"], "no op 'fc.GI'"),
         (["fc.weight@conv1.FW"], "no op uses fc.weight@conv1.FW"),
-        (["fc.weight@fc.FW..fc.IG", "fc.weight@fc.IG..fc.UPD"], "would use the same bytes at the same time"),
+        (["fc.weight@fc.FW..fc.IG", "fc.weight@fc.IG..fc.UPD"], "the same bytes of L1 at the same time"),
     ],
 )
 def test_what_cannot_be_resident(resident, message: str) -> None:
@@ -293,7 +293,7 @@ def test_numbers_are_right_with_any_residents_or_the_set_is_refused(case, kernel
         schedule = planned(case, cost_model)
     except InputError as error:
         event("refused")
-        if "the same bytes at the same time" not in error.message:
+        if "the same bytes of L1 at the same time" not in error.message:
             raise
         return
     if schedule is None:

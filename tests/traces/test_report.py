@@ -160,7 +160,7 @@ def test_the_largest_stalls_come_first_and_ties_keep_their_order() -> None:
 def test_a_summary_that_lacks_a_key_is_refused() -> None:
     broken = summary()
     del broken["peak_bytes"]
-    with pytest.raises(InputError, match="the summary lacks the key 'peak_bytes'"):
+    with pytest.raises(InputError, match="the summary of the run lacks the key 'peak_bytes'"):
         printed(broken)
 
 

@@ -135,9 +135,9 @@ def _columns(path: Path, lines: Sequence[str]) -> list[str]:
         if "cycles" in map(str.casefold, cells):
             number = next(number for number, line in enumerate(lines, 1) if line == first)
             raise InputError(
-                f"separate columns by commas, not by {other!r}",
+                f"the columns are separated by {other!r}, not by commas",
                 where=f"{path}:{number}",
-                cure=",".join(cells),
+                cure=f"write {','.join(cells)}",
             )
     return heads if "cycles" in heads else []
 
@@ -146,7 +146,7 @@ def _of_table(path: Path, lines: Sequence[str], columns: Sequence[str]) -> Itera
     named = [name for name in ("op", "name", "layer") if name in columns][:1]
     if not named:
         raise InputError(
-            f"the file has no column 'op', only {', '.join(columns)}", where=str(path), cure=_CURE
+            f"the file has no column 'op'; its columns are {', '.join(columns)}", where=str(path), cure=_CURE
         )
     if named == ["layer"] and "step" in columns:
         named.append("step")

@@ -260,9 +260,10 @@ def residuals(
             rows.append((held, item))
     if not rows:
         raise InputError(
-            f"the log names no op of {summary['model']}: {', '.join(item.name for item in unmatched[:3])}",
+            f"no op of {summary['model']} has a name of the log: "
+            f"{', '.join(item.name for item in unmatched[:3])}",
             where=log,
-            cure=f"use names of this run: {suggestion(unmatched[0].name, known_names(summary))}",
+            cure=f"use op names of this run: {suggestion(unmatched[0].name, known_names(summary))}",
         )
     taken: set[int] = set()
     counted = set()

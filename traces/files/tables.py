@@ -81,9 +81,9 @@ def read_table(path: Path) -> tuple[Slice, ...]:
         file = next((path / name for name in (PARQUET_NAME, CSV_NAME) if (path / name).is_file()), path)
     if not file.is_file():
         raise InputError(
-            "the folder has no trace table",
+            f"the folder has no trace table ({PARQUET_NAME} or {CSV_NAME})",
             where=str(path),
-            cure=f"use the --out folder of a run; it holds {PARQUET_NAME} or {CSV_NAME}",
+            cure="use the --out folder of a run",
         )
     rows = _read_parquet(file) if file.suffix == ".parquet" else rows_of(file, COLUMNS, "the trace table")
     return tuple(_slice(row, where) for where, row in rows)
@@ -177,12 +177,12 @@ def _read_parquet(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _require_columns(found: Iterable[str], where: str) -> None:
     missing = [name for name in COLUMNS if name not in set(found)]
     if missing:
-        raise InputError(f"no column {missing[0]!r} in the trace table", where=where, cure=_AGAIN)
+        raise InputError(f"the trace table has no column {missing[0]!r}", where=where, cure=_AGAIN)
 
 
 def _needs_pyarrow(path: Path) -> InputError:
     return InputError(
-        "Parquet needs pyarrow, which is not installed",
+        "reading Parquet needs pyarrow, which is not installed",
         where=str(path),
         cure="pip install 'pulptrain[tables]', or use the CSV table",
     )

@@ -81,7 +81,9 @@ class Paper(Struct, frozen=True):
         ):
             if not least <= round(value, 6) <= most:
                 cure = f"use {least:g}{unit} to {most:g}{unit}"
-                raise InputError(f"{value:g} {unit.strip()} is not a valid size", where=option, cure=cure)
+                raise InputError(
+                    f"the size is {value:g} {unit.strip()}, which is not valid", where=option, cure=cure
+                )
 
         if len(self.title or "") > MOST_TITLE:
             message = f"the title is too long: {len(self.title or ''):,} characters"
@@ -109,7 +111,7 @@ class Paper(Struct, frozen=True):
     def no_room(self) -> InputError:
         """What is wrong where labels leave no room for a chart."""
         return InputError(
-            f"text of {self.font_points:g} pt leaves no room for a chart {self.width_inches:g} in wide",
+            f"text of {self.font_points:g} pt does not fit a chart {self.width_inches:g} in wide",
             where="--width",
             cure="use a wider picture or a smaller --font",
         )
@@ -361,7 +363,9 @@ def picture_file(name: str, where: str) -> Path:
     """The place of a picture, refused before any work if it has another ending or is not ours to replace."""
     if Path(name).suffix.lower()[1:] not in ENDINGS:
         endings = ", ".join(f".{ending}" for ending in ENDINGS)
-        raise InputError(f"unknown picture format: {name!r}", where=where, cure=f"name it {endings}")
+        raise InputError(
+            f"the picture format of {name!r} is unknown", where=where, cure=f"name the file {endings}"
+        )
     return check_file(name, where, is_our_picture)
 
 

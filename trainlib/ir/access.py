@@ -419,4 +419,4 @@ def _term(node: ast.expr, symbols: Mapping[str, int]) -> tuple[Term | None, int]
         (term, one), (divisor, block) = _term(node.left, symbols), _term(node.right, symbols)
         if term is not None and divisor is None and one == 1 and term == Term(term.loop):
             return Term(term.loop, block=block), 1
-    raise ValueError(f"'{ast.unparse(node)}' is not a product of a loop and symbols")
+    raise ValueError(f"'{ast.unparse(node)}' must be a product of a loop variable and symbols")

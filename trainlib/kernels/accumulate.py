@@ -31,7 +31,10 @@ def accumulating(nest: Nest, where: str) -> Nest:
     rewriter = _Rewriter(nest)
     body = rewriter.block(nest.body)
     if not rewriter.loads and any(access.array == RESULT for access in nest.accesses):
-        raise ConfigError("cannot add to C: no loop over k with multiply-adds ends in stores", where=where)
+        raise ConfigError(
+            "the kernel cannot add to C: it has no loop over k that multiplies, adds and then stores",
+            where=where,
+        )
     return Nest(body, tuple(rewriter.accesses), nest.names)
 
 

@@ -76,10 +76,10 @@ def _instruction(mnemonic: str, operands: str, note: str, where: str) -> str:
         raise ConfigError(
             f"unknown instruction '{mnemonic}'",
             where=where,
-            cure="known are RV32IMF, Xpulp loads, stores, loops and 16-bit floating point",
+            cure="use RV32IMF, Xpulp loads, stores and loops, or 16-bit floating point",
         )
     if note:
-        raise ConfigError(f"'{mnemonic}' takes no annotation", where=where)
+        raise ConfigError(f"instruction '{mnemonic}' takes no annotation", where=where)
     if code in "JH":
         return code + _named([], registers)
     sources = registers if mnemonic in _ACCUMULATES else registers[1:]
@@ -91,7 +91,7 @@ def _direction(note: str, where: str) -> str:
         return ""
     match = re.fullmatch(r"taken\s+(?:(\(.*\))|([\d.]+))", note)
     if match is None:
-        raise ConfigError(f"cannot read the annotation '{note}'", where=where, cure="write taken (condition)")
+        raise ConfigError(f"cannot read the annotation '{note}'", where=where, cure="write taken (CONDITION)")
     return f"?{match[1]}" if match[1] else f"%{match[2]}"
 
 

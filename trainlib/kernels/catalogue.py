@@ -97,7 +97,10 @@ def matmul_work(
     size = element_bytes or library.header(codegen, kernel).element_bytes
     nest = _matmul(library, codegen, library.named(codegen, kernel, size), accumulate)
     if nest.trans_b not in (None, trans_b):
-        raise InputError(f"'{nest.name}' needs B {'' if nest.trans_b else 'not '}transposed", where="kernel")
+        raise InputError(
+            f"kernel '{nest.name}' needs matrix B {('' if nest.trans_b else 'not ')}transposed",
+            where="kernel",
+        )
     arrays = {
         "A": Array(a_address, (k, 1), size),
         "B": Array(b_address, (1, k) if trans_b else (m, 1), size),
@@ -140,7 +143,7 @@ def depthwise_work(
     if not nest.header.is_depthwise:
         names = depthwise_names(codegen)
         raise InputError(
-            f"'{kernel}' is not a depthwise kernel", where="kernel", cure=suggestion(kernel, names)
+            f"kernel '{kernel}' is not a depthwise kernel", where="kernel", cure=suggestion(kernel, names)
         )
     size = nest.element_bytes
     arrays = {
@@ -184,9 +187,7 @@ def loop_work(
     kernel = library.kernel(codegen, name)
     if not is_free_loop(kernel.header):
         raise InputError(
-            f"kernel '{name}' indexes its arrays with more than one index",
-            where="kernel",
-            cure="use one flat index",
+            f"kernel '{name}' uses several indices for an array", where="kernel", cure="use one flat index"
         )
     names = {**sizes, "cores": cores}
     try:
@@ -224,7 +225,9 @@ def im2row_work(
     gradient[ci,ho,wo] (ci is its number of channels) -> rows[hi*wi, ci*hk*wk]. Raises InputError.
     """
     if mode not in ("FW", "IG"):
-        raise InputError(f"unknown im2row mode '{mode}'", where="im2row", cure="use FW or IG")
+        raise InputError(
+            f"unknown im2row mode '{mode}'", where="im2row", cure="use FW (forward) or IG (input gradient)"
+        )
     ci, hi, wi, hk, wk, ho, wo, stride = (sizes[name] for name in IM2ROW_SIZES)
     positive("im2row", **sizes, cores=cores)
     patch = ci * hk * wk
@@ -268,4 +271,4 @@ def positive(where: str, **sizes: int) -> None:
     """Raise InputError for a size that is no positive integer."""
     for name, value in sizes.items():
         if type(value) is not int or value < 1:
-            raise InputError(f"{name} must be a positive integer, not {value!r}", where=where)
+            raise InputError(f"{name} is {value!r}, but must be a positive integer", where=where)

@@ -213,7 +213,7 @@ class Expander:
         form = CoreForm(body.skeleton, tuple(trips), units_bytes, tuple(anchors_bytes))
         if prod(trips) * body.instructions > MOST_EXECUTED and _executed(self._nodes(form)) > MOST_EXECUTED:
             raise ConfigError(
-                f"a core would execute more than {MOST_EXECUTED:.0e} instructions",
+                f"a core would execute more than {MOST_EXECUTED:.0e} instructions, the limit",
                 where=self.where,
                 cure="use smaller sizes, or fewer trips of the loops",
             )
@@ -257,7 +257,7 @@ class Expander:
             return ConfigError(f"cannot evaluate an expression of the kernel: {error}", where=self.where)
         unknown = str(error.args[0])
         return ConfigError(
-            f"the kernel text uses the unknown name {error}",
+            f"the kernel file uses the unknown name {error}",
             where=self.where,
             cure=suggestion(unknown, names),
         )
@@ -332,8 +332,8 @@ class Expander:
             element_bytes = arrays[access.array].element_bytes
             if element_bytes < self.element_bytes and given[index] > element_bytes:
                 raise InputError(
-                    f"{access.array} has elements of {element_bytes} bytes, but the kernel accesses "
-                    f"{given[index]} bytes at once",
+                    f"array {access.array} has elements of {element_bytes} bytes, but the kernel "
+                    f"accesses {given[index]} bytes at once",
                     where=self.where,
                     cure=f"use a kernel for elements of {element_bytes} bytes",
                 )
@@ -348,13 +348,13 @@ class Expander:
             raise ConfigError(
                 f"array {access.array} with {len(access.base)} indices is not declared",
                 where=self.where,
-                cure=f"declared arrays (number of indices): {declared}",
+                cure=f"use a declared array (number of indices): {declared}",
             )
 
     def _check_distance(self, size_bytes: int) -> None:
         if abs(size_bytes) > FARTHEST_BYTES:
             raise ConfigError(
-                f"an access is more than {FARTHEST_BYTES} bytes away",
+                f"an array access is more than {FARTHEST_BYTES} bytes from the start",
                 where=self.where,
                 cure="use smaller indices",
             )

@@ -181,14 +181,16 @@ def _names(node: ast.expr) -> frozenset[str]:
 
 def _tree(text: str) -> ast.expr:
     if len(text) > LONGEST:
-        raise ConfigError(f"an expression of {len(text)} characters is too long: the limit is {LONGEST}")
+        raise ConfigError(f"an expression has {len(text)} characters, but the limit is {LONGEST}")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ConfigError(f"cannot read the expression '{text}'", cure=_ALLOWED) from error
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and type(node.value) is int and node.value > LARGEST_INTEGER:
-            raise ConfigError(f"a number is above {LARGEST_INTEGER}", cure="use a smaller number")
+            raise ConfigError(
+                f"a number in the expression is above {LARGEST_INTEGER}", cure="use a smaller number"
+            )
     return tree
 
 
@@ -226,7 +228,7 @@ def _compile(node: ast.expr, text: str) -> Evaluator:  # noqa: PLR0911, PLR0912 
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS and args:
             function = _FUNCTIONS[name]
             if name == "ceildiv" and len(args) != 2:
-                raise ConfigError(f"ceildiv takes two arguments in '{text}'")
+                raise ConfigError(f"ceildiv needs two arguments, but '{text}' has another number")
             parts = [_compile(arg, text) for arg in args]
             if len(parts) == 1:
                 return parts[0]
@@ -234,4 +236,4 @@ def _compile(node: ast.expr, text: str) -> Evaluator:  # noqa: PLR0911, PLR0912 
                 return _binary(function, *parts)
             return lambda names: function(*[part(names) for part in parts])
         case _:
-            raise ConfigError(f"'{text}' uses syntax that is not allowed", cure=_ALLOWED)
+            raise ConfigError(f"the expression '{text}' uses syntax that is not allowed", cure=_ALLOWED)

@@ -297,7 +297,7 @@ class KernelLibrary:
             used = wanted.pop()
             if used == name:
                 raise ConfigError(
-                    f"the fallbacks of '{name}' form a cycle",
+                    f"the fallbacks of kernel '{name}' form a cycle",
                     where=self.header(codegen, name).section.where("fallback"),
                     cure="use a fallback without a cycle",
                 )
@@ -359,7 +359,7 @@ class KernelLibrary:
             return name_there
         names = self.sized_like(codegen, name, element_bytes)
         raise InputError(
-            f"'{name}' needs elements of {header.element_bytes} bytes, not {element_bytes}",
+            f"kernel '{name}' needs elements of {header.element_bytes} bytes, not {element_bytes}",
             where="kernel",
             cure=f"use one of {', '.join(names)}" if names else "another dtype",
         )
@@ -393,7 +393,7 @@ class KernelLibrary:
             for fallback in kernel.fallbacks:
                 if fallback.use not in nests:
                     raise ConfigError(
-                        f"fallback to unknown kernel '{fallback.use}'",
+                        f"'fallback' names the unknown kernel '{fallback.use}'",
                         where=kernel.where,
                         cure=suggestion(fallback.use, nests),
                     )
@@ -405,9 +405,7 @@ class KernelLibrary:
         source = sources.get(name) or self._described(codegen, name)
         if source is None:
             raise InputError(
-                f"codegen '{codegen}' has no kernel '{name}'",
-                where="kernel",
-                cure=suggestion(name, sources),
+                f"codegen '{codegen}' has no kernel '{name}'", where="kernel", cure=suggestion(name, sources)
             )
         return source
 
@@ -476,9 +474,9 @@ class KernelLibrary:
                 for name in names:
                     if name not in inherited or (key != "without" and name in files):
                         raise ConfigError(
-                            f"'{key}' names a kernel that is not inherited from '{base}': '{name}'",
+                            f"'{key}' names the kernel '{name}', which is not inherited from '{base}'",
                             where=str(profile),
-                            cure="take it out of the list",
+                            cure=f"remove '{name}' from '{key}'",
                         )
             for name in without:
                 del inherited[name]
@@ -523,9 +521,7 @@ def _read_profile(
     name = str(section.values["transform"])
     if name not in TRANSFORMS:
         raise ConfigError(
-            f"unknown transform '{name}'",
-            where=section.where("transform"),
-            cure=suggestion(name, TRANSFORMS),
+            f"unknown transform '{name}'", where=section.where("transform"), cure=suggestion(name, TRANSFORMS)
         )
     without, listed = (tuple(str(section.values.get(key, "")).split()) for key in ("without", "measured"))
     estimates = section.values.get("estimates", False)
@@ -541,13 +537,13 @@ def _header(file: Traversable, codegen: str) -> Header:
     values = section.values
     if values["kernel"] != file.name.rpartition(".")[0]:
         raise ConfigError(
-            f"'kernel' is '{values['kernel']}' but the file is {file.name}",
+            f"'kernel' is '{values['kernel']}', but the name of the file is {file.name}",
             where=section.where("kernel"),
-            cure="give both the same name",
+            cure="use the same name for both",
         )
     if type(values["code_bytes"]) is not int or not 0 <= values["code_bytes"] <= MOST_CODE_BYTES:
         raise ConfigError(
-            f"'code_bytes' must be a number of bytes up to {MOST_CODE_BYTES}",
+            f"'code_bytes' must be a whole number of bytes up to {MOST_CODE_BYTES}",
             where=section.where("code_bytes"),
         )
     element_bytes = values.get("element_bytes", FP32_BYTES)
@@ -558,16 +554,16 @@ def _header(file: Traversable, codegen: str) -> Header:
     for key in ("measured", "fitted"):
         if key in values and not isinstance(values[key], str):
             raise ConfigError(
-                f"'{key}' must name measured rows",
+                f"'{key}' must name rows of measurements",
                 where=section.where(key),
-                cure="write e.g. mm.csv kernel=mm",
+                cure="write FILE COLUMN=VALUE, e.g. mm.csv kernel=mm",
             )
     if ("nest" in values) == ("listing" in values):
-        raise ConfigError("exactly one of the keys 'nest' and 'listing' is needed", where=section.file)
+        raise ConfigError("the file needs exactly one of the keys 'nest' and 'listing'", where=section.file)
     arrays = _part(section, "arrays")
     for array, indices in arrays.values.items():
         if type(indices) is not int or indices < 1:
-            raise ConfigError(f"array '{array}' needs its number of indices", where=arrays.where(array))
+            raise ConfigError(f"array '{array}' lacks its number of indices", where=arrays.where(array))
     return Header(
         values["kernel"],
         codegen,
@@ -589,7 +585,8 @@ def _kernel(header: Header, transform: Transform, accumulate: bool) -> Kernel:
     entries = section.values.get("fallback") or ()
     if not isinstance(entries, list | tuple) or not all(isinstance(entry, Section) for entry in entries):
         raise ConfigError(
-            "'fallback' must be a list of mappings with when, use and cost", where=section.where("fallback")
+            "'fallback' must be a list of mappings with the keys when, use and cost",
+            where=section.where("fallback"),
         )
     fallbacks: list[Fallback] = []
     for entry in entries:

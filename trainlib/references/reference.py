@@ -31,13 +31,14 @@ def check_given(graph: TrainingGraph, values: Mapping[str, Array]) -> None:
         tensor = graph.tensors[name]
         if array.shape != tensor.shape:
             raise InputError(
-                f"the value has shape {array.shape}, the tensor {tensor.shape}", where=f"{graph.name}: {name}"
+                f"the value has shape {array.shape}, but the tensor has shape {tensor.shape}",
+                where=f"{graph.name}: {name}",
             )
         if is_float(array.dtype) and not np.isfinite(widened(array)).all():
             user = next((op.name for op in graph.ops if name in op.inputs), graph.name)
             value = "NaN" if np.isnan(widened(array)).any() else "an infinity"
             raise InputError(
-                f"tensor '{name}', which op {user} reads, holds {value}",
+                f"op {user} reads tensor '{name}', which holds {value}",
                 where=user,
                 cure="use finite data and weights, and a smaller learning rate",
             )

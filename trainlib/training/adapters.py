@@ -57,17 +57,19 @@ def _check(spec: LayerSpec, where: str) -> None:
         cure = "one of " + ", ".join(_OUTPUTS)
         if spec.type == "mhsa":
             cure = "write attention as separate layers: linear (with adapter), matmul, scale, softmax, matmul"
-        raise UnsupportedLayerError(f"{spec.type}{grouped} cannot have an adapter", where=where, cure=cure)
+        raise UnsupportedLayerError(
+            f"a {spec.type}{grouped} layer cannot have an adapter", where=where, cure=cure
+        )
     if spec.weights_of is not None:
         raise ConfigError(
-            "a layer with an adapter cannot share the weights of another layer",
+            "a layer with an adapter cannot use the weights of another layer",
             where=where,
             cure="remove 'weights_of' or the adapter",
         )
     if spec.trainable is not True or spec.update_channels is not None:
         key = "update_channels" if spec.update_channels is not None else "trainable"
         raise ConfigError(
-            f"'{key}' contradicts the adapter, which freezes the layer",
+            f"'{key}' contradicts 'adapter', which freezes the weights of the layer",
             where=where,
-            cure=f"remove '{key}' or the adapter",
+            cure=f"remove '{key}' or 'adapter'",
         )

@@ -70,11 +70,11 @@ class GraphBuilder:
         if prod(tensor.shape) > MOST_ELEMENTS:
             shape = "x".join(str(size) for size in tensor.shape)
             raise ShapeError(
-                f"{tensor.name} of shape {shape} has more than {MOST_ELEMENTS:,} elements",
+                f"tensor {tensor.name} of shape {shape} has more than {MOST_ELEMENTS:,} elements, the limit",
                 cure="use a smaller batch",
             )
         if tensor.name in self.tensors:
-            raise ShapeError(f"two tensors have the name {tensor.name}", cure="rename one of the layers")
+            raise ShapeError(f"two tensors have the name '{tensor.name}'", cure="rename one of the layers")
         self.tensors[tensor.name] = tensor
         return tensor.name
 
@@ -136,7 +136,7 @@ class GraphBuilder:
             plan = replace(plan, attributes={**plan.attributes, VARIANT: variant})
         elif spec.variant not in (None, DEFAULT):
             raise UnsupportedLayerError(
-                f"{spec.type} {variant} does not support this layer",
+                f"variant {variant} of {spec.type} does not support this layer",
                 where=where,
                 cure=f"use variant: {DEFAULT}, or remove the options that the published code lacks",
             )
@@ -163,7 +163,9 @@ class GraphBuilder:
             return None if primitive.layouts is None else asked
         if spec.layout is not None:
             raise UnsupportedLayerError(
-                f"{spec.type} has no layout {asked}", where=where, cure=" or ".join(primitive.layouts)
+                f"{spec.type} does not support layout {asked}",
+                where=where,
+                cure=f"use {' or '.join(primitive.layouts)}",
             )
         return primitive.layouts[0]
 
@@ -215,7 +217,9 @@ class GraphBuilder:
             layout = given.layout or source.layout
             if layer.primitive.is_view:
                 if prod(source.shape) != prod(given.shape):
-                    raise ShapeError(f"cannot view {source.shape} as {given.shape}", where=where_of(spec))
+                    raise ShapeError(
+                        f"cannot view shape {source.shape} as {given.shape}", where=where_of(spec)
+                    )
                 tensor = Tensor(name, given.shape, source.kind, source.dtype, source.name, layout)
             else:
                 tensor = Tensor(name, given.shape, "activation", dtype, layout=layout)
@@ -261,7 +265,7 @@ class GraphBuilder:
             )
         if layer.spec.update_channels is not None:
             raise ConfigError(
-                f"{word} computes its {name}: 'update_channels' is ambiguous",
+                f"another layer ({word}) computes {name}, so 'update_channels' is ambiguous",
                 where=where,
                 cure="remove 'update_channels'",
             )
@@ -292,7 +296,8 @@ class GraphBuilder:
             if role not in layer.roles and role.removeprefix("d") in layer.plan.parameters:
                 name = PARAMETER_NAMES.get(role[1:], role[1:])
                 raise UnsupportedLayerError(
-                    f"{step.name} of {layer.spec.type} computes all gradients together: train {name}, too",
+                    f"{step.name} of {layer.spec.type} computes all gradients together, so {name} "
+                    "must be trained, too",
                     where=where_of(layer.spec),
                     cure=f"add '{name}' to the list of trained parameters",
                 )
@@ -404,7 +409,7 @@ class GraphBuilder:
             source, gradient = self.tensors[layer.roles[role[1:]]], layer.roles["dy"]
             if role[1:] not in layer.inputs or prod(source.shape) != prod(self.tensors[gradient].shape):
                 raise UnsupportedLayerError(
-                    f"{layer.spec.type} has no gradient of {role[1:]}", where=where_of(layer.spec)
+                    f"{layer.spec.type} cannot compute the gradient of {role[1:]}", where=where_of(layer.spec)
                 )
             self.add(
                 Tensor(name, source.shape, "gradient", self.tensors[gradient].dtype, gradient, source.layout)

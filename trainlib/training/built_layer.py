@@ -115,7 +115,7 @@ def shared_parameters(
         shared[role] = owner.roles[its_role], its_role in owner.trained
     if isinstance(spec.weights_of, str) and layer.plan.buffers:
         raise ConfigError(
-            f"{spec.type} has running statistics, which two layers cannot share",
+            f"two layers cannot share the running statistics of {spec.type}",
             where=where,
             cure="weights_of: " + "{" + ", ".join(f"{name}: {spec.weights_of}" for name in roles) + "}",
         )
@@ -128,14 +128,14 @@ def _owner(word: str, before: Sequence[BuiltLayer], where: str) -> tuple[BuiltLa
     layers = {layer.spec.name: layer for layer in before if layer.plan.parameters}
     if name not in layers:
         raise ConfigError(
-            f"weights_of: '{name}' is not an earlier layer with parameters",
+            f"'weights_of' names '{name}', which is not an earlier layer with parameters",
             where=where,
             cure=suggestion(name, layers),
         )
     roles = {PARAMETER_NAMES.get(role, role): role for role in layers[name].plan.parameters}
     if parameter not in roles:
         raise ConfigError(
-            f"weights_of: layer {name} has no parameter '{parameter}'",
+            f"'weights_of' names layer {name}, which has no parameter '{parameter}'",
             where=where,
             cure=suggestion(parameter, roles),
         )
@@ -146,13 +146,13 @@ def _check_shared(layer: BuiltLayer, role: str, owner: BuiltLayer, its_role: str
     spec, where, name = layer.spec, where_of(layer.spec), owner.spec.name
     if isinstance(spec.weights_of, str) and spec.type != owner.spec.type:
         raise ConfigError(
-            f"weights_of: layer {name} is a {owner.spec.type}, not a {spec.type}",
+            f"'weights_of' names layer {name}, whose type is {owner.spec.type}, not {spec.type}",
             where=where,
             cure=f"use weights_of: {{weight: {name}}}, to share one parameter",
         )
     if spec.update_channels is not None or owner.spec.update_channels is not None:
         raise ConfigError(
-            f"two layers use the weights of layer {name}: 'update_channels' is ambiguous",
+            f"two layers use the weights of layer {name}, so 'update_channels' is ambiguous",
             where=where,
             cure="remove 'update_channels' or 'weights_of'",
         )

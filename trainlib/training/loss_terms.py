@@ -82,9 +82,10 @@ def add_label(builder: GraphBuilder, name: str, plan: LabelPlan, where: str, ter
         builder.add(Tensor(name, plan.shape, "label", plan.dtype))
     elif terms.labels[name] != plan:
         raise ConfigError(
-            f"two losses share the labels '{name}', but need {_text(terms.labels[name])} and {_text(plan)}",
+            f"two losses share the labels '{name}', but one needs {_text(terms.labels[name])} and one "
+            f"{_text(plan)}",
             where=where,
-            cure="use a separate 'label' for each",
+            cure="use a separate 'label' for each loss",
         )
     terms.labels[name] = plan
     return name
@@ -102,7 +103,7 @@ def _read(builder: GraphBuilder, spec: ModelSpec, loss: LossSpec, made: Made, te
     last = spec.layers[-1].name
     if loss.of is None and len(made[last]) != 1:
         raise ShapeError(
-            "the last layer has several outputs",
+            "the last layer has several outputs, so the loss does not know its input",
             where=where_of(spec.layers[-1]),
             cure=f"add a layer after it, or use of: {last}.1",
         )
@@ -120,7 +121,7 @@ def _read(builder: GraphBuilder, spec: ModelSpec, loss: LossSpec, made: Made, te
             f"the target {loss.target} has shape {list(target.shape[1:])} and dtype {target.dtype}, "
             f"but the loss needs {_text(plan)}",
             where=where,
-            cure="use a target of that shape, or a 'label'",
+            cure="use a target of that shape and dtype, or a 'label'",
         )
     return Term(primitive, options, output, target.name)
 
@@ -140,5 +141,5 @@ def tensor_named(word: str, made: Made, where: str, what: str) -> str:
         raise ShapeError(f"{what} '{word}' is not an earlier layer", where=where, cure=suggestion(name, made))
     tensors = made[name]
     if number and not (number.isascii() and number.isdigit() and int(number) < len(tensors)):
-        raise ShapeError(f"no output '{word}': layer {name} has {len(tensors)} outputs", where=where)
+        raise ShapeError(f"'{word}' is not an output: layer {name} has {len(tensors)} outputs", where=where)
     return tensors[int(number or 0)]

@@ -60,7 +60,7 @@ def build_training_graph(spec: ModelSpec) -> TrainingGraph:
     phases = build_training_phases(spec)
     if phases.update is not None:
         raise InputError(
-            f"accumulate: {phases.mini_batches} needs a graph per mini-batch and one for the update",
+            f"accumulate: {phases.mini_batches} needs one graph per mini-batch and one for the update",
             where=spec.optimizer.where or spec.where,
             cure="use accumulate: 1 and a larger batch, or trainlib.training.phases.build_training_phases",
         )
@@ -179,7 +179,7 @@ def _unclipped(spec: ModelSpec) -> TrainingGraph:
     terms = add_losses(builder, spec, made)
     gradients = builder.propagate(terms.seeds)
     if not gradients:
-        raise ShapeError("no layer has a weight to train", where=spec.where)
+        raise ShapeError("the model has no weight to train", where=spec.where)
     parts = restrict_updates(builder, gradients)
     optimizer = optimizer_primitive(spec.optimizer.name, spec.optimizer.where)
     of_optimizer = optimizer_options(spec.optimizer, optimizer)
@@ -256,7 +256,9 @@ def _forward(spec: ModelSpec, builder: GraphBuilder) -> Made:
         wanted = layer.inputs if layer.inputs is not None else (before,)
         if not wanted:
             raise ShapeError(
-                "the layer has an empty list of inputs", where=where_of(layer), cure="name an earlier layer"
+                "the layer has an empty list of inputs",
+                where=where_of(layer),
+                cure="name an earlier layer in 'inputs'",
             )
         inputs = [tensor_named(word, outputs, where_of(layer), "input") for word in wanted]
         outputs[layer.name] = (
@@ -360,7 +362,9 @@ def build_update_graph(
     optimizer = optimizer_primitive(kind, where)
     for key in GRADIENT_KEYS:
         if key in attributes:
-            raise InputError(f"'{key}' applies to all gradients of a model, not to one update", where=where)
+            raise InputError(
+                f"'{key}' applies to all gradients of a model, so it cannot apply to one op", where=where
+            )
     options = optimizer_options(OptimizerSpec(kind, attributes, where), optimizer)
     builder = GraphBuilder(dtype)
     kind_of = dtype_named(dtype, where)
@@ -412,7 +416,7 @@ def initial_value(tensor: Tensor, seed: int) -> Array:
         values = np.full(tensor.shape, scale)
     else:
         raise ShapeError(
-            f"unknown initial value '{rule}'", where=tensor.name, cure="uniform, normal or constant"
+            f"unknown initial value '{rule}'", where=tensor.name, cure="use uniform, normal or constant"
         )
     return rounded(values.astype(np.float32), tensor.dtype)
 

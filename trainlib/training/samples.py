@@ -72,9 +72,9 @@ def by_name(given: Any, names: Sequence[str], where: str) -> dict[str, Array]:
         named = {} if given is None else {"one": given}
     if named.keys() != set(names):
         raise InputError(
-            f"the model has {_listed(names)}, but the data has {_listed(sorted(map(str, named)))}",
+            f"the model needs {_listed(names)}, but the data has {_listed(sorted(map(str, named)))}",
             where=where,
-            cure="pass an array for each, in a tuple or by name",
+            cure="pass one array for each, in a tuple or by name",
         )
     return {name: np.asarray(named[name]) for name in names}
 
@@ -141,7 +141,7 @@ def own_samples(
         return _named_samples(arrays, where, fed, targets)
     if train is None:
         raise InputError(
-            f"arrays are missing: the file has {', '.join(sorted(arrays)) or 'none'}",
+            f"the file lacks arrays; it has {', '.join(sorted(arrays)) or 'none'}",
             where=where,
             cure="use x and y for training, and optionally x_test and y_test for testing",
         )
@@ -158,7 +158,7 @@ def own_samples(
     for one, other, names in ((inputs, labels, train), (test_inputs, test_labels, test)):
         if one.ndim < 1 or other.ndim < 1 or len(one) != len(other):
             raise InputError(
-                f"{names[0]} has shape {one.shape}, {names[1]} {other.shape}",
+                f"{names[0]} has shape {one.shape}, but {names[1]} has {other.shape}",
                 where=where,
                 cure="use as many labels as samples",
             )
@@ -181,7 +181,11 @@ def _named_samples(
         }
         if len(set(lengths.values())) > 1 or () in lengths.values() or (not end and (0,) in lengths.values()):
             text = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in lengths.items())
-            raise InputError(f"arrays differ in length: {text}", where=where, cure="use one row per sample")
+            raise InputError(
+                f"the arrays have different lengths: {text}",
+                where=where,
+                cure="use arrays with one row per sample",
+            )
 
     def part(names: Sequence[str], end: str) -> dict[str, Array]:
         return {name: arrays[f"{name}{end}"] for name in names if f"{name}{end}" in arrays}
@@ -201,7 +205,7 @@ def endless(pairs: Iterable[tuple[Any, Any]], where: str) -> Iterator[tuple[Any,
             try:
                 one, label = item
             except (TypeError, ValueError):
-                raise InputError(f"sample {count} is not a pair (x, y)", where=where) from None
+                raise InputError(f"sample {count} must be a pair (x, y)", where=where) from None
             count += 1
             yield one, label
         if count == before:

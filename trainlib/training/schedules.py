@@ -288,7 +288,7 @@ class Listed(Schedule):
     @classmethod
     def _as_many(cls, value: list[float] | None, info: Any) -> list[float] | None:
         if value is not None and len(value) != len(info.data.get("rates", value)):
-            raise ValueError("use as many momenta as rates")
+            raise ValueError("'momenta' must have as many numbers as 'rates'")
         return value
 
     def _steps_in_all(self) -> int | None:
@@ -354,7 +354,9 @@ def schedule_of(given: Mapping[str, Any] | Node, where: str) -> Schedule:
     plain = given.plain() if isinstance(given, Node) else given
     place = given.where if isinstance(given, Node) else where
     if not isinstance(plain, Mapping) or not isinstance(plain.get("name"), str):
-        raise ConfigError(f"{what} has no 'name'", where=place, cure="{name: cosine, steps: 100}")
+        raise ConfigError(
+            f"{what} has no 'name'", where=place, cure="write it like {name: cosine, steps: 100}"
+        )
     name = plain["name"]
     if name not in SCHEDULES:
         raise ConfigError(f"unknown schedule '{name}'", where=place, cure=suggestion(name, SCHEDULES))
@@ -381,7 +383,7 @@ def scheduled(options: Mapping[str, Any], schedule: Schedule, where: str) -> dic
         key = next((key for key in MOMENTA if options.get(key)), None)
         if key is None:
             raise ConfigError(
-                f"schedule '{schedule.name}' changes the momentum, but the optimizer has none",
+                f"schedule '{schedule.name}' changes the momentum, but the optimizer has no momentum",
                 where=where,
                 cure="set momentum: 0.9, or remove 'momenta'",
             )

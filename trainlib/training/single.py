@@ -80,7 +80,7 @@ def single(
     elif VARIANT in attributes:
         raise InputError(f"{name} has no variants", where=where, cure=f"remove '{VARIANT}'")
     elif len(inputs) != 1:
-        raise InputError(f"{name} has one input, not {len(inputs)}", where=where)
+        raise InputError(f"{name} has one input, but {len(inputs)} are specified", where=where)
     elif isinstance(primitive, LossPrimitive):
         graph, labels = build_loss_graph(
             name, attributes, inputs[0].shape, batch=batch, dtype=dtype, where=where
@@ -90,9 +90,9 @@ def single(
         graph = build_update_graph(name, attributes, inputs[0].shape, dtype=dtype, where=where)
     else:
         raise UnsupportedLayerError(
-            f"{name} is an internal op, which the graph builder adds",
+            f"{name} is an internal op: pulptrain adds it, models cannot name it",
             where=where,
-            cure="name a layer (`pulptrain list primitives`)",
+            cure="use a layer of `pulptrain list primitives`",
         )
     values_bytes = sum(tensor.size_bytes for tensor in graph.tensors.values() if tensor.alias_of is None)
     require_host_memory(PROCESS_BYTES + TENSOR_COPIES * values_bytes, "its tensors need", where=where)

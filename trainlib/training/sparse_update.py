@@ -35,9 +35,9 @@ def frozen_layers(spec: ModelSpec, layers: Sequence[BuiltLayer]) -> ModelSpec:
     named = tuple(with_parameters[-1:]) if spec.train == "last" else tuple(spec.train)
     if not set(named) & set(with_parameters):
         raise ConfigError(
-            f"'train' lists no layer with parameters: {', '.join(named) or 'there is none'}",
+            f"'train' names layers without parameters only: {', '.join(named) or 'there is none'}",
             where=spec.where,
-            cure="layers with parameters: " + ", ".join(with_parameters),
+            cure=f"use layers with parameters: {', '.join(with_parameters)}",
         )
     built = {layer.spec.name: layer for layer in layers}
     chosen = tuple(
@@ -119,14 +119,14 @@ def _channels(builder: GraphBuilder, layer: BuiltLayer) -> _Channels:
     if kind not in SUPPORTED or (kind == "conv2d" and attributes["groups"] != 1):
         grouped = " with groups" if kind in SUPPORTED else ""
         raise UnsupportedLayerError(
-            f"update_channels: {spec.type}{grouped} cannot train only some of its channels",
+            f"update_channels: {spec.type}{grouped} cannot train a part of its channels",
             where=where,
-            cure="one of " + ", ".join(SUPPORTED) + " without groups, or trainable: false",
+            cure=f"use one of {', '.join(SUPPORTED)} without groups, or trainable: false",
         )
     first, last = spec.update_channels
     if last > attributes["co"]:
         raise ShapeError(
-            f"update_channels [{first}, {last}) exceeds the {attributes['co']} output channels",
+            f"update_channels: {first} to {last - 1} exceed the {attributes['co']} output channels",
             where=where,
             cure=f"use at most {attributes['co']}",
         )

@@ -33,12 +33,16 @@ def parse_steps(text: str) -> tuple[str, ...]:
             raise InputError(f"unknown step {word!r}", where="--steps", cure=suggestion(word, STEPS))
     if "fw" not in words:
         raise InputError(
-            "the steps must begin with the forward step", where="--steps", cure=f"use fw,{','.join(words)}"
+            "the list of steps must begin with fw, the forward step",
+            where="--steps",
+            cure=f"use fw,{','.join(words)}",
         )
     if {"ig", "wg"} & set(words):
         words.append("loss")
     if "upd" in words and "wg" not in words:
-        raise InputError("an update needs weight gradients", where="--steps", cure="use fw,ig,wg,upd")
+        raise InputError(
+            "step upd (update) needs wg (weight gradients)", where="--steps", cure="use fw,ig,wg,upd"
+        )
     chosen = tuple(word for word in STEPS if word in words)
     return () if chosen == STEPS else chosen
 
@@ -97,9 +101,9 @@ def only_steps(graph: TrainingGraph, steps: Sequence[str]) -> TrainingGraph:
             maker = makers.get(name)
             if maker is not None and name not in written:
                 raise InputError(
-                    f"{op.name} reads '{name}', which is computed by {maker.name}, a step left out",
+                    f"{op.name} reads '{name}', which {maker.name} computes, but that step is missing",
                     where="--steps",
-                    cure=f"add {word_of(maker)}",
+                    cure=f"add step {word_of(maker)}",
                 )
     used = {name for op in ops for name in (*op.inputs, *op.outputs)} | {*graph.inputs, *graph.outputs}
     for name in list(used):

@@ -150,15 +150,17 @@ def _check_inputs(spec: ModelSpec, item: InputSpec, shape: tuple[int, ...], valu
         raise ShapeError(
             f"the samples of {name} have the shape {_text(shape)}, but the network needs {_text(item.shape)}",
             where=spec.where,
-            cure=f"{item.name}: {list(shape)}, or use other samples",
+            cure=f"set the shape of input {item.name} to {list(shape)}, or use other samples",
         )
     if not np.issubdtype(values.dtype, np.number) or np.iscomplexobj(values):
-        raise ShapeError(f"the samples of {name} are {values.dtype}, not numbers", where=spec.where)
+        raise ShapeError(
+            f"the samples of {name} have dtype {values.dtype}, but must be numbers", where=spec.where
+        )
     if item.classes and (
         not np.issubdtype(values.dtype, np.integer) or values.min() < 0 or values.max() >= item.classes
     ):
         raise ShapeError(
-            f"the samples of {name} are not all integers from 0 to {item.classes - 1}",
+            f"the samples of {name} must be integers from 0 to {item.classes - 1}",
             where=spec.where,
             cure=f"use more classes in '{item.name}', or use other samples",
         )
@@ -182,7 +184,7 @@ def _check_labels(spec: ModelSpec, labels: LabelPlan, targets: Array, name: str,
                 f"the labels of {name} go from {targets.min()} to {targets.max()}: {needed} classes are "
                 f"needed, but the network has output shape {list(shape) or [outputs]}",
                 where=spec.where,
-                cure=f"{needed} outputs in the last layer, or use other samples",
+                cure=f"use {needed} outputs in the last layer, or use other samples",
             )
     elif labels.hard or tuple(targets.shape[1:]) != shape:
         raise ShapeError(

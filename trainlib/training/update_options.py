@@ -39,7 +39,7 @@ def options_by_weight(
         twice = next((name for name in members if name in owner), None)
         if twice is not None:
             raise ConfigError(
-                f"'{twice}' is in two groups, the other at {owner[twice]}",
+                f"'{twice}' is in two groups; the other is at {owner[twice]}",
                 where=where,
                 cure="name it in one group only",
             )
@@ -54,7 +54,11 @@ def check_groups(spec: OptimizerSpec, primitive: OptimizerPrimitive) -> None:
     _scheduled(spec, optimizer_options(spec, primitive))
     for group, where in _groups(spec):
         if not any(group.get(key) for key in MEMBERS):
-            raise ConfigError("the group is empty", where=where, cure="layers: [...] or parameters: [...]")
+            raise ConfigError(
+                "the group of the optimizer names no layers and no parameters",
+                where=where,
+                cure="add layers: [...] or parameters: [...]",
+            )
         merged = _merged(spec, group, where)
         _scheduled(merged, optimizer_options(merged, primitive))
 
@@ -78,7 +82,7 @@ def _merged(spec: OptimizerSpec, group: Mapping[str, Any], where: str) -> Optimi
     shared = next((key for key in group if key in GRADIENT_KEYS and key != "schedule"), None)
     if shared is not None:
         raise ConfigError(
-            f"'{shared}' cannot differ from group to group", where=where, cure="set it once, outside 'groups'"
+            f"'{shared}' must be the same for all groups", where=where, cure="set it once, outside 'groups'"
         )
     changed = {key: value for key, value in group.items() if key not in MEMBERS}
     options = {key: value for key, value in spec.options.items() if key not in GRADIENT_KEYS}
@@ -106,7 +110,11 @@ def _members(
             raise ConfigError(f"unknown layer '{layer}'", where=where, cure=suggestion(layer, layers))
         of_layer = [name for name in weights if name.startswith(f"{layer}.")]
         if not of_layer:
-            raise ConfigError(f"layer '{layer}' has no parameters", where=where, cure="remove it")
+            raise ConfigError(
+                f"layer '{layer}' of the group has no parameters",
+                where=where,
+                cure="remove it from the group",
+            )
         members |= dict.fromkeys(of_layer)
     for pattern in _texts(group, "parameters", where):
         of_layer = [name for name in weights if fnmatchcase(name, pattern)]
@@ -122,5 +130,7 @@ def _texts(group: Mapping[str, Any], key: str, where: str) -> list[str]:
     given = group.get(key, [])
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"'{key}' of a group is not a list of names", where=where, cure=f"{key}: [...]")
+        raise ConfigError(
+            f"'{key}' of a group must be a list of names", where=where, cure=f"write {key}: [...]"
+        )
     return names

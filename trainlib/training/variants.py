@@ -65,7 +65,9 @@ def with_variant(op: Op, name: str) -> Op:
     if name not in variants:
         several = name in WAYS and op.attributes.get("groups", 1) > 1
         why = " with several groups" if several else ""
-        raise InputError(f"no variant {name!r}{why}", where=op.name, cure=f"use one of {', '.join(variants)}")
+        raise InputError(
+            f"{op.name} has no variant {name!r}{why}", where=op.name, cure=f"use one of {', '.join(variants)}"
+        )
     if IM2COL in op.attributes:
         return replace(op, attributes={**op.attributes, IM2COL: name})
     others = {key: value for key, value in op.attributes.items() if key != VARIANT}
@@ -102,9 +104,7 @@ def with_variants(graph: TrainingGraph, variants: Mapping[str, str]) -> Training
     for name, variant in variants.items():
         if name not in names and name not in choices:
             raise InputError(
-                f"no op or step {name!r} offers a choice of variants",
-                where=graph.name,
-                cure=suggestion(name, choices),
+                f"no op or step {name!r} offers variants", where=graph.name, cure=suggestion(name, choices)
             )
         if name not in names:
             _check_step(name, variant, [op for op in choosing if op.step == name])
@@ -116,7 +116,7 @@ def _check_step(step: str, variant: str, ops: Iterable[Op]) -> None:
     offered = dict.fromkeys(name for op in ops for name in variants_of(op))
     if variant not in offered:
         raise InputError(
-            f"no op of this step has the variant {variant!r}",
+            f"no op of step {step} has the variant {variant!r}",
             where=step,
             cure=f"use one of {', '.join(offered)}",
         )

@@ -91,7 +91,9 @@ def parts(file: str = LISTING) -> Mapping[str, ListingPart]:
         if name:
             by_name[name] = ListingPart(body, jumps_cycles)
         elif body:
-            raise ConfigError("instructions stand before the first part", where=f"{path}:{number}")
+            raise ConfigError(
+                "an instruction stands before the first '# part' line", where=f"{path}:{number}"
+            )
         name, first_line, lines = match[1], number + 1, []
         jumps_cycles = int(match[2] or 0) * WIDE_TARGET_CYCLES + int(match[3] or 0) * LATE_RETURN_CYCLES
     return by_name

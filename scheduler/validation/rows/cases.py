@@ -114,7 +114,9 @@ def parse_selection(text: str) -> Selection:
     """Read ``COLUMN=VALUE[,VALUE]``. Raises InputError."""
     column, separator, values = text.partition("=")
     if not separator or not column.strip():
-        raise InputError(f"cannot read {text!r}", where="--where", cure="write it as codegen=asm-xpulp")
+        raise InputError(
+            f"cannot read {text!r}", where="--where", cure="write COLUMN=VALUE, e.g. codegen=asm-xpulp"
+        )
     return Selection(column.strip(), tuple(value.strip() for value in values.split(",")))
 
 
@@ -163,7 +165,7 @@ def read_cases(
     if not cases and not unreadable:
         cure = "; ".join(f"{column} is one of {_some(values)}" for column, values in there.items())
         cure = f"--where: {cure}" if selections else "add a row per measurement"
-        raise InputError("the file has no row to predict", where=str(path), cure=cure)
+        raise InputError("no row of the file can be predicted", where=str(path), cure=cure)
     return tuple(cases)
 
 
@@ -205,11 +207,13 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
                         yield line, cells
                     line = reader.line_num + 1
             except csv.Error as error:
-                raise ConfigError(f"not valid CSV: {error}", where=f"{path}:{line}") from error
+                raise ConfigError(f"the file is not valid CSV: {error}", where=f"{path}:{line}") from error
     except FileNotFoundError as error:
-        raise InputError("no such file", where=str(path), cure="use a CSV file of measured cases") from error
+        raise InputError(
+            "the file does not exist", where=str(path), cure="use a CSV file of measured cases"
+        ) from error
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise InputError(f"cannot be read: {error}", where=str(path)) from error
+        raise InputError(f"the file cannot be read: {error}", where=str(path)) from error
 
 
 def _bounded(file: TextIO, path: Path) -> Iterator[str]:
@@ -250,11 +254,13 @@ def _value(cells: Mapping[str, str], column: Column, where: str, name: str) -> s
     value: str | int = text
     if column.least is not None:
         if not (text.removeprefix("-").isdigit() and text.isascii()):
-            raise ConfigError(f"{row}: '{text}' is not a whole number", where=where)
+            raise ConfigError(f"row {row}: '{text}' is not a whole number", where=where)
         value = int(text) if len(text) < 20 else MAX_NUMBER + 1
         if not column.least <= value <= column.most:
-            raise ConfigError(f"{row}: {text} is not between {column.least} and {column.most}", where=where)
+            raise ConfigError(
+                f"row {row}: {text} is not between {column.least} and {column.most}", where=where
+            )
     if column.choices and value not in column.choices:
         choices = ", ".join(str(choice) or "(empty)" for choice in column.choices)
-        raise ConfigError(f"{row}: '{text}' is unknown", where=where, cure=f"use one of {choices}")
+        raise ConfigError(f"row {row}: '{text}' is unknown", where=where, cure=f"use one of {choices}")
     return value

@@ -78,7 +78,7 @@ class Kind(Struct, frozen=True):
         rows = read_cases(path, self.columns, others, self.named_by, unreadable)
         if rows and MEASURE in rows[0].cells:
             raise ConfigError(
-                f"column '{MEASURE}' is reserved in KIND {self.name}",
+                f"KIND {self.name} reserves the column name '{MEASURE}'",
                 where=str(path),
                 cure="rename the column",
             )

@@ -137,7 +137,8 @@ def planned(run: Run) -> tuple[Schedule, SocTiming]:
     graphs = build_training_phases(load_model(run.model, check_options)).graphs
     if len(graphs) > 1:
         raise InputError(
-            f"{run.model} needs several programs for an update", cure="use a model with one program"
+            f"{run.model} uses several programs per update, but validate needs one",
+            cure="use a model with one program",
         )
     graph = graphs[0]
     schedule = build_schedule(graph, timing, cost_model_of(timing), options)

@@ -68,7 +68,7 @@ def test_a_missing_wait_is_a_race_that_names_both_parties() -> None:
         soc_with_values().run(double_in_l1(wait_for_input=False))
     message = str(caught.value)
     assert "race at cycle 118: DMA in (op op FW, buffer) touches l1 bytes 0 to 1024" in message
-    assert "while kernel double (op op FW tile 7, double) has used them since cycle 116" in message
+    assert "which kernel double (op op FW tile 7, double) has used since cycle 116" in message
     assert caught.value.exit_code == 4
     assert "wait for the transfer" in message
 

@@ -53,8 +53,8 @@ def refused(capsys: Capture, *arguments: str) -> str:
         ("a: .inf", "f:1: inf is not a finite fp32 number"),
         ("a: 1e400", "f:1: inf is not a finite fp32 number"),
         ("a: -1e300", "f:1: -1e\\+300 is not a finite fp32 number"),
-        ("a: " + "[" * 600 + "]" * 600, "f:1: nested too deeply"),
-        ("a: " + "{b: " * 600, "f:1: nested too deeply"),
+        ("a: " + "[" * 600 + "]" * 600, "f:1: the file is nested too deeply"),
+        ("a: " + "{b: " * 600, "f:1: the file is nested too deeply"),
         ("a: &a [1, 2]\nb: [*a, *a, *a]", "f:1: a YAML alias uses this value again"),
         ('a: "\\UFFFFFFFF"', "f:1: YAML error"),
         ("a: !!python/object:os.system x", "f:1: YAML syntax error"),
@@ -89,8 +89,8 @@ def test_a_fallback_that_is_no_list(capsys: Capture) -> None:
         ("ceildiv(N, cores)", "1" + "+1" * 300, "the limit is 400"),
         ("ceildiv(N, cores)", "9" * 30, "an integer above"),
         ("min(start + block, N)", "N * 99999999999999999 * 99999999999999", "instructions|away"),
-        ("min(start + block, N)", "N * 99999999999999999999999", "a number is above"),
-        ("A(i,k)", "A(i*9999999999999999,k)", "bytes away"),
+        ("min(start + block, N)", "N * 99999999999999999999999", "a number in the expression is above"),
+        ("A(i,k)", "A(i*9999999999999999,k)", "bytes from the start"),
         ("code_bytes: 556", "code_bytes: 5000000000", "'code_bytes' must be"),
         ("kernel: k1", "fallback: [1, 2]\nkernel: k1", "must consist of 'key: value' lines"),
         ("kernel: k1", "fallback:\n  - {when: '1', use: k1, cost: A}\nkernel: k1", "form a cycle"),
@@ -183,7 +183,7 @@ def _text(file: Path) -> None:
         (_cut_off, "cannot read"),
         (_objects, "holds Python objects"),
         (_text, "cannot read"),
-        (Path.mkdir, "no such file"),
+        (Path.mkdir, "does not exist"),
     ],
 )
 def test_values_that_are_none(
@@ -224,7 +224,7 @@ def _picture(folder: Path, name: str) -> tuple[str, ...]:
     [
         (lambda data: data.replace(b",", b",\xff", 1), "is not UTF-8 text"),
         (lambda data: data.replace(b"\n", b"\n" + b"x" * 200_000, 1), "field larger than field limit"),
-        (lambda data: data + b"\n1,2\n", "differ in their number of fields"),
+        (lambda data: data + b"\n1,2\n", "different numbers of fields"),
         (lambda data: re.sub(rb",\d+,", b",nan,", data), "not a whole number"),
         (lambda data: re.sub(rb",\d+,", b"," + b"9" * 5000 + b",", data), "is above"),
         (lambda data: b"", "no column"),
@@ -258,7 +258,7 @@ def test_a_summary_with_something_else_for_a_number(
 ) -> None:
     file = damaged / "summary.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
-    assert f"summary.json: '{key}' is not" in refused(capsys, *_picture(damaged, "memory.csv"))
+    assert f"summary.json: '{key}' in the summary must" in refused(capsys, *_picture(damaged, "memory.csv"))
 
 
 @pytest.mark.parametrize("text", ["", "[" * 100_000, "5", '{"cycles": ' + "9" * 5000 + "}", "\udcff"])
@@ -327,10 +327,10 @@ def test_an_empty_name_of_a_file_or_folder_is_refused_by_its_option(name: str, c
             flag = option.opts[0]
             said = refused(capsys, name, *words, flag, "")
             assert said.startswith(
-                f"pulptrain: error: {flag}: the name is empty\n  try: {flag} {option.metavar}: "
+                f"pulptrain: error: {flag}: the value is empty, but must be a name\n  try: {flag} "
             )
 
 
 def test_an_empty_name_is_refused_from_python_too() -> None:
-    with pytest.raises(InputError, match="--schedule: the name is empty"):
+    with pytest.raises(InputError, match="--schedule: the value is empty, but must be a name"):
         pt.run("simple-mlp", schedule="")

@@ -114,22 +114,22 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("simple-mlp --l1 64KiB", "unknown command 'simple-mlp'", "pulptrain run simple-mlp --l1 64KiB"),
         (
             "run simple-mlp --l1 64",
-            "--l1: 64 is too small for the size of a memory: the unit is missing",
+            "--l1: 64 is too small for the size of a memory; a unit seems to be missing",
             "did you mean 64 KiB? --l1 64KiB",
         ),
         (
             "run simple-mlp --freq 370",
-            "--freq: 370 is too small for the frequency of a clock: the unit is missing",
+            "--freq: 370 is too small for the frequency of a clock; a unit seems to be missing",
             "did you mean 370 MHz? --freq 370MHz",
         ),
         (
             "what-if simple-mlp --more-l1 64",
-            "--more-l1: 64 is too small for the size of a memory: the unit is missing",
+            "--more-l1: 64 is too small for the size of a memory; a unit seems to be missing",
             "did you mean 64 KiB? --more-l1 64KiB",
         ),
         (
             "deploy simple-mlp --out never --arena 100",
-            "--arena: 100 is too small for the size of a memory: the unit is missing",
+            "--arena: 100 is too small for the size of a memory; a unit seems to be missing",
             "did you mean 100 KiB? --arena 100KiB",
         ),
         (
@@ -190,11 +190,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run simple-mlp --resident all",
-            "--resident: no tensor 'all' in simple-mlp",
+            "--resident: simple-mlp has no tensor 'all'",
             "use auto (tensors that save cycles), or names: TENSOR,TENSOR@OP..OP",
         ),
-        ("show stall", "show: 'stall' is a category, not a name", f"name one of {STALLS}"),
-        ("show kernels", "show: 'kernels' is a category, not a name", "see pulptrain list kernels"),
+        ("show stall", "show: 'stall' is a category, not the name of one thing", f"name one of {STALLS}"),
+        (
+            "show kernels",
+            "show: 'kernels' is a category, not the name of one thing",
+            "see pulptrain list kernels",
+        ),
         (
             "primitive conv2d",
             "primitive conv2d: conv2d needs --option kernel=... and --option out_channels=... and --shape",
@@ -269,14 +273,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("run both.yaml", "both.yaml:4: the model has both 'loss' and 'losses'", "use one of the two"),
         (
             "run labels.yaml",
-            "labels.yaml:3: two losses share the labels 'a', but need [3] float32 (numbers) and [] int32 (3 "
-            "classes)",
-            "use a separate 'label' for each",
+            "labels.yaml:3: two losses share the labels 'a', but one needs [3] float32 (numbers) and "
+            "one [] int32 (3 classes)",
+            "use a separate 'label' for each loss",
         ),
         (
             "run small.yaml --loss mse",
-            "--loss: small.yaml already specifies its loss",
-            "set 'loss:' in the file; the option applies only to net.py:Net and model.onnx",
+            "--loss: small.yaml already specifies 'loss', so --loss does not apply",
+            "set 'loss:' in the file, or use the option with a PyTorch module or an ONNX file",
         ),
         ("run group.yaml", "group.yaml:4: unknown layer 'fcc'", "'fc' (known: fc)"),
         (
@@ -287,13 +291,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "run pair.yaml",
-            "pair.yaml:8: layer apart: subtract needs inputs of one shape, not (1, 3) and (1, 2)",
-            "use inputs of one shape, or an 'expand' before it",
+            "pair.yaml:8: layer apart: the inputs of subtract must have one shape, but have "
+            "(1, 3) and (1, 2)",
+            "use inputs of one shape, or put an 'expand' before them",
         ),
         (
             "run small.yaml --iterations 3 --lr-schedule listed_rates=0.1,0.2",
-            "small.yaml:4: the schedule has 2 steps, but the run has 3 iterations",
-            "use a longer schedule, or 2 iterations",
+            "small.yaml:4: the learning-rate schedule has 2 steps, but the run has 3 iterations",
+            "use a longer schedule, or --iterations 2",
         ),
     ],
 )

@@ -80,7 +80,10 @@ def test_a_new_table_has_the_ops_of_a_run(
     assert (found.error, len(found.rows), found.unmeasured) == (0, len(result.ops), {})
     assert run(["new", "other.csv"]) == 0
     for arguments, told in (
-        (["mine.yaml", "--run", "out"], "--run: --run needs a table (measured.csv) or an energy model"),
+        (
+            ["mine.yaml", "--run", "out"],
+            "--run: --run applies to a table (measured.csv) or an energy model only",
+        ),
         (["third.csv", "--run", "."], "cannot read"),
     ):
         assert told in refused(capsys, "new", *arguments)

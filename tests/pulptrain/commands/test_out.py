@@ -40,9 +40,9 @@ def test_no_command_writes_among_the_files_of_others(
     if command == "plot":
         assert run(["run", "simple-mlp", "--no-functional", "--out", "out", "-q"]) == 0
     for folder, told in (
-        ("mine", "pulptrain did not"),
-        ("-", "only --json goes to standard output"),
-        ("fig.jpg", "unknown picture format" if command == "plot" else "is a file name, not a folder name"),
+        ("mine", "was not written by pulptrain"),
+        ("-", "standard output (-) is allowed for --json only"),
+        ("fig.jpg", "the picture format of" if command == "plot" else "is a file name, not a folder name"),
     ):
         said = refused(capsys, *FOLDERS[command].split(), "--out", folder, "-q")
         assert "error: --out: " in said

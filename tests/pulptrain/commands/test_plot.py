@@ -129,7 +129,7 @@ def test_a_speed_up_adds_up_and_is_at_most_ideal_where_nothing_waits(
     assert (tmp_path / "speed-up.svg").is_file()
     speed = pt.speed_up(*folders, path=tmp_path / "speed-up.pdf", width_inches=3.5)
     assert speed.as_dict()["speedup"] == gains
-    with pytest.raises(pt.InputError, match="unknown picture format"):
+    with pytest.raises(pt.InputError, match="the picture format of"):
         pt.speed_up(*folders, path=tmp_path / "speed-up.jpg")
     assert run(["plot", *folders, *out, "-q"]) == 0
     assert run(["plot", *folders, *out]) == 0
@@ -141,29 +141,29 @@ def test_a_speed_up_adds_up_and_is_at_most_ideal_where_nothing_waits(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["8", "--width", "0in"], "--width: 0 in is not a valid size.*use 1in"),
+        (["8", "--width", "0in"], "--width: the size is 0 in, which is not valid.*use 1in"),
         (["8", "--width", "3.5"], "--width"),
-        (["8", "--width", "1in", "--font", "30pt"], "leaves no room"),
+        (["8", "--width", "1in", "--font", "30pt"], "does not fit a chart"),
         *(
-            (["8", "--width", "1in", "--font", "30pt", "--what", what], "leaves no room")
+            (["8", "--width", "1in", "--font", "30pt", "--what", what], "does not fit a chart")
             for what in ("causes", "roofline", "bytes")
         ),
-        (["8", "2", "--width", "1in", "--font", "30pt", "--what", "speed-up"], "leaves no room"),
+        (["8", "2", "--width", "1in", "--font", "30pt", "--what", "speed-up"], "does not fit a chart"),
         (["8", "--width", "1e400in"], "--width: cannot read"),
         (["8", "--title", 301 * "x"], "--title: the title is too long: 301 characters.*at most 300"),
-        (["8", "--dpi", "5"], "--dpi: 5 dots per inch is not a valid size.*use 30"),
+        (["8", "--dpi", "5"], "--dpi: the size is 5 dots per inch, which is not valid.*use 30"),
         (["8", "--font", "x"], "--font: cannot read 'x'.*8pt"),
         (["8", "--font", "0pt"], "--font"),
         (["8", "--window", "conv9.FW"], "is neither an op nor a range.*START:END"),
-        (["8", "--window", "0:10", "--what", "roofline"], "name an op"),
+        (["8", "--window", "0:10", "--what", "roofline"], "use the name of an op"),
         (["8", "--what", "speedup"], "'speed-up'"),
         (["8", "--what", "speed-up"], "a speed-up needs two runs"),
-        (["8", "8", "--what", "speed-up"], "the run has 8 cores, the same as"),
+        (["8", "8", "--what", "speed-up"], "the run has 8 cores, as many as"),
         (["8", "2"], "one run, or --what speed-up; on one axis: pulptrain compare .* --out strips.png"),
         (["8", "2", "--what", "speed-up", "--window", "0:9"], "whole runs"),
         (["8", "--out", "all.pdf"], "pictures cannot share one file"),
-        (["8", "--out", ""], "--out: the name is empty"),
-        (["8", "--what", "bytes", "--out", "none/x.pdf"], "no folder"),
+        (["8", "--out", ""], "--out: the value is empty, but must be a name"),
+        (["8", "--what", "bytes", "--out", "none/x.pdf"], "does not exist"),
         (["nowhere"], "a folder written by"),
     ],
 )

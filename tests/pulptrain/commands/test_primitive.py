@@ -72,7 +72,7 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
         (["relu", "--shape", "4", "--dtype", "fp8"], "unknown dtype 'fp8'"),
         (["relu", "--shape", "4", "--option", "slope"], "cannot read 'slope'"),
         (["flatten", "--shape", "4"], "only a view"),
-        (["relu", "--shape", "4", "--batch", "0"], "not a valid batch"),
+        (["relu", "--shape", "4", "--batch", "0"], "must be 1 or more"),
     ],
 )
 def test_bad_requests_say_what_to_change(

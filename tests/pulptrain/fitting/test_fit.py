@@ -322,7 +322,7 @@ def test_a_time_is_that_of_the_command_once_it_is_over_nothing_is_searched(
 )
 def test_what_a_ladder_has_no_use_for_is_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert dispatch(["fit", "simple-mlp", "--ladder", *words.split()]) == 2
-    assert f"{words.split(maxsplit=1)[0]} applies to one answer" in capsys.readouterr().err
+    assert f"{words.split(maxsplit=1)[0]} applies to one form of training" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("l2_bytes", [12 << 10, 31 << 10])

@@ -212,7 +212,7 @@ def test_an_exploration_says_the_shape_of_its_module_as_the_refusal_tells(folder
     lines = ["name: e", "model: net.py:Net", "sweep: {cores: [8]}"]
     (folder / "told.yaml").write_text("\n".join(lines))
     told = refused(capsys, "explore", "told.yaml")
-    assert "told.yaml:2: net.py:Net: the input shape is missing" in told
+    assert "told.yaml:2: net.py:Net: the shape of the model's input is missing" in told
     said = re.search(r"try: use (settings: .*}),", told)
     assert said
     (folder / "told.yaml").write_text("\n".join([*lines, said[1].replace("1,3,32,32", "1,6")]))

@@ -60,7 +60,7 @@ def test_a_wrong_number_of_mini_batches_is_caught(tmp_path: Path, capsys: pytest
     assert row["status"] == "wrong"
     assert "is off by" in row["reason"] or "loss" in row["reason"]
     (row,) = replayed(capsys, 2, case, "--accumulate", "3")
-    assert "are not a multiple of the update size" in row["reason"]
+    assert "cannot be divided into updates of" in row["reason"]
 
 
 def with_outputs(case: Path, **changed: Any) -> None:
@@ -297,6 +297,28 @@ def test_goldens_of_another_graph_decide_nothing(tmp_path: Path, capsys: pytest.
         assert ("no golden values for this graph" in row["reason"]) == (status == "not decidable")
 
 
+def test_a_golden_contradicts_its_file_only_if_pytorch_computes_what_was_simulated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from truth.onnx_graph import Computed
+
+    forward_case(tmp_path / "case")
+    np.savez(tmp_path / "case" / "outputs.npz", z=np.ones((2, 3)))
+    (row,) = replayed(capsys, 5, tmp_path)
+    assert row["reason"].startswith("z is off by")
+    assert "the golden contradicts the file" in row["reason"]
+    computed = Computed.__init__
+
+    def off(self: Computed, *arguments: Any, **options: Any) -> None:
+        computed(self, *arguments, **options)
+        self.values["z"] = self.values["z"] + 1e-3
+
+    monkeypatch.setattr(Computed, "__init__", off)
+    (row,) = replayed(capsys, 5, tmp_path)
+    assert row["status"] == "wrong"
+    assert "contradicts" not in row["reason"]
+
+
 def test_the_folders_of_onnx_runtime_give_two_rows_and_skip_the_evaluation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -312,6 +334,34 @@ def test_the_folders_of_onnx_runtime_give_two_rows_and_skip_the_evaluation(
     assert "cannot replay eval_model.onnx" in notes[0]
     rows = replayed(capsys, 2, tmp_path)
     assert {row["status"] for row in rows} == {"refused"}
+
+
+def test_a_test_of_a_kernel_is_replayed_node_by_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two inputs of which neither has a batch, two outputs, and a gradient without its forward op."""
+    nodes = [
+        node("Mul", ["a", "b"], ["c"]),
+        node("ReduceSum", ["c", "axes"], ["total"], keepdims=0),
+        node("com.microsoft:SoftmaxGrad", ["a", "c"], ["dx"], axis=-1),
+    ]
+    inputs, outputs = [value("a", [6, 5]), value("b", [6, 1])], [value("total", [5]), value("dx", [6, 5])]
+    saved(tmp_path, model(nodes, inputs, outputs, {"axes": np.array([0])}), "network.onnx")
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((6, 5), (6, 1)))
+    np.savez(tmp_path / "inputs.npz", a=a, b=b)
+    c = a.astype(np.float64) * b
+    right = {"total": c.sum(axis=0), "dx": c * (a - (a * c).sum(axis=1, keepdims=True))}
+    np.savez(tmp_path / "outputs.npz", **right)
+    (row,) = replayed(capsys, 0, tmp_path)
+    assert (row["status"], row["nodes"]) == ("right", 3)
+    for name, golden in right.items():
+        np.savez(tmp_path / "outputs.npz", **right | {name: golden + 1e-4})
+        (row,) = replayed(capsys, 5, tmp_path)
+        assert row["reason"].startswith(f"{name} is off by 0.0001")
+    np.savez(tmp_path / "outputs.npz", first=right["total"])
+    (row,) = replayed(capsys, 2, tmp_path)
+    assert "outputs.npz has 1 arrays, the graph has 2 outputs" in row["reason"]
 
 
 def test_a_folder_without_a_case_is_refused(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_a_file_is_not_run_unless_it_is_asked_for_in_that_form(net, name, capsys
 
 
 BAD = {
-    "no shape": (["net.py:Net"], "--input 1,3,32,32, batch first"),
+    "no shape": (["net.py:Net"], "e.g. --input 1,3,32,32"),
     "a shape that is none": (["net.py:Net", "--input", "1,x"], "cannot read the shape '1,x'"),
     "a shape without a batch": (["net.py:Net", "--input", "6"], "batch first"),
     "a size of 0": (["net.py:Net", "--input", "0,6"], "cannot read the shape"),
@@ -70,12 +70,12 @@ BAD = {
     "a name that is not there": (["net.py:Nets", "--input", "1,6"], "net.py has no Nets"),
     "a name that is no module": (["net.py:number", "--input", "1,6"], "number"),
     "a function that fails": (["net.py:broken", "--input", "1,6"], "RuntimeError: no weights"),
-    "no such file": (["nets.py:Net", "--input", "1,6"], "no such file"),
+    "no such file": (["nets.py:Net", "--input", "1,6"], "there is no file"),
     "no name": (["net.py", "--input", "1,6"], "net.py:broken"),
     "an unknown loss": (["net.py:Net", "--input", "1,6", "--loss", "cross_entropi"], "cross_entropy"),
     "an unknown optimizer": (["net.py:Net", "--input", "1,6", "--optimizer", "sdg lr=1"], "sgd"),
     "an option that is none": (["net.py:Net", "--input", "1,6", "--optimizer", "sgd lr"], "cannot read 'lr'"),
-    "a shape of a model file": (["tutorial-cnn", "--input", "1,8,8,8"], "already specifies its input"),
+    "a shape of a model file": (["tutorial-cnn", "--input", "1,8,8,8"], "already specifies"),
 }
 
 

@@ -46,11 +46,13 @@ def test_a_module_is_run_as_it_is_with_what_trains_it() -> None:
     result = pt.run(module, lr_schedule=schedule, iterations=5, **training)
     assert result.numbers_right
     assert {"linear.weight.average", "linear.weight.velocity"} <= set(result.values)
-    with pytest.raises(InputError, match="the schedule has 5 steps, but the run has 6 iterations"):
+    with pytest.raises(
+        InputError, match="the learning-rate schedule has 5 steps, but the run has 6 iterations"
+    ):
         pt.run(module, lr_schedule=schedule, iterations=6, **training)
     assert schedule.last_epoch == 0
     assert pt.run(module, lr_schedule="cosine steps=3", iterations=2, **training).numbers_right
-    with pytest.raises(InputError, match="does not specify its inputs"):
+    with pytest.raises(InputError, match="the shapes of the inputs of"):
         pt.run(module)
     with pytest.raises(InputError, match="'optimizer' applies to a"):
         pt.run("autoencoder", optimizer=optimizer)
@@ -85,7 +87,7 @@ def _plateau_under_way(module):
 
 
 REFUSALS = {
-    "the optimizer has 2 parameters that do not belong to the module": lambda module: {
+    "2 parameters of the optimizer do not belong to the module": lambda module: {
         "optimizer": torch.optim.SGD(torch.nn.Linear(6, 3).parameters(), 0.1)
     },
     "the schedule belongs to another optimizer": _of_another_optimizer,

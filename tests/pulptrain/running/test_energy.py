@@ -124,8 +124,8 @@ def test_a_folder_has_a_table_of_activity_and_gives_a_model_scaled_to_a_measurem
     [
         ("--kind energy --run run", "--run RUN --measured 57.6mW"),
         ("--kind soc --run run --measured 1mW", "--run RUN --measured 57.6mW"),
-        ("--kind energy --run run --measured 57.6", "neither a power nor an energy"),
-        ("--kind energy --run run --measured 1V", "neither a power nor an energy"),
+        ("--kind energy --run run --measured 57.6", "must be a power or an energy"),
+        ("--kind energy --run run --measured 1V", "must be a power or an energy"),
         ("--kind energy --run none --measured 1mW", "cannot read"),
         ("--kind energy --run run --measured 1mW", "pulp-open has no energy coefficients"),
     ],

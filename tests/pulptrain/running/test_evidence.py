@@ -79,7 +79,7 @@ def test_the_wait_for_slower_cores_is_the_kernels_and_its_wake_up_the_machines()
     master = [
         MasterTime("compute", "mm", 100, 2),
         MasterTime("barrier", "mm", 30, 2),
-        MasterTime("barrier", "im2col by DMA", 7, 1),  # a team that moves data is no kernel
+        MasterTime("barrier", "im2col: dma", 7, 1),  # a team that moves data is no kernel
         MasterTime("dma_wait", "input", 20, 1),
     ]
     assert time_line(master, 160, program, timing) == (

@@ -160,8 +160,8 @@ def test_dtype_and_batch_replace_those_of_the_model(
     ("arguments", "message"),
     [
         (["--dtype", "fp8"], "unknown dtype 'fp8'"),
-        (["--batch", "0"], "the batch cannot be 0"),
-        (["--accumulate", "0"], "cannot accumulate over 0 mini-batches"),
+        (["--batch", "0"], "the batch size is 0"),
+        (["--accumulate", "0"], "the number of mini-batches per update is 0"),
     ],
 )
 def test_wrong_overrides_are_refused(

@@ -86,7 +86,7 @@ def test_the_table_names_groups_and_the_rows_farthest_off(capsys: pytest.Capture
         (["validate", "mm", DMA], "dma.csv.gz:1: column 'codegen' is missing"),
         ([*SHORT, "--group-by", "directoin"], "direction"),
         ([*SHORT, "--where", "cores=99"], "no row"),
-        ([*SHORT, "--where", "cores"], "write it as"),
+        ([*SHORT, "--where", "cores"], "write COLUMN=VALUE"),
         ([*SHORT[:-1], "0"], "1 to"),
     ],
 )

@@ -276,7 +276,7 @@ def test_layouts_are_searched_recorded_and_run(model: str, capsys: pytest.Captur
     ("edited", "message"),
     [
         ("layout: {conv: HCW}", "unknown layout 'HCW'"),
-        ("layout: {relu: HWC}", "'relu' does not have several layouts"),
+        ("layout: {relu: HWC}", "'relu' does not offer several layouts"),
         ("layout: {conv: CHW}", "small has no op 'conv.layout.FW'"),
     ],
 )
@@ -390,11 +390,11 @@ def test_ctrl_c_leaves_a_schedule_that_runs(
         (["--strategy", "best"], "exhaustive"),
         (["--workers", "0"], "1 or more"),
         (["--executor", "dask://"], "dask://HOST:PORT"),
-        (["--cache", "c", "--no-cache"], "use either --cache or --no-cache"),
+        (["--cache", "c", "--no-cache"], "--cache and --no-cache exclude each other"),
         (["--start", "none.yaml"], "no such file"),
         (["--tilings", "-1"], "--tilings"),
         (["--step-variants", "gpu"], "unknown variant 'gpu'"),
-        (["--variant", "FW=none"], "--step-variants restricts the variants"),
+        (["--variant", "FW=none"], "--step-variants restricts the choice"),
         (["--layout", "HCW"], "unknown layout 'HCW'"),
         (["--strategy", "paper", "--largest-tiles", "0"], "--largest-tiles"),
     ],

@@ -145,9 +145,9 @@ def test_loop_orders_that_load_the_same_are_tried_once() -> None:
 
 
 def test_unknown_rules_are_refused() -> None:
-    with pytest.raises(InputError, match="unknown rule 'odd'"):
+    with pytest.raises(InputError, match="unknown tile rule 'odd'"):
         enumerate_tilings(linear_fw(), 1000, sizes="odd")
-    with pytest.raises(InputError, match="unknown rule 'some'"):
+    with pytest.raises(InputError, match="unknown tile rule 'some'"):
         enumerate_tilings(linear_fw(), 1000, loop_orders="some")
 
 

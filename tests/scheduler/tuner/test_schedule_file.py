@@ -105,7 +105,7 @@ def line_of(path: Path, text: str) -> int:
         ("name: pulp-open", "name: vega", "soc:", None),
         ("codegen: clang-xpulp", "codegen: pulp-gcc7", "codegen:", "--codegen pulp-gcc7"),
         ("op: relu.FW", "op: relu.XX", "relu.XX", "no op 'relu.XX'"),
-        ("op: relu.FW", "op: conv.FW", None, "two choices"),
+        ("op: relu.FW", "op: conv.FW", None, "twice"),
         ("kernel: mm_M\n", "kernel: mm_Q\n", "mm_Q", "unknown kernel 'mm_Q'"),
         ("variant: dma", "variant: gpu", "variant: gpu", "no variant 'gpu'"),
         ("variant: dma", "variant: none", "kernel: mm_M", "does not use a matmul kernel in variant none"),

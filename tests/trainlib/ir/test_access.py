@@ -147,7 +147,7 @@ def test_loops_meet_where_an_axis_needs_both():
 @pytest.mark.parametrize("text", ["n co*ci", "n, c: co*ci", "n, c: co//2//2", "n, c: f(co)"])
 def test_text_that_is_no_sum_of_loops_is_refused(text):
     contraction = Contraction(y="n co", x=text, w="co ci")
-    with pytest.raises(ValueError, match="is not a product of a loop and symbols"):
+    with pytest.raises(ValueError, match="must be a product of a loop variable and symbols"):
         contraction.space("y", {"n": 1, "co": 2, "ci": 2, "c": 4})
 
 

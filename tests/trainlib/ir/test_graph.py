@@ -82,7 +82,7 @@ def test_no_input_gradient_before_the_first_weight():
             (layer("conv", "conv2d", out_channels=2, kernel=9),),
             "kernel 9x9 is larger than the padded input 8x8",
         ),
-        ((layer("conv", "conv2d", out_channels=2, kernel=3, padding=3),), "padding 3 is not smaller"),
+        ((layer("conv", "conv2d", out_channels=2, kernel=3, padding=3),), "padding 3 must be smaller"),
         (
             (layer("conv", "conv2d", out_channels=0, kernel=3),),
             "'out_channels' of layer 'conv' .conv2d. is 0",
@@ -104,7 +104,7 @@ def test_shape_error_names_layer_and_line(layers, message):
 
 def test_other_mistakes_in_a_model():
     conv = layer("conv", "conv2d", out_channels=2, kernel=3)
-    with pytest.raises(ShapeError, match="no layer has a weight to train"):
+    with pytest.raises(ShapeError, match="the model has no weight to train"):
         build_training_graph(model(layer("act", "relu")))
     with pytest.raises(ShapeError, match="two layers have the name conv"):
         build_training_graph(model(conv, conv))

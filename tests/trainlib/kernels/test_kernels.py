@@ -442,7 +442,7 @@ def test_unknown_names_are_answered_with_a_suggestion() -> None:
         (
             "kernel: mine\ncode_bytes: 4\narrays: {A: 2}\nnest: A\n"
             "fallback: [{when: N < 2, use: no, cost: A}]",
-            "fallback to unknown kernel 'no'",
+            "'fallback' names the unknown kernel 'no'",
         ),
     ],
 )

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from math import erf, sqrt
+from math import erf, exp, sqrt
 
 import numpy as np
 import pytest
@@ -54,6 +54,15 @@ def test_huge_inputs_give_the_limits_without_overflow(name, options, low, high) 
                 assert np.array_equal(array, values[tensor]), op.name
     assert values[f"{name}.out"] == pytest.approx(np.array([[low, high]]), abs=1e-30)
     assert values["x.grad"] == pytest.approx(np.array([[0, high > 1]]), abs=1e-30)
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "silu"])
+def test_the_truth_of_a_sigmoid_has_its_digits_far_left(name) -> None:
+    """By a tanh it had an error of 1e-17, thousands of roundings of what is 3e-13."""
+    x = np.array([[-28.8, -40.0, -80.0]])
+    exact = [exp(value) / (1 + exp(value)) * (1 if name == "sigmoid" else value) for value in x[0]]
+    values = evaluate(layer(name, (3,)), {"x": x, f"{name}.out.grad": np.ones((1, 3))})
+    assert values[f"{name}.out"][0] == pytest.approx(exact, rel=1e-6)
 
 
 def test_schraudolph_s_exponential_is_off_by_three_percent_at_most_and_by_two_somewhere() -> None:

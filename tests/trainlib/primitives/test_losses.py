@@ -69,9 +69,7 @@ def test_a_class_number_out_of_range_is_refused_by_reference_and_tile(label: int
     assert labels is not None
     assert labels.classes == 3
     values = {"y": np.zeros((2, 3), np.float32), "label": np.array([1, label], np.int32)}
-    with pytest.raises(
-        InputError, match=f"label {label} is not a class: classes count from 0 to 2"
-    ) as caught:
+    with pytest.raises(InputError, match=f"label {label} is not a class: classes are 0 to 2") as caught:
         evaluate(graph, values)
     assert caught.value.where == "cross_entropy.LOSS"
     task = lowering_of(graph.ops[0]).tile(graph.ops[0], graph.tensors, {}, KernelChoice("", CODEGEN))
@@ -82,7 +80,7 @@ def test_a_class_number_out_of_range_is_refused_by_reference_and_tile(label: int
 
 
 def test_a_negative_share_of_a_class_is_refused() -> None:
-    with pytest.raises(InputError, match="class probabilities cannot be negative"):
+    with pytest.raises(InputError, match="class probabilities must not be negative"):
         both_ways("cross_entropy", {}, [[1, 2]], [[1.5, -0.5]])
 
 
@@ -102,7 +100,7 @@ def test_defect_cross_entropy_of_large_logits_does_not_overflow() -> None:
 
 @pytest.mark.parametrize("name", ["l1", "berhu", "mse"])
 def test_nan_is_reported_with_its_op(name: str) -> None:
-    with pytest.raises(InputError, match=f"op {name}.LOSS reads, holds NaN"):
+    with pytest.raises(InputError, match=f"op {name}.LOSS reads tensor .*, which holds NaN"):
         both_ways(name, {}, [[np.nan, 1]], [[0, 0]])
 
 
@@ -156,7 +154,7 @@ def test_nll_of_log_probabilities_is_cross_entropy(labels: list) -> None:
 
 
 def test_a_mean_over_no_label_is_refused_and_its_sum_is_zero() -> None:
-    with pytest.raises(InputError, match="all labels of the mini-batch are ignored"):
+    with pytest.raises(InputError, match="every label of the mini-batch is ignored"):
         both_ways("nll", {"ignore_index": 2}, [[1, 2, 3]], [2])
     loss, gradient = both_ways("nll", {"ignore_index": 2, "reduction": "sum"}, [[1, 2, 3]], [2])
     assert loss == 0
@@ -177,7 +175,7 @@ def test_a_target_that_the_loss_is_not_of_is_refused(name: str, label: float, wh
 
 
 def test_bce_of_what_is_no_probability_is_refused() -> None:
-    with pytest.raises(InputError, match="needs probabilities, 0 to 1"):
+    with pytest.raises(InputError, match="needs probabilities from 0 to 1"):
         both_ways("bce", {}, [[1.5]], [[1]])
 
 

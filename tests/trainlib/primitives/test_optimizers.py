@@ -148,7 +148,7 @@ def test_bias_correction_makes_the_first_step_as_long_as_the_learning_rate() -> 
         ("sgd", {"learning_rate": 0.0}, "learning_rate"),
         ("sgd", {"learning_rate": 0.1, "weight_decay": -1.0}, "weight_decay"),
         ("sgd", {"learning_rate": 0.1, "momentum": 1.0}, "momentum"),
-        ("sgd", {"learning_rate": 0.1, "nesterov": True}, "nesterov needs a momentum"),
+        ("sgd", {"learning_rate": 0.1, "nesterov": True}, "'nesterov' needs a momentum"),
         ("sgd_momentum", {"learning_rate": 0.1, "momentum": 0.0}, "momentum"),
         ("adam", {"learning_rate": 0.1, "beta2": 1.0}, "beta2"),
         ("adamw", {"learning_rate": 0.1, "eps": 0.0}, "eps"),
@@ -279,7 +279,7 @@ def test_a_zero_gradient_stays_zero_when_clipped_by_norm() -> None:
 @pytest.mark.parametrize("limit", [0.0, -1.0, float("nan")])
 def test_a_limit_that_is_not_positive_is_refused(limit: float) -> None:
     for clip in (clip_gradients_by_norm, clip_gradients_by_value):
-        with pytest.raises(InputError, match="for clipping gradients is not above 0"):
+        with pytest.raises(InputError, match=r"for clipping gradients is .*, but must be above 0"):
             clip(network(1), limit)
     with pytest.raises(InputError, match="cannot accumulate over 0"):
         accumulate_gradients(network(1), 0)

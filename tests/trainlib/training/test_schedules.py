@@ -137,11 +137,11 @@ def test_a_group_has_its_own_options_and_the_rest_those_of_the_section(tmp_path:
     ("more", "message"),
     [
         ("groups: [{layers: [fc3], weight_decay: 0.1}]", "unknown layer 'fc3'"),
-        ("groups: [{layers: [act], weight_decay: 0.1}]", "layer 'act' has no parameters"),
+        ("groups: [{layers: [act], weight_decay: 0.1}]", "layer 'act' of the group has no parameters"),
         ("groups: [{parameters: [fc1.bia], weight_decay: 0.1}]", "unknown parameter 'fc1.bia'"),
         ("groups: [{layers: [fc1]}, {parameters: ['*.bias']}]", "'fc1.bias' is in two groups"),
-        ("groups: [{weight_decay: 0.1}]", "the group is empty"),
-        ("groups: [{layers: [fc1], clip_norm: 0.1}]", "'clip_norm' cannot differ from group"),
+        ("groups: [{weight_decay: 0.1}]", "names no layers and no parameters"),
+        ("groups: [{layers: [fc1], clip_norm: 0.1}]", "'clip_norm' must be the same for all groups"),
         ("groups: [{layers: [fc1], decay: 0.1}]", "unknown key 'decay'"),
         ("schedule: {name: cosin}", "unknown schedule 'cosin'"),
         ("schedule: {name: cosine}", "'steps'"),
@@ -149,7 +149,7 @@ def test_a_group_has_its_own_options_and_the_rest_those_of_the_section(tmp_path:
         ("schedule: {name: warmup, steps: 3, then: {name: exponential}}", "'factor'"),
         (
             "schedule: {name: one_cycle, steps: 9, highest: 1.0, momenta: [0.8, 0.9]}",
-            "changes the momentum, but the optimizer has none",
+            "changes the momentum, but the optimizer has no momentum",
         ),
     ],
 )
@@ -179,7 +179,9 @@ def test_a_schedule_changes_numbers_and_no_time(tmp_path: Path) -> None:
 
 def test_a_schedule_that_ends_before_the_run_says_how_many_steps_it_has(tmp_path: Path) -> None:
     optimizer = "name: sgd, learning_rate: 0.1, schedule: {name: listed, rates: [0.1, 0.2]}"
-    with pytest.raises(InputError, match="the schedule has 2 steps, but the run has 3 iterations"):
+    with pytest.raises(
+        InputError, match="the learning-rate schedule has 2 steps, but the run has 3 iterations"
+    ):
         run(tmp_path, optimizer)
 
 

@@ -219,9 +219,13 @@ def test_layers_of_a_script_share_by_object() -> None:
 @pytest.mark.parametrize(
     ("text", "change", "message"),
     [
-        (SIAMESE, ("weights_of: one", "weights_of: on"), "'on' is not an earlier layer"),
+        (SIAMESE, ("weights_of: one", "weights_of: on"), "'on', which is not an earlier layer"),
         (SIAMESE, ("weights_of: one", "weights_of: {weigth: one}"), "linear has no parameter 'weigth'"),
-        (SIAMESE, ("weights_of: one", "weights_of: {weight: one.b}"), "layer one has no parameter 'b'"),
+        (
+            SIAMESE,
+            ("weights_of: one", "weights_of: {weight: one.b}"),
+            "layer one, which has no parameter 'b'",
+        ),
         (
             SIAMESE,
             ("other, type: linear, out_features: 3", "other, type: linear, out_features: 2"),
@@ -233,9 +237,13 @@ def test_layers_of_a_script_share_by_object() -> None:
             ("weights_of: one", "weights_of: one, update_channels: 2"),
             "'update_channels' is ambiguous",
         ),
-        (SIAMESE, ("weights_of: one", "weights_of: one, adapter: {rank: 1}"), "cannot share the weights"),
-        (TIED, ("weights_of: {weight: table}", "weights_of: table"), "table is a embedding, not a linear"),
-        (CONVOLUTION, ("weights_of: first", "weights_of: relu"), "'relu' is not an earlier layer"),
+        (SIAMESE, ("weights_of: one", "weights_of: one, adapter: {rank: 1}"), "cannot use the weights"),
+        (
+            TIED,
+            ("weights_of: {weight: table}", "weights_of: table"),
+            "table, whose type is embedding, not linear",
+        ),
+        (CONVOLUTION, ("weights_of: first", "weights_of: relu"), "'relu', which is not an earlier layer"),
         (COMPUTED, ("weight: product.out", "weight: conv.out"), "'conv.out' is not the output of an earlier"),
         (COMPUTED, ("weight: product.out", "weight: size.out"), "needs a weight .*, but size.out is"),
         (COMPUTED, ("product.out}", "product.out}, update_channels: 2"), "'update_channels' is ambiguous"),

@@ -163,7 +163,7 @@ def test_nan_is_reported_with_the_op_that_would_read_it():
     graph = build_training_graph(spec)
     values = initial_values(graph, spec, seed=0)
     values["fc.weight"][3, 5] = np.nan
-    with pytest.raises(InputError, match=r"'fc\.weight', which op fc\.FW reads, holds NaN") as caught:
+    with pytest.raises(InputError, match=r"op fc\.FW reads tensor 'fc\.weight', which holds NaN") as caught:
         evaluate(graph, values)
     assert caught.value.where == "fc.FW"
 

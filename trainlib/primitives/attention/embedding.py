@@ -51,12 +51,12 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     source, padding = inputs[0], attributes["padding_id"]
     if source.dtype.is_float:
         raise ShapeError(
-            f"embedding needs an integer input, not {source.dtype}",
+            f"embedding needs an integer input, but its input is {source.dtype}",
             where=where,
-            cure="feed it directly from an input with `classes`",
+            cure="connect it directly to an input with the key 'classes'",
         )
     if padding is not None and padding >= vocabulary:
-        raise ShapeError(f"padding_id {padding} is not below the vocabulary {vocabulary}", where=where)
+        raise ShapeError(f"padding_id {padding} must be below the vocabulary size, {vocabulary}", where=where)
     numbers = {
         "batch": source.shape[0],
         "vocabulary": vocabulary,
@@ -73,7 +73,7 @@ def _check(op: Op, numbers: Array) -> None:
     wrong = numbers[(numbers < 0) | (numbers >= vocabulary)]
     if wrong.size:
         raise InputError(
-            f"the input holds {int(wrong.flat[0])}, but the vocabulary has {vocabulary} entries",
+            f"the input holds the number {int(wrong.flat[0])}, but the vocabulary has {vocabulary} entries",
             where=op.name,
             cure=f"use numbers from 0 to {vocabulary - 1}, or a larger vocabulary",
         )

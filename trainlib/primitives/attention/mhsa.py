@@ -62,9 +62,9 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     features = attributes["features"] or width
     if features % heads:
         raise ShapeError(
-            f"{features} features cannot be split over {heads} heads",
+            f"{features} features cannot be divided among {heads} heads",
             where=where,
-            cure=f"use features that are a multiple of {heads}",
+            cure=f"use a number of features that is a multiple of {heads}",
         )
     start = Initial("uniform", float((6 / (width + features)) ** 0.5))
     parameters = {f"w{name}": Parameter((features, width), start) for name in "qkv"}

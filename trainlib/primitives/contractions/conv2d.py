@@ -46,7 +46,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     carried = convolution_attributes(attributes, inputs[0], co, groups, where, "conv2d")
     if attributes["im2col"] == "dma" and groups > 1:
         raise ShapeError(
-            f"im2col by DMA supports one group only, not {groups}",
+            f"im2col: dma supports one group only, but the layer has {groups}",
             where=where,
             cure="use im2col: cores, or groups: 1",
         )

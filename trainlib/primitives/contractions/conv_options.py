@@ -54,9 +54,9 @@ def two_of(attributes: Mapping[str, Any], key: str, where: str) -> tuple[int, in
     given = attributes[key]
     values = (given, given) if isinstance(given, int) else tuple(given)
     if len(values) != 2:
-        raise ShapeError(f"{key} {given} must be one number or [rows, columns]", where=where)
+        raise ShapeError(f"{key} is {given}, but must be one number or [rows, columns]", where=where)
     if min(values) < 1:
-        raise ShapeError(f"{key} {given} is less than 1", where=where, cure=f"{key}: 1")
+        raise ShapeError(f"{key} is {given}, but must be 1 or more", where=where, cure=f"use {key}: 1")
     return values[0], values[1]
 
 
@@ -68,10 +68,11 @@ def padding_of(attributes: Mapping[str, Any], where: str) -> Pads:
         values = [values[0], values[0], values[1], values[1]]
     if len(values) != 4:
         raise ShapeError(
-            f"padding {given} is not one number, [rows, columns] or [up, down, left, right]", where=where
+            f"padding is {given}, but must be one number, [rows, columns] or [up, down, left, right]",
+            where=where,
         )
     if min(values) < 0:
-        raise ShapeError(f"padding {given} is negative", where=where)
+        raise ShapeError(f"padding is {given}, but must not be negative", where=where)
     return values[0], values[1], values[2], values[3]
 
 
@@ -84,7 +85,7 @@ def window_attributes(attributes: Mapping[str, Any], where: str) -> dict[str, An
         if pad >= reach[side // 2]:
             dilated = f" dilated to {reach[0]}x{reach[1]}" if max(dilations) > 1 else ""
             raise ShapeError(
-                f"padding {pad} is not smaller than the kernel {hk}x{wk}{dilated}: some outputs would "
+                f"padding {pad} must be smaller than the kernel {hk}x{wk}{dilated}, or some outputs "
                 "depend on padding only",
                 where=where,
                 cure=f"use padding of at most {reach[side // 2] - 1}",
@@ -120,7 +121,7 @@ def check_groups(groups: int, where: str, **channels: int) -> None:
     for side, count in channels.items():
         if count % groups != 0:
             raise ShapeError(
-                f"groups {groups} does not divide the {count} {side} channels",
+                f"groups: {groups} does not divide the {count} {side} channels",
                 where=where,
                 cure="use a divisor of both numbers of channels",
             )

@@ -45,11 +45,11 @@ def _output_padding(attributes: Mapping[str, Any], window: Mapping[str, Any], wh
     given = attributes["output_padding"]
     extra = (given, given) if isinstance(given, int) else tuple(given)
     if len(extra) != 2:
-        raise ShapeError(f"output_padding {given} must be one number or [rows, columns]", where=where)
+        raise ShapeError(f"output_padding is {given}, but must be one number or [rows, columns]", where=where)
     for more, stride, dilation in zip(extra, window["strides"], window["dilations"], strict=True):
         if not 0 <= more < max(stride, dilation):
             raise ShapeError(
-                f"output_padding {given} is not smaller than stride {stride} or dilation {dilation}",
+                f"output_padding {given} must be smaller than stride {stride} or dilation {dilation}",
                 where=where,
                 cure="use output_padding: 0, or a larger stride",
             )
@@ -71,7 +71,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     ho, wo = sizes
     if min(sizes) < 1:
         raise ShapeError(
-            f"the output would be empty: {ho}x{wo}",
+            f"the output would be empty: {ho}x{wo} pixels",
             where=where,
             cure="use less padding, or a larger kernel or stride",
         )

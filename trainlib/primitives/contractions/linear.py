@@ -44,7 +44,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     shape = inputs[0].shape
     if len(shape) not in (2, 3):
         raise ShapeError(
-            f"linear needs a vector or a sequence of vectors, its input has shape {shape[1:]}",
+            f"linear needs a vector or a sequence of vectors, but its input has shape {shape[1:]}",
             where=where,
             cure="put a flatten layer before it",
         )

@@ -43,14 +43,17 @@ class _Schema(LayerSchema):
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     (batch, *left), (_, *right) = inputs[0].shape, inputs[1].shape
     if not left or not right:
-        raise ShapeError(f"matmul needs vectors or matrices, not shapes {left} and {right}", where=where)
+        raise ShapeError(
+            f"matmul needs vectors or matrices, but its inputs have shapes {left} and {right}", where=where
+        )
     turned = attributes["transpose_b"] and len(right) > 1
     rows = left[-2] if len(left) > 1 else 1
     columns = (right[-2] if turned else right[-1]) if len(right) > 1 else 1
     inner = right[-1] if turned or len(right) == 1 else right[-2]
     if left[-1] != inner:
         raise ShapeError(
-            f"cannot multiply {tuple(left)} by {tuple(right)}: {left[-1]} columns against {inner} rows",
+            f"cannot multiply {tuple(left)} by {tuple(right)}: the first has {left[-1]} columns, the "
+            f"second {inner} rows",
             where=where,
             cure="set transpose_b: true if the second is stored transposed",
         )
@@ -58,7 +61,8 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
         leading = np.broadcast_shapes(tuple(left[:-2]), tuple(right[:-2]))
     except ValueError as error:
         raise ShapeError(
-            f"leading dimensions {tuple(left[:-2])} and {tuple(right[:-2])} cannot be broadcast", where=where
+            f"matmul cannot broadcast its leading dimensions {tuple(left[:-2])} and {tuple(right[:-2])}",
+            where=where,
         ) from error
     output = [*leading, *([rows] if len(left) > 1 else []), *([columns] if len(right) > 1 else [])]
     if not output:

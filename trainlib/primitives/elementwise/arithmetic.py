@@ -18,6 +18,7 @@ from configs.model_file import LayerSchema
 from trainlib.primitives.definition import DrawnInput, Example, LayerPrimitive
 from trainlib.primitives.elementwise import functions as fn
 from trainlib.primitives.elementwise.entry import WIDE, Elementwise, OfMask, elementwise
+from trainlib.primitives.formulas import Formula
 from trainlib.primitives.lowering.calls import VECTOR_ADD
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -34,7 +35,7 @@ class Bounds(LayerSchema):
     @model_validator(mode="after")
     def _one_at_least(self) -> Bounds:
         if self.low is None and self.high is None:
-            raise ValueError("clip needs 'low' or 'high'")
+            raise ValueError("clip needs 'low' or 'high', or both")
         return self
 
 
@@ -77,6 +78,13 @@ class Relation(LayerSchema):
     """Constant to compare with."""
 
 
+class Rounding(LayerSchema):
+    """How the gradient passes a rounding, which has slope 0 almost everywhere."""
+
+    straight_through: bool = False
+    """Pass the gradient on as it is (Bengio 2013), where the derivative is 0."""
+
+
 POSITIVE = (
     Example(inputs=(DrawnInput((7,), low=0.2, high=2),)),
     Example(inputs=(DrawnInput((3, 4, 5), low=0.5, high=4),)),
@@ -101,7 +109,29 @@ def _relation(form: str) -> Elementwise:
     )
 
 
+def _rounding(name: str, y: Formula, reference: Formula) -> LayerPrimitive:
+    """Rounding to integers; the derivative is 0, or 1 straight through."""
+    return elementwise(
+        name,
+        Elementwise(
+            y=y,
+            dx=lambda dy, straight_through: (1 if straight_through else 0) * dy,
+            reference=reference,
+            reference_dx=lambda dy, straight_through: dy.copy() if straight_through else np.zeros_like(dy),
+            nests=("relu_fw", "scale_by_number"),
+        ),
+        options=Rounding,
+        examples=(
+            Example(inputs=(DrawnInput((7,), low=-4, high=4),)),
+            Example({"straight_through": True}, (DrawnInput((3, 5), low=-4, high=4),)),
+        ),
+    )
+
+
 PRIMITIVES: tuple[LayerPrimitive, ...] = (
+    _rounding("floor", lambda x: np.floor(x), lambda x: x - np.remainder(x, 1.0)),
+    _rounding("ceil", lambda x: np.ceil(x), lambda x: x + np.remainder(-x, 1.0)),
+    _rounding("round", lambda x: np.rint(x), lambda x: np.round(x)),
     elementwise(
         "multiply",
         Elementwise(

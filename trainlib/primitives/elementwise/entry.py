@@ -165,9 +165,9 @@ def _same_shape(name: str) -> Plan:
         if len(shapes) > 1:
             words = " and ".join(str(shape) for shape in shapes)
             raise ShapeError(
-                f"{name} needs inputs of one shape, not {words}",
+                f"the inputs of {name} must have one shape, but have {words}",
                 where=where,
-                cure="use inputs of one shape, or an 'expand' before it",
+                cure="use inputs of one shape, or put an 'expand' before them",
             )
         return LayerPlan(inputs[0].shape, attributes=dict(attributes))
 

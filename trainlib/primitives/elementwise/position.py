@@ -29,8 +29,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     shape = inputs[0].shape
     if len(shape) < 2:
         raise ShapeError(
-            f"position needs an input with a dimension after the batch, not shape {shape}",
-            where=where,
+            f"position needs an input with a dimension after the batch, but its shape is {shape}", where=where
         )
     return LayerPlan(shape, {"w": Parameter(shape[1:], START)})
 

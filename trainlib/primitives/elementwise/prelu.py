@@ -47,7 +47,7 @@ class _Schema(LayerSchema):
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     shape, per_channel = inputs[0].shape, attributes["per_channel"]
     if len(shape) < 2:
-        raise ShapeError(f"prelu needs an input with channels, not shape {shape}", where=where)
+        raise ShapeError(f"prelu needs an input with channels, but its shape is {shape}", where=where)
     slopes = shape[1] if per_channel else 1
     return LayerPlan(shape, {"w": Parameter((slopes,), START)}, attributes={"per_channel": per_channel})
 

@@ -136,7 +136,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         Elementwise(
             y=fn.sigmoid,
             dx=lambda y, dy: dy * y * (1 - y),
-            reference=lambda x: 0.5 + 0.5 * np.tanh(0.5 * x),
+            reference=lambda x: np.exp(-fn.softplus(-x)),
             reference_dx=lambda y, dy: dy * (y - y * y),
             nests=("sigmoid_fw", "sigmoid_bw"),
         ),
@@ -173,7 +173,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         Elementwise(
             y=lambda x: x * fn.sigmoid(x),
             dx=lambda x, dy: dy * (s := fn.sigmoid(x)) * (1 + x * (1 - s)),
-            reference=lambda x: x * (0.5 + 0.5 * np.tanh(0.5 * x)),
+            reference=lambda x: x * np.exp(-fn.softplus(-x)),
             nests=("silu_fw", "silu_bw"),
         ),
         examples=WIDE,
@@ -226,7 +226,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             # The slope first: a product of two large values may be infinite where the gradient is not.
             dx=lambda x, x1, dy: dy * ((s := fn.sigmoid(x)) * (1 + x * (1 - s))) * x1,
             dx1=lambda x, dy: dy * (x * fn.sigmoid(x)),
-            reference=lambda x, x1: x1 * x * (0.5 + 0.5 * np.tanh(0.5 * x)),
+            reference=lambda x, x1: x1 * x * np.exp(-fn.softplus(-x)),
             nests=("swiglu_fw", "swiglu_bw_gate", "swiglu_bw_value"),
         ),
         examples=(

@@ -61,14 +61,18 @@ def _plan(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPla
     if attributes["labels"] == "hard":
         return plan
     if plan.ignored is not None:
-        raise ShapeError("ignore_index does not apply to soft labels", where=where, cure="use labels: hard")
+        raise ShapeError(
+            "ignore_index needs hard labels (class numbers), but the labels are soft",
+            where=where,
+            cure="use labels: hard",
+        )
     return replace(plan, shape=output.shape, dtype=FP32, hard=False)
 
 
 def _check_shares(label: Array, where: str) -> None:
     if (label < 0).any():
         raise InputError(
-            f"a soft label holds {float(label.min()):.3g}, but class probabilities cannot be negative",
+            f"a soft label holds {float(label.min()):.3g}, but class probabilities must not be negative",
             where=where,
         )
 

@@ -118,7 +118,7 @@ def _divisor(op: Op, given: Values, counted: Callable[[Op, Values], Any]) -> flo
 def _checked_count(op: Op, number: float) -> float:
     if number == 0:
         raise InputError(
-            "all labels of the mini-batch are ignored: they are ignore_index or their class has weight 0",
+            "every label of the mini-batch is ignored: it is ignore_index, or its class has weight 0",
             where=op.name,
             cure="use reduction: sum, or a mini-batch with other labels",
         )

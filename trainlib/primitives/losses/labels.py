@@ -64,9 +64,9 @@ def class_numbers(attributes: Mapping[str, Any], output: Tensor, where: str) -> 
     weights = attributes.get("class_weights")
     if weights is not None and len(weights) != classes:
         raise ShapeError(
-            f"{len(weights)} class_weights do not fit {classes} classes",
+            f"the loss has {len(weights)} class_weights, but {classes} classes",
             where=where,
-            cure=f"write {classes} of them",
+            cure=f"write {classes} class weights",
         )
     ignored = attributes.get("ignore_index")
     return LabelPlan((samples, *places), INT32, classes, hard=True, ignored=ignored)
@@ -78,7 +78,7 @@ def counted(label: Array, classes: int, where: str, ignore_index: int | None = N
     wrong = label[counts & ((label < 0) | (label >= classes))]
     if wrong.size:
         raise InputError(
-            f"label {int(wrong[0])} is not a class: classes count from 0 to {classes - 1}",
+            f"label {int(wrong[0])} is not a class: classes are 0 to {classes - 1}",
             where=where,
             cure="the last layer needs one output per class; classes count from 0"
             + (f"; ignore_index: {int(wrong[0])} leaves it out" if wrong[0] < 0 else ""),

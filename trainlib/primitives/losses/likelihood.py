@@ -74,9 +74,9 @@ def _plan(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPla
         weights = attributes.get(name, 1.0)
         if isinstance(weights, list) and len(weights) != output.shape[1]:
             raise ShapeError(
-                f"{len(weights)} {name} for {output.shape[1]} channels",
+                f"the loss has {len(weights)} {name}, but {output.shape[1]} channels",
                 where=where,
-                cure=f"{output.shape[1]} of them, or one number",
+                cure=f"use {output.shape[1]} of them, or one number",
             )
     return LabelPlan(output.shape, values=SHARES)
 
@@ -98,7 +98,7 @@ def _check_probabilities(y: Array, where: str) -> None:
     wrong = y[(y < -ROUNDING) | (y > 1 + ROUNDING)]
     if wrong.size:
         raise InputError(
-            f"the network's output holds {float(wrong[0]):.3g}, but bce needs probabilities, 0 to 1",
+            f"the network's output holds {float(wrong[0]):.3g}, but bce needs probabilities from 0 to 1",
             where=where,
             cure="add a sigmoid at the end, or use bce_with_logits",
         )

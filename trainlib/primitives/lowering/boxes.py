@@ -46,7 +46,7 @@ def sequence_of(tensor: Tensor, name: str, where: str, axes: str = "length, feat
     """(batch, length, features) of an input of the layer `name`. Raises ShapeError for other ranks."""
     if len(tensor.shape) != 3:
         raise ShapeError(
-            f"{name} needs a sequence ({axes}), its input has shape {tensor.shape[1:]}", where=where
+            f"{name} needs a sequence ({axes}), but its input has shape {tensor.shape[1:]}", where=where
         )
     return tensor.shape
 
@@ -55,9 +55,9 @@ def image_of(tensor: Tensor, name: str, where: str) -> Shape:
     """(batch, channels, rows, columns) in the order they are stored, as `sequence_of`."""
     if len(tensor.shape) != 4:
         raise ShapeError(
-            f"{name} needs an image (channels, height, width), its input has shape {tensor.shape[1:]}",
+            f"{name} needs an image (channels, height, width), but its input has shape {tensor.shape[1:]}",
             where=where,
-            cure="put it before flatten and linear",
+            cure="move it before flatten and linear",
         )
     return tensor.shape
 
@@ -65,7 +65,7 @@ def image_of(tensor: Tensor, name: str, where: str) -> Shape:
 def rows_of(tensor: Tensor, name: str, where: str) -> Shape:
     """The shape of an input of the layer `name` with an axis behind the batch. Raises ShapeError."""
     if len(tensor.shape) < 2:
-        raise ShapeError(f"{name} needs an axis after the batch", where=where)
+        raise ShapeError(f"{name} needs an input with a dimension after the batch", where=where)
     return tensor.shape
 
 
@@ -75,7 +75,7 @@ def sample_axis(axis: int, shape: Shape, where: str) -> int:
         raise ShapeError(
             f"axis {axis} is outside a sample of shape {shape[1:]}",
             where=where,
-            cure="axes count from 0, without the batch",
+            cure="count axes from 0, without the batch",
         )
     return axis
 

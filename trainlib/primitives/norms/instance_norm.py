@@ -27,7 +27,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     shape = inputs[0].shape
     if len(shape) < 3:
         raise ShapeError(
-            f"instance_norm needs channels with several elements, its input has shape {shape[1:]}",
+            f"instance_norm needs channels of several elements, but its input has shape {shape[1:]}",
             where=where,
             cure="use layer_norm for a vector",
         )

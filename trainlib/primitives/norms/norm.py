@@ -212,20 +212,20 @@ def norm_plan(
     stepwise = attributes.get("stepwise", family == "batch") and not fixed
     if family == "row" and trailing > len(shape):
         raise ShapeError(
-            f"cannot normalise over {trailing} dimensions, the input has shape {shape}",
+            f"cannot normalise over {trailing} dimensions: the input has shape {shape}",
             where=where,
-            cure=f"use axes of at most {len(shape)}",
+            cure=f"use axes: {len(shape)} or less",
         )
     if family != "row" and shape[0] % groups != 0:
         raise ShapeError(
-            f"{groups} groups do not divide {shape[0]} channels",
+            f"groups: {groups} does not divide the {shape[0]} channels",
             where=where,
             cure=f"use a divisor of {shape[0]}",
         )
     geometry = NormGeometry(family, batch, shape, groups, trailing, running, centred, fixed)
     if centred and geometry.elements < 2 and not fixed:
         raise ShapeError(
-            "a norm over one element sets every output to 0",
+            "the norm is computed over one element, which sets every output to 0",
             where=where,
             cure="use a larger batch or image, fewer groups, or a norm over more dimensions",
         )

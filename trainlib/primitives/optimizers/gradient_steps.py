@@ -63,7 +63,11 @@ def accumulate_gradients(graph: TrainingGraph, steps: int) -> tuple[TrainingGrap
     weights from the totals. Raises InputError if `steps` is below 1.
     """
     if steps < 1:
-        raise InputError(f"cannot accumulate over {steps} mini-batches", where=graph.name, cure="1 or more")
+        raise InputError(
+            f"an update cannot accumulate over {steps} mini-batches",
+            where=graph.name,
+            cure="use accumulate: 1 or more",
+        )
     tensors, ops, names = dict(graph.tensors), [], {}
     attributes = {"steps": steps, "share": 1 / steps}
     for update in _updates(graph):
@@ -110,7 +114,7 @@ def average_weights(graph: TrainingGraph, share: float) -> TrainingGraph:
 def _check_limit(graph: TrainingGraph, limit: float) -> None:
     if not limit > 0:
         raise InputError(
-            f"the limit {limit} for clipping gradients is not above 0",
+            f"the limit for clipping gradients is {limit}, but must be above 0",
             where=graph.name,
             cure="use a number above 0",
         )

@@ -40,9 +40,9 @@ class SgdOptions(OptimizerSchema):
     def _momentum_fits(self) -> SgdOptions:
         for option in ("nesterov", "dampening"):
             if getattr(self, option) and not self.momentum:
-                raise ValueError(f"{option} needs a momentum above 0")
+                raise ValueError(f"'{option}' needs a momentum above 0")
         if self.nesterov and self.dampening:
-            raise ValueError("nesterov needs a dampening of 0")
+            raise ValueError("'nesterov' needs dampening: 0")
         return self
 
 

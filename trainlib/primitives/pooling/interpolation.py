@@ -44,13 +44,13 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     size, scale = attributes["size"], attributes["scale"]
     if (size is None) == (scale is None):
         raise ShapeError(
-            "interpolation needs either size or scale",
+            "interpolation needs exactly one of 'size' and 'scale'",
             where=where,
             cure="use size: [height, width], or scale: 2",
         )
     ho, wo = size if scale is None else (int(hi * scale), int(wi * scale))
     if min(ho, wo) < 1:
-        raise ShapeError(f"an image of {hi}x{wi} scaled by {scale} has no pixels", where=where)
+        raise ShapeError(f"scaling an image of {hi}x{wi} by {scale} leaves no pixels", where=where)
     return LayerPlan(
         (batch, channels, ho, wo),
         attributes={"mode": attributes["mode"], "hi": hi, "wi": wi, "ho": ho, "wo": wo},

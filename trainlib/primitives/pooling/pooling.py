@@ -116,7 +116,7 @@ def pooling_plan(
         padded = size + before + after
         if kernel > padded:
             raise ShapeError(
-                f"kernel {kernel} is larger than the padded input {padded}",
+                f"the pooling window {kernel} is larger than the padded input {padded}",
                 where=where,
                 cure="use a smaller kernel, more padding, or less stride in the layers before it",
             )

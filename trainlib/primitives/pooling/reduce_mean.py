@@ -53,9 +53,9 @@ def reduced_plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where:
     axes = sorted(sample_axis(axis, shape, where) for axis in attributes["axes"])
     if axes != list(range(axes[0], axes[0] + len(axes))):
         raise ShapeError(
-            f"axes {attributes['axes']} are not adjacent",
+            f"axes {attributes['axes']} must be adjacent",
             where=where,
-            cure="use a layer for each group of adjacent axes",
+            cure="use one layer for each group of adjacent axes",
         )
     first, last = 1 + axes[0], 2 + axes[-1]
     middle = (1,) * len(axes) if attributes["keep_dims"] else ()

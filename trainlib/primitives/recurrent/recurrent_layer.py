@@ -57,7 +57,7 @@ def _plan(
     for state in inputs[1:]:
         if state.shape != (batch, hidden):
             raise ShapeError(
-                f"the initial state of {name} has shape {state.shape[1:]}, not ({hidden},)",
+                f"the initial state of {name} has shape {state.shape[1:]}, but must have ({hidden},)",
                 where=where,
                 cure=f"use an input of {hidden} values, or hidden: {state.shape[-1]}",
             )

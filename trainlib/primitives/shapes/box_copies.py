@@ -81,9 +81,10 @@ def check_rank(shape: Shape, where: str) -> None:
     """ShapeError for samples of more than `LARGEST_RANK` dimensions."""
     if len(shape) - 1 > LARGEST_RANK:
         raise ShapeError(
-            f"samples of {len(shape) - 1} dimensions are too many for a strided copy",
+            f"samples of {len(shape) - 1} dimensions are too many for a strided copy: the limit is "
+            f"{LARGEST_RANK}",
             where=where,
-            cure=f"reshape to at most {LARGEST_RANK}",
+            cure=f"reshape to {LARGEST_RANK} dimensions or fewer",
         )
 
 

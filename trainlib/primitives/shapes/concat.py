@@ -35,7 +35,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
             raise ShapeError(
                 f"cannot join {shape[1:]} to {shapes[0][1:]} along axis {axis}",
                 where=where,
-                cure="use shapes that differ along this axis only",
+                cure=f"use shapes that differ along axis {axis} only",
             )
     sizes = tuple(shape[1 + axis] for shape in shapes)
     output = (*shapes[0][: 1 + axis], sum(sizes), *shapes[0][2 + axis :])

@@ -24,7 +24,10 @@ class _Schema(LayerSchema):
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     if len(inputs[0].shape) != 4:
-        raise ShapeError(f"shape {inputs[0].shape} is not the shape of images", where=where)
+        raise ShapeError(
+            f"the input has shape {inputs[0].shape}, but images are needed: (batch, channels, height, width)",
+            where=where,
+        )
     samples, first, second, third = inputs[0].shape
     to_hwc = attributes["to"] == "HWC"
     shape = (samples, second, third, first) if to_hwc else (samples, third, first, second)

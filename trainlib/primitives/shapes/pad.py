@@ -34,7 +34,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
         raise ShapeError(
             f"{len(pads)} pairs of pads do not fit a sample of shape {shape[1:]}",
             where=where,
-            cure="use a pair [before, after] per dimension, [0, 0] for no padding",
+            cure="use one pair [before, after] per dimension; [0, 0] adds nothing",
         )
     check_rank(shape, where)
     padded = tuple(size + sum(pair) for size, pair in zip(shape[1:], pads, strict=True))

@@ -26,13 +26,15 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     wanted, elements = list(attributes["shape"]), prod(sample)
     if wanted.count(-1) > 1 or 0 in wanted:
         raise ShapeError(
-            f"shape {wanted} is ambiguous", where=where, cure="use sizes of at least 1, and at most one -1"
+            f"shape {wanted} has a size of 0, or -1 more than once",
+            where=where,
+            cure="use sizes of at least 1, and at most one -1",
         )
     if -1 in wanted:
         wanted[wanted.index(-1)] = max(1, elements // prod(size for size in wanted if size > 0))
     if prod(wanted) != elements:
         raise ShapeError(
-            f"cannot reshape {tuple(sample)} ({elements} elements) to {attributes['shape']}", where=where
+            f"cannot reshape {tuple(sample)}, {elements} elements, to {attributes['shape']}", where=where
         )
     return LayerPlan((samples, *wanted), attributes={"shape": tuple(wanted)})
 

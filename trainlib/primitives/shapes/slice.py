@@ -39,9 +39,9 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     size = shape[1 + axis]
     if not start < stop <= size:
         raise ShapeError(
-            f"slice [{start}, {stop}) is not inside axis {axis} of {size} elements",
+            f"start {start} and stop {stop} do not define a slice of axis {axis}, which has {size} elements",
             where=where,
-            cure="start < stop, counted from 0, stop not included",
+            cure=f"use 0 <= start < stop <= {size}; stop is not included",
         )
     check_rank(shape, where)
     output = (*shape[: 1 + axis], stop - start, *shape[2 + axis :])

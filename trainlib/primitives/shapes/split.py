@@ -43,7 +43,8 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     check_rank(shape, where)
     if sum(sizes) != shape[1 + axis]:
         raise ShapeError(
-            f"sizes {list(sizes)} add up to {sum(sizes)}, axis {axis} has {shape[1 + axis]}", where=where
+            f"sizes {list(sizes)} add up to {sum(sizes)}, but axis {axis} has {shape[1 + axis]} elements",
+            where=where,
         )
     outputs = [(*shape[: 1 + axis], size, *shape[2 + axis :]) for size in sizes]
     return LayerPlan(

@@ -43,9 +43,9 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     shape, axes = inputs[0].shape, tuple(attributes["axes"])
     if sorted(axes) != list(range(len(shape) - 1)):
         raise ShapeError(
-            f"axes {list(axes)} are not a permutation of the dimensions of {shape[1:]}",
+            f"axes {list(axes)} must be a permutation of the dimensions of {shape[1:]}",
             where=where,
-            cure=f"use each of 0 to {len(shape) - 2} once",
+            cure=f"name each of 0 to {len(shape) - 2} once",
         )
     check_rank(shape, where)
     return LayerPlan((shape[0], *(shape[1 + axis] for axis in axes)), attributes={"axes": axes})
