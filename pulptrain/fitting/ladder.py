@@ -187,7 +187,9 @@ def ladder_of(
     settings = settings or Settings()
     spec, settings = settled(model, settings)
     for rung in _rungs(spec, settings, seconds, teller):
-        row = _row(rung, settings, cache)
+        row = None
+        with suppress(InputError):  # too much to simulate in the memory of this computer
+            row = _row(rung, settings, cache)
         if row is not None:
             yield row
 
@@ -224,7 +226,7 @@ def _ways(
         yield (*at_once, RECOMPUTE), lambda: _recomputed(changed, settings, seconds)
     if soc_timing(settings).l3.size_bytes:
         yield (*at_once, PAGING), lambda: (changed, _least_bytes(changed, settings))
-        yield (*at_once, STREAMING), lambda: (changed, _streamed_bytes(changed, settings))
+        yield (*at_once, STREAMING), lambda: (changed, _streamed_bytes(changed, settings), False)
 
 
 def _row(rung: _Rung, settings: Settings, cache: ResultCache | None) -> dict[str, Any] | None:
@@ -311,9 +313,13 @@ def _least_bytes(spec: ModelSpec, settings: Settings) -> int:
 
 
 def _streamed_bytes(spec: ModelSpec, settings: Settings) -> int:
-    """L2 for the op that needs most of it even when it streams all it can, everything else in L3."""
+    """An L2 in which ops stream: as large as L1, and at most half of what paging needs.
+
+    Less will do, down to slots of a few elements, at so many transfers that nobody wants to simulate them.
+    """
     graph, timing, options = _graph(spec), soc_timing(settings), schedule_options(settings)
-    return least_l2_bytes(graph, timing, options.memory, streamer_of(graph, timing, options))
+    least_bytes = least_l2_bytes(graph, timing, options.memory, streamer_of(graph, timing, options))
+    return max(least_bytes, min(timing.l1_usable_bytes, _least_bytes(spec, settings) // 2))
 
 
 def _least_l1_bytes(spec: ModelSpec, settings: Settings) -> int:
