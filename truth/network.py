@@ -23,6 +23,7 @@ LAYER_KEYS = (
     "update_channels",
     "adapter",
     "recompute",
+    "backward_reads",
     "variant",
     "weights_of",
 )

@@ -165,7 +165,7 @@ class Fitting:
             self._rest_joules = (joules_of(self.base) or 0.0) - sum(op["joules"] for op in rows)
         plain = {name: Price(cycles) for name, (cycles, _) in ops.items()}
         self.cycles = Prices(plain, lambda graph, op, stream: replace(streamed(graph, op, stream), cost=0))
-        self._pricing_seconds = time.perf_counter() - started
+        self.pricing_seconds = time.perf_counter() - started
         self._planning_seconds = 0.0
         self.undecided = False
         """Whether a search ended before it had an answer, or knew that there is none."""
@@ -354,7 +354,7 @@ class Fitting:
         Prices of ops that stream are lower bounds until they are asked for, so that the bound holds.
         """
         problem = replace(self._problem(streams), **limits)
-        hurried = ends - time.perf_counter() < HURRY * self._pricing_seconds
+        hurried = ends - time.perf_counter() < HURRY * self.pricing_seconds
         decisions, bound, interrupted = self.planned(problem, hurried=hurried), 0, False
         best: Decisions | None = None
         try:
@@ -640,7 +640,8 @@ def fit_model(
         undecided |= tried.undecided
         if interrupted:
             break
-        if not found and way is ways[-1]:
+        left_seconds = answer_ends - time.perf_counter()
+        if not found and way is ways[-1] and fitting.pricing_seconds < max(left_seconds, seconds / 2):
             ways += from_inputs(way)
     search_seconds = time.perf_counter() - search_started
     if not found and undecided:

@@ -59,11 +59,10 @@ def from_inputs(way: Way) -> list[Way]:
     Outputs then end with the forward pass, and inputs are computed again when they are needed: a smaller peak
     where much is recomputed, at more cycles. Numbers are the same, of ELU to rounding.
     """
-    chosen = {layer.name for layer in way.spec.layers if {"input"} < {*readable(layer)}}
-    layers = (
-        replace(layer, backward_reads="input") if layer.name in chosen else layer for layer in way.spec.layers
-    )
-    spec = replace(way.spec, layers=tuple(layers))
+    spec = way.spec
+    chosen = {layer.name for layer in spec.layers if {"input"} < {*readable(layer, spec.variant)}}
+    layers = (replace(one, backward_reads="input") if one.name in chosen else one for one in spec.layers)
+    spec = replace(spec, layers=tuple(layers))
     changed = (*way.changed, "gradients of activations"), (*way.how, "from inputs")
     return [Way(spec, *changed)] if spec != way.spec else []
 

@@ -462,6 +462,7 @@ class Floor(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -479,6 +480,7 @@ class Ceil(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
@@ -496,6 +498,7 @@ class Round(Layer):
         update_channels: int | Sequence[int] | None = None,
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
         variant: str | None = None,
         weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...

@@ -38,6 +38,9 @@ FROM_ABOVE = ("peak, lifetime", "last use")
 Weight gradients then grow towards activations that end, and leave no holes between these
 (mobilenet-v1: 1.4 % before, 0 now)."""
 
+BEAT_BYTES = 8
+"""Of the cluster DMA."""
+
 
 def in_order(requests: Iterable[Request], order: str, around: Sequence[Allocation] = ()) -> list[Request]:
     """The requests in one of `ORDERS`; live are those `around` them, too."""
@@ -86,10 +89,14 @@ def place(
 
 
 def _from_above(items: Sequence[Request], level: str, bound_bytes: int) -> dict[str, Allocation]:
-    """What lives to the last op, stacked from the bound downwards in the order of first uses."""
+    """What lives to the last op, stacked from the bound downwards in the order of first uses.
+
+    What is no whole number of beats of the DMA (the loss) comes first, or all below it would begin amid one.
+    """
     after, address = max((item.last_op for item in items), default=0), bound_bytes
     placed: dict[str, Allocation] = {}
-    for item in in_order((item for item in items if item.last_op == after), "first use"):
+    ordered = in_order((item for item in items if item.last_op == after), "first use")
+    for item in sorted(ordered, key=lambda item: item.size_bytes % BEAT_BYTES == 0):
         address -= align(item.size_bytes)
         placed[item.name] = item.at(level, address)
     return placed

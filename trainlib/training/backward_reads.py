@@ -4,8 +4,8 @@
 The one place where that is decided, for all layers (`trainlib.primitives.definition.Step.others`). Of each
 step the form is taken for which fewest bytes of the forward pass have to be kept: what another step of the
 backward pass reads anyway costs nothing. Of equal ones it is the form whose tensors are made last, so that
-those before them end in the forward pass. Numbers are the same; a mask is made in the forward pass, for some
-cycles.
+those before them end in the forward pass. Numbers are the same, of ELU to rounding; a mask is made in the
+forward pass, for some cycles.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from configs.errors import ConfigError
 from configs.model_file import LayerSpec
 from configs.values import replace
 from trainlib.ir.graph import FED_KINDS, GIVEN_KINDS, Op, Tensor, TrainingGraph
-from trainlib.primitives.definition import Step, is_forward
+from trainlib.primitives.definition import AS_PUBLISHED, Step, is_forward
 from trainlib.registry import layer_primitive, step_of
 
 ROLES = {"input": "x", "output": "y"}
@@ -26,18 +26,23 @@ WORDS = {role: word for word, role in ROLES.items()}
 """Roles that have another name for users."""
 
 
-def readable(layer: LayerSpec) -> list[str]:
-    """What the backward step of a layer can read: some of input, output and mask."""
+def readable(layer: LayerSpec, of_model: str | None) -> list[str]:
+    """What the backward step of a layer can read: some of input, output and mask; nothing as published.
+
+    `of_model` is the variant of the model.
+    """
+    if AS_PUBLISHED in (layer.variant, of_model):
+        return []
     steps = [step for step in layer_primitive(layer.type, layer.where).steps if step.name == "IG"]
     roles = {role for step in steps for form in (step, *step.others) for role in form.reads}
     return sorted({WORDS.get(role, role) for role in roles} & {"input", "output", "mask"})
 
 
-def wanted_reads(layers: Iterable[LayerSpec]) -> dict[str, str]:
+def wanted_reads(layers: Iterable[LayerSpec], of_model: str | None) -> dict[str, str]:
     """Layer -> what its backward step is to read (`backward_reads`). Raises `ConfigError` where it cannot."""
     wanted: dict[str, str] = {}
     for layer in layers:
-        word, known = layer.backward_reads, readable(layer) if layer.backward_reads else []
+        word, known = layer.backward_reads, readable(layer, of_model) if layer.backward_reads else []
         if word in known:
             wanted[layer.name] = word
         elif word is not None:

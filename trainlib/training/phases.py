@@ -187,8 +187,9 @@ def _unclipped(spec: ModelSpec) -> TrainingGraph:
     options = options_by_weight(spec.optimizer, optimizer, of_optimizer, builder.of_weights(), names)
     builder.update(optimizer, options, gradients, parts)
     graph = replace(_graph(spec.name, builder, terms.outputs, gradients, terms), parts=parts)
+    wanted = wanted_reads((layer.spec for layer in builder.layers), spec.variant)
     if spec.variant != AS_PUBLISHED:
-        graph = read_what_is_kept(graph, wanted_reads(layer.spec for layer in builder.layers))
+        graph = read_what_is_kept(graph, wanted)
     if gradient_options(spec.optimizer).immediate:
         graph = at_once(graph, UPDATE)
     again = {layer.name for layer in spec.layers if layer.recompute}

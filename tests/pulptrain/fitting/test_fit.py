@@ -131,12 +131,14 @@ def test_the_list_of_the_user_is_a_form_and_the_others_do_not_heed_it() -> None:
 
 def test_a_time_that_is_over_before_the_search_leaves_an_answer() -> None:
     """The planner has none without an L3: what is computed again is searched, however late it is."""
-    long_ago = time.perf_counter() - 9
+    long_ago = time.perf_counter() - 60
     outcome = fit_model(
-        "digits-cnn", Settings(l2="54KiB", l3="0", icache="warm"), seconds=9, started=long_ago
+        "digits-cnn", Settings(l2="54KiB", l3="0", icache="warm"), seconds=60, started=long_ago
     )
     assert outcome.answer.decisions.again
     assert outcome.answer.peak_bytes["l2"] <= 54 << 10
+    # With what backward reads of the model as it is, 55,964 B are the least.
+    assert {layer.backward_reads for layer in outcome.spec.layers if layer.type == "relu"} == {"input"}
 
 
 def test_that_none_was_found_in_time_is_not_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
