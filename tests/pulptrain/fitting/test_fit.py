@@ -147,13 +147,13 @@ def test_that_none_was_found_in_time_is_not_that_there_is_none(monkeypatch: pyte
 
     monkeypatch.setattr("pulptrain.fitting.fit_model.solve", nothing)
     with pytest.raises(
-        InputError, match=r"result after 0.1 s: it may or may not fit\n  try: use --time-limit 60"
+        InputError, match=r"was found in 0.1 s: it may or may not fit\n  try: use --time-limit 60"
     ):
         pt.fit("simple-mlp", l2="4KiB", l3=0, icache="warm", time_limit=0.1)
 
 
 def test_a_refusal_ends_with_its_time_and_names_one_form_that_fits() -> None:
-    with pytest.raises(InputError, match=r"--time-limit: no form .* in time") as raised:
+    with pytest.raises(InputError, match=r"--time-limit: the search found no form .* in time") as raised:
         pt.fit("simple-mlp", l2="2KiB", l3=0, icache="warm", time_limit=0.01)
     size = re.search(r"--l2 (\d+)KiB, in which inference fits", str(raised.value))
     assert size is not None
