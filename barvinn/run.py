@@ -260,7 +260,6 @@ def _check_numbers(array: BarvinnArray, network: CompiledNetwork, numbers: Integ
         raise WrongNumbersError(
             f"{wrong} of {expected.size} simulated outputs differ from those of NumPy integers",
             where=last.shape.name,
-            cure="report this as a defect, with your command",
         )
 
 

@@ -125,11 +125,12 @@ DTYPES: tuple[DType, ...] = (
 
 INT32 = DType("int32", "int32", 0, 31)
 UINT8 = DType("uint8", "uint8", 0, 8, signed=False)
+INT8 = DType("int8", "int8", 0, 7)
 
 BY_WORD: Mapping[str, DType] = MappingProxyType({dtype.word: dtype for dtype in DTYPES})
 BY_NAME: Mapping[str, DType] = MappingProxyType({dtype.name: dtype for dtype in DTYPES})
 
-_BY_NAME = {dtype.name: dtype for dtype in (*DTYPES, INT32, UINT8)}
+_BY_NAME = {dtype.name: dtype for dtype in (*DTYPES, INT32, UINT8, INT8)}
 
 WORDS = "|".join(BY_WORD)
 """As the help of an option shows them."""

@@ -51,6 +51,9 @@ class LayerSchema(Schema):
     """Output channels to train: the first k, or [first, last) without last (default: all)."""
     adapter: object = None
     """`{rank, alpha}` freezes the layer and adds a trained product of two small matrices (LoRA)."""
+    frozen_weights: Literal["int8"] | None = None
+    """`int8` stores its frozen weights as 8-bit integers with a scale per output channel; they are converted
+    to `dtype` in L1 (default: that of the model)."""
     recompute: bool = False
     """Recompute the layer for the backward pass instead of storing its output."""
     backward_reads: Literal["input", "output", "mask"] | None = None
@@ -70,6 +73,8 @@ class AdapterSchema(Schema):
     """Rows of A."""
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Weight of the product (default: the rank)."""
+    projections: Annotated[list[Literal["q", "k", "v", "o"]], Field(min_length=1)] | None = None
+    """Of `mhsa`: the projections that have one, queries, keys, values, output (default: all four)."""
 
 
 LAYER_KEYS = tuple(LayerSchema.model_fields)
@@ -120,6 +125,14 @@ class AdapterSpec(Struct, frozen=True):
 
     rank: int
     alpha: float
+    projections: tuple[str, ...] = ()
+    """Of attention; () stands for all."""
+
+    @property
+    def tree(self) -> dict[str, Any]:
+        """As a model file has it."""
+        said = {"rank": self.rank, "alpha": self.alpha}
+        return said | ({"projections": list(self.projections)} if self.projections else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +157,7 @@ class LayerSpec:
     trainable: bool | tuple[str, ...] = True
     update_channels: tuple[int, int] | None = None
     adapter: AdapterSpec | None = None
+    frozen_weights: str | None = None
     recompute: bool = False
     backward_reads: str | None = None
     variant: str | None = None
@@ -218,6 +232,7 @@ class ModelSpec(Struct, frozen=True):
     dtype: str = "fp32"
     layout: str = "CHW"
     input_classes: int = 0
+    frozen_weights: str | None = None
     train: str | tuple[str, ...] | None = None
     variant: str = "default"
     steps: tuple[str, ...] = ()
@@ -298,6 +313,8 @@ class ModelSchema(Schema):
     """Order of the axes of images: CHW or HWC."""
     variant: Literal["default", "as-published"] = "default"
     """`as-published` computes all layers as PULP-TrainLib does."""
+    frozen_weights: Literal["int8"] | None = None
+    """`int8` stores frozen weights as 8-bit integers, in all layers that can."""
     train: str | list[str] = "all"
     """Layers to train (all others are frozen): `all`, `last` (the last with parameters), or a list."""
     # Pydantic looks at the signatures of factories: that of `list` is text, which takes a tokenizer 5 ms.
@@ -373,6 +390,7 @@ def _model(node: Node, problems: Problems) -> ModelSpec:
         dtype=header.dtype,
         layout=header.layout,
         input_classes=first.classes,
+        frozen_weights=header.frozen_weights,
         train=problems.of(_train, top["train"], layers) if "train" in top and whole else None,
         variant=header.variant,
         input_name=first.name,
@@ -551,6 +569,7 @@ def _layer(item: Node, number: int) -> LayerSpec:
         trainable=common.trainable if isinstance(common.trainable, bool) else tuple(common.trainable),
         update_channels=_channels(children, common.update_channels),
         adapter=_adapter(children["adapter"], what) if "adapter" in children else None,
+        frozen_weights=common.frozen_weights,
         recompute=common.recompute,
         backward_reads=common.backward_reads,
         variant=common.variant,
@@ -573,4 +592,9 @@ def _channels(children: Mapping[str, Node], given: int | list[int] | None) -> tu
 
 def _adapter(node: Node, what: str) -> AdapterSpec:
     adapter = validate(AdapterSchema, node, f"adapter of {what}")
-    return AdapterSpec(adapter.rank, float(adapter.alpha if adapter.alpha is not None else adapter.rank))
+    return adapter_spec(adapter)
+
+
+def adapter_spec(said: AdapterSchema) -> AdapterSpec:
+    """What an adapter says, defaults filled in."""
+    return AdapterSpec(said.rank, float(said.alpha or said.rank), tuple(said.projections or ()))

@@ -28,7 +28,7 @@ def model_tree(spec: ModelSpec) -> dict[str, Any]:
         "optimizer": {"name": spec.optimizer.name, **spec.optimizer.options},
         "batch": spec.batch,
     }
-    defaults = {"dtype": "fp32", "layout": "CHW", "variant": "default", "train": None}
+    defaults = {"dtype": "fp32", "layout": "CHW", "variant": "default", "train": None, "frozen_weights": None}
     for key, default in defaults.items():
         value = getattr(spec, key)
         if value != default:
@@ -53,7 +53,7 @@ def _layer(layer: LayerSpec, before: str) -> dict[str, Any]:
     if layer.inputs is not None and layer.inputs != (before,):
         tree["inputs"] = list(layer.inputs)
     tree |= {key: value for key, value in layer.attributes.items() if value is not None}
-    for key in ("dtype", "layout", "variant", "weights_of", "backward_reads"):
+    for key in ("dtype", "layout", "variant", "weights_of", "frozen_weights", "backward_reads"):
         if getattr(layer, key) is not None:
             tree[key] = getattr(layer, key)
     if layer.trainable is not True:
@@ -61,7 +61,7 @@ def _layer(layer: LayerSpec, before: str) -> dict[str, Any]:
     if layer.update_channels is not None:
         tree["update_channels"] = list(layer.update_channels)
     if layer.adapter is not None:
-        tree["adapter"] = {"rank": layer.adapter.rank, "alpha": layer.adapter.alpha}
+        tree["adapter"] = layer.adapter.tree
     if layer.recompute:
         tree["recompute"] = True
     return tree

@@ -128,9 +128,14 @@ class TilingChooser:
         return listed.least if isinstance(listed, ShortList) else NO_PROGRAM
 
     def _of_best_depth(self, tiler: Tiler, limit_bytes: int, early: Early) -> TilingChoice | NotInPlace:
-        """The choice with double or single buffers, by estimate; double for a tile that is fixed and fits."""
+        """The choice with double or single buffers, by estimate; double for a tile that is fixed and fits.
+
+        One tile is the same with either.
+        """
         by_depth: list[TilingChoice | NotInPlace] = []
         for depth in (2, 1):
+            if by_depth and isinstance(by_depth[0], TilingChoice) and len(by_depth[0].tiling.tiles) == 1:
+                break
             try:
                 by_depth.append(self._of_depth(tiler.with_depth(depth), limit_bytes, early))
             except DoesNotFitError:
@@ -260,7 +265,8 @@ class TilingChooser:
         if key not in self._cache.rankings:
             self._cache.rankings[key] = _ranked(tiler, self.timing.l1_usable_bytes, self._dma)
         ranked = self._cache.rankings[key]
-        listed = _short_listed(tiler, ranked, limit_bytes, self._dma, self._cost_model)
+        has_code = self._code is not None
+        listed = _short_listed(tiler, ranked, limit_bytes, self._dma, self._cost_model, has_code=has_code)
         if isinstance(listed, ShortList):
             self._cache.short_lists[alike] = listed
         return listed
@@ -342,7 +348,13 @@ def _ranked(tiler: Tiler, available_bytes: int, dma: DmaCost) -> RankedTilings:
 
 
 def _short_listed(
-    tiler: Tiler, ranked: RankedTilings, available_bytes: int, dma: DmaCost, cost_model: CostModel
+    tiler: Tiler,
+    ranked: RankedTilings,
+    available_bytes: int,
+    dma: DmaCost,
+    cost_model: CostModel,
+    *,
+    has_code: bool,
 ) -> ShortList | NotInPlace:
     """Those that seem best by what they move and issue (`scheduler.tiles.short_list`) of what can be.
 
@@ -358,6 +370,8 @@ def _short_listed(
     if not usable.any():
         return NotInPlace(next(iter(tiler.resident.values())).storage, no_room(tiler.op.name))
     numbers = short_list(candidates, ranked.moves, usable, dma, cost_model)
+    if has_code and candidates.tiles[0] == 1 and usable[0] and 0 not in numbers[:BUILT]:
+        numbers.insert(BUILT - 1, 0)  # the list does not see code, of which one tile has the least
     return ShortList(
         tuple((number, candidates.sizes_at(number), candidates.order_at(number)) for number in numbers),
         candidates.counts,

@@ -23,6 +23,7 @@ from trainlib.primitives.definition import (
     Primitive,
     Step,
 )
+from trainlib.primitives.lowering.dequantised import dequantised, reads_scales
 from trainlib.primitives.lowering.windows import windowed
 
 _FILES = (
@@ -195,7 +196,8 @@ def step_of(op: Op) -> Step:
         step = primitive.repeated(op.step)
     if step is not None:
         step = step.like(op) if variant is None else step.lowered_as(variant)
-        return windowed(step) if op.windows else step
+        step = windowed(step) if op.windows else step
+        return dequantised(step) if reads_scales(op) else step
     raise UnsupportedLayerError(
         f"primitive '{op.primitive}' has no step {op.step}",
         where=op.name,

@@ -214,6 +214,7 @@ def _tree_of(spec: Any) -> dict[str, Any]:
         "batch": spec.batch,
         "dtype": spec.dtype,
         "layout": spec.layout,
+        "frozen_weights": spec.frozen_weights,
         "variant": spec.variant,
         "train": spec.train if spec.train is not None else "all",
         "layers": [
@@ -228,9 +229,8 @@ def _tree_of(spec: Any) -> dict[str, Any]:
                 "trainable": layer.trainable,
                 "weights_of": layer.weights_of,
                 "update_channels": layer.update_channels,
-                "adapter": None
-                if layer.adapter is None
-                else {"rank": layer.adapter.rank, "alpha": layer.adapter.alpha},
+                "frozen_weights": layer.frozen_weights,
+                "adapter": layer.adapter and layer.adapter.tree,
             }
             for layer in spec.layers
         ],

@@ -19,7 +19,7 @@ from configs.dtypes import is_float
 from configs.values import Struct, replace
 from truth.given import DisagreementError, Given, Source
 from truth.layers import BOTH
-from truth.network import Network, NetworkLayer
+from truth.network import SCALE, Network, NetworkLayer
 from truth.rates import group_of, options_of
 from truth.steps import LOSS_KEYS, LOSSES, OPTIMIZERS, STATES, UNLABELLED, updated
 
@@ -222,6 +222,8 @@ class Iteration:
             named = {*(source.name for source in self._given.inputs), *network.parameters}
             named |= {loss["label"] for loss in self._given.losses if "label" in loss}
             named |= {*network.buffers, *network.masks}
+            stored = (part.places[end] for part in network.parts for end in part.stored)
+            named |= {f"{name}{SCALE}" for name in stored}
             prefixes = tuple(f"{name}." for name in updated)
             reasons |= {
                 name: "the model has no such tensor"
@@ -278,6 +280,18 @@ class Iteration:
             self._leaves[name] = tensor.requires_grad_()
         return tensor
 
+    def _dequantised(self, part: NetworkLayer, end: str) -> Any:
+        """A weight of 8-bit integers, each times the scale of its output channel, in the layer's format."""
+        name = part.places[end]
+        codes, scales = self._value(name), self._value(name + SCALE)
+        last = part.inputs_first and part.layout == "HWC"
+        shape = [1] * codes.ndim
+        shape[-1 if last else 0] = codes.shape[-1 if last else 0]
+        if codes.dtype != np.int8 or scales.shape != tuple(shape):
+            raise DisagreementError(name, "is not stored as 8-bit integers with a scale per output channel")
+        whole = torch.from_numpy(codes).float() * torch.from_numpy(scales)
+        return whole.to(getattr(torch, part.dtype)).double()
+
     def _run(self, part: NetworkLayer) -> None:
         entry = part.entry
         flows = [self._flows[word] for word in part.inputs]
@@ -290,7 +304,9 @@ class Iteration:
             if part.trains(end)
             else self._leaf(name, False).detach()
             for end, name in part.places.items()
+            if end not in part.stored
         }
+        parameters |= {end: self._dequantised(part, end) for end in part.stored}
         parameters |= {end: self._parameter(part, end) for end in part.computed}
         fixed = (*part.buffers, *part.names(entry.masks))
         parameters |= {name.removeprefix(f"{part.name}."): self._leaf(name, False) for name in fixed}

@@ -261,25 +261,54 @@ def _embedding(
 ATTENTION = tuple("qkvo")
 
 
+def low_rank_names(adapter: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """The matrices of the adapters of attention."""
+    parts = (adapter.get("projections") or ATTENTION) if adapter else ()
+    return tuple(f"w{part}_{end}" for part in parts for end in ("down", "up"))
+
+
+def _of_attention(options: Mapping[str, Any]) -> tuple[str, ...]:
+    biases = tuple(f"b{part}" for part in ATTENTION) if options.get("bias") else ()
+    weights = tuple(f"w{part}" for part in ATTENTION)
+    return (*weights, *biases, *low_rank_names(options.get("adapter")))
+
+
 @_entry(
     "mhsa",
-    parameters=_with_bias(
-        *(f"w{part}" for part in ATTENTION), biases=tuple(f"b{part}" for part in ATTENTION)
-    ),
+    parameters=_of_attention,
     constants=("bk",),  # the same number added to all scores of a query
     layouts=None,
 )
-def _mhsa(x: Inputs, held: Held, *, heads: int, features: int | None = None, bias: bool = False) -> Any:
+def _mhsa(
+    x: Inputs,
+    held: Held,
+    *,
+    heads: int,
+    features: int | None = None,
+    bias: bool = False,
+    adapter: Mapping[str, Any] | None = None,
+) -> Any:
     samples, length, width = x[0].shape
     inner = width if features is None else features
+
+    def weight(part: str, rows: int, columns: int) -> Any:
+        """With the adapter's product in it."""
+        whole = _shaped(held, f"w{part}", rows, columns)
+        if adapter is None or f"w{part}_up" not in held:
+            return whole
+        rank = adapter["rank"]
+        up = _shaped(held, f"w{part}_up", rows, rank)
+        product = up @ _shaped(held, f"w{part}_down", rank, columns)
+        return whole + (adapter.get("alpha") or rank) / rank * product
+
     queries, keys, values = (
-        fn.linear(x[0], _shaped(held, f"w{part}", inner, width), held.get(f"b{part}"))
+        fn.linear(x[0], weight(part, inner, width), held.get(f"b{part}"))
         .reshape(samples, length, heads, inner // heads)
         .transpose(1, 2)
         for part in "qkv"
     )
     mixed = fn.scaled_dot_product_attention(queries, keys, values).transpose(1, 2)
-    return fn.linear(mixed.reshape(samples, length, inner), _shaped(held, "wo", width, inner), held.get("bo"))
+    return fn.linear(mixed.reshape(samples, length, inner), weight("o", width, inner), held.get("bo"))
 
 
 _entry("position", parameters=lambda options: ("weight",), layouts=None)(

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from configs.dtypes import BY_WORD, is_narrow
-from configs.values import Struct
+from configs.values import Struct, replace
 from truth.given import Given
-from truth.layers import LAYERS, Layer
+from truth.layers import LAYERS, Layer, low_rank_names
 from truth.steps import LOSSES, OPTIMIZERS
 
 LAYER_KEYS = (
@@ -22,6 +22,7 @@ LAYER_KEYS = (
     "trainable",
     "update_channels",
     "adapter",
+    "frozen_weights",
     "recompute",
     "backward_reads",
     "variant",
@@ -33,6 +34,14 @@ ADAPTED = {"linear": ("out_features", "linear"), "conv2d": ("out_channels", "poi
 ADAPTED["pointwise"] = ADAPTED["conv2d"]
 """Types that can have an adapter: the option that says how many channels they make, and the second factor's
 type."""
+
+WEIGHTS: dict[str, tuple[str, ...]] = dict.fromkeys(
+    ("linear", "pointwise", "conv1d", "conv2d", "depthwise"), ("weight",)
+)
+WEIGHTS["mhsa"] = ("wq", "wk", "wv", "wo")
+"""Types whose weights may be stored as 8-bit integers while they are frozen."""
+
+SCALE = ".scale"
 
 AS_PUBLISHED = "as-published"
 
@@ -57,6 +66,8 @@ class NetworkLayer(Struct, frozen=True):
     """End of a parameter's name -> the other layer's parameter that it is."""
     computed: Mapping[str, tuple[str, int]] = {}
     """End of a parameter's name -> the layer that makes it, and the number of its output."""
+    in_bytes: bool = False
+    """Whether its frozen weights are stored as 8-bit integers."""
 
     @property
     def entry(self) -> Layer:
@@ -77,6 +88,12 @@ class NetworkLayer(Struct, frozen=True):
         """The same, by the ends of the names that they have in this layer."""
         ends = self.entry.parameters(self.options)
         return {end: self.borrowed.get(end, f"{self.name}.{end}") for end in ends if end not in self.computed}
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """The ends of the names of its weights that are 8-bit integers, with scales beside them."""
+        own = [end for end in self.places if end not in self.borrowed and not self.trains(end)]
+        return tuple(end for end in own if self.in_bytes and end in WEIGHTS.get(self.type, ()))
 
     @property
     def buffers(self) -> tuple[str, ...]:
@@ -136,7 +153,13 @@ class Network:
             self._stands_for[layer["name"]] = inputs[0][0]
             self.output = inputs[0]
             return
-        if layer.get("adapter"):
+        if layer.get("adapter") and layer["type"] == "mhsa":
+            kept = layer.get("trainable", True) if self.given.alone else low_rank_names(layer["adapter"])
+            options = {key: item for key, item in layer.items() if key != "adapter"}
+            part = self._part({**options, "trainable": kept}, inputs)
+            options = {**part.options, "adapter": layer["adapter"]}
+            self.parts.append(replace(part, options=options))
+        elif layer.get("adapter"):
             self._add_adapted(layer, inputs)
         else:
             self.parts.append(self._part(layer, inputs))
@@ -170,6 +193,7 @@ class Network:
             (0, channels) if isinstance(channels, int) else tuple(channels) if channels else None,
             self._borrowed(layer, options, computed),
             computed,
+            (layer.get("frozen_weights") or tree.get("frozen_weights")) is not None,
         )
 
     def _borrowed(

@@ -37,7 +37,9 @@ from trainlib.ir.varying import Varying
 from trainlib.primitives.lowering.elementwise import VectorLoop
 from trainlib.registry import step_of
 
-C_TYPES: Mapping[str, str] = MappingProxyType({"float32": "float", "int32": "int32_t", "uint8": "uint8_t"})
+C_TYPES: Mapping[str, str] = MappingProxyType(
+    {"float32": "float", "int32": "int32_t", "uint8": "uint8_t", "int8": "int8_t"}
+)
 """dtype of a buffer -> type of its elements in C."""
 
 

@@ -282,6 +282,8 @@ def _check_sayable(spec: ModelSpec, layer: LayerSpec) -> None:
     """Raise `CannotTakeError` for what changes the numbers of any layer and has no word in ONNX."""
     if "HWC" in (layer.layout, spec.layout):
         raise CannotTakeError("ONNX export of images in HWC layout is not supported", "set layout: CHW")
+    if layer.frozen_weights is not None or spec.frozen_weights is not None:
+        raise CannotTakeError("weights stored in 8 bits are not supported", "remove 'frozen_weights'")
     if layer.adapter is not None:
         raise CannotTakeError("adapters are not supported", "use two linear layers and an add")
     if layer.computed:

@@ -18,13 +18,24 @@ if TYPE_CHECKING:
     from barvinn.run import BarvinnOutcome
 
 
+Network = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL.onnx", help="Quantised network as ONNX file: a chain of Conv, Gemm and MatMul."
+    ),
+]
+Units = Annotated[
+    int,
+    options.option(
+        "--units",
+        "N",
+        "Number of matrix-vector units, 1 to 8; the output rows of every layer are divided among them.",
+    ),
+]
+
+
 def command(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL.onnx", help="Quantised network as ONNX file: a chain of Conv, Gemm and MatMul."
-        ),
-    ],
+    model: Network,
     aprec: Annotated[int, options.option("--aprec", "BITS", "Bits per activation, 1 to 16.")] = 8,
     wprec: Annotated[int, options.option("--wprec", "BITS", "Bits per weight, 1 to 16.")] = 8,
     oprec: Annotated[
@@ -64,14 +75,7 @@ def command(
             "Print the job table of the public BARVINN code generator, and simulate nothing.",
         ),
     ] = False,
-    units: Annotated[
-        int,
-        options.option(
-            "--units",
-            "N",
-            "Number of matrix-vector units, 1 to 8; the output rows of every layer are divided among them.",
-        ),
-    ] = 1,
+    units: Units = 1,
     soc: Annotated[
         str, options.option("--soc", "NAME|FILE", "BARVINN chip: a preset by name, or a YAML file.")
     ] = "barvinn",

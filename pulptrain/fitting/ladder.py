@@ -38,6 +38,7 @@ from scheduler.schedule import streamer_of, tiler_of
 from scheduler.search.cache import ResultCache
 from scheduler.tuner.objective import CYCLES
 from trainlib.ir.graph import TrainingGraph
+from trainlib.training.adapters import ADAPTABLE
 from trainlib.training.phases import build_training_phases
 from trainlib.training.sparse_update import SUPPORTED
 
@@ -151,7 +152,7 @@ def _adapted(spec: ModelSpec) -> ModelSpec:
         changed = replace(
             layer, trainable=True, update_channels=None, adapter=AdapterSpec(RANK, float(RANK)), node=None
         )
-        can = layer.type in ("linear", "pointwise", "conv2d") and layer.attributes.get("groups", 1) == 1
+        can = layer.type in ADAPTABLE and layer.attributes.get("groups", 1) == 1
         layers.append(changed if can and layer.weights_of is None else replace(layer, trainable=False))
     return replace(spec, layers=tuple(layers))
 

@@ -13,6 +13,7 @@ from pulptrain.given.npz_file import WHERE
 from trainlib.ir.graph import FED_KINDS, KEPT_KINDS, TrainingGraph
 from trainlib.ir.numerics import rounded, widened
 from trainlib.ir.steps import Array
+from trainlib.training.stored_weights import with_codes
 
 RESULT_FOLDERS = ("before/", "results/")
 """What a file of ``--save-values`` has beside the tensors that training goes on from."""
@@ -61,7 +62,7 @@ def replaced(
     or a mask does not know.
     """
     result = dict(values)
-    for name, array in given.items():
+    for name, array in with_codes(graph.tensors, given).items():
         check_known(name, values, f"no tensor '{name}'", WHERE)
         tensor = graph.tensors[name]
         if array.shape != tensor.shape:

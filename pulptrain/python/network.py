@@ -270,6 +270,7 @@ def Sequential(  # noqa: N802 - one of the constructors of a network, written as
     dtype: str = "fp32",
     layout: str = "CHW",
     variant: str = "default",
+    frozen_weights: str | None = None,
     train: str | Sequence[str] = "all",
     classes: int = 0,
     description: str = "built in Python",
@@ -328,6 +329,7 @@ def Sequential(  # noqa: N802 - one of the constructors of a network, written as
         "dtype": dtype,
         "layout": layout,
         "variant": variant,
+        **({"frozen_weights": frozen_weights} if frozen_weights is not None else {}),
         "train": train if isinstance(train, str) else list(train),
         "layers": nodes,
     }

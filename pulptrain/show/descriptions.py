@@ -147,7 +147,8 @@ def _model(name: str, options: Mapping[str, Any]) -> Description:
     settings = Settings(**options)
     source = open_source(name, settings)
     spec = model_of(source.network(settings), settings)
-    layers = described_layers(spec, build_training_phases(spec).mini_batch)
+    graph = build_training_phases(spec).mini_batch
+    layers = described_layers(spec, graph)
     return {
         "kind": "model",
         "name": spec.name,
@@ -164,6 +165,7 @@ def _model(name: str, options: Mapping[str, Any]) -> Description:
         **({"losses": [_loss(loss) for loss in spec.losses]} if spec.more_losses else {}),
         "optimizer": {"name": spec.optimizer.name, **spec.optimizer.options},
         "parameters": sum(layer["parameters"] for layer in layers),
+        "trained_parameters": sum(prod(graph.tensors[name].shape) for name in graph.gradients.values()),
         "layers": layers,
         "file": model_text(spec) if options or is_foreign(name) else _text("models", name),
     }

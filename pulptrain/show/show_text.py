@@ -50,7 +50,7 @@ def _model(item: Description, width: int) -> Iterator[str]:
             "dataset": item["dataset"],
             "loss": " + ".join(_named(loss) for loss in item.get("losses", [item["loss"]])),
             "optimizer": _named(item["optimizer"]),
-            "parameters": f"{item['parameters']:,}",
+            "parameters": f"{item['parameters']:,}, {item['trained_parameters']:,} of them trained",
         }
     )
     yield ""

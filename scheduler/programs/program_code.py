@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The code of a program as `deploy` exports it: which bytes core 0 executes for every action, and where.
 
-Each op is a function, with a loop for what repeats (`scheduler.programs.rolling`); it calls kernels and the
-functions of a platform. Of a linked export its map file says where they lie. Else they lie one after the
-other (ops, kernels, platform), with the sizes of the C of today, compiled by clang for RV32 without Xpulp
-(`configs/kernels/code-sizes.json`, made by `tools.deployed.code_sizes`); so of another codegen they are an
-estimate. A kernel that has none there is as large as its nest.
+Each op is a function, with a loop for what repeats (`scheduler.programs.rolling`) unless the compiler writes
+it out; it calls kernels and the functions of a platform. Of a linked export its map file says where they lie.
+Else they lie one after the other (ops, kernels, platform), with the sizes of the C of today, compiled by
+clang for RV32 without Xpulp (`configs/kernels/code-sizes.json`, made by `tools.deployed.code_sizes`); so of
+another codegen they are an estimate. A kernel that has none there is as large as its nest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,13 @@ from arch.spec.program import (
 )
 from configs.values import replace
 from scheduler.programs.rolling import Leaf, Loop, Node, rolled
-from scheduler.tiles.code_sizes import INSTRUCTION_BYTES, Sizes, kernel_sizes, shipped_sizes
+from scheduler.tiles.code_sizes import (
+    INSTRUCTION_BYTES,
+    WRITTEN_OUT_BYTES,
+    Sizes,
+    kernel_sizes,
+    shipped_sizes,
+)
 
 CODE = "code of ops, kernels and platform"
 """What a report about L2 calls the bytes of a program's code."""
@@ -82,7 +88,7 @@ class _Layout:
         """By action the code of its op that is executed for it."""
         own: dict[int, list[CodePiece]] = {action.id: [] for action in actions}
         for op, leaves in _ops(actions):
-            nodes = rolled(leaves)
+            nodes = [*_written_out(rolled(leaves), self._sizes["op"])]
             ruled_bytes = _lay(nodes, self._sizes["op"]["op"], self._sizes["op"], {})
             name = self._linked.ops[op] if self._linked is not None else f"op {op}"
             address, size_bytes = self._place(name, ruled_bytes)
@@ -198,6 +204,22 @@ def platform_functions(action: Action) -> list[str]:
     return []
 
 
+def _written_out(nodes: Sequence[Node], sizes: Mapping[str, int]) -> Iterator[Node]:
+    """The statements as they are compiled, small loops turn by turn."""
+    for node in nodes:
+        if isinstance(node, Leaf):
+            yield node
+            continue
+        body = [*_written_out(node.body, sizes)]
+        leaves = [each for each in body if isinstance(each, Leaf)]
+        turn_bytes = sum(sizes[_word(leaf)] for leaf in leaves)
+        if len(leaves) < len(body) or node.count * turn_bytes > WRITTEN_OUT_BYTES:
+            yield Loop(node.count, tuple(body))
+            continue
+        for turn in range(node.count):
+            yield from (Leaf(leaf.form, leaf.numbers[..., turn]) for leaf in leaves)
+
+
 def _lay(
     nodes: Sequence[Node],
     place: int,
@@ -213,8 +235,7 @@ def _lay(
     for node in nodes:
         is_loop = isinstance(node, Loop)
         leaf = _first(node)
-        assert isinstance(leaf.form, tuple)
-        size_bytes = sizes["loop" if is_loop else leaf.form[0]]
+        size_bytes = sizes["loop" if is_loop else _word(leaf)]
         if own:
             begin, end = round(place * share), round((place + size_bytes) * share)
             piece = CodePiece(address + begin, end - begin, INSTRUCTION_BYTES)
@@ -230,3 +251,9 @@ def _first(node: Node) -> Leaf:
     while isinstance(node, Loop):
         node = node.body[0]
     return node
+
+
+def _word(leaf: Leaf) -> str:
+    """That of a statement in the sizes."""
+    assert isinstance(leaf.form, tuple)
+    return str(leaf.form[0])

@@ -9,12 +9,12 @@ code of a whole program, `arch.blocks.code_fetch` fetches it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from arch.blocks.bursts import BurstRules
 from arch.spec.timing import SocTiming
 from configs.values import Struct
-from scheduler.tiles.code_sizes import kernel_sizes, shipped_sizes
+from scheduler.tiles.code_sizes import WRITTEN_OUT_BYTES, kernel_sizes, shipped_sizes
 from scheduler.tiles.tiling import Tiler
 
 
@@ -96,7 +96,9 @@ class CodeCost:
 
     def __init__(self, timing: SocTiming, lost: Lost) -> None:
         icache, dma, events, sizes = timing.icache, timing.dma, timing.event_unit, shipped_sizes()
-        self._lost, self._icache = lost, icache
+        self._lost, self._icache, own = lost, icache, sizes["op"]
+        self._written_out = WRITTEN_OUT_BYTES // (2 * own["transfer_1d"] + 2 * own["wait"] + own["fork"])
+        """Turns of a loop of the smallest tiles that the compiler writes out."""
         cycles = {
             "transfer_1d": dma.transfer_code_1d_cycles + dma.program_1d_cycles,
             "transfer_2d": dma.transfer_code_2d_cycles + dma.program_2d_cycles,
@@ -130,18 +132,20 @@ class CodeCost:
         lost = self._lost.own()
         return sum((1 - lost) * near + lost * far for _, near, far in self._own.values())
 
-    def waits(self, tiles: Iterable[TileCode]) -> Iterator[float]:
+    def waits(self, tiles: Sequence[TileCode]) -> Iterator[float]:
         """What core 0 waits for code in each tile.
 
-        A form that was there has its code in the shared cache. A line that is fetched while loads run waits
-        behind as many bursts as may be outstanding, but not longer than they run.
+        A form that was there has its code in the shared cache, unless so few tiles have it that they are
+        written out. A line that is fetched while loads run waits behind as many bursts as may be outstanding,
+        but not longer than they run.
         """
         before: object = None
+        alike = Counter(tile.form for tile in tiles)
         forms: dict[object, bool] = {}
         there: set[str] = set()
         lost_own, lost_platform = self._lost.own(), self._lost.platform()
         for tile in tiles:
-            is_new = tile.form not in forms
+            is_new = tile.form not in forms or alike[tile.form] <= self._written_out
             cycles = lines = 0.0
             for place, (word, count) in enumerate((*tile.statements, *tile.beside)):
                 of_own, of_platform = self._own[word], self._platform.get(word)

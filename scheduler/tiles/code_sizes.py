@@ -20,6 +20,12 @@ TODAY, EXECUTED = "code-sizes.json", "code-sizes-0bac56ab.json"
 LEAST_LOOP = 4
 """Equal statements, one after the other, that become a loop: fewer are easier to read as they are."""
 
+WRITTEN_OUT_BYTES = 552
+"""A loop of at most so many bytes, all turns together, is written out by clang -O3: its turns share no code.
+
+The largest that was, of the exports executed on the RTL (clang 22, ``-Rpass=loop-unroll``): all loops up to
+here but one of 477 bytes, none of three above. 94 % of 743 loops of six exports of today are as it says."""
+
 Sizes = Mapping[str, Mapping[str, Any]]
 
 

@@ -234,7 +234,7 @@ class TileLoop:
             stored = [item for item in task.outputs if _is_stored(item, tiler)]
             self._stores.append(cost.transfer(stored, to_l1=False) if stored else NO_TRANSFER)
         self._groups = _groups(tiling, cost, lay_out(tiling, 0, tiler.resident))
-        self._code_cycles = [*cost.code.waits(self._code(tiling.tiles))] if cost.code is not None else []
+        self._code_cycles = [*cost.code.waits([*self._code(tiling.tiles)])] if cost.code is not None else []
         """What each tile waits for code, if code counts."""
 
     @cached_property

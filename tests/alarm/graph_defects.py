@@ -21,6 +21,7 @@ from configs.errors import PulptrainError, WrongNumbersError
 from configs.values import replace
 from pulptrain.given.settings import Settings
 from pulptrain.running import session
+from trainlib.primitives.lowering import dequantised
 from trainlib.primitives.optimizers import gradient_steps
 from trainlib.training import builder, loss_terms, training_data
 from trainlib.training import phases as training
@@ -146,6 +147,7 @@ NORMED = (f"name: conv, {CONV}", "name: norm, type: batch_norm", *FLAT)
 DROPPED = (PAIR[0], "name: drop, type: dropout, p: 0.2", PAIR[1])
 JOINED = (*BRANCHES, "name: both, type: concat, inputs: [a, b]", "name: c, type: linear, out_features: 2")
 CLASSES = "loss: cross_entropy\nbatch: 2\n"
+STORED = (PAIR[0], f"{PAIR[1]}, trainable: false, frozen_weights: int8")
 DIGITS = ("name: flat, type: flatten", "name: fc, type: linear, out_features: 10")
 
 
@@ -193,6 +195,27 @@ GRAPH_DEFECTS: dict[str, GraphDefect] = {
     "alpha of an adapter ignored": GraphDefect(
         _layers(lambda layer: replace(layer, adapter=layer.adapter and replace(layer.adapter, alpha=2.0))),
         (f"{PAIR[0]}, adapter: {{rank: 2, alpha: 8}}", PAIR[1]),
+    ),
+    "alpha of an adapter inside attention ignored": GraphDefect(
+        _layers(lambda layer: replace(layer, adapter=layer.adapter and replace(layer.adapter, alpha=2.0))),
+        ("name: a, type: mhsa, heads: 2, adapter: {rank: 2, alpha: 8}",),
+        SEQUENCE,
+    ),
+    "another projection has the adapter": GraphDefect(
+        _layers(lambda layer: replace(layer, adapter=replace(layer.adapter, projections=("k", "v")))),
+        ("name: a, type: mhsa, heads: 2, adapter: {rank: 2, projections: [q, v]}",),
+        SEQUENCE,
+    ),
+    "a weight in 8 bits is stored as floats": GraphDefect(
+        _layers(lambda layer: replace(layer, frozen_weights=None)), STORED
+    ),
+    "scales of the channels beside": GraphDefect(
+        _around(dequantised, "in_floats", lambda original, codes, scales: original(codes, scales[::-1])),
+        STORED,
+    ),
+    "one scale for all channels": GraphDefect(
+        _around(dequantised, "in_floats", lambda original, codes, scales: original(codes, scales.max())),
+        STORED,
     ),
     "a frozen weight is trained": GraphDefect(
         _layers(lambda layer: replace(layer, trainable=True)), (f"{PAIR[0]}, trainable: false", PAIR[1])

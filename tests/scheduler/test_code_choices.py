@@ -39,7 +39,7 @@ layers:
 """
 
 OP = "fc.UPD"
-"""Weights, gradients and new weights are 4 KiB each: L1 holds them once, so double buffers need two tiles."""
+"""Weights, gradients and new weights are 4 KiB each: L1 holds them once, two buffers each take two tiles."""
 
 TIMING = with_options(load_soc("pulp-open"), l1="22KiB")
 COSTS = TeamCostModel(TIMING)
@@ -57,10 +57,12 @@ def update_cycles(start: str, depth: int) -> int:
 
 
 @pytest.mark.parametrize("start", [WARM, COLD])
-def test_double_buffers_are_taken_where_they_are_faster_with_the_code_they_add(start: str) -> None:
+def test_what_double_buffers_overlap_is_weighed_against_the_code_they_add(start: str) -> None:
+    """On the RTL such updates take 26 % more in two tiles than in one (`fc1.UPD` of attn, KIND steps)."""
     single, double, best = (update_cycles(start, depth) for depth in (1, 2, BEST_DEPTH))
-    assert (single < double) is (start == COLD)
     assert best == min(single, double)
+    assert (double < single) is (start == WARM), "two tiles"
+    assert (double == single) is (start == COLD), "one"
 
 
 def test_the_more_ops_a_program_has_the_less_of_its_code_survives_an_iteration() -> None:

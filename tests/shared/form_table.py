@@ -76,6 +76,17 @@ def _adapted(layers: tuple[str, ...]) -> tuple[str, ...]:
     return _with(layers, "adapter", ADAPTERS)
 
 
+STORED = {
+    "vector": _adapted(VECTOR),
+    "image": _adapted(IMAGE),
+    "attention": (
+        "{name: rows, type: reshape, shape: [15, 4]}",
+        "{name: att, type: mhsa, heads: 2, adapter: {rank: 2, alpha: 3}}",
+    ),
+}
+"""Frozen weights beside adapters."""
+
+
 def _mixed(layers: tuple[str, ...]) -> tuple[str, ...]:
     return _with(layers, "dtype", dict.fromkeys(("fc2", "dw", "norm1"), "fp16"))
 
@@ -116,6 +127,7 @@ FORMS: dict[str, Form] = {
     **{f"full, {net}": Form(layers) for net, layers in NETS.items()},
     **{f"channels, {net}": Form(_sparse(layers)) for net, layers in NETS.items()},
     **{f"adapters, {net}": Form(_adapted(NETS[net])) for net in ("vector", "image")},
+    **{f"8 bits, {net}": Form(layers, "frozen_weights: int8") for net, layers in STORED.items()},
     "channels and an adapter": Form(
         changed(changed(VECTOR, "fc1", "update_channels: 3"), "fc2", "adapter: {rank: 1}")
     ),

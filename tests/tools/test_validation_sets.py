@@ -12,13 +12,13 @@ import pytest
 
 from configs.values import replace
 from scheduler.validation import runner
-from scheduler.validation.rows import contention
+from scheduler.validation.rows import contention, steps
 from scheduler.validation.rows.cases import Case, Selection
 from scheduler.validation.rows.kinds import KINDS, kind_named
 from scheduler.validation.rows.prediction import Prediction
 from scheduler.validation.rows.statistics import Result, figures
 from shared.paths import MEASURED, TESTS
-from tools.validation import causes, page, pictures
+from tools.validation import causes, page, pictures, signs
 from tools.validation.peak import peaks
 from tools.validation.pictures import draw
 from tools.validation.sets import FITTED, GAPS, GOALS, SETS
@@ -31,6 +31,18 @@ FIGURES = json.loads((TESTS / "validation-figures.json").read_text(encoding="utf
 def test_the_accuracy_is_the_committed_one(name: str) -> None:
     """Update with ``python tools/update_validation_figures.py`` and look at the difference."""
     assert sample_figures(name, MEASURED) == FIGURES[name]
+
+
+def test_what_is_faster_with_which_buffers_is_predicted_where_ops_are_cut_in_several_tiles() -> None:
+    """An op of one tile is the same program with both; its difference is the noise floor of the page."""
+    item = SETS["rtl steps, later"]
+    rows = [Selection("model", ("tutorial-cnn",)), Selection("cores", ("8",)), *item.selections]
+    done = runner.validate(item.kind, MEASURED / item.file, workers=1, selections=rows)
+    cut = [pair for pair in signs.pairs(done.results) if not pair.is_one_program]
+    assert len(cut) == 7
+    assert all(pair.is_right for pair in cut)
+    (op,) = (pair for pair in cut if pair.single.case.text("op") == "fc.FW")
+    assert op.percent(steps.LATER) > 7, "slower with double buffers, which fetch more code beside their loads"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import numpy as np
 
 from configs.files import check_folder, write_text
 from pulptrain.show.validation_report import in_number_order
+from scheduler.validation.rows import steps
 from scheduler.validation.rows.statistics import (
     Result,
     farthest_off,
@@ -28,7 +29,7 @@ from scheduler.validation.rows.statistics import (
     top1_regret_percent,
 )
 from scheduler.validation.runner import Validation, validate
-from tools.validation import micro_rows, then_and_now
+from tools.validation import micro_rows, signs, then_and_now
 from tools.validation.causes import worst_on_rtl
 from tools.validation.peak import peaks
 from tools.validation.pictures import draw
@@ -106,6 +107,8 @@ def page(done: Mapping[str, Validation]) -> str:
         parts += ["## Best MAC per cycle on 8 cores", "", *_peaks(matmuls), ""]
     if "layer" in done and done["layer"].results:
         parts += ["## Nine steps, then and now", "", *then_and_now.section(done["layer"].results), ""]
+    if "rtl steps, later" in done:
+        parts += signs.section(done["rtl steps, later"].results, steps.FIRST)
     parts += ["## Every set", ""]
     for name, validation in done.items():
         parts += _set(SETS[name], validation)

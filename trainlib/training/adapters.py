@@ -1,26 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Low-rank adapters (LoRA) out of existing primitives: a frozen layer, and a trained product beside it.
+"""Low-rank adapters (LoRA): a frozen layer, and a trained product beside it out of existing primitives.
 
 y = W x + alpha / rank · B A x. A has `rank` output channels and the geometry of the layer, B is 1x1. A starts
 uniform in ±1/sqrt(fan_in) and B at zero, so that training starts from the frozen layer. After E. Hu et al.,
-LoRA: Low-Rank Adaptation of Large Language Models, ICLR 2022.
+LoRA: Low-Rank Adaptation of Large Language Models, ICLR 2022. Attention has its products inside
+(`trainlib.primitives.attention.mhsa`), on the projections the paper adapts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
+from typing import Any
 
 from configs.errors import ConfigError, UnsupportedLayerError
-from configs.model_file import LayerSpec
+from configs.model_file import AdapterSchema, AdapterSpec, LayerSpec, adapter_spec
+from configs.schema import validate_values
 from configs.values import replace
 from trainlib.ir.graph import Initial
+from trainlib.primitives.attention.mhsa import PROJECTIONS
 from trainlib.primitives.definition import ZEROS
 from trainlib.training.builder import GraphBuilder
 from trainlib.training.built_layer import inserted, where_of
 
 _OUTPUTS = {"linear": "out_features", "pointwise": "out_channels", "conv2d": "out_channels"}
-"""Layer types that can have an adapter, and the option that says how many channels they make."""
+"""Layer types that an adapter stands beside, and the option that says how many channels they make."""
+
+ATTENTION = "mhsa"
+
+ADAPTABLE = (*_OUTPUTS, ATTENTION)
+"""Layer types that can have an adapter."""
+
+
+def adapter_of(said: Mapping[str, Any] | None, where: str) -> AdapterSpec | None:
+    """The adapter of a layer alone, from the values of its option. Raises ConfigError."""
+    return None if said is None else adapter_spec(validate_values(AdapterSchema, said, "adapter", where))
 
 
 def add_adapted(builder: GraphBuilder, spec: LayerSpec, inputs: Sequence[str]) -> tuple[str, ...]:
@@ -31,6 +45,11 @@ def add_adapted(builder: GraphBuilder, spec: LayerSpec, inputs: Sequence[str]) -
     assert spec.adapter is not None
     where = where_of(spec)
     _check(spec, where)
+    if spec.type == ATTENTION:
+        names = (
+            f"w{name}_{end}" for name in spec.adapter.projections or PROJECTIONS for end in ("down", "up")
+        )
+        return builder.add_layer(replace(spec, trainable=tuple(names)), inputs)
     option, rank = _OUTPUTS[spec.type], spec.adapter.rank
     frozen = replace(spec, adapter=None, trainable=False)
     (straight,) = builder.add_layer(frozen, inputs)
@@ -52,13 +71,22 @@ def add_adapted(builder: GraphBuilder, spec: LayerSpec, inputs: Sequence[str]) -
 
 
 def _check(spec: LayerSpec, where: str) -> None:
-    if spec.type not in _OUTPUTS or spec.attributes.get("groups", 1) != 1:
-        grouped = " with groups" if spec.type in _OUTPUTS else ""
-        cure = "one of " + ", ".join(_OUTPUTS)
-        if spec.type == "mhsa":
-            cure = "write attention as separate layers: linear (with adapter), matmul, scale, softmax, matmul"
+    if spec.type not in ADAPTABLE or spec.attributes.get("groups", 1) != 1:
+        grouped = " with groups" if spec.type in ADAPTABLE else ""
+        cure = "use one of " + ", ".join(ADAPTABLE)
         raise UnsupportedLayerError(
             f"a {spec.type}{grouped} layer cannot have an adapter", where=where, cure=cure
+        )
+    projections = spec.adapter.projections if spec.adapter is not None else ()
+    if len(set(projections)) < len(projections):
+        raise ConfigError(
+            "'projections' of the adapter lists one twice", where=where, cure="name each projection once"
+        )
+    if projections and spec.type != ATTENTION:
+        raise ConfigError(
+            f"{spec.type} has no projections: 'projections' of an adapter is for {ATTENTION}",
+            where=where,
+            cure="remove 'projections'",
         )
     if spec.weights_of is not None:
         raise ConfigError(

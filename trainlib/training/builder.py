@@ -10,7 +10,7 @@ from math import prod
 from types import MappingProxyType
 from typing import Any
 
-from configs.dtypes import DType
+from configs.dtypes import INT8, DType
 from configs.errors import ConfigError, ShapeError, UnsupportedLayerError
 from configs.limits import MOST_ELEMENTS, require_host_memory
 from configs.model_file import LayerSpec
@@ -29,6 +29,7 @@ from trainlib.primitives.definition import (
     Random,
     Step,
 )
+from trainlib.primitives.lowering.dequantised import SCALE, WEIGHTS_IN
 from trainlib.primitives.shapes.reshape import AS_PARAMETER
 from trainlib.registry import layer_primitive
 from trainlib.training.built_layer import (
@@ -40,6 +41,7 @@ from trainlib.training.built_layer import (
     where_of,
 )
 from trainlib.training.options import layer_options
+from trainlib.training.stored_weights import scales_of
 
 OP_BYTES = 100_000
 """What an op and its schedule take of this computer's memory, about."""
@@ -56,6 +58,7 @@ class GraphBuilder:
     dtype: str = "fp32"
     layout: str = "CHW"
     variant: str = DEFAULT
+    frozen_weights: str | None = None
     tensors: dict[str, Tensor] = field(default_factory=dict)
     ops: list[Op] = field(default_factory=list)
     layers: list[BuiltLayer] = field(default_factory=list)
@@ -123,6 +126,8 @@ class GraphBuilder:
         if variant == AS_PUBLISHED and primitive.published is not None:
             unsaid = primitive.published.options.keys() - spec.attributes.keys()
             options |= {key: primitive.published.options[key] for key in unsaid}
+        if spec.adapter is not None:
+            options["adapter"] = spec.adapter
         least, most = primitive.inputs
         if not least <= len(inputs) <= most:
             wanted = str(least) if least == most else f"{least} to {most}"
@@ -228,18 +233,21 @@ class GraphBuilder:
             layer, self.layers, self.tensors, lambda role, word: self._computed(layer, role, word)
         )
         layer.shared = frozenset(shared)
-        for role, parameter in plan.parameters.items():
-            if role in shared:
-                roles[role] = shared[role][0]
-                continue
-            name = f"{spec.name}.{PARAMETER_NAMES.get(role, role)}"
-            dtype = parameter.dtype or layer.dtype
-            roles[role] = self.add(Tensor(name, parameter.shape, "weight", dtype, initial=parameter.initial))
         possible = {
             role: parameter.trainable and shared.get(role, ("", True))[1]
             for role, parameter in plan.parameters.items()
         }
         layer.trained = trained_roles(spec, possible, where_of(spec))
+        scales = scales_of(layer, self.frozen_weights)
+        for role, parameter in plan.parameters.items():
+            if role in shared:
+                roles[role] = shared[role][0]
+                continue
+            name = f"{spec.name}.{PARAMETER_NAMES.get(role, role)}"
+            dtype = INT8 if role in scales else parameter.dtype or layer.dtype
+            roles[role] = self.add(Tensor(name, parameter.shape, "weight", dtype, initial=parameter.initial))
+            if role in scales:
+                roles[role + SCALE] = self.add(Tensor(name + SCALE, scales[role], "buffer"))
         for role, buffer in plan.buffers.items():
             name = self.add(
                 Tensor(f"{spec.name}.{role}", buffer.shape, "buffer", buffer.dtype, initial=buffer.initial)
@@ -309,13 +317,15 @@ class GraphBuilder:
                 )
         for role in writes:
             self._add_written(layer, role)
+        scales = tuple(role + SCALE for role in reads if role + SCALE in layer.roles)
+        attributes = _attributes_of(layer, step)
         self.emit(
             layer.spec.name,
             layer.primitive.name,
             step,
             layer.roles,
-            _attributes_of(layer, step),
-            reads=reads,
+            {**attributes, WEIGHTS_IN: layer.dtype.name} if scales else attributes,
+            reads=(*reads, *scales),
             writes=writes,
         )
 

@@ -17,9 +17,10 @@ from trainlib.ir.graph import KEPT_KINDS, Initial, Op, Tensor, TrainingGraph
 from trainlib.ir.numerics import dtype_named, rounded
 from trainlib.ir.steps import Array
 from trainlib.primitives.definition import AS_PUBLISHED, DrawnInput, LabelPlan
+from trainlib.primitives.lowering.dequantised import is_stored
 from trainlib.primitives.optimizers import gradient_steps
 from trainlib.registry import layer_primitive, loss_primitive, optimizer_primitive
-from trainlib.training.adapters import add_adapted
+from trainlib.training.adapters import adapter_of, add_adapted
 from trainlib.training.backward_reads import read_what_is_kept, wanted_reads
 from trainlib.training.builder import GraphBuilder
 from trainlib.training.built_layer import BuiltLayer, gradient_name, where_of
@@ -44,6 +45,7 @@ from trainlib.training.options import (
 from trainlib.training.recompute import recompute
 from trainlib.training.sparse_update import frozen_layers, restrict_updates
 from trainlib.training.step_choice import as_in_inference, only_steps
+from trainlib.training.stored_weights import with_codes
 from trainlib.training.update_options import options_by_weight
 
 
@@ -172,10 +174,13 @@ def _averaged(graph: TrainingGraph, wanted: GradientOptions) -> TrainingGraph:
 
 def _unclipped(spec: ModelSpec) -> TrainingGraph:
     dtype_named(spec.dtype, spec.where)
-    builder, made = _forward_graph(spec)
     if spec.train is not None:
+        plain = tuple(
+            replace(layer, frozen_weights=None) for layer in spec.layers
+        )  # what is frozen is not known
+        builder, _ = _forward_graph(replace(spec, layers=plain, frozen_weights=None))
         spec = frozen_layers(spec, builder.layers)
-        builder, made = _forward_graph(spec)
+    builder, made = _forward_graph(spec)
     terms = add_losses(builder, spec, made)
     gradients = builder.propagate(terms.seeds)
     if not gradients:
@@ -229,7 +234,7 @@ def _written_as(layer: BuiltLayer) -> str:
 
 
 def _forward_graph(spec: ModelSpec) -> tuple[GraphBuilder, Made]:
-    builder = GraphBuilder(spec.dtype, spec.layout, spec.variant)
+    builder = GraphBuilder(spec.dtype, spec.layout, spec.variant, spec.frozen_weights)
     for item in spec.inputs:
         kind = INT32 if item.classes else FP32
         builder.add(Tensor(item.name, (spec.batch, *item.shape), "input", kind))
@@ -313,7 +318,10 @@ def build_layer_graph(
         names.append(builder.add(tensor))
         if tensor.dtype.is_float:
             builder.differentiable.add(name)
-    outputs = builder.add_layer(LayerSpec(kind, kind, attributes, where, dtype=dtype, variant=variant), names)
+    adapter = adapter_of(attributes.get("adapter"), where)
+    options = {key: value for key, value in attributes.items() if key != "adapter"}
+    spec = LayerSpec(kind, kind, options, where, dtype=dtype, variant=variant, adapter=adapter)
+    outputs = builder.add_layer(spec, names)
     seeds = {}
     for name in outputs:
         if name in builder.differentiable:
@@ -424,4 +432,6 @@ def initial_value(tensor: Tensor, seed: int) -> Array:
 
 def initial_weights(graph: TrainingGraph, seed: int) -> dict[str, Array]:
     """Start values of everything that lives from one iteration to the next: weights, buffers, states."""
-    return {name: initial_value(graph.tensors[name], seed) for name in graph.of_kind(*KEPT_KINDS)}
+    kept = [graph.tensors[name] for name in graph.of_kind(*KEPT_KINDS)]
+    floats = {item.name: replace(item, dtype=FP32) if is_stored(item) else item for item in kept}
+    return with_codes(graph.tensors, {name: initial_value(item, seed) for name, item in floats.items()})

@@ -183,7 +183,7 @@ def test_every_file_that_ships_names_its_schema() -> None:
     assert set(KINDS) <= set(schemas.SCHEMAS)
 
 
-EXAMPLES = ("autoenc", "ds-cnn-cifar", "gru-two", "lora-block")
+EXAMPLES = ("autoenc", "cct-lora", "ds-cnn-cifar", "gru-two", "lora-block")
 
 
 @pytest.mark.slow

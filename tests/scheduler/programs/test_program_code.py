@@ -38,6 +38,20 @@ def test_tiles_of_a_loop_share_its_code_and_ops_have_their_own() -> None:
     assert len(by_op["fc.UPD"]) < len([action for action in updates if action.work.op == "fc"]) / 2
 
 
+def test_turns_of_a_small_loop_have_code_of_their_own() -> None:
+    """clang writes it out: on the RTL the six tiles of fc.FW wait for 106 lines (KIND steps)."""
+    asked = replace(SETTINGS, soc="pulp-cluster-rtl", codegen="clang-rv32", l1="52KiB", icache="warm")
+    program = prepare("tutorial-cnn", asked).schedule.program
+    code = with_code(program).code
+    assert code is not None
+    calls = [
+        action
+        for action in program.actions
+        if isinstance(action, Compute) and (action.work.op, action.work.step) == ("fc", "FW")
+    ]
+    assert len({code.pieces[action.id][0].address for action in calls}) == len(calls) == 10
+
+
 def test_kernels_and_platform_lie_behind_the_ops_and_have_the_sizes_compiled() -> None:
     program = prepare("simple-mlp", SETTINGS).schedule.program
     code = with_code(program).code

@@ -27,6 +27,7 @@ _SIZES = {
     "tokens": "length",
     "width": "width",
     "features": "features",
+    "rank": "rank",
 }
 """Dimensions of steps, and the attributes that hold their sizes."""
 
@@ -41,13 +42,19 @@ class AttentionLowering(AxesLowering):
         return "mm"
 
     def dimensions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples, heads, queries and keys or tokens (L), width (E), features (F)."""
-        return {name: op.attributes[attribute] for name, attribute in _SIZES.items()}
+        """Samples, heads, queries and keys or tokens (L), width (E), features (F), the rank of adapters."""
+        numbers = op.attributes
+        return {name: numbers[key] for name, key in _SIZES.items() if key in numbers}
 
 
 def _head(op: Op) -> int:
     """H."""
     return int(op.attributes["features"] // op.attributes["heads"])
+
+
+def alpha_over_rank(op: Op) -> float:
+    """Weight of the products of the adapters."""
+    return float(op.attributes["adapter"]["alpha"] / op.attributes["rank"])
 
 
 class _OfHeads(AttentionLowering):
@@ -82,9 +89,9 @@ class _OfHeads(AttentionLowering):
                 yield tuple(Piece(part(role, sample), shape, 0).row(head) for role, shape in wholes)
 
 
-def scale(build: TileBuilder, target: Piece, op: Op) -> None:
-    """target *= 1 / sqrt(H)."""
-    factor = np.float32(_head(op) ** -0.5)
+def scale(build: TileBuilder, target: Piece, number: float) -> None:
+    """target *= number."""
+    factor = np.float32(number)
     arrays, size = {"X": target, "Y": target}, prod(target.shape)
     build.run("scale_by_number", arrays, (target,), (target,), lambda x: x * factor, elements=size)
     build.known(factor=float(factor))
@@ -115,7 +122,7 @@ class HeadScores(_OfHeads):
             build.transpose(left, turned)
             build.matmul(turned, right, result)
         if self.scaled:
-            scale(build, whole_matrix(area, area.op.writes[0]), area.op)
+            scale(build, whole_matrix(area, area.op.writes[0]), _head(area.op) ** -0.5)
 
 
 class HeadSum(_OfHeads):
@@ -162,4 +169,4 @@ class ProbabilityGradient(_Rows):
     def compute(self, area: Area, build: TileBuilder) -> None:
         """Some rows, in two passes and the scale."""
         softmax_gradient_passes(RowPasses(build, area.shape(*SCORES), build.dtype), "p", "dp", "ds")
-        scale(build, whole_matrix(area, "ds"), area.op)
+        scale(build, whole_matrix(area, "ds"), _head(area.op) ** -0.5)

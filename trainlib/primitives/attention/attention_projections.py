@@ -2,16 +2,19 @@
 """Projections of attention as kernel calls: q, k, v and y from their weights, and the gradients of these.
 
 Sequences inside are [batch, F, L], x and y are [batch, L, E]: matmul extents are those of PULP-TrainLib, with
-its transposes where a layout needs them.
+its transposes where a layout needs them. What an adapter adds is one more product of rank R in the steps of
+the frozen weight, and h [batch, R, L] = alpha / R · down · x before it: the low-rank part never lies in a
+tensor as large as a sequence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from math import prod
 
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Tensors
-from trainlib.primitives.attention.attention import AttentionLowering
+from trainlib.primitives.attention.attention import AttentionLowering, alpha_over_rank, scale
 from trainlib.primitives.lowering.axes import Area, Axes
 from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
@@ -19,33 +22,51 @@ from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 _AXES = {
     **dict.fromkeys("xy", (BATCH, "tokens", "width")),
     **dict.fromkeys(("q", "k", "v", "map"), (BATCH, "features", "tokens")),
+    **dict.fromkeys(("hq", "hk", "hv", "ho"), (BATCH, "rank", "tokens")),
     **dict.fromkeys(("wq", "wk", "wv"), ("features", "width")),
+    **dict.fromkeys(("wq_down", "wk_down", "wv_down"), ("rank", "width")),
+    **dict.fromkeys(("wq_up", "wk_up", "wv_up"), ("features", "rank")),
     **dict.fromkeys(("bq", "bk", "bv"), ("features",)),
     "wo": ("width", "features"),
+    "wo_down": ("rank", "features"),
+    "wo_up": ("width", "rank"),
     "bo": ("width",),
 }
 """Dimensions of every tensor, and of its gradient."""
+
+_BY_COLUMNS = ("x", "dy")
+"""Sequences stored [L, E], where the others are [F, L] or [R, L]."""
 
 
 class _Projection(AttentionLowering):
     """What the steps share."""
 
     once = ""
-    """A bias and its gradient belong to the tile that begins this dimension."""
+    """A bias, its gradient and the terms of adapters belong to the tile that begins this dimension."""
+    always = True
+    """Whether there may be such a thing without an adapter."""
 
     def even(self, op: Op, tensors: Tensors) -> Collection[str]:
         """All but that one."""
-        return self.dimensions(op, tensors).keys() - {self.once}
+        return self.dimensions(op, tensors).keys() - ({self.once} if self.always or _low_rank(op) else set())
 
     def axes(self, role: str) -> Axes:
-        """Batch, tokens (L), width (E) and features (F)."""
+        """Batch, tokens (L), width (E), features (F) and rank (R)."""
         return _AXES[role.removeprefix("d")]
 
     def loaded(self, area: Area) -> Sequence[str]:
-        return [role for role in area.op.reads if role[0] != "b" or area.begins(self.once)]
+        late = () if area.begins(self.once) else _low_rank(area.op)
+        kept = [role for role in area.op.reads if role not in late]
+        return [role for role in kept if role[0] != "b" or area.begins(self.once)]
 
     def stored(self, area: Area) -> Sequence[str]:
         return [role for role in area.op.writes if role[:2] != "db" or area.begins(self.once)]
+
+    def macs(self, op: Op, tensors: Tensors) -> int:
+        """With the products of the adapters."""
+        sizes = self.dimensions(op, tensors)
+        inner = len(_low_rank(op)) // 2 * sizes.get("rank", 0)
+        return super().macs(op, tensors) + inner * prod(sizes[name] for name in self.kept)
 
     def add_bias(self, area: Area, build: TileBuilder, total: Piece, bias: str) -> None:
         """total[n, m] += bias[n], if there is one."""
@@ -57,12 +78,36 @@ class _Projection(AttentionLowering):
                 "row_bias", arrays, (total, term), (total,), lambda y, b: y + b[:, None], N=rows, M=columns
             )
 
+    def low_rank(
+        self, area: Area, build: TileBuilder, *rows_and_columns: str
+    ) -> Callable[[Piece, int], None]:
+        """Adds the products of the adapters that the tile loads to what it has made of a sample."""
+        roles = [role for role in _low_rank(area.op) if role in self.loaded(area)]
+        pairs = list(zip(roles[::2], roles[1::2], strict=True))
+        term = build.temporary("low_rank", *area.shape(*rows_and_columns)) if pairs else None
+        left = {weight: area.piece(weight) for weight, _ in pairs}
+        for weight, matrix in left.items():
+            if weight.endswith("_down"):
+                left[weight] = build.temporary(f"{weight}_transposed", *reversed(matrix.shape))
+                build.transpose(matrix, left[weight])
+
+        def add(total: Piece, sample: int) -> None:
+            for weight, hidden in pairs:
+                build.added_matmul(left[weight], area.piece(hidden, sample), total, term)
+
+        return add
+
+    def scaled(self, area: Area, build: TileBuilder, target: Piece) -> None:
+        """Times alpha / R, if it is the inner sequence of an adapter."""
+        if "rank" in self.kept and (factor := alpha_over_rank(area.op)) != 1:
+            scale(build, target, factor)
+
     def add_products(self, area: Area, build: TileBuilder, left: str, right: str, result: str) -> None:
-        """result = sum over the samples of left · right; d and map are transposed first."""
+        """result[n, m] = sum over the samples and tokens of left · right, transposed first where needed."""
         turned = {
             role: build.temporary(f"{role}_transposed", *reversed(area.piece(role, 0).shape))
-            for role in (left, right)
-            if role in ("dy", "map")
+            for role, by_columns in ((left, False), (right, True))
+            if (role in _BY_COLUMNS) != by_columns
         }
         target = area.piece(result)
         several = len(area.samples) > 1
@@ -74,18 +119,32 @@ class _Projection(AttentionLowering):
             build.added_matmul(a, b, target, term if sample else None)
 
 
-class Projection(_Projection):
-    """One of q, k, v [F, L] = W[F, E] · xᵀ + b; (F, E, L)."""
+def _low_rank(op: Op) -> tuple[str, ...]:
+    """What the terms of adapters are made of: a matrix and an inner sequence of each, one after the other."""
+    hidden = [role for role in op.reads if role.removeprefix("d")[0] == "h"]
+    matrices = [role for role in op.reads if role.endswith(("_down", "_up"))]
+    return tuple(role for pair in zip(matrices, hidden, strict=False) for role in pair)
 
-    kept, summed, once = (BATCH, "features", "tokens"), ("width",), "width"
+
+class Projection(_Projection):
+    """One of q, k, v [F, L] = W[F, E] · xᵀ + b; (F, E, L). Of an adapter, one of h [R, L]: `rows` rank."""
+
+    def __init__(self, rows: str = "features", source: str = "x") -> None:
+        self.kept = (BATCH, rows, "tokens")
+        self.once = "width" if source == "x" else "features"
+        self.summed = (self.once,)
 
     def compute(self, area: Area, build: TileBuilder) -> None:
         """Some features of some tokens; the bias with the first elements of the tokens."""
-        (name,) = area.op.writes
+        (source, weight, *_), (name,) = area.op.reads, area.op.writes
+        add_low_rank = self.low_rank(area, build, *self.kept[1:])
         for sample in area.samples:
             target = area.piece(name, sample)
-            build.matmul(area.piece(f"w{name}"), area.piece("x", sample), target, trans_b=True)
+            trans_b = source in _BY_COLUMNS
+            build.matmul(area.piece(weight), area.piece(source, sample), target, trans_b=trans_b)
             self.add_bias(area, build, target, f"b{name}")
+            add_low_rank(target, sample)
+            self.scaled(area, build, target)
 
 
 class OutputProjection(_Projection):
@@ -96,35 +155,52 @@ class OutputProjection(_Projection):
     def compute(self, area: Area, build: TileBuilder) -> None:
         """Some elements of some tokens; the bias with the first features."""
         turned = build.temporary("y_transposed", *area.shape("width", "tokens"))
+        add_low_rank = self.low_rank(area, build, "width", "tokens")
         for sample in area.samples:
             build.matmul(area.piece("wo"), area.piece("map", sample), turned)
             self.add_bias(area, build, turned, "bo")
+            add_low_rank(turned, sample)
             build.transpose(turned, area.piece("y", sample))
 
 
 class OutputGradient(_Projection):
-    """dmap[F, L] = Woᵀ · dyᵀ; (F, E, L)."""
+    """dmap[F, L] = Woᵀ · dyᵀ; (F, E, L). Of an adapter, one of dh [R, L] = upᵀ · gradient: `rows` rank."""
 
-    kept, summed = (BATCH, "features", "tokens"), ("width",)
+    always = False
+
+    def __init__(self, rows: str = "features", source: str = "dy") -> None:
+        self.kept = (BATCH, rows, "tokens")
+        self.once = "width" if source == "dy" else "features"
+        self.summed = (self.once,)
 
     def compute(self, area: Area, build: TileBuilder) -> None:
-        """Some columns of Wo, transposed once."""
-        turned = build.temporary("wo_transposed", *area.shape("features", "width"))
-        build.transpose(area.piece("wo"), turned)
+        """Some columns of the weight, transposed once."""
+        (source, weight, *_), (name,) = area.op.reads, area.op.writes
+        turned = build.temporary(f"{weight}_transposed", *area.shape(self.kept[1], self.once))
+        build.transpose(area.piece(weight), turned)
+        add_low_rank = self.low_rank(area, build, *self.kept[1:])
         for sample in area.samples:
-            dy, dmap = (area.piece(role, sample) for role in ("dy", "dmap"))
-            build.matmul(turned, dy, dmap, trans_b=True)
+            target = area.piece(name, sample)
+            build.matmul(turned, area.piece(source, sample), target, trans_b=source in _BY_COLUMNS)
+            add_low_rank(target, sample)
+            self.scaled(area, build, target)
 
 
 class ProjectionWeightGradient(_Projection):
-    """dW[F, E] = sum over the batch of d[F, L] · x[L, E] of one of q, k, v, and its bias; (F, L, E)."""
+    """dW[F, E] = sum over the batch of d[F, L] · x[L, E] of one of q, k, v, and its bias; (F, L, E).
 
-    kept, summed, once = ("features", "width"), (BATCH, "tokens"), "width"
+    The gradients of an adapter have R rows or columns.
+    """
+
+    summed = (BATCH, "tokens")
+
+    def __init__(self, rows: str = "features", columns: str = "width") -> None:
+        self.kept, self.once = (rows, columns), columns
 
     def compute(self, area: Area, build: TileBuilder) -> None:
         """A box of dW; the bias with the first of its columns."""
-        (source, _), (result, *bias) = area.op.reads, self.stored(area)
-        self.add_products(area, build, source, "x", result)
+        (source, right), (result, *bias) = area.op.reads, self.stored(area)
+        self.add_products(area, build, source, right, result)
         if bias:
             whole, target = area.piece(source), area.piece(bias[0])
             sizes = dict(zip("PNM", whole.shape, strict=True))
@@ -147,11 +223,13 @@ class OutputWeightGradient(_Projection):
 class InputGradient(_Projection):
     """dx[L, E] = sum over q, k, v of (Wᵀ · d)ᵀ; three times (E, F, L)."""
 
-    kept, summed = (BATCH, "tokens", "width"), ("features",)
+    kept, summed, once = (BATCH, "tokens", "width"), ("features",), "features"
+    always = False
 
     def macs(self, op: Op, tensors: Tensors) -> int:
-        """Three products."""
-        return 3 * super().macs(op, tensors)
+        """Three products, and those of the adapters."""
+        sizes = self.dimensions(op, tensors)
+        return super().macs(op, tensors) + 2 * prod(sizes[name] for name in (*self.kept, *self.summed))
 
     def compute(self, area: Area, build: TileBuilder) -> None:
         """A box of the weights; per sample three products, added up and transposed."""
@@ -159,9 +237,11 @@ class InputGradient(_Projection):
         total, term = (
             build.temporary(name, *area.shape("width", "tokens")) for name in ("dx_transposed", "dx_of_one")
         )
+        add_low_rank = self.low_rank(area, build, "width", "tokens")
         for sample in area.samples:
             for name in "qkv":
                 build.transpose(area.piece(f"w{name}"), turned)
                 further = term if name != "q" else None
                 build.added_matmul(turned, area.piece(f"d{name}", sample), total, further)
+            add_low_rank(total, sample)
             build.transpose(total, area.piece("dx", sample))

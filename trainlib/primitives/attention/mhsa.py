@@ -14,6 +14,10 @@ weights of FW fall away. Softmax is the exact one; the scale is the exact root, 
 step. On its main branch the library's MHSA does not compile, and it has neither an output bias nor bias
 gradients. The bias of k is a constant here: softmax does not feel it, so its gradient is zero and PyTorch's
 is rounding noise.
+
+An adapter (LoRA) of rank R on some projections, W + alpha / R · up · down: FW_DOWN_* make
+h = alpha / R · down · x [batch, R, L], the step of the frozen weight adds up · h, and IG adds down · dh. down
+starts uniform in ±1/sqrt(fan_in) and up at zero, as in `trainlib.training.adapters`.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from configs.errors import ShapeError
-from configs.model_file import LayerSchema
+from configs.model_file import AdapterSpec, LayerSchema
 from trainlib.ir.graph import Initial, Tensor
 from trainlib.primitives.attention import mhsa_reference as reference
 from trainlib.primitives.attention.attention import HeadScores, HeadSum, Probabilities, ProbabilityGradient
@@ -36,6 +40,7 @@ from trainlib.primitives.attention.attention_projections import (
 )
 from trainlib.primitives.definition import (
     ZEROS,
+    DrawnInput,
     Example,
     LayerPlan,
     LayerPrimitive,
@@ -45,6 +50,9 @@ from trainlib.primitives.definition import (
     Step,
 )
 from trainlib.primitives.lowering.boxes import sequence_of
+
+PROJECTIONS = tuple("qkvo")
+"""What may have an adapter: queries, keys, values, output."""
 
 
 class _Schema(LayerSchema):
@@ -69,6 +77,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     start = Initial("uniform", float((6 / (width + features)) ** 0.5))
     parameters = {f"w{name}": Parameter((features, width), start) for name in "qkv"}
     parameters["wo"] = Parameter((width, features), start)
+    frozen = dict(parameters)
     if attributes["bias"]:
         # The same number added to all scores of a query changes no softmax: the gradient of bk is zero.
         parameters |= {f"b{name}": Parameter((features,), ZEROS, name != "k") for name in "qkv"}
@@ -76,43 +85,96 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     sequence = Saved((batch, features, length))
     saved = dict.fromkeys(("q", "k", "v", "map", "dmap", "dq", "dk", "dv"), sequence)
     saved |= dict.fromkeys(("s", "p", "dp", "ds"), Saved((batch, heads, length, length)))
-    numbers = {"batch": batch, "length": length, "width": width, "features": features, "heads": heads}
-    return LayerPlan((batch, length, width), parameters, saved, attributes=numbers)
+    numbers: dict[str, Any] = {
+        "batch": batch,
+        "length": length,
+        "width": width,
+        "features": features,
+        "heads": heads,
+    }
+    adapter: AdapterSpec | None = attributes.get("adapter")
+    projections: Sequence[str] = ()
+    if adapter is not None:
+        projections = adapter.projections or PROJECTIONS
+        numbers |= {"rank": adapter.rank, "adapter": {"rank": adapter.rank, "alpha": adapter.alpha}}
+    for name in projections:
+        rows, columns = frozen[f"w{name}"].shape
+        start = Initial("uniform", columns**-0.5)
+        parameters[f"w{name}_down"] = Parameter((numbers["rank"], columns), start)
+        parameters[f"w{name}_up"] = Parameter((rows, numbers["rank"]), ZEROS)
+        saved |= dict.fromkeys((f"h{name}", f"dh{name}"), Saved((batch, numbers["rank"], length)))
+    without = {f"FW_DOWN_{name.upper()}" for name in set(PROJECTIONS) - set(projections)}
+    steps = tuple(step.name for step in _STEPS if step.name not in without)
+    return LayerPlan((batch, length, width), parameters, saved, attributes=numbers, steps=steps)
 
+
+def _low_rank_steps() -> dict[str, list[Step]]:
+    """Those of the adapters by the step they precede."""
+    before: dict[str, list[Step]] = {"FW": [], "IG_CONTEXT": [], "IG": []}
+    for name in PROJECTIONS:
+        x, dy = ("map", "dy") if name == "o" else ("x", f"d{name}")
+        rows, columns = ("width", "features") if name == "o" else ("features", "width")
+        forward, backward = ("FW", "IG_CONTEXT") if name == "o" else (f"FW_{name.upper()}", "IG")
+        h, down, up = f"h{name}", f"w{name}_down", f"w{name}_up"
+        steps = {
+            "FW_DOWN": (f"{x} {down} -> {h}", reference.inner, Projection("rank", x)),
+            "WG_UP": (f"{dy} {h} -> d{up}", reference.product, ProjectionWeightGradient(rows, "rank")),
+            "IG_DOWN": (f"{dy} {up} -> d{h}", reference.inner, OutputGradient("rank", dy)),
+            "WG_DOWN": (f"d{h} {x} -> d{down}", reference.product, ProjectionWeightGradient("rank", columns)),
+        }
+        for step, how in steps.items():
+            where = forward if step == "FW_DOWN" else backward
+            before.setdefault(where, []).append(Step.of(f"{step}_{name.upper()}", *how))
+    return before
+
+
+_FROZEN = (
+    Step.of("FW_Q", "x wq bq? wq_up? hq? -> q", reference.projection("q"), Projection()),
+    Step.of("FW_K", "x wk bk? wk_up? hk? -> k", reference.projection("k"), Projection()),
+    Step.of("FW_V", "x wv bv? wv_up? hv? -> v", reference.projection("v"), Projection()),
+    Step.of("FW_SCORES", "q k -> s", reference.scores, HeadScores("q", "k", "s", scaled=True)),
+    Step.of("FW_SOFTMAX", "s -> p", reference.probabilities, Probabilities()),
+    Step.of("FW_CONTEXT", "v p -> map", reference.context, HeadSum("v", "p", "map", "keys")),
+    Step.of("FW", "map wo bo? wo_up? ho? -> y", reference.output, OutputProjection()),
+    Step.of("WG_O", "dy map -> dwo dbo?", reference.output_weight, OutputWeightGradient()),
+    Step.of("IG_CONTEXT", "dy wo wo_down? dho? -> dmap", reference.output_gradient, OutputGradient()),
+    Step.of("IG_V", "dmap p -> dv", reference.values_gradient, HeadSum("dmap", "p", "dv", "queries")),
+    Step.of(
+        "IG_SOFTMAX",
+        "dmap v -> dp",
+        reference.probabilities_gradient,
+        HeadScores("dmap", "v", "dp", scaled=False),
+    ),
+    Step.of("IG_SCORES", "p dp -> ds", reference.scores_gradient, ProbabilityGradient()),
+    Step.of("IG_Q", "k ds -> dq", reference.queries_gradient, HeadSum("k", "ds", "dq", "keys")),
+    Step.of("IG_K", "q ds -> dk", reference.keys_gradient, HeadSum("q", "ds", "dk", "queries")),
+    Step.of("WG_Q", "dq x -> dwq dbq?", reference.projection_weight("q"), ProjectionWeightGradient()),
+    Step.of("WG_K", "dk x -> dwk", reference.projection_weight("k"), ProjectionWeightGradient()),
+    Step.of("WG_V", "dv x -> dwv dbv?", reference.projection_weight("v"), ProjectionWeightGradient()),
+    Step.of(
+        "IG",
+        "dq dk dv wq wk wv wq_down? dhq? wk_down? dhk? wv_down? dhv? -> dx",
+        reference.input_gradient,
+        InputGradient(),
+    ),
+)
+_STEPS = tuple(step for known in _FROZEN for step in (*_low_rank_steps().get(known.name, ()), known))
 
 PRIMITIVE = LayerPrimitive(
     name="mhsa",
     schema=_Schema,
     plan=_plan,
-    steps=(
-        Step.of("FW_Q", "x wq bq? -> q", reference.projection("q"), Projection()),
-        Step.of("FW_K", "x wk bk? -> k", reference.projection("k"), Projection()),
-        Step.of("FW_V", "x wv bv? -> v", reference.projection("v"), Projection()),
-        Step.of("FW_SCORES", "q k -> s", reference.scores, HeadScores("q", "k", "s", scaled=True)),
-        Step.of("FW_SOFTMAX", "s -> p", reference.probabilities, Probabilities()),
-        Step.of("FW_CONTEXT", "v p -> map", reference.context, HeadSum("v", "p", "map", "keys")),
-        Step.of("FW", "map wo bo? -> y", reference.output, OutputProjection()),
-        Step.of("WG_O", "dy map -> dwo dbo?", reference.output_weight, OutputWeightGradient()),
-        Step.of("IG_CONTEXT", "dy wo -> dmap", reference.output_gradient, OutputGradient()),
-        Step.of("IG_V", "dmap p -> dv", reference.values_gradient, HeadSum("dmap", "p", "dv", "queries")),
-        Step.of(
-            "IG_SOFTMAX",
-            "dmap v -> dp",
-            reference.probabilities_gradient,
-            HeadScores("dmap", "v", "dp", scaled=False),
-        ),
-        Step.of("IG_SCORES", "p dp -> ds", reference.scores_gradient, ProbabilityGradient()),
-        Step.of("IG_Q", "k ds -> dq", reference.queries_gradient, HeadSum("k", "ds", "dq", "keys")),
-        Step.of("IG_K", "q ds -> dk", reference.keys_gradient, HeadSum("q", "ds", "dk", "queries")),
-        Step.of("WG_Q", "dq x -> dwq dbq?", reference.projection_weight("q"), ProjectionWeightGradient()),
-        Step.of("WG_K", "dk x -> dwk", reference.projection_weight("k"), ProjectionWeightGradient()),
-        Step.of("WG_V", "dv x -> dwv dbv?", reference.projection_weight("v"), ProjectionWeightGradient()),
-        Step.of("IG", "dq dk dv wq wk wv -> dx", reference.input_gradient, InputGradient()),
-    ),
+    steps=_STEPS,
     examples=(
         Example({"heads": 2, "bias": True}, ((5, 6),), roundings=12),
         Example({"heads": 3, "features": 9}, ((4, 5),), roundings=12),
         Example({"heads": 1, "features": 1, "bias": True}, ((1, 2),), roundings=12),
+        Example(
+            {"heads": 2, "features": 4, "bias": True, "adapter": {"rank": 3, "alpha": 2}},
+            (DrawnInput((5, 6), low=-0.3, high=0.3),),  # a 16-bit softmax of large scores has few digits
+            roundings=12,
+        ),
+        Example({"heads": 2, "adapter": {"rank": 1, "projections": ["q", "o"]}}, ((4, 6),), roundings=12),
     ),
     layouts=None,
 )

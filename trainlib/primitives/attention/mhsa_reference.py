@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from trainlib.ir.graph import Op
@@ -19,11 +21,46 @@ def _merged(array: Array) -> Array:
     return array.reshape(len(array), -1, array.shape[3])
 
 
+def _columns(role: str, values: Values) -> Array:
+    """A sequence as [n, features, L]; x and y are stored [n, L, features]."""
+    return values[role].swapaxes(1, 2) if role in ("x", "dy") else values[role]
+
+
+def _low_rank(op: Op, values: Values) -> Any:
+    """What adapters add to a step of their frozen weight, [n, features, L]: up · h, or downᵀ · dh."""
+    matrices = [role for role in op.reads if role.endswith(("_up", "_down"))]
+    hidden = [role for role in op.reads if role.removeprefix("d")[0] == "h"]
+    return sum(
+        np.einsum("fr,nrl->nfl", _turned(weight, "_down", values), values[h], optimize=True)
+        for weight, h in zip(matrices, hidden, strict=True)
+    )
+
+
+def _turned(role: str, end: str, values: Values) -> Array:
+    """A matrix, transposed if it is the one of the two that ends so."""
+    return values[role].T if role.endswith(end) else values[role]
+
+
+def inner(op: Op, values: Values) -> Values:
+    """h = alpha / R · down · x, or dh = alpha / R · upᵀ · gradient."""
+    source, weight = op.reads
+    factor = op.attributes["adapter"]["alpha"] / op.attributes["rank"]
+    left = _turned(weight, "_up", values) * values[weight].dtype.type(factor)
+    return {op.writes[0]: np.einsum("rf,nfl->nrl", left, _columns(source, values), optimize=True)}
+
+
+def product(op: Op, values: Values) -> Values:
+    """The gradient of a matrix of an adapter: the sum of gradient · inputᵀ over samples and tokens."""
+    left, right = (_columns(role, values) for role in op.reads)
+    return {op.writes[0]: np.einsum("nal,nbl->ab", left, right, optimize=True)}
+
+
 def projection(name: str) -> Reference:
     """One of q, k, v = W · xᵀ + b."""
 
     def reference(op: Op, values: Values) -> Values:
         result = np.einsum("fe,nle->nfl", values[f"w{name}"], values["x"], optimize=True)
+        result = result + _low_rank(op, values)
         return {name: result + values[f"b{name}"][:, None] if f"b{name}" in values else result}
 
     return reference
@@ -50,13 +87,15 @@ def context(op: Op, values: Values) -> Values:
 
 def output(op: Op, values: Values) -> Values:
     """y = Wo · map + bo."""
-    y = np.einsum("ef,nfl->nle", values["wo"], values["map"], optimize=True)
+    y = np.einsum("ef,nfl->nel", values["wo"], values["map"], optimize=True) + _low_rank(op, values)
+    y = y.swapaxes(1, 2)
     return {"y": y + values["bo"] if "bo" in values else y}
 
 
 def output_gradient(op: Op, values: Values) -> Values:
     """dmap = Woᵀ · dy."""
-    return {"dmap": np.einsum("ef,nle->nfl", values["wo"], values["dy"], optimize=True)}
+    gradient = np.einsum("ef,nle->nfl", values["wo"], values["dy"], optimize=True)
+    return {"dmap": gradient + _low_rank(op, values)}
 
 
 def output_weight(op: Op, values: Values) -> Values:
@@ -111,6 +150,6 @@ def projection_weight(name: str) -> Reference:
 def input_gradient(op: Op, values: Values) -> Values:
     """dx = sum over q, k, v of Wᵀ · gradient."""
     terms = [
-        np.einsum("fe,nfl->nle", values[f"w{name}"], values[f"d{name}"], optimize=True) for name in "qkv"
+        np.einsum("fe,nfl->nel", values[f"w{name}"], values[f"d{name}"], optimize=True) for name in "qkv"
     ]
-    return {"dx": terms[0] + terms[1] + terms[2]}
+    return {"dx": (terms[0] + terms[1] + terms[2] + _low_rank(op, values)).swapaxes(1, 2)}

@@ -50,19 +50,45 @@ def _reference(base: Reference) -> Reference:
     return reference
 
 
-class _Windowed(Struct, frozen=True):
-    """A lowering on the parts, its boxes shifted to their places in the whole tensors."""
+class Passing(Struct, frozen=True):
+    """A lowering of an op as `seen` shows it to another: the answers of that one hold."""
 
     base: StepLowering
 
+    def seen(self, op: Op, tensors: Tensors) -> tuple[Op, Tensors]:
+        """The op and the tensors that `base` is asked about."""
+        raise NotImplementedError
+
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        return self.base.extents(op, _seen(op, tensors))
+        """That of `base`."""
+        return self.base.extents(*self.seen(op, tensors))
 
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        return reductions_of(self.base, op, _seen(op, tensors))
+        """That of `base`."""
+        return reductions_of(self.base, *self.seen(op, tensors))
 
     def meeting(self, op: Op, tensors: Tensors) -> Sequence[tuple[str, ...]]:
-        return meeting_of(self.base, op, _seen(op, tensors))
+        """That of `base`."""
+        return meeting_of(self.base, *self.seen(op, tensors))
+
+    def default_kernel(self, op: Op) -> str:
+        """That of `base`."""
+        return self.base.default_kernel(op)
+
+    def useful_macs(self, op: Op, tensors: Tensors) -> int:
+        """That of `base`."""
+        return useful_macs_of(self.base, *self.seen(op, tensors))
+
+    def macs(self, op: Op, tensors: Tensors) -> int:
+        """That of `base`."""
+        return self.base.macs(*self.seen(op, tensors))
+
+
+class _Windowed(Passing, frozen=True):
+    """A lowering on the parts, its boxes shifted to their places in the whole tensors."""
+
+    def seen(self, op: Op, tensors: Tensors) -> tuple[Op, Tensors]:
+        return op, _seen(op, tensors)
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The tile of the step on the parts, its boxes where the parts lie."""
@@ -73,15 +99,6 @@ class _Windowed(Struct, frozen=True):
             inputs=tuple(_moved(operand, windows) for operand in task.inputs),
             outputs=tuple(_moved(operand, windows) for operand in task.outputs),
         )
-
-    def default_kernel(self, op: Op) -> str:
-        return self.base.default_kernel(op)
-
-    def useful_macs(self, op: Op, tensors: Tensors) -> int:
-        return useful_macs_of(self.base, op, _seen(op, tensors))
-
-    def macs(self, op: Op, tensors: Tensors) -> int:
-        return self.base.macs(op, _seen(op, tensors))
 
 
 def _seen(op: Op, tensors: Tensors) -> Tensors:
