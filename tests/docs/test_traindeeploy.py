@@ -5,7 +5,7 @@ import pytest
 
 from configs.errors import PulptrainError
 from shared.paths import ROOT
-from tools.pages.traindeeploy import PAGE, WAYS, is_of_today, published, spec_of, stored
+from tools.pages.traindeeploy import NAMES, PAGE, WAYS, is_of_today, published, spec_of, stored
 from trainlib.training.phases import build_training_graph
 
 ROWS = published()
@@ -32,8 +32,9 @@ def test_answers_keep_to_the_published_peaks_and_cost_no_less_than_without() -> 
 
 
 def test_the_models_are_those_that_were_published() -> None:
-    """15,489 parameters of SpeechNet; of CCT 13,578 of 208,010 values would train with adapters."""
+    """15,489 parameters of SpeechNet; with adapters 13,578 of 208,010 values of CCT train."""
     assert OURS["S1"]["weight_bytes"] == 4 * 15_489
+    assert OURS["L1"]["gradient_bytes"] == 4 * 13_578
     assert f"{OURS['S1']['cycles']:,}" in (ROOT / "docs" / "speechnet.md").read_text(encoding="utf-8")
     cct = build_training_graph(spec_of("cct"))
     frozen = [
@@ -51,9 +52,8 @@ def test_the_first_screen_names_what_is_larger_or_slower() -> None:
         if row["kind"] == "step" and (row["peak_kib"] or row["arena_kib"]) and "hole" not in OURS[key]
         if OURS[key]["accumulated_bytes"] > 1024 * float(row["peak_kib"] or row["arena_kib"])
     }
-    names = {"resnet8": "ResNet8", "mobilenet-v1": "MobileNetV1", "cct": "CCT", "speechnet": "SpeechNet"}
     assert larger
-    assert all(names[model] in first.partition("Where ours are larger or slower: ")[2] for model in larger)
+    assert all(NAMES[model] in first.partition("Where ours are larger or slower: ")[2] for model in larger)
 
 
 def test_rows_are_of_today_or_their_table_says_that_they_are_not() -> None:
