@@ -17,6 +17,14 @@ from scheduler.tiles.code_sizes import Sizes, shipped_sizes
 TRIALS = 4
 """Sizes of L2 that are planned for to say which is enough."""
 
+HALVINGS = 2
+"""Smaller ones that are planned for then, so that the one that is named is not much too large."""
+
+QUICK_ACTIONS = 2_000
+"""Programs with more take too long to plan for that: a smaller size than the named one may be enough."""
+
+TENSORS = "tensors and buffers"
+
 Plan = Callable[[SocTiming], Sequence[Schedule]]
 """Plans the programs for a machine."""
 
@@ -44,11 +52,29 @@ def with_code_in_l2(plan: Plan, timing: SocTiming, linked: Linked | None = None)
                 break
             needed_bytes = error.required_bytes
         else:
-            parts = refused.contributors
-            if all(item.name != CODE for item in parts):
-                parts = (*parts, Contributor(CODE, schedules[0].plan.code_bytes))
+            needed_bytes, schedules = _smaller(plan, timing, linked, needed_bytes, schedules)
+            code = Contributor(CODE, schedules[0].plan.code_bytes)
+            parts = (*refused.contributors, code)
+            if any(item.name == CODE for item in refused.contributors):
+                parts = Contributor(TENSORS, needed_bytes - code.size_bytes), code
             raise _too_small(needed_bytes, timing.l2.size_bytes, parts, refused.where)
     raise refused.but(cure=f"use more than --l2 {needed_bytes}B, or a smaller model")
+
+
+def _smaller(
+    plan: Plan, timing: SocTiming, linked: Linked | None, enough_bytes: int, schedules: list[Schedule]
+) -> tuple[int, list[Schedule]]:
+    """A size of L2 that is enough, and its schedules, where a larger one is; without L3 nothing moves."""
+    too_small_bytes = timing.l2.size_bytes
+    is_quick = sum(len(schedule.program.actions) for schedule in schedules) <= QUICK_ACTIONS
+    for _ in range(HALVINGS if timing.l3.size_bytes and is_quick else 0):
+        tried_bytes = (too_small_bytes + enough_bytes) // 2 // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+        try:
+            schedules = placed_with_code(plan, _with_l2(timing, tried_bytes), linked)
+            enough_bytes = tried_bytes
+        except DoesNotFitError:
+            too_small_bytes = tried_bytes
+    return enough_bytes, schedules
 
 
 def _with_l2(timing: SocTiming, l2_bytes: int) -> SocTiming:
@@ -66,6 +92,11 @@ def placed_with_code(
         known = linked(schedules) if linked is not None else None
         programs = [schedule.program.actions for schedule in schedules]
         codes = codes_of(programs, sizes or shipped_sizes(), known)
+        if not timing.l2.holds_code:
+            return [
+                replace(schedule, program=replace(schedule.program, code=code))
+                for schedule, code in zip(schedules, codes, strict=True)
+            ]
         size_bytes = align(codes[0].size_bytes)
         address = align(max(schedule.peak_bytes.get("l2", 0) for schedule in schedules))
         if address + size_bytes <= l2_bytes:
@@ -77,7 +108,7 @@ def placed_with_code(
                 )
                 for schedule, code in zip(schedules, codes, strict=True)
             ]
-        parts = Contributor("tensors and buffers", address), Contributor(CODE, size_bytes)
+        parts = Contributor(TENSORS, address), Contributor(CODE, size_bytes)
         refused.append(_too_small(address + size_bytes, l2_bytes, parts))
         left_bytes = (l2_bytes - size_bytes) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
         if timing.l3.size_bytes and 0 < left_bytes < planned_bytes:

@@ -94,9 +94,9 @@ def build_schedule(
     placed = plan_memory(graph, timing, options.memory, streamer_of(graph, timing, options))
     # Choose: what stays in L1 between ops; kernel, tiles and loop order of every op.
     cache = cache if cache is not None else ScheduleCache()
-    lost = lost_code(graph, timing, options)
-    code = None if lost is None else CodeCost(timing, lost)
-    chooser = TilingChooser(timing, cost_model, options, cache, code=code)
+    chooser = TilingChooser(
+        timing, cost_model, options, cache, code=partial(_code_cost, graph, timing, options, cache)
+    )
     choices = _choose(graph, placed, chooser, options.resident if resident is None else resident, use)
     # Lay out: in L1 the buffers of every op beside the residents, in L2 the slots of what is streamed.
     layout = _lay_out(graph, placed, choices, timing, prefetch=options.prefetch)
@@ -320,6 +320,15 @@ def lost_code(graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions)
     usable_bytes = timing.l1_usable_bytes
     ops = [op_code(tiler_of(op, graph, timing, options), usable_bytes) for op in graph.ops]
     return Lost(timing, ops, cold=options.code_start == COLD)
+
+
+def _code_cost(
+    graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions, cache: ScheduleCache
+) -> CodeCost | None:
+    """What ops wait for their code, asked only where a tiling is not kept; None if all code starts warm."""
+    if cache.code is None and (lost := lost_code(graph, timing, options)) is not None:
+        cache.code = CodeCost(timing, lost)
+    return cache.code
 
 
 def code_of_op_alone(graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from scheduler.tiles.code_cost import CodeCost
     from scheduler.tiling_choice import RankedTilings, ShortList, TilingChoice
 
 
@@ -31,6 +32,8 @@ class ScheduleCache:
         """Op, names of what it finds resident, depths and streams -> its candidates and what they move."""
         self.short_lists: dict[object, ShortList] = {}
         """What makes ops alike but for what they may load early, L1 bytes -> cuts worth building."""
+        self.code: CodeCost | None = None
+        """What ops wait for their code; None as long as nobody has asked."""
         self.keep_rankings = False
         """Whether the same ops will be asked again; else a ranking, tens of MiB, goes when its op is cut."""
         self.resident = resident

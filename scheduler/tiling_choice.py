@@ -9,6 +9,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from arch.pricing.code_caches import WARM
 from arch.pricing.cost_model import CostModel
 from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
@@ -73,7 +74,7 @@ class ShortList(Struct, frozen=True):
 class TilingChooser:
     """Chooses kernel and tiling of the ops of one schedule, one after another; `cache` remembers them.
 
-    An op that is like one in the `cache` is cut like it. With `code` the ops have code that is fetched.
+    An op that is like one in the `cache` is cut like it. `code` says what ops wait for code that is fetched.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class TilingChooser:
         options: ScheduleOptions,
         cache: ScheduleCache,
         *,
-        code: CodeCost | None = None,
+        code: Callable[[], CodeCost | None] = lambda: None,
     ) -> None:
         self.timing = timing
         self.check: Callable[[ProgramSize], None] = lambda least: None
@@ -250,10 +251,10 @@ class TilingChooser:
     def _kind(self, tiler: Tiler, early: Early, described: Op | None = None) -> object:
         """Equal for ops of which the same tiling is the best."""
         kind = _kind(tiler, early, described)
-        return kind if self._code is None else (kind, "code")
+        return kind if self.options.code_start == WARM else (kind, "code")
 
     def _cost(self, tiler: Tiler) -> TileCost:
-        return TileCost(self.timing, self._cost_model, tiler.tensors, self._dma, self._code)
+        return TileCost(self.timing, self._cost_model, tiler.tensors, self._dma, self._code())
 
     def _listed(self, tiler: Tiler, limit_bytes: int) -> ShortList | NotInPlace:
         """What is worth building of an op, whatever it may load early."""

@@ -12,13 +12,13 @@ from arch.spec.program import Compute, Effect, Place
 from configs.dtypes import DType
 from configs.errors import InputError
 from deploy.calls.call import NOTHING, c_calls, kernel_sources
-from trainlib.ir.graph import Op
+from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.steps import KernelChoice, Operand, Scratch, TileTask, find_part
 from trainlib.kernels.catalogue import kernel_names
-from trainlib.primitives.definition import InternalPrimitive
-from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
+from trainlib.primitives.optimizers import gradient_steps
 from trainlib.registry import PRIMITIVES, lowering_of
 from trainlib.training.backward_reads import in_other_forms
+from trainlib.training.phases import build_update_graph
 from trainlib.training.single import single
 
 CODEGEN = "clang-xpulp"
@@ -49,7 +49,7 @@ def covered() -> Coverage:
     found |= dict.fromkeys(NOTHING, NONE_NEEDED)
     chosen = [*kernel_names(CODEGEN), *kernel_names(HAND_SCHEDULED)]
     refused = {kernel: f"no C source for kernel {kernel}" for kernel in chosen if kernel not in found}
-    for op, action in _actions():
+    for op, action in actions():
         kernel = action.team.kernel
         try:
             for call in c_calls(action, op):
@@ -58,37 +58,36 @@ def covered() -> Coverage:
                 )
         except InputError as error:
             refused[kernel] = error.message
-    found |= {loop.nest: GENERATED for loop in _internal_loops() if loop.nest not in found}
     return Coverage(dict(sorted(found.items())), dict(sorted(refused.items())))
 
 
-def _internal_loops() -> Iterator[VectorLoop]:
-    """Those of primitives that have no examples, as they are put into graphs by their builder only."""
-    for primitive in PRIMITIVES.values():
-        lowering = primitive.step.lowering if isinstance(primitive, InternalPrimitive) else None
-        if isinstance(lowering, ElementwiseLowering):
-            yield from lowering.loops(Op("", "", primitive.name, "", (), ()))
+def actions() -> Iterator[tuple[Op, Compute]]:
+    """One tile of every step of every example, as large as the step; clipping, adding, averaging too."""
+    for graph in _graphs():
+        for op in graph.ops:
+            lowering = lowering_of(op)
+            choice = KernelChoice(lowering.default_kernel(op), CODEGEN)
+            ranges = {axis: (0, size) for axis, size in lowering.extents(op, graph.tensors).items()}
+            task = lowering.tile(op, graph.tensors, ranges, choice)
+            dtypes = {
+                operand.name: graph.tensors[operand.tensor].dtype for operand in (*task.inputs, *task.outputs)
+            }
+            dtypes |= {scratch.name: scratch.dtype for scratch in task.scratch}
+            for action in _of_tile(task, dtypes):
+                yield op, action
 
 
-def _actions() -> Iterator[tuple[Op, Compute]]:
-    """One tile of every step of every example, as large as the step."""
+def _graphs() -> Iterator[TrainingGraph]:
     for name, primitive in PRIMITIVES.items():
         for example in getattr(primitive, "examples", ()):
-            if "fp32" not in example.dtypes:
-                continue
-            usual = single(name, example.attributes, example.cases, batch=max(example.batches)).graph
-            for op, graph in ((op, form) for form in (usual, *in_other_forms(usual)) for op in form.ops):
-                lowering = lowering_of(op)
-                choice = KernelChoice(lowering.default_kernel(op), CODEGEN)
-                ranges = {axis: (0, size) for axis, size in lowering.extents(op, graph.tensors).items()}
-                task = lowering.tile(op, graph.tensors, ranges, choice)
-                dtypes = {
-                    operand.name: graph.tensors[operand.tensor].dtype
-                    for operand in (*task.inputs, *task.outputs)
-                }
-                dtypes |= {scratch.name: scratch.dtype for scratch in task.scratch}
-                for action in _of_tile(task, dtypes):
-                    yield op, action
+            if "fp32" in example.dtypes:
+                graph = single(name, example.attributes, example.cases, batch=max(example.batches)).graph
+                yield from (graph, *in_other_forms(graph))
+    update = build_update_graph("sgd", {"learning_rate": 0.1}, (8,))
+    yield from gradient_steps.accumulate_gradients(update, 2)
+    yield gradient_steps.clip_gradients_by_value(update, 1.0)
+    yield gradient_steps.clip_gradients_by_norm(update, 1.0)
+    yield gradient_steps.average_weights(update, 0.5)
 
 
 def _of_tile(task: TileTask, dtypes: Mapping[str, DType]) -> Iterator[Compute]:

@@ -285,7 +285,7 @@ def _memory(summary: Mapping[str, Any]) -> str:
         if peak_bytes:
             of = f" of {_kib(sizes[level])}" if sizes.get(level) else ""
             parts.append(f"{level.upper()} {_kib(peak_bytes)}{of} KiB")
-            if level == "l2" and "code_bytes" in summary:
+            if level == "l2" and summary.get("code_bytes"):
                 parts[-1] += f" ({_kib(summary['code_bytes'])} of code)"
     return f"peak {', '.join(parts)}"
 

@@ -207,11 +207,20 @@ FETCHED = Remedy(
 NOTHING_LEFT = "next: what-if predicts the gain of changes to machine, kernels and schedule"
 
 
+OTHER_CODE = " (without --code-map, which has the code of this schedule)"
+
+
 def remedy_of(summary: Summary, cause: str) -> tuple[str, str | None]:
     """What to try against a cause that was not tried yet, and the command of it (`TUNE`, `NEXT`, None).
 
-    A schedule is of one machine and one model, so no option that changes these is advised beside it.
+    A schedule is of one machine and one model, so no option that changes these is advised beside it; with
+    other options a schedule has other code than the map file of an export.
     """
+    text, command = _remedy_of(summary, cause)
+    return text + (OTHER_CODE if "--" in text and _has(summary, "--code-map") else ""), command
+
+
+def _remedy_of(summary: Summary, cause: str) -> tuple[str, str | None]:
     if _has(summary, "--schedule"):
         return f"tuned; {NOTHING_LEFT}", NEXT
     is_alone = "primitive" in summary

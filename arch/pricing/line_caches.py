@@ -18,11 +18,10 @@ Sources: rows of `measured/rtl-refill.csv.gz` (`pulptrain validate refill`), whi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from arch.pricing.line_engine import NEVER, THERE
 from arch.pricing.window import PLAIN, PROCESS, Engine, EngineChoice
@@ -36,6 +35,7 @@ cycles."""
 NO_READS = (0.0, 0.0)
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 class LineCache:
@@ -107,19 +107,20 @@ class CodePath:
     def walk(self, lines: Sequence[int], cycles: float, now: float, reads: Reads = NO_READS) -> float:
         """Execute lines that are jumped to at `now`, each in so many `cycles`: what it waits for them."""
         misses = self.visit([(line, 1) for line in lines])
-        return self.walks(misses, [len(lines)], [cycles], [True], [0], 1).cycles(0, now, lambda: reads)
+        one = np.array([len(lines)]), np.array([cycles]), np.array([True]), np.array([0])
+        return self.walks(misses, *one, 1).cycles(0, now, lambda: reads)
 
-    def visit(self, stretches: Sequence[tuple[int, int]]) -> Floats:
+    def visit(self, stretches: ArrayLike) -> Floats:
         """Execute stretches of code, each a first line and a number of lines.
 
         Of every line the probabilities, in two rows, that it is not in the private cache, and in neither.
         """
-        visits = sum(count for _, count in stretches)
+        table = np.asarray(stretches, np.int64).reshape(-1, 2)
+        visits, lines = int(table[:, 1].sum()), int(table.sum(axis=1).max(initial=0))
         engine = self._engine.take(visits)
-        lines = max((first + count for first, count in stretches), default=0)
         misses = engine.floats([0.0] * (2 * visits))
         engine.visit_lines(
-            engine.ints([*chain.from_iterable(stretches)]),
+            engine.ints(table.ravel().tolist()),
             engine.ints([*self._private.shape, *self._shared.shape]),
             self._private.table(lines, engine),
             self._shared.table(lines, engine),
@@ -132,10 +133,10 @@ class CodePath:
     def walks(
         self,
         misses: Floats,
-        counts: Sequence[int],
-        cycles: Sequence[float],
-        near: Sequence[bool],
-        walk_of: Sequence[int],
+        counts: Ints,
+        cycles: Floats,
+        near: NDArray[np.bool_],
+        walk_of: Ints,
         walks: int,
     ) -> Walks:
         """What a core waits in stretches of code whose lines had these `misses`, by walk.
@@ -146,7 +147,7 @@ class CodePath:
         """
         icache, of_line = self._icache, np.repeat(np.arange(len(counts)), counts)
         place = np.arange(len(of_line)) - (np.cumsum(counts) - counts)[of_line]
-        own = np.array(cycles, np.float64)[of_line]
+        own = cycles[of_line]
         near_cycles, far_cycles = (
             np.maximum(0.0, np.where(place > 0, line - own, jump - icache.jump_cycles))
             for line, jump in (
@@ -156,9 +157,9 @@ class CodePath:
         )
         missing, far = misses
         may_be_far = far > THERE
-        waits = np.where(np.array(near, bool)[of_line], missing - far, -far) * near_cycles
+        waits = np.where(near[of_line], missing - far, -far) * near_cycles
         waits += np.where(may_be_far, far * far_cycles, 0.0)
-        walk = np.array(walk_of, np.int64)[of_line]
+        walk = walk_of[of_line]
         before = np.cumsum(waits) - waits
         borders = np.searchsorted(walk, np.arange(walks + 1))
         ahead = before - np.append(before, 0.0)[borders[walk]] + np.maximum(0, place - 1) * own

@@ -107,6 +107,8 @@ class L2Timing(Struct, frozen=True):
     code_ahead_cycles: int
     """A line of code that waits behind reads of the DMA has waited so many cycles before the last of these
     has ended in L1."""
+    holds_code: bool
+    """Whether the code of programs lies here; else in a memory that holds nothing else (flash)."""
 
 
 class L3Timing(Struct, frozen=True):

@@ -11,7 +11,7 @@ import numpy as np
 from deploy.program.buffers import INDICES, Buffer, Buffers
 from deploy.program.index_arithmetic import Numbers, expression
 from deploy.program.statements import Argument, External, Kernel, OpStatements, Transfer, Wait, levels_of
-from scheduler.programs.rolling import Leaf, Loop, Node, rolled
+from scheduler.programs.rolling import Leaf, Loop, Node, places_of, rolled
 
 WIDTH = 118
 """Of a line, at most, where it can be broken."""
@@ -23,25 +23,30 @@ class OpText:
     def __init__(self, name: str, statements: OpStatements, buffers: Buffers) -> None:
         self.tables: list[str] = []
         self._name, self._op_number, self._buffers = name, statements.number, buffers
-        body = [line for node in rolled(statements.leaves) for line in self._node(node, 1)]
+        self._statements = statements.statements
+        nodes = rolled([statement.form for statement in self._statements])
+        body = [line for node in nodes for line in self._node(node)]
         self.lines = [*self.tables, f"void {name}(void) {{", *body, "}"]
 
-    def _node(self, node: Node, depth: int, *indices: str) -> list[str]:
-        indent = "    " * depth
+    def _node(self, node: Node, *around: Loop) -> list[str]:
+        indent = "    " * (1 + len(around))
         if isinstance(node, Leaf):
-            return self._statement(node, indent, indices)
-        index = INDICES[len(indices)] if len(indices) < len(INDICES) else f"n{len(indices)}"
+            return self._statement(node, around, indent)
+        index = _index(len(around))
         head = f"{indent}for (int {index} = 0; {index} < {node.count}; {index}++) {{"
-        body = [line for item in node.body for line in self._node(item, depth + 1, *indices, index)]
+        body = [line for item in node.body for line in self._node(item, *around, node)]
         return [head, *body, f"{indent}}}"]
 
-    def _statement(self, leaf: Leaf, indent: str, indices: Sequence[str]) -> list[str]:
-        form, levels = leaf.form, levels_of(leaf.form)
+    def _statement(self, leaf: Leaf, around: Sequence[Loop], indent: str) -> list[str]:
+        form, levels, places = leaf.form, levels_of(leaf.form), places_of(leaf, around)
+        indices = [_index(depth) for depth in range(len(around))]
+        numbers = [self._statements[place].numbers for place in places.flat]
+        by_number = np.array(numbers, np.int64).T.reshape(len(numbers[0]), *places.shape)
         texts = [
             self._address(levels[position], values, indices)
             if position in levels
             else self._number(values, indices)
-            for position, values in enumerate(leaf.numbers)
+            for position, values in enumerate(by_number)
         ]
         if isinstance(form, Kernel):
             return _call(form, texts, indent)
@@ -79,6 +84,10 @@ class OpText:
         numbers = ", ".join(str(int(value)) for value in values)
         self.tables.append(f"static const int32_t {name}[] = {{{numbers}}};")
         return name
+
+
+def _index(depth: int) -> str:
+    return INDICES[depth] if depth < len(INDICES) else f"n{depth}"
 
 
 def _at(level: str, offset: str) -> str:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from arch.spec.program import (
     Action,
     Command,
@@ -26,7 +24,6 @@ from arch.spec.program import (
 from configs.errors import InputError
 from configs.values import Struct
 from deploy.calls.call import CCall, Pointer, Table
-from scheduler.programs.rolling import Leaf
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.varying import Varying
 
@@ -76,13 +73,20 @@ class Kernel(Struct, frozen=True):
     arguments: tuple[Argument, ...]
 
 
+class Statement(Struct, frozen=True):
+    """What is fixed in a statement, and numbers that may differ from one to the next."""
+
+    form: Hashable
+    numbers: Sequence[int]
+
+
 @dataclass(slots=True)
 class OpStatements:
     """What the master core does for one op; `dead` are buffers that end with it, `results` what it made."""
 
     op: Op
     number: int
-    leaves: list[Leaf] = field(default_factory=list)
+    statements: list[Statement] = field(default_factory=list)
     dead: tuple[Place, ...] = ()
     results: tuple[Place, ...] = ()
 
@@ -138,20 +142,20 @@ class Statements:
 
     def _segments(self, actions: Sequence[Action]) -> list[OpStatements]:
         segments: list[OpStatements] = []
-        leaves: list[Leaf] = []
+        statements: list[Statement] = []
         for action in actions:
             if isinstance(action, Release):
                 number = len(segments)
                 segments.append(
-                    OpStatements(self._graph.ops[number], number, leaves, action.places, action.results)
+                    OpStatements(self._graph.ops[number], number, statements, action.places, action.results)
                 )
-                leaves = []
+                statements = []
             else:
-                leaves += self._statements(action)
-        segments[-1].leaves += leaves
+                statements += self._statements(action)
+        segments[-1].statements += statements
         return segments
 
-    def _statements(self, action: Action) -> list[Leaf]:
+    def _statements(self, action: Action) -> list[Statement]:
         what = action.work.what
         match action:
             case DmaStart():
@@ -161,24 +165,24 @@ class Statements:
                 )
                 return [_transfer(command, number, what) for command in action.commands]
             case DmaWait():
-                return [_leaf(Wait(False, what), [self._ids.give_back(action.transfer)])]
+                return [Statement(Wait(False, what), [self._ids.give_back(action.transfer)])]
             case UdmaStart():
                 number = self._external_ids.take(action.id, (what, action.commands[0].l2_address))
                 return [
-                    _leaf(
+                    Statement(
                         External(item.to_l2, what),
                         [number, item.l2_address, item.l3_address, item.size_bytes],
                     )
                     for item in action.commands
                 ]
             case UdmaWait():
-                return [_leaf(Wait(True, what), [self._external_ids.give_back(action.transfer)])]
+                return [Statement(Wait(True, what), [self._external_ids.give_back(action.transfer)])]
             case Compute():
                 op = self._by_work[action.work.op, action.work.step]
-                return [self._call_leaf(action, call) for call in self._call(action, op)]
+                return [self._call_statement(action, call) for call in self._call(action, op)]
         raise InputError(f"{type(action).__name__} of {action.work.op} cannot be translated to C")
 
-    def _call_leaf(self, action: Compute, call: CCall) -> Leaf:
+    def _call_statement(self, action: Compute, call: CCall) -> Statement:
         self.kernels.setdefault(call.kernel)
         arguments, numbers = [], list[int]()
         for name, value in call.fields:
@@ -197,7 +201,7 @@ class Statements:
             else:
                 arguments.append(Argument(name, "int"))
                 numbers.append(int(value))
-        return _leaf(Kernel(call.kernel, call.struct, action.fork, tuple(arguments)), numbers)
+        return Statement(Kernel(call.kernel, call.struct, action.fork, tuple(arguments)), numbers)
 
     def _number_of(self, value: Varying) -> int:
         for number, earlier in enumerate(self._varying):
@@ -207,17 +211,13 @@ class Statements:
         return len(self._varying) - 1
 
 
-def _leaf(form: Hashable, numbers: Sequence[int]) -> Leaf:
-    return Leaf(form, np.array(numbers, np.int64))
-
-
-def _transfer(command: Command, number: int, what: str) -> Leaf:
+def _transfer(command: Command, number: int, what: str) -> Statement:
     if command.external_level != "l2":
         raise InputError(f"a DMA command of {what} to {command.external_level} cannot be translated to C")
     numbers = [number, command.l1_address, command.external_address, command.size_bytes]
     if command.lines > 1:
         numbers += [command.stride_bytes, command.line_bytes]
-    return _leaf(Transfer(command.to_l1, command.lines > 1, what), numbers)
+    return Statement(Transfer(command.to_l1, command.lines > 1, what), numbers)
 
 
 def levels_of(form: Hashable) -> Mapping[int, str]:

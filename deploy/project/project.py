@@ -77,8 +77,8 @@ def project_of(
         peaks,
         kernels,
         len(statements),
-        sum(len(item.leaves) for item in statements),
-        sum(loops_of(rolled(item.leaves)) for item in statements),
+        sum(len(item.statements) for item in statements),
+        sum(loops_of(rolled([one.form for one in item.statements])) for item in statements),
         len(recorded.totals),
     )
 

@@ -260,11 +260,11 @@ def _tile(text: str) -> tuple[str, dict[str, int]]:
 
 
 def requested_of(settings: Settings) -> dict[str, Any]:
-    """Options of schedule and parameters of the SoC that were given, by flag."""
+    """Options of schedule, parameters of the SoC and the map file that were given, by flag."""
     requested: dict[str, Any] = {}
     for key, option in ALL.items():
         value = getattr(settings, key)
-        if value != option.default and (option.group == SCHEDULE or key == "overrides"):
+        if value != option.default and (option.group == SCHEDULE or key in ("overrides", "code_map")):
             many = list(value) if option.many else value
             requested[option.flag] = many if isinstance(many, str | int | list) else TUNED
     return requested

@@ -13,6 +13,7 @@ from arch.pricing.code_caches import STEADY
 from arch.pricing.cost_model import TeamCostModelWhenAsked
 from arch.spec.timing import SocTiming
 from configs.values import replace
+from pulptrain.predicting.code import with_caches
 from pulptrain.predicting.evidence import Evidence, Executed
 from pulptrain.predicting.kernels import (
     Change,
@@ -22,14 +23,11 @@ from pulptrain.predicting.kernels import (
     largest_kernel,
     made_balanced,
     made_faster,
-    shortened,
     without,
 )
 from pulptrain.predicting.overlap import overlapped_cycles, with_room, without_waits
 from pulptrain.predicting.transfers import Engine, code_behind_loads, transfer_cycles
 from scheduler.planned import Schedule
-from scheduler.schedule import lost_code
-from scheduler.tiles.code_cost import CodeCost
 from traces.critical.activities import Graph
 from traces.critical.retiming import retimed
 
@@ -58,7 +56,7 @@ def what_ifs(evidence: Evidence, *, more_l1: bool = True) -> list[WhatIf]:
 
 def _of_machine(evidence: Evidence) -> Iterator[WhatIf]:
     timing = evidence.timing
-    wide, engine = _twice_as_wide(timing), Engine(timing)
+    wide, engine, costs = _twice_as_wide(timing), Engine(timing), evidence.prepared.cost_model
 
     def what_if(name: str, about: str, ends: Ends, machine: SocTiming) -> WhatIf:
         return WhatIf(
@@ -97,7 +95,7 @@ def _of_machine(evidence: Evidence) -> Iterator[WhatIf]:
             "shared-code",
             f"a shared instruction cache of {larger.shared_bytes / 1024:g} KiB",
             lambda item: _end(
-                item, shortened("icache", _code_left(item, timing, roomy), item.graph), engine, engine
+                item, with_caches(item.graph, item.schedule.program, costs, timing, roomy), engine, engine
             ),
             roomy,
         )
@@ -193,17 +191,6 @@ def _twice_as_wide(timing: SocTiming) -> SocTiming:
 
 MORE_CODE = 4
 """Times as large as it is the shared instruction cache is asked for."""
-
-
-def _code_left(item: Executed, was: SocTiming, becomes: SocTiming) -> float:
-    """What is left of the waits for code with another shared cache, by what survives in it."""
-    graph, options = item.schedule.graph, item.schedule.options
-    before, after = (
-        CodeCost(timing, lost).mean_cycles
-        for timing in (was, becomes)
-        if (lost := lost_code(graph, timing, options)) is not None
-    )
-    return after / before if before else 1.0
 
 
 HELD_BYTES = 1 << 20

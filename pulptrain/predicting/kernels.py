@@ -40,15 +40,15 @@ def lost_cycles(activity: Activity, word: str) -> int:
 
 def without(word: str, graph: Graph) -> list[int]:
     """What all activities take without a stall word: what kernels lose to it, and waits of core 0."""
-    return shortened(word, 0.0, graph)
+    return shortened(word, lambda _: 0.0, graph)
 
 
-def shortened(word: str, factor: float, graph: Graph) -> list[int]:
-    """What all activities take when all that is lost to a stall word takes so much of what it took."""
+def shortened(word: str, factor: Callable[[Activity], float], graph: Graph) -> list[int]:
+    """What all activities take when what each loses to a stall word takes `factor` of what it took."""
+    lost = (item.cycles if item.kind == word else lost_cycles(item, word) for item in graph.activities)
     return [
-        activity.cycles
-        - round((1 - factor) * (activity.cycles if activity.kind == word else lost_cycles(activity, word)))
-        for activity in graph.activities
+        item.cycles - (round((1 - factor(item)) * cycles) if cycles else 0)
+        for item, cycles in zip(graph.activities, lost, strict=True)
     ]
 
 

@@ -10,10 +10,9 @@ another codegen they are an estimate. A kernel that has none there is as large a
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from itertools import accumulate, chain, islice, pairwise
 
 from arch.spec.program import (
     Action,
@@ -68,10 +67,13 @@ def codes_of(
     Without what was `linked` ops, kernels and platform follow each other. With it they lie where it says; the
     bytes of an op are shared among its statements as the sizes are.
     """
-    layout = _Layout(sizes, linked)
-    owns = [layout.own_pieces(actions) for actions in programs]
-    layout.place_called([action for actions in programs for action in actions])
-    pieces = [layout.all_pieces(actions, own) for actions, own in zip(programs, owns, strict=True)]
+    layout, of_programs = _Layout(sizes, linked), [_ops(actions) for actions in programs]
+    owns = [[layout.own_pieces(op) for op in ops] for ops in of_programs]
+    layout.place_called(chain.from_iterable(of_programs))
+    pieces = [
+        [*chain.from_iterable(map(layout.all_pieces, ops, own))]
+        for ops, own in zip(of_programs, owns, strict=True)
+    ]
     return [ProgramCode(each, layout.size_bytes) for each in pieces]
 
 
@@ -84,36 +86,48 @@ class _Layout:
         self._kernel_sizes: dict[str, dict[str, int]] = {}
         self.size_bytes = 0
 
-    def own_pieces(self, actions: Sequence[Action]) -> dict[int, list[CodePiece]]:
-        """By action the code of its op that is executed for it."""
-        own: dict[int, list[CodePiece]] = {action.id: [] for action in actions}
-        for op, leaves in _ops(actions):
-            nodes = [*_written_out(rolled(leaves), self._sizes["op"])]
-            ruled_bytes = _lay(nodes, self._sizes["op"]["op"], self._sizes["op"], {})
-            name = self._linked.ops[op] if self._linked is not None else f"op {op}"
-            address, size_bytes = self._place(name, ruled_bytes)
-            share = size_bytes / ruled_bytes
-            _lay(nodes, self._sizes["op"]["op"], self._sizes["op"], own, address, share)
-        return own
+    def own_pieces(self, op: _Op) -> list[tuple[CodePiece, ...]]:
+        """By action the code of its op that is executed for it; what is equal is one object."""
+        sizes, texts = self._sizes["op"], list[int]()
+        executed = iter(_lay([*_written_out(rolled(op.forms), sizes)], sizes, texts))
+        ends = [*accumulate(texts, initial=sizes["op"])]
+        name = self._linked.ops[op.name] if self._linked is not None else f"op {op.name}"
+        address, size_bytes = self._place(name, ends[-1])
+        share = size_bytes / ends[-1]
+        borders = [address + round(end * share) for end in ends]
+        text_pieces = [CodePiece(begin, end - begin, INSTRUCTION_BYTES) for begin, end in pairwise(borders)]
+        pieces: dict[tuple[int, ...], tuple[CodePiece, ...]] = {}
+        found = []
+        for count in op.counts:
+            # An action of several statements may be a loop itself, whose texts it has once.
+            numbers = tuple(sorted({*chain.from_iterable(islice(executed, count))}))
+            if numbers not in pieces:
+                pieces[numbers] = tuple([text_pieces[number] for number in numbers])
+            found.append(pieces[numbers])
+        return found
 
-    def place_called(self, actions: Sequence[Action]) -> None:
+    def place_called(self, ops: Iterable[_Op]) -> None:
         """Kernels, and behind them the platform."""
-        for action in actions:
-            if isinstance(action, Compute):
-                self._kernels(action)
+        for op in ops:
+            for action in op.actions:
+                if isinstance(action, Compute):
+                    self._kernels(action)
         if self._linked is None:
             for word, size_bytes in self._sizes["platform"].items():
                 self._place(f"platform {word}", size_bytes)
 
-    def all_pieces(
-        self, actions: Sequence[Action], own: Mapping[int, list[CodePiece]]
-    ) -> list[tuple[CodePiece, ...]]:
-        """By action the code of its op, of the platform and of its kernel."""
-        pieces = []
-        for action in actions:
-            kernels = self._kernels(action) if isinstance(action, Compute) else []
-            pieces.append((*own[action.id], *self._called(action), *kernels))
-        return pieces
+    def all_pieces(self, op: _Op, own: Sequence[tuple[CodePiece, ...]]) -> list[tuple[CodePiece, ...]]:
+        """By action the code of its op, of the platform and of its kernel; equal ones are one object."""
+        pieces: dict[object, tuple[CodePiece, ...]] = {}
+        found = []
+        for action, functions, of_op in zip(op.actions, op.functions, own, strict=True):
+            kernel = action.team.kernel if isinstance(action, Compute) else ""
+            alike = id(of_op), functions, kernel
+            if alike not in pieces:
+                kernels = self._kernels(action) if isinstance(action, Compute) else []
+                pieces[alike] = *of_op, *map(self._called, functions), *kernels
+            found.append(pieces[alike])
+        return found
 
     def _kernels(self, action: Compute) -> list[CodePiece]:
         kernel = action.team.kernel
@@ -127,12 +141,10 @@ class _Layout:
             places = [self._place(f"kernel {name}", size_bytes) for name, size_bytes in functions]
         return [CodePiece(*place, INSTRUCTION_BYTES, kernel=True) for place in places]
 
-    def _called(self, action: Action) -> list[CodePiece]:
-        if self._linked is None:
-            names = [f"platform {word}" for word in statements_of(action)]
-        else:
-            names = platform_functions(action)
-        return [CodePiece(*self._place(name), INSTRUCTION_BYTES) for name in names]
+    def _called(self, function: str) -> CodePiece:
+        """The code of a function of the platform."""
+        name = function if self._linked is not None else f"platform {WORDS[function]}"
+        return CodePiece(*self._place(name), INSTRUCTION_BYTES)
 
     def _place(self, name: str, size_bytes: int = 0) -> tuple[int, int]:
         """Address and bytes of a function: where it was linked, else behind those asked for before."""
@@ -144,31 +156,37 @@ class _Layout:
         return self._places[name]
 
 
-def _ops(actions: Sequence[Action]) -> list[tuple[str, list[Leaf]]]:
-    """Every op: its name, and its statements, their forms and the number of the action each belongs to."""
-    ops: list[tuple[str, list[Leaf]]] = []
-    leaves: list[Leaf] = []
-    for action in actions:
-        leaves += [Leaf(form, np.array([action.id], np.int64)) for form in _forms(action)]
-        if isinstance(action, Release):
-            ops.append((f"{action.work.op}.{action.work.step}", leaves))
-            leaves = []
-    if leaves and ops:
-        ops[-1][1].extend(leaves)
-    return ops
+class _Op:
+    """The actions of an op, by action the functions of the platform it calls and the `counts` of its
+    statements, and the `forms` of all statements, in order."""
+
+    def __init__(self, name: str, actions: Sequence[Action]) -> None:
+        self.name, self.actions = name, actions
+        self.functions = [tuple(platform_functions(action)) for action in actions]
+        self.forms: list[tuple[Hashable, ...]] = []
+        self.counts: list[int] = []
+        for action, functions in zip(actions, self.functions, strict=True):
+            what, before = action.work.what, len(self.forms)
+            if isinstance(action, DmaStart):
+                self.forms += [
+                    (WORDS[name], command.to_l1, what)
+                    for name, command in zip(functions, action.commands, strict=True)
+                ]
+            elif isinstance(action, Compute):
+                self.forms.append(("fork", action.team.kernel, action.fork))
+            else:
+                self.forms += [(WORDS[name], what) for name in functions]
+            self.counts.append(len(self.forms) - before)
 
 
-def _forms(action: Action) -> Iterator[Hashable]:
-    what = action.work.what
-    if isinstance(action, DmaStart):
-        yield from (
-            (word, command.to_l1, what)
-            for word, command in zip(statements_of(action), action.commands, strict=True)
-        )
-    elif isinstance(action, Compute):
-        yield "fork", action.team.kernel, action.fork
-    else:
-        yield from ((word, what) for word in statements_of(action))
+def _ops(actions: Sequence[Action]) -> list[_Op]:
+    """Every op; what comes behind the last one is part of it."""
+    releases = [action for action in actions if isinstance(action, Release)]
+    borders = [*[action.id + 1 for action in releases[:-1]], len(actions)]
+    return [
+        _Op(f"{release.work.op}.{release.work.step}", actions[begin:end])
+        for release, begin, end in zip(releases, [0, *borders], borders, strict=False)
+    ]
 
 
 WORDS = {
@@ -215,45 +233,30 @@ def _written_out(nodes: Sequence[Node], sizes: Mapping[str, int]) -> Iterator[No
         turn_bytes = sum(sizes[_word(leaf)] for leaf in leaves)
         if len(leaves) < len(body) or node.count * turn_bytes > WRITTEN_OUT_BYTES:
             yield Loop(node.count, tuple(body))
-            continue
-        for turn in range(node.count):
-            yield from (Leaf(leaf.form, leaf.numbers[..., turn]) for leaf in leaves)
-
-
-def _lay(
-    nodes: Sequence[Node],
-    place: int,
-    sizes: Mapping[str, int],
-    own: Mapping[int, list[CodePiece]],
-    address: int = 0,
-    share: float = 1.0,
-) -> int:
-    """Lay the statements of an op, and loops around them, from a place on; returns where they end.
-
-    The function begins at `address` and has `share` of the bytes that the sizes say.
-    """
-    for node in nodes:
-        is_loop = isinstance(node, Loop)
-        leaf = _first(node)
-        size_bytes = sizes["loop" if is_loop else _word(leaf)]
-        if own:
-            begin, end = round(place * share), round((place + size_bytes) * share)
-            piece = CodePiece(address + begin, end - begin, INSTRUCTION_BYTES)
-            for action in dict.fromkeys(leaf.numbers.reshape(-1).tolist()):
-                own[action].append(piece)
-        place += size_bytes
-        if isinstance(node, Loop):
-            place = _lay(node.body, place, sizes, own, address, share)
-    return place
-
-
-def _first(node: Node) -> Leaf:
-    while isinstance(node, Loop):
-        node = node.body[0]
-    return node
+        else:
+            yield from leaves * node.count
 
 
 def _word(leaf: Leaf) -> str:
     """That of a statement in the sizes."""
     assert isinstance(leaf.form, tuple)
     return str(leaf.form[0])
+
+
+def _lay(nodes: Sequence[Node], sizes: Mapping[str, int], texts: list[int]) -> list[tuple[int, ...]]:
+    """By statement, as executed, the numbers of the `texts` it stands for, which get their bytes.
+
+    That of a loop is executed whenever its first statement is.
+    """
+    executed: list[tuple[int, ...]] = []
+    for node in nodes:
+        number = len(texts)
+        if isinstance(node, Loop):
+            texts.append(sizes["loop"])
+            turn = _lay(node.body, sizes, texts)
+            first = turn[0][-1]
+            executed += [(number, *item) if item[-1] == first else item for item in turn] * node.count
+        else:
+            texts.append(sizes[_word(node)])
+            executed.append((number,))
+    return executed

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the loops in a list of statements that are alike but for some numbers.
 
-A `Leaf` is a statement: what is fixed in it (`form`), and numbers that may differ from one to the next.
-Runs of statements of equal forms become a `Loop`, whose numbers are arrays over its index; loops of equal
-form become loops of loops. Nothing is known of tiles here, so what comes out is what went in, however it
-was made.
+Of a statement its form is looked at: what is fixed in it. Runs of equal forms become a `Loop`, loops of equal
+form become loops of loops. All turns of a loop execute equally many statements, so the places of a statement
+follow from the first one. Nothing is known of tiles here, so what comes out is what went in, however it was
+made.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from configs.values import Struct
 from scheduler.tiles.code_sizes import LEAST_LOOP
 
-Numbers = NDArray[np.int64]
+Places = NDArray[np.int64]
 
 LONGEST_BODY = 256
 """Statements that are compared with the ones after them, at most: a tile has fewer."""
@@ -27,14 +27,19 @@ LEAST_SAVED = LEAST_LOOP - 1
 
 
 class Leaf(Struct, frozen=True, eq=False):
-    """A statement. `numbers` has a row per number, behind it an axis per loop around it, outermost first."""
+    """A statement: what is fixed in it, and its place in the list, in the first turn of all loops around."""
 
     form: Hashable
-    numbers: Numbers
+    place: int
 
     @property
     def size(self) -> int:
         """Statements."""
+        return 1
+
+    @property
+    def executed(self) -> int:
+        """Statements that are executed."""
         return 1
 
 
@@ -54,18 +59,36 @@ class Loop(Struct, frozen=True, eq=False):
         """Statements of the text."""
         return 1 + sum(node.size for node in self.body)
 
+    @property
+    def turn(self) -> int:
+        """Statements that are executed in a turn."""
+        return sum(node.executed for node in self.body)
+
+    @property
+    def executed(self) -> int:
+        """Statements that are executed."""
+        return self.count * self.turn
+
 
 Node = Leaf | Loop
 
 
-def rolled(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The same statements with the loops that are in them, inner ones first."""
-    shorter = list(nodes)
+def rolled(forms: Sequence[Hashable]) -> tuple[Node, ...]:
+    """Statements of these forms with the loops that are in them, inner ones first."""
+    shorter: list[Node] = [Leaf(form, place) for place, form in enumerate(forms)]
     while True:
         best = _roll_once(shorter)
         if best is None:
             return tuple(shorter)
         shorter = best
+
+
+def places_of(leaf: Leaf, around: Sequence[Loop]) -> Places:
+    """Where a statement is in the list, with an axis per loop `around` it, outermost first."""
+    places = np.array(leaf.place)
+    for loop in around:
+        places = places[..., None] + loop.turn * np.arange(loop.count)
+    return places
 
 
 def _roll_once(nodes: list[Node]) -> list[Node] | None:
@@ -76,34 +99,21 @@ def _roll_once(nodes: list[Node]) -> list[Node] | None:
         turns = 1 + _equal_from_here(forms[length:] == forms[:-length]) // length
         result: list[Node] = []
         end = 0
-        for position in np.flatnonzero(turns > 1):
-            count = int(turns[position])
-            body = sum(node.size for node in nodes[position : position + length])
-            if position >= end and (count - 1) * body >= LEAST_SAVED:
+        for position in np.flatnonzero(turns > 1).tolist():
+            if position < end:
+                continue
+            count, body = int(turns[position]), tuple(nodes[position : position + length])
+            if (count - 1) * sum(node.size for node in body) >= LEAST_SAVED:
                 result += nodes[end:position]
-                end = int(position) + count * length
-                result.append(_loop(nodes[position:end], length))
+                end = position + count * length
+                result.append(Loop(count, body))
         if end:
             return result + nodes[end:]
     return None
 
 
-def _equal_from_here(equal: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _equal_from_here(equal: NDArray[np.bool_]) -> Places:
     """For every position how many are true from there on, without a gap."""
     places = np.arange(len(equal))
     gaps = np.where(equal, len(equal), places)
     return np.asarray(np.minimum.accumulate(gaps[::-1])[::-1] - places, np.int64)
-
-
-def _loop(nodes: Sequence[Node], length: int) -> Loop:
-    turns = [nodes[start : start + length] for start in range(0, len(nodes), length)]
-    return Loop(len(turns), tuple(_stacked(same) for same in zip(*turns, strict=True)))
-
-
-def _stacked(nodes: Sequence[Node]) -> Node:
-    """One statement for all turns: a new axis of its numbers, before those of the loops within."""
-    first = nodes[0]
-    if isinstance(first, Leaf):
-        return Leaf(first.form, np.stack([node.numbers for node in nodes if isinstance(node, Leaf)], axis=1))
-    bodies = [node.body for node in nodes if isinstance(node, Loop)]
-    return Loop(first.count, tuple(_stacked(same) for same in zip(*bodies, strict=True)))

@@ -142,10 +142,16 @@ class CodeCost:
         before: object = None
         alike = Counter(tile.form for tile in tiles)
         forms: dict[object, bool] = {}
+        settled: dict[object, float] = {}
         there: set[str] = set()
         lost_own, lost_platform = self._lost.own(), self._lost.platform()
         for tile in tiles:
             is_new = tile.form not in forms or alike[tile.form] <= self._written_out
+            becomes_loop = not is_new and tile.form == before and not forms[tile.form]
+            before = tile.form
+            if tile.form in settled and not becomes_loop:
+                yield settled[tile.form]
+                continue
             cycles = lines = 0.0
             for place, (word, count) in enumerate((*tile.statements, *tile.beside)):
                 of_own, of_platform = self._own[word], self._platform.get(word)
@@ -170,9 +176,11 @@ class CodeCost:
                     there.add(name)
                     lines += lost_lines
                     cycles += lost_lines * self._kernel_cycles
-            elif tile.form == before and not forms[tile.form]:
+            elif becomes_loop:
                 forms[tile.form] = True
                 lines += lost_own * self._own["loop"][0]
                 cycles += lost_own * self._own["loop"][2]
-            before = tile.form
-            yield cycles + min(tile.beside_cycles, lines * self._behind_cycles)
+            cycles += min(tile.beside_cycles, lines * self._behind_cycles)
+            if not (is_new or becomes_loop):
+                settled[tile.form] = cycles
+            yield cycles

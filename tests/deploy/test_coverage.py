@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from tools.kernel_sources import covered
+from scheduler.tiles.code_sizes import shipped_sizes
+from tools.kernel_sources import NONE_NEEDED, covered
 from trainlib.kernels.library import LIBRARY, WORDS
 
 
@@ -17,3 +18,11 @@ def test_every_fp32_kernel_file_is_known() -> None:
     known = covered()
     files = {name for name in LIBRARY.kernel_names("clang-xpulp") if "_fp16" not in name}
     assert files <= known.sources.keys()
+
+
+def test_every_kernel_with_a_source_was_compiled_for_its_size() -> None:
+    """A kernel that is not is as large as its nest; `python -m tools.deployed.code_sizes` compiles it."""
+    sources = covered().sources
+    assert {name for name, file in sources.items() if file != NONE_NEEDED} <= shipped_sizes()[
+        "kernels"
+    ].keys()

@@ -116,6 +116,9 @@ def test_a_run_takes_size_and_places_from_the_map(capsys: pytest.CaptureFixture[
     (command,) = linked["commands"].values()
     assert command.startswith("pulptrain run ")
     assert f"--code-map {path}" in command, "and no command that would lay out other code"
+    assert run([*options, "--code-map", str(path)]) == 0
+    report = " ".join(capsys.readouterr().out.split())
+    assert report.count("--resident auto") == report.count("without --code-map") == 1
     ruled = printed(capsys, *options)
     assert linked["code_bytes"] % 256 == 0
     assert linked["code_bytes"] != ruled["code_bytes"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ PINNED = ("fc.weight=l2", "fc.weight.grad=l2")
 """2 x 23040 B that no op can stream; beside them conv2.UPD needs a slot of 36 B for each of its operands."""
 
 
+@cache  # two tests ask the same
 def refused(model: str | Path, settings: Settings) -> DoesNotFitError:
     with pytest.raises(DoesNotFitError) as raised:
         prepare(str(model), replace(settings, icache="warm"))  # of tensors alone

@@ -16,7 +16,7 @@ import sys
 import zlib
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shutil import rmtree
 from struct import iter_unpack, unpack_from
@@ -74,10 +74,13 @@ def _over(row: Counter[str]) -> str:
     return f"{row['c'] / row['nest']:.2f}" if row["nest"] else "-"
 
 
-def execute(model: str, folder: Path) -> dict[str, dict[str, Any]]:
-    """Kernels, instructions of the nests and of C, of every op that calls kernels."""
+def execute(model: str, folder: Path, *options: str) -> dict[str, dict[str, Any]]:
+    """Kernels, instructions of the nests and of C, of every op that calls kernels.
+
+    `options` are those of `run`.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "pulptrain", "deploy", model, *OPTIONS, "--out", str(folder)]
+    command = [sys.executable, "-m", "pulptrain", "deploy", model, *OPTIONS, *options, "--out", str(folder)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     rmtree(folder / "build", ignore_errors=True)  # make knows nothing of flags
     compiler = f"CC={sys.executable} -m ziglang cc {TARGET}"
@@ -86,7 +89,7 @@ def execute(model: str, folder: Path) -> dict[str, dict[str, Any]]:
     flags = f"CFLAGS={FLAGS} {IN_LINE} -DEXPORT_OF={zlib.crc32(str(folder).encode())}u"
     make = ["make", "-s", "-C", str(folder), "TARGET=bare", platform, compiler, flags, "all"]
     subprocess.run(make, check=True)
-    nests = {op["name"]: op["instructions"] for op in _simulated(model)["ops"]}
+    nests = {op["name"]: op["instructions"] for op in _simulated(model, options)["ops"]}
     text = (folder / "network.c").read_text()
     functions = dict(re.findall(r'^    \{"(\S+)", (\w+), ', text, re.MULTILINE))
     counts = _counted(folder / "build/bare/network", set(functions.values()))
@@ -97,8 +100,8 @@ def execute(model: str, folder: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def _simulated(model: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "pulptrain", "run", model, *OPTIONS, "--json"]
+def _simulated(model: str, options: Sequence[str]) -> dict[str, Any]:
+    command = [sys.executable, "-m", "pulptrain", "run", model, *OPTIONS, *options, "--json"]
     result: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return result
 

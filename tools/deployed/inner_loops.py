@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m tools.deployed.inner_loops CC ...`: inner loops compiled for RV32 beside those of our nests.
 
-The C kernels are compiled by the command given (clang for riscv32), disassembled, and every loop without a
+The C kernels are compiled by the command given (clang for riscv32; with F, as llvm-objdump 14 does not know
+Zfinx: -mcpu=generic_rv32+m+f+c -mabi=ilp32f), disassembled, and every loop without a
 loop in it is counted by instruction class; so are the innermost loops of the nests of the same names in
 `clang-rv32`, the codegen of that compiler without Xpulp. `--write` keeps the table in
 docs/deploy-loops.json, which docs/deploy.md shows.

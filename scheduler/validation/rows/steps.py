@@ -11,7 +11,7 @@ every kernel of an op is priced at as many: those of core 3, or of core 0 withou
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -91,10 +91,7 @@ def predict_counted(case: Case) -> Prediction:
 
 def _predict(case: Case, code_start: str, *, counted: bool = False) -> Prediction:
     run = Run(_model(case), case.text("buffering"), case.number("cores"), case.cells.get("codegen", CODEGEN))
-    counts: tuple[tuple[str, int], ...] = ()
-    if counted:
-        counts = _counts(run, case.where.rpartition(":")[0])
-    ops = _ops(run, code_start, counts)
+    ops = _ops(run, code_start, case.where.rpartition(":")[0] if counted else "")
     found = ops.get(case.text("op"))
     if found is None:
         raise case.error(f"the model has no op '{case.text('op')}'", f"its ops are {', '.join(ops)}")
@@ -146,12 +143,12 @@ def planned(run: Run) -> tuple[Schedule, SocTiming]:
 
 
 @cache
-def _ops(run: Run, code_start: str, counts: tuple[tuple[str, int], ...]) -> dict[str, OpMetrics]:
-    """Every op of an iteration by its name, as the master core sees it."""
+def _ops(run: Run, code_start: str, path: str) -> dict[str, OpMetrics]:
+    """Every op of an iteration by its name, as the master core sees it; with the instructions of a file."""
     schedule, timing = planned(run)
     cost_model: CostModel = cost_model_of(timing)
-    if counts:
-        cost_model = _Counted(schedule, cost_model, dict(counts))
+    if path:
+        cost_model = Counted(schedule, cost_model, measured_shares(run, path))
     counted = CountedRun(schedule.program, core_paths(timing), traced=False)
     executor = Executor(
         schedule, timing, cost_model, counted.recorder, functional=False, code_start=code_start
@@ -185,22 +182,27 @@ def _program_instructions(schedule: Schedule) -> Mapping[str, int]:
     return counts
 
 
-class _Counted:
+def measured_shares(run: Run, path: str) -> dict[str, float]:
+    """By op the instructions of its kernels that a file has, of those of its nests."""
+    issued: dict[str, int] = defaultdict(int)
+    for op, team in _teams(planned(run)[0]):
+        issued[op] += team.issued[team.members.index(WORKER) if WORKER in team.members else 0]
+    return {op: count / issued[op] for op, count in _counts(run, path) if issued.get(op)}
+
+
+def _teams(schedule: Schedule) -> Iterator[tuple[str, TeamWork]]:
+    for action in schedule.program.actions:
+        if isinstance(action, Compute):
+            yield f"{action.work.op}.{action.work.step}", action.team
+
+
+class Counted:
     """A cost model that prices the kernels of an op at other counts of instructions; nothing else changes."""
 
-    def __init__(self, schedule: Schedule, cost_model: CostModel, counts: Mapping[str, int]) -> None:
+    def __init__(self, schedule: Schedule, cost_model: CostModel, shares: Mapping[str, float]) -> None:
+        """`shares`: by op the instructions there are, of those of its nests."""
         self._cost_model = cost_model
-        issued: dict[str, int] = defaultdict(int)
-        computes = [action for action in schedule.program.actions if isinstance(action, Compute)]
-        for action in computes:
-            members, team = action.team.members, action.team
-            core = members.index(WORKER) if WORKER in members else 0
-            issued[f"{action.work.op}.{action.work.step}"] += team.issued[core]
-        self._shares = {
-            id(action.team): counts[op] / issued[op]
-            for action in computes
-            if issued[op := f"{action.work.op}.{action.work.step}"] and op in counts
-        }
+        self._shares = {id(team): shares.get(op, 1.0) for op, team in _teams(schedule)}
         self._known: dict[tuple[int, int], TeamCost] = {}
 
     def price(self, work: TeamWork, traffic: Traffic = Traffic.NONE) -> TeamCost:

@@ -190,7 +190,7 @@ def test_waiting_frees_the_id() -> None:
 def test_latency_hides_behind_outstanding_bursts_but_not_for_short_lines() -> None:
     # Eight bursts of 256 B cover 256 cycles of latency, eight lines of 4 B cover eight.
     def cycles(latency: int, line: int) -> int:
-        timing = soc_timing(l2=L2Timing(1 << 20, 15, 0, latency, 0, 8, 12, 26))
+        timing = soc_timing(l2=L2Timing(1 << 20, 15, 0, latency, 0, 8, 12, 26, True))
         return transfer_cycles(Command(True, 0, "l2", 0, line, 4096 // line, 1024), timing)
 
     assert cycles(40, 256) == cycles(0, 256) + 40

@@ -129,7 +129,7 @@ def test_less_latency_or_more_bandwidth_is_never_slower(
     """Of one isolated transfer: every parameter that is a latency or a width, changed one by one."""
     command = Command(to_l1, 4096 + offset, "l2", offset, line, lines, line + 24)
     dma = replace(DMA, bursts_aligned=aligned, command_latency_cycles=3, first_beat_cycles=2)
-    l2 = L2Timing(1 << 20, 15, 0, 20, 20, 4, 12, 26)
+    l2 = L2Timing(1 << 20, 15, 0, 20, 20, 4, 12, 26, True)
 
     def cycles(dma=dma, l2=l2) -> int:  # type: ignore[no-untyped-def]
         return transfer_cycles(command, soc_timing(dma=dma, l2=l2))

@@ -70,7 +70,7 @@ def test_predictions_are_near_what_is_simulated(capsys: pytest.CaptureFixture[st
         predicted, simulated = (
             answer["cycles"] - item[f"{kind}_cycles"] for kind in ("predicted", "simulated")
         )
-        if item["name"] in ("shared-code", "perfect-overlap"):
+        if item["name"] == "perfect-overlap":
             assert 0.5 * simulated <= predicted <= simulated, item
         else:
             # Code waits for loads as well, of which the bursts that are ordered before are not in the trace.
@@ -81,7 +81,7 @@ def test_predictions_are_near_what_is_simulated(capsys: pytest.CaptureFixture[st
 def test_code_that_is_fetched_gains_what_is_simulated_and_a_larger_cache_is_a_question() -> None:
     found = pt.what_if(MODEL, verify=True)
     gains = {gain.name: gain for gain in found.gains}
-    for name, off in (("warm-code", 0.05), ("shared-code", 0.4)):
+    for name, off in (("warm-code", 0.05), ("shared-code", 0.1)):
         predicted, simulated = gains[name].predicted_cycles, gains[name].simulated_cycles
         assert simulated is not None
         gained = found.cycles - simulated

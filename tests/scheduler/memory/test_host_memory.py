@@ -121,7 +121,7 @@ def test_every_part_is_charged_once() -> None:
 
 
 def test_a_run_without_a_trace_is_not_charged_for_one() -> None:
-    prepared = prepare("resnet8", Settings(), traced=False)
+    prepared = prepare("tutorial-cnn", Settings(), traced=False)
     graph, timing, size = prepared.schedule.graph, prepared.timing, prepared.schedule.size
     untraced, traced = (
         host_memory_parts(graph, timing, HostUse(traced=each), size) for each in (False, True)

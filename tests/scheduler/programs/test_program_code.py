@@ -145,9 +145,26 @@ def test_a_size_of_l2_that_is_said_to_be_enough_is_enough(model: str, options: d
         prepare(model, Settings(icache="steady", **options))
     error = raised.value
     assert error.cure == f"use --l2 {error.required_bytes}B or a smaller model"
+    assert sum(item.size_bytes for item in error.contributors) >= error.required_bytes
     assert CODE in {item.name for item in error.contributors}
     assert not any(lever.fits for lever in error.levers), "other tensors have other code"
     prepare(model, Settings(icache="steady", **{**options, "l2": error.required_bytes}))
+    smaller_bytes = error.required_bytes - (error.required_bytes - error.available_bytes) // 3
+    with pytest.raises(DoesNotFitError):
+        prepare(model, Settings(icache="steady", **{**options, "l2": smaller_bytes}))
+
+
+def test_code_in_flash_takes_no_l2() -> None:
+    flash = prepare("simple-mlp", Settings(soc="stm32l4", icache="steady")).schedule
+    assert flash.program.code is not None
+    assert flash.plan.code_bytes == 0
+    warm = prepare("simple-mlp", Settings(soc="stm32l4", icache="warm")).schedule
+    assert flash.peak_bytes["l2"] == warm.peak_bytes["l2"]
+    least = Settings(soc="stm32l4", icache="steady", l2=warm.peak_bytes["l2"], l3="0")
+    prepare("simple-mlp", least)
+    in_l2 = replace(least, overrides=("l2.holds_code=true",))
+    with pytest.raises(DoesNotFitError):
+        prepare("simple-mlp", in_l2)
 
 
 def test_programs_of_one_iteration_have_their_code_side_by_side() -> None:
