@@ -26,6 +26,7 @@ from pulptrain.running.session import RunOutcome, prepare, run_prepared, settled
 from scheduler.addresses.optimal_placement import solver_installed
 from scheduler.addresses.plan_options import ALL_OTHERS
 from scheduler.explore.pareto import pareto_front
+from scheduler.fit.descent import descended
 from scheduler.fit.of_graph import as_planned, decisions_of, predicted, problem_of
 from scheduler.fit.prices import UNITS_OF_JOULE, Price, Prices, StreamedOps, energy_prices
 from scheduler.fit.problem import Decisions, Problem, evaluate
@@ -53,8 +54,8 @@ TRACED = 3.0
 HURRY = 2.0
 """Times as long as pricing took: with less time left a first plan takes addresses that are found at once."""
 
-FIRST_SECONDS = 20.0
-"""For decisions that fit, whatever they cost, where neither the planner nor the time has any."""
+SMALLEST_SECONDS = 20.0
+"""For the smallest peak, or a peak that fits, whatever it costs, where the planner has no plan."""
 
 ROUNDS = 100
 """How often it is searched again with the prices of the ops that stream in the answers before."""
@@ -357,39 +358,31 @@ class Fitting:
         decisions, bound, interrupted = self.planned(problem, hurried=hurried), 0, False
         best: Decisions | None = None
         try:
+            decisions = decisions or _fitting(problem, ends)
             for number in range(ROUNDS):
-                if decisions is not None:
-                    # Without an answer so far all is priced, however long that takes.
-                    new = streams.price(problem, decisions, ends if best is not None else math.inf)
-                    if not streams.all_priced(decisions):
-                        break
-                    problem = replace(self._problem(streams), **limits)
-                    best = _cheaper(problem, best, decisions)
-                    cost = evaluate(problem, best).cost
-                    better(cost, bound or problem.cost)
-                    if interrupted or cost * (1 - GAP) <= bound or (number and not new):
-                        break
-                left_seconds = ends - time.perf_counter()
-                if left_seconds <= 0 and (number or decisions is not None):
+                if decisions is None:
                     break
-                seconds = max(
-                    1.0, left_seconds * (SHARE if any(task.streams for task in problem.tasks) else 1)
-                )
-                hint = best or decisions
-                try:
-                    if hint is None and left_seconds <= 0:
-                        raise UndecidedError
-                    solution = solve(problem, hint=hint, seconds=seconds, gap=GAP)
-                except UndecidedError:
-                    if hint is not None:
-                        break
-                    solution = solve(problem, first=True, seconds=FIRST_SECONDS)
+                # Without an answer so far all is priced, however long that takes.
+                new = streams.price(problem, decisions, ends if best is not None else math.inf)
+                if not streams.all_priced(decisions):
+                    break
+                problem = replace(self._problem(streams), **limits)
+                best = _cheaper(problem, best, decisions)
+                cost = evaluate(problem, best).cost
+                better(cost, bound or problem.cost)
+                if interrupted or cost * (1 - GAP) <= bound or (number and not new):
+                    break
+                left_seconds = ends - time.perf_counter()
+                if left_seconds <= 0:
+                    break
+                seconds = left_seconds * (SHARE if any(task.streams for task in problem.tasks) else 1)
+                solution = solve(problem, hint=best, seconds=max(1.0, seconds), gap=GAP)
                 if solution is None:
                     break
                 decisions, interrupted = solution.decisions, solution.interrupted
                 bound = max(bound, solution.bound)
         except UndecidedError:
-            self.undecided = True
+            self.undecided |= best is None
         except KeyboardInterrupt:
             interrupted = True
         return problem, best, bound, interrupted
@@ -445,16 +438,49 @@ class Fitting:
             least = least_l2_bytes(self.graph, self.timing, options.memory, streamer)
             return least + self.code_bytes
         problem = self.problem(self.timing.l2.size_bytes)
-        found = smallest_of(problem, seconds=seconds)
-        least = found.value if found is not None else evaluate(problem, Decisions()).peak_bytes
-        return least + self.code_bytes
+        return smallest_of(problem, seconds=seconds).value + self.code_bytes
 
 
-def smallest_of(problem: Problem, *, seconds: float, hint: Decisions | None = None) -> Solution | None:
-    """The decisions of the smallest peak that are found in so many seconds, if any are."""
+def smallest_of(problem: Problem, *, seconds: float, enough_bytes: int = 0) -> Solution:
+    """The decisions of the smallest peak (bytes of L2) found in so many seconds, or of `enough_bytes`.
+
+    What a ladder lists, and what `fit` begins with where the planner has no plan: a size that one of them
+    names is one that the other finds. Doing nothing is a solution, too.
+    """
+    ends = time.perf_counter() + seconds
+    decisions = descended(problem, enough_bytes=enough_bytes, ends=ends)
+    outcome = evaluate(problem, decisions)
+    late = problem.most_cycles is not None and outcome.cycles > problem.most_cycles
+    found = Solution(decisions, outcome.peak_bytes, 0, proved=False)
+    left_seconds = ends - time.perf_counter()
+    if (found.value <= enough_bytes and not late) or left_seconds <= 0:
+        return found
     with suppress(UndecidedError):
-        return solve(problem, smallest=True, hint=hint, seconds=seconds)
-    return None
+        solution = solve(problem, smallest=True, hint=decisions, seconds=left_seconds, enough=enough_bytes)
+        if solution is None:  # nothing meets the deadline
+            return found
+        peak_bytes = evaluate(problem, solution.decisions).peak_bytes
+        if peak_bytes < found.value or late:
+            decisions = solution.decisions
+        else:
+            peak_bytes = found.value
+        proved = peak_bytes <= solution.bound
+        found = replace(solution, decisions=decisions, value=peak_bytes, proved=proved)
+    return found
+
+
+def _fitting(problem: Problem, ends: float) -> Decisions | None:
+    """Decisions that fit, at whatever cost, where the planner has none; None if there are none.
+
+    Raises `UndecidedError` where neither is known when the search `ends`; it has `SMALLEST_SECONDS` at least.
+    """
+    seconds = max(SMALLEST_SECONDS, ends - time.perf_counter())
+    found = smallest_of(problem, seconds=seconds, enough_bytes=problem.l2_bytes)
+    if evaluate(problem, found.decisions).keeps(problem):
+        return found.decisions
+    if found.bound > problem.l2_bytes:
+        return None
+    raise UndecidedError
 
 
 def _cheaper(problem: Problem, best: Decisions | None, decisions: Decisions) -> Decisions:

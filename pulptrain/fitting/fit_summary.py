@@ -241,18 +241,24 @@ def _points_table(points: Sequence[Mapping[str, Any]], width: int) -> list[str]:
 
 
 def ladder_lines(rows: Sequence[Mapping[str, Any]], width: int) -> list[str]:
-    """The ladder: form, levers, smallest bytes of each level, cycles with them."""
+    """The ladder: form, techniques, smallest bytes of each level, cycles with them."""
     heads = ["form", "techniques", "L1 B", "L2 B", "L3 B", "cycles"]
     cells = [
         [
             row["form"],
             ", ".join(row["techniques"]) or "none",
-            *(f"{row['bytes'][level]:,}" for level in ("l1", "l2", "l3")),
+            *ladder_bytes(row),
             f"{row['cycles']:,}",
         ]
         for row in rows
     ]
     return table_lines(heads, cells, width, left=("techniques",))
+
+
+def ladder_bytes(row: Mapping[str, Any]) -> list[str]:
+    """Bytes of each level of a row of the ladder; ≤ where the search for the smallest L2 proved nothing."""
+    at_most = "≤ " if row["at_most"] else ""
+    return [f"{at_most if level == 'l2' else ''}{row['bytes'][level]:,}" for level in ("l1", "l2", "l3")]
 
 
 def _number(value: int | None) -> str:

@@ -16,12 +16,14 @@ from configs.model_file import AdapterSpec, LayerSpec, ModelSpec
 from configs.values import replace
 from configs.version import VERSION
 from pulptrain.fitting.fit_model import (
+    SMALLEST_SECONDS,
     Fitting,
     as_immediate,
     host_bytes,
     sized,
     smallest_of,
 )
+from pulptrain.fitting.ways import Way, from_inputs
 from pulptrain.given.settings import Settings, code_start, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.machine import Prepared
@@ -29,22 +31,24 @@ from pulptrain.running.session import prepare, run_prepared, settled
 from scheduler.fit.of_graph import problem_of
 from scheduler.fit.prices import Prices
 from scheduler.fit.problem import Decisions, evaluate
-from scheduler.fit.solver import SECONDS
+from scheduler.fit.solver import SECONDS, Solution
 from scheduler.memory.host_memory import tensor_bytes
-from scheduler.memory.memory_plan import plan_memory
-from scheduler.schedule import tiler_of
+from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
+from scheduler.schedule import streamer_of, tiler_of
 from scheduler.search.cache import ResultCache
 from scheduler.tuner.objective import CYCLES
 from trainlib.ir.graph import TrainingGraph
 from trainlib.training.adapters import ADAPTABLE
 from trainlib.training.phases import build_training_phases
+from trainlib.training.sparse_update import SUPPORTED
 
-INFERENCE, LAST, BIAS, ADAPTER, SPARSE, LISTED, FULL = (
+INFERENCE, LAST, BIAS, ADAPTER, QUARTER, SPARSE, LISTED, FULL = (
     "inference",
     "last layer",
     "bias only",
     "adapter",
     "last quarter",
+    "sparse",
     "as listed",
     "full",
 )
@@ -54,10 +58,10 @@ NAMED = 3
 RANK = 4
 """Of the adapters of the ladder."""
 
-AT_ONCE, RECOMPUTE, PAGING = "update at once", "recompute", "paging"
+SPARSE_PART = 8
+"""Of the output channels of a layer one in so many is updated in the sparse form of the ladder."""
 
-SMALLEST_SECONDS = 20.0
-"""For the search of the smallest peak without an L3."""
+AT_ONCE, RECOMPUTE, PAGING, STREAMING = "update at once", "recompute", "paging", "streaming"
 
 LEAST_L2_BYTES = 1024
 """An L2 that can be asked for."""
@@ -91,7 +95,8 @@ def forms_of(spec: ModelSpec) -> list[Form]:
         Form(LAST, replace(spec, train="last")),
         Form(BIAS, _only_biases(spec)),
         Form(ADAPTER, _adapted(spec)),
-        Form(f"{SPARSE} ({quarter[0]} on)", replace(spec, train=tuple(quarter))),
+        Form(f"{QUARTER} ({quarter[0]} on)", replace(spec, train=tuple(quarter))),
+        Form(f"{SPARSE} (1/{SPARSE_PART} of the channels)", _sparse(spec)),
         *own,
         Form(FULL, spec),
     ]
@@ -152,6 +157,20 @@ def _adapted(spec: ModelSpec) -> ModelSpec:
     return replace(spec, layers=tuple(layers))
 
 
+def _sparse(spec: ModelSpec) -> ModelSpec:
+    """One in `SPARSE_PART` output channels updated of every layer that can be cut so; all else as it is."""
+    weights = build_training_phases(spec).mini_batch.tensors
+
+    def part(layer: LayerSpec) -> LayerSpec:
+        weight = weights.get(f"{layer.name}.weight")
+        if layer.type not in SUPPORTED or layer.attributes.get("groups", 1) != 1 or weight is None:
+            return layer
+        channels = layer.attributes.get("out_channels") or layer.attributes.get("out_features")
+        return replace(layer, update_channels=(0, max(1, (channels or weight.shape[0]) // SPARSE_PART)))
+
+    return replace(spec, layers=tuple(map(part, spec.layers)))
+
+
 def ladder_of(
     model: str | ModelSpec,
     settings: Settings | None = None,
@@ -164,24 +183,27 @@ def ladder_of(
 
     L1 is what the ops need cut as small as they can be, with the stacks; the cycles are those with the L1 of
     the settings. Every row is planned, with its code, and simulated. `seconds` are those of each search for
-    the smallest peak.
+    the smallest peak; ``at_most`` says of a row that a smaller one may have been missed.
     """
     settings = settings or Settings()
     spec, settings = settled(model, settings)
     for rung in _rungs(spec, settings, seconds, teller):
-        row = _row(rung, settings, cache)
+        row = None
+        with suppress(InputError):  # too much to simulate in the memory of this computer
+            row = _row(rung, settings, cache)
         if row is not None:
             yield row
 
 
 @dataclass(frozen=True, slots=True)
 class _Rung:
-    """A form with levers, the model it is then, and the L2 that its tensors need."""
+    """A form with levers, the model it is then, the L2 its tensors need, and whether less is too little."""
 
     form: str
     levers: tuple[str, ...]
     spec: ModelSpec
     l2_bytes: int
+    proved: bool
 
 
 def _rungs(spec: ModelSpec, settings: Settings, seconds: float, teller: Teller = NOBODY) -> Iterator[_Rung]:
@@ -189,14 +211,14 @@ def _rungs(spec: ModelSpec, settings: Settings, seconds: float, teller: Teller =
         for levers, way in _ways(form, settings, seconds):
             teller.stage(f"{form.name}: {', '.join(levers) or 'unchanged'}")
             with suppress(PulptrainError):
-                chosen, l2_bytes = way()
-                yield _Rung(form.name, levers, chosen, max(l2_bytes, LEAST_L2_BYTES))
+                chosen, l2_bytes, *proved = way()
+                yield _Rung(form.name, levers, chosen, max(l2_bytes, LEAST_L2_BYTES), all(proved))
 
 
 def _ways(
     form: Form, settings: Settings, seconds: float
-) -> Iterator[tuple[tuple[str, ...], Callable[[], tuple[ModelSpec, int]]]]:
-    """Levers, and what makes the model and the L2 it needs with them."""
+) -> Iterator[tuple[tuple[str, ...], Callable[[], tuple[Any, ...]]]]:
+    """Levers, and what makes the model, the L2 it needs with them, and of a search whether that is proved."""
     yield (), lambda: (form.spec, _peak_bytes(form.spec, settings))
     trains = form.name != INFERENCE
     changed = as_immediate(form.spec) if trains else form.spec
@@ -205,6 +227,7 @@ def _ways(
         yield (*at_once, RECOMPUTE), lambda: _recomputed(changed, settings, seconds)
     if soc_timing(settings).l3.size_bytes:
         yield (*at_once, PAGING), lambda: (changed, _least_bytes(changed, settings))
+        yield (*at_once, STREAMING), lambda: (changed, _streamed_bytes(changed, settings), False)
 
 
 def _row(rung: _Rung, settings: Settings, cache: ResultCache | None) -> dict[str, Any] | None:
@@ -217,6 +240,7 @@ def _row(rung: _Rung, settings: Settings, cache: ResultCache | None) -> dict[str
         "form": rung.form,
         "techniques": list(rung.levers),
         "bytes": {**summary["peak_bytes"], "l1": _least_l1_bytes(rung.spec, settings)},
+        "at_most": not rung.proved,
         "cycles": summary["cycles"],
     }
 
@@ -225,7 +249,7 @@ def _planned(
     rung: _Rung, settings: Settings, l2_bytes: int, cache: ResultCache | None, unit_bytes: int = 1
 ) -> tuple[Settings, Prepared] | None:
     """A rung, with its code, in the first L2 from so many bytes on, in whole units, in which it has room."""
-    paged = PAGING in rung.levers
+    paged = bool({PAGING, STREAMING} & {*rung.levers})
     for _ in range(ROUNDS):
         l2_bytes = -(-l2_bytes // unit_bytes) * unit_bytes
         memories = sized(settings, l2=l2_bytes, **({} if paged else {"l3": 0}))
@@ -253,16 +277,26 @@ def _peak_bytes(spec: ModelSpec, settings: Settings) -> int:
     return plan.peak_bytes["l2"]
 
 
-def _recomputed(spec: ModelSpec, settings: Settings, seconds: float) -> tuple[ModelSpec, int]:
-    """The model with what is done again for the smallest peak, and that."""
+def _recomputed(spec: ModelSpec, settings: Settings, seconds: float) -> tuple[ModelSpec, int, bool]:
+    """The model with what is done again for the smallest peak, that, and whether none is smaller.
+
+    Gradients are computed from inputs where that makes it smaller, as `fit` does where nothing else fits.
+    """
+    ways = (Way(spec), *from_inputs(Way(spec)))
+    tried = [_smallest(way.spec, settings, seconds / len(ways)) for way in ways]
+    chosen, found = min(tried, key=lambda one: one[1].value)
+    return chosen, found.value, all(found.value <= other.bound for _, other in tried)
+
+
+def _smallest(spec: ModelSpec, settings: Settings, seconds: float) -> tuple[ModelSpec, Solution]:
+    """The model with what is done again for the smallest peak found, and what the search says of that."""
     graph = _graph(spec)
     timing = soc_timing(sized(settings, l2=_roomy_bytes(graph), l3=0))
     problem = problem_of(graph, Prices(), timing, None, frozenset(layer.name for layer in spec.layers))
-    found = smallest_of(problem, hint=Decisions(), seconds=seconds)
-    decisions = found.decisions if found is not None else Decisions()
-    again = {problem.groups[number] for number in decisions.again}
+    found = smallest_of(problem, seconds=seconds)
+    again = {problem.groups[number] for number in found.decisions.again}
     layers = tuple(replace(layer, recompute=layer.recompute or layer.name in again) for layer in spec.layers)
-    return replace(spec, layers=layers), evaluate(problem, decisions).peak_bytes
+    return replace(spec, layers=layers), found
 
 
 def _least_bytes(spec: ModelSpec, settings: Settings) -> int:
@@ -277,6 +311,16 @@ def _least_bytes(spec: ModelSpec, settings: Settings) -> int:
         for use in (run.first, run.last)
     }
     return evaluate(problem, Decisions(frozenset(), moved, frozenset(ends), frozenset(ends))).peak_bytes
+
+
+def _streamed_bytes(spec: ModelSpec, settings: Settings) -> int:
+    """An L2 in which ops stream: as large as L1, and at most half of what paging needs.
+
+    Less will do, down to slots of a few elements, at so many transfers that nobody wants to simulate them.
+    """
+    graph, timing, options = _graph(spec), soc_timing(settings), schedule_options(settings)
+    least_bytes = least_l2_bytes(graph, timing, options.memory, streamer_of(graph, timing, options))
+    return max(least_bytes, min(timing.l1_usable_bytes, _least_bytes(spec, settings) // 2))
 
 
 def _least_l1_bytes(spec: ModelSpec, settings: Settings) -> int:

@@ -310,7 +310,7 @@ def timeline(problem: Problem, again: Collection[int]) -> list[Entry]:
 def evaluate(problem: Problem, decisions: Decisions) -> Outcome:
     """Bytes, cycles and cost of some decisions. Raises `NotAllowedError`."""
     entries = timeline(problem, decisions.again)
-    lives = _lives(problem, entries)
+    lives = lives_of(problem, entries)
     live = [0] * (len(entries) + 1)
     copies = Copies([entry.task if not entry.again else NEVER for entry in entries], len(problem.tasks))
     again = {turn: entry for turn, entry in enumerate(entries) if entry.again}
@@ -355,7 +355,7 @@ def _named(buffer: int) -> int:
     return ~buffer if buffer < 0 else buffer
 
 
-def _lives(problem: Problem, entries: list[Entry]) -> dict[int, tuple[int, int]]:
+def lives_of(problem: Problem, entries: list[Entry]) -> dict[int, tuple[int, int]]:
     """First and last turn of every version; one turn behind the last entry is "after the iteration"."""
     lives: dict[int, tuple[int, int]] = {}
     for turn, entry in enumerate(entries):

@@ -641,8 +641,7 @@ class _Copies:
 def _configure(solver: Any) -> None:
     """One worker and a fixed seed. Presolving takes longer than what it spares, and loses the hint.
 
-    Only the smallest peak and a first answer, which have no hint worth having, are found faster with it, and
-    what follows from a hint, in no time.
+    Only the smallest peak is found faster with it, and what follows from a hint, in no time.
     """
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
@@ -654,16 +653,17 @@ def solve(
     problem: Problem,
     *,
     smallest: bool = False,
-    first: bool = False,
     hint: Decisions | None = None,
     seconds: float = SECONDS,
     gap: float = 0.0,
+    enough: int = 0,
     better: Callable[[int, int], None] = lambda value, bound: None,
 ) -> Solution | None:
-    """The decisions of least cost that fit, the `first` that do, or those of the `smallest` peak.
+    """The decisions of least cost that fit, or those of the `smallest` peak.
 
     None if none fit. The search ends when it has proved that nothing is better by more than a share `gap`, or
-    after so many `seconds`, or with Ctrl-C. `better` is called with value and bound of every better answer.
+    with a value that is `enough`, after so many `seconds`, or with Ctrl-C. `better` is called with value and
+    bound of every better answer.
     Raises `UndecidedError` if it ends without decisions.
     """
     from ortools.sat.python import cp_model
@@ -675,11 +675,12 @@ def solve(
     class Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
         def on_solution_callback(self) -> None:
             better(round(self.objective_value), round(self.best_objective_bound))
+            if self.objective_value <= enough:
+                self.stop_search()
 
     solver, watch = cp_model.CpSolver(), Watch()
     _configure(solver)
-    solver.parameters.cp_model_presolve = smallest or first
-    solver.parameters.stop_after_first_solution = first
+    solver.parameters.cp_model_presolve = smallest
     solver.parameters.cp_model_probing_level = 0
     solver.parameters.max_deterministic_time = seconds * EFFORT
     solver.parameters.max_time_in_seconds = seconds

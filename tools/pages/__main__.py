@@ -8,7 +8,8 @@
 The figures of docs/tuned.md take a quarter of an hour and have a command of their own, which keeps them in
 docs/tuned.json: ``python -m tools.pages.tuned --cache FILE``.
 So have those of docs/what-if.md, which are kept in docs/what-if.json: ``python -m tools.pages.what_if``;
-those of docs/fit.md in docs/fit.json: ``python -m tools.pages.fit``.
+those of docs/fit.md in docs/fit.json: ``python -m tools.pages.fit``; those of docs/traindeeploy.md in
+docs/traindeeploy.json: ``python -m tools.pages.traindeeploy``.
 docs/validation.md is written by ``make validation``.
 """
 
@@ -56,6 +57,7 @@ def all_pages() -> dict[str, Page]:
         speechnet,
         time_model,
         timing_defects,
+        traindeeploy,
         tuned,
         tuning,
         what_if,
@@ -64,7 +66,7 @@ def all_pages() -> dict[str, Page]:
 
     modules = (
         *(readme, getting_started, socs, primitives, buffering, error_bars, evidence, sixteen_bit),
-        *(speechnet, paper, time_model, timing_defects, rtl_profile, onnx, pytorch, pictures),
+        *(speechnet, traindeeploy, paper, time_model, timing_defects, rtl_profile, onnx, pytorch, pictures),
         *(model_file, soc_file, search_files, tuning, tuned, formats, json_keys, glossary, python_api),
         *(barvinn, barvinn_machine, why_slow, what_if, measured_logs, deploy, deployed_kernels, energy, fit),
     )

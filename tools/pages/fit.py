@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pulptrain.fitting.fit_summary import ladder_bytes
 from tools.pages.page import ROOT, Page, golden, older_than_today, table
 from tools.pages.tuned import WITHOUT
 from traces.pictures.fitting import draw_ladder
@@ -166,7 +167,7 @@ def ladders() -> str:
             (
                 step["form"],
                 ", ".join(step["techniques"]) or "as it is",
-                *(f"{step['bytes'][level]:,}" for level in ("l1", "l2", "l3")),
+                *ladder_bytes(step),
                 f"{step['cycles']:,}",
             )
             for step in row["ladder"]

@@ -409,6 +409,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "last_op": ("", "last op that uses it"),
     "tried_changes": ("", "changes that were tried, each by planning again"),
     "techniques": ("", "of the ladder what a form is trained with"),
+    "at_most": ("", "of the ladder whether a smaller L2 may do: the search for it proved nothing"),
     "how": ("", "text to write"),
     "fits": ("", "whether the run then fits; null: its tensors do, its code was not planned"),
     "remedy": ("", "advice: an option, or a command"),

@@ -128,7 +128,8 @@ def test_what_may_be_changed_is_where_it_helps_and_is_priced_as_a_whole() -> Non
 
 def test_the_list_of_the_user_is_a_form_and_the_others_do_not_heed_it() -> None:
     spec = load_model("resnet8")
-    assert [form.name for form in forms_of(spec)][-2:] == ["last quarter (s3_conv2 on)", "full"]
+    sparse = "sparse (1/8 of the channels)"
+    assert [form.name for form in forms_of(spec)][-3:] == ["last quarter (s3_conv2 on)", sparse, "full"]
     listed = model_of(spec, Settings(train="conv1, fc"))
     assert [form.name for form in forms_of(listed)][-2:] == ["as listed (conv1, fc)", "full"]
     assert forms_of(listed)[-1].spec == spec
@@ -152,13 +153,13 @@ def test_that_none_was_found_in_time_is_not_that_there_is_none(monkeypatch: pyte
 
     monkeypatch.setattr("pulptrain.fitting.fit_model.solve", nothing)
     with pytest.raises(
-        InputError, match=r"result after 0.1 s: it may or may not fit\n  try: use --time-limit 60"
+        InputError, match=r"was found in 0.1 s: it may or may not fit\n  try: use --time-limit 60"
     ):
         pt.fit("simple-mlp", l2="4KiB", l3=0, icache="warm", time_limit=0.1)
 
 
 def test_a_refusal_ends_with_its_time_and_names_one_form_that_fits() -> None:
-    with pytest.raises(InputError, match=r"--time-limit: no form .* in time") as raised:
+    with pytest.raises(InputError, match=r"--time-limit: the search found no form .* in time") as raised:
         pt.fit("simple-mlp", l2="2KiB", l3=0, icache="warm", time_limit=0.01)
     size = re.search(r"--l2 (\d+)KiB, in which inference fits", str(raised.value))
     assert size is not None
@@ -191,14 +192,21 @@ def test_points_of_the_front_are_not_dominated(with_a_front: Any) -> None:
         assert before["cycles"] >= after["cycles"]
 
 
-def test_a_form_with_levers_needs_no_more_than_without() -> None:
-    rows = pt.fit("simple-mlp", ladder=True).ladder
+def test_a_form_with_levers_needs_no_more_than_without_and_fit_finds_the_sizes_of_the_ladder() -> None:
+    rows = pt.fit("simple-mlp", icache="warm", ladder=True).ladder
     least = {row["form"]: row["bytes"]["l2"] for row in rows if not row["techniques"]}
     assert next(iter(least)) == "inference"
     assert list(least)[-1] == "full"
     assert least["inference"] <= least["last layer"] <= least["full"]
     for row in rows:
         assert row["bytes"]["l2"] <= max(1024, least[row["form"]])
+    full = {row["techniques"][-1]: row for row in rows if row["form"] == "full" and row["techniques"]}
+    assert full["streaming"]["bytes"]["l2"] < full["paging"]["bytes"]["l2"] < full["recompute"]["bytes"]["l2"]
+    for technique, l3 in (("streaming", None), ("recompute", 0)):
+        row = full[technique]
+        fitted = pt.fit("simple-mlp", icache="warm", l2=f"{row['bytes']['l2']}B", l3=l3, time_limit=0.5)
+        assert fitted.summary["peak_bytes"]["l2"] <= row["bytes"]["l2"], technique
+        assert fitted.cycles <= row["cycles"], technique
 
 
 def test_with_room_for_everything_nothing_is_decided() -> None:

@@ -66,9 +66,9 @@ def test_the_smallest_peak_is_below_that_of_any_other_decision() -> None:
     assert found.value < evaluate(problem, Decisions()).peak_bytes
 
 
-def test_the_first_decisions_that_fit_are_found_at_once_and_time_that_is_over_is_no_proof() -> None:
+def test_a_peak_that_is_enough_ends_the_search_and_time_that_is_over_is_no_proof() -> None:
     problem = random_problem(103, 60)
-    found, best = solve(problem, first=True), solve(problem)
+    found, best = solve(problem, smallest=True, enough=problem.l2_bytes), solve(problem, smallest=True)
     assert found is not None
     assert best is not None
     assert evaluate(problem, found.decisions).keeps(problem)
