@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -111,18 +113,45 @@ def classes() -> str:
     return table(heads, rows)
 
 
+@cache
+def _bars() -> list[tuple[str, str, Mapping[str, Any]]]:
+    """Model, timing and error bar of an iteration of every model of the zoo."""
+    return [
+        (name, timing, run_model(name, Settings(timing=timing), functional=False).summary["error"])
+        for name in list_names("models")
+        for timing in PROFILES
+    ]
+
+
 def models() -> str:
     """The bar of an iteration of every model of the zoo."""
-    rows = []
-    for name in list_names("models"):
-        for timing in PROFILES:
-            summary = run_model(name, Settings(timing=timing), functional=False).summary
-            rows.append((name, timing, error_line(summary["error"])))
-    return table(("model", "timing", "error"), rows)
+    return table(
+        ("model", "timing", "error"), [(name, timing, error_line(bar)) for name, timing, bar in _bars()]
+    )
+
+
+def span() -> str:
+    """The smallest and largest bar by timing, in a sentence each."""
+    sentences = []
+    for timing in PROFILES:
+        bars = [bar for _, of, bar in _bars() if of == timing]
+        typical, within = ([bar[word] for bar in bars] for word in ("typical_percent", "within_percent"))
+        sentences.append(
+            f"**With `--timing {timing}` typically {min(typical):.0f} to {max(typical):.0f} %, 95 % within "
+            f"{min(within):.0f} to {max(within):.0f} %.**"
+        )
+    return "\n".join(sentences)
 
 
 PAGE = Page(
     "docs/error-bars.md",
-    {"held": held, "kinds": kinds, "iterations": iterations, "classes": classes, "models": models},
-    {"models": lambda: (golden(), shipped_table().digest, classes())},
+    {
+        "held": held,
+        "kinds": kinds,
+        "iterations": iterations,
+        "classes": classes,
+        "models": models,
+        "span": span,
+    },
+    dict.fromkeys(("models", "span"), lambda: (golden(), shipped_table().digest, classes())),
 )

@@ -49,8 +49,6 @@ NAMES = {
     "speechnet": "SpeechNet",
 }
 MODELS = ("resnet8", "mobilenet-v1", "cct", "speechnet")
-HOLES = {"cct-lora": "needs adapters in attention", "cct-qlora": "needs frozen weights in 8 bit"}
-"""What is missing for a model as long as `spec_of` cannot build it."""
 
 NODES = {"resnet8": 103, "cct": 244, "mobilenet-v1": 281}
 """Nodes of the published graphs (DeeployTest/tools/checkmate/README.md)."""
@@ -132,11 +130,7 @@ def digest_of(model: str) -> str:
 def measure(row: Mapping[str, str]) -> dict[str, Any]:
     """Our row beside a published one: a step, a checkpointing point or a step with promoted tensors."""
     model, started = row["model"], time.perf_counter()
-    try:
-        spec = spec_of(model)
-    except PulptrainError:
-        return {"id": row["id"], "golden": digest_of(model), "hole": HOLES[model]}
-    found = {"step": _step, "point": _point, "traffic": _traffic}[row["kind"]](row, spec)
+    found = {"step": _step, "point": _point, "traffic": _traffic}[row["kind"]](row, spec_of(model))
     seconds = round(time.perf_counter() - started, 1)
     return {"id": row["id"], "golden": digest_of(model), "seconds": seconds, **found}
 
@@ -289,7 +283,7 @@ def conclusion() -> str:
     """Two or three sentences from all rows, and where ours are slower or larger."""
     steps = [one for one in _of_kind("step") if "cycles" in one[1]]
     shares = [ours["cycles"] / float(row["cycles"]) for row, ours in steps]
-    peaks = [one for one in _of_kind("step") if "hole" not in one[1] and _peak_kib(one[0])]
+    peaks = [one for one in _of_kind("step") if _peak_kib(one[0])]
     plain = [ours["peak_bytes"] / 1024 / _peak_kib(row) for row, ours in peaks]
     theirs, here = ([pair[number] for pair in _added().values()] for number in (0, 1))
     text = (
@@ -308,7 +302,7 @@ def _worse() -> list[str]:
         f"peak of {_peak_kib(row):,.0f} KiB": None
         for row, ours in _of_kind("step")
         for key, how in (("peak_bytes", "without a search"), ("accumulated_bytes", "with accumulators"))
-        if "hole" not in ours and _peak_kib(row) and ours[key] > 1024 * _peak_kib(row)
+        if _peak_kib(row) and ours[key] > 1024 * _peak_kib(row)
     }
     found |= {
         f"{_name(row)} takes {_percent(ours['cycles'] / float(row['cycles']))} of the cycles": None
@@ -345,13 +339,10 @@ def _added() -> dict[str, tuple[float, float]]:
 
 
 def steps() -> str:
-    """A row per published step: cycles, and the hole where ours cannot be."""
+    """A row per published step: its cycles, and ours."""
     rows: list[Sequence[object]] = []
     for row, ours in _of_kind("step"):
         if not row["cycles"]:
-            continue
-        if "hole" in ours:
-            rows.append((_name(row), _millions(row["cycles"]), ours["hole"], "", "", ""))
             continue
         theirs = float(row["cycles"])
         rows.append(
@@ -376,9 +367,6 @@ def peaks() -> str:
         if not _peak_kib(row):
             continue
         cells = (f"{float(row['peak_kib']):,.0f}" if row["peak_kib"] else "-", row["arena_kib"] or "-")
-        if "hole" in ours:
-            rows.append((_name(row), *cells, ours["hole"], "", "", ""))
-            continue
         sizes = ("peak_bytes", "accumulated_bytes", "weight_bytes", "gradient_bytes")
         rows.append((_name(row), *cells, *(_kib(ours[key]) for key in sizes)))
     heads = ("step", "published peak", "arena", "ours, one mini-batch", "ours, accumulators", "our weights")

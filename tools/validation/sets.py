@@ -324,7 +324,7 @@ GAPS = (
 
 FITTED = (
     (
-        "Lines from L2 and from the shared cache; how far a line comes behind the reads of the DMA",
+        "Lines from L2 and from the shared cache; how long a line waits for the reads of the DMA",
         "rtl-refill.csv: straight, jump, bigloop, dma",
         "configs/soc/pulp-open.yaml, icache and l2.code_*",
         "rtl-sequence.csv, rtl-steps.csv",
