@@ -305,7 +305,11 @@ def test_any_mixture_of_forms_agrees_with_torch(
         (CNN, "train: [flatten]", r"form\.yaml:1: 'train' names layers without parameters only: flatten"),
         (CNN, "recompute: [conv9]", r"form\.yaml:9: unknown layer 'conv9'"),
         (CNN, "recompute: conv1", r"form\.yaml:9: .*recompute"),
-        (changed(CNN, "fc", "trainable: false"), "train: [fc]", r"form\.yaml:18: 'train' lists layer fc, which is frozen by trainable: false"),
+        (
+            changed(CNN, "fc", "trainable: false"),
+            "train: [fc]",
+            r"form\.yaml:18: 'train' lists layer fc, which is frozen by trainable: false",
+        ),
         (changed(CNN, "fc", "trainable: [wieght]"), "", r"form\.yaml:18: .*no parameter 'wieght'"),
         (
             changed(CNN, "fc", "trainable: [bias]"),
