@@ -407,6 +407,8 @@ def _in_a_file(cure: str | None, file: str) -> str | None:
     def said(option: re.Match[str]) -> str:
         key = option[1].replace("-", "_")
         known = key in (*SETTINGS, *SHORT_PATHS, *OF_MODEL)
+        if known and option[2] == "with":  # prose goes on, no value
+            return f"{key!r} of settings with"
         return f'settings: {{{key}: "{option[2]}"}}' if known else option[0]
 
     is_file = cure is not None and file.endswith((".yaml", ".yml"))
