@@ -413,7 +413,7 @@ def _in_a_file(cure: str | None, file: str) -> str | None:
 
     if not cure or not file.endswith((".yaml", ".yml")):
         return cure
-    parts = re.split("(`[^`]*`)", cure)  # commands to type keep their options
+    parts = re.split("(`[^`]*`|pulptrain [^;]*)", cure)  # commands to type keep their options
     parts[::2] = [re.sub(r"--([a-z0-9-]+) ([^\s;]*[^\s;,])", said, part) for part in parts[::2]]
     return "".join(parts)
 
