@@ -325,7 +325,7 @@ class ModelSchema(Schema):
     streams: dict[str, list[str]] = Field(default_factory=lambda: {})
     """Tensors that an op streams between L3 and L1, without a copy in L2: `{fc.UPD: [fc.weight]}`."""
     slot_bytes: dict[str, _Positive] = Field(default_factory=lambda: {})
-    """Limit on the bytes of L2 for the slots of an op that streams: `{fc.UPD: 8192}`."""
+    """Limit on the L2 buffers (slots) of an op whose tensors are streamed from L3: `{fc.UPD: 8192}`."""
     layers: Annotated[list[object], Field(min_length=1)]
     """The layers, in order: `{name: ..., type: ..., options}`."""
 

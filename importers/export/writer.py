@@ -300,7 +300,7 @@ def _write(site: Layer) -> None:
     """The nodes of a layer, and the weights all of which must be in them."""
     writer = WRITERS.get(site.primitive)
     if writer is None:
-        raise CannotTakeError("no ONNX op computes this layer", "convert to a model file: NAME.yaml")
+        raise CannotTakeError("ONNX has no op to write this layer as", "write a model file: NAME.yaml")
     writer(site)
     assert site.written == sum(value.size for value in site.parameters.values()), site.name
 

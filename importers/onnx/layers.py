@@ -62,7 +62,7 @@ def _weight(node: Node, what: str) -> Constant:
     if node.sizes("kernel_shape", weight.shape[2:]) != weight.shape[2:]:
         raise CannotTakeError(f"kernel_shape differs from the weights: {list(weight.shape[2:])}", CHECKED)
     if rank not in (1, 2):
-        raise CannotTakeError(f"{what} of {rank} dimensions is not supported", "use one of 2 dimensions")
+        raise CannotTakeError(f"{what} of {rank} dimensions is not supported", "use 1 or 2 image dimensions")
     if node.rank != rank + 2:
         shape = list(node.x.shape)
         raise CannotTakeError(

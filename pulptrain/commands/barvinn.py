@@ -72,7 +72,7 @@ def command(
         options.option(
             "--as-published",
             "",
-            "Print the job table of the public BARVINN code generator, and simulate nothing.",
+            "Print the jobs that the published BARVINN code generator writes for the model, and stop.",
         ),
     ] = False,
     units: Units = 1,

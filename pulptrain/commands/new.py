@@ -25,8 +25,8 @@ def command(
         str,
         typer.Argument(
             metavar="FILE.yaml|FILE.csv",
-            help="New file to write; existing files are never overwritten. Use .csv for a table of "
-            "measured cycles.",
+            help="File to write: .yaml for a template (see --kind), .csv for a table to fill in with "
+            "measured cycles. An existing file is never overwritten.",
         ),
     ],
     kind: Annotated[

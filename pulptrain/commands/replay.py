@@ -34,8 +34,8 @@ def command(
         options.option(
             "--accumulate",
             "N",
-            "Mini-batches whose gradients are summed before a weight update (default: as stored, "
-            "else derived from the losses).",
+            "Mini-batches per weight update (default: the number in inputs.npz; without one, the number with "
+            "which the losses are those in outputs.npz).",
         ),
     ] = None,
     seed: options.Seed = 0,

@@ -48,8 +48,8 @@ StepVariants = Annotated[
     common.option(
         "--step-variants",
         "search|keep|NAME,...",
-        "Implementations to search for each step: all (search), that of the model (keep), or a "
-        "list of names: cores, dma, none (who unrolls images), default, as-published "
+        "Implementations to try for each step: all (search), the one of the model (keep), or a list of "
+        "names: cores, dma, none (im2col by the cores, by the DMA, or no im2col), default, as-published "
         "(PULP-TrainLib's code).",
         SEARCH,
     ),

@@ -407,10 +407,15 @@ def _in_a_file(cure: str | None, file: str) -> str | None:
     def said(option: re.Match[str]) -> str:
         key = option[1].replace("-", "_")
         known = key in (*SETTINGS, *SHORT_PATHS, *OF_MODEL)
+        if known and option[2] == "with":  # prose goes on, no value
+            return f"{key!r} of settings with"
         return f'settings: {{{key}: "{option[2]}"}}' if known else option[0]
 
-    is_file = cure is not None and file.endswith((".yaml", ".yml"))
-    return re.sub(r"--([a-z0-9-]+) ([^\s;]*[^\s;,])", said, cure) if cure and is_file else cure
+    if not cure or not file.endswith((".yaml", ".yml")):
+        return cure
+    parts = re.split("(`[^`]*`|pulptrain [^;]*)", cure)  # commands to type keep their options
+    parts[::2] = [re.sub(r"--([a-z0-9-]+) ([^\s;]*[^\s;,])", said, part) for part in parts[::2]]
+    return "".join(parts)
 
 
 def _is_setting(key: str) -> bool:

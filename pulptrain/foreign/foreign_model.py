@@ -120,7 +120,7 @@ def open_foreign(model: str, settings: Settings) -> ForeignModel:
         raise InputError(
             "the shape of the model's input is missing",
             where=model,
-            cure="add --input with the batch first, e.g. --input 1,3,32,32",
+            cure="add the shape with the batch first, e.g. --input 1,3,32,32",
         )
     shape, integers = parse_input(settings.inputs)
     if settings.batch is not None and settings.batch > 0:

@@ -316,9 +316,9 @@ class CodeOptions(TypedDict, total=False):
         Option(
             "--icache",
             "warm|steady|cold",
-            "Initial instruction caches: warm (all code cached), steady (as the last iteration left "
-            "them) or cold (empty). Default: steady for iterations with --timing rtl; warm otherwise "
-            "and with --codegen pulp-gcc7.",
+            "Code in the instruction caches at the start: warm (all of it), steady (what the previous "
+            "iteration left) or cold (none). Default: steady for a training iteration with --timing rtl, "
+            "else warm.",
             MACHINE,
             default="",
         ),

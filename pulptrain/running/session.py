@@ -219,10 +219,10 @@ def _check_memory(spec: ModelSpec, phases: TrainingPhases) -> None:
         for op in graph.ops
     }
     ops = tuple(uses)
-    named = [("homes", name, tensors, "tensor") for name in spec.homes if name != ALL_OTHERS]
-    named += [(key, name, ops, "op") for key in ("streams", "slot_bytes") for name in getattr(spec, key)]
+    named = [("homes", name, tensors, "a tensor") for name in spec.homes if name != ALL_OTHERS]
+    named += [(key, name, ops, "an op") for key in ("streams", "slot_bytes") for name in getattr(spec, key)]
     named += [
-        ("streams", name, uses[op], f"tensor of {op}")
+        ("streams", name, uses[op], f"a tensor of {op}")
         for op, names in spec.streams.items()
         if op in uses
         for name in names
@@ -230,7 +230,7 @@ def _check_memory(spec: ModelSpec, phases: TrainingPhases) -> None:
     for key, name, known, what in named:
         if name not in known:
             cure = suggestion(name, known)
-            raise ConfigError(f"{key!r} names {name}, which is not a {what}", where=spec.where, cure=cure)
+            raise ConfigError(f"{key!r} names {name}, which is not {what}", where=spec.where, cure=cure)
 
 
 def _as_given(model: str | ModelSpec, settings: Settings, file: TunedSchedule | None) -> Given:

@@ -221,7 +221,7 @@ class Tiler:
     def _check_dimension(self, name: str) -> None:
         if name not in self.dims:
             cure = f"use one of {', '.join(self.dims)}" if self.dims else "remove it: this op has no tiles"
-            raise InputError(f"unknown tile dimension {name!r}", where=self.op.name, cure=cure)
+            raise InputError(f"the op has no tile dimension {name!r}", where=self.op.name, cure=cure)
 
     def _buffers(self, tiles: Sequence[TileTask]) -> tuple[Buffer, ...]:
         slot_bytes: dict[tuple[str, str], int] = {}

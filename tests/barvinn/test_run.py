@@ -279,12 +279,12 @@ BAD: Mapping[str, tuple[Sequence[NodeText], Mapping[str, Any], Sequence[Any], st
     "weights of more bits": (
         [conv("c1", "x", "y")],
         {"w": 3 * whole((4, 4, 3, 3)) + 1},
-        *([], "c1", "bits, not 2"),
+        *([], "c1", "bits, but 2 are set"),
     ),
     "group": ([conv("c1", "x", "y", group=4)], {"w": whole((4, 1, 3, 3))}, [], "c1", "4 groups"),
     "dynamic size": (
         [conv("c1", "x", "y")],
-        *(SQUARE, [value("x", [1, 4, "height", "width"])], "'x'", "must be fixed|not fixed"),
+        *(SQUARE, [value("x", [1, 4, "height", "width"])], "'x'", "its shape must be fixed"),
     ),
     "batch": ([conv("c1", "x", "y")], SQUARE, [value("x", [2, 4, 6, 6])], "x", "the batch size is 2"),
     "two inputs": (
@@ -309,7 +309,7 @@ BAD: Mapping[str, tuple[Sequence[NodeText], Mapping[str, Any], Sequence[Any], st
         *(SQUARE, [], "p", "compares with 0"),
     ),
     "no layer": ([node("Relu", ["x"], ["y"], name="r")], {}, [], "r", "before the first layer"),
-    "strides of 0": ([conv("c1", "x", "y", strides=(0, 1))], SQUARE, [], "c1", "strides (0, 1)"),
+    "strides of 0": ([conv("c1", "x", "y", strides=(0, 1))], SQUARE, [], "c1", "strides of the node, (0, 1)"),
     "one pad": ([conv("c1", "x", "y", pads=(1,))], SQUARE, [], "c1", "pads"),
     "another kernel_shape": ([conv("c1", "x", "y", kernel_shape=(2, 2))], SQUARE, [], "c1", "kernel_shape"),
     "huge pads": ([conv("c1", "x", "y", pads=(10**6,) * 4)], SQUARE, [], "c1", "padding 1000000"),
@@ -319,7 +319,7 @@ BAD: Mapping[str, tuple[Sequence[NodeText], Mapping[str, Any], Sequence[Any], st
             RELU,
             node("MaxPool", ["b"], ["y"], name="p", kernel_shape=(2, 2), strides=(0, 0)),
         ],
-        *(SQUARE, [], "p", "strides (0, 0)"),
+        *(SQUARE, [], "p", "strides of the node, (0, 0)"),
     ),
     "pool without size": (
         [conv("c1", "x", "a"), RELU, node("MaxPool", ["b"], ["y"], name="p")],
@@ -335,7 +335,7 @@ BAD: Mapping[str, tuple[Sequence[NodeText], Mapping[str, Any], Sequence[Any], st
         SQUARE,
         [],
         "c1",
-        "depends? on padding only",
+        "depend on padding only",
     ),
 }
 
@@ -368,10 +368,10 @@ def test_bad_models_are_refused_with_node_and_reason(
         (["--input", "2,64,32,32"], "the file has input sizes [64, 32, 32]"),
         (["--units", "9"], "the machine has 8"),
         (["--units", "0"], "the machine has 8"),
-        (["--soc", "pulp-open"], "kind 'pulp', not 'barvinn'"),
+        (["--soc", "pulp-open"], "kind 'pulp', but this command needs 'barvinn'"),
         (["--set", "hart.poll_instructions"], "cannot read"),
         (["--set", "hart.pol_instructions=3"], "hart.poll_instructions"),
-        (["--seed", "-1"], "the seed is .*, but must be"),
+        (["--seed", "-1"], "the seed is -1, but must be"),
         (["--behaviour", "rlt"], "unknown behaviour 'rlt'"),
         (["--set", "hart.handler_instructions=-1"], "between 0 and"),
     ],
@@ -465,7 +465,7 @@ def test_what_the_units_cannot_do_is_counted_or_refused(
         assert line in text
     assert run(["barvinn", path, *BITS_2, "--no-host-ops"]) == 2
     error = capsys.readouterr().err
-    assert "node 'c1' (Conv): Relu: the published RTL" in error
+    assert "node 'c1' (Conv): Relu cannot run on the units: the published RTL" in error
     assert "--behaviour documented" in error
     summary = printed(capsys, "barvinn", path, *BITS_2, "--behaviour", "documented", "--no-host-ops")
     assert summary["host_ops"] == []

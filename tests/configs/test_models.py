@@ -114,7 +114,7 @@ def test_layers_know_their_lines(tmp_path):
         ("{name: act, type: relu}", "relu", 10, "layer 2 must be a mapping, not the text 'relu'"),
         ("type: relu", "type: [relu]", 10, "'type' of layer 2 must be a word, not a list"),
         ("dataset: random", "dataset: digit", 5, "unknown dataset 'digit'\n  try: 'digits'"),
-        ("dataset: random", "dataset: digits", 4, "inputs of shape [1, 8, 8], not [3]"),
+        ("dataset: random", "dataset: digits", 4, "inputs of shape [1, 8, 8], but the model has [3]"),
         ("loss: mse", "loss: msa", 6, "unknown loss 'msa'\n  try: 'mse'"),
         ("name: sgd", "name: adams", 7, "unknown optimizer 'adams'"),
         ("1.0", "-1.0", 7, "greater than 0"),

@@ -41,7 +41,7 @@ def test_frequencies(text, hertz):
     [
         ("128k", "ambiguous: KiB is 1024 B, kB is 1000 B", "'128 KiB' or '128 kB'"),
         ("1M", "ambiguous", "'1 MiB' or '1 MB'"),
-        ("0.3 KiB", "not a whole number of B: it is 307.2 B", "'307 B' or '308 B'"),
+        ("0.3 KiB", "is 307.2 B, not a whole number of B", "'307 B' or '308 B'"),
         (1.5, "not a whole number", "'1 B' or '2 B'"),
         ("-64 KiB", "cannot be negative", "64 KiB"),
         (-1, "cannot be negative", "64 KiB"),
@@ -66,7 +66,7 @@ def test_refused_sizes(text, message, cure):
 
 
 def test_half_a_hertz_is_refused():
-    with pytest.raises(ConfigError, match=r"not a whole number of Hz: it is 0\.5 Hz"):
+    with pytest.raises(ConfigError, match=r"is 0\.5 Hz, not a whole number of Hz"):
         parse_hz("0.5 Hz")
 
 

@@ -208,5 +208,5 @@ def test_tiles_over_sums_and_loop_orders_from_the_command_line(capsys: pytest.Ca
     # W once, x for both halves of y, y out once.
     assert op["bytes_in"] == 4 * (2 * 40 + 12 * 40)
     assert op["bytes_out"] == 4 * 12
-    for wrong, cure in (("k", "one of co, ci"), ("co,co", "twice"), ("co,", "unknown tile dimension ''")):
+    for wrong, cure in (("k", "one of co, ci"), ("co,co", "twice"), ("co,", "no tile dimension ''")):
         assert cure in refused(capsys, *line, "--loop-order", wrong)

@@ -72,7 +72,7 @@ def test_bad_tables_are_refused_with_their_place(tmp_path: Path) -> None:
     path = write_table(training_run(1, SMALL), tmp_path, parquet=False)
     good = path.read_text()
     path.write_text(good.replace("start_cycles", "begin", 1))
-    with pytest.raises(InputError, match=r"trace\.csv:1: no column 'start_cycles'"):
+    with pytest.raises(InputError, match=r"trace\.csv:1: the trace table has no column 'start_cycles'"):
         read_table(path)
     lines = good.splitlines()
     lines[2] = lines[2].replace(",", ",soon,", 1)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from configs.model_file import LossSchema, LossSpec, load_model
+from configs.model_file import LayerSchema, LossSchema, LossSpec, load_model
 from configs.values import replace
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import run_prepared
@@ -101,6 +101,9 @@ def test_options_and_defaults_are_those_of_the_documentation(kind: str) -> None:
         if kind == "losses":  # what all have stands before the table
             common = {key: field.default for key, field in LossSchema.model_fields.items() if key != "name"}
             assert {key: own.pop(key).default for key in common} == common, name
+        if kind == "layers":  # what all may have, as an adapter, is no option of its own
+            common = own.keys() & LayerSchema.model_fields.keys()
+            assert all(own.pop(key).default == LayerSchema.model_fields[key].default for key in common), name
         documented = dict(option.strip().partition("=")[::2] for option in told.split(",") if option.strip())
         assert {f"**{key}**" if item.default is item.empty else key for key, item in own.items()} == set(
             documented

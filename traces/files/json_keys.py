@@ -352,6 +352,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "l1_banks": ("count", "banks of L1"),
     "l1_bank_conflicts": ("", "whether a bank accepts one access per cycle"),
     "parameters": ("count", "parameters of a SoC, or trained numbers of a model or layer"),
+    "trained_parameters": ("count", "those of the parameters of a model that are trained"),
     "assumed": ("", "whether the value has no source; of a SoC: parameters without a source"),
     "description": ("", "a sentence"),
     "input": ("elements", "shape of a sample"),

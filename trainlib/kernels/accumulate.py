@@ -32,8 +32,9 @@ def accumulating(nest: Nest, where: str) -> Nest:
     body = rewriter.block(nest.body)
     if not rewriter.loads and any(access.array == RESULT for access in nest.accesses):
         raise ConfigError(
-            "the kernel cannot add to C: it has no loop over k that multiplies, adds and then stores",
+            "the kernel cannot add to C: no loop over k sums products for a store to C after it",
             where=where,
+            cure="remove --add-to-c, or use another kernel",
         )
     return Nest(body, tuple(rewriter.accesses), nest.names)
 

@@ -62,9 +62,9 @@ def build_training_graph(spec: ModelSpec) -> TrainingGraph:
     phases = build_training_phases(spec)
     if phases.update is not None:
         raise InputError(
-            f"accumulate: {phases.mini_batches} needs one graph per mini-batch and one for the update",
+            f"accumulate: {phases.mini_batches} needs a graph for the update, but one graph is built here",
             where=spec.optimizer.where or spec.where,
-            cure="use accumulate: 1 and a larger batch, or trainlib.training.phases.build_training_phases",
+            cure="use accumulate: 1 and a larger batch; in Python call build_training_phases of this module",
         )
     return phases.mini_batch
 

@@ -120,7 +120,7 @@ def test_reading_l2_before_the_transfer_has_ended_is_a_race() -> None:
     script.l3_start(load(4096))
     script.l3_start(store(4096, l2=0, l3=8192))
     script.wait(script.start(read(0, 0, 256)))
-    with pytest.raises(RaceError, match=r"DMA in .* while uDMA in"):
+    with pytest.raises(RaceError, match=r"DMA in .* touches l2 bytes 0 to 256, which uDMA in .* has used"):
         run(script.program())
 
 

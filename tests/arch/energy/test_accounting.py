@@ -94,7 +94,7 @@ def test_a_coefficient_that_is_needed_and_missing_is_named() -> None:
     coefficients = {
         name: item for name, item in MODEL.coefficients.items() if name not in ("fpu_16bit", "l3_byte")
     }
-    with pytest.raises(InputError, match="the energy model gap9 lacks fpu_16bit, l3_byte"):
+    with pytest.raises(InputError, match="the energy model gap9 lacks the coefficients fpu_16bit, l3_byte"):
         of(replace(MODEL, coefficients=coefficients))
     without = replace(ACTIVITY, by_op={"b.IG": ACTIVITY.by_op["b.IG"]})
     assert energy_of(without, replace(MODEL, coefficients=coefficients), POINT).nominal > 0

@@ -96,7 +96,7 @@ def test_a_kernel_must_not_write_what_the_dma_still_reads() -> None:
     script.compute(team("mm", 1), fork=False)  # time for the transfer to begin, not to end
     script.compute(team("mm", 2), effect=elementwise(OUT_L1, IN_L1, lambda x: x))
     script.wait(store)
-    with pytest.raises(RaceError, match=r"kernel mm .* while DMA out"):
+    with pytest.raises(RaceError, match=r"kernel mm .* touches l1 bytes .*, which DMA out .* has used"):
         soc_with_values().run(script.program())
 
 

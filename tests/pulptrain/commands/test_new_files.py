@@ -58,7 +58,7 @@ def test_a_new_file_runs_as_it_is_and_is_never_overwritten(
     assert json.loads(Path(place).read_text())["title"].startswith("pulptrain")
     assert "\nname: mine\n" in text
     assert run(use) == 0
-    assert "exists already" in refused(capsys, "new", "mine.yaml")
+    assert "'mine.yaml' already exists" in refused(capsys, "new", "mine.yaml")
     assert Path("mine.yaml").read_text() == text
 
 

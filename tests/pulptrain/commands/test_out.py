@@ -40,7 +40,12 @@ def test_no_command_writes_among_the_files_of_others(
     if command == "plot":
         assert run(["run", "simple-mlp", "--no-functional", "--out", "out", "-q"]) == 0
     for folder, told in (
-        ("mine", "was not written by pulptrain"),
+        (
+            "mine",
+            "'mine' exists already and pulptrain did not export it"
+            if command == "deploy"
+            else "'mine' has files that pulptrain did not write, e.g. notes.txt",
+        ),
         ("-", "standard output (-) is allowed for --json only"),
         ("fig.jpg", "the picture format of" if command == "plot" else "is a file name, not a folder name"),
     ):

@@ -107,7 +107,7 @@ def test_values_of_the_user_s_own_are_what_is_computed(values, capsys) -> None:
     [
         ({"y": np.ones(8)}, "no tensor 'y'"),
         ({"x": np.ones(8)}, r"'x' has shape \(8,\), but must have shape \(1, 8\)"),
-        ({"x": np.array([["a"] * 8])}, "must be numbers"),
+        ({"x": np.array([["a"] * 8])}, "'x' has dtype <U1, but must hold numbers"),
     ],
 )
 def test_values_that_do_not_fit_are_refused(arrays, message: str, values, capsys) -> None:
@@ -126,8 +126,9 @@ def test_a_mask_that_is_neither_0_nor_1_is_refused(values, capsys) -> None:
 def test_a_file_that_holds_no_arrays_is_refused(tmp_path, capsys) -> None:
     path = tmp_path / "values.npz"
     path.write_text("x = 1", encoding="utf-8")
-    for name in (str(path), str(tmp_path / "none.npz")):
-        assert "cannot read" in refused(capsys, "primitive", "relu", "--shape", "8", "--values", name)
+    missing = tmp_path / "none.npz"
+    for name, told in ((path, "cannot read"), (missing, f"the file '{missing}' does not exist")):
+        assert told in refused(capsys, "primitive", "relu", "--shape", "8", "--values", str(name))
 
 
 def test_a_command_that_is_advised_has_the_step_and_the_options_that_were_typed(capsys):

@@ -44,6 +44,7 @@ PLACEHOLDERS = {
     "LOG": "log.csv",
     "SPEC": "spec.yaml",
     "KIND": "mm",
+    "SOC": "gap9",
     "NAME.yaml": "name.yaml",
     "NAME": "gap9",
 }

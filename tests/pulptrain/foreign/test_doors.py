@@ -186,8 +186,8 @@ def test_weights_that_were_trained_are_not_written_over_by_those_a_model_begins_
     monkeypatch.chdir(folder)
     net = MODELS["module"]
     assert run(["run", *net, "--save-values", "trained.npz", "-q"]) == 0
-    assert "trained.npz' exists already" in refused(capsys, "fit", *net, "--save-model", "trained.yaml")
-    assert "trained.npz' exists already" in refused(capsys, "convert", *net, "trained.yaml")
+    assert "trained.npz' already exists" in refused(capsys, "fit", *net, "--save-model", "trained.yaml")
+    assert "trained.npz' already exists" in refused(capsys, "convert", *net, "trained.yaml")
 
 
 @pytest.mark.needs_torch
@@ -213,7 +213,7 @@ def test_an_exploration_says_the_shape_of_its_module_as_the_refusal_tells(folder
     (folder / "told.yaml").write_text("\n".join(lines))
     told = refused(capsys, "explore", "told.yaml")
     assert "told.yaml:2: net.py:Net: the shape of the model's input is missing" in told
-    said = re.search(r"try: use (settings: .*}),", told)
+    said = re.search(r"e\.g\. (settings: .*})\n", told)
     assert said
     (folder / "told.yaml").write_text("\n".join([*lines, said[1].replace("1,3,32,32", "1,6")]))
     assert printed(capsys, "explore", "told.yaml", "--workers", "1")["points"]

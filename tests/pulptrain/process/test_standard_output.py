@@ -30,7 +30,7 @@ def test_standard_output_that_is_closed_or_full_is_told_in_one_line(end: str) ->
     done = shell(f"{LIST} {end}")
     assert done.returncode == 2
     *_, first, cure = done.stderr.splitlines()  # before them, what is being done
-    assert first.startswith("pulptrain: error: standard output: cannot be written: ")
+    assert first.startswith("pulptrain: error: standard output: the output cannot be written: ")
     assert cure.startswith("  try: ")
 
 

@@ -46,12 +46,12 @@ def test_what_a_model_streams_goes_through_so_many_bytes_and_its_home_is_l3(tmp_
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ({"streams": {"fc9.UPD": ("fc1.weight",)}}, "'streams' names fc9.UPD: no such op"),
+        ({"streams": {"fc9.UPD": ("fc1.weight",)}}, "'streams' names fc9.UPD, which is not an op"),
         (
             {"streams": {"fc1.UPD": ("fc2.weight",)}},
-            "'streams' names fc2.weight: no such tensor of fc1.UPD",
+            "'streams' names fc2.weight, which is not a tensor of fc1.UPD",
         ),
-        ({"slot_bytes": {"fc9.UPD": 64}}, "'slot_bytes' names fc9.UPD: no such op"),
+        ({"slot_bytes": {"fc9.UPD": 64}}, "'slot_bytes' names fc9.UPD, which is not an op"),
     ],
 )
 def test_what_it_streams_and_through_what_is_named_right(said: dict[str, Any], told: str) -> None:

@@ -160,7 +160,7 @@ def test_a_fixed_tile_must_name_dimensions_of_the_step() -> None:
         tiler.fixed({"co": 9}, 10_000)
     with pytest.raises(InputError, match="names a dimension twice"):
         tiler.fixed({}, 10_000, ["co", "co"])
-    with pytest.raises(InputError, match="unknown tile dimension 'k'"):
+    with pytest.raises(InputError, match="the op has no tile dimension 'k'"):
         tiler.fixed({}, 10_000, ["k"])
 
 

@@ -343,7 +343,7 @@ def test_an_unknown_kind_and_a_wrong_number_of_workers_are_refused(tmp_path: Pat
     path = mm_file(tmp_path, MM_ROW)
     with pytest.raises(InputError, match="unknown kind"):
         validate("mmm", path)
-    with pytest.raises(InputError, match="0 workers"):
+    with pytest.raises(InputError, match="the number of workers is 0, but"):
         validate("mm", path, workers=0)
     with pytest.raises(InputError, match="no column 'coers'"):
         validate("mm", path, group_by=("coers",))

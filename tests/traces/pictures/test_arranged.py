@@ -46,5 +46,5 @@ def test_a_picture_has_its_width_and_no_smaller_text(name: str, tmp_path: Path) 
     assert float(width[1]) == pytest.approx(3.5 * 72)
     sizes = [float(size) for size in re.findall(r"font(?:-size)?: (?:[a-z]+ )?([\d.]+)px", svg)]
     assert min(sizes) == max(sizes) == 7.0
-    with pytest.raises(InputError, match="no room"):
+    with pytest.raises(InputError, match="text of 30 pt does not fit"):
         PICTURES[name](tmp_path / "b.svg", paper=OWN_PAPER.but(width_inches=1.0, font_points=30.0))

@@ -345,7 +345,7 @@ def test_a_listing_keeps_its_registers_lines_and_annotations() -> None:
 
 
 def test_a_kernel_for_one_transposition_refuses_the_other() -> None:
-    with pytest.raises(InputError, match="needs B transposed"):
+    with pytest.raises(InputError, match="needs matrix B transposed"):
         matmul_work("asm16_T_2x2", "asm-xpulp", 8, 8, 8, False, 1, 0, 0, 0)
 
 
@@ -419,7 +419,7 @@ def test_unknown_names_are_answered_with_a_suggestion() -> None:
         matmul_work("mm", "clang-xpup", 4, 4, 4, False, 1, 0, 0, 0)
     with pytest.raises(InputError, match="not a matmul kernel"):
         matmul_work("relu_fw", "clang-xpulp", 4, 4, 4, False, 1, 0, 0, 0)
-    with pytest.raises(InputError, match="n must be a positive integer"):
+    with pytest.raises(InputError, match="n is 0, but must be a positive integer"):
         matmul_work("mm", "clang-xpulp", 0, 4, 4, False, 1, 0, 0, 0)
     with pytest.raises(InputError, match="needs 3 addresses"):
         vector_work("clang-xpulp", "relu_bw", 4, 1, (0, 4))

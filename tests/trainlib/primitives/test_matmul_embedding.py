@@ -76,7 +76,8 @@ def test_the_row_of_the_padding_number_is_not_trained() -> None:
 @pytest.mark.parametrize("wrong", [5, -1])
 def test_numbers_outside_the_table_are_refused_by_reference_and_tiles(wrong: int) -> None:
     graph, values = embedding([1, wrong, 2])
-    with pytest.raises(InputError, match=f"the input holds {wrong}, but the vocabulary has 5 entries"):
+    told = f"the input holds the number {wrong}, but the vocabulary has 5 entries"
+    with pytest.raises(InputError, match=told):
         evaluate(graph, values)
     for op in graph.ops:
         lowering = lowering_of(op)

@@ -68,7 +68,7 @@ class StepwiseSchema(NormSchema):
     """A norm whose sums may be taken tile by tile."""
 
     stepwise: bool = False
-    """Sums in steps of their own, for groups (rows) larger than L1."""
+    """Compute the sums in separate steps, for groups (rows) larger than L1."""
 
 
 class RunningSchema(NormSchema):

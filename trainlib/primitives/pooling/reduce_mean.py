@@ -37,7 +37,7 @@ class AxesSchema(LayerSchema):
     """Which axes are reduced."""
 
     axes: Annotated[list[NotNegative], Field(min_length=1)]
-    """Axes of a sample (0 is the first after the batch) that are averaged or summed over."""
+    """Axes of a sample (0 is the first after the batch) that are reduced."""
     keep_dims: bool = False
     """Leave those axes in the shape, with size 1."""
 
