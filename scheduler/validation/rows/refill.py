@@ -36,7 +36,7 @@ COLUMNS = (
     Column("state"),
     Column("dma"),
     Column("distance", 0, optional=True),
-    Column("cycles", 0),
+    Column("cycles", 1),
     Column("first_instruction"),
 )
 
