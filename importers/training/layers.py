@@ -453,16 +453,16 @@ def _layer_norm(item: TrainingNode) -> None:
     shape, row = _rows(item, draft.shape(x))
     if not item.has(1):
         raise CannotTakeError("the scale of the node is missing", "add the inputs scale and bias")
-    kind, options = "layer_norm", {"bias": item.has(2)}
-    if item.kind != "LayerNormalization":
-        kind, options = "rms_norm", {}
+    kind, options, statistics = "rms_norm", {}, ["inv_std"]
+    if item.kind == "LayerNormalization":
+        kind, options, statistics = "layer_norm", {"bias": item.has(2)}, ["mean", "inv_std"]
     plan = _norm_plan(item, kind, shape, axes=len(row), **options)
     given = {role: index for role, index in (("w", 1), ("b", 2)) if item.has(index)}
     roles = {role: draft.view(item.read(at), row) for role, at in given.items()}
-    roles |= {"x": draft.view(x, shape), **item.saved(plan, "mean", "inv_std")}
+    roles |= {"x": draft.view(x, shape), **item.saved(plan, *statistics)}
     roles["y"] = item.result(draft.shape(x), shape)
     item.apply(kind, "FW", roles, plan)
-    for index, role in ((1, "mean"), (2, "inv_std")):
+    for index, role in enumerate(statistics, start=1):
         if item.out(index):
             item.give(roles[role], index=index)
 

@@ -170,7 +170,6 @@ def replay(
     *,
     learning_rate: float | None = None,
     mini_batches: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
 ) -> ReplayRow:
     """Import a graph, simulate one update, train on its samples and compare. Raises nothing but interrupts.
 
@@ -183,8 +182,8 @@ def replay(
         nodes = len(graph.nodes) + len(graph.folded)
         if trains_weights(graph):
             optimizer = load_onnx(case.optimizer) if case.optimizer is not None else None
-            return _training(case, graph, optimizer, goldens, settings, learning_rate, mini_batches, progress)
-        return _without_updates(case, graph, goldens, settings, learning_rate, progress)
+            return _training(case, graph, optimizer, goldens, settings, learning_rate, mini_batches)
+        return _without_updates(case, graph, goldens, settings, learning_rate)
     except DoesNotFitError as error:
         return ReplayRow(case.name, nodes, FAILED, reason=_line(error))
     except WrongNumbersError as error:
@@ -213,7 +212,6 @@ def _training(
     settings: Settings,
     learning_rate: float | None,
     mini_batches: int | None,
-    progress: Callable[[int, int], None] | None,
 ) -> ReplayRow:
     imported = import_training(graph, optimizer, learning_rate)
     start = _zeros(imported.phases) | dict(imported.values) | goldens.start(imported, graph)
@@ -226,7 +224,7 @@ def _training(
             notes.append(f"{count} mini-batches per update, derived from the losses")
     imported = imported.over(count)
     run = _Run(imported.phases, settings, start)
-    run.train(samples, progress)
+    run.train(samples)
     expected = goldens.weights(imported.given, graph)
     missing = [name for name in imported.weights if name not in expected]
     if missing:
@@ -243,13 +241,12 @@ def _without_updates(
     goldens: Goldens,
     settings: Settings,
     learning_rate: float | None,
-    progress: Callable[[int, int], None] | None,
 ) -> ReplayRow:
     """A model; or what is none, node by node: a test of a kernel may have no batch, or many inputs."""
     if len(graph.inputs) != 1 or len(graph.outputs) != 1 or is_training_graph(graph):
         return _nodes(case, graph, goldens, settings)
     try:
-        return _forward(case, graph, goldens, settings, learning_rate, progress)
+        return _forward(case, graph, goldens, settings, learning_rate)
     except InputError as refusal:
         try:
             return _nodes(case, graph, goldens, settings)
@@ -263,7 +260,7 @@ def _nodes(case: ReplayCase, graph: OnnxGraph, goldens: Goldens, settings: Setti
     imported = import_nodes(graph)
     run = _Run(imported.phases, settings, dict(imported.values))
     fed = goldens.arrays(graph.inputs)
-    run.train([imported.sample(fed)], None)
+    run.train([imported.sample(fed)])
     rows = [
         _output_row(case, imported.nodes, run, name, run.fetched(imported.fed[name]), golden, fed)
         for name, golden in expected.items()
@@ -277,7 +274,6 @@ def _forward(
     goldens: Goldens,
     settings: Settings,
     learning_rate: float | None,
-    progress: Callable[[int, int], None] | None,
 ) -> ReplayRow:
     rate = learning_rate or DEFAULT_LEARNING_RATE
     model = import_forward(
@@ -297,7 +293,7 @@ def _forward(
     }
     samples = [_fed(mini, model, sample, label) for sample, label in goldens.forward_samples(graph.inputs[0])]
     run = _Run(phases, settings, start)
-    run.train(samples, progress)
+    run.train(samples)
     output = graph.outputs[0]
     if not goldens.has_output(output, run.first_output.size):
         why = f"no golden values for this graph: outputs.npz has no '{output}', only outputs of another graph"
@@ -353,9 +349,7 @@ class _Run:
         self._start = dict(start)
         self.machine.load_kept(start)
 
-    def train(
-        self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int, int], None] | None
-    ) -> None:
+    def train(self, samples: Sequence[Mapping[str, Array]]) -> None:
         """All samples, an update after every group; every tensor of the first update is checked.
 
         Raises `WrongNumbersError` if the machine has not computed what an op is, and where numbers overflow.
@@ -377,8 +371,6 @@ class _Run:
             astray = self.machine.not_finite
             if astray is not None:
                 raise WrongNumbersError(f"update {first // size + 1}: {astray.message}", where=astray.op)
-            if progress is not None:
-                progress(first + size, len(samples))
 
     def fetched(self, name: str) -> Array:
         """A tensor of a program that is an update alone, as it lies in memory in the end."""

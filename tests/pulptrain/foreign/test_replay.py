@@ -356,12 +356,27 @@ def test_a_test_of_a_kernel_is_replayed_node_by_node(
     (row,) = replayed(capsys, 0, tmp_path)
     assert (row["status"], row["nodes"]) == ("right", 3)
     for name, golden in right.items():
-        np.savez(tmp_path / "outputs.npz", **right | {name: golden + 1e-4})
-        (row,) = replayed(capsys, 5, tmp_path)
-        assert row["reason"].startswith(f"{name} is off by 0.0001")
+        for off, reason in ((1e-4, "0.0001"), (np.nan, "inf")):
+            np.savez(tmp_path / "outputs.npz", **right | {name: golden + off})
+            (row,) = replayed(capsys, 5, tmp_path)
+            assert row["reason"].startswith(f"{name} is off by {reason}")
     np.savez(tmp_path / "outputs.npz", first=right["total"])
     (row,) = replayed(capsys, 2, tmp_path)
     assert "outputs.npz has 1 arrays, the graph has 2 outputs" in row["reason"]
+
+
+def test_a_norm_without_mean_gives_the_only_statistic_it_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    norm = node("com.microsoft:SimplifiedLayerNormalization", ["x", "w"], ["y", "inverse"], epsilon=1e-3)
+    outputs = [value("y", [4, 6]), value("inverse", [4, 1])]
+    saved(tmp_path, model([norm], [value("x", [4, 6]), value("w", [6])], outputs), "network.onnx")
+    x = np.linspace(-2, 3, 24, dtype=np.float32).reshape(4, 6)
+    np.savez(tmp_path / "inputs.npz", x=x, w=np.arange(6, dtype=np.float32))
+    inverse = 1 / np.sqrt(np.mean(x.astype(np.float64) ** 2, axis=1, keepdims=True) + 1e-3)
+    np.savez(tmp_path / "outputs.npz", y=x * inverse * np.arange(6), inverse=inverse)
+    (row,) = replayed(capsys, 0, tmp_path)
+    assert row["status"] == "right"
 
 
 def test_a_folder_without_a_case_is_refused(tmp_path: Path) -> None:
