@@ -205,8 +205,8 @@ def _checked(x: Integers, shape: tuple[int, int, int], bits: int) -> Integers:
         given = given[0]
     if given.shape != shape or given.dtype.kind not in "iu" or given.min() < 0 or given.max() >> bits:
         raise InputError(
-            f"x has shape {list(given.shape)} and type {given.dtype}, but integers of shape "
-            f"{list(shape)} are needed",
+            f"x has shape {list(given.shape)} and type {given.dtype}, but integers from 0 to "
+            f"{(1 << bits) - 1} of shape {list(shape)} are needed",
             where="x",
             cure=f"use integers from 0 to {(1 << bits) - 1} of shape {list(shape)}",
         )

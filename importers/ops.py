@@ -204,7 +204,7 @@ NEAREST_ATEN = {
     "cdist": "use matmul",
     "fractional_max_pool2d": "use max_pool2d",
     "max_unpool2d": "use interpolate",
-    "logical_and": "use multiplying masks",
+    "logical_and": "multiply masks",
     "sin": "use a table as a buffer",
     "cos": "use a table as a buffer",
     "gather": "use slice, select",

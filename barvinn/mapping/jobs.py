@@ -89,7 +89,7 @@ def _run_jobs(layer: IntegerLayer, share: UnitShare, run: _Run, timing: BarvinnT
     if extra >= 2 * products:
         raise UnsupportedLayerError(
             f"a result is ready every {products} cycles, but its scaler and bias are read {extra} "
-            "cycles later, after the next result",
+            "cycles later, when the next result has replaced it",
             where=layer.shape.name,
             cure="use more bits (--aprec, --wprec), or --behaviour documented",
         )

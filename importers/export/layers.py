@@ -69,7 +69,9 @@ def _rows(layer: Layer, tensor: str, weight: str, bias: str, part: str = "") -> 
 def _matmul(layer: Layer) -> None:
     ranks = [len(shape) for shape in layer.shapes]
     if min(ranks) < 3:
-        raise CannotTakeError("a product with a vector is not supported", "use a matrix with one column")
+        raise CannotTakeError(
+            "a product with a vector is not supported", "use a matrix with one row or column"
+        )
     left, right, rank = layer.wide(0), layer.wide(1), max(ranks)
     if layer.options["transpose_b"]:
         order = [*range(rank - 2), rank - 1, rank - 2]

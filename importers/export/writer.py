@@ -293,7 +293,7 @@ def _check_sayable(spec: ModelSpec, layer: LayerSpec) -> None:
         unsaid = published.options.keys() - layer.attributes.keys()
         if unsaid:
             said = ", ".join(f"{key} {published.options[key]}" for key in sorted(unsaid))
-            raise CannotTakeError(f"variant as-published needs {said}", "set variant: default")
+            raise CannotTakeError(f"ONNX cannot store variant as-published: {said}", "set variant: default")
 
 
 def _write(site: Layer) -> None:

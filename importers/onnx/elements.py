@@ -105,7 +105,8 @@ def _shrink(node: Node) -> View:
     bound, bias = node.number("lambd", 0.5), node.number("bias", 0.0)
     if bias not in (0, bound) or bound < 0:
         raise CannotTakeError(
-            f"Shrink with lambd {bound:g} and bias {bias:g} is not supported", "set one to 0"
+            f"Shrink with lambd {bound:g} and bias {bias:g} is not supported",
+            "set bias to 0 or lambd, and lambd to 0 or more",
         )
     return shrunk(node, node.x, bound, hard=not bias)
 

@@ -66,7 +66,7 @@ def _weight(node: Node, what: str) -> Constant:
     if node.rank != rank + 2:
         shape = list(node.x.shape)
         raise CannotTakeError(
-            f"the first dimension of the input {shape} is not the batch", "use [batch, channel, ...]"
+            f"the first dimension of the input {shape} is not the batch", "use [batch, channels, ...]"
         )
     return weight
 
@@ -265,7 +265,10 @@ def _resize(node: Node) -> View:
     wanted = {"nearest": "asymmetric", "linear": "half_pixel"}.get(mode, "")
     rounding = "floor" if old else node.text("nearest_mode", "round_prefer_floor")
     if node.integer("antialias", 0) or node.text("keep_aspect_ratio_policy", "stretch") != "stretch":
-        raise CannotTakeError("antialias and keep_aspect_ratio_policy are not supported", "set antialias 0")
+        raise CannotTakeError(
+            "antialias and keep_aspect_ratio_policy are not supported",
+            "set antialias 0 and keep_aspect_ratio_policy stretch",
+        )
     is_other = coordinates.removeprefix("pytorch_") != wanted or (mode == "nearest" and rounding != "floor")
     if node.integer("exclude_outside", 0):
         raise CannotTakeError("Resize with exclude_outside is not supported", "set exclude_outside to 0")
@@ -286,7 +289,9 @@ def _resized(node: Node, view: View, *, old: bool) -> tuple[Shape, Sequence[floa
     given = given if sizes is None else sizes.value.ravel()
     axes = [axis_of(axis, node.rank) for axis in node.sizes("axes", tuple(range(node.rank)))]
     if len(given) != len(axes):
-        raise CannotTakeError("its sizes and its scales are missing", "set sizes or scales of all dimensions")
+        raise CannotTakeError(
+            "its sizes and its scales are missing", "set sizes or scales of all dimensions, or axes"
+        )
     said = dict(zip(axes, map(float, given), strict=True))
     if sizes is None:
         factors = [said.get(axis, 1.0) for axis in range(node.rank)]

@@ -161,7 +161,10 @@ def _add(node: Node) -> View:
 
 def _div(node: Node) -> View:
     if node.get("rounding_mode"):
-        raise CannotTakeError(f"rounding_mode={node['rounding_mode']!r} is not supported", "use None")
+        raise CannotTakeError(
+            f"a division with rounding_mode={node['rounding_mode']!r} is not supported",
+            "set rounding_mode=None",
+        )
     return quotient(node, node["self"], node["other"])
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from configs.values import replace
 from importers.graph.arranging import Site
-from importers.graph.draft import NO_FORM, CannotTakeError
+from importers.graph.draft import CannotTakeError
 from importers.graph.node import Handler, Node
 from importers.graph.torch_capture import Noise
 from importers.graph.views import View
@@ -32,13 +32,11 @@ def with_noise(handlers: Mapping[str, Handler]) -> dict[str, Handler]:
             )
             if not isinstance(held, Node):
                 return held
-            if op not in handlers:
-                raise CannotTakeError("pulptrain has no layer for this op", NO_FORM)
             return handlers[op](held)
 
         return handler
 
-    return {**{op: around(op) for op in (*handlers, "floor")}, **dict.fromkeys(DRAWS, _drawn)}
+    return {**{op: around(op) for op in handlers}, **dict.fromkeys(DRAWS, _drawn)}
 
 
 def _drawn(node: Node) -> Noise:
@@ -106,7 +104,7 @@ def _layers(site: Site, noise: Noise) -> View:
     batch = draft.tensors[draft.first_input].shape[0]
     if noise.shape[:1] != (batch,):
         what = f"it draws {list(noise.shape)}, whose first dimension is not the batch of {batch}"
-        raise CannotTakeError(what, "[batch, ...]")
+        raise CannotTakeError(what, "use [batch, ...]")
     if (noise.draw,) not in draft.made:
         sizes = noise.shape[1:] or (1,)
         ones = {"w": Constant(np.ones(sizes, np.float32))}

@@ -266,6 +266,8 @@ class _Reader:
     def finish_alone(self) -> ImportedTraining:
         """One program of the nodes; its outputs are those of the file, under its names."""
         draft, graph = self.draft, self.graph
+        if not graph.outputs:
+            raise self._wrong("the graph has no outputs", "use a graph with at least one output")
         missing = [name for name in graph.outputs if name not in draft.names]
         if missing:
             raise self._wrong(f"no operation here computes the output '{missing[0]}'", "use outputs of nodes")

@@ -452,7 +452,7 @@ def _layer_norm(item: TrainingNode) -> None:
     draft, x = item.draft, item.read(0)
     shape, row = _rows(item, draft.shape(x))
     if not item.has(1):
-        raise CannotTakeError("the scale of the node is missing", "add the inputs scale and bias")
+        raise CannotTakeError("the scale of the node is missing", "add the input scale")
     kind, options, statistics = "rms_norm", {}, ["inv_std"]
     if item.kind == "LayerNormalization":
         kind, options, statistics = "layer_norm", {"bias": item.has(2)}, ["mean", "inv_std"]
@@ -498,7 +498,7 @@ def _softmax(item: TrainingNode) -> None:
     axis = item.axis(len(shape), -1 if item.opset >= 13 else 1)
     if prod(shape[axis + 1 :]) != 1 and item.opset >= 13:
         raise CannotTakeError(
-            f"softmax over dimension {axis} of {list(shape)} is not supported", "use the last"
+            f"softmax over dimension {axis} of {list(shape)} is not supported", "use the last dimension"
         )
     rows = (1, prod(shape[:axis]), prod(shape[axis:]))
     kind = "log_softmax" if item.kind.startswith("Log") else "softmax"

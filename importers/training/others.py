@@ -80,7 +80,7 @@ def _loss(item: TrainingNode, kind: str, options: dict[str, Any], gradient: str)
     labels = draft.tensor(label)
     if plan is not None and plan.hard and labels.dtype.is_float:
         raise CannotTakeError(
-            f"the labels have type {labels.dtype}, but must be integers", "use int32, int64"
+            f"the labels have type {labels.dtype}, but must be integers", "use int32 or int64"
         )
     if prod(labels.shape) != prod(wanted):
         raise CannotTakeError(

@@ -54,8 +54,8 @@ TimeLimit = Annotated[
     common.option(
         "--time-limit",
         "S",
-        "Time limit of the search in seconds; the best plan found by then is used. Reading the model and the "
-        "first plan are not limited, so fit may take longer.",
+        "Time limit in seconds from the start of the command; the best plan by then is used. The first plan "
+        "and its simulation always complete, so fit may take longer.",
         SEARCH,
         min=0.1,
     ),

@@ -68,7 +68,7 @@ def command(
     is_energy = kind == "energy"
     if (run is None) != (measured is None) if is_energy else measured is not None:
         raise InputError(
-            "an energy model is fitted to a run and its measured power or energy, which are missing",
+            "--measured applies to an energy model, which needs both a run and its measured power or energy",
             where="--run",
             cure="use --kind energy --run RUN --measured 57.6mW",
         )

@@ -50,7 +50,7 @@ def command(
     """
     if learning_rate is not None and not 0 < learning_rate < float("inf"):
         raise InputError(
-            f"the learning rate is {learning_rate}, but must be above 0",
+            f"the learning rate is {learning_rate}, but must be a finite number above 0",
             where="--learning-rate",
             cure="use a number above 0",
         )

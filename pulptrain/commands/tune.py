@@ -36,7 +36,7 @@ LargestTiles = Annotated[
     common.option(
         "--largest-tiles",
         "N",
-        "Number of tiles, largest first, that --strategy paper evaluates.",
+        "Number of tiles, largest first, that --strategy paper evaluates (K_T there).",
         SEARCH,
     ),
 ]

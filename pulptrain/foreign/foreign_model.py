@@ -88,7 +88,7 @@ def parse_input(text: str, where: str = "--input") -> tuple[tuple[int, ...], boo
     shape = tuple(int(size) for size in sizes)
     if prod(shape) > MOST_ELEMENTS:
         raise InputError(
-            f"the input shape has {prod(shape):,} elements, more than the limit",
+            f"the input shape has {prod(shape):,} elements, but the limit is {MOST_ELEMENTS:,}",
             where=where,
             cure="use a smaller shape",
         )

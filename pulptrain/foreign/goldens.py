@@ -172,13 +172,14 @@ class Goldens(Struct, frozen=True):
         stored = self.inputs if of == "inputs" else self.outputs
         if all(name in stored for name in names):
             return {name: stored[name] for name in names}
-        if len(stored) < len(names):
+        ordered = self._numbered() if of == "inputs" and self.is_numbered else [*stored.values()]
+        if len(ordered) < len(names):
             raise InputError(
-                f"{of}.npz has {len(stored)} arrays, the graph has {len(names)} {of}",
+                f"{of}.npz has {len(ordered)} arrays, the graph has {len(names)} {of}",
                 where=self.where,
                 cure=f"store an array for each of {', '.join(names)}",
             )
-        return dict(zip(names, stored.values(), strict=False))
+        return dict(zip(names, ordered, strict=False))
 
     def has_output(self, name: str, size: int) -> bool:
         """Whether an array may be the output `name` of a network, of so many elements.

@@ -134,9 +134,9 @@ def open_source(model: str, settings: Settings, folder: Path | None = None) -> M
     rate = settings.learning_rate
     if rate is not None and not 0 <= rate < float("inf"):
         raise InputError(
-            f"the learning rate is {rate}, but must be above 0",
+            f"the learning rate is {rate}, but must be a finite number of 0 or more",
             where="--learning-rate",
-            cure="use a number above 0",
+            cure="use a number of 0 or more",
         )
     path = model
     if folder is not None and not Path(model).is_absolute() and (is_foreign(model) or is_path(model)):

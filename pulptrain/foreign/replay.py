@@ -262,7 +262,7 @@ def _nodes(case: ReplayCase, graph: OnnxGraph, goldens: Goldens, settings: Setti
     fed = goldens.arrays(graph.inputs)
     run.train([imported.sample(fed)])
     rows = [
-        _output_row(case, imported.nodes, run, name, run.fetched(imported.fed[name]), golden, fed)
+        _output_row(case, graph, imported.nodes, run, name, run.fetched(imported.fed[name]), golden, fed)
         for name, golden in expected.items()
     ]
     return max(rows, key=lambda row: (row.status == WRONG, row.value_error or 0))
@@ -291,7 +291,8 @@ def _forward(
     start = initial_weights(mini, settings.seed) | {
         name: value for name, value in model.values.items() if name in mini.tensors
     }
-    samples = [_fed(mini, model, sample, label) for sample, label in goldens.forward_samples(graph.inputs[0])]
+    stored = goldens.forward_samples(graph.inputs[0])
+    samples = [_fed(mini, model, sample, label) for sample, label in stored]
     run = _Run(phases, settings, start)
     run.train(samples)
     output = graph.outputs[0]
@@ -299,9 +300,9 @@ def _forward(
         why = f"no golden values for this graph: outputs.npz has no '{output}', only outputs of another graph"
         return _bare_row(case, model.nodes, run, NOT_DECIDABLE, [why])
     if goldens.losses is None or not goldens.is_artifact or not trains:
-        fed = {graph.inputs[0]: goldens.forward_samples(graph.inputs[0])[0][0]}
+        fed = {graph.inputs[0]: stored[0][0]}
         golden, notes = goldens.output(output), () if trains else (NOTHING_TRAINS,)
-        return _output_row(case, model.nodes, run, output, run.first_output, golden, fed, notes)
+        return _output_row(case, graph, model.nodes, run, output, run.first_output, golden, fed, notes)
     given = goldens.given_weights
     names = _Names(
         lambda kept: model.theirs(kept, given),
@@ -529,6 +530,7 @@ def _few(names: Sequence[str]) -> str:
 
 def _output_row(
     case: ReplayCase,
+    graph: OnnxGraph,
     nodes: int,
     run: _Run,
     name: str,
@@ -542,7 +544,7 @@ def _output_row(
     status, reasons = RIGHT, list[str]()
     if error > _tolerance(golden):
         status, reasons = WRONG, [f"{name} is off by {error:.3g}"]
-        literal = _literal(load_onnx(case.file), fed, name)
+        literal = _literal(graph, fed, name)
         if literal is not None and _off(found, literal) <= _tolerance(literal):
             reasons += ["the golden contradicts the file, from which PyTorch computes the simulated output"]
     return replace(_bare_row(case, nodes, run, status, [*reasons, *notes]), value_error=error)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
+from itertools import product
 from pathlib import Path
 
 from arch.pricing.code_caches import STEADY, WARM
@@ -28,6 +29,7 @@ from scheduler.validation.rows.steps import (
     Counted,
     Run,
     measured_shares,
+    model_beside,
     rtl_of_the_bench,
 )
 from tools.deployed.counted import execute
@@ -41,22 +43,17 @@ L1 = f"{L1_BYTES}B"
 def main() -> int:
     """The command."""
     rows = []
-    for model in ("tutorial-cnn", "simple-mlp", "attn"):
-        measured: dict[str, int] = defaultdict(int)
-        for case in read_cases(str(ROWS), COLUMNS, (), ("model", "buffering", "cores", "op")):
-            if case.text("model") == model and case.number("cores") == 8:
-                measured[case.text("buffering")] += case.number(LATER)
-        for buffering in ("single", "double", "best"):
-            on_rtl = measured.get(buffering)
-            rows.append((model, buffering, on_rtl or "", *_row(_file(model), buffering, known=bool(on_rtl))))
+    measured: dict[tuple[str, str], int] = defaultdict(int)
+    for case in read_cases(str(ROWS), COLUMNS, (), ("model", "buffering", "cores", "op")):
+        if case.number("cores") == 8:
+            measured[case.text("model"), case.text("buffering")] += case.number(LATER)
+    for model, buffering in product(("tutorial-cnn", "simple-mlp", "attn"), ("single", "double", "best")):
+        on_rtl = measured.get((model, buffering))
+        row = _row(model_beside(ROWS, model), buffering, known=bool(on_rtl))
+        rows.append((model, buffering, on_rtl or "", *row))
     heads = ("model", "buffering", "RTL", "C of 0bac56ab", "C of today", "nests", "bytes of code")
     print(table(heads, [[f"{cell:,}" if isinstance(cell, int) else cell for cell in row] for row in rows]))
     return 0
-
-
-def _file(model: str) -> str:
-    beside = ROWS.parent / f"{model}.yaml"
-    return str(beside) if beside.is_file() else model
 
 
 def _row(model: str, buffering: str, *, known: bool) -> tuple[int | str, ...]:

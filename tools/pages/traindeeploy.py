@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
-from configs.errors import PulptrainError
 from configs.model_file import AdapterSpec, LayerSpec, ModelSpec, load_model
 from configs.parameters import load_parameters
 from configs.values import replace
@@ -28,7 +27,6 @@ from pulptrain.fitting.ways import Way, from_inputs
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import RunOutcome, prepare, run_model, settled
 from tools.pages.page import ROOT, Page, golden, older_than_today, table
-from trainlib.training.phases import build_training_phases
 from trainlib.training.recompute import AGAIN
 
 PUBLISHED = ROOT / "measured" / "traindeeploy.csv"
@@ -48,7 +46,6 @@ NAMES = {
     "cct-qlora": "CCT-QLoRA",
     "speechnet": "SpeechNet",
 }
-MODELS = ("resnet8", "mobilenet-v1", "cct", "speechnet")
 
 NODES = {"resnet8": 103, "cct": 244, "mobilenet-v1": 281}
 """Nodes of the published graphs (DeeployTest/tools/checkmate/README.md)."""
@@ -72,9 +69,14 @@ def published() -> dict[str, dict[str, str]]:
         return {row["id"]: row for row in csv.DictReader(file)}
 
 
+def _in_the_zoo(model: str) -> str:
+    """The model of ours that a published one is a form of."""
+    return model.partition("-")[0] if model.startswith("cct") else model
+
+
 def spec_of(model: str) -> ModelSpec:
-    """Our model of a published one. Raises `PulptrainError` where there is none yet."""
-    zoo = load_model(model.partition("-")[0] if model.startswith("cct") else model)
+    """Our model of a published one."""
+    zoo = load_model(_in_the_zoo(model))
     names = [layer.name for layer in zoo.layers]
     if model == "cct":
         return replace(zoo, train=tuple(names[names.index("position") + 1 :]))
@@ -89,11 +91,7 @@ def spec_of(model: str) -> ModelSpec:
 
     spec = replace(zoo, layers=tuple(map(adapted, zoo.layers)))
     if model == "cct-qlora":
-        if not hasattr(spec, "frozen_weights"):
-            raise PulptrainError("frozen weights in 8 bit")
-        stored_as: dict[str, Any] = {"frozen_weights": "int8"}
-        spec = replace(spec, **stored_as)
-    build_training_phases(spec)
+        return replace(spec, frozen_weights="int8")
     return spec
 
 
@@ -123,7 +121,7 @@ def traffic_bytes(run: RunOutcome) -> int:
 
 def digest_of(model: str) -> str:
     """Of the golden metrics that our rows of a model rest on."""
-    figures = golden(model.partition("-")[0] if model.startswith("cct") else model)
+    figures = golden(_in_the_zoo(model))
     return hashlib.sha256(json.dumps(figures, sort_keys=True).encode()).hexdigest()[:8]
 
 
@@ -257,6 +255,11 @@ def _millions(cycles: float | str) -> str:
     return f"{float(cycles) / 1e6:.2f}"
 
 
+def _step_before(row: Mapping[str, str]) -> Mapping[str, str] | None:
+    """The published step that a checkpointing point is one of, if it has its cycles."""
+    return published().get(row["source"].rpartition("; of ")[2])
+
+
 def _name(row: Mapping[str, str]) -> str:
     return f"{NAMES[row['model']]}, {row['soc']}: {row['step']}"
 
@@ -330,7 +333,7 @@ def _added() -> dict[str, tuple[float, float]]:
     """Of each point with a published step before it: cycles added there, and by the slower of our ways."""
     found = {}
     for row, ours in _of_kind("point"):
-        before = published().get(row["source"].rpartition("; of ")[2])
+        before = _step_before(row)
         parts = [ours[key] for key in WAYS if "cycles" in ours.get(key, ())]
         if before is not None and parts:
             added = max(part["cycles"] / part["before_cycles"] for part in parts) - 1
@@ -375,11 +378,10 @@ def peaks() -> str:
 
 def points() -> str:
     """Two rows per published checkpointing point."""
-    before = {key: row["cycles"] for key, row in published().items()}
     rows: list[Sequence[object]] = []
     for row, ours in _of_kind("point"):
-        of = row["source"].rpartition("; of ")[2]
-        added = _more(float(row["cycles"]), float(before[of])) if of in before else "-"
+        before = _step_before(row)
+        added = _more(float(row["cycles"]), float(before["cycles"])) if before is not None else "-"
         rows.append(
             (
                 f"{NAMES[row['model']]}, published",
@@ -434,7 +436,7 @@ def reasons() -> str:
     """What each reason was worth where its authors changed it, and the launches of all nodes at most."""
     rows = [
         (
-            f"{NAMES[row['model']].partition(',')[0]}, {row['soc']}: {row['step']}",
+            _name(row),
             _millions(row["cycles"]),
             _millions(row["after_cycles"]),
             _more(float(row["after_cycles"]), float(row["cycles"])),

@@ -17,7 +17,6 @@ import numpy as np
 
 from configs.files import check_folder, write_text
 from pulptrain.show.validation_report import in_number_order
-from scheduler.validation.rows import steps
 from scheduler.validation.rows.statistics import (
     Result,
     farthest_off,
@@ -108,7 +107,7 @@ def page(done: Mapping[str, Validation]) -> str:
     if "layer" in done and done["layer"].results:
         parts += ["## Nine steps, then and now", "", *then_and_now.section(done["layer"].results), ""]
     if "rtl steps, later" in done:
-        parts += signs.section(done["rtl steps, later"].results, steps.FIRST)
+        parts += signs.section(done["rtl steps, later"].results)
     parts += ["## Every set", ""]
     for name, validation in done.items():
         parts += _set(SETS[name], validation)

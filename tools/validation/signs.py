@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scheduler.validation.rows.statistics import Result
+from scheduler.validation.rows.steps import FIRST
 
 LEAST_PERCENT = 2.0
 """A measured difference that is looked at."""
@@ -55,8 +56,8 @@ def pairs(results: Sequence[Result]) -> list[Pair]:
     return [Pair(each["single"], each["double"]) for each in found.values() if len(each) > 1]
 
 
-def section(results: Sequence[Result], first: str) -> list[str]:
-    """The lines of the page, if there are pairs; `first` is the column of another iteration of the runs."""
+def section(results: Sequence[Result]) -> list[str]:
+    """The lines of the page, if there are pairs."""
     found = pairs(results)
     column = found[0].single.column if found else ""
     noise = [abs(pair.percent(column)) for pair in found if pair.is_one_program]
@@ -64,7 +65,7 @@ def section(results: Sequence[Result], first: str) -> list[str]:
         return []
     seen = [pair for pair in found if abs(pair.percent(column)) > LEAST_PERCENT]
     cut, alike = ([pair for pair in seen if pair.is_one_program is same] for same in (False, True))
-    flips = sum(pair.percent(first) * pair.percent(column) < 0 for pair in alike)
+    flips = sum(pair.percent(FIRST) * pair.percent(column) < 0 for pair in alike)
     p50, p95 = (float(np.percentile(noise, share)) for share in (50, 95))
     lines = [
         "## Single against double buffering",
@@ -86,7 +87,7 @@ def section(results: Sequence[Result], first: str) -> list[str]:
         case = pair.single.case
         cells = (
             *(case.text("model"), case.text("op"), " and ".join(map(str, pair.tiles))),
-            *(f"{pair.percent(name):+.1f}" for name in (column, first, "")),
+            *(f"{pair.percent(name):+.1f}" for name in (column, FIRST, "")),
             "right" if pair.is_right else "**wrong**",
         )
         lines.append(f"| {' | '.join(cells)} |")

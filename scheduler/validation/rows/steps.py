@@ -99,9 +99,12 @@ def _predict(case: Case, code_start: str, *, counted: bool = False) -> Predictio
 
 
 def _model(case: Case) -> str:
-    """The model of a row: a file beside the measured one, or an installed model."""
-    name = case.text("model")
-    beside = Path(case.where.rpartition(":")[0]).parent / f"{name}.yaml"
+    return model_beside(Path(case.where.rpartition(":")[0]), case.text("model"))
+
+
+def model_beside(rows: Path, name: str) -> str:
+    """The model of measured rows: a file beside them, or an installed model."""
+    beside = rows.parent / f"{name}.yaml"
     return str(beside) if beside.is_file() else name
 
 

@@ -365,6 +365,23 @@ def test_a_test_of_a_kernel_is_replayed_node_by_node(
     assert "outputs.npz has 1 arrays, the graph has 2 outputs" in row["reason"]
 
 
+def test_inputs_of_a_kernel_are_those_with_numbers_and_a_graph_needs_outputs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Deeploy's harness stores how many samples there are before the arrays."""
+    inputs = [value("a", [1, 4]), value("b", [1, 4])]
+    sub = node("Sub", ["a", "b"], ["c"])
+    saved(tmp_path, model([sub], inputs, [value("c", [1, 4])]), "network.onnx")
+    a, b = np.arange(4, dtype=np.float32)[None], np.ones((1, 4), np.float32)
+    np.savez(tmp_path / "inputs.npz", meta_n_batches=np.array(1), arr_0000=a, arr_0001=b)
+    np.savez(tmp_path / "outputs.npz", c=a - b)
+    (row,) = replayed(capsys, 0, tmp_path)
+    assert row["status"] == "right"
+    saved(tmp_path, model([sub], inputs, []), "network.onnx")
+    (row,) = replayed(capsys, 2, tmp_path)
+    assert "the graph has no outputs" in row["reason"]
+
+
 def test_a_norm_without_mean_gives_the_only_statistic_it_has(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -70,7 +70,7 @@ BAD = {
     "a name that is not there": (["net.py:Nets", "--input", "1,6"], "net.py has no Nets"),
     "a name that is no module": (["net.py:number", "--input", "1,6"], "number"),
     "a function that fails": (["net.py:broken", "--input", "1,6"], "RuntimeError: no weights"),
-    "no such file": (["nets.py:Net", "--input", "1,6"], "there is no file"),
+    "no such file": (["nets.py:Net", "--input", "1,6"], "the file does not exist"),
     "no name": (["net.py", "--input", "1,6"], "net.py:broken"),
     "an unknown loss": (["net.py:Net", "--input", "1,6", "--loss", "cross_entropi"], "cross_entropy"),
     "an unknown optimizer": (["net.py:Net", "--input", "1,6", "--optimizer", "sdg lr=1"], "sgd"),
