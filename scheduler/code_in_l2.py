@@ -54,7 +54,7 @@ def with_code_in_l2(plan: Plan, timing: SocTiming, linked: Linked | None = None)
         else:
             needed_bytes, schedules = _smaller(plan, timing, linked, needed_bytes, schedules)
             code = Contributor(CODE, schedules[0].plan.code_bytes)
-            parts = (*refused.contributors, code)
+            parts = (*refused.contributors, code) if code.size_bytes else refused.contributors
             if any(item.name == CODE for item in refused.contributors):
                 parts = Contributor(TENSORS, needed_bytes - code.size_bytes), code
             raise _too_small(needed_bytes, timing.l2.size_bytes, parts, refused.where)
@@ -92,21 +92,18 @@ def placed_with_code(
         known = linked(schedules) if linked is not None else None
         programs = [schedule.program.actions for schedule in schedules]
         codes = codes_of(programs, sizes or shipped_sizes(), known)
+        coded = [
+            replace(schedule, program=replace(schedule.program, code=code))
+            for schedule, code in zip(schedules, codes, strict=True)
+        ]
         if not timing.l2.holds_code:
-            return [
-                replace(schedule, program=replace(schedule.program, code=code))
-                for schedule, code in zip(schedules, codes, strict=True)
-            ]
+            return coded
         size_bytes = align(codes[0].size_bytes)
         address = align(max(schedule.peak_bytes.get("l2", 0) for schedule in schedules))
         if address + size_bytes <= l2_bytes:
             return [
-                replace(
-                    schedule,
-                    plan=_with_code(schedule.plan, address, size_bytes, l2_bytes),
-                    program=replace(schedule.program, code=code),
-                )
-                for schedule, code in zip(schedules, codes, strict=True)
+                replace(schedule, plan=_with_code(schedule.plan, address, size_bytes, l2_bytes))
+                for schedule in coded
             ]
         parts = Contributor(TENSORS, address), Contributor(CODE, size_bytes)
         refused.append(_too_small(address + size_bytes, l2_bytes, parts))

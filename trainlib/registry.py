@@ -184,7 +184,7 @@ def step_of(op: Op) -> Step:
     """The step definition of an op: its reference and its lowering; UnsupportedLayerError if unknown.
 
     The lowering is that of the op's variant. An op with windows gets a definition that sees those parts of
-    its tensors only.
+    its tensors only; one that reads scales, a definition that converts its weights first.
     """
     primitive = PRIMITIVES.get(op.primitive)
     steps = primitive.steps if primitive is not None else ()

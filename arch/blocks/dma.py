@@ -300,7 +300,7 @@ class Dma(Module):
         limit_bytes = self._timing.max_command_1d_bytes if flat else self._timing.max_command_2d_bytes
         if command.size_bytes > limit_bytes:
             raise InputError(
-                f"a {('1D' if flat else '2D')} DMA command moves {command.size_bytes} B, but its length "
+                f"a {'1D' if flat else '2D'} DMA command moves {command.size_bytes} B, but its length "
                 f"field holds at most {limit_bytes} B",
                 where=self.path,
                 cure="split it into several commands of the same transfer",

@@ -358,7 +358,8 @@ class Fitting:
         decisions, bound, interrupted = self.planned(problem, hurried=hurried), 0, False
         best: Decisions | None = None
         try:
-            decisions = decisions or _fitting(problem, ends)
+            if decisions is None:
+                decisions, interrupted = _fitting(problem, ends)
             for number in range(ROUNDS):
                 if decisions is None:
                     break
@@ -438,14 +439,16 @@ class Fitting:
             least = least_l2_bytes(self.graph, self.timing, options.memory, streamer)
             return least + self.code_bytes
         problem = self.problem(self.timing.l2.size_bytes)
-        return smallest_of(problem, seconds=seconds).value + self.code_bytes
+        found = smallest_of(problem, seconds=seconds)
+        peak_bytes = found.value if found is not None else evaluate(problem, Decisions()).peak_bytes
+        return peak_bytes + self.code_bytes
 
 
-def smallest_of(problem: Problem, *, seconds: float, enough_bytes: int = 0) -> Solution:
+def smallest_of(problem: Problem, *, seconds: float, enough_bytes: int = 0) -> Solution | None:
     """The decisions of the smallest peak (bytes of L2) found in so many seconds, or of `enough_bytes`.
 
     What a ladder lists, and what `fit` begins with where the planner has no plan: a size that one of them
-    names is one that the other finds. Doing nothing is a solution, too.
+    names is one that the other finds. Doing nothing is a solution, too. None if nothing meets the deadline.
     """
     ends = time.perf_counter() + seconds
     decisions = descended(problem, enough_bytes=enough_bytes, ends=ends)
@@ -457,8 +460,8 @@ def smallest_of(problem: Problem, *, seconds: float, enough_bytes: int = 0) -> S
         return found
     with suppress(UndecidedError):
         solution = solve(problem, smallest=True, hint=decisions, seconds=left_seconds, enough=enough_bytes)
-        if solution is None:  # nothing meets the deadline
-            return found
+        if solution is None:
+            return None
         peak_bytes = evaluate(problem, solution.decisions).peak_bytes
         if peak_bytes < found.value or late:
             decisions = solution.decisions
@@ -469,17 +472,23 @@ def smallest_of(problem: Problem, *, seconds: float, enough_bytes: int = 0) -> S
     return found
 
 
-def _fitting(problem: Problem, ends: float) -> Decisions | None:
-    """Decisions that fit, at whatever cost, where the planner has none; None if there are none.
+def _fitting(problem: Problem, ends: float) -> tuple[Decisions | None, bool]:
+    """Decisions that fit, at whatever cost, where the planner has none, None if there are none; and whether
+    Ctrl-C ended the search.
 
-    Raises `UndecidedError` where neither is known when the search `ends`; it has `SMALLEST_SECONDS` at least.
+    Raises `UndecidedError` where neither is known when the search `ends`, which has `SMALLEST_SECONDS` at
+    least, and `KeyboardInterrupt` where Ctrl-C came before.
     """
     seconds = max(SMALLEST_SECONDS, ends - time.perf_counter())
     found = smallest_of(problem, seconds=seconds, enough_bytes=problem.l2_bytes)
+    if found is None:
+        return None, False
     if evaluate(problem, found.decisions).keeps(problem):
-        return found.decisions
+        return found.decisions, found.interrupted
     if found.bound > problem.l2_bytes:
-        return None
+        return None, found.interrupted
+    if found.interrupted:
+        raise KeyboardInterrupt
     raise UndecidedError
 
 

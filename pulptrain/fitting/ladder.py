@@ -187,7 +187,7 @@ def ladder_of(
     """
     settings = settings or Settings()
     spec, settings = settled(model, settings)
-    for rung in _rungs(spec, settings, seconds, teller):
+    for rung in _rungs(forms_of(spec), settings, seconds, teller):
         row = None
         with suppress(InputError):  # too much to simulate in the memory of this computer
             row = _row(rung, settings, cache)
@@ -206,27 +206,29 @@ class _Rung:
     proved: bool
 
 
-def _rungs(spec: ModelSpec, settings: Settings, seconds: float, teller: Teller = NOBODY) -> Iterator[_Rung]:
-    for form in forms_of(spec):
+def _rungs(
+    forms: Iterable[Form], settings: Settings, seconds: float, teller: Teller = NOBODY
+) -> Iterator[_Rung]:
+    for form in forms:
         for levers, way in _ways(form, settings, seconds):
             teller.stage(f"{form.name}: {', '.join(levers) or 'unchanged'}")
             with suppress(PulptrainError):
-                chosen, l2_bytes, *proved = way()
-                yield _Rung(form.name, levers, chosen, max(l2_bytes, LEAST_L2_BYTES), all(proved))
+                chosen, l2_bytes, proved = way()
+                yield _Rung(form.name, levers, chosen, max(l2_bytes, LEAST_L2_BYTES), proved)
 
 
 def _ways(
     form: Form, settings: Settings, seconds: float
-) -> Iterator[tuple[tuple[str, ...], Callable[[], tuple[Any, ...]]]]:
-    """Levers, and what makes the model, the L2 it needs with them, and of a search whether that is proved."""
-    yield (), lambda: (form.spec, _peak_bytes(form.spec, settings))
+) -> Iterator[tuple[tuple[str, ...], Callable[[], tuple[ModelSpec, int, bool]]]]:
+    """Levers, and what makes the model, the L2 it needs with them, and whether less is too little."""
+    yield (), lambda: (form.spec, _peak_bytes(form.spec, settings), True)
     trains = form.name != INFERENCE
     changed = as_immediate(form.spec) if trains else form.spec
     at_once = (AT_ONCE,) if changed is not form.spec else ()
     if trains:
         yield (*at_once, RECOMPUTE), lambda: _recomputed(changed, settings, seconds)
     if soc_timing(settings).l3.size_bytes:
-        yield (*at_once, PAGING), lambda: (changed, _least_bytes(changed, settings))
+        yield (*at_once, PAGING), lambda: (changed, _least_bytes(changed, settings), True)
         yield (*at_once, STREAMING), lambda: (changed, _streamed_bytes(changed, settings), False)
 
 
@@ -294,6 +296,9 @@ def _smallest(spec: ModelSpec, settings: Settings, seconds: float) -> tuple[Mode
     timing = soc_timing(sized(settings, l2=_roomy_bytes(graph), l3=0))
     problem = problem_of(graph, Prices(), timing, None, frozenset(layer.name for layer in spec.layers))
     found = smallest_of(problem, seconds=seconds)
+    assert found is not None  # there is no deadline
+    if found.interrupted:
+        raise KeyboardInterrupt
     again = {problem.groups[number] for number in found.decisions.again}
     layers = tuple(replace(layer, recompute=layer.recompute or layer.name in again) for layer in spec.layers)
     return replace(spec, layers=layers), found
@@ -341,9 +346,9 @@ def first_step(fitting: Fitting, l2_bytes: int, ladder_command: str, ends: float
     """
     settings, name = fitting.settings, fitting.written.name
     seconds = min(SMALLEST_SECONDS, max(1.0, ends - time.perf_counter()))
-    rungs = list(_until(ends, _rungs(fitting.written, settings, seconds)))
-    listed = (form.name for form in forms_of(fitting.written) if form.name.startswith(LISTED))
-    asked = next(listed, FULL)
+    forms = list(forms_of(fitting.written))
+    rungs = list(_until(ends, _rungs(forms, settings, seconds)))
+    asked = next((form.name for form in forms if form.name.startswith(LISTED)), FULL)
 
     def tested(rungs: Iterable[_Rung], least_bytes: int = 0) -> list[tuple[int, _Rung]]:
         """Sizes of L2 in whole KiB, none below a least one, and what has room in each, the smallest first."""

@@ -35,6 +35,8 @@ MODEL_PREFIX = "model."
 _PATH = re.compile("FILE|DIR|FOLDER|RUN|MODEL|SPEC|CASES|LOG|^IN$|^OUT$")
 """In what an option or argument takes: the name of a file or folder."""
 
+_SENTENCE_END = re.compile(r"(?<!e\.g)\. ")
+
 
 class Option(Struct, frozen=True):
     """How an option is written on the command line, and what it means.
@@ -60,7 +62,8 @@ class Option(Struct, frozen=True):
         """Raise `InputError` for an empty text in place of the name of a file or folder."""
         if value == "" and _PATH.search(self.metavar):
             words = f"{self.flag} {self.metavar}".strip()
-            cure = f"{words}: {self.help.split('. ')[0]}"
+            sentence = _SENTENCE_END.split(self.help)[0]
+            cure = f"{words}: {sentence}"
             raise InputError(
                 "the value is empty, but must be a name", where=self.flag or self.metavar, cure=cure
             )

@@ -192,7 +192,6 @@ def _twice_as_wide(timing: SocTiming) -> SocTiming:
 MORE_CODE = 4
 """Times as large as it is the shared instruction cache is asked for."""
 
-
 HELD_BYTES = 1 << 20
 """A private cache that holds any program."""
 

@@ -21,16 +21,21 @@ from scheduler.addresses.allocation import (
 Strategy = Literal["first-fit", "best-fit", "optimal"]
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
 
-ORDERS: Mapping[str, Callable[[Request, int], tuple[Any, ...]]] = {
+ORDERS: Mapping[str, Callable[[Request, Callable[[Request], int]], tuple[Any, ...]]] = {
     "size": lambda item, most: (-item.size_bytes, item.first_op, item.name),
     "lifetime": lambda item, most: (item.first_op - item.last_op, -item.size_bytes, item.first_op, item.name),
     "first use": lambda item, most: (item.first_op, -item.size_bytes, item.name),
-    "peak, size": lambda item, most: (-most, -item.size_bytes, item.name),
-    "peak, lifetime": lambda item, most: (-most, item.first_op - item.last_op, -item.size_bytes, item.name),
+    "peak, size": lambda item, most: (-most(item), -item.size_bytes, item.name),
+    "peak, lifetime": lambda item, most: (
+        -most(item),
+        item.first_op - item.last_op,
+        -item.size_bytes,
+        item.name,
+    ),
     "last use": lambda item, most: (-item.last_op, -item.size_bytes, item.name),
 }
-"""Orders in which requests are placed, by the request and the most bytes live at once during its life; every
-one is total, so a plan is the same in every run."""
+"""Orders in which requests are placed, by the request and what says the most bytes live at once during its
+life; every one is total, so a plan is the same in every run."""
 
 FROM_ABOVE = ("peak, lifetime", "last use")
 """Orders of which what lives to the end lies below the bound instead, each below what began before it.
@@ -51,7 +56,7 @@ def in_order(requests: Iterable[Request], order: str, around: Sequence[Allocatio
     def most(item: Request) -> int:
         return max(sizes[bisect_left(begins, item.first_op) : bisect_right(begins, item.last_op)], default=0)
 
-    return sorted(items, key=lambda item: ORDERS[order](item, most(item)))
+    return sorted(items, key=lambda item: ORDERS[order](item, most))
 
 
 def parse_placement(text: str) -> str:

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Collection
 
-from scheduler.fit.problem import Decisions, Outcome, Problem, evaluate, lives_of
+from scheduler.fit.problem import Decisions, Outcome, Problem, evaluate, lives_of, named
 
 STEP = 0.02
 """Share of the peak by which the next descents try to make it smaller."""
@@ -83,7 +83,7 @@ def _live(problem: Problem, outcome: Outcome, most_bytes: int) -> Collection[int
     """The groups of what lies in L2 at turns with more bytes."""
     turns = [turn for turn, live in enumerate(outcome.live_bytes) if live > most_bytes]
     buffers = {
-        version if version >= 0 else ~version
+        named(version)
         for version, (first, last) in lives_of(problem, list(outcome.entries)).items()
         if any(first <= turn <= last for turn in turns)
     }

@@ -323,7 +323,7 @@ def evaluate(problem: Problem, decisions: Decisions) -> Outcome:
     if not decisions.moved >= streaming.keys():
         raise NotAllowedError("only a buffer in L3 can be streamed")
     for buffer, (first, last) in lives.items():
-        item = problem.buffers[_named(buffer)]
+        item = problem.buffers[named(buffer)]
         there: Iterable[int] = range(first, last + 1)
         if buffer in decisions.moved:
             made = problem.makers.get(buffer)
@@ -340,7 +340,7 @@ def evaluate(problem: Problem, decisions: Decisions) -> Outcome:
         live[turn] += way.slot_bytes if way is not None else task.scratch_bytes
         streamed = way.buffers if way is not None else frozenset()
         if _takes_over(task, entry, turn, lives, decisions.moved, streamed):
-            live[turn] -= problem.buffers[_named(entry.writes[0])].size_bytes
+            live[turn] -= problem.buffers[named(entry.writes[0])].size_bytes
     done = [problem.tasks[entry.task].way(WHOLE) if entry.again else ways[entry.task] for entry in entries]
     cycles = sum(way.cycles for way in done) + copies.exposed_cycles
     for way, hidden_cycles in zip(ways, copies.hidden_cycles, strict=True):
@@ -350,7 +350,7 @@ def evaluate(problem: Problem, decisions: Decisions) -> Outcome:
     return Outcome(tuple(entries), tuple(live), l3_bytes, cycles, cost + copies.cost)
 
 
-def _named(buffer: int) -> int:
+def named(buffer: int) -> int:
     """The buffer that a version is of."""
     return ~buffer if buffer < 0 else buffer
 

@@ -11,7 +11,7 @@ from scheduler.addresses.lifetimes import backward_begins
 from scheduler.memory.memory_plan import MemoryPlan
 from traces.memory_table import MemoryBlock
 from traces.metrics import OpMetrics
-from trainlib.ir.graph import Op, TrainingGraph
+from trainlib.ir.graph import TrainingGraph
 
 AFTER = "end"
 """What stands for "after the last op" in the name of an op."""
@@ -45,7 +45,7 @@ def memory_blocks(
             limits[item.last_op + 1],
             item.kind or "scratch",
             item.staged,
-            " ".join(_readers(graph.ops[max(item.first_op, begins) : item.last_op + 1], plan, item)),
+            " ".join(_readers(graph, begins, plan, item)),
         )
         for item in plan.allocations
     ]
@@ -60,11 +60,12 @@ def memory_blocks(
     return sorted(blocks, key=lambda block: (block.level, block.address, block.start_cycle, block.name))
 
 
-def _readers(backward: Iterable[Op], plan: MemoryPlan, item: Allocation) -> list[str]:
-    """Which of these backward ops an activation is kept for in these bytes."""
+def _readers(graph: TrainingGraph, begins: int, plan: MemoryPlan, item: Allocation) -> list[str]:
+    """Which ops of the backward pass, which `begins` there, an activation is kept for in these bytes."""
     if item.kind != "kept":
         return []
     owner = plan.owners.get(item.tensor)
+    backward = graph.ops[max(item.first_op, begins) : item.last_op + 1]
     return [op.name for op in backward if any(plan.owners[name] == owner for name in op.inputs)]
 
 

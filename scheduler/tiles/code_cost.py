@@ -126,12 +126,6 @@ class CodeCost:
         )
         return lines, near, far
 
-    @property
-    def mean_cycles(self) -> float:
-        """What core 0 waits for the statements of an op, one of each."""
-        lost = self._lost.own()
-        return sum((1 - lost) * near + lost * far for _, near, far in self._own.values())
-
     def waits(self, tiles: Sequence[TileCode]) -> Iterator[float]:
         """What core 0 waits for code in each tile.
 

@@ -132,7 +132,7 @@ _TABLE: Mapping[str, tuple[str, str]] = {
     "tilings.pruned_by_loop_order": ("count", "left out: the same loops in another order"),
     "tilings.pruned_by_l1": ("count", "left out: larger than L1"),
     "tilings.estimated": ("count", "whose cycles were estimated"),
-    "requested": ("", "schedule options and SoC parameters of the command, by flag"),
+    "requested": ("", "schedule options, SoC parameters and map file of the command, by flag"),
     "commands": ("", "next commands for a run of the command line, by name"),
     "notes": ("", "notes on the schedule"),
     "unmeasured_kernels": ("", "kernels without measured rows"),

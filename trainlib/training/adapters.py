@@ -73,9 +73,9 @@ def add_adapted(builder: GraphBuilder, spec: LayerSpec, inputs: Sequence[str]) -
 def _check(spec: LayerSpec, where: str) -> None:
     if spec.type not in ADAPTABLE or spec.attributes.get("groups", 1) != 1:
         grouped = " with groups" if spec.type in ADAPTABLE else ""
-        cure = "use one of " + ", ".join(ADAPTABLE)
+        cure = f"use one of {', '.join(ADAPTABLE)}, without groups"
         raise UnsupportedLayerError(
-            f"a {spec.type}{grouped} layer cannot have an adapter", where=where, cure=cure
+            f"a layer of type {spec.type}{grouped} cannot have an adapter", where=where, cure=cure
         )
     projections = spec.adapter.projections if spec.adapter is not None else ()
     if len(set(projections)) < len(projections):

@@ -20,6 +20,7 @@ from configs.values import replace
 from trainlib.ir.graph import FED_KINDS, GIVEN_KINDS, Op, Tensor, TrainingGraph
 from trainlib.primitives.definition import AS_PUBLISHED, Step, is_forward
 from trainlib.registry import layer_primitive, step_of
+from trainlib.training.built_layer import where_of
 
 ROLES = {"input": "x", "output": "y"}
 WORDS = {role: word for word, role in ROLES.items()}
@@ -48,7 +49,7 @@ def wanted_reads(layers: Iterable[LayerSpec], of_model: str | None) -> dict[str,
         elif word is not None:
             raise ConfigError(
                 f"the backward step of {layer.type} cannot read its {word}",
-                where=f"{layer.where}: layer {layer.name}",
+                where=where_of(layer),
                 cure=f"backward_reads: {' or '.join(known)}" if known else "remove 'backward_reads'",
             )
     return wanted

@@ -62,9 +62,9 @@ def build_training_graph(spec: ModelSpec) -> TrainingGraph:
     phases = build_training_phases(spec)
     if phases.update is not None:
         raise InputError(
-            f"accumulate: {phases.mini_batches} needs a graph for the update, but one graph is built here",
+            f"accumulate: {phases.mini_batches} needs a second graph for the update, but one is built here",
             where=spec.optimizer.where or spec.where,
-            cure="use accumulate: 1 and a larger batch; in Python call build_training_phases of this module",
+            cure="use accumulate: 1 and a larger batch, or trainlib.training.phases.build_training_phases",
         )
     return phases.mini_batch
 
@@ -175,9 +175,8 @@ def _averaged(graph: TrainingGraph, wanted: GradientOptions) -> TrainingGraph:
 def _unclipped(spec: ModelSpec) -> TrainingGraph:
     dtype_named(spec.dtype, spec.where)
     if spec.train is not None:
-        plain = tuple(
-            replace(layer, frozen_weights=None) for layer in spec.layers
-        )  # what is frozen is not known
+        # What is frozen is not known yet, so nothing is stored in 8 bits.
+        plain = tuple(replace(layer, frozen_weights=None) for layer in spec.layers)
         builder, _ = _forward_graph(replace(spec, layers=plain, frozen_weights=None))
         spec = frozen_layers(spec, builder.layers)
     builder, made = _forward_graph(spec)

@@ -126,7 +126,8 @@ def _channels(builder: GraphBuilder, layer: BuiltLayer) -> _Channels:
     first, last = spec.update_channels
     if last > attributes["co"]:
         raise ShapeError(
-            f"update_channels: {first} to {last - 1} exceed the {attributes['co']} output channels",
+            f"update_channels: [{first}, {last}] needs {last} output channels, but the layer has "
+            f"{attributes['co']}",
             where=where,
             cure=f"use at most {attributes['co']}",
         )

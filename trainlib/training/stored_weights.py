@@ -76,7 +76,7 @@ def with_codes(tensors: Mapping[str, Tensor], given: Mapping[str, Array]) -> dic
         if np.issubdtype(array.dtype, np.floating):
             scales = tensors[name + SCALE]
             result[name], result[name + SCALE] = quantised(array.astype(np.float32), scales.shape)
-        elif name + SCALE not in given:
+        elif np.issubdtype(array.dtype, np.integer) and name + SCALE not in given:
             raise InputError(
                 f"'{name}' holds integers, but '{name}{SCALE}' is missing",
                 where="--values",

@@ -160,9 +160,9 @@ def _ops(run: Run, code_start: str, path: str) -> dict[str, OpMetrics]:
 
 
 @cache
-def _counts(run: Run, path: str) -> tuple[tuple[str, int], ...]:
+def _counts(run: Run, path: str) -> dict[str, int]:
     """The instructions of the kernels of every op on one core, as a file has them."""
-    found = {}
+    found: dict[str, int] = {}
     program = _program_instructions(planned(run)[0])
     for case in read_cases(path, COLUMNS, (), ("op",)):
         of_run = Run(
@@ -172,7 +172,7 @@ def _counts(run: Run, path: str) -> tuple[tuple[str, int], ...]:
             op = case.text("op")
             alone = case.number("core0_instructions") - program.get(op, 0)
             found[op] = case.optional("core3_instructions") or max(1, alone)
-    return tuple(found.items())
+    return found
 
 
 def _program_instructions(schedule: Schedule) -> Mapping[str, int]:
@@ -190,7 +190,7 @@ def measured_shares(run: Run, path: str) -> dict[str, float]:
     issued: dict[str, int] = defaultdict(int)
     for op, team in _teams(planned(run)[0]):
         issued[op] += team.issued[team.members.index(WORKER) if WORKER in team.members else 0]
-    return {op: count / issued[op] for op, count in _counts(run, path) if issued.get(op)}
+    return {op: count / issued[op] for op, count in _counts(run, path).items() if issued.get(op)}
 
 
 def _teams(schedule: Schedule) -> Iterator[tuple[str, TeamWork]]:

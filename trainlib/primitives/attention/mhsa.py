@@ -110,7 +110,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
 
 def _low_rank_steps() -> dict[str, list[Step]]:
     """Those of the adapters by the step they precede."""
-    before: dict[str, list[Step]] = {"FW": [], "IG_CONTEXT": [], "IG": []}
+    before: dict[str, list[Step]] = {}
     for name in PROJECTIONS:
         x, dy = ("map", "dy") if name == "o" else ("x", f"d{name}")
         rows, columns = ("width", "features") if name == "o" else ("features", "width")
@@ -158,7 +158,8 @@ _FROZEN = (
         InputGradient(),
     ),
 )
-_STEPS = tuple(step for known in _FROZEN for step in (*_low_rank_steps().get(known.name, ()), known))
+_LOW_RANK = _low_rank_steps()
+_STEPS = tuple(step for known in _FROZEN for step in (*_LOW_RANK.get(known.name, ()), known))
 
 PRIMITIVE = LayerPrimitive(
     name="mhsa",

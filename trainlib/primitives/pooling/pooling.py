@@ -225,7 +225,7 @@ class _Pooling(AxesLowering):
 
     def axes(self, role: str) -> Axes:
         """Of images large and small."""
-        return IMAGE if role.endswith("x") and role != "argmax" else RESULT
+        return IMAGE if role in ("x", "dx") else RESULT
 
     def dimensions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """With rows and columns of the window."""
