@@ -222,10 +222,10 @@ def integer_weights(weights: Reals, bits: int, where: str) -> tuple[Integers, Re
         )
     levels = len(np.unique(np.abs(weights[0])))
     raise InputError(
-        f"the float weights are not multiples of one step with {bits} bits: channel 0 has "
+        f"the float weights are not quantised to {bits} bits with one step per output channel: channel 0 has "
         f"{levels} different magnitudes",
         where=where,
-        cure=f"quantise them, e.g. by LSQ, to multiples of one step per output channel with {bits} bits",
+        cure=f"quantise them to {bits} bits with one step per output channel, e.g. by LSQ",
     )
 
 
