@@ -165,7 +165,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run simple-mlp --kernel mm=fc1.FW",
             "simple-mlp: no op or step 'mm' offers a choice of kernels",
-            "--kernel fc1.FW=mm: write the op first",
+            "write the op first: --kernel fc1.FW=mm",
         ),
         (
             "run simple-mlp --kernel fc1.UPD=mm",
