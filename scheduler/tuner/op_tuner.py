@@ -50,9 +50,9 @@ class OpTuner:
         self._rules = rules or SpaceRules()
         if self._rules.cuts < 0 or not self._rules.depths or min(self._rules.depths) < 1:
             raise InputError(
-                "the options leave no tilings to search",
+                f"no tilings to search: {self._rules.cuts} with numbers of buffers {self._rules.depths}",
                 where="--tilings",
-                cure="use 0 for all tilings, or 1 or more",
+                cure="use --tilings 0 for all tilings, or --tilings 1 or more",
             )
         self.timing = timing
         self.codegen = codegen
