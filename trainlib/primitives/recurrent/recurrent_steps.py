@@ -89,7 +89,7 @@ class _OneStep(RecurrentLowering):
         return replace(op, step=type(self).__name__, reads=reads, writes=writes)
 
     def units(self, area: Area, **roles: str) -> list[Operand]:
-        """Samples and units of the tile, in buffers by name, of those tensors of a time step that there are."""
+        """The samples and units of a tile, in buffers by name, of those tensors of a step that there are."""
         op, samples, units = area.op, area.extents[BATCH], area.extents["units"]
         every = {"gates": (samples, (0, self.cell.gates), units)}
         boxes = ((buffer, every.get(buffer, (samples, units))) for buffer in roles)
