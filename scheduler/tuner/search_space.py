@@ -74,7 +74,7 @@ class Cut:
     """One way of doing an op: tile size of every dimension, all of them in loop order, buffer depth.
 
     `kernel` is the matmul kernel, `variant` that of the op's lowering; empty where there is none, or none is
-    chosen. `cycles` are those of the op alone, without the hand-over to the cluster; 0 where they are unknown.
+    chosen. `cycles` are those of the op alone, without the hand-over to the cluster; 0 if unknown.
     """
 
     sizes: tuple[tuple[str, int], ...]
