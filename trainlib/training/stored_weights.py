@@ -11,6 +11,7 @@ from configs.errors import ConfigError, InputError, UnsupportedLayerError
 from trainlib.ir.graph import Tensor
 from trainlib.ir.parameters import PARAMETER_NAMES
 from trainlib.ir.steps import Array
+from trainlib.primitives.attention.attention_projections import ENDS
 from trainlib.primitives.lowering.dequantised import SCALE, is_stored, quantised
 from trainlib.training.built_layer import BuiltLayer, where_of
 
@@ -33,9 +34,7 @@ def scales_of(layer: BuiltLayer, of_model: str | None) -> dict[str, tuple[int, .
     weights = {
         role: parameter.shape
         for role, parameter in layer.plan.parameters.items()
-        if layer.primitive.name in KINDS
-        and len(parameter.shape) >= MATRIX_AXES
-        and not role.endswith(("_down", "_up"))  # adapters
+        if layer.primitive.name in KINDS and len(parameter.shape) >= MATRIX_AXES and not role.endswith(ENDS)
     }
     if spec.frozen_weights is not None:
         key = f"frozen_weights: {spec.frozen_weights}"
