@@ -6,12 +6,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shared.oracle_formulas import elementwise, losses, optimizers
+from shared.oracle_formulas import elementwise, losses, optimizers, rows
 from shared.primitive_harness import all_cases, build
 from trainlib.primitives.formulas import wide
 from trainlib.registry import step_of
 
-ORACLES = {**elementwise.ORACLES, **losses.ORACLES, **optimizers.ORACLES}
+ORACLES = {**elementwise.ORACLES, **losses.ORACLES, **optimizers.ORACLES, **rows.ORACLES}
 
 
 CASES = [
