@@ -160,7 +160,7 @@ class StepForward(_OneStep):
             else zero,
             "cell_after": Piece(part("c", sample), (count,), 0),
         }
-        cell.forward(build, pieces)
+        cell.forward.run(build, pieces)
 
 
 class StepBackward(_OneStep):
@@ -235,7 +235,7 @@ class StepBackward(_OneStep):
         pieces |= {role: Piece(role, (gates * count,), 0) for role in made}
         if self.cell.has_cell:
             build.copy(or_zero("cell_later"), pieces["cell_carry"])
-        self.cell.backward(build, pieces)
+        self.cell.backward.run(build, pieces)
         for role in made:
             for gate in range(gates):
                 build.copy(Piece(role, (count,), gate * count), of(f"{role}_{gate}"))
