@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which of thousands of tilings are worth building: what they move and what their kernels issue, as arrays.
 
-What moves follows from the boxes (`TilingCandidates.loads`). What kernels issue is counted on tiles cut along
-one dimension at a time and multiplied, then counted again on the tiles of those that look best.
+What moves follows from the boxes (`scheduler.tiles.footprint`). What kernels issue is counted on tiles cut
+along one dimension at a time and multiplied, then counted again on the tiles of those that look best.
 """
 
 from __future__ import annotations

@@ -274,7 +274,7 @@ BAD: Mapping[str, tuple[Sequence[NodeText], Mapping[str, Any], Sequence[Any], st
     "float weights": (
         [conv("c1", "x", "y")],
         {"w": np.random.default_rng(0).normal(size=(4, 4, 3, 3)).astype(np.float32)},
-        *([], "c1", "not multiples of one step"),
+        *([], "c1", "not quantised to 8 bits with one step"),
     ),
     "weights of more bits": (
         [conv("c1", "x", "y")],
@@ -411,7 +411,7 @@ def test_inputs_of_ones_own() -> None:
     with pytest.raises(InputError, match="no layers"):
         barvinn([])
     table = barvinn(few, aprec=2, wprec=2, oprec=2, as_published=True)
-    with pytest.raises(InputError, match="computes no output"):
+    with pytest.raises(InputError, match="as_published=True computes no output"):
         table.output  # noqa: B018
 
 

@@ -17,7 +17,7 @@ from configs.values import replace
 from pulptrain.__main__ import run
 from pulptrain.given.settings import Settings
 from pulptrain.running.primitive_run import run_primitive
-from scheduler.addresses.allocation import Request
+from scheduler.addresses.allocation import Interval
 from scheduler.options import ScheduleOptions, parse_buffers
 from scheduler.programs.program import UNLIMITED_IDS
 from scheduler.schedule import build_schedule
@@ -156,9 +156,9 @@ def two_tilings(first_bytes: int, second_bytes: int) -> list[Tiling]:
 
 def test_buffers_of_the_next_op_lie_beside_those_of_this_one_where_there_is_room() -> None:
     first, second = lay_out_ops(two_tilings(400, 576), [set(), {"b"}], 1024, 64)
-    assert first.allocations == (Request("a:a.in", 400, 0, 0).at("l1", 0),)
+    assert first.allocations == (Interval("a:a.in", 400, 0, 0).at("l1", 0),)
     # At the remainder modulo the turn of the banks that it would have anyway; live from op 0 on.
-    assert second.allocations == (Request("b:b.in", 576, 0, 1).at("l1", 448),)
+    assert second.allocations == (Interval("b:b.in", 576, 0, 1).at("l1", 448),)
     assert second.early == {"b"}
     too_large = two_tilings(400, 580)
     assert lay_out_ops(too_large, [set(), {"b"}], 1024, 64)[1] == lay_out(too_large[1], 1)

@@ -19,7 +19,7 @@ from configs.values import replace
 from pulptrain.given.settings import Settings, with_options
 from pulptrain.running import session
 from pulptrain.running.program_text import program_lines
-from scheduler.addresses.allocation import Request, check_no_overlap
+from scheduler.addresses.allocation import Interval, check_no_overlap
 from scheduler.addresses.plan_options import PlanOptions
 from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
 from scheduler.options import ScheduleOptions
@@ -66,7 +66,7 @@ Y_L2, SLOTS_L2, DY_L3, DX_L3 = 8192, 0, 0, 4096
 GRAPH = TrainingGraph("tiny", TENSORS, (OP,), ("y",), ("dy",), ("dx",), ("dx",), (), {})
 
 
-HOMES = {"y": Request("y", 4 * SIZE, 0, 0).at("l2", Y_L2)}
+HOMES = {"y": Interval("y", 4 * SIZE, 0, 0).at("l2", Y_L2)}
 """y lies in L2; of the others only boxes do."""
 
 

@@ -64,7 +64,7 @@ def actions(depth: int, sizes: Mapping[str, int]) -> list[str]:
     tiling = tiler(depth).build(sizes)
     builder = ProgramBuilder(
         GRAPH,
-        first_fit([life.request for life in storage_lives(GRAPH).values()], "l2"),
+        first_fit(storage_lives(GRAPH).values(), "l2"),
         home_level="l2",
         cores=2,
         max_command_1d_bytes=1 << 17,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from arch.spec.program import DmaStart
-from scheduler.addresses.allocation import Allocation, Request
+from scheduler.addresses.allocation import Allocation, Interval
 from scheduler.programs.program import ProgramBuilder
 from scheduler.tiles.footprint import Footprint
 from scheduler.tiles.l1_layout import lay_out
@@ -39,7 +39,7 @@ def program_of(*inputs: Operand) -> list[DmaStart]:
 
 
 def home_at(name: str, address: int) -> Allocation:
-    return Request(name, prod(SHAPE) * 4, 0, 0, "input", name).at("l2", address)
+    return Interval(name, prod(SHAPE) * 4, 0, 0, "input", name).at("l2", address)
 
 
 def test_equal_boxes_of_two_tensors_in_one_buffer_are_both_loaded() -> None:

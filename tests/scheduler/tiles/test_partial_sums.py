@@ -86,7 +86,7 @@ def tiling_of(sizes, order, depth=1):
 def actions(sizes, order, depth):
     """Actions of the tile loop in words, kernels of a tile once."""
     tiling = tiling_of(sizes, order, depth)
-    home = first_fit([life.request for life in storage_lives(GRAPH).values()], "l2")
+    home = first_fit(storage_lives(GRAPH).values(), "l2")
     builder = ProgramBuilder(
         GRAPH, home, home_level="l2", cores=2, max_command_1d_bytes=1 << 17, max_command_2d_bytes=1 << 17
     )

@@ -97,6 +97,7 @@ _FORMULAS: Mapping[tuple[str, str], tuple[Formula, Formula | None]] = {
     ("square", ""): (lambda x: np.square(x), None),
     ("power", ""): (lambda x, exponent: np.power(x, exponent), None),
     ("error_function", ""): (lambda x: _erf(x), None),
+    ("sine", ""): (lambda x: 2 * np.sin(x / 2) * np.cos(x / 2), None),
     ("absolute", ""): (lambda x: np.where(x > 0, x, 0) - np.where(x < 0, x, 0), None),
     ("compare", "ge"): (lambda x, value: 1.0 * np.greater_equal(x - value, 0), lambda dy: np.zeros_like(dy)),
     ("compare", "gt"): (lambda x, value: 1.0 * np.greater(x - value, 0), lambda dy: np.zeros_like(dy)),

@@ -370,6 +370,15 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         ),
         examples=(Example(inputs=((7,),)), Example(inputs=(DrawnInput((3, 4, 5), low=-3, high=3),))),
     ),
+    elementwise(  # sinf and cosf are counted as expf: like it a range reduction and a polynomial
+        "sine",
+        Elementwise(
+            y=lambda x: np.sin(x),
+            dx=lambda x, dy: np.cos(x) * dy,
+            nests=("exponential", "exponential_product"),
+        ),
+        examples=(Example(inputs=((7,),)), Example(inputs=(DrawnInput((3, 4, 5), low=-9, high=9),))),
+    ),
     elementwise(  # no slope at 0, as in PyTorch
         "absolute",
         Elementwise(
