@@ -58,10 +58,9 @@ Of a million elements some gains seem a hundred times too small by chance; many 
 """
 
 WITH_TORCH = "PyTorch"
-_TILING = "untiled NumPy ({}: tiling checked, formulas not)"
-WITHOUT_TORCH = _TILING.format("PyTorch is not installed")
-WITHOUT_AUTOGRAD = _TILING.format("autograd cannot check the backward pass of a training graph")
-WITHOUT_ENTRY = _TILING.format("the PyTorch reference has no {}")
+WITHOUT_TORCH = "untiled NumPy (PyTorch is not installed: tiling checked, formulas not)"
+WITHOUT_AUTOGRAD = "untiled NumPy (the backward pass of a training graph: tiling checked, formulas not)"
+WITHOUT_ENTRY = "untiled NumPy (the PyTorch reference has no {}: tiling checked, formulas not)"
 
 
 class NumberCheck:

@@ -399,7 +399,7 @@ def _placed(
 
 
 def _place(
-    requests: list[Interval], level: str, available_bytes: int, options: PlanOptions, *, search: bool = True
+    wanted: Sequence[Interval], level: str, available_bytes: int, options: PlanOptions, *, search: bool = True
 ) -> tuple[dict[str, Allocation], tuple[str, ...]]:
     """Addresses by the heuristic asked for, by the other one if they do not fit, or optimal ones; and notes.
 
@@ -408,10 +408,10 @@ def _place(
     """
     around = {
         request.name: request.at(level, options.shared[request.name].address)
-        for request in requests
+        for request in wanted
         if request.name in options.shared
     }
-    others = [request for request in requests if request.name not in around]
+    others = [request for request in wanted if request.name not in around]
     fixed = tuple(around.values())
     heuristics = ("best-fit", "first-fit") if options.placement == "best-fit" else ("first-fit", "best-fit")
     placed = around | place(others, level, heuristics[0], fixed)
@@ -424,8 +424,8 @@ def _place(
     if options.placement != "optimal" or not (search or peak_bytes(placed.values()) <= available_bytes):
         return placed, ()
     if not around:
-        return place_optimal(requests, level)
+        return place_optimal(wanted, level)
     # The solver has no fixed addresses. Nothing is left to search where the fixed ones reach highest anyway.
-    if peak_bytes(placed.values()) <= max(peak_bytes(fixed), lower_bound_bytes(requests)):
+    if peak_bytes(placed.values()) <= max(peak_bytes(fixed), lower_bound_bytes(wanted)):
         return placed, ()
     return placed, (f"{level}: placed by {heuristics[0]} around the data of the mini-batches",)

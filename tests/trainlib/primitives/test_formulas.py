@@ -6,12 +6,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shared.oracle_formulas import elementwise, losses, optimizers
+from shared.oracle_formulas import cells, elementwise, losses, norms, optimizers, rows
 from shared.primitive_harness import all_cases, build
 from trainlib.primitives.formulas import wide
+from trainlib.primitives.recurrent import gru, lstm, rnn
 from trainlib.registry import step_of
 
-ORACLES = {**elementwise.ORACLES, **losses.ORACLES, **optimizers.ORACLES}
+ORACLES = {**elementwise.ORACLES, **losses.ORACLES, **norms.ORACLES, **optimizers.ORACLES, **rows.ORACLES}
 
 
 CASES = [
@@ -33,7 +34,28 @@ def test_a_formula_and_the_same_in_other_words(case) -> None:
         if oracle is None:
             continue
         for role, truth in oracle(op, given).items():
+            if role not in op.writes:
+                continue
             held += 1
             scale = np.abs(truth).max(initial=0)
             np.testing.assert_allclose(results[role], truth, rtol=1e-9, atol=1e-12 * scale, err_msg=role)
     assert held
+
+
+@pytest.mark.parametrize(("name", "module"), [("gru", gru), ("lstm", lstm), ("rnn", rnn)])
+def test_a_cell_and_the_same_in_other_words(name: str, module) -> None:
+    cell, generator = module.CELL, np.random.default_rng(1)
+    gates, units = (
+        [generator.uniform(-3, 3, (5, count)) for count in (4 * cell.gates,) * 2 + (4,) * 2],
+        (5, 4),
+    )
+    made = cell.advance(*gates)
+    kept = {role: made[role] for role in (*cell.saved, "y")} | {"before": gates[2], "cell_before": gates[3]}
+    arriving = [generator.uniform(-1, 1, units) for _ in range(2)]
+    for ours, truth in (
+        (made, cells.ADVANCE[name](*gates)),
+        (cell.retreat(kept, *arriving), cells.RETREAT[name](kept, *arriving)),
+    ):
+        assert ours.keys() == truth.keys()
+        for role in ours:
+            np.testing.assert_allclose(ours[role], truth[role], rtol=1e-12, atol=1e-13, err_msg=role)

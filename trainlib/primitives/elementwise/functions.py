@@ -8,6 +8,7 @@ has them a second time.
 from __future__ import annotations
 
 from math import erfc, pi, sqrt
+from typing import Any
 
 import numpy as np
 
@@ -132,7 +133,9 @@ TAYLOR_TERMS = (1.0, -1.0, 0.5, -0.16, 0.0416, -0.008)
 def taylor(x: Array) -> Array:
     """e^x for x <= 0 by PULP-TrainLib's polynomial for 2^-d, d = -x·log2 e; zero for d >= 3.14."""
     exponent = -x.astype(np.float32) * np.float32(LOG2_E)
-    series = np.polynomial.polynomial.polyval(-x.astype(np.float64), np.array(TAYLOR_TERMS))
+    series: Any = TAYLOR_TERMS[-1]
+    for factor in TAYLOR_TERMS[-2::-1]:
+        series = factor + series * -x.astype(np.float64)
     return np.where(exponent < TAYLOR_LIMIT, series, 0).astype(np.float32)
 
 
