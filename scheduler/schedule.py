@@ -355,5 +355,5 @@ def check_names(graph: TrainingGraph, options: ScheduleOptions) -> None:
                 if is_known
                 else f"no op or step {name!r} offers a choice of kernels",
                 where=graph.name,
-                cure=f"--kernel {kernel}={name}: write the op first" if swapped else others,
+                cure=f"write the op first: --kernel {kernel}={name}" if swapped else others,
             )

@@ -257,7 +257,8 @@ class TilingChooser:
 
     def _listed(self, tiler: Tiler, limit_bytes: int) -> ShortList | NotInPlace:
         """What is worth building of an op, whatever it may load early."""
-        alike = _kind(tiler, NOTHING_EARLY), limit_bytes, _places(tiler, self._period_bytes)
+        has_code = self.options.code_start != WARM
+        alike = _kind(tiler, NOTHING_EARLY), limit_bytes, _places(tiler, self._period_bytes), has_code
         known = self._cache.short_lists.get(alike)
         if known is not None:
             return known
@@ -265,7 +266,6 @@ class TilingChooser:
         if key not in self._cache.rankings:
             self._cache.rankings[key] = _ranked(tiler, self.timing.l1_usable_bytes, self._dma)
         ranked = self._cache.rankings[key]
-        has_code = self._code is not None
         listed = _short_listed(tiler, ranked, limit_bytes, self._dma, self._cost_model, has_code=has_code)
         if isinstance(listed, ShortList):
             self._cache.short_lists[alike] = listed

@@ -480,6 +480,7 @@ _each("reciprocal", lambda x, held: torch.reciprocal(x[0]))
 _each("square", lambda x, held: torch.square(x[0]))
 _each("power", lambda x, held, *, exponent: torch.pow(x[0], exponent))
 _each("error_function", lambda x, held: torch.erf(x[0]))
+_each("sine", lambda x, held: torch.sin(x[0]))
 _each("absolute", lambda x, held: torch.abs(x[0]))
 
 

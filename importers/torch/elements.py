@@ -23,6 +23,7 @@ from importers.place.elements import (
     norm,
     reduced,
     selu,
+    shifted_sine,
     shrunk,
     sign,
     sloped,
@@ -307,6 +308,7 @@ HANDLERS: Mapping[str, Handler] = with_own(
         ),
         "elu": _elu,
         **dict.fromkeys(("hardtanh", "clamp", "clip", "clamp_min", "clamp_max"), _clamp),
+        "cos": lambda node: shifted_sine(node, node.x),
         "rsqrt": lambda node: applied(
             node, "reciprocal", applied(node, "square_root", node.x), suffix="_inverse"
         ),

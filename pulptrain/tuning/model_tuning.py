@@ -138,9 +138,9 @@ def base_variant(variant: str | None) -> tuple[str, ...]:
     """What ``--variant`` says of all layers, for `Settings`. Raises `InputError` for one of a single op."""
     if variant is not None and "=" in variant:
         raise InputError(
-            "--variant for single ops does not apply: tune chooses the variant of every op",
+            "tune chooses the variant of every op, so --variant cannot set that of single ops",
             where="--variant",
-            cure="use default or as-published; --step-variants restricts the choice",
+            cure="use --variant default or as-published; --step-variants restricts the choice",
         )
     return (variant,) if variant is not None else ()
 

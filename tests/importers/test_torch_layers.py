@@ -87,6 +87,7 @@ FUNCTIONS = {
     "norm": ((4, 6), lambda x: x.norm(dim=2)),
     "norm of order 3": ((4, 6), lambda x: torch.linalg.vector_norm(x, 3, (1, 2), keepdim=True)),
     "largest": ((4, 6), lambda x: torch.linalg.vector_norm(x, float("inf"), 2)),
+    "sine and cosine": ((4, 6), lambda x: torch.sin(x) + torch.cos(x)),
     "cosine": ((4, 6), lambda x: F.cosine_similarity(x, x.flip(1) * x, dim=2)),
     "logsumexp": ((4, 6), lambda x: 30 * torch.logsumexp(30 * x, (1, 2))[:, None]),
     "flip": ((4, 6), lambda x: x.flip(1, 2) * x),
@@ -167,6 +168,15 @@ def _position_bias(m, x):
     )
 
 
+def _band_passes(m, x):
+    """Sinc filters of trained frequencies (Ravanelli and Bengio 2018), half of each computed."""
+    low = m.own[:, :1].abs()
+    high = (low + m.own[:, 1:].abs()).clamp(max=1.5)
+    times = torch.arange(1.0, 3)
+    half = (torch.sin(times * high) - torch.sin(times * low)) / times
+    return F.conv1d(x[:, None], torch.cat([half.flip(1), high - low, half], 1)[:, None], padding=2)
+
+
 ARITHMETIC = {
     "weight norm": ((6, 6), lambda m, x: m.parts[0](x), lambda: nn.utils.weight_norm(nn.Linear(6, 6))),
     "weight norm of all": (
@@ -186,6 +196,7 @@ ARITHMETIC = {
         nn.Identity,
     ),
     "renorm": ((6, 6), lambda m, x: F.linear(x, m.own.renorm(2, 0, 2.0)), nn.Identity),
+    "sinc filters": ((3, 2), _band_passes, nn.Identity),
     "a product of factors": ((2, 6), lambda m, x: x @ (m.own.T @ m.own).tanh(), nn.Identity),
     "in parts and turned": ((12, 6), _turned_twice, nn.Identity),
     "a table by constant numbers": ((11, 2), _position_bias, lambda: nn.Linear(1, 2)),

@@ -192,7 +192,7 @@ def test_what_does_not_fit_says_what_is_needed_and_what_to_do() -> None:
     needed = smallest_does_not_fit(tiler, 0).required_bytes
     assert raised.value.required_bytes == needed
     assert {item.name.split(" ")[0] for item in raised.value.contributors} >= {"x", "x.out"} - {"x.out"}
-    assert "--l1 at least 1 KiB larger" in str(raised.value)
+    assert "enlarge --l1 by 1 KiB or more" in str(raised.value)
 
 
 def test_whole_ops_need_everything_at_once() -> None:

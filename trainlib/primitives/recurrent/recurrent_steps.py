@@ -155,7 +155,7 @@ class StepForward(_OneStep):
             "cell_before": of("cell_before") if "cell_before" in given else Piece("start", (count,), 0),
             "cell_after": of("c"),
         }
-        cell.forward(build, pieces)
+        cell.forward.run(build, pieces)
 
 
 class StepBackward(_OneStep):
@@ -218,7 +218,7 @@ class StepBackward(_OneStep):
         pieces |= {role: Piece(role, (gates * count,), 0) for role in self._made}
         if self.cell.has_cell:
             build.copy(or_zero("cell_later"), pieces["cell_carry"])
-        self.cell.backward(build, pieces)
+        self.cell.backward.run(build, pieces)
         for role in self._made:
             for gate in range(gates):
                 build.copy(Piece(role, (count,), gate * count), of(f"{role}_{gate}"))
