@@ -92,7 +92,7 @@ _Map = Callable[[ConvGeometry, Array, Array], Array]
 def references(
     forth: _Map, back: _Map, *, transposed: bool = False
 ) -> tuple[Reference, Reference, Reference]:
-    """Of FW, WG (summed over the batch) and IG of a layer that goes `forth` and whose gradient comes `back`."""
+    """Of FW, WG (summed over the batch) and IG of a layer whose values go `forth` and gradients `back`."""
 
     def forward(op: Op, values: Values) -> Values:
         geometry = ConvGeometry.of(op.attributes)
