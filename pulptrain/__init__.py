@@ -99,11 +99,9 @@ else:
     def __getattr__(name: str) -> object:
         from importlib import import_module
 
-        if name.startswith("_"):
-            raise AttributeError(f"module 'pulptrain' has no attribute {name!r}")
-        if name not in NAMES and name[:1].islower():
-            raise AttributeError(f"module 'pulptrain' has no attribute {name!r}")
-        value = getattr(import_module(NAMES.get(name, LAYERS_MODULE)), name, None)
+        is_layer = not name.startswith("_") and not name[:1].islower()
+        module = NAMES.get(name, LAYERS_MODULE if is_layer else "")
+        value = getattr(import_module(module), name, None) if module else None
         if value is None:
             raise AttributeError(f"module 'pulptrain' has no attribute {name!r}")
         globals()[name] = value

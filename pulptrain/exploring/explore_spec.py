@@ -164,9 +164,13 @@ def spec_of(plan: Mapping[str, Any], given: Mapping[str, Any]) -> Spec:
 
 def _spec(node: Node, folder: Path, given: Mapping[str, Any], schedules: Mapping[str, TunedSchedule]) -> Spec:
     what = "the exploration"
-    _refuse_costs(node.mapping(what))
-    check_keys(node, what, *required_and_optional(ExploreSchema))
     top = node.mapping(what)
+    if "energy" in top:
+        raise top["energy"].error(
+            "costs per instruction and byte were replaced by the energy coefficients of a chip",
+            SETTINGS_OF_ENERGY,
+        )
+    check_keys(node, what, *required_and_optional(ExploreSchema))
     name = _text(top["name"], "name")
     if "sweep" not in top and "points" not in top:
         raise node.error("the file has neither 'sweep' nor 'points'", "add 'sweep: ...' or 'points: ...'")
@@ -214,15 +218,6 @@ SETTINGS_OF_ENERGY = (
     "settings: {energy: gap9}, or a file (docs/energy.md): pulptrain new mine.yaml --kind energy"
 )
 """How a file says what energy is counted with."""
-
-
-def _refuse_costs(top: Mapping[str, Node]) -> None:
-    """Raise `ConfigError` for the costs that files carried before there were energy models."""
-    if "energy" in top:
-        raise top["energy"].error(
-            "costs per instruction and byte were replaced by the energy coefficients of a chip",
-            SETTINGS_OF_ENERGY,
-        )
 
 
 def _baseline(node: Node | None, combinations: Sequence[Mapping[str, Node]]) -> int:

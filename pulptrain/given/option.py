@@ -521,10 +521,6 @@ class LinkedRunOptions(RunOptions, LinkedOptions, total=False):
     """What one run may be told: also of its export."""
 
 
-class KernelOptions(ChipOptions, total=False):
-    """What one kernel may be told beside its SoC."""
-
-
 class PrimitiveOptions(ChipOptions, CodeOptions, EnergyOptions, BufferingOptions, total=False):
     """What one step of a layer may be told beside its SoC."""
 
@@ -539,10 +535,6 @@ class FitOptions(
     ModelOptions, ChipOptions, CodeOptions, EnergyOptions, BufferingOptions, MemoryOptions, total=False
 ):
     """What `fit` may be told beside model and SoC."""
-
-
-class ExploreOptions(RunOptions, total=False):
-    """What all points of an exploration share."""
 
 
 def options_of(kind: type) -> dict[str, Option]:

@@ -65,13 +65,9 @@ def largest_kernel(graphs: Iterable[tuple[Graph, int]]) -> str:
 def faster(graph: Graph, kernel: str) -> list[int]:
     """What all activities take when a kernel is faster."""
     return [
-        round(activity.cycles * FASTER) if _is_of(activity, kernel) else activity.cycles
-        for activity in graph.activities
+        round(item.cycles * (FASTER if item.kind == COMPUTE and item.work.what == kernel else 1))
+        for item in graph.activities
     ]
-
-
-def _is_of(activity: Activity, kernel: str) -> bool:
-    return activity.kind == COMPUTE and activity.work.what == kernel
 
 
 def made_faster(kernel: str) -> Change:

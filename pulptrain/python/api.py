@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 from configs.errors import InputError
 from configs.old_names import new_keywords
 from pulptrain.given.chip import Soc, as_soc
-from pulptrain.given.option import ExploreOptions, FitOptions, LinkedRunOptions, RunOptions, TuneOptions
+from pulptrain.given.option import FitOptions, LinkedRunOptions, RunOptions, TuneOptions
 from pulptrain.given.real_values import as_fields
 from pulptrain.given.settings import Settings
 from pulptrain.python.explored import Explored
@@ -227,7 +227,7 @@ def explore(
     workers: int | None = None,
     executor: str | None = None,
     cache: Cache = True,
-    **options: Unpack[ExploreOptions],
+    **options: Unpack[RunOptions],
 ) -> Explored:
     """Simulate all combinations of the values of `sweep`, and `points`; find what is worth having.
 

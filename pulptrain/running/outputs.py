@@ -45,12 +45,12 @@ def write_outputs(outcome: RunOutcome, folder: Path, paper: Paper | None = None)
 
     `paper` is what pictures are drawn on, if not on their own. Raises `InputError`; nothing is written then.
     """
-    paths = _write_all(outcome, folder, paper)
+    with together():
+        paths = _write_all(outcome, folder, paper)
     _remove_stale(folder, paths)
     return paths
 
 
-@together()
 def _write_all(outcome: RunOutcome, folder: Path, paper: Paper | None) -> list[Path]:
     paths = [write_summary(folder / SUMMARY_NAME, outcome.summary)]
     information = {
