@@ -25,6 +25,7 @@ from configs.yaml_file import Node, load_yaml
 from pulptrain.foreign.model_source import open_source
 from pulptrain.given.layers import caller_of, node_of
 from pulptrain.given.option import ALL, MODEL_PREFIX, ModelOptions, SourceOptions, options_of
+from pulptrain.given.real_values import of_python
 from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from pulptrain.given.what_it_is import SPEC, refuse_others
 from pulptrain.running.energy import Chip, asked_chip, check_asked, chip_of
@@ -157,7 +158,7 @@ def spec_of(plan: Mapping[str, Any], given: Mapping[str, Any]) -> Spec:
             label = f"tuned {len(schedules) + 1}" if schedules else "tuned"
             schedules[label] = tuned
             return label
-        return value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
+        return of_python(value)
 
     return _spec(node_of(plain(plan), file, line), Path(), given, schedules)
 

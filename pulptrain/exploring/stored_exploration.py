@@ -23,10 +23,9 @@ def read_exploration(folder: Path) -> dict[str, Any]:
         raise InputError("the file does not hold the points of an exploration", where=str(path), cure=_AGAIN)
     exploration["objectives"] = [OBJECTIVES.get(name, name) for name in exploration["objectives"]]
     points = exploration["points"]
-    if not isinstance(points, list) or not all(_is_point(point) for point in points):
+    if not isinstance(points, list) or not all(
+        isinstance(point, dict) and {"number", "values", "on_front", "reason"} <= point.keys()
+        for point in points
+    ):
         raise InputError("the entry 'points' is not as pulptrain wrote it", where=str(path), cure=_AGAIN)
     return exploration
-
-
-def _is_point(point: object) -> bool:
-    return isinstance(point, dict) and {"number", "values", "on_front", "reason"} <= point.keys()

@@ -28,6 +28,7 @@ from configs.model_file import (
 )
 from configs.schema import Schema, validate_values
 from configs.yaml_file import Node
+from pulptrain.given.real_values import of_python
 from trainlib.primitives.definition import LayerPrimitive, LossPrimitive, OptimizerPrimitive, Primitive
 from trainlib.registry import PRIMITIVES, is_internal
 from trainlib.training.options import GRADIENT_KEYS, GradientOptions
@@ -209,7 +210,7 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
-    return value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
+    return of_python(value)
 
 
 def caller_of(module: str) -> tuple[str, int, str]:

@@ -537,6 +537,14 @@ class FitOptions(
     """What `fit` may be told beside model and SoC."""
 
 
+def pair(text: str, option: str, form: str) -> tuple[str, str]:
+    """``name=value`` of an option. Raises `InputError`, whose cure is to write it as `form`."""
+    name, separator, value = text.partition("=")
+    if not separator or not name.strip() or not value.strip():
+        raise InputError(f"cannot read {text!r}", where=option, cure=f"write it as {form}")
+    return name.strip(), value.strip()
+
+
 def options_of(kind: type) -> dict[str, Option]:
     """The options of one of the classes above by key, in order."""
     hints = get_type_hints(kind, include_extras=True, localns={"Tuned": object})

@@ -281,7 +281,7 @@ def validate(
 
     `where` maps columns to a value, or several: only these rows. Raises `ConfigError` with ``file:line``.
     """
-    from pulptrain.show.validation_summary import validation_summary
+    from pulptrain.show.validation_report import validation_summary
     from scheduler.validation.rows.cases import parse_selection
     from scheduler.validation.runner import validate as predict
 
@@ -328,8 +328,7 @@ def compare(
     drawn = picture_file(fspath(path), "path") if path is not None else None
     found = compare_runs(given, [f"run {number}" for number in range(1, len(runs) + 1)], in_l1=in_l1)
     if drawn is not None:
-        asked = {"width_inches": width_inches, "font_points": font_points, "dpi": dpi, "title": title}
-        paper = OWN_PAPER.but(**{key: value for key, value in asked.items() if value is not None})
+        paper = OWN_PAPER.but(width_inches=width_inches, font_points=font_points, dpi=dpi, title=title)
         draw_strips(found.strips(), found.model, drawn, paper)
     return found
 

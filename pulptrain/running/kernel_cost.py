@@ -12,6 +12,7 @@ from arch.spec.isa import TeamWork
 from configs.dtypes import DTYPES
 from configs.errors import InputError
 from configs.grades import MEASURED
+from configs.limits import check_at_least_one
 from configs.version import VERSION
 from pulptrain.given.settings import Settings, soc_timing
 from scheduler.addresses.allocation import align
@@ -54,8 +55,7 @@ def kernel_cost(
     """
     settings = settings or Settings()
     for option, size in (("--n", n), ("--k", k), ("--m", m)):
-        if size < 1:
-            raise InputError(f"the size is {size}, but must be 1 or more", where=option, cure="use 1 or more")
+        check_at_least_one(size, "size", option)
     timing = soc_timing(settings)
     library, name = _library(name, settings.codegen)
     header = library.header(settings.codegen, name)

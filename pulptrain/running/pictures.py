@@ -16,6 +16,7 @@ from configs.values import Struct, replace
 from traces.events import Slice
 from traces.memory_table import MemoryBlock
 from traces.metrics import OpMetrics, measure
+from traces.parts import windowed
 from traces.pictures.bandwidth import draw_bandwidth
 from traces.pictures.drawing import ENDINGS, Paper
 from traces.pictures.gantt import ColourBy, draw_gantt
@@ -24,7 +25,6 @@ from traces.pictures.roofline import draw_roofline
 from traces.pictures.stacked_bars import draw_breakdown, draw_causes, draw_energy
 from traces.roofline import op_points, peaks_of
 from traces.text_table import counted
-from traces.window import windowed
 
 MOST_LISTED = 30
 """Ops that an error lists."""

@@ -11,6 +11,7 @@ from arch.blocks.soc import core_paths
 from arch.energy.activity import activity_of
 from arch.pricing.team_cost_model import TeamCostModel
 from configs.errors import InputError
+from configs.limits import check_at_least_one
 from configs.values import replace
 from pulptrain.given.channel_order import channels_last, with_order
 from pulptrain.given.given_values import replaced
@@ -62,10 +63,7 @@ def run_primitive(
     """
     settings = settings or Settings()
     settings = replace(settings, accumulation=accumulation, icache=code_start(settings, alone=True))
-    if batch < 1:
-        raise InputError(
-            f"the batch size is {batch}, but must be 1 or more", where="--batch", cure="use 1 or more"
-        )
+    check_at_least_one(batch, "batch size", "--batch")
     started = time.perf_counter()
     options = attributes or {}
     order = channels_last(name, inputs[0].shape) if inputs else None

@@ -15,7 +15,7 @@ from arch.energy.activity import whole_activity
 from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
 from configs.errors import ConfigError, DoesNotFitError, InputError, WrongNumbersError
-from configs.limits import require_host_memory
+from configs.limits import check_at_least_one, require_host_memory
 from configs.model_file import TRAIN_WORDS, ModelSpec, load_model
 from configs.suggest import check_known, suggestion
 from configs.values import Struct, replace
@@ -112,12 +112,7 @@ def model_of(model: str | ModelSpec, settings: Settings) -> ModelSpec:
         dtype_named(settings.dtype, "--dtype")
         spec = replace(spec, dtype=settings.dtype)
     if settings.batch is not None:
-        if settings.batch < 1:
-            raise InputError(
-                f"the batch size is {settings.batch}, but must be 1 or more",
-                where="--batch",
-                cure="use 1 or more",
-            )
+        check_at_least_one(settings.batch, "batch size", "--batch")
         spec = replace(spec, batch=settings.batch)
     variant = model_variant(settings)
     if variant is not None:
@@ -128,12 +123,7 @@ def model_of(model: str | ModelSpec, settings: Settings) -> ModelSpec:
         spec = replace(spec, train=parse_train(settings.train, [layer.name for layer in spec.layers]))
     options = dict(spec.optimizer.options)
     if settings.accumulate is not None:
-        if settings.accumulate < 1:
-            raise InputError(
-                f"the number of mini-batches per update is {settings.accumulate}, but must be 1 or more",
-                where="--accumulate",
-                cure="use 1 or more",
-            )
+        check_at_least_one(settings.accumulate, "number of mini-batches per update", "--accumulate")
         options["accumulate"] = settings.accumulate
     if settings.lr_schedule is not None:
         from trainlib.training.schedules import schedule_of  # schemas that few models need
@@ -280,12 +270,7 @@ ITERATION_BYTES = 64
 
 def check_iterations(iterations: int) -> None:
     """Raise `InputError` for no iterations, and for more than this computer may keep the losses of."""
-    if iterations < 1:
-        raise InputError(
-            f"the number of iterations is {iterations}, but must be 1 or more",
-            where="--iterations",
-            cure="use 1 or more",
-        )
+    check_at_least_one(iterations, "number of iterations", "--iterations")
     require_host_memory(iterations * ITERATION_BYTES, f"{iterations} iterations take", where="--iterations")
 
 

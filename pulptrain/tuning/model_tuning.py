@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import asdict
@@ -25,7 +25,7 @@ from scheduler.schedule import code_of_op_alone
 from scheduler.search.cache import ResultCache
 from scheduler.search.progress import Meter
 from scheduler.search.workers import Workers
-from scheduler.tuner.iteration_tuning import tune_iteration
+from scheduler.tuner.iteration_tuning import Tuning, tune_iteration
 from scheduler.tuner.layout_search import KEEP, SEARCH, programs_of, search_layouts
 from scheduler.tuner.objective import CYCLES, EDP, OBJECTIVES, Objective, objective_of
 from scheduler.tuner.op_tuner import OpTuner
@@ -115,6 +115,7 @@ def tune_model(
     )
     interrupted = any(item.interrupted for item in tunings)
     tuned: RunOutcome | None = None
+    untuned_cycles = tunings[0].untuned_cycles
     in_runs: dict[str, dict[str, int]] = {}
     energies: tuple[Any, Any] = (None, None)
     if not interrupted and schedule.cycles is not None:
@@ -126,34 +127,10 @@ def tune_model(
     choices = [
         {**_choice(choice, *steps[choice.op]), **in_runs.get(choice.op, {})} for choice in schedule.choices
     ]
-    summary = {
-        "model": schedule.model,
-        "soc": schedule.soc,
-        "timing": schedule.timing,
-        "codegen": schedule.codegen,
-        "cycles": schedule.cycles,
-        "untuned_cycles": tunings[0].untuned_cycles,
-        "evidence": evidence_of(tuning.line, settings) if tuning.line else None,
-        "error": tuned.summary["error"] if tuned is not None else None,
-        "layout": dict(schedule.layouts),
-        "resident": [asdict(item) for item in tuning.residents],
-        "candidates": schedule.candidates,
-        "evaluated": schedule.evaluated,
-        "pruned": schedule.candidates - schedule.evaluated,
-        "strategy": schedule.strategy,
-        "truncated_ops": list(tuning.bounded),
-        "choices": choices,
-        "version": schedule.version,
-        "simulator": {
-            "wall_seconds": wall_seconds,
-            "cached": tuning.cached,
-            "simulated": schedule.evaluated - tuning.cached,
-            "candidates_per_second": schedule.candidates / wall_seconds,
-        },
-        "objective": objective,
-        "untuned_energy": energies[0],
-        "energy": energies[1],
-    }
+    evidence = evidence_of(tuning.line, settings) if tuning.line else None
+    error = tuned.summary["error"] if tuned is not None else None
+    summary = _summary(schedule, tuning, untuned_cycles, evidence, error, choices, wall_seconds)
+    summary |= {"objective": objective, "untuned_energy": energies[0], "energy": energies[1]}
     return TuneOutcome(summary, schedule, interrupted, tuned)
 
 
@@ -166,6 +143,43 @@ def base_variant(variant: str | None) -> tuple[str, ...]:
             cure="use --variant default or as-published; --step-variants restricts the choice",
         )
     return (variant,) if variant is not None else ()
+
+
+def _summary(
+    schedule: TunedSchedule,
+    tuning: Tuning,
+    untuned_cycles: int | None,
+    evidence: Mapping[str, Any] | None,
+    error: Mapping[str, Any] | None,
+    choices: Sequence[Mapping[str, Any]],
+    wall_seconds: float,
+) -> dict[str, Any]:
+    """The object of ``--json``."""
+    return {
+        "model": schedule.model,
+        "soc": schedule.soc,
+        "timing": schedule.timing,
+        "codegen": schedule.codegen,
+        "cycles": schedule.cycles,
+        "untuned_cycles": untuned_cycles,
+        "evidence": evidence,
+        "error": error,
+        "layout": dict(schedule.layouts),
+        "resident": [asdict(item) for item in tuning.residents],
+        "candidates": schedule.candidates,
+        "evaluated": schedule.evaluated,
+        "pruned": schedule.candidates - schedule.evaluated,
+        "strategy": schedule.strategy,
+        "truncated_ops": list(tuning.bounded),
+        "choices": list(choices),
+        "version": schedule.version,
+        "simulator": {
+            "wall_seconds": wall_seconds,
+            "cached": tuning.cached,
+            "simulated": schedule.evaluated - tuning.cached,
+            "candidates_per_second": schedule.candidates / wall_seconds,
+        },
+    }
 
 
 def _in_runs(
