@@ -328,22 +328,6 @@ class CodeOptions(TypedDict, total=False):
     ]
 
 
-class LinkedOptions(TypedDict, total=False):
-    """What is known of an export of the run."""
-
-    code_map: Annotated[
-        str | None,
-        Option(
-            "--code-map",
-            "FILE",
-            "Linker map (GNU ld, lld) of the program that `deploy` exported: the instruction caches "
-            "then use its addresses.",
-            MACHINE,
-            swept=False,
-        ),
-    ]
-
-
 class EnergyOptions(TypedDict, total=False):
     """What energy is counted with."""
 
@@ -434,8 +418,17 @@ class ResidentOptions(TypedDict, total=False):
     ]
 
 
-class ChoiceOptions(TypedDict, total=False):
-    """Choices for single ops or steps."""
+class RunOptions(
+    ModelOptions,
+    ChipOptions,
+    CodeOptions,
+    EnergyOptions,
+    BufferingOptions,
+    MemoryOptions,
+    ResidentOptions,
+    total=False,
+):
+    """What a run may be told beside model and SoC, choices for single ops or steps the last."""
 
     kernels: Annotated[
         Mapping[str, str] | Sequence[str],
@@ -503,22 +496,20 @@ class ChoiceOptions(TypedDict, total=False):
     ]
 
 
-class RunOptions(
-    ModelOptions,
-    ChipOptions,
-    CodeOptions,
-    EnergyOptions,
-    BufferingOptions,
-    MemoryOptions,
-    ResidentOptions,
-    ChoiceOptions,
-    total=False,
-):
-    """What a run may be told beside model and SoC."""
-
-
-class LinkedRunOptions(RunOptions, LinkedOptions, total=False):
+class LinkedRunOptions(RunOptions, total=False):
     """What one run may be told: also of its export."""
+
+    code_map: Annotated[
+        str | None,
+        Option(
+            "--code-map",
+            "FILE",
+            "Linker map (GNU ld, lld) of the program that `deploy` exported: the instruction caches "
+            "then use its addresses.",
+            MACHINE,
+            swept=False,
+        ),
+    ]
 
 
 class PrimitiveOptions(ChipOptions, CodeOptions, EnergyOptions, BufferingOptions, total=False):
