@@ -18,7 +18,7 @@ from configs.errors import InputError
 from configs.values import Struct, replace
 
 if TYPE_CHECKING:
-    from pulptrain.python.tuned import Tuned
+    from pulptrain.python.answers import Tuned
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -17,12 +17,9 @@ from pulptrain.given.chip import Soc, as_soc
 from pulptrain.given.option import FitOptions, LinkedRunOptions, RunOptions, TuneOptions
 from pulptrain.given.real_values import as_fields
 from pulptrain.given.settings import Settings
-from pulptrain.python.explored import Explored
-from pulptrain.python.fitted import Fitted
+from pulptrain.python.answers import Explored, Fitted, Tuned, Validated
 from pulptrain.python.network import Model, as_model
 from pulptrain.python.result import Result
-from pulptrain.python.tuned import Tuned
-from pulptrain.python.validated import Validated
 from pulptrain.running.result_cache import cache_of
 
 if TYPE_CHECKING:
