@@ -436,8 +436,7 @@ def load(folder: str | PathLike[str]) -> Result | Explored:
     A folder of `tune` gives the run with the schedule found; its schedule.yaml is for ``schedule=``.
     Raises `InputError` for a folder with neither, and for files that are not as they were written.
     """
-    from pulptrain.exploring.stored_exploration import read_exploration
-    from pulptrain.running.stored_run import read_summary
+    from pulptrain.running.stored_run import read_exploration, read_summary
     from traces.files.result_folder import EXPLORATION_FILES
 
     place = Path(fspath(folder))

@@ -17,10 +17,10 @@ from traces.events import Slice
 from traces.memory_table import MemoryBlock
 from traces.metrics import OpMetrics, measure
 from traces.parts import windowed
-from traces.pictures.bandwidth import draw_bandwidth
 from traces.pictures.drawing import ENDINGS, Paper
 from traces.pictures.gantt import ColourBy, draw_gantt
 from traces.pictures.memory_map import draw_bytes, draw_memory_map
+from traces.pictures.overview import draw_bandwidth
 from traces.pictures.roofline import draw_roofline
 from traces.pictures.stacked_bars import breakdown_chart, causes_chart, draw_bars, energy_chart
 from traces.roofline import op_points, peaks_of
