@@ -104,6 +104,7 @@ FUNCTIONS = {
     "cubic": ((2, 4, 6), lambda x: F.interpolate(x, (7, 3), mode="bicubic")),
     "linear of a sequence": ((4, 6), lambda x: F.interpolate(x, 9, mode="linear")),
     "nearest to the middle": ((2, 4, 6), lambda x: F.interpolate(x, (7, 4), mode="nearest-exact")),
+    "six dimensions turned": ((64,), lambda x: x.view(-1, *(2,) * 6).permute(0, 6, 4, 2, 5, 3, 1).tanh()),
     "index_select": ((4, 6), lambda x: x.index_select(2, torch.tensor([5, 4, 1, 1, 0]))),
     "sign": ((6,), lambda x: torch.sign(x) * x),
     "softshrink": ((6,), lambda x: F.softshrink(x, 0.2)),
@@ -134,6 +135,15 @@ def test_a_function_of_several_layers_is_trained_as_by_pytorch(name):
     shape, function = FUNCTIONS[name]
     module = Of(function, shape)
     check = agrees(module, from_torch(module, torch.randn(2, *shape)))
+    assert check.passed, (check.tensor, check.worst)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_batch_norm_of_rows_counted_with_samples_is_trained_as_by_pytorch(batch):
+    """LeViT's linear layer: one statistic of each feature, of all rows of all samples."""
+    torch.manual_seed(3)
+    module = Of(lambda x, norm: norm(x.flatten(0, 1)).reshape_as(x), (4, 6), nn.BatchNorm1d(6))
+    check = agrees(module, from_torch(module, torch.randn(batch, 4, 6)))
     assert check.passed, (check.tensor, check.worst)
 
 
