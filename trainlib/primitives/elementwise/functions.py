@@ -58,17 +58,17 @@ def normal(x: Array) -> Array:
     return np.array([erfc(value) for value in scaled]).reshape(x.shape) / 2
 
 
-def inside(x: Array, low: float | None, high: float | None) -> Array:
-    """Whether x lies between two bounds, or on one; None is no bound."""
-    above = np.ones(x.shape, bool) if low is None else x >= low
-    return above if high is None else above & (x <= high)
+def inside(x: Array, low: float | None, high: float | None, on_bounds: bool) -> Array:
+    """Whether x lies between two bounds, or, if these count, on one; None is no bound."""
+    above = np.ones(x.shape, bool) if low is None else x >= low if on_bounds else x > low
+    return above if high is None else above & (x <= high if on_bounds else x < high)
 
 
-def bounded(x: Any, low: float | None, high: float | None) -> Any:
+def bounded(x: Any, low: float | None, high: float | None, slope_at_bounds: bool) -> Any:
     """The nearest number between two bounds, by a choice; None is no bound."""
     if high is not None:
-        x = np.where(x > high, high, x)
-    return x if low is None else np.where(x < low, low, x)
+        x = np.where(x > high if slope_at_bounds else x >= high, high, x)
+    return x if low is None else np.where(x < low if slope_at_bounds else x <= low, low, x)
 
 
 @elementary(lambda x: np.exp(-np.logaddexp(0, -x)))
