@@ -52,7 +52,7 @@ class BarvinnOutcome(Struct, frozen=True):
     def output(self) -> Integers:
         """The output map [c, h, w], integers. Raises `InputError` for the published table, which has none."""
         if self.numbers is None:
-            raise InputError("the published job table computes no output", cure="use as_published=False")
+            raise InputError("as_published=True computes no output", cure="use as_published=False")
         return self.numbers.outputs[-1]
 
 
@@ -258,7 +258,7 @@ def _check_numbers(array: BarvinnArray, network: CompiledNetwork, numbers: Integ
     wrong = int((computed != expected).sum())
     if wrong:
         raise WrongNumbersError(
-            f"{wrong} of {expected.size} simulated outputs differ from those of NumPy integers",
+            f"{wrong} of {expected.size} simulated outputs differ from those that NumPy computes in integers",
             where=last.shape.name,
         )
 

@@ -186,9 +186,9 @@ def _refuse_dash(name: str, option: str) -> None:
     """Raise `InputError` for the ``-`` that means standard output elsewhere."""
     if name.strip() == "-":
         raise InputError(
-            "standard output (-) is allowed for --json only",
+            "only --json can write to standard output (-)",
             where=option,
-            cure="use the name of a file, e.g. ./-",
+            cure="use the name of a file (./- for a file with the name -)",
         )
 
 
@@ -208,7 +208,7 @@ def refuse_foreign(path: Path, name: str, option: str, is_ours: Callable[[Path],
         )
     if target.is_file() and not os.access(target, os.W_OK):
         raise InputError(
-            f"the file or folder {name!r} is read-only", where=option, cure="use another name or permissions"
+            f"the file or folder {name!r} is read-only", where=option, cure="make it writable, or use another"
         )
 
 

@@ -720,7 +720,7 @@ def _recurrent(n: _Node) -> Any:
         or n.get("input_forget", 0)
         or n.at(7) is not None
     ):
-        raise n.cannot("its activations, clip or peepholes are not supported")
+        raise n.cannot("other activations, clip, input_forget and peepholes are not supported")
     x = n.x.transpose(0, 1) if n.get("layout", 0) else n.x
     if n.at(4) is not None and bool((n.at(4) != x.shape[0]).any()):
         raise n.cannot("sequences of unequal length are not supported")

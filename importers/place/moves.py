@@ -70,14 +70,16 @@ def target_shape(shape: Sequence[int], wanted: Sequence[int], *, zero_is_zero: b
         if size == 0 and not zero_is_zero:
             if index >= len(shape):
                 raise CannotTakeError(
-                    f"cannot reshape {list(shape)} to {list(wanted)}", "use as many elements"
+                    f"cannot reshape {list(shape)} to {list(wanted)}", "use 0 only for input dimensions"
                 )
             sizes[index] = shape[index]
     if sizes.count(-1) == 1:
         rest = prod(size for size in sizes if size != -1)
         sizes[sizes.index(-1)] = prod(shape) // rest if rest else 0
     if prod(sizes) != prod(shape) or min(sizes, default=1) < 1:
-        raise CannotTakeError(f"cannot reshape {list(shape)} to {list(wanted)}", "use as many elements")
+        raise CannotTakeError(
+            f"cannot reshape {list(shape)} to {list(wanted)}", "use equal numbers of elements"
+        )
     return tuple(sizes)
 
 
@@ -228,7 +230,7 @@ def surrounded(site: Site, view: View, pairs: Sequence[tuple[int, int]], mode: s
         if min(pair) < 0 or (mode == "reflect" and max(pair) >= view.shape[dim]):
             raise CannotTakeError(
                 f"padding {view.shape[dim]} elements by {list(pair)} is not supported",
-                "pad by fewer elements, 0 or more",
+                "use pads of 0 or more, and in mode reflect less than the dimension",
             )
         if any(pair):
             taken = np.pad(np.arange(view.shape[dim]), pair, mode)  # type: ignore[call-overload]

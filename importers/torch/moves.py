@@ -151,7 +151,7 @@ def _index(node: Node) -> View:
     numbers = [item.value for item in said.values()]
     if last - first != len(said) or (len(said) > 1 and any(item.dtype == bool for item in numbers)):
         raise CannotTakeError(
-            "indices of dimensions that are not adjacent, or with masks, are not supported", "use one index"
+            "indexing separated dimensions, or by a mask and other indices, is not supported", "use one index"
         )
     if numbers[0].dtype == bool:
         last, numbers = first + numbers[0].ndim, list(np.nonzero(numbers[0]))

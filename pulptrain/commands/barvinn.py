@@ -63,7 +63,7 @@ def command(
         options.option(
             "--host-ops/--no-host-ops",
             "",
-            "Let the host compute layers that the units cannot (under rtl: ReLU, max-pool); "
+            "Let the host compute layers that the units cannot (with --behaviour rtl: ReLU, max-pool); "
             "--no-host-ops refuses such models.",
         ),
     ] = True,

@@ -34,8 +34,8 @@ def command(
         options.option(
             "--accumulate",
             "N",
-            "Mini-batches per weight update (default: the number in inputs.npz; without one, the number with "
-            "which the losses are those in outputs.npz).",
+            "Mini-batches per weight update (default: the number in inputs.npz; without one, the number that "
+            "reproduces the losses in outputs.npz).",
         ),
     ] = None,
     seed: options.Seed = 0,

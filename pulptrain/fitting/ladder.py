@@ -370,19 +370,19 @@ def first_step(fitting: Fitting, l2_bytes: int, ladder_command: str, ends: float
         least_bytes, least = [*rows, *own, (required_bytes, rungs[-1])][0]
         if time.perf_counter() >= ends:
             return InputError(
-                f"the search found no form of training {name} that fits {size_text(l2_bytes)} of L2 in "
-                "time: it may or may not fit",
+                "the time limit ended the search before it found a form of training for "
+                f"{name} that fits {size_text(l2_bytes)} of L2: there may be one",
                 where="--time-limit",
                 cure=f"use a longer one, or --l2 {-(-least_bytes // 1024)}KiB, in which {least.form} fits; "
-                f"all forms: {ladder_command}",
+                f"list all forms of training by {ladder_command}",
             )
         return InputError(
-            f"{size_text(l2_bytes)} of L2 are too small for any form of training: {least.form} of "
+            f"{size_text(l2_bytes)} of L2 is too small for any form of training: {least.form} of "
             f"{name} needs {least_bytes:,} B",
             where="--l2",
             cure=f"use --l2 {-(-least_bytes // 1024)}KiB for {least.form}, "
             f"{-(-required_bytes // 1024)}KiB for {'all parameters' if asked == FULL else asked}; "
-            f"all forms: {ladder_command}",
+            f"list all forms of training by {ladder_command}",
         )
     levers = tuple(
         Lever(
@@ -394,7 +394,7 @@ def first_step(fitting: Fitting, l2_bytes: int, ladder_command: str, ends: float
     cure = f"--l2 {-(-required_bytes // 1024)}KiB, or choose a form of training that fits"
     if not fitting.timing.l3.size_bytes:
         cure += "; without L3 nothing can be paged: --l3 8MiB"
-    cure += f"; all forms: {ladder_command}"
+    cure += f"; list all forms of training by {ladder_command}"
     return DoesNotFitError("l2", required_bytes, l2_bytes, where=f"training {name}", levers=levers, cure=cure)
 
 

@@ -131,9 +131,9 @@ def find_cases(folders: Sequence[str]) -> tuple[list[ReplayCase], list[str]]:
         if not root.is_dir():
             refuse_others(name, "cases", "replay")
             raise InputError(
-                f"'{name}' is not a folder of cases",
+                f"'{name}' is not a folder",
                 where="replay",
-                cure="name a folder that holds folders of cases",
+                cure="name the folder of a case (with inputs.npz), or a folder with such folders",
             )
         for inputs in sorted(root.rglob("inputs.npz")):
             folder = inputs.parent

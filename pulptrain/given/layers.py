@@ -207,9 +207,9 @@ def node_of(value: object, file: str, line: int) -> Node:
     if value is None or isinstance(value, str | int | float | bool):
         return Node(value, file, line)
     raise InputError(
-        f"{value!r} cannot be the value of an option of a layer",
+        f"{value!r} is not allowed as the value of a layer option",
         where=f"{file}:{line}",
-        cure="use numbers, texts or lists",
+        cure="use a number, a string or a list",
     )
 
 

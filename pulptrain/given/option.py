@@ -129,8 +129,8 @@ class SourceOptions(TypedDict, total=False):
         Option(
             "--values",
             "FILE.npz",
-            "NumPy file (.npz), e.g. of --save-values, with weights, states, input or label by "
-            "tensor name; missing ones are random. Every iteration uses the same input and label. "
+            "NumPy file (.npz) with weights, states, input or label by tensor name, e.g. one that "
+            "--save-values wrote; missing tensors are random. Every iteration uses the same input and label. "
             "Cycles do not depend on values.",
             MODEL,
             swept=False,
@@ -377,7 +377,7 @@ class BufferingOptions(TypedDict, total=False):
             "--buffering",
             "none|single|double|best|N[,OP.OPERAND=N]",
             "L1 buffers per operand: single 1, double 2, or N; best: the faster of single and double "
-            "for each op; none: no tiling, whole ops in L1. For one operand: double,conv2.FW.w=1.",
+            "for each op; none: no tiling, whole ops in L1. Exceptions after commas: double,conv2.FW.w=1.",
             SCHEDULE,
             default="double",
         ),
@@ -485,8 +485,8 @@ class ChoiceOptions(TypedDict, total=False):
         Option(
             "--variant",
             "[OP|STEP=]NAME",
-            "Implementation of the layers, e.g. as-published: PULP-TrainLib's code wherever it has "
-            "any. OP=NAME or STEP=NAME sets one op or step (conv1.IG=none, WG=as-published).",
+            "Implementation of the layers: default or as-published (PULP-TrainLib's code, if it exists); "
+            "for one op or step, also who does im2col: cores, dma, none (conv1.IG=none, WG=as-published).",
             SCHEDULE,
             many=True,
         ),
