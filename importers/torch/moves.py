@@ -60,6 +60,10 @@ def _movedim(node: Node) -> View:
 
 def _same(node: Node) -> View:
     before, after = node.dtypes
+    if before == "torch.bool":
+        raise CannotTakeError(
+            "a comparison as a number has no gradient (torch.export leaves out surrogate ones)", "use sigmoid"
+        )
     if before != after:
         raise CannotTakeError(
             f"converting {before} to {after} is not supported", "use one floating-point type (--dtype)"
