@@ -66,7 +66,7 @@ ALONE = (
     Op("softplus", "Softplus"),
     Op("mish", "Mish", "mish"),
     Op("scale", "Neg", "neg", options={"factor": -1.0}),
-    Op("clip", "", "relu6", options={"low": 0.0, "high": 6.0}),
+    Op("clip", "", "relu6", options={"low": 0.0, "high": 6.0, "slope_at_bounds": False}),
     Op("gelu", "Gelu com.microsoft:Gelu", "gelu", "GeluGrad dy x"),
     Op("gelu", "com.microsoft:FastGelu", "", "FastGeluGrad dy x", {"form": "tanh"}),
     Op(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from configs.values import replace
-from importers.graph.arranging import Site, in_order, places_of, sample_word, under, viewed
+from importers.graph.arranging import MOST_AXES, Site, in_order, places_of, sample_word, under, viewed
 from importers.graph.draft import CannotTakeError, elements
 from importers.graph.views import BATCH, View
 from importers.graph.weights import Constant
@@ -39,10 +39,6 @@ def split(site: Site, view: View, dim: int, sizes: Sequence[int]) -> list[View]:
     options = {"axis": axis, "sizes": list(sizes)}
     made = site.draft.layer("split", site.name, (word,), options, where=site.where)
     return [_part(view, part, piece, size) for part, size in zip(made, sizes, strict=True)]
-
-
-MOST_AXES = 5
-"""Dimensions of a sample that a strided copy walks."""
 
 
 def _whole_piece(site: Site, view: View, dim: int) -> tuple[View, int, str, int]:
@@ -159,6 +155,11 @@ def parts_of(site: Site, view: View, dim: int, sizes: Sequence[int], used: Colle
         )
     if len(sizes) == 1:
         return [view]
+    *outer, last = view.dims[dim]
+    if outer and last == BATCH and not any(size % view.batch for size in sizes):
+        apart = replace(view, dims=(*view.dims[:dim], tuple(outer), (BATCH,), *view.dims[dim + 1 :]))
+        parts = parts_of(site, apart, dim, [size // view.batch for size in sizes], used)
+        return [part and _counted(part, dim) for part in parts]
     if all(index in used for index in range(len(sizes))) and BATCH not in view.dims[dim]:
         return [*split(site, view, dim, sizes)]
     starts = [sum(sizes[:index]) for index in range(len(sizes))]
@@ -168,8 +169,16 @@ def parts_of(site: Site, view: View, dim: int, sizes: Sequence[int], used: Colle
     ]
 
 
+def _counted(view: View, dim: int) -> View:
+    """A dimension and that of the samples behind it as one."""
+    merged = tuple(piece for piece in (*view.dims[dim], *view.dims[dim + 1]) if view.pieces[piece] > 1)
+    return replace(view, dims=(*view.dims[:dim], merged, *view.dims[dim + 2 :])).settled()
+
+
 def joined(site: Site, items: Sequence[View], dim: int, *, suffix: str = "") -> View:
     """Activations side by side along a dimension."""
+    if all(item.dims[dim] == (BATCH,) for item in items):  # as heads of attention: a dimension before samples
+        return _counted(joined(site, [item.with_dim(dim) for item in items], dim, suffix=suffix), dim)
     batches = {item.batch_dim for item in items} - {None}
     batch_dim = batches.pop() if len(batches) == 1 else None
     if batches or (batch_dim == dim and items[0].batch > 1):

@@ -73,8 +73,8 @@ def _clamp(node: Node) -> View:
     options = {name: number_of(bound) for name, bound in bounds.items() if bound is not None}
     if None in options.values():
         raise CannotTakeError("the bounds must be numbers, not tensors", "use maximum and minimum")
-    kind = "relu" if options == {"low": 0.0} else "clip"
-    return applied(node, kind, node.x, options if kind == "clip" else {})
+    inside = {"slope_at_bounds": False} if node.op == "hardtanh" else {}
+    return applied(node, "clip", node.x, {**options, **inside})
 
 
 def _pow(node: Node) -> View:

@@ -656,6 +656,7 @@ class Clip(Layer):
         self,
         low: float | None = None,
         high: float | None = None,
+        slope_at_bounds: bool = True,
         *,
         name: str | None = None,
         inputs: Sequence[str | Layer] | None = None,

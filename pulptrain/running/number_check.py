@@ -63,7 +63,6 @@ WITHOUT_AUTOGRAD = "untiled NumPy (the backward pass of a training graph: tiling
 WITHOUT_ENTRY = "untiled NumPy (the PyTorch reference has no {}: tiling checked, formulas not)"
 
 
-
 class NumberCheck:
     """Verdicts on the tensors of some iterations; `kept` is what the first one begins with.
 

@@ -31,9 +31,8 @@ class Interval(Struct, frozen=True):
 
     def at(self, level: str, address: int) -> Allocation:
         """The allocation of these bytes at an address."""
-        life = self.first_op, self.last_op
-        what = self.kind, self.tensor, self.staged
-        return Allocation(self.name, self.size_bytes, *life, *what, level=level, address=address)
+        life = self.name, self.size_bytes, self.first_op, self.last_op
+        return Allocation(*life, self.kind, self.tensor, self.staged, level=level, address=address)
 
 
 class Allocation(Interval, frozen=True, kw_only=True):

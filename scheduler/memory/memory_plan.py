@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from arch.spec.timing import SocTiming
@@ -98,16 +98,8 @@ class MemoryPlan:
         """
         owner = self.owners[tensor]
         return self.homes[owner].level != "l3" or any(
-            copy.first_op <= op_number <= copy.last_op and stay.needed_op <= op_number
-            for stay, copy in zip(self._stays_by_tensor(owner), self._staged.get(owner, ()), strict=True)
+            stay.tensor == owner and stay.needed_op <= op_number <= stay.last_op for stay in self.stays
         )
-
-    def _stays_by_tensor(self, owner: str) -> list[Stay]:
-        return [stay for stay in self.stays if stay.tensor == owner]
-
-    def places(self, op_number: int) -> Mapping[str, Allocation]:
-        """`place` of one op as a mapping by tensor name."""
-        return _OpAllocations(self, op_number)
 
     def ending(self, op_number: int) -> list[Allocation]:
         """Allocations in L2 and L3 whose life ends with this op."""
@@ -194,23 +186,6 @@ class MemoryPlan:
                     where=f"memory plan, {item.level}",
                     cure="use an address inside the memory",
                 )
-
-
-class _OpAllocations(Mapping[str, Allocation]):
-    """What the tensors of one op are called -> where it finds them."""
-
-    def __init__(self, plan: MemoryPlan, op_number: int) -> None:
-        self._plan = plan
-        self._op_number = op_number
-
-    def __getitem__(self, tensor: str) -> Allocation:
-        return self._plan.place(self._op_number, tensor)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._plan.owners)
-
-    def __len__(self) -> int:
-        return len(self._plan.owners)
 
 
 def plan_memory(
@@ -399,7 +374,7 @@ def _placed(
 
 
 def _place(
-    requests: list[Interval], level: str, available_bytes: int, options: PlanOptions, *, search: bool = True
+    wanted: Sequence[Interval], level: str, available_bytes: int, options: PlanOptions, *, search: bool = True
 ) -> tuple[dict[str, Allocation], tuple[str, ...]]:
     """Addresses by the heuristic asked for, by the other one if they do not fit, or optimal ones; and notes.
 
@@ -408,10 +383,10 @@ def _place(
     """
     around = {
         request.name: request.at(level, options.shared[request.name].address)
-        for request in requests
+        for request in wanted
         if request.name in options.shared
     }
-    others = [request for request in requests if request.name not in around]
+    others = [request for request in wanted if request.name not in around]
     fixed = tuple(around.values())
     heuristics = ("best-fit", "first-fit") if options.placement == "best-fit" else ("first-fit", "best-fit")
     placed = around | place(others, level, heuristics[0], fixed)
@@ -424,8 +399,8 @@ def _place(
     if options.placement != "optimal" or not (search or peak_bytes(placed.values()) <= available_bytes):
         return placed, ()
     if not around:
-        return place_optimal(requests, level)
+        return place_optimal(wanted, level)
     # The solver has no fixed addresses. Nothing is left to search where the fixed ones reach highest anyway.
-    if peak_bytes(placed.values()) <= max(peak_bytes(fixed), lower_bound_bytes(requests)):
+    if peak_bytes(placed.values()) <= max(peak_bytes(fixed), lower_bound_bytes(wanted)):
         return placed, ()
     return placed, (f"{level}: placed by {heuristics[0]} around the data of the mini-batches",)

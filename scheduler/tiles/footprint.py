@@ -159,7 +159,7 @@ class Footprint:
         """Sizes per dimension; fewer than asked for where dimensions depend on each other."""
         looked = _Looked(tiler)
         probes = [(block, self._probes(looked, block)) for block in blocks]
-        loops = [self._loop(looked, block, number) for block in blocks for number in block]
+        loops = [(number, self._loop(looked, block, number)) for block in blocks for number in block]
         size_bytes, boxes, extents = looked.table()
         self.keys = tuple(looked.around)
         self.moved = tuple(column for column, (role, _) in enumerate(self.keys) if role != "scratch")
@@ -171,7 +171,7 @@ class Footprint:
         """Extents of the tensor behind each buffer, [buffer, axis], 1 for axes it has not."""
         self._base = np.maximum(size_bytes[:, looked.whole], 1).astype(np.float64)
         self._blocks = [self._block(block, tiles, size_bytes, extents) for block, tiles in probes]
-        turns = {number: _turns(boxes, block, *loop) for number, block, *loop in loops}
+        turns = {number: _turns(boxes, *loop) for number, loop in loops}
         self._turns = [turns[number] for number in range(len(self._dims))]
 
     def _pieces(self, number: int, size: int) -> tuple[list[Extent], float]:
@@ -198,7 +198,7 @@ class Footprint:
 
     def _loop(
         self, looked: _Looked, block: tuple[int, ...], number: int
-    ) -> tuple[int, tuple[int, ...], list[list[int]], list[float], tuple[int, int] | None]:
+    ) -> tuple[tuple[int, ...], list[list[int]], list[float], tuple[int, int] | None]:
         """Tiles along one dimension, the other ones of its block at the first piece of their sizes.
 
         And for how many each stands; two pieces along a dimension that is cut evenly: others differ as these.
@@ -212,7 +212,7 @@ class Footprint:
         name, pair = self._dims[number], None
         if name in self._even and self._tiler.dims[name] > 1:
             pair = looked.number({number: (0, 1)}), looked.number({number: (1, 2)})
-        return number, block, runs, scales, pair
+        return block, runs, scales, pair
 
     @cached_property
     def _rows(self) -> tuple[list[Integers], Integers]:

@@ -17,13 +17,11 @@ from arch.pricing.cost_model import CostModel
 from arch.spec.isa import TeamWork
 from configs.values import replace
 from scheduler.tiles.dma_cost import DmaCost
+from scheduler.tiles.footprint import Floats, Integers
 from scheduler.tiles.streaming_cost import streaming_cycles
 from scheduler.tiles.tiling import Tiler
 from scheduler.tiles.tiling_candidates import TilingCandidates
 from trainlib.ir.steps import Extent
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 COUNTED = 16
 """Candidates whose own tile is counted, by the product of what cuts along one dimension make of it."""

@@ -4,19 +4,16 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from arch.spec.timing import SocTiming
 from configs.values import Struct
 from scheduler.addresses.allocation import ALIGNMENT_BYTES
+from scheduler.tiles.footprint import Floats, Integers
 from scheduler.tiles.l2_slots import Key, OpStream, slot_bytes
 from scheduler.tiles.tiling import Tiler, Tiling
 from scheduler.tiles.tiling_candidates import TilingCandidates
 from scheduler.tiles.udma_cost import UdmaCost
 from trainlib.ir.steps import Operand
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 class Streamed(Struct, frozen=True):

@@ -11,15 +11,11 @@ from math import factorial, isqrt, prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from configs.errors import InputError
 from configs.values import Struct, replace
-from scheduler.tiles.footprint import Footprint, thinned
+from scheduler.tiles.footprint import Footprint, Integers, thinned
 from scheduler.tiles.tiling import BufferDepths, Tiler, Tiling
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 SIZE_RULES = ("balanced", "divisors", "all")
 """Which tile sizes of a dimension are tried: nearly equal pieces, exactly equal ones, every integer."""
@@ -140,7 +136,7 @@ class TilingCandidates:
         )
         return np.maximum(self.changes[column] - distinct, 0), np.maximum(present - distinct, 0)
 
-    def at(self, rows: slice | Integers) -> TilingCandidates:
+    def at(self, rows: Integers) -> TilingCandidates:
         """Some of them."""
         return replace(
             self,

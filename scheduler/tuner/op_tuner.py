@@ -51,7 +51,7 @@ class OpTuner:
         self._rules = rules or SpaceRules()
         if self._rules.cuts < 0 or not self._rules.depths or min(self._rules.depths) < 1:
             raise InputError(
-                f"no tilings to search: {self._rules.cuts} with numbers of buffers {self._rules.depths}",
+                f"{self._rules.cuts} tilings with {self._rules.depths} buffers leave nothing to search",
                 where="--tilings",
                 cure="use --tilings 0 for all tilings, or --tilings 1 or more",
             )

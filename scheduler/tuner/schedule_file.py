@@ -285,8 +285,8 @@ def _choice(node: Node) -> OpChoice:
     if read.variant and read.im2col:
         raise keys["im2col"].error("'im2col' and 'variant' mean the same", "remove it")
     tile = tuple(read.tile.items()), tuple(read.loop_order), read.buffering
-    numbers = {"tiles": read.tiles, "l1_bytes": read.l1_bytes, "cycles": read.cycles}
-    return OpChoice(read.op, Cut(*tile, read.kernel, read.variant or read.im2col, **numbers), node=node)
+    how = *tile, read.kernel, read.variant or read.im2col
+    return OpChoice(read.op, Cut(*how, read.tiles, read.l1_bytes, read.cycles), node=node)
 
 
 def options_from(

@@ -31,6 +31,8 @@ class Bounds(LayerSchema):
     """Lower limit (default: none)."""
     high: Finite | None = None
     """Upper limit (default: none)."""
+    slope_at_bounds: bool = True
+    """Whether gradient passes where the input is a limit; PyTorch: clamp true, ReLU6 and Hardtanh false."""
 
     @model_validator(mode="after")
     def _one_at_least(self) -> Bounds:
@@ -161,13 +163,14 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             Example(inputs=((2, 3, 5), DrawnInput((2, 3, 5), low=-3, high=-1))),
         ),
     ),
-    elementwise(  # the second counts where both are equal
+    elementwise(  # equal ones share the gradient, as in PyTorch
         "maximum",
         Elementwise(
             y=lambda x, x1: np.where(x > x1, x, x1),
-            dx=lambda x, x1, dy: np.where(x > x1, dy, 0),
-            dx1=lambda x, x1, dy: np.where(x > x1, 0, dy),
+            dx=lambda x, x1, dy: np.where(x > x1, dy, np.where(x < x1, 0, dy / 2)),
+            dx1=lambda x, x1, dy: np.where(x > x1, 0, np.where(x < x1, dy, dy / 2)),
             nests=(VECTOR_ADD, "choose_bw", "choose_bw"),
+            own_slope=True,
         ),
         examples=PAIRS,
     ),
@@ -175,9 +178,10 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         "minimum",
         Elementwise(
             y=lambda x, x1: np.where(x < x1, x, x1),
-            dx=lambda x, x1, dy: np.where(x < x1, dy, 0),
-            dx1=lambda x, x1, dy: np.where(x < x1, 0, dy),
+            dx=lambda x, x1, dy: np.where(x < x1, dy, np.where(x > x1, 0, dy / 2)),
+            dx1=lambda x, x1, dy: np.where(x < x1, 0, np.where(x > x1, dy, dy / 2)),
             nests=(VECTOR_ADD, "choose_bw", "choose_bw"),
+            own_slope=True,
         ),
         examples=PAIRS,
     ),
@@ -204,15 +208,19 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             for form in ("ge", "gt", "le", "lt", "eq")
         ),
     ),
-    elementwise(  # slope 1 at the bounds, as torch.clamp
+    elementwise(
         "clip",
         Elementwise(
             y=lambda x, low=None, high=None: np.clip(x, low, high),
-            dx=lambda x, dy, low=None, high=None: np.where(fn.inside(x, low, high), dy, 0),
+            dx=lambda x, dy, low=None, high=None, slope_at_bounds=True: np.where(
+                fn.inside(x, low, high, slope_at_bounds), dy, 0
+            ),
             nests=("clip_fw", "clip_bw"),
             own_slope=True,
             of_mask=OfMask(  # the output does not say whether x was at a bound or beyond it
-                mask=lambda x, low=None, high=None: np.where(fn.inside(x, low, high), 1, 0),
+                mask=lambda x, low=None, high=None, slope_at_bounds=True: np.where(
+                    fn.inside(x, low, high, slope_at_bounds), 1, 0
+                ),
                 nest="clip_fw_mask",
             ),
         ),
@@ -221,6 +229,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             Example({"low": 0.0, "high": 6.0}, (DrawnInput((3, 4, 5), low=-4, high=9, away_from=(0, 6)),)),
             Example({"high": 0.5}, (DrawnInput((7,), away_from=(0.5,)),)),
             Example({"low": -0.5}, (DrawnInput((2, 9), away_from=(-0.5,)),)),
+            Example({"low": 0.0, "slope_at_bounds": False}, (DrawnInput((9,), away_from=(0,)),)),
         ),
     ),
     elementwise(

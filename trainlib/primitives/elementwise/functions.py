@@ -52,10 +52,10 @@ def normal(x: Array) -> Array:
     return np.array([erfc(value) for value in scaled]).reshape(x.shape) / 2
 
 
-def inside(x: Array, low: float | None, high: float | None) -> Array:
-    """Whether x lies between two bounds, or on one; None is no bound."""
-    above = np.ones(x.shape, bool) if low is None else x >= low
-    return above if high is None else above & (x <= high)
+def inside(x: Array, low: float | None, high: float | None, on_bounds: bool) -> Array:
+    """Whether x lies between two bounds, or, if these count, on one; None is no bound."""
+    above = np.ones(x.shape, bool) if low is None else x >= low if on_bounds else x > low
+    return above if high is None else above & (x <= high if on_bounds else x < high)
 
 
 MISH_FLAT = 20.0
