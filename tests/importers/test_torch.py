@@ -337,6 +337,11 @@ class MoreSamples(OverBatch):
         return torch.cat([self.fc(x), x], 0)
 
 
+class Antialiased(nn.Module):
+    def forward(self, x):
+        return nn.functional.interpolate(x, (2, 3), mode="bilinear", antialias=True)
+
+
 class Spikes(OverBatch):
     def forward(self, x):
         return (self.fc(x) > 0).to(x.dtype)
@@ -361,6 +366,7 @@ REFUSED = {
         (torch.zeros(2, 4),) if MODULES else (),
         "first dimension is not the batch",
     ),
+    "antialiased": (Antialiased, (torch.zeros(2, 1, 4, 6),) if MODULES else (), "try: use antialias=False"),
     "a step": (Spikes, (torch.zeros(2, 4),) if MODULES else (), "a comparison as a number has no gradient"),
     "a decision on data": (DataDependent, (torch.zeros(1, 4),) if MODULES else (), "cannot capture"),
 }

@@ -108,6 +108,7 @@ FUNCTIONS = {
     "indices of two dimensions": ((4, 6), lambda x: x[:, [[0, 1], [3, 2]], [5, 1]]),
     "a mask of elements": ((4, 6), lambda x: x[:, :, torch.arange(6) % 3 > 0]),
     "aligned corners": ((2, 4, 6), lambda x: F.interpolate(x, (7, 3), mode="bilinear", align_corners=True)),
+    "to the same size": ((2, 4, 6), lambda x: F.interpolate(x, (4, 6), mode="bicubic", antialias=True)),
     "cubic": ((2, 4, 6), lambda x: F.interpolate(x, (7, 3), mode="bicubic")),
     "linear of a sequence": ((4, 6), lambda x: F.interpolate(x, 9, mode="linear")),
     "nearest to the middle": ((2, 4, 6), lambda x: F.interpolate(x, (7, 4), mode="nearest-exact")),
