@@ -95,7 +95,8 @@ def barvinn(
     if as_published:
         rows = published_table(published)
         summary |= {"rows": rows, "total_countdown": total, "cycles": None, "frames_per_second": None}
-        return BarvinnOutcome(_finished(summary, {}), rows, layers, precision, timing)
+        summary |= {"simulator": {}, "version": VERSION}
+        return BarvinnOutcome(summary, rows, layers, precision, timing)
     given = draw_input(shape, aprec, seed) if x is None else _checked(x, shape, aprec)
     numbers = integer_network(layers, precision, given, timing.width)
     network = compile_network(numbers.layers, given, timing, units)
@@ -132,15 +133,14 @@ def barvinn(
             if (host := layer.program.host) is not None
         ],
         "frame_rates": _frame_rates(network, given, timing, result.cycles),
+        "simulator": {
+            "events": result.events,
+            "wall_seconds": wall_seconds,
+            "cycles_per_second": result.cycles / wall_seconds,
+        },
+        "version": VERSION,
     }
-    simulator = {
-        "events": result.events,
-        "wall_seconds": wall_seconds,
-        "cycles_per_second": result.cycles / wall_seconds,
-    }
-    return BarvinnOutcome(
-        _finished(summary, simulator), rows, layers, precision, timing, numbers, network, recorder.slices
-    )
+    return BarvinnOutcome(summary, rows, layers, precision, timing, numbers, network, recorder.slices)
 
 
 def _network(
@@ -193,10 +193,6 @@ def _head(
         "cluster_hz": tree["clock.hz"].value,
         "assumed": [parameter.path for parameter in tree.assumed],
     }
-
-
-def _finished(summary: dict[str, Any], simulator: Mapping[str, Any]) -> dict[str, Any]:
-    return {**summary, "simulator": dict(simulator), "version": VERSION}
 
 
 def _checked(x: Integers, shape: tuple[int, int, int], bits: int) -> Integers:

@@ -128,8 +128,8 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a UTF-8 file, whole or not at all. Raises `InputError` if it cannot be written.
+def write_text(path: Path, text: str) -> Path:
+    """Write a UTF-8 file, whole or not at all; returns `path`. Raises `InputError` if it cannot be written.
 
     A byte of a file name that is no text is written as an escape, which JSON reads back.
     """
@@ -138,6 +138,7 @@ def write_text(path: Path, text: str) -> None:
         temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as stream,
     ):
         stream.write(text)
+    return path
 
 
 def check_file(name: str, option: str, is_ours: Callable[[Path], bool]) -> Path:

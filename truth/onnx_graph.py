@@ -273,12 +273,8 @@ def _slice(n: _Node) -> Any:
             min(max(place + size if place < 0 else place, edge), high)
             for place, edge in ((start, max(low, 0)), (end, low))
         )
-        x = _taken(n, x, axis, range(first, last, step))
+        x = x.index_select(axis, n.torch.tensor(range(first, last, step), dtype=n.torch.int64))
     return x
-
-
-def _taken(n: _Node, x: Any, axis: int, places: Sequence[int]) -> Any:
-    return x.index_select(axis, n.torch.tensor(list(places), dtype=n.torch.int64))
 
 
 @_op("Gather")

@@ -83,7 +83,8 @@ class ReplayPlan:
     def _compiled(self) -> list[Act]:
         self._moves = moves = []
         self._entries = self._log.entries
-        self._ended = {entry.key: index for index, entry in enumerate(self._entries) if _ends(entry.step)}
+        ends = Instant.DMA_COMPLETE, Instant.KERNEL_COMMIT
+        self._ended = {entry.key: index for index, entry in enumerate(self._entries) if entry.step in ends}
         for index, entry in enumerate(self._entries):
             moves.extend(self._compile(index, entry))
         self._entries, self._ended, self._footprints = (), {}, {}
@@ -164,10 +165,6 @@ class ReplayPlan:
         storage = self._storages[place.level]
         storage.check(place.address, place.size_bytes, place.name)
         return _poisoner(storage.bytes[place.address : place.address + place.size_bytes])
-
-
-def _ends(step: Instant) -> bool:
-    return step in (Instant.DMA_COMPLETE, Instant.KERNEL_COMMIT)
 
 
 def _footprint(entry: LogEntry) -> _Footprint:

@@ -89,7 +89,7 @@ def _pictures(folder: str, out: str | None, window: str | None, what: str, paper
     from configs.files import together
     from pulptrain.running.pictures import RunPictures, file_names, window_of
     from pulptrain.running.stored_run import read_summary
-    from traces.errors import TraceError
+    from traces.events import TraceError
     from traces.files.tables import read_table
     from traces.memory_table import read_blocks
     from traces.recorder import sorted_slices

@@ -171,30 +171,6 @@ def _sparse(spec: ModelSpec) -> ModelSpec:
     return replace(spec, layers=tuple(map(part, spec.layers)))
 
 
-def ladder_of(
-    model: str | ModelSpec,
-    settings: Settings | None = None,
-    *,
-    cache: ResultCache | None = None,
-    teller: Teller = NOBODY,
-    seconds: float = SMALLEST_SECONDS,
-) -> Iterator[dict[str, Any]]:
-    """A row per form and levers: smallest bytes of L1, L2 and L3, and cycles of an iteration with these L2.
-
-    L1 is what the ops need cut as small as they can be, with the stacks; the cycles are those with the L1 of
-    the settings. Every row is planned, with its code, and simulated. `seconds` are those of each search for
-    the smallest peak; ``at_most`` says of a row that a smaller one may have been missed.
-    """
-    settings = settings or Settings()
-    spec, settings = settled(model, settings)
-    for rung in _rungs(forms_of(spec), settings, seconds, teller):
-        row = None
-        with suppress(InputError):  # too much to simulate in the memory of this computer
-            row = _row(rung, settings, cache)
-        if row is not None:
-            yield row
-
-
 @dataclass(frozen=True, slots=True)
 class _Rung:
     """A form with levers, the model it is then, the L2 its tensors need, and whether less is too little."""
@@ -439,15 +415,22 @@ def ladder_summary(
     cache: ResultCache | None = None,
     teller: Teller = NOBODY,
 ) -> tuple[dict[str, Any], bool]:
-    """What ``fit --ladder --json`` prints, and whether Ctrl-C ended it: the rows found by then are kept."""
-    settings = settings or Settings()
+    """What ``fit --ladder --json`` prints, and whether Ctrl-C ended it: the rows found by then are kept.
+
+    A row per form and levers: smallest bytes of L1, L2 and L3, and cycles of an iteration with these L2.
+    L1 is what the ops need cut as small as they can be, with the stacks; the cycles are those with the L1 of
+    the settings. Every row is planned, with its code, and simulated; ``at_most`` says of a row that a smaller
+    one may have been missed.
+    """
     started = time.perf_counter()
-    spec, settings = settled(model, settings)
+    spec, settings = settled(model, settings or Settings())
     rows: list[dict[str, Any]] = []
     interrupted = False
     try:
-        for row in ladder_of(spec, settings, cache=cache, teller=teller):
-            rows.append(row)
+        for rung in _rungs(forms_of(spec), settings, SMALLEST_SECONDS, teller):
+            with suppress(InputError):  # too much to simulate in the memory of this computer
+                row = _row(rung, settings, cache)
+                rows += [row] if row is not None else []
     except KeyboardInterrupt:
         interrupted = True
     summary = {

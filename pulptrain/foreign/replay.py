@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from msgspec.structs import asdict
 
 from configs.errors import (
     DoesNotFitError,
@@ -104,10 +102,6 @@ class ReplayRow(Struct, frozen=True):
     cycles: int | None = None
     seconds: float | None = None
     reason: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
-        return asdict(self)
 
 
 class ReplayCase(Struct, frozen=True):

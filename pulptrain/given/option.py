@@ -18,7 +18,7 @@ from configs.errors import InputError
 from configs.values import Struct, replace
 
 if TYPE_CHECKING:
-    from pulptrain.python.tuned import Tuned
+    from pulptrain.python.answers import Tuned
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -328,22 +328,6 @@ class CodeOptions(TypedDict, total=False):
     ]
 
 
-class LinkedOptions(TypedDict, total=False):
-    """What is known of an export of the run."""
-
-    code_map: Annotated[
-        str | None,
-        Option(
-            "--code-map",
-            "FILE",
-            "Linker map (GNU ld, lld) of the program that `deploy` exported: the instruction caches "
-            "then use its addresses.",
-            MACHINE,
-            swept=False,
-        ),
-    ]
-
-
 class EnergyOptions(TypedDict, total=False):
     """What energy is counted with."""
 
@@ -434,8 +418,17 @@ class ResidentOptions(TypedDict, total=False):
     ]
 
 
-class ChoiceOptions(TypedDict, total=False):
-    """Choices for single ops or steps."""
+class RunOptions(
+    ModelOptions,
+    ChipOptions,
+    CodeOptions,
+    EnergyOptions,
+    BufferingOptions,
+    MemoryOptions,
+    ResidentOptions,
+    total=False,
+):
+    """What a run may be told beside model and SoC, choices for single ops or steps the last."""
 
     kernels: Annotated[
         Mapping[str, str] | Sequence[str],
@@ -503,26 +496,20 @@ class ChoiceOptions(TypedDict, total=False):
     ]
 
 
-class RunOptions(
-    ModelOptions,
-    ChipOptions,
-    CodeOptions,
-    EnergyOptions,
-    BufferingOptions,
-    MemoryOptions,
-    ResidentOptions,
-    ChoiceOptions,
-    total=False,
-):
-    """What a run may be told beside model and SoC."""
-
-
-class LinkedRunOptions(RunOptions, LinkedOptions, total=False):
+class LinkedRunOptions(RunOptions, total=False):
     """What one run may be told: also of its export."""
 
-
-class KernelOptions(ChipOptions, total=False):
-    """What one kernel may be told beside its SoC."""
+    code_map: Annotated[
+        str | None,
+        Option(
+            "--code-map",
+            "FILE",
+            "Linker map (GNU ld, lld) of the program that `deploy` exported: the instruction caches "
+            "then use its addresses.",
+            MACHINE,
+            swept=False,
+        ),
+    ]
 
 
 class PrimitiveOptions(ChipOptions, CodeOptions, EnergyOptions, BufferingOptions, total=False):
@@ -541,8 +528,12 @@ class FitOptions(
     """What `fit` may be told beside model and SoC."""
 
 
-class ExploreOptions(RunOptions, total=False):
-    """What all points of an exploration share."""
+def pair(text: str, option: str, form: str) -> tuple[str, str]:
+    """``name=value`` of an option. Raises `InputError`, whose cure is to write it as `form`."""
+    name, separator, value = text.partition("=")
+    if not separator or not name.strip() or not value.strip():
+        raise InputError(f"cannot read {text!r}", where=option, cure=f"write it as {form}")
+    return name.strip(), value.strip()
 
 
 def options_of(kind: type) -> dict[str, Option]:

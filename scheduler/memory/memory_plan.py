@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from arch.spec.timing import SocTiming
@@ -98,16 +98,8 @@ class MemoryPlan:
         """
         owner = self.owners[tensor]
         return self.homes[owner].level != "l3" or any(
-            copy.first_op <= op_number <= copy.last_op and stay.needed_op <= op_number
-            for stay, copy in zip(self._stays_by_tensor(owner), self._staged.get(owner, ()), strict=True)
+            stay.tensor == owner and stay.needed_op <= op_number <= stay.last_op for stay in self.stays
         )
-
-    def _stays_by_tensor(self, owner: str) -> list[Stay]:
-        return [stay for stay in self.stays if stay.tensor == owner]
-
-    def places(self, op_number: int) -> Mapping[str, Allocation]:
-        """`place` of one op as a mapping by tensor name."""
-        return _OpAllocations(self, op_number)
 
     def ending(self, op_number: int) -> list[Allocation]:
         """Allocations in L2 and L3 whose life ends with this op."""
@@ -194,23 +186,6 @@ class MemoryPlan:
                     where=f"memory plan, {item.level}",
                     cure="use an address inside the memory",
                 )
-
-
-class _OpAllocations(Mapping[str, Allocation]):
-    """What the tensors of one op are called -> where it finds them."""
-
-    def __init__(self, plan: MemoryPlan, op_number: int) -> None:
-        self._plan = plan
-        self._op_number = op_number
-
-    def __getitem__(self, tensor: str) -> Allocation:
-        return self._plan.place(self._op_number, tensor)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._plan.owners)
-
-    def __len__(self) -> int:
-        return len(self._plan.owners)
 
 
 def plan_memory(

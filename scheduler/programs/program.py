@@ -6,7 +6,7 @@ In which order one op does what is the business of `scheduler.programs.op_loop`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from math import prod
 
@@ -49,9 +49,9 @@ class ProgramBuilder:
     """
 
     graph: TrainingGraph
-    home: Mapping[str, Allocation]
+    home: Callable[[str], Allocation]
+    """Where an op finds a tensor in L2, by name."""
     _: KW_ONLY
-    home_level: str
     cores: int
     dma: DmaTiming
     actions: list[Action] = field(default_factory=list, init=False)
@@ -109,7 +109,7 @@ class ProgramBuilder:
                 (prod(tensor.shape),) if box.flat else tensor.shape,
                 tensor.dtype.bytes,
                 box.region,
-                external_level=self.home_level,
+                external_level="l2",
                 external_address=self._l2_address(box),
                 l1_address=box.l1_address,
                 to_l1=to_l1,
@@ -135,7 +135,7 @@ class ProgramBuilder:
     def _l2_address(self, box: BoxTransfer) -> int:
         if box.l2_address is not None:
             return box.l2_address
-        return self.home[self.graph.storage_of(box.tensor)].address
+        return self.home(self.graph.storage_of(box.tensor)).address
 
     def udma_start(self, commands: tuple[UdmaCommand, ...], work: Work, deps: tuple[int, ...]) -> int:
         """Start the uDMA on a streamed box; returns its action."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from arch.blocks.soc import Soc
+from arch.blocks.soc import Soc, core_paths
 from arch.energy.activity import activity_of, counts_of
 from arch.pricing.code_caches import WARM
 from arch.pricing.team_cost_model import TeamCostModel
@@ -103,7 +103,7 @@ class CandidateSimulator:
             if question.code_start != WARM:
                 program = with_code(program)
             if question.objective.counts:
-                counted = CountedRun(program, soc.core_paths, traced=False)
+                counted = CountedRun(program, core_paths(soc.timing), traced=False)
                 self._ear.listen_for(counted.recorder)
             cycles = soc.run(program, effects=False, logged=False).cycles
         except PulptrainError as error:

@@ -80,7 +80,7 @@ def tiny(depth: int, tile: int, slots: int) -> tuple[Tiling, Program]:
     for key, (size_bytes, count) in slots_of(tiling, stream).items():
         places[key] = tuple(address + size_bytes * index for index in range(count))
         address += size_bytes * count
-    builder = ProgramBuilder(GRAPH, HOMES, home_level="l2", cores=8, dma=DMA)
+    builder = ProgramBuilder(GRAPH, HOMES.__getitem__, cores=8, dma=DMA)
     layout = lay_out(tiling, 0)
     builder.add_op(OP, tiling, layout, slots=OpSlots(places, {"dy": DY_L3, "dx": DX_L3}))
     return tiling, builder.program()

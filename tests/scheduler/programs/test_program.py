@@ -65,8 +65,7 @@ def actions(depth: int, sizes: Mapping[str, int]) -> list[str]:
     tiling = tiler(depth).build(sizes)
     builder = ProgramBuilder(
         GRAPH,
-        first_fit(storage_lives(GRAPH).values(), "l2"),
-        home_level="l2",
+        first_fit(storage_lives(GRAPH).values(), "l2").__getitem__,
         cores=2,
         dma=DMA,
     )
@@ -122,6 +121,6 @@ def test_neighbouring_tiles_use_different_slots() -> None:
 
 
 def test_a_release_ends_the_life_of_buffers() -> None:
-    builder = ProgramBuilder(GRAPH, {}, home_level="l2", cores=1, dma=DMA)
+    builder = ProgramBuilder(GRAPH, {}.__getitem__, cores=1, dma=DMA)
     builder.add_release(OP, (), ())
     assert isinstance(builder.program().actions[0], Release)

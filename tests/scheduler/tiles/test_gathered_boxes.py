@@ -32,7 +32,7 @@ def program_of(*inputs: Operand) -> list[DmaStart]:
     size_bytes = max(prod(operand.shape) for operand in inputs) * 4
     tiling = Tiling(op.name, (), tiles, (Buffer("x", "in", size_bytes, 1),))
     home = {name: home_at(name, address) for name, address in {"a": 0, "b": 1000, "c": 2000}.items()}
-    builder = ProgramBuilder(graph, home, home_level="l2", cores=8, dma=DMA)
+    builder = ProgramBuilder(graph, home.__getitem__, cores=8, dma=DMA)
     builder.add_op(op, tiling, lay_out(tiling, 0))
     return [action for action in builder.actions if isinstance(action, DmaStart)]
 

@@ -88,7 +88,7 @@ def actions(sizes, order, depth):
     """Actions of the tile loop in words, kernels of a tile once."""
     tiling = tiling_of(sizes, order, depth)
     home = first_fit(storage_lives(GRAPH).values(), "l2")
-    builder = ProgramBuilder(GRAPH, home, home_level="l2", cores=2, dma=DMA)
+    builder = ProgramBuilder(GRAPH, home.__getitem__, cores=2, dma=DMA)
     builder.add_op(OP, tiling, lay_out(tiling, 0))
     words = []
     for action in builder.program().actions:
