@@ -9,29 +9,30 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import product
 from math import prod
 from pathlib import Path
 from random import Random
-from struct import unpack_from
 from typing import Any
 
 import numpy as np
 
 from arch.spec.isa import NestCall
 from arch.spec.program import Compute, Effect, Place
-from configs.errors import InputError
+from configs.errors import InputError, PulptrainError
 from configs.values import replace
 from deploy.calls.call import CCall, Pointer, Table, c_calls, sources
-from tools.deployed.counted import FLAGS, IN_LINE, MACHINE, SYMBOL_TABLE, TARGET
+from tools.deployed.counted import FLAGS, IN_LINE, MACHINE, TARGET
+from tools.deployed.rv32 import Program
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.steps import KernelCall, KernelChoice, find_part, widened
 from trainlib.ir.varying import Varying
 from trainlib.kernels.catalogue import depthwise_names, depthwise_work, kernel_names, matmul_work
-from trainlib.kernels.library import LIBRARY
+from trainlib.kernels.library import FP32_BYTES, LIBRARY
 from trainlib.primitives.definition import DrawnInput, OptimizerPrimitive
 from trainlib.primitives.optimizers import gradient_steps
 from trainlib.references.reference import evaluate
@@ -48,6 +49,8 @@ LENGTHS = ((41,), (96,), (7, 25))
 """Of weights that optimizers update, beside those of the examples."""
 PRODUCTS = ((1, 1, 1), (3, 5, 2), (17, 7, 9), (33, 4, 35), (40, 12, 66), (64, 9, 20), (8, 1, 50), (19, 1, 6))
 """N, K, M."""
+PAGE_BYTES = 4096
+"""Of the memory of qemu's machine."""
 MOST_CALLS = 24
 """Of a nest, each of other sizes."""
 
@@ -128,10 +131,11 @@ def _graphs() -> Iterator[tuple[TrainingGraph, dict[str, Any]]]:
             if "fp32" not in example.dtypes:
                 continue
             updates = isinstance(primitive, OptimizerPrimitive)
-            more = [[DrawnInput(shape)] for shape in LENGTHS] if updates else []
-            for inputs in (example.cases, *more):
-                for batch in (1,) if updates else (*example.batches, 8):
+            more = [[DrawnInput(shape)] for shape in LENGTHS] if updates else _larger(example.cases)
+            for inputs, batch in product((example.cases, *more), (1,) if updates else (*example.batches, 8)):
+                with suppress(PulptrainError):  # options may not fit a larger input
                     made = single(name, example.attributes, inputs, batch=batch)
+                    evaluate(made.graph, made.values)
                     yield made.graph, dict(made.values)
                     for other in in_other_forms(made.graph):
                         yield other, dict(made.values)
@@ -155,6 +159,15 @@ def _graphs() -> Iterator[tuple[TrainingGraph, dict[str, Any]]]:
                     for name in graph.given
                 },
             )
+
+
+def _larger(inputs: Sequence[DrawnInput]) -> Iterator[list[DrawnInput]]:
+    """Every dimension twice as long; those behind the first three longer."""
+    for larger in (lambda n: 2 * n, lambda n: n + 3):
+        shapes = [tuple(map(larger, case.shape)) for case in inputs]
+        yield [replace(case, shape=shape) for case, shape in zip(inputs, shapes, strict=True)]
+        first = [(*case.shape[:1], *shape[1:]) for case, shape in zip(inputs, shapes, strict=True)]
+        yield [replace(case, shape=shape) for case, shape in zip(inputs, first, strict=True)]
 
 
 def _of_op(op: Op, graph: TrainingGraph, known: Mapping[str, Any]) -> Iterator[Called]:
@@ -207,11 +220,7 @@ class _Tile:
     def _part(self, name: str) -> Place:
         buffer, first, shape = find_part(name, lambda known: self.places[known].shape)
         whole = self.places[buffer]
-        return (
-            whole
-            if buffer == name
-            else Place("l1", whole.address + 4 * first, shape, whole.dtype, name)
-        )
+        return whole if buffer == name else Place("l1", whole.address + 4 * first, shape, whole.dtype, name)
 
     def compute(self, action: Compute) -> None:
         assert action.effect is not None
@@ -237,31 +246,21 @@ _NO_OP = Op("", "", "", "", (), ())
 def _of_matmuls() -> Iterator[Called]:
     for kernel in (*kernel_names(CODEGEN), *depthwise_names(CODEGEN)):
         header = LIBRARY.header(CODEGEN, kernel)
-        if header.element_bytes != 4:
+        if header.element_bytes != FP32_BYTES:
             continue
-        ways: Sequence[bool] = (False, True) if header.trans_b is None else (header.trans_b,)
-        for n, k, m in PRODUCTS:
-            for trans_b in (False,) if header.is_depthwise else ways:
-                for cores in TEAMS:
-                    for accumulate in (False, True):
-                        b = (m, n, k) if header.is_depthwise else (m, k) if trans_b else (k, m)
-                        drawn = np.random.default_rng(1)
-                        tile = _Tile(
-                            {
-                                name: drawn.uniform(-1, 1, shape).astype(np.float32)
-                                for name, shape in (("A", (n, k)), ("B", b), ("C", (n, m)))
-                            }
-                        )
-                        places = [tile.places[name] for name in "ABC"]
-                        addresses = [place.address for place in places]
-                        more: Any = {"accumulate": accumulate}
-                        team = (
-                            depthwise_work(kernel, CODEGEN, n, k, m, cores, *addresses, **more)
-                            if header.is_depthwise
-                            else matmul_work(kernel, CODEGEN, n, k, m, trans_b, cores, *addresses, **more)
-                        )
-                        effect = Effect(tuple(places[:2]), (places[2],), lambda arrays: ())
-                        yield from _as_c(Compute(0, team=team, fork=True, effect=effect), _NO_OP, tile.image.tobytes())
+        forms = (False,) if header.is_depthwise else (False, True)
+        for (n, k, m), trans_b, cores in product(PRODUCTS, forms, TEAMS):
+            of_b = (m, n, k) if header.is_depthwise else (m, k) if trans_b else (k, m)
+            arrays = {"A": (n, k), "B": of_b, "C": (n, m)}
+            tile = _Tile({name: np.ones(shape, np.float32) for name, shape in arrays.items()})
+            places = [tile.places[name] for name in arrays]
+            addresses = [place.address for place in places]
+            if header.is_depthwise:
+                team = depthwise_work(kernel, CODEGEN, n, k, m, cores, *addresses)
+            else:
+                team = matmul_work(kernel, CODEGEN, n, k, m, trans_b, cores, *addresses)
+            effect = Effect(tuple(places[:2]), (places[2],), lambda _: ())
+            yield from _as_c(Compute(0, team=team, effect=effect), _NO_OP, tile.image.tobytes())
 
 
 # --------------------------------------------------------------------------- what is executed
@@ -322,17 +321,24 @@ def _fields(call: CCall) -> str:
             text = f"{{{', '.join(map(str, value))}}}"
         else:
             number = value.now if isinstance(value, Varying) else value
-            text = "__builtin_inff()" if number == float("inf") else "-__builtin_inff()" if number == float("-inf") else repr(number)
+            text = (
+                "__builtin_inff()"
+                if number == float("inf")
+                else "-__builtin_inff()"
+                if number == float("-inf")
+                else repr(number)
+            )
         texts.append(f".{name} = {text}")
     return ", ".join(texts)
 
 
 def _traced(network: Path, cases: Iterable[Called]) -> Iterator[Execution]:
-    found = functions_of(network.read_bytes())
-    begin, end = (f"{found[name][0]:08x}" for name in ("bench_begin", "bench_end"))
-    last = max(address + size for address, size in found.values())
-    first = min(address for address, _ in found.values())
-    command = [*MACHINE, "-dfilter", f"{first:#x}..{last:#x}", "-D", "/dev/stderr", str(network)]
+    """What every core executed: qemu says where it goes on after each jump."""
+    program = Program(network)
+    begin, end = (f"{program.functions[name][0]:08x}" for name in ("bench_begin", "bench_end"))
+    first, last = program.spans[0][0], program.spans[-1][1]
+    machine = [word for word in MACHINE if word != "-singlestep"]
+    command = [*machine, "-dfilter", f"{first:#x}..{last:#x}", "-D", "/dev/stderr", str(network)]
     cores = (
         Execution(case.nest, core, tuple(call.kernel for call in case.calls))
         for case in cases
@@ -340,40 +346,37 @@ def _traced(network: Path, cases: Iterable[Called]) -> Iterator[Execution]:
     )
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        steps: Counter[tuple[str, str]] | None = None
+        steps: Counter[tuple[str, str]] = Counter()
         before = ""
         for line in process.stderr:
             at = line.split("/", 2)[1]
             if at == begin:
                 steps, before = Counter(), ""
-            elif at == end:
-                assert steps is not None
+            elif at == end and before:
                 execution = next(cores)
-                # From `ret` of bench_begin into the caller, up to its jump into the kernel.
-                execution.steps = Counter({(int(a or "0", 16), int(b, 16)): n for (a, b), n in steps.items()})
+                execution.steps = _one_by_one(steps, program)
                 yield execution
-                steps = None
-            elif steps is not None:
-                steps[before, at] += 1
+                before = ""
+            else:
+                if before:
+                    steps[before, at] += 1
                 before = at
     if process.returncode:
         raise RuntimeError(f"{network} ended with {process.returncode}")
 
 
-def functions_of(elf: bytes) -> dict[str, tuple[int, int]]:
-    """Address and bytes of every function."""
-    sections, count = unpack_from("<I", elf, 32)[0], unpack_from("<H", elf, 48)[0]
-    headers = [unpack_from("<10I", elf, sections + 40 * number) for number in range(count)]
-    found = {}
-    for _, kind, _, _, offset, size, link, *_ in headers:
-        if kind == SYMBOL_TABLE:
-            names = headers[link][4]
-            for start in range(offset, offset + size, 16):
-                name, value, extent, info = unpack_from("<IIIB", elf, start)
-                if info & 15 == 2:
-                    text = elf[names + name : elf.index(b"\0", names + name)].decode()
-                    found[text] = (value, extent)
-    return found
-
-
-__all__ = ["Called", "Execution", "bisect_right", "build", "called", "execute", "functions_of", "replace"]
+def _one_by_one(runs: Mapping[tuple[str, str], int], program: Program) -> Counter[tuple[int, int]]:
+    """Steps from instruction to instruction of straight runs, each from its first to the next run's."""
+    steps: Counter[tuple[int, int]] = Counter()
+    for (start, following), times in runs.items():
+        at, then = int(start, 16), int(following, 16)
+        while program.holds(at):
+            code = program.code(at)
+            behind = at + code.size_bytes
+            # A run ends with a branch or jump, or where a page does.
+            ends = code.letter in "BJ" or (behind == then and behind % PAGE_BYTES < 4)
+            steps[at, then if ends else behind] += times
+            if ends:
+                break
+            at = behind
+    return steps

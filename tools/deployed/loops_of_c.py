@@ -75,7 +75,11 @@ def _product(columns: bool, high: int, wide: int, steps: int, pairs: bool) -> di
             "other_idle": "first >= last",
             "other_clip": f"core * each + each >= {other}",
         }
-        loops = ("for i in first..last", "for j in whole..M") if columns else ("for i in whole..N", "for j in first..last")
+        loops = (
+            ("for i in first..last", "for j in whole..M")
+            if columns
+            else ("for i in whole..N", "for j in first..last")
+        )
         text += f" {loops[0]} jump {{ {loops[1]} jump {{ {single} }} }}"
     nest = f"if (trans_b) {{ {text} }} else {{ {text} }}"
     if (high, wide) == (1, 1):

@@ -20,7 +20,6 @@ import argparse
 import pickle
 import re
 import sys
-from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,9 +30,9 @@ from typing import Any
 import numpy as np
 from ruamel.yaml import YAML
 
-from tools.deployed.executed import CODEGEN, Execution, called, execute, functions_of
+from tools.deployed.executed import CODEGEN, Execution, called, execute
 from tools.deployed.loops_of_c import loops_of_c
-from tools.deployed.rv32 import STACK_POINTER, Decoded, decode
+from tools.deployed.rv32 import STACK_POINTER, Program
 from tools.nest_tree import If, Item, Loop, compact, layout, parse, value
 from tools.pages.page import ROOT
 from trainlib.kernels.library import LIBRARY
@@ -210,18 +209,17 @@ class Kernel:
 
     def fit(self) -> str:
         """Put every instruction where it is executed; the line that says what is left."""
-        addresses = sorted({at for run in self.runs for _, at in run.steps if self.program.holds(at)})
+        addresses = sorted({at for run in self.runs for at, _ in run.steps})
         column = {at: number for number, at in enumerate(addresses)}
         executed = np.zeros((len(self.runs), len(addresses)))
         self.taken: Counter[int] = Counter()
         self.closing: set[int] = set()
         taken = np.zeros_like(executed)
         for row, run in enumerate(self.runs):
-            for (before, at), times in run.steps.items():
-                if at in column:
-                    executed[row, column[at]] += times
-                if before in column and at != before + self.program.code(before).size_bytes:
-                    taken[row, column[before]] += times
+            for (at, then), times in run.steps.items():
+                executed[row, column[at]] += times
+                if then != at + self.program.code(at).size_bytes:
+                    taken[row, column[at]] += times
         self.executed = {at: executed[:, number] for at, number in column.items()}
         self.taken_in = {at: taken[:, number] for at, number in column.items()}
         total = executed.sum(axis=1)
@@ -392,7 +390,11 @@ def _is_in(block: Block | None, other: Block) -> bool:
 
 def simplified(times: str) -> str:
     """Without factors of one."""
-    return times.replace("(1 * ", "(").replace("1 * ((", "((", 1) if times.startswith("1 * ") else times.replace("(1 * ", "(")
+    return (
+        times.replace("(1 * ", "(").replace("1 * ((", "((", 1)
+        if times.startswith("1 * ")
+        else times.replace("(1 * ", "(")
+    )
 
 
 def explained(
@@ -432,10 +434,13 @@ def explained(
         if (found > 0).all():
             wrong = float(np.abs(of_pair @ found - counts).sum())
             if best is None or wrong < best[0]:
-                best = wrong, [
-                    (feature, Fraction(float(share)).limit_denominator(1000))
-                    for feature, share in zip(pair, found, strict=True)
-                ]
+                best = (
+                    wrong,
+                    [
+                        (feature, Fraction(float(share)).limit_denominator(1000))
+                        for feature, share in zip(pair, found, strict=True)
+                    ],
+                )
     alone = []
     for feature in features:
         share = float(counts @ feature.counts / (feature.counts @ feature.counts))
@@ -447,59 +452,12 @@ def explained(
     return [(feature, share) for feature, share in best[1] if share], False
 
 
-class Program:
-    """The compiled program: its instructions by address."""
-
-    def __init__(self, network: Path) -> None:
-        self.elf = network.read_bytes()
-        functions = functions_of(self.elf)
-        self.functions = {name: place for name, place in functions.items() if name != "main" and place[1]}
-        spans = sorted((start, start + size, name) for name, (start, size) in self.functions.items())
-        self.starts, self.spans = [start for start, _, _ in spans], spans
-        self.loaded = self._segments()
-        self._known: dict[int, Decoded] = {}
-
-    def _segments(self) -> list[tuple[int, int, int]]:
-        start = int.from_bytes(self.elf[28:32], "little")
-        count = int.from_bytes(self.elf[44:46], "little")
-        found = []
-        for number in range(count):
-            words = [
-                int.from_bytes(self.elf[start + 32 * number + at : start + 32 * number + at + 4], "little")
-                for at in range(0, 32, 4)
-            ]
-            if words[0] == 1:
-                found.append((words[2], words[1], words[4]))
-        return found
-
-    def function(self, at: int) -> str:
-        """The function an address is in, or nothing."""
-        number = bisect_right(self.starts, at) - 1
-        if number < 0:
-            return ""
-        start, end, name = self.spans[number]
-        return name if at < end else ""
-
-    def holds(self, at: int) -> bool:
-        """Whether an address is in a kernel or what kernels call."""
-        return bool(name := self.function(at)) and not name.startswith("bench_")
-
-    def code(self, at: int) -> Decoded:
-        """The instruction at an address."""
-        if at not in self._known:
-            address, offset, _ = next(item for item in self.loaded if item[0] <= at < item[0] + item[2])
-            self._known[at] = decode(self.elf, offset + at - address)
-        return self._known[at]
-
-
 def chosen(runs: Iterable[Execution]) -> dict[str, list[Execution]]:
     """By nest the runs of the C kernel that is its own: of its name, or else the one with most runs."""
     found: dict[str, dict[tuple[str, ...], list[Execution]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         found[run.nest.kernel][run.kernels].append(run)
-    return {
-        nest: ways.get((nest,)) or max(ways.values(), key=len) for nest, ways in sorted(found.items())
-    }
+    return {nest: ways.get((nest,)) or max(ways.values(), key=len) for nest, ways in sorted(found.items())}
 
 
 def written(kernel: Kernel) -> str:

@@ -7,7 +7,12 @@ Zfinx.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from pathlib import Path
+from struct import unpack_from
+
+from tools.deployed.counted import FUNCTION, SYMBOL_TABLE
 
 STACK_POINTER = 2
 
@@ -103,3 +108,64 @@ def _wide(word: int) -> Decoded:  # noqa: PLR0911 - one return per format
         case 0x73:
             return Decoded("C", 4, written)
     raise ValueError(f"unknown instruction {word:08x}")
+
+
+def functions_of(elf: bytes) -> dict[str, tuple[int, int]]:
+    """Address and bytes of every function."""
+    sections, count = unpack_from("<I", elf, 32)[0], unpack_from("<H", elf, 48)[0]
+    headers = [unpack_from("<10I", elf, sections + 40 * number) for number in range(count)]
+    found = {}
+    for _, kind, _, _, offset, size, link, *_ in headers:
+        if kind == SYMBOL_TABLE:
+            names = headers[link][4]
+            for start in range(offset, offset + size, 16):
+                name, value, extent, info = unpack_from("<IIIB", elf, start)
+                if info & 15 == FUNCTION:
+                    text = elf[names + name : elf.index(b"\0", names + name)].decode()
+                    found[text] = (value, extent)
+    return found
+
+
+class Program:
+    """The compiled program: its instructions by address."""
+
+    def __init__(self, network: Path) -> None:
+        self.elf = network.read_bytes()
+        functions = functions_of(self.elf)
+        self.functions = {name: place for name, place in functions.items() if name != "main" and place[1]}
+        spans = sorted((start, start + size, name) for name, (start, size) in self.functions.items())
+        self.starts, self.spans = [start for start, _, _ in spans], spans
+        self.loaded = self._segments()
+        self._known: dict[int, Decoded] = {}
+
+    def _segments(self) -> list[tuple[int, int, int]]:
+        start = int.from_bytes(self.elf[28:32], "little")
+        count = int.from_bytes(self.elf[44:46], "little")
+        found = []
+        for number in range(count):
+            words = [
+                int.from_bytes(self.elf[start + 32 * number + at : start + 32 * number + at + 4], "little")
+                for at in range(0, 32, 4)
+            ]
+            if words[0] == 1:
+                found.append((words[2], words[1], words[4]))
+        return found
+
+    def function(self, at: int) -> str:
+        """The function an address is in, or nothing."""
+        number = bisect_right(self.starts, at) - 1
+        if number < 0:
+            return ""
+        start, end, name = self.spans[number]
+        return name if at < end else ""
+
+    def holds(self, at: int) -> bool:
+        """Whether an address is in a kernel or what kernels call."""
+        return bool(name := self.function(at)) and not name.startswith("bench_")
+
+    def code(self, at: int) -> Decoded:
+        """The instruction at an address."""
+        if at not in self._known:
+            address, offset, _ = next(item for item in self.loaded if item[0] <= at < item[0] + item[2])
+            self._known[at] = decode(self.elf, offset + at - address)
+        return self._known[at]
