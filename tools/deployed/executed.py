@@ -29,7 +29,8 @@ from deploy.calls.call import CCall, Pointer, Table, c_calls, sources
 from tools.deployed.counted import FLAGS, IN_LINE, MACHINE, TARGET
 from tools.deployed.rv32 import Program
 from trainlib.ir.graph import Op, TrainingGraph
-from trainlib.ir.steps import KernelCall, KernelChoice, find_part, widened
+from trainlib.ir.numerics import widened
+from trainlib.ir.steps import KernelCall, KernelChoice, find_part
 from trainlib.ir.varying import Varying
 from trainlib.kernels.catalogue import depthwise_names, depthwise_work, kernel_names, matmul_work
 from trainlib.kernels.library import FP32_BYTES, LIBRARY
@@ -45,13 +46,16 @@ CODEGEN = "clang-xpulp"
 """Whose nests say the sizes of a call; other codegens have the same."""
 
 TEAMS = (1, 8)
+MANY = 8
+"""Samples of a batch, beside those of the examples."""
 LENGTHS = ((41,), (96,), (7, 25))
 """Of weights that optimizers update, beside those of the examples."""
-PRODUCTS = ((1, 1, 1), (3, 5, 2), (17, 7, 9), (33, 4, 35), (40, 12, 66), (64, 9, 20), (8, 1, 50), (19, 1, 6))
+PRODUCTS = (
+    *((1, 1, 1), (8, 1, 50), (19, 1, 6), (16, 1, 10), (3, 1, 33), (40, 1, 3)),
+    *((3, 5, 2), (17, 7, 9), (33, 4, 35), (40, 12, 66), (64, 9, 20), (20, 3, 11), (9, 6, 40)),
+)
 """N, K, M."""
-PAGE_BYTES = 4096
-"""Of the memory of qemu's machine."""
-MOST_CALLS = 24
+MOST_CALLS = 28
 """Of a nest, each of other sizes."""
 
 MAIN = """
@@ -130,44 +134,41 @@ def _graphs() -> Iterator[tuple[TrainingGraph, dict[str, Any]]]:
         for example in getattr(primitive, "examples", ()):
             if "fp32" not in example.dtypes:
                 continue
-            updates = isinstance(primitive, OptimizerPrimitive)
-            more = [[DrawnInput(shape)] for shape in LENGTHS] if updates else _larger(example.cases)
-            for inputs, batch in product((example.cases, *more), (1,) if updates else (*example.batches, 8)):
+            if isinstance(primitive, OptimizerPrimitive):
+                drawn = [(inputs, 1) for inputs in (example.cases, *([DrawnInput(one)] for one in LENGTHS))]
+            else:
+                drawn = [(example.cases, batch) for batch in (*example.batches, MANY)]
+                drawn += [(inputs, max(example.batches)) for inputs in _larger(example.cases)]
+            for inputs, batch in drawn:
                 with suppress(PulptrainError):  # options may not fit a larger input
                     made = single(name, example.attributes, inputs, batch=batch)
-                    evaluate(made.graph, made.values)
-                    yield made.graph, dict(made.values)
-                    for other in in_other_forms(made.graph):
-                        yield other, dict(made.values)
+                    values = dict(made.values)
+                    evaluate(made.graph, values)
+                    yield made.graph, values
+                    yield from ((other, values) for other in in_other_forms(made.graph))
+    generator = np.random.default_rng(1)
     for shape in LENGTHS:
         update = build_update_graph("sgd", {"learning_rate": 0.1}, shape)
-        made = single("sgd", {"learning_rate": 0.1}, [DrawnInput(shape)])
         for graph in (
             *gradient_steps.accumulate_gradients(update, 2),
             gradient_steps.clip_gradients_by_value(update, 1.0),
             gradient_steps.clip_gradients_by_norm(update, 1.0),
             gradient_steps.average_weights(update, 0.5),
         ):
-            drawn = np.random.default_rng(1)
+            given = {name: graph.tensors[name] for name in graph.given}
             yield (
                 graph,
                 {
-                    name: made.values.get(
-                        name,
-                        drawn.uniform(-1, 1, graph.tensors[name].shape).astype(graph.tensors[name].dtype),
-                    )
-                    for name in graph.given
+                    name: generator.uniform(-1, 1, item.shape).astype(item.dtype)
+                    for name, item in given.items()
                 },
             )
 
 
 def _larger(inputs: Sequence[DrawnInput]) -> Iterator[list[DrawnInput]]:
-    """Every dimension twice as long; those behind the first three longer."""
-    for larger in (lambda n: 2 * n, lambda n: n + 3):
-        shapes = [tuple(map(larger, case.shape)) for case in inputs]
-        yield [replace(case, shape=shape) for case, shape in zip(inputs, shapes, strict=True)]
-        first = [(*case.shape[:1], *shape[1:]) for case, shape in zip(inputs, shapes, strict=True)]
-        yield [replace(case, shape=shape) for case, shape in zip(inputs, first, strict=True)]
+    """Every dimension twice as long; all but the first three longer."""
+    yield [replace(case, shape=tuple(2 * size for size in case.shape)) for case in inputs]
+    yield [replace(case, shape=(*case.shape[:1], *(size + 3 for size in case.shape[1:]))) for case in inputs]
 
 
 def _of_op(op: Op, graph: TrainingGraph, known: Mapping[str, Any]) -> Iterator[Called]:
@@ -337,8 +338,7 @@ def _traced(network: Path, cases: Iterable[Called]) -> Iterator[Execution]:
     program = Program(network)
     begin, end = (f"{program.functions[name][0]:08x}" for name in ("bench_begin", "bench_end"))
     first, last = program.spans[0][0], program.spans[-1][1]
-    machine = [word for word in MACHINE if word != "-singlestep"]
-    command = [*machine, "-dfilter", f"{first:#x}..{last:#x}", "-D", "/dev/stderr", str(network)]
+    command = [*MACHINE, "-dfilter", f"{first:#x}..{last:#x}", "-D", "/dev/stderr", str(network)]
     cores = (
         Execution(case.nest, core, tuple(call.kernel for call in case.calls))
         for case in cases
@@ -369,14 +369,6 @@ def _one_by_one(runs: Mapping[tuple[str, str], int], program: Program) -> Counte
     """Steps from instruction to instruction of straight runs, each from its first to the next run's."""
     steps: Counter[tuple[int, int]] = Counter()
     for (start, following), times in runs.items():
-        at, then = int(start, 16), int(following, 16)
-        while program.holds(at):
-            code = program.code(at)
-            behind = at + code.size_bytes
-            # A run ends with a branch or jump, or where a page does.
-            ends = code.letter in "BJ" or (behind == then and behind % PAGE_BYTES < 4)
-            steps[at, then if ends else behind] += times
-            if ends:
-                break
-            at = behind
+        for step in program.straight(int(start, 16), int(following, 16)):
+            steps[step] += times
     return steps

@@ -39,7 +39,8 @@ def _strip(high: int, wide: int, steps: int) -> str:
     """Rows i to i + high."""
     text = f"for j in 0..M - M % {wide} step {wide} jump {{ {_block('i', 'j', high, wide, steps)} }}"
     if wide > 1:
-        text += f" for u in 0..{high} jump {{ for j in M - M % {wide}..M jump {{ {_block('i+u', 'j', 1, 1, 1)} }} }}"
+        single = _block("i+u", "j", 1, 1, 1)
+        text += f" for u in 0..{high} jump {{ for j in M - M % {wide}..M jump {{ {single} }} }}"
     return text
 
 
@@ -89,5 +90,82 @@ def _product(columns: bool, high: int, wide: int, steps: int, pairs: bool) -> di
     return {"names": names, "nest": nest}
 
 
-OTHERS: dict[str, dict[str, Any]] = {}
-"""Of other kernels."""
+def _own(items: str) -> dict[str, str]:
+    """`pt_own`."""
+    return {
+        "block": f"ceildiv({items}, cores)",
+        "start": f"min(core * block, {items})",
+        "stop": f"min(core * block + block, {items})",
+        "idle": "start >= stop",
+        "clip": f"core * block + block >= {items}",
+    }
+
+
+def _windows(high: str, wide: str, inside: str, outside: str, store: str = "") -> str:
+    """Kernel positions of windows, one by one: `rows_in` x `cols_in` are inside the image."""
+    return (
+        f"for h in 0..{high} jump {{ for w in 0..{wide} jump {{ {store} }} }} "
+        f"for y in 0..rows_in * {wide} jump {{ }} for y in 0..rows_out * {wide} jump {{ }} "
+        f"for e in 0..rows_in * cols_in jump {{ {inside} }} "
+        f"for e in 0..rows_in * cols_out jump {{ {outside} }}"
+    )
+
+
+def _patches(high: str, wide: str, *, both: bool) -> dict[str, Any]:
+    """`of_planes` of im2row.c, where the border is counted by channel."""
+    size = "h*stride+y,w*stride+x" if both else "h+y,w+x"
+    loops = "for h in 0..{0} jump {{ for w in 0..{1} jump {{ for c in start..stop jump {{ {2} }} }} }}"
+    copied = f"for y in 0..hk jump {{ for x in 0..wk jump {{ L:X(c,{size}) S:R(h,w,c,y,x) }} }}"
+    tested = loops.format(high, wide, "for y in 0..hk jump { for x in 0..wk jump { S:R(h,w,c,y,x) } }")
+    tested += (
+        " for c in start..stop jump { for e in 0..rows_in * cols_in jump { L:X(c,0,e) } "
+        f"for e in 0..rows_in * cols_out jump {{ }} for e in 0..rows_in * {wide} jump {{ }} "
+        f"for e in 0..rows_out * {wide} jump {{ }} }}"
+    )
+    if both:
+        nest = f"if (padded) {{ {tested} }} else {{ {loops.format(high, wide, copied)} }}"
+    else:
+        nest = f"if (stride == 1) {{ {tested} }} else {{ {tested} }}"
+    return {"names": _own("ci"), "nest": nest}
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "im2row_fw": _patches("ho", "wo", both=True),
+    "im2row_ig": _patches("hi", "wi", both=False),
+    "dw_ig": {
+        "names": _own("ci"),
+        "nest": "for c in start..stop jump { "
+        + _windows("hi", "wi", "L:W(c,0,e) L:Y(c,0,e)", "", "S:X(c,h,w)")
+        + " }",
+    },
+    "dw_wg": {
+        "names": _own("ci"),
+        "nest": "for c in start..stop jump { for y in 0..hk jump { for x in 0..wk jump { "
+        "for h in 0..ho jump { for w in 0..wo jump { L:Y(c,h,w) L:X(c,h+y,w+x) } } S:W(c,y,x) } } }",
+    },
+    "conv_direct_ig": {
+        "names": _own("channels"),
+        "nest": "if (strided) { NEST } else { NEST }".replace(
+            "NEST",
+            "for c in start..stop jump { for p in 0..hi * wi jump { S:X(c,p) } for o in 0..depth jump { "
+            + _windows("hi", "wi", "L:W(c,o,e) L:Y(c*step+o,0,e)", "")
+            + " } }",
+        ),
+    },
+    "rmsnorm_sum": {
+        "names": _own("rows"),
+        "nest": "for r in start..stop jump { for i in 0..elements jump { L:X(r,i) } S:R(r) }",
+    },
+    "cross_entropy_fw": {
+        "names": {},
+        "nest": "for i in 1..elements jump { L:X(i) } for i in 0..elements jump { L:X(i) } "
+        "for i in 1..elements jump { } for i in 0..elements jump { L:T(i) L:X(i) } S:Y(0)",
+    },
+    "cross_entropy_bw": {
+        "names": {},
+        "nest": "for i in 1..elements jump { L:X(i) } for i in 0..elements jump { L:X(i) } "
+        "for i in 1..elements jump { } for i in 0..elements jump { L:T(i) } "
+        "for i in 0..elements jump { L:X(i) L:T(i) S:Y(i) }",
+    },
+}
+"""Of other kernels, by name."""

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tools.deployed.nests`: the kernel files of codegen `export-rv32`, read off the compiled C.
+"""`python -m tools.deployed.nests`: kernel files of codegen `export-rv32`, read off the compiled C.
 
 Needs `qemu-riscv32` and the package ziglang. Executes the C kernels on examples of all primitives
-(`tools.deployed.executed`) and writes `configs/kernels/export-rv32/`. The loops of a kernel are those of its nest in
-`clang-xpulp`, or of `loops_of_c.py` where the C has others; the instructions are those executed:
+(`tools.deployed.executed`) and writes `configs/kernels/export-rv32/`: run it again when the C changes. The
+loops of a kernel are those of its nest in `clang-xpulp`, or of `loops_of_c.py` where the C has others; the
+instructions are those executed:
 
-- What an instruction was executed in each call is compared with how often each block of the nest is. An instruction
+- How often an instruction was executed in each call is compared with how often each block of the nest is. One
   that is executed as often as a block, in every call, stands in this block, with the registers it has.
-- Any other is executed a number of times that is a sum of those of blocks (one turn less than the loop, say), or, where
-  the data decide, a share of one. It stands in a loop of its own at the end of the nest.
+- Any other is executed a number of times that is a sum of those of blocks (one turn less than the loop, say),
+  or, where the data decide, a share of one. It stands in a loop of its own at the end of the nest.
 
-Addresses are those of the nest: loads and stores of a block in their order. `--cached FILE` keeps what was executed, to
-read it again.
+Addresses are those of the nest: loads and stores of a block in their order. `--cached FILE` keeps what was
+executed, to read it again.
 """
 
 from __future__ import annotations
@@ -256,7 +257,7 @@ class Kernel:
                     else:
                         feature.block.inside.setdefault(id(feature.loop), []).extend(places)
             return
-        texts = []
+        texts: list[str] = []
         for feature, share in terms:
             sign = "-" if share < 0 else "+" if texts else ""
             size = abs(share)
@@ -278,7 +279,7 @@ class Kernel:
 
     def _written(self, block: Block) -> str:
         accesses = [item for item in block.items if isinstance(item, str) and ":" in item]
-        parts: list[tuple[int, str]] = []
+        parts: list[str] = []
         closing = None
         own = sorted(block.own)
         if block.loop is not None and block.parent is not None:
@@ -302,7 +303,7 @@ class Kernel:
                 once = block.inside.get(id(item), [])
                 if once:
                     before = f"if ({trips_of(item)} > 0) {{ {self._code(sorted(once), [])} }}"
-                    children.append((min(min(once), first or min(once)), before))
+                    children.append((min(*once, first or min(once)), before))
                 if text:
                     kind = "branch" if text.endswith(CLOSING) else "jump"
                     variable = f"{item.variable} in " if item.variable else ""
@@ -314,24 +315,22 @@ class Kernel:
                 sides = []
                 first = 0
                 for side in (item.then, item.otherwise):
-                    inner = next((other for other in self.blocks if other.items is side), None)
-                    sides.append(self._written(inner) if inner else "")
-                    first = first or (self._first(inner) if inner else 0)
+                    chosen = next((other for other in self.blocks if other.items is side), None)
+                    sides.append(self._written(chosen) if chosen else "")
+                    first = first or self._first(chosen)
                 if any(sides):
                     text = f"if ({item.condition}) {{ {sides[0]} }}"
                     children.append((first or last, text + (f" else {{ {sides[1]} }}" if sides[1] else "")))
         # Sub-blocks keep their order; straight code stands where its addresses do.
-        at = 0
         for first, text in children:
-            before = [place for place in own if at <= place < first]
-            if before:
-                parts.append((0, self._code(before, accesses)))
-                own = [place for place in own if place not in set(before)]
-            parts.append((0, text))
-            at = 0
+            early = [place for place in own if place < first]
+            if early:
+                parts.append(self._code(early, accesses))
+                own = own[len(early) :]
+            parts.append(text)
         if own:
-            parts.append((0, self._code(own, accesses)))
-        written = " ".join(text for _, text in parts)
+            parts.append(self._code(own, accesses))
+        written = " ".join(parts)
         return f"{written} {CLOSING}" if closing is not None else written
 
     def _first(self, block: Block | None) -> int:
@@ -342,7 +341,8 @@ class Kernel:
 
     def _code(self, places: Sequence[int], accesses: list[str]) -> str:
         """Instructions in this order; accesses are used up."""
-        tokens, recent = [], {}
+        tokens: list[str] = []
+        recent: dict[int, int] = {}
         before = ""
         for position, at in enumerate(places):
             code = self.program.code(at)
@@ -390,11 +390,7 @@ def _is_in(block: Block | None, other: Block) -> bool:
 
 def simplified(times: str) -> str:
     """Without factors of one."""
-    return (
-        times.replace("(1 * ", "(").replace("1 * ((", "((", 1)
-        if times.startswith("1 * ")
-        else times.replace("(1 * ", "(")
-    )
+    return times.replace("(1 * ", "(")
 
 
 def explained(

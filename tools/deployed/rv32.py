@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions of RV32IMC with floats in integer registers (Zfinx): the class, the registers, what they access.
+"""Instructions of RV32IMC with floats in integer registers (Zfinx): class, registers, what they access.
 
-The classes are those of the nests (`trainlib.kernels.nest`). `llvm-objdump` of today's distributions does not know
-Zfinx.
+The classes are those of the nests (`trainlib.kernels.nest`). `llvm-objdump` of today's distributions does not
+know Zfinx.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from struct import unpack_from
+from struct import iter_unpack, unpack_from
 
-from tools.deployed.counted import FUNCTION, SYMBOL_TABLE
+SYMBOL_TABLE, FUNCTION = 2, 2
+"""SHT_SYMTAB and STT_FUNC of ELF."""
+
+MOST_BYTES = 4
+"""Of an instruction."""
+
+PAGE_BYTES = 4096
+"""Of the memory of qemu's machine."""
 
 STACK_POINTER = 2
 
@@ -42,7 +50,7 @@ def decode(code: bytes, at: int) -> Decoded:
     return _wide(int.from_bytes(code[at : at + 4], "little")) if half & 3 == 3 else _short(half)
 
 
-def _short(half: int) -> Decoded:  # noqa: PLR0911 - one return per format
+def _short(half: int) -> Decoded:  # noqa: PLR0911, PLR0912 - one return per format
     kind, wide_d, wide_s = (half & 3, half >> 13), half >> 7 & 31, half >> 2 & 31
     short_1, short_2 = 8 + (half >> 7 & 7), 8 + (half >> 2 & 7)
     match kind:
@@ -110,20 +118,17 @@ def _wide(word: int) -> Decoded:  # noqa: PLR0911 - one return per format
     raise ValueError(f"unknown instruction {word:08x}")
 
 
-def functions_of(elf: bytes) -> dict[str, tuple[int, int]]:
-    """Address and bytes of every function."""
-    sections, count = unpack_from("<I", elf, 32)[0], unpack_from("<H", elf, 48)[0]
+def symbols_of(elf: bytes, *kinds: int) -> Iterator[tuple[str, int, int]]:
+    """Name, address and bytes of the symbols of an ELF file of 32 bits that are of these kinds, or of all."""
+    sections, count = int.from_bytes(elf[32:36], "little"), int.from_bytes(elf[48:50], "little")
     headers = [unpack_from("<10I", elf, sections + 40 * number) for number in range(count)]
-    found = {}
     for _, kind, _, _, offset, size, link, *_ in headers:
         if kind == SYMBOL_TABLE:
             names = headers[link][4]
-            for start in range(offset, offset + size, 16):
-                name, value, extent, info = unpack_from("<IIIB", elf, start)
-                if info & 15 == FUNCTION:
-                    text = elf[names + name : elf.index(b"\0", names + name)].decode()
-                    found[text] = (value, extent)
-    return found
+            for name, value, size_bytes, info, _, _ in iter_unpack("<IIIBBH", elf[offset : offset + size]):
+                if not kinds or info & 15 in kinds:
+                    first = names + name
+                    yield elf[first : elf.index(b"\0", first)].decode(), value, size_bytes
 
 
 class Program:
@@ -131,8 +136,8 @@ class Program:
 
     def __init__(self, network: Path) -> None:
         self.elf = network.read_bytes()
-        functions = functions_of(self.elf)
-        self.functions = {name: place for name, place in functions.items() if name != "main" and place[1]}
+        found = symbols_of(self.elf, FUNCTION)
+        self.functions = {name: (start, size) for name, start, size in found if name != "main" and size}
         spans = sorted((start, start + size, name) for name, (start, size) in self.functions.items())
         self.starts, self.spans = [start for start, _, _ in spans], spans
         self.loaded = self._segments()
@@ -156,12 +161,26 @@ class Program:
         number = bisect_right(self.starts, at) - 1
         if number < 0:
             return ""
-        start, end, name = self.spans[number]
+        _, end, name = self.spans[number]
         return name if at < end else ""
 
     def holds(self, at: int) -> bool:
         """Whether an address is in a kernel or what kernels call."""
         return bool(name := self.function(at)) and not name.startswith("bench_")
+
+    def straight(self, at: int, then: int) -> Iterator[tuple[int, int]]:
+        """Every instruction from `at` to where qemu goes on at `then`, with the address of the next one.
+
+        That is behind a branch or jump, or where a page ends.
+        """
+        while self.holds(at):
+            code = self.code(at)
+            behind = at + code.size_bytes
+            ends = code.letter in "BJ" or (behind == then and behind % PAGE_BYTES < MOST_BYTES)
+            yield at, then if ends else behind
+            if ends:
+                return
+            at = behind
 
     def code(self, at: int) -> Decoded:
         """The instruction at an address."""
