@@ -166,9 +166,13 @@ def _graphs() -> Iterator[tuple[TrainingGraph, dict[str, Any]]]:
 
 
 def _larger(inputs: Sequence[DrawnInput]) -> Iterator[list[DrawnInput]]:
-    """Every dimension twice as long; all but the first three longer."""
+    """Every dimension twice as long; all but the first, or the only one, three longer."""
     yield [replace(case, shape=tuple(2 * size for size in case.shape)) for case in inputs]
-    yield [replace(case, shape=(*case.shape[:1], *(size + 3 for size in case.shape[1:]))) for case in inputs]
+    for kept in {min(1, len(case.shape) - 1) for case in inputs}:
+        yield [
+            replace(case, shape=(*case.shape[:kept], *(size + 3 for size in case.shape[kept:])))
+            for case in inputs
+        ]
 
 
 def _of_op(op: Op, graph: TrainingGraph, known: Mapping[str, Any]) -> Iterator[Called]:

@@ -159,13 +159,15 @@ OTHERS: dict[str, dict[str, Any]] = {
     "cross_entropy_fw": {
         "names": {},
         "nest": "for i in 1..elements jump { L:X(i) } for i in 0..elements jump { L:X(i) } "
-        "for i in 1..elements jump { } for i in 0..elements jump { L:T(i) L:X(i) } S:Y(0)",
+        "for i in 1..elements jump { } if (soft) { for i in 0..elements jump { L:T(i) L:X(i) } } "
+        "else { for i in 0..elements jump { L:X(i) } } S:Y(0)",
     },
     "cross_entropy_bw": {
         "names": {},
         "nest": "for i in 1..elements jump { L:X(i) } for i in 0..elements jump { L:X(i) } "
-        "for i in 1..elements jump { } for i in 0..elements jump { L:T(i) } "
-        "for i in 0..elements jump { L:X(i) L:T(i) S:Y(i) }",
+        "for i in 1..elements jump { } if (soft) { for i in 0..elements jump { L:T(i) } "
+        "for i in 0..elements jump { L:X(i) L:T(i) S:Y(i) } } else { for i in 0..elements jump { } "
+        "for i in 0..elements jump { L:X(i) S:Y(i) } }",
     },
 }
 """Of other kernels, by name."""
