@@ -55,7 +55,7 @@ PRODUCTS = (
     *((3, 5, 2), (17, 7, 9), (33, 4, 35), (40, 12, 66), (64, 9, 20), (20, 3, 11), (9, 6, 40)),
 )
 """N, K, M."""
-MOST_CALLS = 28
+MOST_CALLS = 36
 """Of a nest, each of other sizes."""
 
 MAIN = """
@@ -103,6 +103,8 @@ class Execution:
     nest: NestCall
     core: int
     kernels: tuple[str, ...]
+    numbers: Mapping[str, int]
+    """What the C is given beside arrays."""
     steps: Counter[tuple[int, int]] = field(default_factory=Counter)
 
 
@@ -344,7 +346,7 @@ def _traced(network: Path, cases: Iterable[Called]) -> Iterator[Execution]:
     first, last = program.spans[0][0], program.spans[-1][1]
     command = [*MACHINE, "-dfilter", f"{first:#x}..{last:#x}", "-D", "/dev/stderr", str(network)]
     cores = (
-        Execution(case.nest, core, tuple(call.kernel for call in case.calls))
+        Execution(case.nest, core, tuple(call.kernel for call in case.calls), _numbers(case))
         for case in cases
         for core in range(case.nest.cores)
     )
@@ -367,6 +369,10 @@ def _traced(network: Path, cases: Iterable[Called]) -> Iterator[Execution]:
                 before = at
     if process.returncode:
         raise RuntimeError(f"{network} ended with {process.returncode}")
+
+
+def _numbers(case: Called) -> dict[str, int]:
+    return {name: value for call in case.calls for name, value in call.fields if isinstance(value, int)}
 
 
 def _one_by_one(runs: Mapping[tuple[str, str], int], program: Program) -> Counter[tuple[int, int]]:

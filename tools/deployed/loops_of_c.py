@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops of C kernels that are not those of the nest in `clang-xpulp`: names and accesses, no instructions."""
+"""Loops of C kernels that are not those of the nest in `clang-xpulp`: names and accesses, no instructions.
+
+`only`: which calls are read, where the C decides by numbers that the nest is not called with.
+"""
 
 from __future__ import annotations
 
@@ -126,10 +129,25 @@ def _patches(high: str, wide: str, *, both: bool) -> dict[str, Any]:
         nest = f"if (padded) {{ {tested} }} else {{ {loops.format(high, wide, copied)} }}"
     else:
         nest = f"if (stride == 1) {{ {tested} }} else {{ {tested} }}"
-    return {"names": _own("ci"), "nest": nest}
+    only = "1" if both else "divisor_h == stride and divisor_w == stride"
+    return {"names": _own("ci"), "nest": nest, "only": only}
 
+
+_INSIDE = (
+    "top >= 0 and left >= 0 and (ho - 1) * step_h + top + hk <= hi and (wo - 1) * step_w + left + wk <= wi"
+)
+"""Windows of pooling without padding."""
 
 OTHERS: dict[str, dict[str, Any]] = {
+    **{name: {"only": _INSIDE} for name in ("avgpool_fw", "avgpool_bw", "maxpool_fw", "maxpool_fw_argmax")},
+    "norm_fw": {"only": "has_w == has_b"},
+    "norm_wg_columns": {"only": "has_mean and has_dw and has_db"},
+    "transpose_matrix": {
+        "names": {"larger": "max(N, M)", **_own("larger")},
+        "nest": "if (M > N) { for i in 0..N jump { for j in start..stop jump { L:X(i,j) S:Y(j,i) } } } "
+        "else { for i in start..stop jump { for j in 0..M jump { L:X(i,j) S:Y(j,i) } } }",
+    },
+    "vect_sum": {"only": "G_n >= elements"},
     "im2row_fw": _patches("ho", "wo", both=True),
     "im2row_ig": _patches("hi", "wi", both=False),
     "dw_ig": {

@@ -158,7 +158,9 @@ class Kernel:
         used = [
             number
             for number, known in enumerate(names)
-            if not self.falls_back(known) and not runs[number].nest.accumulates
+            if not self.falls_back(known)
+            and not runs[number].nest.accumulates
+            and value(str(self.section.get("only", "1")), {**runs[number].numbers, **known})
         ]
         self.runs = [runs[number] for number in used]
         self.known = [names[number] for number in used]
