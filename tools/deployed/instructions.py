@@ -41,6 +41,10 @@ MODELS = (
 )
 
 
+L2 = "8MiB"
+"""Room for all of them."""
+
+
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m tools.deployed.instructions", description=__doc__)
@@ -50,7 +54,8 @@ def main() -> int:
     kept = json.loads(STORED.read_text(encoding="utf-8")) if STORED.is_file() else {}
     for model in arguments.models:
         name = Path(model).stem
-        counted = execute(model, Path(arguments.out).absolute() / name, "--codegen", EXPORTED)
+        folder = Path(arguments.out).absolute() / name
+        counted = execute(model, folder, "--codegen", EXPORTED, "--l2", L2)
         calls = _calls(model)
         kept[name] = [
             {"kernels": found["kernels"], "counted": found["c"], "calls": calls[op]}
@@ -68,7 +73,7 @@ def main() -> int:
 def _calls(model: str) -> dict[str, list[Any]]:
     """By op how often it calls which nest on which sizes."""
     found: dict[str, Counter[NestCall]] = defaultdict(Counter)
-    for schedule in prepare(model, Settings(codegen=EXPORTED)).schedules:
+    for schedule in prepare(model, Settings(codegen=EXPORTED, l2=L2)).schedules:
         for action in schedule.program.actions:
             if isinstance(action, Compute):
                 assert action.team.origin is not None

@@ -147,7 +147,12 @@ OTHERS: dict[str, dict[str, Any]] = {
         "nest": "if (M > N) { for i in 0..N jump { for j in start..stop jump { L:X(i,j) S:Y(j,i) } } } "
         "else { for i in start..stop jump { for j in 0..M jump { L:X(i,j) S:Y(j,i) } } }",
     },
-    "vect_sum": {"only": "G_n >= elements"},
+    "vect_sum": {
+        "only": "repeated == (G_n < elements)",
+        "names": _own("elements"),
+        "nest": "if (repeated) { for i in start..stop jump { L:X(i) L:G(0) S:Y(i) } } "
+        "else { for i in start..stop jump { L:X(i) L:G(i) S:Y(i) } }",
+    },
     "im2row_fw": _patches("ho", "wo", both=True),
     "im2row_ig": _patches("hi", "wi", both=False),
     "dw_ig": {

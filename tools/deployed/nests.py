@@ -36,7 +36,7 @@ from tools.deployed.loops_of_c import loops_of_c
 from tools.deployed.rv32 import STACK_POINTER, Program
 from tools.nest_tree import If, Item, Loop, compact, layout, parse, value
 from tools.pages.page import ROOT
-from trainlib.kernels.library import LIBRARY
+from trainlib.kernels.library import FP32_BYTES, LIBRARY
 
 OUT = ROOT / "configs" / "kernels" / "export-rv32"
 
@@ -351,11 +351,13 @@ class Kernel:
             token = code.letter
             waits = any(position - recent.get(register, -9) <= NEAR for register in code.read)
             if code.letter in "LS" and code.base != STACK_POINTER:
-                found = next((item for item in accesses if item[0] == code.letter), None)
+                width = "" if code.width_bytes == FP32_BYTES else f".{code.width_bytes}"
+                token += width
+                alike = f"{code.letter}{width}:"
+                found = next((item for item in accesses if item.replace("+", "").startswith(alike)), None)
                 if found is not None:
                     accesses.remove(found)
-                    where = found[found.index(":") :].rstrip("'")
-                    token += ("" if code.width_bytes == 4 else f".{code.width_bytes}") + where
+                    token += found[found.index(":") :].rstrip("'")
             # The rule without names lets these wait for what stands before them.
             ruled = code.letter in "MfDFS" and before in "MfD"
             if code.letter in "F" or waits or ruled or (code.letter in TRACKED and code.written):
