@@ -11,8 +11,8 @@ instructions are those executed:
 - Any other is executed a number of times that is a sum of those of blocks (one turn less than the loop, say),
   or, where the data decide, a share of one. It stands in a loop of its own at the end of the nest.
 
-Addresses are those of the nest: loads and stores of a block in their order. `--cached FILE` keeps what was
-executed, to read it again.
+Addresses are those of the nest: loads and stores of a block in their order; a loop at the end walks along the
+arrays. `--cached FILE` keeps what was executed, to read it again.
 """
 
 from __future__ import annotations
@@ -273,8 +273,15 @@ class Kernel:
 
     def text(self) -> str:
         """The nest, as one line."""
+        arrays = {
+            access.partition("(")[0].replace("+", ""): access.count(",")
+            for block in self.blocks
+            for access in block.items
+            if isinstance(access, str) and ":" in access
+        }
+        walks = [f"{array}({'0,' * commas}e)" for array, commas in arrays.items()]
         loops = [
-            f"for 0..{simplified(times)} jump {{ {self._code(sorted(places), [])} }}"
+            f"for e in 0..{simplified(times)} jump {{ {self._code(sorted(places), list(walks))} }}"
             for times, places in self.tail.items()
         ]
         return " ".join([self._written(self.blocks[0]), *loops])
