@@ -7,8 +7,10 @@ after the other (`in_turn.c` says what that means for numbers).
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +27,7 @@ from arch.spec.isa import NestCall
 from arch.spec.program import Compute, Effect, Place
 from configs.errors import InputError, PulptrainError
 from configs.values import replace
-from deploy.calls.call import CCall, Pointer, Table, c_calls, sources
+from deploy.calls.call import FUNCTIONS, CCall, Pointer, Table, c_calls, source_of, sources
 from tools.deployed.counted import FLAGS, IN_LINE, MACHINE, TARGET
 from tools.deployed.rv32 import Program
 from trainlib.ir.graph import Op, TrainingGraph
@@ -55,7 +57,7 @@ PRODUCTS = (
     *((3, 5, 2), (17, 7, 9), (33, 4, 35), (40, 12, 66), (64, 9, 20), (20, 3, 11), (9, 6, 40)),
 )
 """N, K, M."""
-MOST_CALLS = 36
+MOST_CALLS = 40
 """Of a nest, each of other sizes."""
 
 MAIN = """
@@ -120,8 +122,16 @@ def called() -> Iterator[Called]:
         # Of equal sizes the last: arguments that no size says may differ, so a few are kept.
         found[key].setdefault((*size, len(found[key]) % 3), one)
     for key in sorted(found):
-        calls = list(found[key].values())
-        yield from Random(1).sample(calls, MOST_CALLS) if len(calls) > MOST_CALLS else calls
+        yield from _various(list(found[key].values()))
+
+
+def _various(calls: list[Called]) -> list[Called]:
+    """At most `MOST_CALLS`, in turn of those that differ in what is 0, 1 or more."""
+    kinds: dict[tuple[int, ...], list[Called]] = defaultdict(list)
+    for call in Random(1).sample(calls, len(calls)):
+        kinds[call.nest.cores, *(min(size, 2) for _, size in call.nest.sizes)].append(call)
+    turns = [kind[turn] for turn in range(MOST_CALLS) for kind in kinds.values() if turn < len(kind)]
+    return turns[:MOST_CALLS]
 
 
 def _of_primitives() -> Iterator[Called]:
@@ -139,7 +149,7 @@ def _graphs() -> Iterator[tuple[TrainingGraph, dict[str, Any]]]:
             if isinstance(primitive, OptimizerPrimitive):
                 drawn = [(inputs, 1) for inputs in (example.cases, *([DrawnInput(one)] for one in LENGTHS))]
             else:
-                drawn = [(example.cases, batch) for batch in (*example.batches, MANY)]
+                drawn = [(example.cases, batch) for batch in (max(example.batches), MANY)]
                 drawn += [(inputs, max(example.batches)) for inputs in _larger(example.cases)]
             for inputs, batch in drawn:
                 with suppress(PulptrainError):  # options may not fit a larger input
@@ -182,8 +192,8 @@ def _of_op(op: Op, graph: TrainingGraph, known: Mapping[str, Any]) -> Iterator[C
     sizes = {**lowering.extents(op, graph.tensors), **lowering.reductions(op, graph.tensors)}
     whole = {axis: (0, size) for axis, size in sizes.items()}
     cuts = [{axis: (0, chooser.randint(1, size)) for axis, size in sizes.items()} for _ in range(2)]
-    for ranges in (whole, *cuts):
-        for cores in TEAMS:
+    for number, ranges in enumerate((whole, *cuts)):
+        for cores in TEAMS[number:] or TEAMS[:1]:
             choice = KernelChoice(lowering.default_kernel(op), CODEGEN, "kernel", cores)
             task = lowering.tile(op, graph.tensors, ranges, choice)
             arrays = {item.name: item.taken(known[item.tensor]) for item in task.inputs}
@@ -282,7 +292,11 @@ def execute(cases: Sequence[Called], folder: Path) -> tuple[Path, list[Execution
 def build(cases: Sequence[Called], folder: Path) -> Path:
     """The program that makes these calls."""
     folder.mkdir(parents=True, exist_ok=True)
-    texts = sources({call.kernel for case in cases for call in case.calls})
+    kernels = {call.kernel for case in cases for call in case.calls}
+    texts = {
+        name: text for name, text in sources(kernels).items() if not name.endswith(".c") or name == FUNCTIONS
+    }
+    texts |= {f"{kernel}.c": _alone(kernel) for kernel in kernels}
     arguments, rows, images, size = [], [], bytearray(), 0
     for number, case in enumerate(cases):
         for call in case.calls:
@@ -304,17 +318,17 @@ def build(cases: Sequence[Called], folder: Path) -> Path:
     # images.bin is not among what zig knows of images.S.
     flags = f"{TARGET} {FLAGS} {IN_LINE} -ffunction-sections -I. -DNETWORK_CORES=8 -DPT_CORES=8"
     made = [*sorted(name for name in texts if name.endswith(".c")), "images.S"]
-    version = f"-DIMAGES={hash_of(bytes(images))}u"
+    version = f"-DIMAGES={zlib.crc32(bytes(images))}u"
     command = [sys.executable, "-m", "ziglang", "cc", *flags.split(), version, *made, "-lm", "-o", "bench"]
     subprocess.run(command, cwd=folder, check=True)
     return folder / "bench"
 
 
-def hash_of(content: bytes) -> int:
-    """A checksum."""
-    import zlib
-
-    return zlib.crc32(content)
+def _alone(kernel: str) -> str:
+    """The file of a kernel as an export has it that calls no other; kernels it hands over to are its own."""
+    text = sources([kernel])[source_of(kernel).file]
+    others = sorted({*re.findall(r"^void (\w+)\(const void \*args\)", text, re.MULTILINE)} - {kernel})
+    return "".join(f"#define {other} {other}_of_{kernel}\n" for other in others) + text
 
 
 def _fields(call: CCall) -> str:

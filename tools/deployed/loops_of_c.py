@@ -140,6 +140,12 @@ _INSIDE = (
 
 OTHERS: dict[str, dict[str, Any]] = {
     **{name: {"only": _INSIDE} for name in ("avgpool_fw", "avgpool_bw", "maxpool_fw", "maxpool_fw_argmax")},
+    "reduce_max_fw": {
+        "only": "largest",
+        "nest": "if (wide) { for p in 0..outer jump { for i in start..stop jump { L:X(p,0,i) "
+        "for r in 1..count jump { L:X(p,r,i) } S:Y(p,i) } } } else { for p in start..stop jump { "
+        "for i in 0..inner jump { L:X(p,0,i) for r in 1..count jump { L:X(p,r,i) } S:Y(p,i) } } }",
+    },
     "norm_fw": {"only": "has_w == has_b"},
     "norm_wg_columns": {"only": "has_mean and has_dw and has_db"},
     "transpose_matrix": {

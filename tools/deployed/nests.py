@@ -454,9 +454,16 @@ def explained(
         wrong = float(np.abs(feature.counts * share - counts).sum())
         alone.append((wrong, feature, share))
     wrong, feature, share = min(alone, key=lambda item: item[0])
-    if best is None or wrong <= best[0] * 1.2:
-        return [(feature, Fraction(share).limit_denominator(1000))] if share > 1e-4 else [], False
-    return [(feature, share) for feature, share in best[1] if share], False
+    found = [(feature, Fraction(share))] if best is None or wrong <= best[0] * 1.2 else best[1]
+    sums = float(sum(share * int(feature.counts.sum()) for feature, share in found))
+    if sums <= 0:
+        return [], False
+    # In all calls together it is executed as often as it was.
+    shares_of = [
+        (feature, (share * Fraction(float(counts.sum()) / sums)).limit_denominator(1000))
+        for feature, share in found
+    ]
+    return [(feature, share) for feature, share in shares_of if share], False
 
 
 def chosen(runs: Iterable[Execution]) -> dict[str, list[Execution]]:
