@@ -29,15 +29,15 @@ from trainlib.kernels.team import Array, team_work
 STORED = ROOT / "docs" / "deploy-instructions.json"
 
 MODELS = (
+    *("simple-mlp", "tutorial-cnn", "digits-cnn", "measured/attn.yaml", "measured/gru.yaml"),
     *(
-        "simple-mlp",
-        "tutorial-cnn",
-        "digits-cnn",
-        "measured/attn.yaml",
-        "measured/gru.yaml",
         "tiny-transformer",
+        "tiny-vit",
+        "deep-autoencoder",
+        "examples/lora-block.yaml",
+        "gru-keywords",
+        "ds-cnn",
     ),
-    *("gru-keywords", "ds-cnn", "tiny-vit", "deep-autoencoder"),
 )
 
 
