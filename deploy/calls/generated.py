@@ -32,9 +32,11 @@ from deploy.calls.expression import (
     identifier,
     label,
 )
+from deploy.calls.row_loops import body, traced
 from trainlib.ir.graph import Op
 from trainlib.ir.varying import Varying
 from trainlib.primitives.lowering.elementwise import VectorLoop
+from trainlib.primitives.lowering.row_loop import RowLoop
 from trainlib.registry import step_of
 
 C_TYPES: Mapping[str, str] = MappingProxyType(
@@ -75,6 +77,8 @@ def generated(action: Compute, op: Op) -> Generated | None:
     try:
         if "loop" in effect.details:
             return _of_loop(effect, op, nest)
+        if "rows" in effect.details:
+            return _of_rows(action, op, effect.details["rows"])
         return _of_loss(effect, op, nest) if "formula" in effect.details else None
     except (InputError, AttributeError, IndexError, TypeError) as error:  # what arrays can and symbols cannot
         raise InputError(f"no C source for kernel {nest}: {error}", where=op.name) from None
@@ -142,6 +146,28 @@ def _loop(
     lines = [f"/* {name}: elements over the cores. */", *_struct(name, read, made, counts, fields)]
     source = _source(name, lines, _branch(outcomes, 0, numbers))
     return Kernel(name, source, _numbers(fields), all(trace.exact for trace, _ in outcomes))
+
+
+def _of_rows(action: Compute, op: Op, loop: RowLoop) -> Generated:
+    """A row program; it has the name of its nest, and arrays where the nest has them."""
+    assert action.team.origin is not None
+    (nest,), addresses = action.team.origin.calls, action.team.origin.addresses
+    sizes, name = dict(nest.sizes), nest.kernel
+    places = {
+        form: Place("l1", address, (), "float32", form)
+        for (form, *_), address in zip(nest.forms, addresses, strict=True)
+    }
+    made = {array: places[array] for array in loop.writes}
+    read = {array: places[array] for array in loop.reads if array not in made}
+
+    def kernel() -> Kernel:
+        trace, results = traced(loop)
+        lines = [f"/* {name}: {' and '.join(loop.writes)} from {', '.join(loop.reads)}. */"]
+        lines += _struct(name, read, made, list(sizes), {})
+        source = _source(name, lines, body(loop, results, *("N", "M") if "N" in sizes else ("", *sizes)))
+        return Kernel(name, source, (), trace.exact)
+
+    return Generated(_kept(op, name, "", kernel), (*read.items(), *made.items(), *sizes.items()))
 
 
 def _stem(op: Op, nest: str, result: str) -> str:
