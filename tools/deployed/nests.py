@@ -331,16 +331,28 @@ class Kernel:
                     text = f"if ({item.condition}) {{ {sides[0]} }}"
                     children.append((first or last, text + (f" else {{ {sides[1]} }}" if sides[1] else "")))
         # Sub-blocks keep their order; straight code stands where its addresses do.
+        # What the nest accesses behind its loops stands there, wherever the compiler has turned it to.
+        after = max((at + 1 for at, item in enumerate(block.items) if not isinstance(item, str)), default=0)
+        behind, ahead = (
+            {item[0] for item in items if isinstance(item, str) and ":" in item}
+            for items in (block.items[after:], block.items[:after])
+        )
+        late = [place for place in own if self._accesses(place, behind - ahead)]
+        own = [place for place in own if place not in set(late)]
         for first, text in children:
             early = [place for place in own if place < first]
             if early:
                 parts.append(self._code(early, accesses))
                 own = own[len(early) :]
             parts.append(text)
-        if own:
-            parts.append(self._code(own, accesses))
+        if own or late:
+            parts.append(self._code([*own, *late], accesses))
         written = " ".join(parts)
         return f"{written} {CLOSING}" if closing is not None else written
+
+    def _accesses(self, place: int, letters: set[str]) -> bool:
+        code = self.program.code(place)
+        return code.letter in letters and code.base != STACK_POINTER
 
     def _first(self, block: Block | None) -> int:
         if block is None:

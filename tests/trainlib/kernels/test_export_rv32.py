@@ -10,8 +10,10 @@ from collections import defaultdict
 
 import pytest
 
+from pulptrain.deploying.deployed import EXPORTED
 from tools.deployed.instructions import FAR, rows
 from tools.deployed.rv32 import Decoded, decode
+from trainlib.kernels.catalogue import matmul_work
 
 AN_ITERATION = 0.01
 
@@ -35,6 +37,16 @@ def test_kernels_have_the_instructions_that_were_counted() -> None:
         sums[kernels][1] += counted
     far = {name for name, (predicted, counted) in sums.items() if abs(predicted / counted - 1) > FAR}
     assert {name for name in far if not any(word in name for word in BY_DATA)} == set()
+
+
+@pytest.mark.parametrize("kernel", ["mm", "mm_M", "mm_u2", "mm_unroll_2x4", "mm_M_unroll_4x2"])
+def test_matmuls_add_to_c_too(kernel: str) -> None:
+    """Derived by the rule of all codegens: every sum is loaded instead of cleared."""
+    plain, adding = (
+        matmul_work(kernel, EXPORTED, 16, 7, 12, True, 1, 0, 4000, 8000, accumulate=accumulate)
+        for accumulate in (False, True)
+    )
+    assert 0 <= adding.issued[0] - plain.issued[0] <= 16 * 12
 
 
 @pytest.mark.parametrize(
