@@ -35,8 +35,7 @@ MODELS = (
         "tiny-vit",
         "deep-autoencoder",
         "examples/lora-block.yaml",
-        "gru-keywords",
-        "ds-cnn",
+        "examples/gru-two.yaml",
     ),
 )
 
