@@ -16,10 +16,4 @@ PT_INLINE float pt_logaddexp(float a, float b) { return fmaxf(a, b) + log1pf(exp
 /* 1 / (1 + e^-x) by way of tanh, as the cells of recurrent layers have it. */
 PT_INLINE float pt_logistic(float x) { return 0.5f + 0.5f * tanhf(x / 2.0f); }
 
-PT_INLINE float pt_float_of_bits(uint32_t bits)
-{
-    const union { uint32_t bits; float value; } both = {.bits = bits};
-    return both.value;
-}
-
 #endif

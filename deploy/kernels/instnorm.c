@@ -15,21 +15,22 @@ void instnorm_fw(const void *args)
     PT_ARGUMENTS(instnorm_fw, a);
     const struct pt_range own = pt_own(a->channels);
     for (int c = own.start; c < own.stop; c++) {
-        const float *x = a->X + c * a->elements, count = a->elements;
+        PT_POINTER x = a->X + c * a->elements;
+        const float count = a->elements;
         float sum = 0.0f, offsets = 0.0f, squares = 0.0f;
         for (int i = 0; i < a->elements; i++)
-            sum += x[i];
+            sum += PT_LOAD(x, i);
         const float first = sum / count;
         for (int i = 0; i < a->elements; i++) {
-            offsets += x[i] - first;
-            squares += (x[i] - first) * (x[i] - first);
+            offsets += PT_LOAD(x, i) - first;
+            squares += (PT_LOAD(x, i) - first) * (PT_LOAD(x, i) - first);
         }
         const float rest = offsets / count, inverse = 1.0f / sqrtf((squares - offsets * rest) / count + a->eps);
-        const float w = a->has_w ? a->W[c] * inverse : inverse, b = a->has_b ? a->B[c] : 0.0f;
-        a->M[c] = first + rest;
-        a->R[c] = inverse;
+        const float w = a->has_w ? PT_LOAD(a->W, c) * inverse : inverse, b = a->has_b ? PT_LOAD(a->B, c) : 0.0f;
+        PT_STORE(a->M, c, first + rest);
+        PT_STORE(a->R, c, inverse);
         for (int i = 0; i < a->elements; i++)
-            a->Y[c * a->elements + i] = (x[i] - first - rest) * w + b;
+            PT_STORE(a->Y, c * a->elements + i, (PT_LOAD(x, i) - first - rest) * w + b);
     }
 }
 
@@ -40,13 +41,13 @@ void instnorm_bw_param(const void *args)
     for (int c = own.start; c < own.stop; c++) {
         float dw = 0.0f, db = 0.0f;
         for (int i = c * a->elements; i < (c + 1) * a->elements; i++) {
-            dw += a->G[i] * (a->X[i] - a->M[c]);
-            db += a->G[i];
+            dw += PT_LOAD(a->G, i) * (PT_LOAD(a->X, i) - PT_LOAD(a->M, c));
+            db += PT_LOAD(a->G, i);
         }
         if (a->has_dw)
-            a->W[c] = (a->adds ? a->W[c] : 0.0f) + dw * a->R[c];
+            PT_STORE(a->W, c, (a->adds ? PT_LOAD(a->W, c) : 0.0f) + dw * PT_LOAD(a->R, c));
         if (a->has_db)
-            a->B[c] = (a->adds ? a->B[c] : 0.0f) + db;
+            PT_STORE(a->B, c, (a->adds ? PT_LOAD(a->B, c) : 0.0f) + db);
     }
 }
 
@@ -55,15 +56,17 @@ void instnorm_bw_input(const void *args)
     PT_ARGUMENTS(instnorm_bw_input, a);
     const struct pt_range own = pt_own(a->channels);
     for (int c = own.start; c < own.stop; c++) {
-        const float *x = a->X + c * a->elements, *dy = a->G + c * a->elements, mean = a->M[c], inverse = a->R[c];
+        PT_POINTER x = a->X + c * a->elements;
+        PT_POINTER dy = a->G + c * a->elements;
+        const float mean = PT_LOAD(a->M, c), inverse = PT_LOAD(a->R, c);
         float sum = 0.0f, along = 0.0f;
         for (int i = 0; i < a->elements; i++) {
-            sum += dy[i];
-            along += dy[i] * (x[i] - mean);
+            sum += PT_LOAD(dy, i);
+            along += PT_LOAD(dy, i) * (PT_LOAD(x, i) - mean);
         }
         const float of_g = sum / a->elements, of_gx = along * inverse * inverse / a->elements;
-        const float factor = a->has_w ? a->W[c] * inverse : inverse;
+        const float factor = a->has_w ? PT_LOAD(a->W, c) * inverse : inverse;
         for (int i = 0; i < a->elements; i++)
-            a->Y[c * a->elements + i] = (dy[i] - of_g - (x[i] - mean) * of_gx) * factor;
+            PT_STORE(a->Y, c * a->elements + i, (PT_LOAD(dy, i) - of_g - (PT_LOAD(x, i) - mean) * of_gx) * factor);
     }
 }

@@ -79,27 +79,29 @@ PT_INLINE int at(const int *strides, int r, int s, int i) { return r * strides[0
 
 /* The parameters of a segment: w and b on, `each` apart; 0 apart they are one w0 and b0, which do nothing if there are
  * none (x + -0 is x, whatever x). */
-struct parameters { const float *w, *b; int each; float w0, b0; };
+struct parameters { const pt_W *w, *b; int each; float w0, b0; };
 
-PT_INLINE struct parameters parameters(const float *w, const float *b, const int *strides, int r, int s)
+PT_INLINE struct parameters parameters(const pt_W *w, const pt_W *b, const int *strides, int r, int s)
 {
     const int first = at(strides, r, s, 0);
     return (struct parameters){
-        w ? w + first : 0, b ? b + first : 0, w || b ? strides[2] : 0, w ? w[first] : 1.0f, b ? b[first] : -0.0f};
+        w ? w + first : 0, b ? b + first : 0, w || b ? strides[2] : 0, w ? PT_LOAD(w, first) : 1.0f,
+        b ? PT_LOAD(b, first) : -0.0f};
 }
 
 /* A segment of y = (x - first - rest) inverse w + b. */
-PT_INLINE void normalise(const float *x, float *y, int elements, int step, float first, float rest, float inverse,
+PT_INLINE void normalise(const pt_X *x, pt_Y *y, int elements, int step, float first, float rest, float inverse,
                          struct parameters of)
 {
     if (of.each == 0) {
         for (int i = 0; i < elements; i++)
-            y[i * step] = (x[i * step] - first - rest) * inverse * of.w0 + of.b0;
+            PT_STORE(y, i * step, (PT_LOAD(x, i * step) - first - rest) * inverse * of.w0 + of.b0);
         return;
     }
     for (int i = 0; i < elements; i++) {
-        const float xhat = (x[i * step] - first - rest) * inverse, scaled = of.w ? xhat * of.w[i * of.each] : xhat;
-        y[i * step] = of.b ? scaled + of.b[i * of.each] : scaled;
+        const float xhat = (PT_LOAD(x, i * step) - first - rest) * inverse;
+        const float scaled = of.w ? xhat * PT_LOAD(of.w, i * of.each) : xhat;
+        PT_STORE(y, i * step, of.b ? scaled + PT_LOAD(of.b, i * of.each) : scaled);
     }
 }
 
@@ -111,16 +113,16 @@ void norm_fw(const void *args)
     const float count = a->segments * a->elements;
     for (int r = own.start; r < own.stop; r++) {
         float sum = 0.0f, offsets = 0.0f, squares = 0.0f;
-        EACH(a) sum += a->X[at(a->X_s, r, s, i)];
+        EACH(a) sum += PT_LOAD(a->X, at(a->X_s, r, s, i));
         const float first = sum / count;
         EACH(a) {
-            const float offset = a->X[at(a->X_s, r, s, i)] - first;
+            const float offset = PT_LOAD(a->X, at(a->X_s, r, s, i)) - first;
             offsets += offset;
             squares += offset * offset;
         }
         const float rest = offsets / count, inverse = 1.0f / sqrtf((squares - offsets * rest) / count + a->eps);
-        a->M[r] = first + rest;
-        a->R[r] = inverse;
+        PT_STORE(a->M, r, first + rest);
+        PT_STORE(a->R, r, inverse);
         for (int s = 0; s < a->segments; s++) {
             const int here = at(a->X_s, r, s, 0);
             normalise(a->X + here, a->Y + here, a->elements, a->X_s[2], first, rest, inverse,
@@ -135,8 +137,8 @@ void norm_mean(const void *args)
     const struct pt_range own = pt_own(a->rows);
     for (int r = own.start; r < own.stop; r++) {
         float sum = 0.0f;
-        EACH(a) sum += a->X[at(a->X_s, r, s, i)];
-        a->M[r] = sum / a->mean_of;
+        EACH(a) sum += PT_LOAD(a->X, at(a->X_s, r, s, i));
+        PT_STORE(a->M, r, sum / a->mean_of);
     }
 }
 
@@ -145,13 +147,13 @@ void norm_var(const void *args)
     PT_ARGUMENTS(norm_var, a);
     const struct pt_range own = pt_own(a->rows);
     for (int r = own.start; r < own.stop; r++) {
-        const float mean = a->has_mean ? a->M[r] : 0.0f;
+        const float mean = a->has_mean ? PT_LOAD(a->M, r) : 0.0f;
         float squares = 0.0f;
         EACH(a) {
-            const float offset = a->X[at(a->X_s, r, s, i)] - mean;
+            const float offset = PT_LOAD(a->X, at(a->X_s, r, s, i)) - mean;
             squares += offset * offset;
         }
-        a->V[r] = squares / a->mean_of;
+        PT_STORE(a->V, r, squares / a->mean_of);
     }
 }
 
@@ -165,15 +167,15 @@ void norm_inv(const void *args)
         float mean = 0.0f, variance = 0.0f;
         for (int n = 0; n < a->samples; n++) {
             const int here = n * a->elements + i;
-            a->R[here] = 1.0f / sqrtf(a->V[here] + a->eps);
+            PT_STORE(a->R, here, 1.0f / sqrtf(PT_LOAD(a->V, here) + a->eps));
             if (a->running) {
-                mean += a->M[here];
-                variance += a->V[here] * unbiased;
+                mean += PT_LOAD(a->M, here);
+                variance += PT_LOAD(a->V, here) * unbiased;
             }
         }
         if (a->running) {
-            a->X[i] = a->A[i] + a->momentum * (mean / a->samples - a->A[i]);
-            a->Y[i] = a->B[i] + a->momentum * (variance / a->samples - a->B[i]);
+            PT_STORE(a->X, i, PT_LOAD(a->A, i) + a->momentum * (mean / a->samples - PT_LOAD(a->A, i)));
+            PT_STORE(a->Y, i, PT_LOAD(a->B, i) + a->momentum * (variance / a->samples - PT_LOAD(a->B, i)));
         }
     }
 }
@@ -184,13 +186,13 @@ void norm_known(const void *args)
     PT_ARGUMENTS(norm_known, a);
     const struct pt_range own = pt_own(a->elements);
     for (int i = own.start; i < own.stop; i++) {
-        const float mean = a->read_0[i], variance = a->read_1[i];
+        const float mean = PT_LOAD(a->read_0, i), variance = PT_LOAD(a->read_1, i);
         for (int n = 0; n < a->samples; n++) {
-            a->write_0[n * a->elements + i] = mean;
-            a->write_1[n * a->elements + i] = 1.0f / sqrtf(variance + a->eps);
+            PT_STORE(a->write_0, n * a->elements + i, mean);
+            PT_STORE(a->write_1, n * a->elements + i, 1.0f / sqrtf(variance + a->eps));
         }
-        a->write_2[i] = mean;
-        a->write_3[i] = variance;
+        PT_STORE(a->write_2, i, mean);
+        PT_STORE(a->write_3, i, variance);
     }
 }
 
@@ -199,7 +201,7 @@ void norm_apply(const void *args)
     PT_ARGUMENTS(norm_apply, a);
     const struct pt_range own = pt_own(a->rows);
     for (int r = own.start; r < own.stop; r++) {
-        const float mean = a->has_mean ? a->M[r] : 0.0f, inverse = a->R[r];
+        const float mean = a->has_mean ? PT_LOAD(a->M, r) : 0.0f, inverse = PT_LOAD(a->R, r);
         for (int s = 0; s < a->segments; s++) {
             const int here = at(a->X_s, r, s, 0);
             normalise(a->X + here, a->Y + here, a->elements, a->X_s[2], mean, 0.0f, inverse,
@@ -215,25 +217,25 @@ void norm_wg(const void *args)
     PT_ARGUMENTS(norm_wg, a);
     const struct pt_range own = pt_own(a->rows);
     for (int r = own.start; r < own.stop; r++) {
-        const float mean = a->has_mean ? a->M[r] : 0.0f, inverse = a->R[r];
+        const float mean = a->has_mean ? PT_LOAD(a->M, r) : 0.0f, inverse = PT_LOAD(a->R, r);
         float dw = 0.0f, db = 0.0f;
         for (int s = 0; s < a->segments; s++) {
             for (int i = 0; i < a->elements; i++) {
                 const int here = at(a->X_s, r, s, i);
-                dw += a->G[here] * ((a->X[here] - mean) * inverse);
-                db += a->G[here];
+                dw += PT_LOAD(a->G, here) * ((PT_LOAD(a->X, here) - mean) * inverse);
+                db += PT_LOAD(a->G, here);
             }
             if (a->V_s[1] == 0 && s < a->segments - 1)
                 continue;
             const int to = at(a->V_s, r, s, 0);
             if (a->has_dw)
-                a->V[to] = a->adds ? a->V[to] + dw : dw;
+                PT_STORE(a->V, to, a->adds ? PT_LOAD(a->V, to) + dw : dw);
             if (a->has_db)
-                a->B[to] = a->adds ? a->B[to] + db : db;
+                PT_STORE(a->B, to, a->adds ? PT_LOAD(a->B, to) + db : db);
             if (a->has_mean_g)
-                a->P[r] = db / a->mean_of;
+                PT_STORE(a->P, r, db / a->mean_of);
             if (a->has_mean_gx)
-                a->Q[r] = dw / a->mean_of;
+                PT_STORE(a->Q, r, dw / a->mean_of);
             dw = db = 0.0f;
         }
     }
@@ -248,14 +250,14 @@ void norm_wg_columns(const void *args)
         float dw = 0.0f, db = 0.0f;
         for (int r = 0; r < a->rows; r++) {
             const int here = r * a->columns + i;
-            const float mean = a->has_mean ? a->M[r] : 0.0f;
-            dw += a->G[here] * ((a->X[here] - mean) * a->R[r]);
-            db += a->G[here];
+            const float mean = a->has_mean ? PT_LOAD(a->M, r) : 0.0f;
+            dw += PT_LOAD(a->G, here) * ((PT_LOAD(a->X, here) - mean) * PT_LOAD(a->R, r));
+            db += PT_LOAD(a->G, here);
         }
         if (a->has_dw)
-            a->V[i] = dw;
+            PT_STORE(a->V, i, dw);
         if (a->has_db)
-            a->B[i] = db;
+            PT_STORE(a->B, i, db);
     }
 }
 
@@ -264,15 +266,15 @@ struct sums { float g, along; };
 
 PT_INLINE struct sums sums_of(const struct norm_ig_sums *a, int r)
 {
-    const float mean = a->has_mean ? a->M[r] : 0.0f, inverse = a->R[r];
+    const float mean = a->has_mean ? PT_LOAD(a->M, r) : 0.0f, inverse = PT_LOAD(a->R, r);
     struct sums sums = {0.0f, 0.0f};
     for (int s = 0; s < a->segments; s++) {
         const struct parameters of = parameters(a->has_w ? a->W : 0, 0, a->W_s, r, s);
         for (int i = 0; i < a->elements; i++) {
             const int here = at(a->X_s, r, s, i);
-            const float g = a->G[here] * (of.each ? of.w[i * of.each] : of.w0);
+            const float g = PT_LOAD(a->G, here) * (of.each ? PT_LOAD(of.w, i * of.each) : of.w0);
             sums.g += g;
-            sums.along += g * ((a->X[here] - mean) * inverse);
+            sums.along += g * ((PT_LOAD(a->X, here) - mean) * inverse);
         }
     }
     return sums;
@@ -285,30 +287,32 @@ void norm_ig_sums(const void *args)
     for (int r = own.start; r < own.stop; r++) {
         const struct sums sums = sums_of(a, r);
         if (a->has_mean)
-            a->P[r] = sums.g / a->mean_of;
-        a->Q[r] = sums.along / a->mean_of;
+            PT_STORE(a->P, r, sums.g / a->mean_of);
+        PT_STORE(a->Q, r, sums.along / a->mean_of);
     }
 }
 
 /* A row of dx from its two means, `g` and `along`. */
 PT_INLINE void input_gradient(const struct norm_ig *a, int r, struct sums means, int of_batch)
 {
-    const float mean = a->has_mean ? a->M[r] : 0.0f, inverse = a->R[r];
+    const float mean = a->has_mean ? PT_LOAD(a->M, r) : 0.0f, inverse = PT_LOAD(a->R, r);
     for (int s = 0; s < a->segments; s++) {
         const struct parameters of = parameters(a->has_w ? a->W : 0, 0, a->W_s, r, s);
         const int first = at(a->X_s, r, s, 0), step = a->X_s[2];
-        const float *x = a->X + first, *dy = a->G + first;
-        float *dx = a->Y + first;
+        PT_POINTER x = a->X + first;
+        PT_POINTER dy = a->G + first;
+        PT_POINTER dx = a->Y + first;
         if (of.each == 0) {
             const float factor = of_batch ? of.w0 : 1.0f, along = means.along * factor, g = means.g * factor;
             for (int i = 0; i < a->elements; i++)
-                dx[i * step] = (dy[i * step] * of.w0 - g - along * ((x[i * step] - mean) * inverse)) * inverse;
+                PT_STORE(dx, i * step,
+                         (PT_LOAD(dy, i * step) * of.w0 - g - along * ((PT_LOAD(x, i * step) - mean) * inverse)) * inverse);
             continue;
         }
         for (int i = 0; i < a->elements; i++) {
-            const float w = of.w[i * of.each], factor = of_batch ? w : 1.0f;
-            const float xhat = (x[i * step] - mean) * inverse;
-            dx[i * step] = (dy[i * step] * w - means.g * factor - means.along * factor * xhat) * inverse;
+            const float w = PT_LOAD(of.w, i * of.each), factor = of_batch ? w : 1.0f;
+            const float xhat = (PT_LOAD(x, i * step) - mean) * inverse;
+            PT_STORE(dx, i * step, (PT_LOAD(dy, i * step) * w - means.g * factor - means.along * factor * xhat) * inverse);
         }
     }
 }
@@ -338,7 +342,7 @@ void norm_ig_apply(const void *args)
         .W_s = {a->W_s[0], a->W_s[1], a->W_s[2]}, .has_w = a->has_w, .has_mean = a->has_mean};
     const struct pt_range own = pt_own(a->rows);
     for (int r = own.start; r < own.stop; r++)
-        input_gradient(&row, r, (struct sums){a->has_mean_g ? a->P[r] : 0.0f, a->Q[r]}, a->of_batch);
+        input_gradient(&row, r, (struct sums){a->has_mean_g ? PT_LOAD(a->P, r) : 0.0f, PT_LOAD(a->Q, r)}, a->of_batch);
 }
 
 void norm_ig_scale(const void *args)
@@ -348,10 +352,10 @@ void norm_ig_scale(const void *args)
     for (int r = own.start; r < own.stop; r++)
         for (int s = 0; s < a->segments; s++) {
             const struct parameters of = parameters(a->has_w ? a->W : 0, 0, a->W_s, r, s);
-            const float inverse = a->R[r];
+            const float inverse = PT_LOAD(a->R, r);
             for (int i = 0; i < a->elements; i++) {
                 const int here = at(a->G_s, r, s, i);
-                a->Y[here] = a->G[here] * (of.each ? of.w[i * of.each] : of.w0) * inverse;
+                PT_STORE(a->Y, here, PT_LOAD(a->G, here) * (of.each ? PT_LOAD(of.w, i * of.each) : of.w0) * inverse);
             }
         }
 }
@@ -364,8 +368,8 @@ void rmsnorm_sum(const void *args)
     for (int r = own.start; r < own.stop; r++) {
         float squares = 0.0f;
         for (int i = r * a->elements; i < (r + 1) * a->elements; i++)
-            squares += a->X[i] * a->X[i];
-        a->R[r] = 1.0f / sqrtf(squares / a->elements + a->eps);
+            squares += PT_LOAD(a->X, i) * PT_LOAD(a->X, i);
+        PT_STORE(a->R, r, 1.0f / sqrtf(squares / a->elements + a->eps));
     }
 }
 
@@ -376,8 +380,8 @@ void rmsnorm_scale(const void *args)
     const struct pt_range own = pt_own(a->elements);
     for (int r = 0; r < a->rows; r++)
         for (int i = own.start; i < own.stop; i++) {
-            const float scaled = a->X[r * a->elements + i] * a->R[r];
-            a->Y[r * a->elements + i] = a->has_w ? scaled * a->W[i] : scaled;
+            const float scaled = PT_LOAD(a->X, r * a->elements + i) * PT_LOAD(a->R, r);
+            PT_STORE(a->Y, r * a->elements + i, a->has_w ? scaled * PT_LOAD(a->W, i) : scaled);
         }
 }
 
@@ -389,11 +393,11 @@ void running_average(const void *args)
     for (int i = own.start; i < own.stop; i++) {
         float mean = 0.0f, variance = 0.0f;
         for (int n = 0; n < a->samples; n++) {
-            const float inverse = a->R[n * a->elements + i];
-            mean += a->M[n * a->elements + i];
+            const float inverse = PT_LOAD(a->R, n * a->elements + i);
+            mean += PT_LOAD(a->M, n * a->elements + i);
             variance += (1.0f / (inverse * inverse) - a->eps) * ((float)a->mean_of / (a->mean_of - 1));
         }
-        a->X[i] = a->A[i] + a->momentum * (mean / a->samples - a->A[i]);
-        a->Y[i] = a->B[i] + a->momentum * (variance / a->samples - a->B[i]);
+        PT_STORE(a->X, i, PT_LOAD(a->A, i) + a->momentum * (mean / a->samples - PT_LOAD(a->A, i)));
+        PT_STORE(a->Y, i, PT_LOAD(a->B, i) + a->momentum * (variance / a->samples - PT_LOAD(a->B, i)));
     }
 }

@@ -21,11 +21,11 @@ void row_max(const void *args)
     PT_ARGUMENTS(row_max, a);
     const struct pt_range own = pt_own(a->N);
     for (int i = own.start; i < own.stop; i++) {
-        const float *x = a->X + i * a->M;
-        float largest = x[0];
+        PT_POINTER x = a->X + i * a->M;
+        float largest = PT_LOAD(x, 0);
         for (int j = 1; j < a->M; j++)
-            largest = pt_maximum(largest, x[j]);
-        a->R[i] = largest;
+            largest = pt_maximum(largest, PT_LOAD(x, j));
+        PT_STORE(a->R, i, largest);
     }
 }
 
@@ -49,13 +49,16 @@ PT_INLINE void exp_sums(const struct exp_sum *a, float (*exponential)(float))
 {
     const struct pt_range own = pt_own(a->N);
     for (int i = own.start; i < own.stop; i++) {
-        const float *x = a->X + i * a->M, largest = a->R[i];
-        float *y = a->Y + i * a->M, sum = 0.0f;
+        PT_POINTER x = a->X + i * a->M;
+        const float largest = PT_LOAD(a->R, i);
+        PT_POINTER y = a->Y + i * a->M;
+        float sum = 0.0f;
         for (int j = 0; j < a->M; j++) {
-            y[j] = exponential(x[j] - largest);
-            sum += y[j];
+            const float e = exponential(PT_LOAD(x, j) - largest);
+            PT_STORE(y, j, e);
+            sum += e;
         }
-        a->Z[i] = sum;
+        PT_STORE(a->Z, i, sum);
     }
 }
 
@@ -83,7 +86,7 @@ void row_div(const void *args)
     const struct pt_range own = pt_own(a->N);
     for (int i = own.start; i < own.stop; i++)
         for (int j = 0; j < a->M; j++)
-            a->X[i * a->M + j] /= a->Z[i];
+            PT_STORE(a->X, i * a->M + j, PT_LOAD(a->X, i * a->M + j) / PT_LOAD(a->Z, i));
 }
 
 /* Z = sum of G * X of every row: of dy * y. */
@@ -94,8 +97,8 @@ void softmax_bw_sum(const void *args)
     for (int i = own.start; i < own.stop; i++) {
         float sum = 0.0f;
         for (int j = i * a->M; j < (i + 1) * a->M; j++)
-            sum += a->X[j] * a->G[j];
-        a->Z[i] = sum;
+            sum += PT_LOAD(a->X, j) * PT_LOAD(a->G, j);
+        PT_STORE(a->Z, i, sum);
     }
 }
 
@@ -105,7 +108,7 @@ void softmax_bw_scale(const void *args)
     const struct pt_range own = pt_own(a->N);
     for (int i = own.start; i < own.stop; i++)
         for (int j = i * a->M; j < (i + 1) * a->M; j++)
-            a->Y[j] = (a->G[j] - a->Z[i]) * a->X[j];
+            PT_STORE(a->Y, j, (PT_LOAD(a->G, j) - PT_LOAD(a->Z, i)) * PT_LOAD(a->X, j));
 }
 
 /* Z = log of the sum of e^(X - R): of 1, which a largest element gives, and the rest, so that a sum near 1 keeps its
@@ -115,16 +118,17 @@ void log_sum(const void *args)
     PT_ARGUMENTS(log_sum, a);
     const struct pt_range own = pt_own(a->N);
     for (int i = own.start; i < own.stop; i++) {
-        const float *x = a->X + i * a->M, largest = a->R[i];
+        PT_POINTER x = a->X + i * a->M;
+        const float largest = PT_LOAD(a->R, i);
         float rest = 0.0f;
         int left_out = 0;
         for (int j = 0; j < a->M; j++) {
-            if (!left_out && x[j] == largest)
+            if (!left_out && PT_LOAD(x, j) == largest)
                 left_out = 1;
             else
-                rest += expf(x[j] - largest);
+                rest += expf(PT_LOAD(x, j) - largest);
         }
-        a->Z[i] = log1pf(rest);
+        PT_STORE(a->Z, i, log1pf(rest));
     }
 }
 
@@ -134,7 +138,7 @@ void log_shift(const void *args)
     const struct pt_range own = pt_own(a->N);
     for (int i = own.start; i < own.stop; i++)
         for (int j = i * a->M; j < (i + 1) * a->M; j++)
-            a->Y[j] = a->X[j] - a->R[i] - a->Z[i];
+            PT_STORE(a->Y, j, PT_LOAD(a->X, j) - PT_LOAD(a->R, i) - PT_LOAD(a->Z, i));
 }
 
 /* dx = dy - e^y * sum(dy); near y = 0, where both nearly cancel, (dy - sum) - (e^y - 1) * sum. */
@@ -143,10 +147,10 @@ void log_softmax_bw(const void *args)
     PT_ARGUMENTS(log_softmax_bw, a);
     const struct pt_range own = pt_own(a->N);
     for (int i = own.start; i < own.stop; i++) {
-        const float sum = a->Z[i];
+        const float sum = PT_LOAD(a->Z, i);
         for (int j = i * a->M; j < (i + 1) * a->M; j++) {
-            const float y = a->X[j], dy = a->G[j];
-            a->Y[j] = y > -0.7f ? (dy - sum) - expm1f(y) * sum : dy - expf(y) * sum;
+            const float y = PT_LOAD(a->X, j), dy = PT_LOAD(a->G, j);
+            PT_STORE(a->Y, j, y > -0.7f ? (dy - sum) - expm1f(y) * sum : dy - expf(y) * sum);
         }
     }
 }
