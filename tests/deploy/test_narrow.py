@@ -11,7 +11,12 @@ import numpy as np
 import pytest
 
 from configs.dtypes import BF16, FP16, DType
+from configs.errors import InputError
+from configs.model_file import load_model
+from shared.exported import exported, made, written
 from shared.paths import ROOT
+from trainlib.references.reference import accuracy
+from trainlib.training.training_data import samples_of
 
 BOTH = """
 #include "kernel.h"
@@ -65,3 +70,41 @@ def test_all_numbers_and_all_ties_are_converted_as_the_simulator_does(
             rounded = converted(library, f"narrow_{dtype.word}", numbers, np.uint16)
             assert np.array_equal(rounded, numbers.astype(kind).view(np.uint16))
     assert np.isnan(converted(library, f"narrow_{dtype.word}", wide[nan], np.uint16).view(kind)).all()
+
+
+def test_sums_in_16_bit_are_refused() -> None:
+    run = exported("simple-mlp", iterations=1, dtype="fp16", accumulation="kernel")
+    with pytest.raises(InputError, match="kernels in C sum in fp32, not in fp16"):
+        run.project()
+
+
+@pytest.mark.needs_gcc
+def test_an_export_in_16_bit_passes_its_check_and_a_lost_update_fails_it(tmp_path: Path) -> None:
+    folder = written(exported("simple-mlp", dtype="bf16").project(), tmp_path / "net")
+    assert made(folder, ["SEEDS=1 5 7"]).returncode == 0
+    source = next((folder / "kernels").glob("sgd_*.c"))
+    source.write_text(source.read_text().replace("= arg->learning_rate", "= 0.0f"))
+    ended = made(folder, ["SEEDS=1"])
+    assert ended.returncode == 2
+    assert "fc2.UPD fc2.weight_updated: WRONG" in ended.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.needs_gcc
+def test_a_network_in_bf16_learns_in_c_what_it_learns_in_the_simulator(tmp_path: Path) -> None:
+    run = exported("digits-cnn", iterations=1000, dtype="bf16")
+    folder = written(run.project(), tmp_path / "net")
+    assert made(folder, ["SEEDS=7", "DEFINES=-DKEEP='\"trained.bin\"'"]).returncode == 0
+    graph, trained = run.outcome.schedule.graph, (folder / "trained.bin").read_bytes()
+    digits, weights = samples_of(load_model("digits-cnn")), {}
+    assert digits is not None
+    for name in run.recorded.kept:
+        size_bytes = graph.tensors[name].size_bytes
+        weights[name] = np.frombuffer(trained[:size_bytes], graph.tensors[name].dtype)
+        weights[name] = weights[name].reshape(graph.tensors[name].shape)
+        trained = trained[size_bytes:]
+    images, classes = np.asarray(digits.test_inputs), np.asarray(digits.test_labels)
+    ours = accuracy(graph, weights, images.astype(BF16), classes)
+    theirs = run.outcome.summary["training"]["test_accuracy"]
+    assert theirs > 0.9
+    assert abs(ours - theirs) <= 1 / len(classes)
