@@ -78,7 +78,7 @@ NEAR = frozenset(
 """Kernels whose sums NumPy adds in another order, or that call a function of libm: held to the tolerance."""
 
 PRODUCTS = frozenset({"matmul.c", "mm_dw.c"})
-"""In 16 bit their function sums in fp32 in the order of BLAS, over terms in several buffers without a rounding."""
+"""In 16 bit their function sums in fp32, in the order of BLAS, terms in several buffers without rounding."""
 
 COPIES = frozenset({"copy", "copy_nd"})
 """May write a box of a buffer only, of which their function says the rest is 0: other calls write it."""
