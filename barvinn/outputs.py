@@ -3,15 +3,11 @@
 
 from __future__ import annotations
 
-import platform
 import re
-import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
-from barvinn.mapping.compiler import CompiledLayer
 from barvinn.mapping.export import (
     channel_image,
     input_vector,
@@ -31,7 +27,8 @@ from traces.files.result_folder import (
     PERFETTO_NAME,
     SUMMARY_NAME,
     prepare_folder,
-    write_json,
+    write_information,
+    write_summary,
 )
 from traces.files.tables import CSV_NAME, PARQUET_NAME, write_table
 from traces.pictures.unit_gantt import draw_unit_gantt
@@ -56,21 +53,15 @@ def write_barvinn_outputs(outcome: BarvinnOutcome, folder: Path) -> list[Path]:
 
     Raises `InputError` if one cannot be written, or if a file of others has the name of an image.
     """
-    names = [path for number, layer in enumerate(outcome.real_layers) for path in _image_names(number, layer)]
-    prepare_folder(str(folder), names)
-    summary = {key: value for key, value in outcome.summary.items() if key != "simulator"}
-    information = {
-        "simulator": outcome.summary["simulator"],
-        "written": datetime.now(UTC).isoformat(timespec="seconds"),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "command": sys.argv,
-    }
+    images = [
+        path for number, layer in enumerate(outcome.real_layers) for path in _image_names(number, layer)
+    ]
+    prepare_folder(str(folder), images)
     paths = [
-        write_json(folder / SUMMARY_NAME, summary),
-        write_json(folder / INFORMATION_NAME, information),
-        _text(folder / TABLE_TEXT, table_text(outcome.rows)),
-        _text(folder / TABLE_CSV, table_csv(outcome.rows)),
+        write_summary(folder / SUMMARY_NAME, outcome.summary),
+        write_information(folder, outcome.summary["simulator"]),
+        write_text(folder / TABLE_TEXT, table_text(outcome.rows)),
+        write_text(folder / TABLE_CSV, table_csv(outcome.rows)),
     ]
     if outcome.network is None or outcome.numbers is None:
         return paths + _published_images(outcome, folder)
@@ -79,10 +70,15 @@ def write_barvinn_outputs(outcome: BarvinnOutcome, folder: Path) -> list[Path]:
     paths.append(folder / REGISTERS)
     numbers = outcome.numbers
     last = numbers.layers[-1]
-    paths.append(_text(folder / INPUT, input_vector(numbers.x, numbers.layers[0].input_bits)))
-    paths.append(_text(folder / OUTPUT, output_vector(map_words(numbers.outputs[-1], last.output_bits))))
-    for number, (layer, real) in enumerate(zip(outcome.network.layers, outcome.real_layers, strict=True)):
-        paths += _images(layer, folder, _image_names(number, real))
+    paths.append(write_text(folder / INPUT, input_vector(numbers.x, numbers.layers[0].input_bits)))
+    paths.append(write_text(folder / OUTPUT, output_vector(map_words(numbers.outputs[-1], last.output_bits))))
+    for number, (compiled, real) in enumerate(zip(outcome.network.layers, outcome.real_layers, strict=True)):
+        layer, (weights, scalers, biases) = compiled.layer, _image_names(number, real)
+        paths += [
+            write_text(folder / weights, weight_image(layer)),
+            write_text(folder / scalers, channel_image(layer.scaler, SCALER_DIGITS_BITS)),
+            write_text(folder / biases, channel_image(layer.bias, BIAS_DIGITS_BITS)),
+        ]
     paths.append(write_table(outcome.slices, folder))
     write_perfetto(outcome.slices, (), outcome.timing.clock.hz, folder / PERFETTO_NAME)
     paths.append(folder / PERFETTO_NAME)
@@ -111,15 +107,6 @@ def _image_names(number: int, layer: RealLayer) -> tuple[str, str, str]:
     )
 
 
-def _images(compiled: CompiledLayer, folder: Path, names: tuple[str, str, str]) -> list[Path]:
-    layer = compiled.layer
-    return [
-        _text(folder / names[0], weight_image(layer)),
-        _text(folder / names[1], channel_image(layer.scaler, SCALER_DIGITS_BITS)),
-        _text(folder / names[2], channel_image(layer.bias, BIAS_DIGITS_BITS)),
-    ]
-
-
 def _published_images(outcome: BarvinnOutcome, folder: Path) -> list[Path]:
     """Weight images as the public tool writes them, of the layers whose weights are integers."""
     paths = []
@@ -127,10 +114,5 @@ def _published_images(outcome: BarvinnOutcome, folder: Path) -> list[Path]:
         whole = np.rint(layer.weights)
         if layer.shape.kind != "pool" and (whole == layer.weights).all():
             text = published_weight_image(whole.astype(np.int64), outcome.precision.weight_bits)
-            paths.append(_text(folder / _image_names(number, layer)[0], text))
+            paths.append(write_text(folder / _image_names(number, layer)[0], text))
     return paths
-
-
-def _text(path: Path, text: str) -> Path:
-    write_text(path, text)
-    return path

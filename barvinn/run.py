@@ -52,7 +52,7 @@ class BarvinnOutcome(Struct, frozen=True):
     def output(self) -> Integers:
         """The output map [c, h, w], integers. Raises `InputError` for the published table, which has none."""
         if self.numbers is None:
-            raise InputError("the published job table computes no output", cure="use as_published=False")
+            raise InputError("as_published=True computes no output", cure="use as_published=False")
         return self.numbers.outputs[-1]
 
 
@@ -95,7 +95,8 @@ def barvinn(
     if as_published:
         rows = published_table(published)
         summary |= {"rows": rows, "total_countdown": total, "cycles": None, "frames_per_second": None}
-        return BarvinnOutcome(_finished(summary, {}), rows, layers, precision, timing)
+        summary |= {"simulator": {}, "version": VERSION}
+        return BarvinnOutcome(summary, rows, layers, precision, timing)
     given = draw_input(shape, aprec, seed) if x is None else _checked(x, shape, aprec)
     numbers = integer_network(layers, precision, given, timing.width)
     network = compile_network(numbers.layers, given, timing, units)
@@ -132,15 +133,14 @@ def barvinn(
             if (host := layer.program.host) is not None
         ],
         "frame_rates": _frame_rates(network, given, timing, result.cycles),
+        "simulator": {
+            "events": result.events,
+            "wall_seconds": wall_seconds,
+            "cycles_per_second": result.cycles / wall_seconds,
+        },
+        "version": VERSION,
     }
-    simulator = {
-        "events": result.events,
-        "wall_seconds": wall_seconds,
-        "cycles_per_second": result.cycles / wall_seconds,
-    }
-    return BarvinnOutcome(
-        _finished(summary, simulator), rows, layers, precision, timing, numbers, network, recorder.slices
-    )
+    return BarvinnOutcome(summary, rows, layers, precision, timing, numbers, network, recorder.slices)
 
 
 def _network(
@@ -193,10 +193,6 @@ def _head(
         "cluster_hz": tree["clock.hz"].value,
         "assumed": [parameter.path for parameter in tree.assumed],
     }
-
-
-def _finished(summary: dict[str, Any], simulator: Mapping[str, Any]) -> dict[str, Any]:
-    return {**summary, "simulator": dict(simulator), "version": VERSION}
 
 
 def _checked(x: Integers, shape: tuple[int, int, int], bits: int) -> Integers:
@@ -258,7 +254,7 @@ def _check_numbers(array: BarvinnArray, network: CompiledNetwork, numbers: Integ
     wrong = int((computed != expected).sum())
     if wrong:
         raise WrongNumbersError(
-            f"{wrong} of {expected.size} simulated outputs differ from those of NumPy integers",
+            f"{wrong} of {expected.size} simulated outputs differ from those that NumPy computes in integers",
             where=last.shape.name,
         )
 

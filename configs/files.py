@@ -128,8 +128,8 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a UTF-8 file, whole or not at all. Raises `InputError` if it cannot be written.
+def write_text(path: Path, text: str) -> Path:
+    """Write a UTF-8 file, whole or not at all; returns `path`. Raises `InputError` if it cannot be written.
 
     A byte of a file name that is no text is written as an escape, which JSON reads back.
     """
@@ -138,6 +138,7 @@ def write_text(path: Path, text: str) -> None:
         temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as stream,
     ):
         stream.write(text)
+    return path
 
 
 def check_file(name: str, option: str, is_ours: Callable[[Path], bool]) -> Path:
@@ -186,9 +187,9 @@ def _refuse_dash(name: str, option: str) -> None:
     """Raise `InputError` for the ``-`` that means standard output elsewhere."""
     if name.strip() == "-":
         raise InputError(
-            "standard output (-) is allowed for --json only",
+            "only --json can write to standard output (-)",
             where=option,
-            cure="use the name of a file, e.g. ./-",
+            cure="use the name of a file (./- for a file with the name -)",
         )
 
 
@@ -208,7 +209,7 @@ def refuse_foreign(path: Path, name: str, option: str, is_ours: Callable[[Path],
         )
     if target.is_file() and not os.access(target, os.W_OK):
         raise InputError(
-            f"the file or folder {name!r} is read-only", where=option, cure="use another name or permissions"
+            f"the file or folder {name!r} is read-only", where=option, cure="make it writable, or use another"
         )
 
 

@@ -116,6 +116,12 @@ def _raised(required_bytes: int) -> str:
     return f"{gibibytes}GiB" if gibibytes < 1 << 20 else "SIZE"
 
 
+def check_at_least_one(number: int, what: str, option: str) -> None:
+    """Raise `InputError` for a `number` below 1; `what` it counts is for the message."""
+    if number < 1:
+        raise InputError(f"the {what} is {number}, but must be 1 or more", where=option, cure="use 1 or more")
+
+
 def check_seed(seed: int) -> None:
     """Raise `InputError` for a seed that random numbers cannot be drawn from."""
     if not 0 <= seed <= LARGEST_INTEGER:

@@ -56,7 +56,6 @@ NO_SOURCE = "no source"
 
 LEAF_KEYS = ("value", "unit", "description", "source", "assumed")
 OVERRIDE_KEYS = ("value", "source", "assumed")
-PROFILED_KEYS = OVERRIDE_KEYS
 
 DEFAULT_CODEGEN = "clang-xpulp"
 """Codegen profile of a SoC file that names none and has no base: PULP cores."""
@@ -363,7 +362,7 @@ def _override(old: Parameter, leaf: Node, profile: str) -> Parameter:
 def _picked(leaf: Node, what: str, profile: str) -> Node:
     """Return the leaf with the entries of one profile in place of per-profile mappings."""
     children = {
-        key: _pick(child, what, profile) if key in PROFILED_KEYS else child
+        key: _pick(child, what, profile) if key in OVERRIDE_KEYS else child
         for key, child in leaf.mapping(what).items()
     }
     return Node(children, leaf.file, leaf.line)

@@ -86,11 +86,11 @@ def refuse_without_unit(
 ) -> None:
     """Raise `ConfigError` for so small a number without a unit that another unit must be meant."""
     if 0 < amount < fewest and not str(text).strip()[-1].isalpha():
-        written = f" {where} {text}{unit}" if where is not None and where.startswith("--") else ""
+        written = f": {where} {text}{unit}" if where is not None and where.startswith("--") else ""
         raise ConfigError(
             f"{text} is too small for the {what}; a unit seems to be missing",
             where=where,
-            cure=f"did you mean {text} {unit}?{written}",
+            cure=f"add the unit, e.g. {text} {unit}{written}",
         )
 
 

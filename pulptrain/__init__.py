@@ -44,10 +44,7 @@ _BY_MODULE = {
     "pulptrain.python.api": "run tune fit explore validate load compare speed_up what_if deploy",
     "pulptrain.python.result": "Result",
     "pulptrain.python.op_result": "OpResult Stalls",
-    "pulptrain.python.tuned": "Tuned",
-    "pulptrain.python.fitted": "Fitted",
-    "pulptrain.python.explored": "Explored",
-    "pulptrain.python.validated": "Validated",
+    "pulptrain.python.answers": "Tuned Fitted Explored Validated",
     "pulptrain.deploying.deployed": "Deployed",
     "pulptrain.predicting.gains": "Gains",
     "traces.compared.comparison": "Comparison",
@@ -71,6 +68,10 @@ if TYPE_CHECKING:
     from pulptrain.given.chip import soc as soc
     from pulptrain.given.layers import *  # noqa: F403
     from pulptrain.predicting.gains import Gains as Gains
+    from pulptrain.python.answers import Explored as Explored
+    from pulptrain.python.answers import Fitted as Fitted
+    from pulptrain.python.answers import Tuned as Tuned
+    from pulptrain.python.answers import Validated as Validated
     from pulptrain.python.api import compare as compare
     from pulptrain.python.api import deploy as deploy
     from pulptrain.python.api import explore as explore
@@ -81,8 +82,6 @@ if TYPE_CHECKING:
     from pulptrain.python.api import tune as tune
     from pulptrain.python.api import validate as validate
     from pulptrain.python.api import what_if as what_if
-    from pulptrain.python.explored import Explored as Explored
-    from pulptrain.python.fitted import Fitted as Fitted
     from pulptrain.python.network import Model as Model
     from pulptrain.python.network import Sequential as Sequential
     from pulptrain.python.network import from_torch as from_torch
@@ -90,8 +89,6 @@ if TYPE_CHECKING:
     from pulptrain.python.op_result import OpResult as OpResult
     from pulptrain.python.op_result import Stalls as Stalls
     from pulptrain.python.result import Result as Result
-    from pulptrain.python.tuned import Tuned as Tuned
-    from pulptrain.python.validated import Validated as Validated
     from traces.compared.comparison import Comparison as Comparison
     from traces.compared.residuals import Residuals as Residuals
 else:
@@ -99,11 +96,9 @@ else:
     def __getattr__(name: str) -> object:
         from importlib import import_module
 
-        if name.startswith("_"):
-            raise AttributeError(f"module 'pulptrain' has no attribute {name!r}")
-        if name not in NAMES and name[:1].islower():
-            raise AttributeError(f"module 'pulptrain' has no attribute {name!r}")
-        value = getattr(import_module(NAMES.get(name, LAYERS_MODULE)), name, None)
+        is_layer = not name.startswith("_") and not name[:1].islower()
+        module = NAMES.get(name, LAYERS_MODULE if is_layer else "")
+        value = getattr(import_module(module), name, None) if module else None
         if value is None:
             raise AttributeError(f"module 'pulptrain' has no attribute {name!r}")
         globals()[name] = value

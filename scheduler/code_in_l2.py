@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from arch.spec.timing import SocTiming
 from configs.errors import Contributor, DoesNotFitError
 from configs.values import replace
-from scheduler.addresses.allocation import ALIGNMENT_BYTES, Request, align
+from scheduler.addresses.allocation import ALIGNMENT_BYTES, Interval, align
 from scheduler.memory.memory_plan import CODE_KIND, MemoryPlan
 from scheduler.planned import Schedule
 from scheduler.programs.program_code import CODE, LinkedCode, codes_of
@@ -129,7 +129,7 @@ def _too_small(
 
 
 def _with_code(plan: MemoryPlan, address: int, size_bytes: int, l2_bytes: int) -> MemoryPlan:
-    item = Request(CODE_KIND, size_bytes, 0, len(plan.ops), CODE_KIND).at("l2", address)
+    item = Interval(CODE_KIND, size_bytes, 0, len(plan.ops), CODE_KIND).at("l2", address)
     capacity_bytes = {**plan.capacity_bytes, "l2": l2_bytes}
     return replace(plan, allocations=(*plan.allocations, item), capacity_bytes=capacity_bytes)
 

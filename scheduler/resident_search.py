@@ -87,7 +87,7 @@ def schedules_for(
     timing: SocTiming,
     cost_model: CostModel,
     asked: Sequence[ScheduleOptions],
-    caches: Sequence[ScheduleCache | None] = (),
+    caches: Sequence[ScheduleCache] = (),
     use: HostUse = TIMING_ONLY,
     linked: Linked | None = None,
     place: Callable[[Plan, SocTiming, Linked | None], list[Schedule]] = with_code_in_l2,
@@ -96,14 +96,15 @@ def schedules_for(
 
     Resident tensors that the options leave to it (`AUTO`) are those of `choose_resident`; what a cache says
     of an earlier choice is taken. Where code is fetched `place` finds room in L2 for that of all programs,
-    as it was `linked`; another L2 that is planned for has caches of its own.
+    as it was `linked`.
     """
+    caches = caches or [ScheduleCache() for _ in graphs]
 
     def plan(machine: SocTiming) -> list[Schedule]:
         found: list[Schedule] = []
         for number, options in enumerate(in_one_memory(graphs, machine, asked)):
             beside = replace(use, beside=sum((item.size for item in found), use.beside))
-            cache = caches[number] if caches and machine is timing else None
+            cache = caches[number] if machine is timing else caches[number].of_another_l2()
             found.append(_schedule_beside_code(graphs[number], machine, cost_model, options, cache, beside))
         return found
 
@@ -115,12 +116,11 @@ def _schedule_beside_code(
     timing: SocTiming,
     cost_model: CostModel,
     options: ScheduleOptions,
-    cache: ScheduleCache | None,
+    cache: ScheduleCache,
     use: HostUse,
 ) -> Schedule:
     if tuple(options.resident) != (AUTO,):
         return build_schedule(graph, timing, cost_model, options, cache, use=use)
-    cache = cache if cache is not None else ScheduleCache()
     if cache.resident is not None:
         try:
             return build_schedule(graph, timing, cost_model, options, cache, cache.resident, use)

@@ -22,7 +22,7 @@ from numpy import __version__ as numpy_version
 from arch.pricing.cost_model import CoreCost, CostModel, DmaService, TeamCost, Traffic
 from arch.spec.isa import TeamWork
 from arch.spec.timing import SocTiming
-from configs.values import Struct
+from configs.values import Struct, replace
 from scheduler.options import AUTO, BEST_DEPTH, ScheduleOptions
 from scheduler.plan_figures import Figures
 from scheduler.schedule_cache import ScheduleCache
@@ -169,7 +169,10 @@ class RunCache:
         self._cache = cache
         self._programs = [(_content(graph), options) for graph, options in programs]
         self._asked = asked = fingerprint((_versions(), timing))
-        self._prices, self._tilings = f"kernel prices {asked}", f"tilings {asked}"
+        # How large L2 and L3 are changes what lies where, and no price and no tiling.
+        sizes = {name: replace(getattr(timing, name), size_bytes=0) for name in ("l2", "l3")}
+        alike = fingerprint((_versions(), replace(timing, **sizes)))
+        self._prices, self._tilings = f"kernel prices {alike}", f"tilings {alike}"
         self._residents = [
             fingerprint((asked, number, self._programs)) if tuple(options.resident) == (AUTO,) else None
             for number, (_, options) in enumerate(programs)

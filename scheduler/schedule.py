@@ -45,9 +45,6 @@ from trainlib.training.variants import with_variants
 MOST = 0.5
 """A share of an op's code from which on it counts as lost where it is lost or not."""
 
-OP_LEVEL = "l2"
-"""Memory level in which an op finds its tensors."""
-
 
 class Choices(Struct, frozen=True):
     """What is chosen: `tilings` by number of the op, and what stays in L1 between ops."""
@@ -215,23 +212,13 @@ def _lay_out(
 def _emit(graph: TrainingGraph, layout: Layout, timing: SocTiming) -> ProgramBuilder:
     """The builder with all actions: around the tile loop of every op the copies between L2 and L3."""
     plan, ops = layout.plan, layout.ops
-    builder = ProgramBuilder(
-        graph,
-        plan.places(0),
-        home_level=OP_LEVEL,
-        cores=timing.cores,
-        max_command_1d_bytes=timing.dma.max_command_1d_bytes,
-        max_command_2d_bytes=timing.dma.max_command_2d_bytes,
-        transfer_ids=timing.dma.transfer_ids,
-        transfer_code_1d_cycles=timing.dma.transfer_code_1d_cycles,
-        transfer_code_2d_cycles=timing.dma.transfer_code_2d_cycles,
-    )
+    builder = ProgramBuilder(graph, partial(plan.place, 0), cores=timing.cores, dma=timing.dma)
     staging = StagingEmitter(plan, graph, builder.actions, [item.layout.resident for item in ops])
     for number, item in enumerate(ops):
         # Loads pushed early for the next op use these places as well: only of tensors `plan.readable` here.
-        builder.home = plan.places(number)
+        builder.home = partial(plan.place, number)
         staging.before(number)
-        upcoming = ops[number + 1] if number + 1 < len(ops) else None
+        upcoming = next(((each.op, each.tiling, each.layout) for each in ops[number + 1 :]), None)
         builder.add_op(item.op, item.tiling, item.layout, upcoming, layout.slots[number])
         staging.after(number)
         ending = [*item.layout.allocations, *layout.residents.ending(number), *plan.ending(number)]
@@ -368,5 +355,5 @@ def check_names(graph: TrainingGraph, options: ScheduleOptions) -> None:
                 if is_known
                 else f"no op or step {name!r} offers a choice of kernels",
                 where=graph.name,
-                cure=f"--kernel {kernel}={name}: write the op first" if swapped else others,
+                cure=f"write the op first: --kernel {kernel}={name}" if swapped else others,
             )

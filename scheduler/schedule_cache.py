@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,6 +39,12 @@ class ScheduleCache:
         """Whether the same ops will be asked again; else a ranking, tens of MiB, goes when its op is cut."""
         self.resident = resident
         """What `scheduler.resident_search` has chosen to stay in L1; None if it has not been asked."""
+
+    def of_another_l2(self) -> ScheduleCache:
+        """The same for a machine with more or less L2: only what stays in L1 is chosen anew."""
+        other = copy(self)
+        other.resident = None
+        return other
 
     def tiling(self, alike: object) -> TilingChoice | None:
         """How ops like this are cut, as this process or an earlier one has chosen."""

@@ -257,7 +257,8 @@ class TilingChooser:
 
     def _listed(self, tiler: Tiler, limit_bytes: int) -> ShortList | NotInPlace:
         """What is worth building of an op, whatever it may load early."""
-        alike = _kind(tiler, NOTHING_EARLY), limit_bytes, _places(tiler, self._period_bytes)
+        has_code = self.options.code_start != WARM
+        alike = _kind(tiler, NOTHING_EARLY), limit_bytes, _places(tiler, self._period_bytes), has_code
         known = self._cache.short_lists.get(alike)
         if known is not None:
             return known
@@ -265,7 +266,6 @@ class TilingChooser:
         if key not in self._cache.rankings:
             self._cache.rankings[key] = _ranked(tiler, self.timing.l1_usable_bytes, self._dma)
         ranked = self._cache.rankings[key]
-        has_code = self._code is not None
         listed = _short_listed(tiler, ranked, limit_bytes, self._dma, self._cost_model, has_code=has_code)
         if isinstance(listed, ShortList):
             self._cache.short_lists[alike] = listed
@@ -386,18 +386,16 @@ def _least_size(candidates: TilingCandidates) -> ProgramSize:
     """About what the program of an op consists of at least, if it is cut like one of many tiles."""
     if candidates.tiles.min() <= KEPT_TILES:
         return NO_PROGRAM
-    tiler, loads = candidates.tiler, candidates.loads
-    moved = [
-        column
-        for column, key in enumerate(loads.keys)
-        if candidates.footprint.tensors[key] not in tiler.resident
-    ]
-    boxes = (loads.boxes + loads.reloads)[:, moved]
+    tiler, footprint = candidates.tiler, candidates.footprint
+    boxes = np.zeros_like(candidates.rows)
+    for column in footprint.moved:
+        if footprint.tensors[footprint.keys[column]] not in tiler.resident:
+            boxes += candidates.changes[column] + candidates.of_sum(column)[0]
     tiles = [tiler.task(inner_tile(tiler, candidates.sizes_at(row))) for row in range(len(candidates))]
     kernels = candidates.tiles * np.array([len(tile.calls) for tile in tiles])
     return ProgramSize(
-        actions=int((kernels + 2 * boxes.sum(axis=1)).min()),
-        commands=int(boxes.sum(axis=1).min()),
+        actions=int((kernels + 2 * boxes).min()),
+        commands=int(boxes.min()),
         kernels=int(kernels.min()),
     )
 

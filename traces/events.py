@@ -7,28 +7,22 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
+from configs.errors import PulptrainError
 from configs.values import Struct
+from traces.stall_words import MEANINGS
 
 _T = TypeVar("_T", bound=tuple[object, ...])
 
-STALLS = (
-    "load_use",
-    "multicycle",
-    "misaligned",
-    "fpu",
-    "divider",
-    "branch",
-    "icache",
-    "bank_conflict",
-    "l2_access",
-    "dma_wait",
-    "dma_program",
-    "barrier",
-    "fork",
-    "offload",
-    "idle",
-)
+STALLS = tuple(MEANINGS)
 """Every reason a core's cycle can be lost for. On every core track busy + stalls = makespan."""
+
+
+class TraceError(PulptrainError):
+    """Slices overlap on a track, end before they start, or do not account for every cycle of a core.
+
+    Such a trace is a fault of the simulator, not of its user, so the exit code is that of an internal error.
+    """
+
 
 COMPUTE = "compute"
 """Kind of a slice in which a core issues instructions; its inner stalls are in `Slice.stalls`."""

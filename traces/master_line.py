@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from traces.causes import DMA_IN, DMA_OUT, L3, cause_for_workers
-from traces.errors import TraceError
-from traces.events import Slice, Work
+from traces.events import Slice, TraceError, Work
 from traces.tracks import OUTWARD, UDMA, TrackName, op_label
 
 EITHER = ""

@@ -70,19 +70,6 @@ class OpMetrics(Struct, frozen=True):
         """Name of the layer: `name` without its step."""
         return self.name.removesuffix(f".{self.step}")
 
-    def as_dict(self) -> dict[str, object]:
-        """The measured part of an entry of `ops` in ``run --json``; `stalls` in core-cycles."""
-        return {
-            "name": self.name,
-            "step": self.step,
-            "tiles": self.tiles,
-            "cycles": self.cycles,
-            "instructions": self.instructions,
-            "bytes_in": self.bytes_in,
-            "bytes_out": self.bytes_out,
-            "stalls": dict(self.stalls),
-        }
-
 
 class MasterTime(Struct, frozen=True):
     """Cycles of the master's slices of one kind and kernel or buffer (`Slice.kind`, `Work.what`)."""

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slices one by one: what each has of busy and lost cycles, and whether one overlaps the one before."""
+"""Slices one by one: their busy and lost cycles, those within a window, and whether two overlap."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from traces.errors import TraceError
-from traces.events import COMPUTE, Slice
+from traces.events import COMPUTE, Slice, TraceError, make_slice
+from traces.recorder import SortedSlices, sorted_slices
 
 BUSY = "busy"
 
@@ -39,6 +39,26 @@ def share_out(cycles: int, weights: Sequence[int]) -> list[int]:
     for index in by_remainder[: cycles - sum(parts)]:
         parts[index] += 1
     return parts
+
+
+def windowed(slices: Iterable[Slice], start_cycles: int, end_cycles: int) -> SortedSlices:
+    """What of the slices lies in [start, end); of a cut one stalls, bytes and instructions by its time."""
+    shown = []
+    for event in sorted_slices(slices):
+        start, end = max(event.start_cycles, start_cycles), min(event.end_cycles, end_cycles)
+        if end <= start:
+            continue
+        if end - start == event.duration_cycles:
+            shown.append(event)
+            continue
+        track, _, _, kind, work, stalls, size_bytes, instructions = event
+        counts = [cycles for _, cycles in stalls]
+        kept = share_out(end - start, [*counts, event.duration_cycles - sum(counts)])
+        cut = tuple((word, part) for (word, _), part in zip(stalls, kept, strict=False) if part)
+        share = (end - start) / event.duration_cycles
+        moved, issued = round(size_bytes * share), round(instructions * share)
+        shown.append(make_slice((track, start, end, kind, work, cut, moved, issued)))
+    return SortedSlices(shown)
 
 
 def check_overlap(slices: Sequence[Slice]) -> None:

@@ -10,8 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 from configs.values import Struct
-from traces.errors import TraceError
-from traces.events import STALLS, Slice, TeamKernel
+from traces.events import STALLS, Slice, TeamKernel, TraceError
 from traces.tracks import INWARD, OUTWARD, track_name
 
 _STALLS = frozenset(STALLS)
@@ -182,11 +181,6 @@ class _Tracks(Mapping[str, Sequence[Slice]]):
 
 _START = itemgetter(1)
 _END_AND_START = itemgetter(2, 1)
-
-
-def tracks_of(slices: Iterable[Slice]) -> Mapping[str, Sequence[Slice]]:
-    """Slices by track, in the order of `sorted_slices`; of a `Recorder` they are made one track at a time."""
-    return slices.tracks if isinstance(slices, Recorder) else _Tracks(slices)
 
 
 def sorted_records(slices: Iterable[Slice] | Recorder) -> list[Record]:

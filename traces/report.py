@@ -12,6 +12,7 @@ from typing import Any
 
 from configs.errors import InputError
 from configs.grades import LABELS
+from configs.limits import check_at_least_one
 from configs.suggest import check_known
 from configs.values import Struct
 from traces.text_table import Table, amount, counted, labelled, percent, wrapped
@@ -48,12 +49,7 @@ class Detail(Struct, frozen=True):
     evidence: bool = False
 
     def __post_init__(self) -> None:
-        if self.top < 1:
-            raise InputError(
-                f"the number of rows is {self.top}, but must be 1 or more",
-                where="--top",
-                cure="use 1 or more",
-            )
+        check_at_least_one(self.top, "number of rows", "--top")
         if self.by is not None:
             check_known(self.by, BY, f"nothing is added up by {self.by!r}", "--group-by")
 
@@ -82,7 +78,8 @@ def report_tables(summary: Mapping[str, Any], detail: Detail) -> list[Table]:
     if detail.why:
         return [why_table(summary, detail.top)]
     if detail.full:
-        return [_table("layer.step", _every_op(summary), summary, whole=True)]
+        every_op = [total for op in summary["ops"] for total in collapsed([op])]
+        return [_table("layer.step", every_op, summary, whole=True)]
     tables = []
     by = (detail.by,) if detail.by is not None else ("step", "layer")
     for word in by:
@@ -98,10 +95,6 @@ def report_tables(summary: Mapping[str, Any], detail: Detail) -> list[Table]:
 def totals_table(summary: Mapping[str, Any], by: str) -> Table:
     """The table of all totals by one of `BY`."""
     return _table(by, totals(summary["ops"], by), summary, whole=True)
-
-
-def _every_op(summary: Mapping[str, Any]) -> list[Total]:
-    return [total for op in summary["ops"] for total in collapsed([op])]
 
 
 def _table(head: str, rows: Sequence[Total], summary: Mapping[str, Any], *, whole: bool) -> Table:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from traces.events import STALLS
-
 MEANINGS: Mapping[str, str] = {
     "load_use": "An instruction needs the result of the load just before it, which has not arrived.",
     "multicycle": "An instruction waits for a slow instruction before it (FPU, multiplication, division).",
@@ -24,13 +22,12 @@ MEANINGS: Mapping[str, str] = {
     "offload": "The fabric controller starts the task on the cluster, or receives its end.",
     "idle": "A worker has no work: core 0 waits, programs the DMA or computes alone.",
 }
-"""In the order of `traces.events.STALLS`."""
 
 
 def every_stall(cycles: Iterable[tuple[str, int]]) -> dict[str, int]:
     """Cycles by stall word, all words in their order: one that nothing was lost to says 0."""
     given = dict(cycles)
-    return {word: given.get(word, 0) for word in STALLS}
+    return {word: given.get(word, 0) for word in MEANINGS}
 
 
 BUSY = "The core issues an instruction. On every core, busy and all stalls add up to the cycles of the run."

@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from traces.causes import SPLIT
-from traces.errors import TraceError
-from traces.events import COMPUTE, STALLS, TRANSFER, Slice, TeamKernel, Work, WorkerShare
+from traces.events import COMPUTE, STALLS, TRANSFER, Slice, TeamKernel, TraceError, Work, WorkerShare
 from traces.master_line import EITHER, Cause, MasterLine, Moves, Piece, direction_of
 from traces.parts import BUSY, overlap, share_out, slice_parts
 from traces.recorder import Record, transfer_direction

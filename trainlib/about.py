@@ -54,6 +54,7 @@ ABOUT: Mapping[str, str] = {
     "square": "x * x.",
     "power": "x to the power of a constant.",
     "error_function": "Gauss error function.",
+    "sine": "Sine of x in radians.",
     "absolute": "|x|.",
     "expand": "Repeats its input along axes of size 1, as NumPy broadcasts.",
     "parameter": "A trained tensor, the same for all samples.",

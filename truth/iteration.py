@@ -245,7 +245,9 @@ class Iteration:
         if losses and "loss" in given.steps:
             converted = [self._converted_for(said, output) for said, output in losses]
             terms = [self._loss(number, *term) for number, term in enumerate(converted)]
-            self._backward_of(sum(terms[1:], start=terms[0]))
+            loss = sum(terms[1:], start=terms[0])
+            if {"ig", "wg"} & set(given.steps) and loss.requires_grad:
+                loss.backward()
         elif given.alone:
             self._backward_of_outputs()
         if {"ig", "wg"} & set(given.steps):
@@ -449,10 +451,6 @@ class Iteration:
             shapes = f"{list(label.shape)}, the output {list(output.tensor.shape)}"
             raise DisagreementError(name, f"has shape {shapes}")
         return label
-
-    def _backward_of(self, loss: Any) -> None:
-        if {"ig", "wg"} & set(self._given.steps) and loss.requires_grad:
-            loss.backward()
 
     def _backward_of_outputs(self) -> None:
         """Of a layer alone, whose output gradients are given."""

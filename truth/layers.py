@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import pi, sqrt
+from math import inf, pi, sqrt
 from typing import Any
 
 import torch
@@ -457,15 +457,20 @@ _each("add", lambda x, held: x[0] + x[1])
 _each("subtract", lambda x, held: x[0] - x[1])
 _each("multiply", lambda x, held: x[0] * x[1])
 _each("divide", lambda x, held: x[0] / x[1])
-_each("maximum", lambda x, held: torch.where(x[0] > x[1], x[0], x[1]))
-_each("minimum", lambda x, held: torch.where(x[0] < x[1], x[0], x[1]))
+_each("maximum", lambda x, held: torch.maximum(x[0], x[1]))
+_each("minimum", lambda x, held: torch.minimum(x[0], x[1]))
 _each("where", lambda x, held: torch.where(x[0] != 0, x[1], x[2]))
 
 
 @_entry("clip", layouts=None)
-def _clip(x: Inputs, held: Held, *, low: float | None = None, high: float | None = None) -> Any:
-    y = torch.clamp(x[0], low, high)
-    return {"out": y, "mask": y == x[0]}
+def _clip(
+    x: Inputs, held: Held, *, low: float | None = None, high: float | None = None, **options: bool
+) -> Any:
+    if options.get("slope_at_bounds", True):
+        y = torch.clamp(x[0], low, high)
+        return {"out": y, "mask": y == x[0]}
+    y = fn.hardtanh(x[0], -inf if low is None else low, inf if high is None else high)
+    return {"out": y, "mask": (y == x[0]) & (y != low) & (y != high)}
 
 
 _each("hard_sigmoid", lambda x, held, *, alpha=1 / 6, beta=0.5: torch.clamp(alpha * x[0] + beta, 0, 1))
@@ -480,6 +485,7 @@ _each("reciprocal", lambda x, held: torch.reciprocal(x[0]))
 _each("square", lambda x, held: torch.square(x[0]))
 _each("power", lambda x, held, *, exponent: torch.pow(x[0], exponent))
 _each("error_function", lambda x, held: torch.erf(x[0]))
+_each("sine", lambda x, held: torch.sin(x[0]))
 _each("absolute", lambda x, held: torch.abs(x[0]))
 
 

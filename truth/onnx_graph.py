@@ -273,12 +273,8 @@ def _slice(n: _Node) -> Any:
             min(max(place + size if place < 0 else place, edge), high)
             for place, edge in ((start, max(low, 0)), (end, low))
         )
-        x = _taken(n, x, axis, range(first, last, step))
+        x = x.index_select(axis, n.torch.tensor(range(first, last, step), dtype=n.torch.int64))
     return x
-
-
-def _taken(n: _Node, x: Any, axis: int, places: Sequence[int]) -> Any:
-    return x.index_select(axis, n.torch.tensor(list(places), dtype=n.torch.int64))
 
 
 @_op("Gather")
@@ -720,7 +716,7 @@ def _recurrent(n: _Node) -> Any:
         or n.get("input_forget", 0)
         or n.at(7) is not None
     ):
-        raise n.cannot("its activations, clip or peepholes are not supported")
+        raise n.cannot("other activations, clip, input_forget and peepholes are not supported")
     x = n.x.transpose(0, 1) if n.get("layout", 0) else n.x
     if n.at(4) is not None and bool((n.at(4) != x.shape[0]).any()):
         raise n.cannot("sequences of unequal length are not supported")

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping
 from functools import wraps
-from inspect import Parameter, signature
+from inspect import Parameter, Signature, signature, unwrap
 from typing import Any
 
 import torch
@@ -239,11 +238,9 @@ def _of(make: Callable[..., Any], **defaults: Any) -> Callable[..., Any]:
         said |= {pair: tuple(said.pop(name) for name in names) for pair, names in pairs.items()}
         return make(weights, lr=learning_rate, **said)
 
-    taken = [
-        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=item) for key, item in defaults.items()
-    ]
-    rate = inspect.Parameter("learning_rate", inspect.Parameter.KEYWORD_ONLY)
-    made.__signature__ = inspect.Signature([rate, *taken])  # type: ignore[attr-defined]
+    taken = [Parameter(key, Parameter.KEYWORD_ONLY, default=item) for key, item in defaults.items()]
+    rate = Parameter("learning_rate", Parameter.KEYWORD_ONLY)
+    made.__signature__ = Signature([rate, *taken])  # type: ignore[attr-defined]
     return made
 
 
@@ -259,7 +256,7 @@ class _Dampened(torch.optim.SGD):  # type: ignore[misc]
                 if states["step"] == 1:
                     states["momentum_buffer"] = None
         with torch.no_grad():
-            return inspect.unwrap(torch.optim.SGD.step)(self, closure)
+            return unwrap(torch.optim.SGD.step)(self, closure)
 
 
 def _sgd(weights: Any, dampening: float, **options: Any) -> Any:
@@ -363,7 +360,7 @@ GRADIENT_KEYS = (
 # PyTorch imports its compiler, 1.5 s, when the first optimizer is made and makes its first step, only to tell
 # it to leave them alone. Here it is not asked: this is what it would be told.
 _ADD = torch.optim.Optimizer.add_param_group
-_PLAIN_ADD = inspect.unwrap(_ADD)
+_PLAIN_ADD = unwrap(_ADD)
 if _ADD is not _PLAIN_ADD:
     setattr(_PLAIN_ADD, "__dynamo_disable", _PLAIN_ADD)
 
@@ -371,4 +368,4 @@ if _ADD is not _PLAIN_ADD:
 def updated(optimizer: Any) -> None:
     """One step of an optimizer."""
     with torch.no_grad():
-        inspect.unwrap(type(optimizer).step)(optimizer)
+        unwrap(type(optimizer).step)(optimizer)

@@ -23,7 +23,7 @@ from arch.spec.timing import SocTiming
 from arch.systemc.module import Body, Module, Notification, Thread
 from arch.systemc.transaction import Transaction
 from configs.errors import InputError
-from configs.suggest import suggestion
+from configs.suggest import check_known
 from traces.events import Tracer
 
 # The flags of an enum are slow to combine, and the traffic changes with every command.
@@ -49,12 +49,8 @@ class Cluster(Module):
         code_start: str = WARM,
     ) -> None:
         super().__init__(parent, "cluster")
-        if code_start not in CODE_STARTS:
-            raise InputError(
-                f"unknown state of the instruction caches {code_start!r}",
-                where="--icache",
-                cure=suggestion(code_start, CODE_STARTS),
-            )
+        unknown = f"unknown state of the instruction caches {code_start!r}"
+        check_known(code_start, CODE_STARTS, unknown, "--icache")
         self.effects = effects
         self._timing = timing
         self._code_start = code_start

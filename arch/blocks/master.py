@@ -144,7 +144,7 @@ class Master(Module):
                     self._core.lose("icache", int(self.env.now), action.work)
             execute = self._executes.get(type(action))
             if execute is None:
-                raise InputError(f"the master cannot execute a {type(action).__name__}")
+                raise InputError(f"the core that runs the program cannot execute a {type(action).__name__}")
             yield from execute(action, thread)
         if walk is not None:
             walk.go_on(self.env.now, self._transfers, self._passed)

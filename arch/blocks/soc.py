@@ -89,11 +89,6 @@ class Soc(Module):
         self._stretches = Stretches(self.cluster.dma, timing) if unseen else None
         self._plans: list[tuple[EffectLog, ReplayPlan]] = []
 
-    @property
-    def core_paths(self) -> tuple[str, ...]:
-        """The tracks of the cores, core 0 first."""
-        return tuple(core.path for core in self.cluster.cores)
-
     def load(self, place: Place, array: Array) -> None:
         """Copy an array into a memory. Raises `ShapeError` or `InputError`."""
         self._effects.storage(place.level).write(place, array)

@@ -158,8 +158,8 @@ def factor_for(
     on_chip = sum(terms.values()) - off_chip
     if on_chip <= 0 or measured_joules <= off_chip:
         raise InputError(
-            f"only the on-chip energy is scaled, but {model.name} predicts {on_chip:.4g} J on-chip and "
-            f"{off_chip:.4g} J off-chip for the measured {measured_joules:.4g} J",
+            f"scaling the on-chip energy cannot match the measured {measured_joules:.4g} J: "
+            f"{model.name} predicts {on_chip:.4g} J on-chip and {off_chip:.4g} J off-chip",
             where="--measured",
             cure="use another run, or your own off-chip coefficients (--energy FILE)",
         )

@@ -83,7 +83,8 @@ class ReplayPlan:
     def _compiled(self) -> list[Act]:
         self._moves = moves = []
         self._entries = self._log.entries
-        self._ended = {entry.key: index for index, entry in enumerate(self._entries) if _ends(entry.step)}
+        ends = Instant.DMA_COMPLETE, Instant.KERNEL_COMMIT
+        self._ended = {entry.key: index for index, entry in enumerate(self._entries) if entry.step in ends}
         for index, entry in enumerate(self._entries):
             moves.extend(self._compile(index, entry))
         self._entries, self._ended, self._footprints = (), {}, {}
@@ -166,10 +167,6 @@ class ReplayPlan:
         return _poisoner(storage.bytes[place.address : place.address + place.size_bytes])
 
 
-def _ends(step: Instant) -> bool:
-    return step in (Instant.DMA_COMPLETE, Instant.KERNEL_COMMIT)
-
-
 def _footprint(entry: LogEntry) -> _Footprint:
     subject = entry.subject
     if isinstance(subject, (Command, UdmaCommand)):
@@ -206,7 +203,7 @@ def _kernel(effect: Effect, samples: list[Array], writes: Sequence[Array]) -> Ac
     def move() -> None:
         results = function(samples)
         if len(results) != len(writes):
-            raise InputError(f"a kernel returned {len(results)} arrays for {len(writes)} places")
+            raise InputError(f"a kernel returned {len(results)} arrays, not {len(writes)}")
         for view, result in zip(writes, results, strict=True):
             if view.shape != result.shape:
                 raise ShapeError(f"a kernel returned shape {result.shape} for a place of shape {view.shape}")

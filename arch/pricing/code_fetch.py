@@ -35,7 +35,7 @@ def icache_stall_cycles(nest: CoreNest, icache: IcacheTiming) -> int:
     `shared_refill_stall_cycles` instead. Cold misses are charged where the kernel is called, see
     `arch.pricing.code_caches`.
     """
-    size = _instruction_bytes(nest)
+    size = _mean_bytes(nest.code_bytes, nest.shape.instructions)
     if shares_the_cache(icache):
         lines = math.ceil(nest.shape.instructions * size / icache.line_bytes)
         beyond = refill_stall_cycles(lines, icache) / max(1, icache.private_refill_stall_cycles)
@@ -119,16 +119,12 @@ def _fixed_point(in_set: int, ways: int) -> float:
     return share
 
 
-def _instruction_bytes(nest: CoreNest) -> float:
-    """Mean bytes of an instruction of `nest`; less than 4 only if all its code is smaller than that.
+def _mean_bytes(code_bytes: int, instructions: int) -> float:
+    """Mean bytes of an instruction of a nest; less than 4 only if all its code is smaller than that.
 
-    `code_bytes` may include versions and leftovers that this nest does not execute, so more than 4 bytes an
+    `code_bytes` may include versions and leftovers that the nest does not execute, so more than 4 bytes an
     instruction says nothing.
     """
-    return _mean_bytes(nest.code_bytes, nest.shape.instructions)
-
-
-def _mean_bytes(code_bytes: int, instructions: int) -> float:
     if code_bytes > 0 and instructions > 0:
         return min(float(BYTES_PER_INSTRUCTION), code_bytes / instructions)
     return float(BYTES_PER_INSTRUCTION)

@@ -63,9 +63,6 @@ from arch.pricing.window_program import WindowHardware, WindowProgram, window_pr
 from arch.spec.timing import SocTiming
 from configs.values import Struct
 
-MAX_CORES = 16
-"""Cores of the largest team."""
-
 SHARES = 4_000
 """Plans of cores kept, by shape and trip counts; all are dropped when there are more."""
 

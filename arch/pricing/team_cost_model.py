@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TypeVar
 
-from arch.pricing.contention import MAX_CORES, ClusterModel, Member
+from arch.pricing.contention import ClusterModel, Member
 from arch.pricing.cost_model import CoreCost, DmaService, TeamCost, Traffic
 from arch.pricing.nest_reader import NestReader
 from arch.pricing.pipeline import price_core
@@ -16,6 +16,7 @@ from arch.pricing.window import PROCESS, EngineChoice
 from arch.pricing.window_plan import PricingWindow
 from arch.pricing.window_program import WindowHardware
 from arch.spec.isa import CodeLayout, TeamWork
+from arch.spec.soc_config import MAX_CORES
 from arch.spec.timing import SocTiming
 from configs.errors import InputError
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from configs.errors import InputError
-from configs.suggest import suggestion
+from configs.suggest import check_known
 
 NEVER = MappingProxyType[str, int | None]({})
 
@@ -115,10 +114,5 @@ BEHAVIOURS: Mapping[str, Behaviour] = MappingProxyType({each.name: each for each
 
 def behaviour_of(name: str) -> Behaviour:
     """A behaviour by its name; raises `InputError`."""
-    if name not in BEHAVIOURS:
-        raise InputError(
-            f"unknown behaviour '{name}'",
-            where="--behaviour",
-            cure=suggestion(name, BEHAVIOURS) or f"one of {', '.join(BEHAVIOURS)}",
-        )
+    check_known(name, BEHAVIOURS, f"unknown behaviour '{name}'", "--behaviour")
     return BEHAVIOURS[name]

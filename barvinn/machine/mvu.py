@@ -67,18 +67,14 @@ class Mvu(Module):
         self._live_until: dict[str, int] = {}
         self._own_writes: list[NDArray[np.int64]] = []
         self._foreign_writes: list[NDArray[np.int64]] = []
-        self._busy = False
+        self.busy = False
+        """Whether its interrupt is still to come."""
         self._quantiser_free = 0
         self._accounted_cycles = 0
         self.done: Notification | None = None
         self.done_cycles = 0
         self.drained_cycles = 0
         self.layer_ends_cycles: dict[str, int] = {}
-
-    @property
-    def busy(self) -> bool:
-        """Whether its interrupt is still to come."""
-        return self._busy
 
     def write(self, write: CsrWrite, at_cycles: int) -> None:
         """A register takes a value. Raises `RaceError` if it has no shadow and the old one is needed."""
@@ -95,11 +91,11 @@ class Mvu(Module):
     def start_job(self, meant: Job) -> None:
         """The command: run what the registers say, `meant` or not. Raises `RaceError` if it still runs."""
         env, launch = self.env, self.timing.launch
-        if self._busy:
+        if self.busy:
             raise RaceError("a command arrived while a job was running", where=self.path)
         self._check(meant)
         job = job_of(self.registers, meant, self.timing.behaviour) if self._computes else meant
-        self._busy = True
+        self.busy = True
         self.done = Notification(env)
         begin = int(env.now) + launch.start_cycles
         end = begin + job.countdown
@@ -151,7 +147,7 @@ class Mvu(Module):
         self.env.schedule(event, delay=cycles - self.env.now)
 
     def _finish(self) -> None:
-        self._busy = False
+        self.busy = False
         if self.done is not None:
             self.done.fire()
 

@@ -218,14 +218,14 @@ def integer_weights(weights: Reals, bits: int, where: str) -> tuple[Integers, Re
             f"the integer weights go from {whole.min()} to {whole.max()} and need {needed} bits, but "
             f"{bits} are set",
             where=where,
-            cure=f"--wprec {needed}" if needed <= MOST_BITS else "weights of fewer bits",
+            cure=f"--wprec {needed}" if needed <= MOST_BITS else "use weights of fewer bits",
         )
     levels = len(np.unique(np.abs(weights[0])))
     raise InputError(
-        f"the float weights are not multiples of one step with {bits} bits: channel 0 has "
+        f"the float weights are not quantised to {bits} bits with one step per output channel: channel 0 has "
         f"{levels} different magnitudes",
         where=where,
-        cure=f"quantise them, e.g. by LSQ, to multiples of one step per output channel with {bits} bits",
+        cure=f"quantise them to {bits} bits with one step per output channel, e.g. by LSQ",
     )
 
 

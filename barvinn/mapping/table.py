@@ -58,7 +58,8 @@ def corrected_table(
 
 def _row(compiled: CompiledLayer, published: TableRow | None, timing: BarvinnTiming) -> Row:
     shape = compiled.layer.shape
-    job = typical_job(compiled)
+    # The longest one, the first of several; none where the host computes it all.
+    job = max((job for _, job in compiled.jobs), key=lambda job: job.countdown, default=None)
     inputs, weights = (job.input, job.weight) if job is not None else (Loops(), Loops())
     filters = [shape.blocks_out, *shape.kernel]
     row: dict[str, Any] = {
@@ -77,11 +78,6 @@ def _row(compiled: CompiledLayer, published: TableRow | None, timing: BarvinnTim
     }
     row["differs"] = _differences(compiled, job, published, timing)
     return row
-
-
-def typical_job(compiled: CompiledLayer) -> Job | None:
-    """The longest job of the layer, the first of several; none where the host computes it all."""
-    return max((job for _, job in compiled.jobs), key=lambda job: job.countdown, default=None)
 
 
 def weight_words_of(compiled: CompiledLayer) -> int:

@@ -23,10 +23,10 @@ from typing import Any
 
 from arch.spec.isa import NestCall
 from arch.spec.program import Compute, Effect, Place
-from configs.dtypes import FP32, DType, dtype_of
+from configs.dtypes import FP32, DType
 from configs.errors import ConfigError, InputError
 from configs.values import Struct, replace
-from deploy.calls.generated import C_TYPES, Generated, generated
+from deploy.calls.generated import C_TYPES, Generated, dtype_at, generated
 from deploy.calls.products import products
 from trainlib.ir.graph import Op
 from trainlib.ir.varying import Varying
@@ -231,7 +231,7 @@ def c_calls(action: Compute, op: Op) -> tuple[CCall, ...]:
     refuse(nest.codegen, kernel, (*effect.reads, *effect.writes))
     # A loop of an elementwise table computes what its entry says; its nest is the price.
     made = (
-        None if kernel in kernel_sources() and "loop" not in effect.details else generated(effect, op, kernel)
+        None if kernel in kernel_sources() and "loop" not in effect.details else generated(action, op, kernel)
     )
     if made is not None:
         return (_made(made),)
@@ -322,9 +322,7 @@ def _in_format(file: str, narrow: DType, wide: tuple[str, ...]) -> Source:
 def _format(value: Value, effect: Effect) -> DType:
     """Of the elements of an argument: those of the buffer it lies in; an option's are fp32."""
     if isinstance(value, Pointer):
-        for place in (*effect.reads, *effect.writes):
-            if place.address <= value.address < place.address + max(place.size_bytes, 1):
-                return dtype_of(place.dtype)
+        return dtype_at(effect, value.address)
     return FP32
 
 

@@ -22,8 +22,14 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from configs.errors import InputError
 from trainlib.ir.varying import Varying
 
-EXPORT, TEAM, CHANNEL, ELEMENT = range(4)
-"""When a value is known: at export, to the whole team before its loop, to each channel, to each element."""
+EXPORT, TEAM, ROW, CHANNEL, ELEMENT = range(5)
+"""When a value is known: at export, to the team before its loop, to each row, channel, element."""
+
+REDUCTIONS: dict[str, tuple[str, str]] = {
+    "sum": ("0.0f", "{0} += {1};"),
+    "largest": ("-INFINITY", "{0} = pt_maximum({0}, {1});"),
+}
+"""What a reduction of a row begins with, and what an element does to it."""
 
 _ATOM, _UNARY, _PRODUCT, _SUM, _COMPARE, _AND, _OR, _CHOICE = range(8)
 """Precedences, the tightest first."""
@@ -158,14 +164,26 @@ class Symbol(NDArrayOperatorsMixin):
         raise _refused(function.__name__)
 
     def __getitem__(self, index: Any) -> Symbol:
-        """The first element; of a selection only its size is asked, by checks of labels that C leaves out."""
-        if not isinstance(index, Symbol) and index != 0:
+        """The first element, or a row's number beside its elements.
+
+        Of a selection only its size is asked, by checks of labels that C leaves out.
+        """
+        if not isinstance(index, Symbol) and index not in (0, (slice(None), None)):
             raise _refused("an index")
         return self
 
     def __bool__(self) -> bool:
         """Known at export, or one of the two after the other (`branches`)."""
         return self.trace.decided(self)
+
+    def sum(self, axis: int) -> Symbol:
+        """Of a row."""
+        self.trace.exact = False
+        return self.trace.made("sum", (self,), known=ROW)
+
+    def max(self, axis: int) -> Symbol:
+        """Of a row."""
+        return self.trace.made("largest", (self,), known=ROW)
 
     def item(self) -> Symbol:
         """The first element as a Python number."""
@@ -186,9 +204,9 @@ class Symbol(NDArrayOperatorsMixin):
         return self.trace.made("pt_float_of_bits", (self,))
 
     def elementary(self, function: Callable[..., Any], slope: Callable[..., Any]) -> Symbol:
-        """A function that is no NumPy one (`trainlib.primitives.derivative.elementary`)."""
+        """A function with a slope of its own (`trainlib.primitives.derivative.elementary`)."""
         if function.__name__ not in _NAMED:
-            raise _refused(function.__name__)
+            return function(self)  # type: ignore[no-any-return]
         name, factor = _NAMED[function.__name__]
         self.trace.exact = False
         inner = self * factor
@@ -197,7 +215,7 @@ class Symbol(NDArrayOperatorsMixin):
 
 def _refused(what: str) -> InputError:
     return InputError(
-        f"a formula with {what} cannot be translated to C", cure=f"add an entry in {__name__}, or write its C"
+        f"a formula with {what} cannot be translated to C", cure=f"add it to {__name__}, or write the C code"
     )
 
 
@@ -443,9 +461,13 @@ class Writer:
         leaf = item.op[0] in "@."
         name = item.op[1:] if leaf else self._fresh.get(id(item)) or f"t{sum(self._temporary()) + 1}"
         kind = "float" if item.kind == "float" else "int"
-        (self.before if item.known <= TEAM else self.inside).append(f"const {kind} {name} = {text};")
+        self._lines(item.known).append(f"const {kind} {name} = {text};")
         self._names[id(item)] = name
         return name
+
+    def _lines(self, known: int) -> list[str]:
+        """Where a value that is known then is declared."""
+        return self.before if known <= TEAM else self.inside
 
     def _temporary(self) -> Iterator[bool]:
         return (name[0] == "t" and name[1:].isdecimal() for name in self._names.values())
@@ -460,7 +482,7 @@ class Writer:
             return self.text(item.args[0], room, like, user)
         text, binds = self._written(item)
         often = self._uses[id(item)] > 1 or (item.op[0] == "@" and self._several)
-        hoisted = item.known == TEAM and user > TEAM
+        hoisted = item.known in (TEAM, ROW) and user > item.known
         if often or hoisted or len(text) > LONGEST or id(item) in self._fresh:
             return self._named(item, text)
         return f"({text})" if binds > room else text

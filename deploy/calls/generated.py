@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from arch.spec.program import Effect, Place
-from configs.dtypes import FP32, dtype_of, is_float, is_narrow
+from arch.spec.program import Compute, Effect, Place
+from configs.dtypes import FP32, DType, dtype_of, is_float, is_narrow
 from configs.errors import InputError
 from configs.values import Struct, replace
 from deploy.calls.expression import (
@@ -34,9 +34,11 @@ from deploy.calls.expression import (
     identifier,
     label,
 )
+from deploy.calls.row_loops import body, traced
 from trainlib.ir.graph import Op
 from trainlib.ir.varying import Varying
 from trainlib.primitives.lowering.elementwise import VectorLoop
+from trainlib.primitives.lowering.row_loop import RowLoop
 from trainlib.registry import step_of
 
 C_TYPES: Mapping[str, str] = MappingProxyType(
@@ -70,14 +72,18 @@ class Generated(Struct, frozen=True):
     fields: tuple[tuple[str, int | float | Varying | Place | tuple[float, ...]], ...]
 
 
-def generated(effect: Effect, op: Op, nest: str) -> Generated | None:
-    """The kernel of an action, with a `nest` for its price, that is an entry of a table; None for others.
+def generated(action: Compute, op: Op, name: str = "") -> Generated | None:
+    """The kernel of an action that is an entry of a table, `name` that of its nest; None for others.
 
     Raises InputError for a formula there is no C for.
     """
+    effect, nest = action.effect, name or action.team.kernel
+    assert effect is not None
     try:
         if "loop" in effect.details:
             return _of_loop(effect, op, nest)
+        if "rows" in effect.details:
+            return _of_rows(action, op, nest, effect.details["rows"])
         return _of_loss(effect, op, nest) if "formula" in effect.details else None
     except (InputError, AttributeError, IndexError, TypeError) as error:  # what arrays can and symbols cannot
         raise InputError(f"no C source for kernel {nest}: {error}", where=op.name) from None
@@ -149,6 +155,14 @@ def _loop(
     return Kernel(name, source, _numbers(fields), all(trace.exact for trace, _ in outcomes))
 
 
+def dtype_at(effect: Effect, address: int) -> DType:
+    """Of the buffer that an address lies in; fp32 where there is none."""
+    for place in (*effect.reads, *effect.writes):
+        if place.address <= address < place.address + max(place.size_bytes, 1):
+            return dtype_of(place.dtype)
+    return FP32
+
+
 def _widened(dtype: str) -> str:
     """The format that C computes with where elements are of `dtype`."""
     return FP32 if is_narrow(dtype) else dtype
@@ -160,6 +174,32 @@ def _mark(places: Mapping[str, Place]) -> str:
     if len(set(words.values())) == 1:
         return "".join(f"_{word}" for word in set(words.values()) if word != FP32.word)
     return "".join(f"_{role}_{word}" for role, word in words.items() if word != FP32.word)
+
+
+def _of_rows(action: Compute, op: Op, name: str, loop: RowLoop) -> Generated:
+    """A row program; it has the name of its nest, and arrays where the nest has them."""
+    assert action.team.origin is not None
+    assert action.effect is not None
+    (nest,), addresses = action.team.origin.calls, action.team.origin.addresses
+    sizes = dict(nest.sizes)
+    places = {
+        form: Place("l1", address, (), dtype_at(action.effect, address), form)
+        for (form, *_), address in zip(nest.forms, addresses, strict=True)
+    }
+    narrow = {form for form, place in places.items() if is_narrow(place.dtype)}
+    name += _mark(places)
+    made = {array: places[array] for array in loop.writes}
+    read = {array: places[array] for array in loop.reads if array not in made}
+
+    def kernel() -> Kernel:
+        trace, results = traced(loop)
+        lines = [f"/* {name}: {' and '.join(loop.writes)} from {', '.join(loop.reads)}. */"]
+        lines += _struct(name, read, made, list(sizes), {})
+        text = body(loop, results, *("N", "M") if "N" in sizes else ("", *sizes), narrow=bool(narrow))
+        source = _source(name, lines, text, narrow)
+        return Kernel(name, source, (), trace.exact)
+
+    return Generated(_kept(op, name, "", kernel), (*read.items(), *made.items(), *sizes.items()))
 
 
 def _stem(op: Op, nest: str, result: str) -> str:

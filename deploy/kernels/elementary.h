@@ -13,7 +13,4 @@ PT_INLINE float pt_sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x
 /* log(e^a + e^b) without overflow. */
 PT_INLINE float pt_logaddexp(float a, float b) { return fmaxf(a, b) + log1pf(expf(-fabsf(a - b))); }
 
-/* 1 / (1 + e^-x) by way of tanh, as the cells of recurrent layers have it. */
-PT_INLINE float pt_logistic(float x) { return 0.5f + 0.5f * tanhf(x / 2.0f); }
-
 #endif

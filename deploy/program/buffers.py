@@ -98,7 +98,7 @@ class Buffers:
             ]
             if not inside:
                 raise InputError(
-                    f"defect of the export: op {op_number} uses {level} at {address}, outside any buffer"
+                    f"a bug of pulptrain: op {op_number} uses {level} at {address}, outside any buffer"
                 )
             result.append(inside[0])
         return result

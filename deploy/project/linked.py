@@ -20,7 +20,7 @@ from scheduler.programs.program_code import LinkedCode, platform_functions
 _GNU = re.compile(r"^ \.text\.(\S+)\s+0x([0-9a-f]+)\s+0x([0-9a-f]+)\s+\S", re.MULTILINE)
 _LLD = re.compile(r"^ *([0-9a-f]+) +[0-9a-f]+ +([0-9a-f]+) +\d+ +\S.*:\(\.text\.(\S+)\)$", re.MULTILINE)
 
-CURE = "the map file (-Map=FILE) of this very export, linked by GNU ld or LLVM lld"
+CURE = "use the map file (-Map=FILE) of this export, linked by GNU ld or LLVM lld"
 
 MOST_NAMED = 5
 """Functions a report names."""

@@ -15,6 +15,9 @@ from importers.graph.draft import CannotTakeError, Draft
 from importers.graph.views import BATCH, Shape, View, neighbours
 from importers.graph.weights import Constant
 
+MOST_AXES = 5
+"""Dimensions of a sample that a strided copy walks."""
+
 
 @dataclass(frozen=True)
 class Site:
@@ -60,6 +63,14 @@ class Site:
         made, key = self.draft.made, (view.word, view.pieces, tuple(flat))
         if key not in made:
             runs = neighbours(flat)
+            if len(runs) > MOST_AXES:  # a copy that puts one run in its place, then those for the others
+                moved = next(run for run, there in zip(runs, sorted(runs), strict=True) if run != there)
+                first = [*flat[: flat.index(moved[0])], *moved]
+                first += [piece for piece in sorted(flat) if piece not in first]
+                word = self.stored(view, [[piece] for piece in first])
+                sizes = (view.batch, *(view.pieces[piece] for piece in first))
+                lying = View(word, self.draft.tensors[word].shape, sizes, ())
+                return self._transposed(lying, [1 + first.index(piece) for piece in flat])
             placed = sorted(runs)
             word = self.reshaped(view.word, (view.batch, *map(view.size, placed)))
             axes = [placed.index(run) for run in runs]

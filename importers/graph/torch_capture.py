@@ -319,8 +319,8 @@ class _Reader:
                 return Unknown()
             if _any(arguments, Aside):
                 raise CannotTakeError(
-                    "another call of this module computes its statistics or mask",
-                    "use one module for each call",
+                    "reading statistics, a mask or a norm that another call computes is not supported",
+                    "call each module once, and use only its first result",
                 )
             drawn = op in self.handlers and self._draws(node)
             if op in SHAPES_ONLY or not (drawn or _any(arguments, (View, Terms, Noise))):

@@ -290,7 +290,7 @@ def _resized(node: Node, view: View, *, old: bool) -> tuple[Shape, Sequence[floa
     axes = [axis_of(axis, node.rank) for axis in node.sizes("axes", tuple(range(node.rank)))]
     if len(given) != len(axes):
         raise CannotTakeError(
-            "its sizes and its scales are missing", "set sizes or scales of all dimensions, or axes"
+            f"{len(given)} sizes or scales for {len(axes)} dimensions are not supported", "use one for each"
         )
     said = dict(zip(axes, map(float, given), strict=True))
     if sizes is None:
@@ -324,7 +324,8 @@ def check_recurrent(node: Attributes, kind: str, length: int) -> None:
     extra = node.get("clip") or node.integer("input_forget", 0) or node.has(7)
     if tuple(node.get("activations", usual)) != usual or extra:
         raise CannotTakeError(
-            "its activations, clip or peepholes are not supported", f"use activations {', '.join(usual)}"
+            "other activations, clip, input_forget and peepholes are not supported",
+            f"use activations {', '.join(usual)}, and remove the others",
         )
     lengths = node.values(4)
     if lengths is not None and (lengths != length).any():

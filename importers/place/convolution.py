@@ -74,7 +74,7 @@ def window(
         if len(values) != count:
             raise CannotTakeError(f"{name} has {len(values)} values, but {count} are needed", CHECKED)
     if min(stride) < 1:
-        raise CannotTakeError(f"the strides of the node, {tuple(stride)}, are not all 1 or more", CHECKED)
+        raise CannotTakeError(f"the strides are {tuple(stride)}, but must be 1 or more", CHECKED)
     before, behind = list(pads[:rank]), list(pads[rank:])
     if automatic in SAME:
         totals = [

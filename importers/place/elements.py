@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf
+from math import inf, pi
 from types import MappingProxyType
 from typing import Any
 
@@ -34,6 +34,11 @@ def softsign(site: Site, view: View) -> View:
     """x / (1 + abs(x))."""
     size = shifted(site, applied(site, "absolute", view, suffix="_size"), 1.0, suffix="_below")
     return two_operands(site, "divide", view, size)
+
+
+def shifted_sine(site: Site, view: View) -> View:
+    """The sine a quarter of a turn later."""
+    return applied(site, "sine", shifted(site, view, pi / 2, suffix="_quarter"))
 
 
 def compared(site: Site, view: View, form: str, number: float, *, suffix: str = "") -> View:

@@ -26,7 +26,7 @@ def either(special: Callable[[Node], Any], plain: Handler | None) -> Handler:
             return terms
         if plain is None or any(isinstance(item, Terms) for item in node.arguments.values()):
             raise CannotTakeError(
-                "a network that uses the loss is not supported", "add and scale losses only"
+                "computing with losses or sums over samples is not supported", "only add and scale losses"
             )
         return plain(node)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from configs.values import replace
-from importers.graph.arranging import Site, in_order, places_of, sample_word, under, viewed
+from importers.graph.arranging import MOST_AXES, Site, in_order, places_of, sample_word, under, viewed
 from importers.graph.draft import CannotTakeError, elements
 from importers.graph.views import BATCH, View
 from importers.graph.weights import Constant
@@ -39,10 +39,6 @@ def split(site: Site, view: View, dim: int, sizes: Sequence[int]) -> list[View]:
     options = {"axis": axis, "sizes": list(sizes)}
     made = site.draft.layer("split", site.name, (word,), options, where=site.where)
     return [_part(view, part, piece, size) for part, size in zip(made, sizes, strict=True)]
-
-
-MOST_AXES = 5
-"""Dimensions of a sample that a strided copy walks."""
 
 
 def _whole_piece(site: Site, view: View, dim: int) -> tuple[View, int, str, int]:
@@ -74,14 +70,16 @@ def target_shape(shape: Sequence[int], wanted: Sequence[int], *, zero_is_zero: b
         if size == 0 and not zero_is_zero:
             if index >= len(shape):
                 raise CannotTakeError(
-                    f"cannot reshape {list(shape)} to {list(wanted)}", "use as many elements"
+                    f"cannot reshape {list(shape)} to {list(wanted)}", "use 0 only for input dimensions"
                 )
             sizes[index] = shape[index]
     if sizes.count(-1) == 1:
         rest = prod(size for size in sizes if size != -1)
         sizes[sizes.index(-1)] = prod(shape) // rest if rest else 0
     if prod(sizes) != prod(shape) or min(sizes, default=1) < 1:
-        raise CannotTakeError(f"cannot reshape {list(shape)} to {list(wanted)}", "use as many elements")
+        raise CannotTakeError(
+            f"cannot reshape {list(shape)} to {list(wanted)}", "use equal numbers of elements"
+        )
     return tuple(sizes)
 
 
@@ -157,6 +155,11 @@ def parts_of(site: Site, view: View, dim: int, sizes: Sequence[int], used: Colle
         )
     if len(sizes) == 1:
         return [view]
+    *outer, last = view.dims[dim]
+    if outer and last == BATCH and not any(size % view.batch for size in sizes):
+        apart = replace(view, dims=(*view.dims[:dim], tuple(outer), (BATCH,), *view.dims[dim + 1 :]))
+        parts = parts_of(site, apart, dim, [size // view.batch for size in sizes], used)
+        return [part and _counted(part, dim) for part in parts]
     if all(index in used for index in range(len(sizes))) and BATCH not in view.dims[dim]:
         return [*split(site, view, dim, sizes)]
     starts = [sum(sizes[:index]) for index in range(len(sizes))]
@@ -166,8 +169,16 @@ def parts_of(site: Site, view: View, dim: int, sizes: Sequence[int], used: Colle
     ]
 
 
+def _counted(view: View, dim: int) -> View:
+    """A dimension and that of the samples behind it as one."""
+    merged = tuple(piece for piece in (*view.dims[dim], *view.dims[dim + 1]) if view.pieces[piece] > 1)
+    return replace(view, dims=(*view.dims[:dim], merged, *view.dims[dim + 2 :])).settled()
+
+
 def joined(site: Site, items: Sequence[View], dim: int, *, suffix: str = "") -> View:
     """Activations side by side along a dimension."""
+    if all(item.dims[dim] == (BATCH,) for item in items):  # as heads of attention: a dimension before samples
+        return _counted(joined(site, [item.with_dim(dim) for item in items], dim, suffix=suffix), dim)
     batches = {item.batch_dim for item in items} - {None}
     batch_dim = batches.pop() if len(batches) == 1 else None
     if batches or (batch_dim == dim and items[0].batch > 1):
@@ -219,7 +230,7 @@ def surrounded(site: Site, view: View, pairs: Sequence[tuple[int, int]], mode: s
         if min(pair) < 0 or (mode == "reflect" and max(pair) >= view.shape[dim]):
             raise CannotTakeError(
                 f"padding {view.shape[dim]} elements by {list(pair)} is not supported",
-                "pad by fewer elements, 0 or more",
+                "use pads of 0 or more, and in mode reflect less than the dimension",
             )
         if any(pair):
             taken = np.pad(np.arange(view.shape[dim]), pair, mode)  # type: ignore[call-overload]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from configs.values import replace
 from importers.graph.arranging import Site, batch_first, fresh, in_order, viewed
 from importers.graph.draft import CannotTakeError, elements
 from importers.graph.views import BATCH, Shape, View
@@ -20,7 +21,17 @@ Weights = Mapping[str, Constant | None]
 def channel_norm(
     site: Site, kind: str, view: View, given: Weights, eps: float, options: Mapping[str, Any]
 ) -> View:
-    """A norm of the channels of [batch, channels, ...]: over the batch, an instance or a group."""
+    """A norm of the channels of [batch, channels, ...]: over the batch, an instance or a group.
+
+    To a batch norm rows counted with samples are places behind the channels.
+    """
+    rows = tuple(piece for piece in view.dims[0] if piece != BATCH)
+    if kind == "batch_norm" and rows and view.dims[0] == (BATCH, *rows)[view.batch_dim is None :]:
+        apart = replace(view, dims=((BATCH,), view.dims[1], rows, *view.dims[2:]))
+        made = channel_norm(site, kind, apart, given, eps, options)
+        samples, channels, places, *space = made.dims
+        counted = places if view.batch == 1 else (*samples, *places)
+        return replace(made, dims=(counted, channels, *space))
     whole = {"eps": eps, "affine": given["w"] is not None, **options}
     return fresh(site.layer(kind, (batch_first(site, view),), whole, given), view.shape)
 

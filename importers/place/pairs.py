@@ -130,7 +130,7 @@ def _per_sample(constant: Constant, like: View) -> tuple[Constant, Shape, int | 
     batch_dim = like.batch_dim
     if batch_dim is not None and not like.samples_only(batch_dim):
         raise CannotTakeError(
-            "an operand with the batch merged into a dimension cannot meet a constant", "put the batch first"
+            "a constant cannot be combined with samples merged into a dimension", "keep the batch first"
         )
     shape = (1,) * (len(like.dims) - len(constant.shape)) + constant.shape
     if like.batch == 1 and batch_dim is not None and shape[batch_dim] != 1:

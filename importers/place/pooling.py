@@ -33,7 +33,7 @@ def pool_options(
     pads = _pads_to_last(window, rows_and_columns(sizes, 1)) if ceil else window.pads
     if counted and pads != window.pads:
         if any(window.pads):
-            raise CannotTakeError("ceil_mode reaches beyond the counted padding", "set count_include_pad=0")
+            raise CannotTakeError("a ceil_mode window ends beyond the padding", "set count_include_pad=0")
         counted = False
     options: dict[str, Any] = {"kernel": short(window.kernel)}
     if window.stride != window.kernel:
@@ -93,7 +93,7 @@ class Stretch:
             places = numbers * (inputs - 1) / (inputs * scale - 1 if outputs > 1 else 1)
         elif not half and self.coordinates != "asymmetric":
             raise CannotTakeError(
-                f"{self.mode} by {self.coordinates} is not a supported resize", "use half_pixel"
+                f"a {self.mode} resize with coordinates {self.coordinates} is not supported", "use half_pixel"
             )
         if self.coordinates == "pytorch_half_pixel" and outputs == 1:
             places = np.zeros(1)

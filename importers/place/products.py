@@ -120,7 +120,7 @@ def _matrix(constant: Constant) -> Constant:
     while len(constant.shape) > 2 and constant.shape[0] == 1:
         constant = constant.moved(lambda array: array[0])
     if len(constant.shape) > 2:
-        raise CannotTakeError("a stack of weight matrices is not supported", "use one matrix (linear) each")
+        raise CannotTakeError("a stack of weight matrices is not supported", "use a linear layer for each")
     return constant
 
 

@@ -23,6 +23,7 @@ from importers.place.elements import (
     norm,
     reduced,
     selu,
+    shifted_sine,
     shrunk,
     sign,
     sloped,
@@ -72,8 +73,8 @@ def _clamp(node: Node) -> View:
     options = {name: number_of(bound) for name, bound in bounds.items() if bound is not None}
     if None in options.values():
         raise CannotTakeError("the bounds must be numbers, not tensors", "use maximum and minimum")
-    kind = "relu" if options == {"low": 0.0} else "clip"
-    return applied(node, kind, node.x, options if kind == "clip" else {})
+    inside = {"slope_at_bounds": False} if node.op == "hardtanh" else {}
+    return applied(node, "clip", node.x, {**options, **inside})
 
 
 def _pow(node: Node) -> View:
@@ -307,6 +308,7 @@ HANDLERS: Mapping[str, Handler] = with_own(
         ),
         "elu": _elu,
         **dict.fromkeys(("hardtanh", "clamp", "clip", "clamp_min", "clamp_max"), _clamp),
+        "cos": lambda node: shifted_sine(node, node.x),
         "rsqrt": lambda node: applied(
             node, "reciprocal", applied(node, "square_root", node.x), suffix="_inverse"
         ),

@@ -144,7 +144,7 @@ def _adaptive(node: Node) -> Any:
     if any(size % output for size, output in zip(sizes, outputs, strict=True)):
         raise CannotTakeError(
             f"pooling windows of different sizes ({list(sizes)} to {list(outputs)}) are not supported",
-            f"use sizes that {list(outputs)} divide",
+            f"use input sizes that are multiples of {list(outputs)}",
         )
     kernel = [size // output for size, output in zip(sizes, outputs, strict=True)]
     return _pooled(node, kind, window(kernel, kernel, [1] * rank, [0] * (2 * rank)))
@@ -214,7 +214,7 @@ def _initial(node: Node, state: Any, number: int, hidden: int, batch: int) -> st
     if isinstance(state, View) and state.shape[0] > 1:
         state = sliced(node, state, 0, number, number + 1)
     if isinstance(state, Constant) and state.trained:
-        raise CannotTakeError("a trained initial state is not supported", "leave it out: zeros")
+        raise CannotTakeError("a trained initial state is not supported", "remove it; it is then zero")
     return initial_state(node, state, hidden, batch, "use no initial state")
 
 

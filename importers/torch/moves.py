@@ -60,6 +60,10 @@ def _movedim(node: Node) -> View:
 
 def _same(node: Node) -> View:
     before, after = node.dtypes
+    if before == "torch.bool":
+        raise CannotTakeError(
+            "a comparison as a number has no gradient (torch.export leaves out surrogate ones)", "use sigmoid"
+        )
     if before != after:
         raise CannotTakeError(
             f"converting {before} to {after} is not supported", "use one floating-point type (--dtype)"
@@ -147,7 +151,7 @@ def _index(node: Node) -> View:
     numbers = [item.value for item in said.values()]
     if last - first != len(said) or (len(said) > 1 and any(item.dtype == bool for item in numbers)):
         raise CannotTakeError(
-            "indices of dimensions that are not adjacent, or with masks, are not supported", "use one index"
+            "indexing separated dimensions, or by a mask and other indices, is not supported", "use one index"
         )
     if numbers[0].dtype == bool:
         last, numbers = first + numbers[0].ndim, list(np.nonzero(numbers[0]))

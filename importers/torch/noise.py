@@ -45,7 +45,7 @@ def _drawn(node: Node) -> Noise:
         return Noise(node.name, node.shape)
     keep = number_of(node["p"] if "p" in node.arguments else node["self"])
     if keep is None:
-        raise CannotTakeError("it draws with different probabilities", "use one probability for all elements")
+        raise CannotTakeError("its elements have different probabilities", "use one probability for all")
     return Noise(node.name, node.shape, keep)
 
 

@@ -74,7 +74,7 @@ class TrainingDraft:
         if name in self.names:
             return self.names[name]
         if name not in self.constants:
-            raise CannotTakeError(f"it reads '{name}', the result of an unsupported node", "see that node")
+            raise CannotTakeError(f"it reads '{name}' of an unsupported node", "first fix that node")
         value = self.constants[name]
         array = np.ascontiguousarray(value, np.float32 if value.dtype != np.int64 else np.int32)
         shape = array.shape or (1,)
@@ -100,7 +100,7 @@ class TrainingDraft:
         if prod(wanted) != prod(source.shape):
             raise CannotTakeError(
                 f"cannot view {list(source.shape)} as {list(wanted)}",
-                f"use {prod(wanted)} elements: export the graph for the batch of the run",
+                f"use {prod(wanted)} elements, e.g. export the graph with the batch size of the run",
             )
         while source.alias_of is not None and "~" in source.name:
             source = self.tensor(source.alias_of)

@@ -41,7 +41,7 @@ def _backward(item: TrainingNode) -> None:
     roles = {role: item.read(index) for index, role in enumerate(op.gradient.split()[1:])}
     shape = item.draft.shape(roles["dy"])
     if any(item.draft.shape(name) != shape for name in roles.values()):
-        raise CannotTakeError("its inputs have different shapes", "use inputs of one shape: Expand before it")
+        raise CannotTakeError("its inputs have different shapes", "put Expand before it, for equal shapes")
     plan = item.draft.plan(op.ours, options_of(item, op), [shape])
     item.apply(op.ours, "IG", {**roles, "dx": item.result(shape)}, plan)
 
@@ -156,7 +156,7 @@ def _pair(item: TrainingNode) -> None:
     """Two operands, of which one may be a number."""
     op, count = item.kind, len(item.node.inputs)
     if count != 2:
-        raise CannotTakeError(f"{count} inputs are not supported", "use two inputs, one node after the other")
+        raise CannotTakeError(f"{count} inputs are not supported", "use a chain of nodes with two inputs")
     second = item.only(1)
     number, other = (item.only(0), 1) if second is None else (second, 0)
     if op == "Mul" and number is not None:

@@ -141,7 +141,7 @@ def import_training(
     except CannotTakeError as error:
         where = optimizer.path if optimizer is not None else graph.path
         raise InputError(
-            f"its updates: {error.reason}", where=where, cure="use weights and gradients of one shape"
+            f"invalid updates: {error.reason}", where=where, cure="use weights and gradients of one shape"
         ) from None
 
 
@@ -359,9 +359,9 @@ class _Reader:
             weight = node.input(0)
             if weight not in totals:
                 raise InputError(
-                    f"it updates '{weight}', whose gradient the training graph does not accumulate",
+                    f"the node updates '{weight}', but the training graph does not accumulate its gradient",
                     where=optimizer.path,
-                    cure="use the optimizer graph of this training graph",
+                    cure="use the optimizer graph that belongs to this training graph",
                 )
             rate = _rate(TrainingNode(node, self.draft, "", optimizer.opset))
             updates.append((weight, totals[weight], rate))

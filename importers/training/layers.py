@@ -160,7 +160,7 @@ MICROSOFT = "com.microsoft:"
 ACCUMULATORS = ("InPlaceAccumulatorV2", "InPlaceAccumulator")
 SGD = ("SGD", "SGDOptimizerV2", "SGDOptimizer")
 
-ONE_UPDATE = "add the gradients with Sum, then update once"
+ONE_UPDATE = "add the gradients of all uses with Sum, then accumulate or update once"
 """The cure of a weight that is updated use by use."""
 
 

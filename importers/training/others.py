@@ -187,8 +187,8 @@ def _recurrent_grad(item: TrainingNode) -> None:
         )
     if item.has(arriving + 2) or any(map(item.out, range(4, 7))):
         raise CannotTakeError(
-            "gradients of the initial or last cell state are not supported",
-            "use gradients of its outputs and last state",
+            "gradients of initial states and of the last cell state are not supported",
+            "use gradients of outputs and of the last hidden state only",
         )
     plan, roles = kept.plan, dict(kept.roles)
     batch, length, hidden = draft.shape(roles["y"])
@@ -245,14 +245,14 @@ def _accumulate(item: TrainingNode) -> None:
     earlier = draft.partial.pop(total, "")
     if earlier:
         if item.kind == "InPlaceAccumulatorV2" and item.node.input(2):
-            raise CannotTakeError("the node overwrites the gradient of another use of the weight", ONE_UPDATE)
+            raise CannotTakeError("it overwrites the gradient of the weight from its other uses", ONE_UPDATE)
         same = draft.add_to(earlier, same, f"{item.site}_uses", f"{gradient}.sum")
     if _another_follows(item):
         others = [
             node for node in draft.graph.readers.get(item.out(), ()) if kind_of(node) not in ACCUMULATORS
         ]
         if others or not (earlier or is_read_once(item, 1)):
-            raise CannotTakeError("other nodes read a partial sum of the weight's gradients", ONE_UPDATE)
+            raise CannotTakeError("other nodes read an incomplete sum of the weight's gradients", ONE_UPDATE)
         draft.partial[total] = same
         item.give(total)
         return

@@ -12,6 +12,7 @@ import typer
 
 from configs.errors import InputError
 from pulptrain.commands import options
+from pulptrain.given.option import pair
 from pulptrain.process.progress import telling
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ Units = Annotated[
         "Number of matrix-vector units, 1 to 8; the output rows of every layer are divided among them.",
     ),
 ]
+
+OVERRIDE = "PATH=VALUE, e.g. memory.weight_words=512"
 
 
 def command(
@@ -63,7 +66,7 @@ def command(
         options.option(
             "--host-ops/--no-host-ops",
             "",
-            "Let the host compute layers that the units cannot (under rtl: ReLU, max-pool); "
+            "Let the host compute layers that the units cannot (with --behaviour rtl: ReLU, max-pool); "
             "--no-host-ops refuses such models.",
         ),
     ] = True,
@@ -118,7 +121,7 @@ def command(
             as_published=as_published,
             units=units,
             soc=soc,
-            overrides=dict(parse_override(text) for text in overrides or ()),
+            overrides=dict(pair(text, "--set", OVERRIDE) for text in overrides or ()),
             seed=seed,
             progress=progress,
         )
@@ -142,18 +145,6 @@ def parse_input(text: str) -> tuple[int, ...]:
     if not all(part.isascii() and part.isdigit() and 0 < len(part) < 10 and int(part) for part in parts):
         raise InputError(f"cannot read {text!r}", where="--input", cure="write it as 3,32,32")
     return tuple(map(int, parts))
-
-
-def parse_override(text: str) -> tuple[str, str]:
-    """``path=value``. Raises `InputError`."""
-    path, separator, value = text.partition("=")
-    if not separator or not path.strip() or not value.strip():
-        raise InputError(
-            f"cannot read {text!r}",
-            where="--set",
-            cure="write it as PATH=VALUE, e.g. memory.weight_words=512",
-        )
-    return path.strip(), value.strip()
 
 
 def print_outcome(outcome: BarvinnOutcome) -> None:
@@ -206,10 +197,6 @@ def frame_rates_text(outcome: BarvinnOutcome) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _listed(layers: list[str]) -> str:
-    return ", ".join(layers) if len(layers) <= 3 else f"{layers[0]} and {len(layers) - 1} others"
-
-
 def warn_of_overflow(summary: dict[str, Any] | Any) -> None:
     """Say on standard error that sums were cut to the width of their register."""
     overflows = summary.get("overflows")
@@ -218,5 +205,6 @@ def warn_of_overflow(summary: dict[str, Any] | Any) -> None:
     counts = {key: overflows[key] for key in ("accumulator", "scaled", "quantiser") if overflows[key]}
     if counts:
         text = ", ".join(f"{count} values in the {key} stage" for key, count in counts.items())
-        layers = _listed(overflows["layers"])
-        print(f"pulptrain: warning: {text} lost leading bits, in {layers}", file=sys.stderr)
+        layers = overflows["layers"]
+        listed = ", ".join(layers) if len(layers) <= 3 else f"{layers[0]} and {len(layers) - 1} others"
+        print(f"pulptrain: warning: {text} lost leading bits, in {listed}", file=sys.stderr)

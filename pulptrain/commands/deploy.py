@@ -67,16 +67,13 @@ def command(
         folder = deploy_folder(out)
         source = open_source(model, settings)
 
-        def advance(done: int, total: int, loss: float) -> None:
-            teller.count(done, total, f" iterations, loss {loss:.4f}")
-
         with open_cache(cache, no_cache) as kept:
             deployed = deploy(
                 lambda record: source.run(
                     settings,
                     iterations=iterations,
                     functional=True,
-                    progress=advance,
+                    progress=teller.iterations,
                     traced=False,
                     cache=kept,
                     teller=teller,

@@ -33,7 +33,9 @@ def command(
         shown = {folder: sorted(shipped_files(folder)) for folder in FOLDERS}
         lines = [f"{folder}: {about}" for folder, about in FOLDERS.items()]
         listed = [
-            line for each, line in zip(shown, lines, strict=True) for line in (line, *_indented(shown[each]))
+            text
+            for line, places in zip(lines, shown.values(), strict=True)
+            for text in (line, *(f"  {place}" for place in places))
         ]
         typer.echo(json_text({"files": shown}) if as_json else "\n".join(listed))
         return
@@ -54,7 +56,3 @@ def command(
                     temporary.write_bytes(files[place].read_bytes())
     written = [str(target) for target in targets.values()]
     typer.echo(json_text({"written_files": written}) if as_json else "\n".join(written))
-
-
-def _indented(places: list[str]) -> list[str]:
-    return [f"  {place}" for place in places]

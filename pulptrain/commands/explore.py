@@ -9,11 +9,11 @@ import typer
 
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
-from pulptrain.given.option import ExploreOptions
+from pulptrain.given.option import RunOptions
 from pulptrain.process.progress import StageMeter, telling
 
 
-@takes(ExploreOptions, only_given=True)
+@takes(RunOptions, only_given=True)
 @common.draws
 def command(
     spec: Annotated[

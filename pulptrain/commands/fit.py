@@ -16,7 +16,7 @@ from pulptrain.process.progress import telling
 Deadline = Annotated[
     str | None,
     common.option(
-        "--deadline", "CYCLES", "Limit of the cluster cycles of an iteration, e.g. 20Mcycles.", SEARCH
+        "--deadline", "CYCLES", "Most cluster cycles that an iteration may take, e.g. 20Mcycles.", SEARCH
     ),
 ]
 Objective = Annotated[
@@ -65,8 +65,8 @@ Ladder = Annotated[
     common.option(
         "--ladder",
         "",
-        "List the smallest L1, L2 and L3 for each form of training: inference, last layer, "
-        "biases, LoRA, ..., all layers.",
+        "List the L1, L2 and L3 that inference and each form of training (last layer, biases, LoRA, "
+        "..., all layers) need at least.",
         SEARCH,
     ),
 ]
@@ -75,8 +75,8 @@ SaveModel = Annotated[
     common.option(
         "--save-model",
         "FILE",
-        "File to write the model with all decisions to (default: NAME-fit.yaml, in --out DIR or in this "
-        "folder); its weights go to NAME-fit.npz next to it.",
+        "File to write the model to, with all that fit chose (default: NAME-fit.yaml, in --out DIR or else "
+        "in the current folder); its weights go to NAME-fit.npz next to it.",
         common.OUTPUT,
     ),
 ]
@@ -85,8 +85,8 @@ Out = Annotated[
     common.option(
         "--out",
         "DIR",
-        "Folder to write to: the model, fit.json, a picture of the memory before and after fit, and those of "
-        "--points and --ladder.",
+        "Folder to write to: the model, fit.json, a picture of the memory before and after fit, and the "
+        "files and pictures of --points and --ladder.",
         common.OUTPUT,
     ),
 ]

@@ -38,7 +38,8 @@ class GroupedCommand(TyperCommand):
             _refuse_extra_words(ctx, left, given)
         for param in () if ctx.resilient_parsing else self.params:
             value = ctx.params.get(str(param.name))
-            typed = Option(*_flag_and_metavar(param), getattr(param, "help", None) or "", "")
+            flag = param.opts[0] if param.param_type_name == "option" else ""
+            typed = Option(flag, param.metavar or "", getattr(param, "help", None) or "", "")
             for one in value if isinstance(value, list | tuple) else [value]:
                 typed.check(one)
         return left
@@ -103,11 +104,6 @@ def _refuse_no_number(error: Any, args: Sequence[str]) -> None:
         raise InputError(
             f"{texts[-1]!r} is not {kind}", where=flags[0], cure=f"use digits, e.g. {flags[0]} {example}"
         ) from None
-
-
-def _flag_and_metavar(param: Any) -> tuple[str, str]:
-    is_option = param.param_type_name == "option"
-    return param.opts[0] if is_option else "", param.metavar or ""
 
 
 def _group(param: Any) -> str:

@@ -10,11 +10,11 @@ import typer
 from pulptrain.commands import options as common
 from pulptrain.commands.completion import completes
 from pulptrain.commands.parameters import takes
-from pulptrain.given.option import KernelOptions
+from pulptrain.given.option import ChipOptions
 from pulptrain.process.progress import telling
 
 
-@takes(KernelOptions)
+@takes(ChipOptions)
 def command(
     name: Annotated[
         str,

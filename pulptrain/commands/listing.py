@@ -27,7 +27,7 @@ def command(
         common.option(
             "--timing",
             "rtl|gvsoc",
-            "Hardware whose timing is used: the RTL, or the GVSoC simulator.",
+            "For socs, the timing to list: that of the hardware (rtl), or of the GVSoC simulator.",
             common.RUN,
         ),
     ] = "rtl",

@@ -37,8 +37,8 @@ def command(
         common.option(
             "--run",
             "RUN",
-            "Run folder to start from. For a .csv file its ops become the rows; with --kind energy the "
-            "energy model of its chip is scaled to --measured.",
+            "Run folder to start from. With FILE.csv, the ops of the run become the rows; with --kind "
+            "energy, the energy model of the run is scaled to --measured.",
             common.RUN,
         ),
     ] = None,
@@ -63,7 +63,7 @@ def command(
     check_known(kind, KINDS, f"there is no template {kind!r}", "--kind")
     if not file.endswith((*SUFFIXES, ".csv")):
         raise InputError(
-            f"the ending of {file!r} is not that of a file to create", where="new", cure=f"use {file}.yaml"
+            f"the name {file!r} does not end in .yaml, .yml or .csv", where="new", cure=f"use {file}.yaml"
         )
     is_energy = kind == "energy"
     if (run is None) != (measured is None) if is_energy else measured is not None:

@@ -42,7 +42,7 @@ def command(
         common.option(
             "--what",
             "all|gantt|gantt-stalls|breakdown|memory|causes|roofline|bandwidth|bytes|energy|speed-up",
-            "Picture to draw (default: all); speed-up needs several runs with different --cores.",
+            "Picture to draw; causes: of lost cycles; speed-up: of several runs with different --cores.",
         ),
     ] = "all",
     out: Annotated[
@@ -73,7 +73,7 @@ def command(
             raise InputError(
                 "this picture shows one run, but several are named",
                 where="plot",
-                cure=f"name one run, or --what {SPEED_UP}; on one axis: {strips}",
+                cure=f"name one run, use --what {SPEED_UP}, or draw all on one axis by {strips}",
             )
         else:
             drawn, result = _pictures(folders[0], out, window, what, paper), {}
@@ -89,7 +89,7 @@ def _pictures(folder: str, out: str | None, window: str | None, what: str, paper
     from configs.files import together
     from pulptrain.running.pictures import RunPictures, file_names, window_of
     from pulptrain.running.stored_run import read_summary
-    from traces.errors import TraceError
+    from traces.events import TraceError
     from traces.files.tables import read_table
     from traces.memory_table import read_blocks
     from traces.recorder import sorted_slices

@@ -53,7 +53,7 @@ Step = Annotated[
     common.option(
         "--step",
         "fw|ig|wg|loss|upd",
-        "Training step: fw forward, ig input gradients, wg weight gradients, loss or upd update.",
+        "Step to run: fw (forward), ig (input gradients), wg (weight gradients), loss or upd (update).",
         common.RUN,
     ),
 ]

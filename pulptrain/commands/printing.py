@@ -43,12 +43,6 @@ def _columns(piped: int) -> int:
     return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < 10_000 else piped
 
 
-def print_paths(paths: Iterable[Path | str]) -> None:
-    """Name files that were written, one a line and never broken."""
-    for path in paths:
-        typer.echo(f"  {path}")
-
-
 def print_result(
     result: Any,
     lines: Callable[[int], Iterable[str]],
@@ -62,7 +56,8 @@ def print_result(
         typer.echo(json_text(result))
     elif not quiet:
         typer.echo("\n".join(lines(table_width())))
-        print_paths(written)
+        for path in written:
+            typer.echo(f"  {path}")
 
 
 def end_interrupted(what: str) -> NoReturn:
@@ -71,10 +66,8 @@ def end_interrupted(what: str) -> NoReturn:
     raise typer.Exit(130)
 
 
-def run_folder(out: str | None) -> Path | None:
-    """The folder for the files of a run, made, if one is asked for. Raises `InputError`."""
-    if out is None:
-        return None
+def run_folder(out: str) -> Path:
+    """The folder for the files of a run, made. Raises `InputError`."""
     from pulptrain.running.outputs import RUN_FILES
     from traces.files.result_folder import prepare_folder
 

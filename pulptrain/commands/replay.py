@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import asdict
 
 from configs.errors import InputError
+from configs.limits import check_at_least_one
 from pulptrain.commands import options
 from pulptrain.commands.parameters import takes
 from pulptrain.given.option import ChipOptions
@@ -34,8 +36,8 @@ def command(
         options.option(
             "--accumulate",
             "N",
-            "Mini-batches per weight update (default: the number in inputs.npz; without one, the number with "
-            "which the losses are those in outputs.npz).",
+            "Mini-batches per weight update (default: the number in inputs.npz; without one, the number that "
+            "reproduces the losses in outputs.npz).",
         ),
     ] = None,
     seed: options.Seed = 0,
@@ -54,12 +56,8 @@ def command(
             where="--learning-rate",
             cure="use a number above 0",
         )
-    if mini_batches is not None and mini_batches < 1:
-        raise InputError(
-            f"the number of mini-batches per update is {mini_batches}, but must be 1 or more",
-            where="--accumulate",
-            cure="use 1 or more",
-        )
+    if mini_batches is not None:
+        check_at_least_one(mini_batches, "number of mini-batches per update", "--accumulate")
     with telling("looking for cases", show=not (quiet or as_json)) as teller:
         from pulptrain.foreign.replay import exit_code, find_cases, replay
         from pulptrain.given.settings import Settings
@@ -79,7 +77,7 @@ def command(
 
 def _print(rows: Sequence[ReplayRow], notes: Sequence[str], *, as_json: bool, quiet: bool) -> None:
     if as_json:
-        typer.echo(json.dumps([row.as_dict() for row in rows], indent=2))
+        typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
         return
     if quiet:
         return

@@ -99,16 +99,13 @@ def command(
             )
         target = prepare_file(save_values) if save_values is not None else None
 
-        def advance(done: int, total: int, loss: float) -> None:
-            teller.count(done, total, f" iterations, loss {loss:.4f}")
-
         with open_cache(cache, no_cache) as kept:
             outcome = told(
                 lambda: source.run(
                     settings,
                     iterations=iterations,
                     functional=not no_functional,
-                    progress=advance,
+                    progress=teller.iterations,
                     traced=folder is not None,
                     cache=kept,
                     teller=teller,

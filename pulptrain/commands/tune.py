@@ -27,7 +27,7 @@ Tilings = Annotated[
     common.option(
         "--tilings",
         "N",
-        "Tilings to search per op and number of buffers, those with least overhead (default: 16); 0: all.",
+        "Tilings tried for each op and each number of buffers, least overhead first (default: 16; 0: all).",
         SEARCH,
     ),
 ]
@@ -36,7 +36,7 @@ LargestTiles = Annotated[
     common.option(
         "--largest-tiles",
         "N",
-        "Number of tiles, largest first, that --strategy paper evaluates (K_T there).",
+        "Number of tilings, largest first, that --strategy paper evaluates for each op.",
         SEARCH,
     ),
 ]
@@ -49,8 +49,8 @@ StepVariants = Annotated[
         "--step-variants",
         "search|keep|NAME,...",
         "Implementations to try for each step: all (search), the one of the model (keep), or a list of "
-        "names: cores, dma, none (im2col by the cores, by the DMA, or no im2col), default, as-published "
-        "(PULP-TrainLib's code).",
+        "names: cores (im2col by the cores), dma (im2col by the DMA), none (no im2col), default (of steps "
+        "without im2col), as-published (PULP-TrainLib's code).",
         SEARCH,
     ),
 ]
@@ -94,8 +94,8 @@ SaveSchedule = Annotated[
     common.option(
         "--save-schedule",
         "FILE",
-        "File to write the schedule to (default: schedule.yaml in --out DIR; without --out in this folder, "
-        "as schedule-2.yaml ... if it exists).",
+        "File to write the schedule to (default: schedule.yaml in --out DIR or else in the current folder, "
+        "there schedule-2.yaml ... if schedule.yaml exists).",
         common.OUTPUT,
     ),
 ]

@@ -21,7 +21,7 @@ MoreL1 = Annotated[
     common.option(
         "--more-l1",
         "SIZE",
-        "L1 to add in the prediction with more L1, e.g. 64KiB (default: twice the L1 of the SoC in all).",
+        "L1 that the prediction with more L1 adds, e.g. 64KiB (default: as much as the SoC has).",
     ),
 ]
 

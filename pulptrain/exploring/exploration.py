@@ -131,7 +131,7 @@ def write_exploration(summary: Mapping[str, Any], folder: Path, paper: Paper | N
         draw_front(
             [(row[along], row[down]) for row in fitting],
             [position for position, row in enumerate(fitting) if row["on_front"]],
-            [values_text(row["values"]) for row in fitting],
+            [", ".join(f"{key} {value}" for key, value in row["values"].items()) for row in fitting],
             (OBJECTIVES[along], OBJECTIVES[down]),
             f"{summary['name']}: {summary['model']}, {len(fitting)} of {len(summary['points'])} points fit",
             png,
@@ -156,8 +156,3 @@ def as_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a point for a table: sizes of memories in bytes, so that they sort as numbers."""
     sizes = {key: value for key, value in values.items() if key in SIZES or key.endswith("_bytes")}
     return {**values, **{key: parse_bytes(value) for key, value in sizes.items()}}
-
-
-def values_text(values: Mapping[str, Any]) -> str:
-    """The values of a point as one short text."""
-    return ", ".join(f"{key} {value}" for key, value in values.items())

@@ -25,6 +25,7 @@ from configs.yaml_file import Node, load_yaml
 from pulptrain.foreign.model_source import open_source
 from pulptrain.given.layers import caller_of, node_of
 from pulptrain.given.option import ALL, MODEL_PREFIX, ModelOptions, SourceOptions, options_of
+from pulptrain.given.real_values import of_python
 from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from pulptrain.given.what_it_is import SPEC, refuse_others
 from pulptrain.running.energy import Chip, asked_chip, check_asked, chip_of
@@ -157,16 +158,20 @@ def spec_of(plan: Mapping[str, Any], given: Mapping[str, Any]) -> Spec:
             label = f"tuned {len(schedules) + 1}" if schedules else "tuned"
             schedules[label] = tuned
             return label
-        return value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
+        return of_python(value)
 
     return _spec(node_of(plain(plan), file, line), Path(), given, schedules)
 
 
 def _spec(node: Node, folder: Path, given: Mapping[str, Any], schedules: Mapping[str, TunedSchedule]) -> Spec:
     what = "the exploration"
-    _refuse_costs(node.mapping(what))
-    check_keys(node, what, *required_and_optional(ExploreSchema))
     top = node.mapping(what)
+    if "energy" in top:
+        raise top["energy"].error(
+            "costs per instruction and byte were replaced by the energy coefficients of a chip",
+            SETTINGS_OF_ENERGY,
+        )
+    check_keys(node, what, *required_and_optional(ExploreSchema))
     name = _text(top["name"], "name")
     if "sweep" not in top and "points" not in top:
         raise node.error("the file has neither 'sweep' nor 'points'", "add 'sweep: ...' or 'points: ...'")
@@ -214,15 +219,6 @@ SETTINGS_OF_ENERGY = (
     "settings: {energy: gap9}, or a file (docs/energy.md): pulptrain new mine.yaml --kind energy"
 )
 """How a file says what energy is counted with."""
-
-
-def _refuse_costs(top: Mapping[str, Node]) -> None:
-    """Raise `ConfigError` for the costs that files carried before there were energy models."""
-    if "energy" in top:
-        raise top["energy"].error(
-            "costs per instruction and byte were replaced by the energy coefficients of a chip",
-            SETTINGS_OF_ENERGY,
-        )
 
 
 def _baseline(node: Node | None, combinations: Sequence[Mapping[str, Node]]) -> int:

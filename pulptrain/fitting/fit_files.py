@@ -19,7 +19,7 @@ from scheduler.explore.picture import draw_front
 from traces.files.result_folder import prepare_folder, write_json
 from traces.metrics import measure
 from traces.pictures.drawing import OWN_PAPER, Paper
-from traces.pictures.fitting import draw_before_after, draw_ladder
+from traces.pictures.searches import draw_before_after, draw_ladder
 from traces.text_table import amount
 from trainlib.ir.steps import Array
 

@@ -11,11 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from arch.spec.timing import SocTiming
 from configs.errors import ConfigError, DoesNotFitError, InputError, PulptrainError
 from configs.limits import size_text
 from configs.model_file import ModelSpec
-from configs.suggest import suggestion
+from configs.suggest import check_known
 from configs.values import replace
 from configs.version import VERSION
 from pulptrain.fitting.ways import Way, from_inputs, ways_of
@@ -142,7 +141,12 @@ class Fitting:
         started = time.perf_counter()
         self.settings, self.cache, self.objective, self.deadline = settings, cache, objective, deadline
         self.timing = soc_timing(settings)
-        energy = _energy_of(settings, self.timing, asked=objective == ENERGY)
+        energy: Objective | None = None
+        try:
+            energy = objective_of(ENERGY, *chip_of(settings, self.timing), 0.0)
+        except InputError:
+            if objective == ENERGY:
+                raise
         self.written = spec
         self.spec = as_immediate(spec)
         self.immediate = self.spec is not spec
@@ -200,7 +204,9 @@ class Fitting:
         return self._problem(self._streams(l2_bytes))
 
     def _streams(self, l2_bytes: int) -> Streams:
-        timing, options = self._beside_code(l2_bytes), schedule_options(self.settings)
+        # The machine with what the code of the model leaves of L2; an answer has more code.
+        timing = soc_timing(self.with_l2(max(0, l2_bytes - self.code_bytes)))
+        options = schedule_options(self.settings)
         return Streams(self.graph, timing, streamer_of(self.graph, timing, options), self.prices)
 
     def _problem(self, streams: Streams) -> Problem:
@@ -225,10 +231,6 @@ class Fitting:
     def code_bytes(self) -> int:
         """Of L2, for the code of the model as it is written."""
         return self.base.schedule.plan.code_bytes
-
-    def _beside_code(self, l2_bytes: int) -> SocTiming:
-        """The machine with what the code of the model leaves of so much L2; an answer has more code."""
-        return soc_timing(self.with_l2(max(0, l2_bytes - self.code_bytes)))
 
     @property
     def prices(self) -> Prices:
@@ -520,16 +522,6 @@ def joules_of(run: RunOutcome) -> float | None:
     return float(energy["nominal_joules"]) if energy is not None else None
 
 
-def _energy_of(settings: Settings, timing: SocTiming, *, asked: bool) -> Objective | None:
-    """Energy on the chip that the settings say; None if it was not `asked` for and cannot be told."""
-    try:
-        return objective_of(ENERGY, *chip_of(settings, timing), 0.0)
-    except InputError:
-        if asked:
-            raise
-        return None
-
-
 def as_immediate(spec: ModelSpec) -> ModelSpec:
     """The model with updates at once, itself if its optimizer section forbids that or says so already."""
     if spec.optimizer.options.get("immediate") or spec.optimizer.options.get("accumulate", 1) > 1:
@@ -577,9 +569,7 @@ def deadline_cycles(text: str | None) -> int | None:
 
 def check_objective(objective: str) -> None:
     """Raise `InputError` for one that is none."""
-    if objective not in OBJECTIVES:
-        cure = suggestion(objective, OBJECTIVES)
-        raise InputError(f"unknown objective {objective!r}", where="--objective", cure=cure)
+    check_known(objective, OBJECTIVES, f"unknown objective {objective!r}", "--objective")
 
 
 def fit_model(
@@ -671,7 +661,7 @@ def fit_model(
             where="--deadline",
             cure=f"use --deadline {best.cycles}, or more L2: it takes {least_cycles:,} with all data in L2",
         )
-    summary = _summary(chosen, best, _before(fitting))
+    summary = _summary(fitting, chosen, best)
     summary["decisions"] = [*changed_rows(way, fitting, chosen), *summary["decisions"]]
     summary["simulator"] = {
         "wall_seconds": time.perf_counter() - started,
@@ -749,10 +739,11 @@ def _better(value: int, bound: int, objective: str) -> str:
     return f", {amount(value / UNITS_OF_JOULE, 'J')}*, lower bound {amount(bound / UNITS_OF_JOULE, 'J')}"
 
 
-def _summary(fitting: Fitting, best: Answer, before: dict[str, Any]) -> dict[str, Any]:
-    """The object of ``--json``, but for the simulator."""
+def _summary(asked: Fitting, fitting: Fitting, best: Answer) -> dict[str, Any]:
+    """The object of ``--json``, but for the simulator; `before` is the model as it was `asked` for."""
     from pulptrain.fitting.fit_summary import decision_rows
 
+    before = asked.before.summary
     return {
         "model": fitting.written.name,
         "soc": fitting.settings.soc,
@@ -766,22 +757,16 @@ def _summary(fitting: Fitting, best: Answer, before: dict[str, Any]) -> dict[str
         "joules": best.joules,
         "predicted_joules": best.predicted_joules,
         "optimality_gap": round(best.gap, 6),
-        "before": before,
+        "before": {
+            "peak_bytes": dict(before["peak_bytes"]),
+            "cycles": int(before["cycles"]),
+            "joules": joules_of(asked.before),
+        },
         "decisions": decision_rows(fitting, best),
         "points": points_of([best]),
         "ladder": [],
         "notes": [],
         "version": VERSION,
-    }
-
-
-def _before(fitting: Fitting) -> dict[str, Any]:
-    """Of the model as it is, with everything in L2."""
-    before = fitting.before.summary
-    return {
-        "peak_bytes": dict(before["peak_bytes"]),
-        "cycles": int(before["cycles"]),
-        "joules": joules_of(fitting.before),
     }
 
 

@@ -171,30 +171,6 @@ def _sparse(spec: ModelSpec) -> ModelSpec:
     return replace(spec, layers=tuple(map(part, spec.layers)))
 
 
-def ladder_of(
-    model: str | ModelSpec,
-    settings: Settings | None = None,
-    *,
-    cache: ResultCache | None = None,
-    teller: Teller = NOBODY,
-    seconds: float = SMALLEST_SECONDS,
-) -> Iterator[dict[str, Any]]:
-    """A row per form and levers: smallest bytes of L1, L2 and L3, and cycles of an iteration with these L2.
-
-    L1 is what the ops need cut as small as they can be, with the stacks; the cycles are those with the L1 of
-    the settings. Every row is planned, with its code, and simulated. `seconds` are those of each search for
-    the smallest peak; ``at_most`` says of a row that a smaller one may have been missed.
-    """
-    settings = settings or Settings()
-    spec, settings = settled(model, settings)
-    for rung in _rungs(forms_of(spec), settings, seconds, teller):
-        row = None
-        with suppress(InputError):  # too much to simulate in the memory of this computer
-            row = _row(rung, settings, cache)
-        if row is not None:
-            yield row
-
-
 @dataclass(frozen=True, slots=True)
 class _Rung:
     """A form with levers, the model it is then, the L2 its tensors need, and whether less is too little."""
@@ -370,19 +346,19 @@ def first_step(fitting: Fitting, l2_bytes: int, ladder_command: str, ends: float
         least_bytes, least = [*rows, *own, (required_bytes, rungs[-1])][0]
         if time.perf_counter() >= ends:
             return InputError(
-                f"the search found no form of training {name} that fits {size_text(l2_bytes)} of L2 in "
-                "time: it may or may not fit",
+                "the time limit ended the search before it found a form of training for "
+                f"{name} that fits {size_text(l2_bytes)} of L2: there may be one",
                 where="--time-limit",
                 cure=f"use a longer one, or --l2 {-(-least_bytes // 1024)}KiB, in which {least.form} fits; "
-                f"all forms: {ladder_command}",
+                f"list all forms of training by {ladder_command}",
             )
         return InputError(
-            f"{size_text(l2_bytes)} of L2 are too small for any form of training: {least.form} of "
+            f"{size_text(l2_bytes)} of L2 is too small for any form of training: {least.form} of "
             f"{name} needs {least_bytes:,} B",
             where="--l2",
             cure=f"use --l2 {-(-least_bytes // 1024)}KiB for {least.form}, "
             f"{-(-required_bytes // 1024)}KiB for {'all parameters' if asked == FULL else asked}; "
-            f"all forms: {ladder_command}",
+            f"list all forms of training by {ladder_command}",
         )
     levers = tuple(
         Lever(
@@ -394,7 +370,7 @@ def first_step(fitting: Fitting, l2_bytes: int, ladder_command: str, ends: float
     cure = f"--l2 {-(-required_bytes // 1024)}KiB, or choose a form of training that fits"
     if not fitting.timing.l3.size_bytes:
         cure += "; without L3 nothing can be paged: --l3 8MiB"
-    cure += f"; all forms: {ladder_command}"
+    cure += f"; list all forms of training by {ladder_command}"
     return DoesNotFitError("l2", required_bytes, l2_bytes, where=f"training {name}", levers=levers, cure=cure)
 
 
@@ -439,15 +415,22 @@ def ladder_summary(
     cache: ResultCache | None = None,
     teller: Teller = NOBODY,
 ) -> tuple[dict[str, Any], bool]:
-    """What ``fit --ladder --json`` prints, and whether Ctrl-C ended it: the rows found by then are kept."""
-    settings = settings or Settings()
+    """What ``fit --ladder --json`` prints, and whether Ctrl-C ended it: the rows found by then are kept.
+
+    A row per form and levers: smallest bytes of L1, L2 and L3, and cycles of an iteration with these L2.
+    L1 is what the ops need cut as small as they can be, with the stacks; the cycles are those with the L1 of
+    the settings. Every row is planned, with its code, and simulated; ``at_most`` says of a row that a smaller
+    one may have been missed.
+    """
     started = time.perf_counter()
-    spec, settings = settled(model, settings)
+    spec, settings = settled(model, settings or Settings())
     rows: list[dict[str, Any]] = []
     interrupted = False
     try:
-        for row in ladder_of(spec, settings, cache=cache, teller=teller):
-            rows.append(row)
+        for rung in _rungs(forms_of(spec), settings, SMALLEST_SECONDS, teller):
+            with suppress(InputError):  # too much to simulate in the memory of this computer
+                row = _row(rung, settings, cache)
+                rows += [row] if row is not None else []
     except KeyboardInterrupt:
         interrupted = True
     summary = {

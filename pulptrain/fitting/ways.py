@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from configs.errors import InputError, PulptrainError
+from configs.errors import PulptrainError
 from configs.model_file import ModelSpec
-from configs.suggest import suggestion
+from configs.suggest import check_known
 from configs.values import replace
 from scheduler.memory.host_memory import tensor_bytes
 from trainlib.training.backward_reads import readable
@@ -33,8 +33,7 @@ def parse_changes(text: str | None) -> tuple[str, ...]:
     """Some of `CHANGES` from ``accumulate,fp16-states``. Raises `InputError` for other words."""
     words = tuple(word.strip() for word in text.split(",")) if text is not None else ()
     for word in words:
-        if word not in CHANGES:
-            raise InputError(f"unknown change {word!r}", where="--allow", cure=suggestion(word, CHANGES))
+        check_known(word, CHANGES, f"unknown change {word!r}", "--allow")
     return words
 
 

@@ -115,7 +115,7 @@ def open_foreign(model: str, settings: Settings) -> ForeignModel:
     if model.endswith(".py"):
         names = torch_module.modules_in(Path(model))
         wanted = f"{model}:{names[-1] if names else 'Net'}"
-        raise InputError("the Python file needs the name of a model in it", where=model, cure=f"use {wanted}")
+        raise InputError("the name of the model in this file is missing", where=model, cure=f"use {wanted}")
     if settings.inputs is None:
         raise InputError(
             "the shape of the model's input is missing",
@@ -203,7 +203,7 @@ def _open_graph(model: str, settings: Settings) -> ForeignModel:
     graph = load_onnx(model, batch=batch, input_shapes=shapes)
     if is_training_graph(graph):
         raise InputError(
-            "the file is a training graph (it contains a backward pass)", where=model, cure=TRAINING_GRAPHS
+            "a training graph (with a backward pass) is not supported here", where=model, cure=TRAINING_GRAPHS
         )
     read = import_forward(
         graph,

@@ -63,7 +63,7 @@ class ModelSource(Struct, frozen=True):
         """
         if self.training is not None:
             raise InputError(
-                "the file is a training graph (it contains a backward pass)",
+                "a training graph (with a backward pass) is not supported here",
                 where=self.words,
                 cure=TRAINING_GRAPHS,
             )

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from msgspec.structs import asdict
 
 from configs.errors import (
     DoesNotFitError,
@@ -105,10 +103,6 @@ class ReplayRow(Struct, frozen=True):
     seconds: float | None = None
     reason: str = ""
 
-    def as_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
-        return asdict(self)
-
 
 class ReplayCase(Struct, frozen=True):
     """One graph to replay: its name, its file, that of its optimizer, and the folder of its goldens."""
@@ -131,9 +125,9 @@ def find_cases(folders: Sequence[str]) -> tuple[list[ReplayCase], list[str]]:
         if not root.is_dir():
             refuse_others(name, "cases", "replay")
             raise InputError(
-                f"'{name}' is not a folder of cases",
+                f"'{name}' is not a folder",
                 where="replay",
-                cure="name a folder that holds folders of cases",
+                cure="name the folder of a case (with inputs.npz), or a folder with such folders",
             )
         for inputs in sorted(root.rglob("inputs.npz")):
             folder = inputs.parent

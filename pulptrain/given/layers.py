@@ -28,6 +28,7 @@ from configs.model_file import (
 )
 from configs.schema import Schema, validate_values
 from configs.yaml_file import Node
+from pulptrain.given.real_values import of_python
 from trainlib.primitives.definition import LayerPrimitive, LossPrimitive, OptimizerPrimitive, Primitive
 from trainlib.registry import PRIMITIVES, is_internal
 from trainlib.training.options import GRADIENT_KEYS, GradientOptions
@@ -69,16 +70,16 @@ class Part:
 
     def __init__(self, *values: Any, **options: Any) -> None:
         parameters = signature_of(self.primitive)
+        self._file, self._line, self.where = caller_of(__name__)
         try:
             given = parameters.bind(*values, **options).arguments
         except TypeError as error:
             raise InputError(
                 f"{type(self).__name__}: {error}",
-                where=_caller()[2],
+                where=self.where,
                 cure=f"{type(self).__name__}{parameters}",
             ) from None
         self.options = {key: _plain(value) for key, value in given.items()}
-        self._file, self._line, self.where = _caller()
         self._check(self.where)
 
     def _check(self, where: str) -> None:
@@ -134,13 +135,7 @@ class Optimizer(Part):
 
 def class_name(name: str) -> str:
     """Name of the class of a primitive: ``conv_transpose2d`` is ``ConvTranspose2d``."""
-    return "".join(_spelled(word) for word in name.split("_"))
-
-
-def _spelled(word: str) -> str:
-    if word in _SPELLINGS:
-        return _SPELLINGS[word]
-    return word[:1].upper() + word[1:]
+    return "".join(_SPELLINGS.get(word, word[:1].upper() + word[1:]) for word in name.split("_"))
 
 
 def option_keys(primitive: Primitive) -> list[tuple[str, bool]]:
@@ -182,11 +177,7 @@ def signature_of(primitive: Primitive) -> inspect.Signature:
     assert isinstance(primitive, LayerPrimitive | LossPrimitive | OptimizerPrimitive)
     fields = primitive.schema.model_fields
     parameters = [
-        kind(
-            key,
-            kind.POSITIONAL_OR_KEYWORD,
-            default=kind.empty if needed else fields[key].default,
-        )
+        kind(key, kind.POSITIONAL_OR_KEYWORD, default=kind.empty if needed else fields[key].default)
         for key, needed in option_keys(primitive)
     ]
     parameters += [
@@ -207,9 +198,9 @@ def node_of(value: object, file: str, line: int) -> Node:
     if value is None or isinstance(value, str | int | float | bool):
         return Node(value, file, line)
     raise InputError(
-        f"{value!r} cannot be the value of an option of a layer",
+        f"{value!r} is not allowed as the value of a layer option",
         where=f"{file}:{line}",
-        cure="use numbers, texts or lists",
+        cure="use a number, a string or a list",
     )
 
 
@@ -219,12 +210,7 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
-    return value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
-
-
-def _caller() -> tuple[str, int, str]:
-    """File, line, and both as text, of the code that is not ours and has called us."""
-    return caller_of(__name__)
+    return of_python(value)
 
 
 def caller_of(module: str) -> tuple[str, int, str]:

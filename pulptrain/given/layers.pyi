@@ -72,6 +72,7 @@ __all__ = [  # noqa: RUF022
     "Square",
     "Power",
     "ErrorFunction",
+    "Sine",
     "Absolute",
     "Prelu",
     "Flatten",
@@ -655,6 +656,7 @@ class Clip(Layer):
         self,
         low: float | None = None,
         high: float | None = None,
+        slope_at_bounds: bool = True,
         *,
         name: str | None = None,
         inputs: Sequence[str | Layer] | None = None,
@@ -892,6 +894,24 @@ class Power(Layer):
     ) -> None: ...
 
 class ErrorFunction(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        frozen_weights: Literal["int8"] | None = None,
+        recompute: bool = False,
+        backward_reads: Literal["input", "output", "mask"] | None = None,
+        variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
+    ) -> None: ...
+
+class Sine(Layer):
     def __init__(
         self,
         *,

@@ -78,7 +78,7 @@ def read_values(path: str, where: str = WHERE) -> dict[str, Array]:
                 raise InputError(
                     f"the archive '{path}' holds no array",
                     where=where,
-                    cure="write it by numpy.savez(FILE, x=...)",
+                    cure="write it with numpy.savez(FILE, x=...)",
                 )
             return dict(_array(archive, member, path) for member in members)
     except _UNREADABLE as error:

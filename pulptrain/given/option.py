@@ -18,7 +18,7 @@ from configs.errors import InputError
 from configs.values import Struct, replace
 
 if TYPE_CHECKING:
-    from pulptrain.python.tuned import Tuned
+    from pulptrain.python.answers import Tuned
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -129,8 +129,8 @@ class SourceOptions(TypedDict, total=False):
         Option(
             "--values",
             "FILE.npz",
-            "NumPy file (.npz), e.g. of --save-values, with weights, states, input or label by "
-            "tensor name; missing ones are random. Every iteration uses the same input and label. "
+            "NumPy file (.npz) with weights, states, input or label by tensor name, e.g. one that "
+            "--save-values wrote; missing tensors are random. Every iteration uses the same input and label. "
             "Cycles do not depend on values.",
             MODEL,
             swept=False,
@@ -328,22 +328,6 @@ class CodeOptions(TypedDict, total=False):
     ]
 
 
-class LinkedOptions(TypedDict, total=False):
-    """What is known of an export of the run."""
-
-    code_map: Annotated[
-        str | None,
-        Option(
-            "--code-map",
-            "FILE",
-            "Linker map (GNU ld, lld) of the program that `deploy` exported: the instruction caches "
-            "then use its addresses.",
-            MACHINE,
-            swept=False,
-        ),
-    ]
-
-
 class EnergyOptions(TypedDict, total=False):
     """What energy is counted with."""
 
@@ -377,7 +361,7 @@ class BufferingOptions(TypedDict, total=False):
             "--buffering",
             "none|single|double|best|N[,OP.OPERAND=N]",
             "L1 buffers per operand: single 1, double 2, or N; best: the faster of single and double "
-            "for each op; none: no tiling, whole ops in L1. For one operand: double,conv2.FW.w=1.",
+            "for each op; none: no tiling, whole ops in L1. Exceptions after commas: double,conv2.FW.w=1.",
             SCHEDULE,
             default="double",
         ),
@@ -434,8 +418,17 @@ class ResidentOptions(TypedDict, total=False):
     ]
 
 
-class ChoiceOptions(TypedDict, total=False):
-    """Choices for single ops or steps."""
+class RunOptions(
+    ModelOptions,
+    ChipOptions,
+    CodeOptions,
+    EnergyOptions,
+    BufferingOptions,
+    MemoryOptions,
+    ResidentOptions,
+    total=False,
+):
+    """What a run may be told beside model and SoC, choices for single ops or steps the last."""
 
     kernels: Annotated[
         Mapping[str, str] | Sequence[str],
@@ -485,8 +478,8 @@ class ChoiceOptions(TypedDict, total=False):
         Option(
             "--variant",
             "[OP|STEP=]NAME",
-            "Implementation of the layers, e.g. as-published: PULP-TrainLib's code wherever it has "
-            "any. OP=NAME or STEP=NAME sets one op or step (conv1.IG=none, WG=as-published).",
+            "Implementation of the layers: default or as-published (PULP-TrainLib's code, if it exists); "
+            "for one op or step, also who does im2col: cores, dma, none (conv1.IG=none, WG=as-published).",
             SCHEDULE,
             many=True,
         ),
@@ -503,26 +496,20 @@ class ChoiceOptions(TypedDict, total=False):
     ]
 
 
-class RunOptions(
-    ModelOptions,
-    ChipOptions,
-    CodeOptions,
-    EnergyOptions,
-    BufferingOptions,
-    MemoryOptions,
-    ResidentOptions,
-    ChoiceOptions,
-    total=False,
-):
-    """What a run may be told beside model and SoC."""
-
-
-class LinkedRunOptions(RunOptions, LinkedOptions, total=False):
+class LinkedRunOptions(RunOptions, total=False):
     """What one run may be told: also of its export."""
 
-
-class KernelOptions(ChipOptions, total=False):
-    """What one kernel may be told beside its SoC."""
+    code_map: Annotated[
+        str | None,
+        Option(
+            "--code-map",
+            "FILE",
+            "Linker map (GNU ld, lld) of the program that `deploy` exported: the instruction caches "
+            "then use its addresses.",
+            MACHINE,
+            swept=False,
+        ),
+    ]
 
 
 class PrimitiveOptions(ChipOptions, CodeOptions, EnergyOptions, BufferingOptions, total=False):
@@ -541,8 +528,12 @@ class FitOptions(
     """What `fit` may be told beside model and SoC."""
 
 
-class ExploreOptions(RunOptions, total=False):
-    """What all points of an exploration share."""
+def pair(text: str, option: str, form: str) -> tuple[str, str]:
+    """``name=value`` of an option. Raises `InputError`, whose cure is to write it as `form`."""
+    name, separator, value = text.partition("=")
+    if not separator or not name.strip() or not value.strip():
+        raise InputError(f"cannot read {text!r}", where=option, cure=f"write it as {form}")
+    return name.strip(), value.strip()
 
 
 def options_of(kind: type) -> dict[str, Option]:

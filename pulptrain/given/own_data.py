@@ -42,7 +42,9 @@ def data_of(spec: ModelSpec, given: Data | None) -> Samples | Iterable[tuple[Any
         pairs: Iterable[tuple[Any, Any]] = given
         return pairs
     if spec.dataset.endswith(OWN_DATA):
-        path = _path(spec)
+        # From the folder of the model file, or else from the current one.
+        path = Path(spec.where.rpartition(":")[0]).parent / spec.dataset
+        path = path if path.is_file() else Path(spec.dataset)
         return own_samples(read_values(str(path), f"{spec.where}: dataset"), spec.dataset, *_names(spec))
     return None
 
@@ -51,9 +53,3 @@ def _names(spec: ModelSpec) -> tuple[list[str], list[str]]:
     """What arrays of the inputs and of the labels of a model may be called."""
     labels = dict.fromkeys(loss.label for loss in spec.losses if loss.label is not None)
     return [item.name for item in spec.inputs], [*labels]
-
-
-def _path(spec: ModelSpec) -> Path:
-    """The file a model names, from the folder of the model file or else from the current one."""
-    beside = Path(spec.where.rpartition(":")[0]).parent / spec.dataset
-    return beside if beside.is_file() else Path(spec.dataset)

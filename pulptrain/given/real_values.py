@@ -62,7 +62,7 @@ def _pairs(key: str, value: Any) -> tuple[str, ...]:
 
 
 def _inner(key: str, value: Any) -> str:
-    value = _of_python(value)
+    value = of_python(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):
@@ -79,13 +79,13 @@ def _texts(key: str, value: Any) -> tuple[str, ...]:
 
 
 def _of_type(key: str, value: Any, kind: type) -> Any:
-    value = _of_python(value)
+    value = of_python(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise _wrong(key, value, f"use a value of type {kind.__name__}")
     return value
 
 
-def _of_python(value: Any) -> Any:
+def of_python(value: Any) -> Any:
     """The number itself, of one that NumPy has."""
     return value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
 

@@ -15,7 +15,7 @@ from configs.errors import InputError
 from configs.limits import check_seed
 from configs.parameters import RTL, default_codegen
 from configs.yaml_file import read_text
-from pulptrain.given.option import ALL, MODEL_PREFIX, SCHEDULE, AllOptions
+from pulptrain.given.option import ALL, MODEL_PREFIX, SCHEDULE, AllOptions, pair
 from scheduler.addresses.placement import parse_placement
 from scheduler.addresses.plan_options import PlanOptions, parse_homes
 from scheduler.options import ScheduleOptions, parse_buffers, parse_resident
@@ -197,7 +197,7 @@ def with_options(timing: SocTiming, **options: Any) -> SocTiming:
 
 def set_parameters(settings: Settings) -> dict[str, str]:
     """The values of ``--set`` by path. Raises `InputError` for texts that cannot be read."""
-    return dict(_pair(text, "--set", "path.to.parameter=value") for text in settings.overrides)
+    return dict(pair(text, "--set", "path.to.parameter=value") for text in settings.overrides)
 
 
 def schedule_options(settings: Settings, spec: ModelSpec | None = None) -> ScheduleOptions:
@@ -215,11 +215,11 @@ def schedule_options(settings: Settings, spec: ModelSpec | None = None) -> Sched
         resident=parse_resident(settings.resident or "off"),
         codegen=settings.codegen,
         accumulation=settings.accumulation,
-        kernels=dict(_pair(text, "--kernel", "conv1.FW=mm or FW=mm") for text in settings.kernels),
+        kernels=dict(pair(text, "--kernel", "conv1.FW=mm or FW=mm") for text in settings.kernels),
         variants=dict(
             [
-                *(_pair(text, "--im2col", "conv1.WG=dma or WG=dma") for text in settings.im2col),
-                *(_pair(text, "--variant", "conv1.WG=dma") for text in settings.variants if "=" in text),
+                *(pair(text, "--im2col", "conv1.WG=dma or WG=dma") for text in settings.im2col),
+                *(pair(text, "--variant", "conv1.WG=dma") for text in settings.variants if "=" in text),
             ]
         ),
         tile_sizes=dict(_tile(text) for text in settings.tiles),
@@ -234,20 +234,13 @@ def schedule_options(settings: Settings, spec: ModelSpec | None = None) -> Sched
     )
 
 
-def _pair(text: str, option: str, form: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not separator or not name.strip() or not value.strip():
-        raise InputError(f"cannot read {text!r}", where=option, cure=f"write it as {form}")
-    return name.strip(), value.strip()
-
-
 def _loop_order(text: str) -> tuple[str, tuple[str, ...]]:
-    op, dims = _pair(text, "--loop-order", "conv2.FW=co,ho,ci")
+    op, dims = pair(text, "--loop-order", "conv2.FW=co,ho,ci")
     return op, tuple(name.strip() for name in dims.split(","))
 
 
 def _tile(text: str) -> tuple[str, dict[str, int]]:
-    op, sizes = _pair(text, "--tile", "conv2.FW=co:8,ho:3")
+    op, sizes = pair(text, "--tile", "conv2.FW=co:8,ho:3")
     tile: dict[str, int] = {}
     for part in sizes.split(","):
         name, separator, size = part.partition(":")

@@ -28,8 +28,7 @@ from pulptrain.predicting.kernels import (
 from pulptrain.predicting.overlap import overlapped_cycles, with_room, without_waits
 from pulptrain.predicting.transfers import Engine, code_behind_loads, transfer_cycles
 from scheduler.planned import Schedule
-from traces.critical.activities import Graph
-from traces.critical.retiming import retimed
+from traces.critical.activities import Graph, retimed
 
 Ends = Callable[[Executed], int]
 """When a program ends."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from configs.errors import InputError
@@ -64,15 +64,7 @@ class Gains:
             "model": self.model,
             "soc": self.soc,
             "cycles": self.cycles,
-            "what_if": [
-                {
-                    "name": gain.name,
-                    "about": gain.about,
-                    "predicted_cycles": gain.predicted_cycles,
-                    "simulated_cycles": gain.simulated_cycles,
-                }
-                for gain in self.gains
-            ],
+            "what_if": [asdict(gain) for gain in self.gains],
         }
 
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable
 
 from arch.pricing.cost_model import CoreCost, CostModel, TeamCost, Traffic
 from arch.spec.isa import TeamWork
-from traces.critical.activities import Activity, Graph
-from traces.critical.retiming import durations
+from traces.critical.activities import Activity, Graph, durations
 from traces.events import COMPUTE
 
 FASTER = 0.8
@@ -65,22 +64,20 @@ def largest_kernel(graphs: Iterable[tuple[Graph, int]]) -> str:
 def faster(graph: Graph, kernel: str) -> list[int]:
     """What all activities take when a kernel is faster."""
     return [
-        round(activity.cycles * FASTER) if _is_of(activity, kernel) else activity.cycles
-        for activity in graph.activities
+        round(item.cycles * (FASTER if item.kind == COMPUTE and item.work.what == kernel else 1))
+        for item in graph.activities
     ]
-
-
-def _is_of(activity: Activity, kernel: str) -> bool:
-    return activity.kind == COMPUTE and activity.work.what == kernel
 
 
 def made_faster(kernel: str) -> Change:
     """The same of prices."""
 
     def change(work: TeamWork, cost: TeamCost) -> TeamCost:
+        if work.kernel != kernel:
+            return cost
         return _with_cycles(cost, [round(core.cycles * FASTER) for core in cost.cores])
 
-    return lambda work, cost: change(work, cost) if work.kernel == kernel else cost
+    return change
 
 
 def balanced(graph: Graph, cores: int) -> list[int]:
@@ -97,10 +94,12 @@ def made_balanced(cores: int) -> Change:
     """The same of prices; what core 0 executes alone stays. A price lists all cores that may be forked."""
 
     def change(work: TeamWork, cost: TeamCost) -> TeamCost:
+        if len(work.cores) == 1:
+            return cost
         mean = -(-sum(core.cycles for core in cost.cores) // cores)
         return _with_cycles(cost, [mean if core.cycles else 0 for core in cost.cores])
 
-    return lambda work, cost: cost if len(work.cores) == 1 else change(work, cost)
+    return change
 
 
 def _with_cycles(cost: TeamCost, cycles: Iterable[int]) -> TeamCost:

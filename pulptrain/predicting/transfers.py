@@ -12,8 +12,7 @@ from arch.blocks.l2 import shared_l2_links
 from arch.spec.program import Command, DmaStart, Program
 from arch.spec.timing import SocTiming
 from arch.systemc.clock import Clock
-from traces.critical.activities import Graph
-from traces.critical.retiming import durations
+from traces.critical.activities import Graph, durations
 from traces.events import COMPUTE
 from traces.tracks import INWARD, OUTWARD
 

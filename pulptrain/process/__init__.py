@@ -5,3 +5,6 @@ import time
 
 BEGUN_SECONDS = time.perf_counter()
 """When this process came to the first line of ours."""
+
+ROOMS = ("arch", "barvinn", "configs", "deploy", "importers", "scheduler", "traces", "trainlib", "truth")
+"""Our packages beside this one."""

@@ -6,10 +6,10 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-_ROOMS = ("arch", "barvinn", "configs", "deploy", "importers", "scheduler", "traces", "trainlib", "truth")
+from pulptrain.process import ROOMS
 
 
-def check_own_packages(rooms: tuple[str, ...] = _ROOMS) -> None:
+def check_own_packages(rooms: tuple[str, ...] = ROOMS) -> None:
     """Raise `ImportError` with the cure if a room is missing or a foreign package has its name.
 
     Packages called arch, scheduler and traces exist on PyPI; one of them in the same environment would be

@@ -16,7 +16,7 @@ import sys
 import time
 from types import FrameType
 
-from pulptrain.process import BEGUN_SECONDS
+from pulptrain.process import BEGUN_SECONDS, ROOMS
 
 EXIT_CODE = 130
 MESSAGE = "pulptrain: interrupted"
@@ -26,21 +26,7 @@ _LOST_AFTER_SECONDS = 0.5
 _IMPORTLIB = "<frozen importlib._bootstrap"
 
 _HOME = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
-_OWN_CODE = tuple(
-    os.path.join(_HOME, room, "")
-    for room in (
-        "configs",
-        "traces",
-        "arch",
-        "truth",
-        "trainlib",
-        "importers",
-        "barvinn",
-        "scheduler",
-        "deploy",
-        "pulptrain",
-    )
-)
+_OWN_CODE = tuple(os.path.join(_HOME, room, "") for room in (*ROOMS, "pulptrain"))
 _PASSES_ON = f"{os.sep}simpy{os.sep}"
 """SimPy takes an exception of a process and raises another one like it."""
 

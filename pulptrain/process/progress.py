@@ -78,6 +78,10 @@ class Teller:
         elif self._lines:
             self._print(text, now)
 
+    def iterations(self, done: int, total: int, loss: float) -> None:
+        """The same of training."""
+        self.count(done, total, f" iterations, loss {loss:.4f}")
+
     def end(self) -> None:
         """Nothing is being done any more: the line on a terminal goes away."""
         if self._timer is not None:

@@ -14,15 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 from configs.errors import InputError
 from configs.old_names import new_keywords
 from pulptrain.given.chip import Soc, as_soc
-from pulptrain.given.option import ExploreOptions, FitOptions, LinkedRunOptions, RunOptions, TuneOptions
+from pulptrain.given.option import FitOptions, LinkedRunOptions, RunOptions, TuneOptions
 from pulptrain.given.real_values import as_fields
 from pulptrain.given.settings import Settings
-from pulptrain.python.explored import Explored
-from pulptrain.python.fitted import Fitted
+from pulptrain.python.answers import Explored, Fitted, Tuned, Validated
 from pulptrain.python.network import Model, as_model
 from pulptrain.python.result import Result
-from pulptrain.python.tuned import Tuned
-from pulptrain.python.validated import Validated
 from pulptrain.running.result_cache import cache_of
 
 if TYPE_CHECKING:
@@ -227,7 +224,7 @@ def explore(
     workers: int | None = None,
     executor: str | None = None,
     cache: Cache = True,
-    **options: Unpack[ExploreOptions],
+    **options: Unpack[RunOptions],
 ) -> Explored:
     """Simulate all combinations of the values of `sweep`, and `points`; find what is worth having.
 
@@ -281,7 +278,7 @@ def validate(
 
     `where` maps columns to a value, or several: only these rows. Raises `ConfigError` with ``file:line``.
     """
-    from pulptrain.show.validation_summary import validation_summary
+    from pulptrain.show.validation_report import validation_summary
     from scheduler.validation.rows.cases import parse_selection
     from scheduler.validation.runner import validate as predict
 
@@ -328,8 +325,7 @@ def compare(
     drawn = picture_file(fspath(path), "path") if path is not None else None
     found = compare_runs(given, [f"run {number}" for number in range(1, len(runs) + 1)], in_l1=in_l1)
     if drawn is not None:
-        asked = {"width_inches": width_inches, "font_points": font_points, "dpi": dpi, "title": title}
-        paper = OWN_PAPER.but(**{key: value for key, value in asked.items() if value is not None})
+        paper = OWN_PAPER.but(width_inches=width_inches, font_points=font_points, dpi=dpi, title=title)
         draw_strips(found.strips(), found.model, drawn, paper)
     return found
 
@@ -440,8 +436,7 @@ def load(folder: str | PathLike[str]) -> Result | Explored:
     A folder of `tune` gives the run with the schedule found; its schedule.yaml is for ``schedule=``.
     Raises `InputError` for a folder with neither, and for files that are not as they were written.
     """
-    from pulptrain.exploring.stored_exploration import read_exploration
-    from pulptrain.running.stored_run import read_summary
+    from pulptrain.running.stored_run import read_exploration, read_summary
     from traces.files.result_folder import EXPLORATION_FILES
 
     place = Path(fspath(folder))

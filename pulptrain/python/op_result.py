@@ -166,15 +166,10 @@ class Totals(Sequence[Total]):
 
     def to_pandas(self) -> Any:
         """A pandas data frame, one row each. Raises `InputError` without pandas."""
+        figures = ("ops", "cycles", "macs", "tiles", "bytes_in", "bytes_out")
         rows = []
         for row in self._rows:
-            entry: dict[str, Any] = {
-                self._by: row.name,
-                "ops": row.ops,
-                "cycles": row.cycles,
-                "macs": row.macs,
-            }
-            entry |= {"tiles": row.tiles, "bytes_in": row.bytes_in, "bytes_out": row.bytes_out}
+            entry = {self._by: row.name, **{key: getattr(row, key) for key in figures}}
             stalls = Stalls(**row.stalls).as_dict()
             rows.append(entry | {f"stall_{word}_cycles": count for word, count in stalls.items()})
         return data_frame(rows)

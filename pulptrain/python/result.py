@@ -264,9 +264,7 @@ class Result(Summarised):
 
         check_known(what, PICTURES, f"no picture {what!r}", "plot")
         target = picture_file(fspath(path), "plot")
-        asked = {name: value for name, value in size.items() if value is not None}
-        paper = OWN_PAPER.but(**asked) if asked else None
-        run = RunPictures(self.slices, self.summary, self._blocks, paper=paper)
+        run = RunPictures(self.slices, self.summary, self._blocks, paper=OWN_PAPER.but(**size))
         if isinstance(window, str):
             name = self[window].name
             op = next(op for op in run.ops if op.name == name)

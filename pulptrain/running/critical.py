@@ -11,8 +11,7 @@ from arch.spec.timing import SocTiming
 from configs.errors import ConfigError, InputError
 from traces.critical.activities import Lags, WaitLags, graph_of
 from traces.critical.path import CriticalPath, critical_path
-from traces.errors import TraceError
-from traces.events import Slice
+from traces.events import Slice, TraceError
 from traces.metrics import check_tracks
 from traces.recorder import sorted_slices
 from traces.tracks import CORE, track_name

@@ -55,11 +55,11 @@ def check_asked(settings: Settings) -> None:
 
 def asked_chip(settings: Settings, timing: SocTiming) -> Chip | None:
     """The same; None where no energy was asked for and there is none. Raises only if some was asked for."""
-    if settings.energy is not None or settings.vdd is not None:
-        return chip_of(settings, timing)
     try:
         return chip_of(settings, timing)
     except InputError:
+        if settings.energy is not None or settings.vdd is not None:
+            raise
         return None
 
 
@@ -83,18 +83,13 @@ def with_energy(
     return {
         **summary,
         "ops": [{**op, "joules": joules.get(op["name"])} for op in summary["ops"]],
-        "activity": activity_object(activity),
+        "activity": {
+            "counters": activity.total,
+            "by_op": _entries({op or OFFLOAD: counts for op, counts in activity.by_op.items()}),
+            "by_core": _entries(activity.by_core),
+        },
         "energy": energy,
         "energy_note": note,
-    }
-
-
-def activity_object(activity: Activity) -> dict[str, Any]:
-    """`activity` of the contract."""
-    return {
-        "counters": activity.total,
-        "by_op": _entries({op or OFFLOAD: counts for op, counts in activity.by_op.items()}),
-        "by_core": _entries(activity.by_core),
     }
 
 

@@ -103,7 +103,7 @@ class EveryIteration:
             if after != self._kept.get(name, before):
                 self._add(name, f"differs at the end of {self._iteration} from the result of its op")
         own = float(np.mean([sum(terms) for terms in self._left]))
-        if not _same(own, loss):
+        if own != loss and not (math.isnan(own) and math.isnan(loss)):
             self._add(
                 self._loss, f"is reported as {loss:.9g} of {self._iteration}; its ops computed {own:.9g}"
             )
@@ -196,7 +196,3 @@ class EveryIteration:
 def _stays(graph: TrainingGraph, name: str) -> bool:
     """Whether a tensor can be read after the iteration."""
     return graph.tensors[name].kind in GIVEN_KINDS or (name in graph.results and name not in graph.fleeting)
-
-
-def _same(ours: float, theirs: float) -> bool:
-    return ours == theirs or (math.isnan(ours) and math.isnan(theirs))

@@ -40,7 +40,7 @@ def evidence_of(line: TimeLine, settings: Settings) -> dict[str, Any]:
     """The object `evidence` of a summary: shares of the cycles by label (sum 1), assumed parameters of the
     SoC under the profile, and the `LARGEST` contributors that are not measured. Raises `ConfigError`.
     """
-    tree = parameters_of(settings)
+    tree = load_parameters(settings.soc, settings.timing, set_parameters(settings))
     cycles = dict.fromkeys(LABELS, 0)
     unmeasured = []
     for is_kernel, name, own_cycles in line:
@@ -60,20 +60,12 @@ def evidence_of(line: TimeLine, settings: Settings) -> dict[str, Any]:
     }
 
 
-def parameters_of(settings: Settings) -> ParameterTree:
-    """The parameters of the SoC of the settings, with those the user set. Raises `ConfigError`."""
-    return load_parameters(settings.soc, settings.timing, set_parameters(settings))
-
-
 def label_of(is_kernel: bool, name: str, settings: Settings, tree: ParameterTree) -> str:
     """The label of a kernel, or of a part of the machine."""
     label = nest_evidence(settings.codegen, name).label if is_kernel else machine_label(name, tree)
-    return on_machine(label, measured_machine=is_measured_machine(settings, tree))
-
-
-def is_measured_machine(settings: Settings, tree: ParameterTree) -> bool:
-    """Whether rows were taken on this machine; teams of any size, any L1 and L2, FPUs and conflicts count."""
-    return tree.profile == ROWS_PROFILE and tree.name in ROWS_SOCS and not settings.overrides
+    # Teams of any size, any L1 and L2, FPUs and conflicts count.
+    measured = tree.profile == ROWS_PROFILE and tree.name in ROWS_SOCS and not settings.overrides
+    return on_machine(label, measured_machine=measured)
 
 
 def machine_label(part: str, tree: ParameterTree) -> str:

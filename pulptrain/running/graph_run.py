@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -15,20 +15,15 @@ from configs.model_file import LossSpec, ModelSpec, OptimizerSpec
 from importers.graph.onnx_file import load_onnx
 from importers.training.graph import ImportedTraining, import_training, is_training_graph, optimizer_beside
 from pulptrain.given.settings import Settings, code_map, code_start, schedule_options, soc_timing
-from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.machine import Prepared
 from pulptrain.running.planning import planned
 from pulptrain.running.session import RunOutcome, run_prepared
-from pulptrain.running.training import Progress
 from scheduler.memory.host_memory import HostUse
 from scheduler.options import of_programs
 from scheduler.search.cache import ResultCache
 from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.steps import Array
 from trainlib.training.phases import TrainingPhases
-
-if TYPE_CHECKING:
-    from deploy.project.recorded import Recorded
 
 
 def prepare_phases(
@@ -110,19 +105,17 @@ def run_training_graph(
     imported: ImportedTraining,
     settings: Settings,
     *,
-    iterations: int = 1,
     functional: bool = True,
-    progress: Progress | None = None,
     traced: bool = True,
     cache: ResultCache | None = None,
     values: Mapping[str, Array] | None = None,
-    teller: Teller = NOBODY,
-    record: Recorded | None = None,
+    **how: Any,
 ) -> RunOutcome:
     """`pulptrain.running.session.run_model` for a training graph: its own backward pass, random samples.
 
     Every tensor is checked op by op; autograd, which is the truth of a
-    backward pass that we derive, is none of one that somebody else has written.
+    backward pass that we derive, is none of one that somebody else has written. `how` goes on to
+    `pulptrain.running.session.run_prepared`.
     """
     for option, given in (("--dtype", settings.dtype), ("--batch", settings.batch)):
         if given is not None:
@@ -134,13 +127,10 @@ def run_training_graph(
     outcome = run_prepared(
         prepared,
         settings,
-        iterations=iterations,
         functional=functional,
-        progress=progress,
         values={**imported.values, **(values or {})} if functional else None,
         samples=drawn_samples(graph, settings.seed),
-        teller=teller,
-        record=record,
+        **how,
     )
     outcome.summary["notes"] += imported.notes
     outcome.refuse_wrong_numbers()

@@ -12,7 +12,7 @@ from arch.spec.isa import TeamWork
 from configs.dtypes import DTYPES
 from configs.errors import InputError
 from configs.grades import MEASURED
-from configs.values import Struct
+from configs.limits import check_at_least_one
 from configs.version import VERSION
 from pulptrain.given.settings import Settings, soc_timing
 from scheduler.addresses.allocation import align
@@ -55,8 +55,7 @@ def kernel_cost(
     """
     settings = settings or Settings()
     for option, size in (("--n", n), ("--k", k), ("--m", m)):
-        if size < 1:
-            raise InputError(f"the size is {size}, but must be 1 or more", where=option, cure="use 1 or more")
+        check_at_least_one(size, "size", option)
     timing = soc_timing(settings)
     library, name = _library(name, settings.codegen)
     header = library.header(settings.codegen, name)
@@ -69,8 +68,8 @@ def kernel_cost(
             where="--dtype",
             cure=f"use kernels for {dtype}: {', '.join(kernel_names(settings.codegen, dtype)) or 'none'}",
         )
-    how = _Call(library, settings.codegen, name, timing.cores, trans_b=trans_b, accumulate=accumulate)
-    work = _work(how, n, k, m)
+    how = {"trans_b": trans_b, "accumulate": accumulate}
+    work = _work(library, settings.codegen, name, timing.cores, n, k, m, **how)
     cost = TeamCostModel(timing).price(work)
     stalls: Counter[str] = Counter()
     for core in cost.cores:
@@ -102,21 +101,20 @@ def kernel_cost(
     }
 
 
-class _Call(Struct, frozen=True):
-    """A kernel of a library, on so many cores, in one of its forms."""
-
-    library: KernelLibrary
-    codegen: str
-    name: str
-    cores: int
-    trans_b: bool
-    accumulate: bool
-
-
-def _work(call: _Call, n: int, k: int, m: int) -> TeamWork:
+def _work(
+    library: KernelLibrary,
+    codegen: str,
+    name: str,
+    cores: int,
+    n: int,
+    k: int,
+    m: int,
+    *,
+    trans_b: bool,
+    accumulate: bool,
+) -> TeamWork:
     """What a team does on arrays one after another. Raises `InputError` for a form the kernel has not."""
-    library, name, trans_b, accumulate = call.library, call.name, call.trans_b, call.accumulate
-    header = library.header(call.codegen, name)
+    header = library.header(codegen, name)
     if is_free_loop(header):
         for option, given in (("--trans-b", trans_b), ("--add-to-c", accumulate)):
             if given:
@@ -126,17 +124,15 @@ def _work(call: _Call, n: int, k: int, m: int) -> TeamWork:
                     cure="remove the option",
                 )
         sizes = {"N": n, "K": k, "M": m, "elements": n * m}
-        return loop_work(call.codegen, name, sizes, call.cores, library=library)[0]
+        return loop_work(codegen, name, sizes, cores, library=library)[0]
     b_elements = k * m * (n if header.is_depthwise else 1)
     a_bytes, b_bytes = align(header.element_bytes * n * k), align(header.element_bytes * b_elements)
-    last = (call.cores, 0, a_bytes, a_bytes + b_bytes)
+    last = (cores, 0, a_bytes, a_bytes + b_bytes)
     if not header.is_depthwise:
-        return matmul_work(
-            name, call.codegen, n, k, m, trans_b, *last, library=library, accumulate=accumulate
-        )
+        return matmul_work(name, codegen, n, k, m, trans_b, *last, library=library, accumulate=accumulate)
     if trans_b:
         raise InputError(f"kernel '{name}' cannot transpose B", where="--trans-b", cure="remove the option")
-    return depthwise_work(name, call.codegen, n, k, m, *last, library=library, accumulate=accumulate)
+    return depthwise_work(name, codegen, n, k, m, *last, library=library, accumulate=accumulate)
 
 
 def _library(name: str, codegen: str) -> tuple[KernelLibrary, str]:

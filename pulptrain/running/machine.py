@@ -10,6 +10,7 @@ from functools import cache, cached_property
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from arch.blocks.soc import core_paths
 from arch.pricing.code_caches import WARM
 from arch.pricing.cost_model import CostModel
 from arch.spec.timing import SocTiming
@@ -120,9 +121,8 @@ class Phase:
         """What listens to the run."""
         from scheduler.counted_run import CountedRun
 
-        counted = CountedRun(
-            self.schedule.program, self.executor.soc.core_paths, traced=self._prepared.traced
-        )
+        paths = core_paths(self.executor.soc.timing)
+        counted = CountedRun(self.schedule.program, paths, traced=self._prepared.traced)
         self.recorder = counted.recorder
         self._listeners.hand_to(self.recorder)
         return counted

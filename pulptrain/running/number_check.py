@@ -58,9 +58,9 @@ Of a million elements some gains seem a hundred times too small by chance; many 
 """
 
 WITH_TORCH = "PyTorch"
-WITHOUT_TORCH = "untiled NumPy (PyTorch is not installed)"
-WITHOUT_AUTOGRAD = "untiled NumPy (autograd cannot check the backward pass of a training graph)"
-WITHOUT_ENTRY = "untiled NumPy (the PyTorch reference has no {})"
+WITHOUT_TORCH = "untiled NumPy (PyTorch is not installed: tiling checked, formulas not)"
+WITHOUT_AUTOGRAD = "untiled NumPy (the backward pass of a training graph: tiling checked, formulas not)"
+WITHOUT_ENTRY = "untiled NumPy (the PyTorch reference has no {}: tiling checked, formulas not)"
 
 
 class NumberCheck:

@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import platform
-import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +20,7 @@ from traces.files.result_folder import (
     INFORMATION_NAME,
     PERFETTO_NAME,
     SUMMARY_NAME,
-    write_json,
+    write_information,
     write_summary,
 )
 from traces.files.tables import CSV_NAME, PARQUET_NAME, write_table
@@ -45,22 +42,15 @@ def write_outputs(outcome: RunOutcome, folder: Path, paper: Paper | None = None)
 
     `paper` is what pictures are drawn on, if not on their own. Raises `InputError`; nothing is written then.
     """
-    paths = _write_all(outcome, folder, paper)
+    with together():
+        paths = _write_all(outcome, folder, paper)
     _remove_stale(folder, paths)
     return paths
 
 
-@together()
 def _write_all(outcome: RunOutcome, folder: Path, paper: Paper | None) -> list[Path]:
     paths = [write_summary(folder / SUMMARY_NAME, outcome.summary)]
-    information = {
-        "simulator": outcome.summary["simulator"],
-        "written": datetime.now(UTC).isoformat(timespec="seconds"),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "command": sys.argv,
-    }
-    paths.append(write_json(folder / INFORMATION_NAME, information))
+    paths.append(write_information(folder, outcome.summary["simulator"]))
     paths.append(write_table(outcome.slices, folder))
     pictures = RunPictures(outcome.slices, outcome.summary, partial(blocks_of, outcome), paper=paper)
     perfetto, clock_hz = folder / PERFETTO_NAME, outcome.timing.clock.cluster_hz

@@ -16,15 +16,15 @@ from configs.values import Struct, replace
 from traces.events import Slice
 from traces.memory_table import MemoryBlock
 from traces.metrics import OpMetrics, measure
-from traces.pictures.bandwidth import draw_bandwidth
+from traces.parts import windowed
 from traces.pictures.drawing import ENDINGS, Paper
 from traces.pictures.gantt import ColourBy, draw_gantt
 from traces.pictures.memory_map import draw_bytes, draw_memory_map
+from traces.pictures.overview import draw_bandwidth
 from traces.pictures.roofline import draw_roofline
-from traces.pictures.stacked_bars import draw_breakdown, draw_causes, draw_energy
+from traces.pictures.stacked_bars import breakdown_chart, causes_chart, draw_bars, energy_chart
 from traces.roofline import op_points, peaks_of
 from traces.text_table import counted
-from traces.window import windowed
 
 MOST_LISTED = 30
 """Ops that an error lists."""
@@ -95,11 +95,11 @@ class RunPictures:
         clock_hz, sizes = int(self.summary["cluster_hz"]), self.summary.get("capacity_bytes", {})
         if what in ("breakdown", "causes"):
             ops = self.ops if window is None else measure(windowed(self.slices, *window), window[1]).ops
-            (draw_breakdown if what == "breakdown" else draw_causes)(ops, *paths, **shown)
+            draw_bars((breakdown_chart if what == "breakdown" else causes_chart)(ops), *paths, **shown)
         elif what == "energy":
             energy = self._energy()
             try:
-                draw_energy(energy, *paths, **shown)
+                draw_bars(energy_chart(energy), *paths, **shown)
             except (KeyError, TypeError, ValueError) as error:
                 message = f"'energy' was changed after pulptrain wrote it: {error!r}"
                 raise InputError(message, where="summary.json", cure="run the simulation again") from None

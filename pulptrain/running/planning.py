@@ -18,7 +18,6 @@ from scheduler.planned import LateSchedule, Schedule
 from scheduler.run_cache import RunCache
 from scheduler.search.cache import ResultCache
 from scheduler.search.fingerprint import fingerprint
-from trainlib.ir.graph import TrainingGraph
 from trainlib.training.phases import TrainingPhases
 
 
@@ -54,7 +53,10 @@ def planned(
             figures = run_cache.figures(figures_key)
     late = bool(figures) and not use.numbers
     if not late:
-        _check_sizes(graphs, timing, by_program, use)
+        from scheduler.memory.memory_plan import check_sizes
+
+        for graph, options in zip(graphs, by_program, strict=True):
+            check_sizes(graph, timing, options.memory, use)
 
     @lru_cache
     def all_of_them() -> Sequence[Schedule]:
@@ -81,16 +83,3 @@ def planned(
 
 def _late(all_of_them: Callable[[], Sequence[Schedule]], number: int) -> Schedule:
     return LateSchedule(lambda: all_of_them()[number])
-
-
-def _check_sizes(
-    graphs: Sequence[TrainingGraph],
-    timing: SocTiming,
-    by_program: Sequence[ScheduleOptions],
-    use: HostUse,
-) -> None:
-    """Refuse what is too large to be planned. A run whose figures are kept needs nothing that plans."""
-    from scheduler.memory.memory_plan import check_sizes
-
-    for graph, options in zip(graphs, by_program, strict=True):
-        check_sizes(graph, timing, options.memory, use)

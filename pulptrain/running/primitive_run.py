@@ -11,6 +11,7 @@ from arch.blocks.soc import core_paths
 from arch.energy.activity import activity_of
 from arch.pricing.team_cost_model import TeamCostModel
 from configs.errors import InputError
+from configs.limits import check_at_least_one
 from configs.values import replace
 from pulptrain.given.channel_order import channels_last, with_order
 from pulptrain.given.given_values import replaced
@@ -28,7 +29,6 @@ from scheduler.plan_figures import plan_figures
 from scheduler.resident_search import schedules_for
 from scheduler.schedule import multiplying
 from scheduler.time_line import calls_of, kernels_of, time_line
-from traces.metrics import Metrics
 from traces.stall_words import every_stall
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.steps import Array
@@ -36,7 +36,7 @@ from trainlib.primitives.definition import DrawnInput
 from trainlib.references import reference
 from trainlib.training.phases import only
 from trainlib.training.single import Single, single
-from truth.given import LAYER, LOSS, OPTIMIZER, Given, alone, torch_available
+from truth.given import LAYER, LOSS, OPTIMIZER, alone, torch_available
 
 
 def run_primitive(
@@ -63,10 +63,7 @@ def run_primitive(
     """
     settings = settings or Settings()
     settings = replace(settings, accumulation=accumulation, icache=code_start(settings, alone=True))
-    if batch < 1:
-        raise InputError(
-            f"the batch size is {batch}, but must be 1 or more", where="--batch", cure="use 1 or more"
-        )
+    check_at_least_one(batch, "batch size", "--batch")
     started = time.perf_counter()
     options = attributes or {}
     order = channels_last(name, inputs[0].shape) if inputs else None
@@ -86,12 +83,12 @@ def run_primitive(
     cost_model = TeamCostModel(timing)
     schedule = schedules_for([graph], timing, cost_model, [plan], use=HostUse(True, torch_available()))[0]
     counted_run = CountedRun(schedule.program, core_paths(timing), traced=True)
-    recorder = counted_run.recorder
-    executor = Executor(schedule, timing, cost_model, recorder, code_start=settings.icache)
+    executor = Executor(schedule, timing, cost_model, counted_run.recorder, code_start=settings.icache)
     given = {name: evaluated[name] for name in graph.given}
     executor.load(given)
-    told = _as_given(made, name, options, inputs, batch, dtype)
-    check = NumberCheck({}, [graph], given=told)
+    kind = LOSS if made.graph.loss else LAYER if made.graph.output else OPTIMIZER
+    shapes = [(case.dtype, (batch, *case.shape)) for case in inputs]
+    check = NumberCheck({}, [graph], given=alone(kind, name, options, dtype, shapes))
     follower = check.followed(executor, schedule.graph, given)
     simulation_started = time.perf_counter()
     result = executor.simulate()
@@ -104,8 +101,9 @@ def run_primitive(
     if executor.not_finite is not None and not check.wrong:
         raise executor.not_finite
     metrics = counted_run.metrics(result.cycles)
-    kernels = kernels_of(schedule.program)
-    summary = run_summary(plan_figures(schedule), timing, metrics, kernels, codegen=settings.codegen)
+    summary = run_summary(
+        plan_figures(schedule), timing, metrics, kernels_of(schedule.program), codegen=settings.codegen
+    )
     lines = time_line(metrics.master, result.cycles, schedule.program, timing)
     summary |= {
         "primitive": name,
@@ -122,7 +120,12 @@ def run_primitive(
             lines, calls_of(metrics.master), settings, timing, [op.cycles for op in metrics.ops]
         ),
         "loss": None,
-        **_of_cores(metrics, result.cycles),
+        "instructions": metrics.total.instructions,
+        # No core is forked alone, so all take the whole time.
+        "per_core": [
+            {"cycles": result.cycles, "instructions": core.instructions, "stalls": every_stall(core.stalls)}
+            for core in metrics.cores
+        ],
         "functional": check.summary(),
     }
     counted = activity_of(schedule.program, metrics, timing, schedule.graph.formats)
@@ -130,6 +133,7 @@ def run_primitive(
     summary["notes"] += [order] if order is not None else []
     summary["simulator"] = simulator_summary(result.events, wall_seconds, result.cycles)
     summary["simulator"]["total_wall_seconds"] = time.perf_counter() - started
+    recorder = counted_run.recorder
     outcome = RunOutcome(summary, recorder.slices, recorder.counters, schedule, timing, False)
     outcome.refuse_wrong_numbers()
     return outcome
@@ -150,19 +154,6 @@ def _ops_of(graph: TrainingGraph, step: str) -> list[Op]:
     )
 
 
-def _as_given(
-    made: Single,
-    name: str,
-    attributes: Mapping[str, Any],
-    inputs: Sequence[DrawnInput],
-    batch: int,
-    dtype: str,
-) -> Given:
-    """The primitive as it was typed."""
-    kind = LOSS if made.graph.loss else LAYER if made.graph.output else OPTIMIZER
-    return alone(kind, name, attributes, dtype, [(case.dtype, (batch, *case.shape)) for case in inputs])
-
-
 def _check_layer(
     made: Single, values: Mapping[str, Array], check: NumberCheck, left: Mapping[str, Array]
 ) -> None:
@@ -174,12 +165,3 @@ def _check_layer(
         confirmation.add(op)
     others = {name for op in made.graph.ops for name in op.outputs} - left.keys()
     check.verdicts = {name: verdict for name, verdict in check.verdicts.items() if name not in others}
-
-
-def _of_cores(metrics: Metrics, cycles: int) -> dict[str, Any]:
-    """Instructions of all cores, and what each did: none is forked alone, so all take the whole time."""
-    per_core = [
-        {"cycles": cycles, "instructions": core.instructions, "stalls": every_stall(core.stalls)}
-        for core in metrics.cores
-    ]
-    return {"instructions": metrics.total.instructions, "per_core": per_core}

@@ -14,8 +14,8 @@ import numpy as np
 from arch.energy.activity import whole_activity
 from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
-from configs.errors import ConfigError, DoesNotFitError, InputError
-from configs.limits import require_host_memory
+from configs.errors import ConfigError, DoesNotFitError, InputError, WrongNumbersError
+from configs.limits import check_at_least_one, require_host_memory
 from configs.model_file import TRAIN_WORDS, ModelSpec, load_model
 from configs.suggest import check_known, suggestion
 from configs.values import Struct, replace
@@ -38,7 +38,7 @@ from pulptrain.running.error_bar import error_of, op_bars
 from pulptrain.running.evidence import evidence_of
 from pulptrain.running.machine import Machine, Prepared
 from pulptrain.running.planning import planned
-from pulptrain.running.summary import finite_or_none, refuse_wrong_numbers, run_summary, simulator_summary
+from pulptrain.running.summary import finite_or_none, run_summary, simulator_summary
 from pulptrain.running.training import Progress, Training
 from pulptrain.running.training_curve import CurvePoint
 from pulptrain.running.update_summary import update_summary
@@ -91,7 +91,18 @@ class RunOutcome(Struct, frozen=True):
 
     def refuse_wrong_numbers(self) -> None:
         """Raise `WrongNumbersError` if a tensor of the run is not what it should be."""
-        refuse_wrong_numbers(self.summary["functional"], self.summary["model"], self)
+        functional = self.summary["functional"]
+        if functional is None or functional["passed"] is not False:
+            return
+        failed = [item for item in functional["tensors"] if item["verdict"] == "failed"]
+        worst = next(item for item in failed if item["name"] == functional["worst_tensor"])
+        raise WrongNumbersError(
+            f"the simulated numbers differ from {functional['checked_against']} in {len(failed)} of "
+            f"{len(functional['tensors'])} tensors: {worst['name']}: {worst['reason']} "
+            f"({worst['error']:.2e} relative, {worst['tolerance']:.1e} allowed)",
+            where=self.summary["model"],
+            outcome=self,
+        )
 
 
 def model_of(model: str | ModelSpec, settings: Settings) -> ModelSpec:
@@ -101,12 +112,7 @@ def model_of(model: str | ModelSpec, settings: Settings) -> ModelSpec:
         dtype_named(settings.dtype, "--dtype")
         spec = replace(spec, dtype=settings.dtype)
     if settings.batch is not None:
-        if settings.batch < 1:
-            raise InputError(
-                f"the batch size is {settings.batch}, but must be 1 or more",
-                where="--batch",
-                cure="use 1 or more",
-            )
+        check_at_least_one(settings.batch, "batch size", "--batch")
         spec = replace(spec, batch=settings.batch)
     variant = model_variant(settings)
     if variant is not None:
@@ -117,12 +123,7 @@ def model_of(model: str | ModelSpec, settings: Settings) -> ModelSpec:
         spec = replace(spec, train=parse_train(settings.train, [layer.name for layer in spec.layers]))
     options = dict(spec.optimizer.options)
     if settings.accumulate is not None:
-        if settings.accumulate < 1:
-            raise InputError(
-                f"the number of mini-batches per update is {settings.accumulate}, but must be 1 or more",
-                where="--accumulate",
-                cure="use 1 or more",
-            )
+        check_at_least_one(settings.accumulate, "number of mini-batches per update", "--accumulate")
         options["accumulate"] = settings.accumulate
     if settings.lr_schedule is not None:
         from trainlib.training.schedules import schedule_of  # schemas that few models need
@@ -239,7 +240,7 @@ def _as_given(model: str | ModelSpec, settings: Settings, file: TunedSchedule | 
         model,
         dtype=settings.dtype,
         batch=settings.batch,
-        variant=next((text.strip() for text in settings.variants if "=" not in text), None),
+        variant=model_variant(settings),
         accumulate=settings.accumulate,
         schedule=parse_schedule(settings.lr_schedule) if settings.lr_schedule is not None else None,
         separate=settings.separate_update,
@@ -269,12 +270,7 @@ ITERATION_BYTES = 64
 
 def check_iterations(iterations: int) -> None:
     """Raise `InputError` for no iterations, and for more than this computer may keep the losses of."""
-    if iterations < 1:
-        raise InputError(
-            f"the number of iterations is {iterations}, but must be 1 or more",
-            where="--iterations",
-            cure="use 1 or more",
-        )
+    check_at_least_one(iterations, "number of iterations", "--iterations")
     require_host_memory(iterations * ITERATION_BYTES, f"{iterations} iterations take", where="--iterations")
 
 

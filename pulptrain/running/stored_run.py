@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The summary in a result folder, read with care: anybody may have changed it."""
+"""What lies in result folders, read with care: anybody may have changed it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import InputError
+from configs.old_names import OBJECTIVES
 from pulptrain.given.what_it_is import RUN, refuse_others
 from traces.csv_file import LARGEST
-from traces.files.result_folder import SUMMARY_NAME, read_json
+from traces.files.result_folder import EXPLORATION_FILES, SUMMARY_NAME, read_json
 
 _NEEDED = ("model", "soc", "cycles", "cluster_hz")
 _NUMBERS = ("cycles", "cluster_hz", "trace_cycles")
@@ -39,3 +40,20 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 def _wrong(key: str, wanted: str, path: Path) -> InputError:
     return InputError(f"'{key}' in the summary must be {wanted}", where=str(path), cure=_AGAIN)
+
+
+def read_exploration(folder: Path) -> dict[str, Any]:
+    """``points.json`` of an exploration. Raises `InputError` if it is not as it was written."""
+    path, command = folder / EXPLORATION_FILES[0], "pulptrain explore SPEC --out DIR"
+    again = f"run `{command}` again"
+    exploration = read_json(path, command)
+    if any(key not in exploration for key in ("name", "model", "objectives", "axes", "points")):
+        raise InputError("the file does not hold the points of an exploration", where=str(path), cure=again)
+    exploration["objectives"] = [OBJECTIVES.get(name, name) for name in exploration["objectives"]]
+    points = exploration["points"]
+    if not isinstance(points, list) or not all(
+        isinstance(point, dict) and {"number", "values", "on_front", "reason"} <= point.keys()
+        for point in points
+    ):
+        raise InputError("the entry 'points' is not as pulptrain wrote it", where=str(path), cure=again)
+    return exploration

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from math import isfinite
 from typing import Any
 
 from arch.spec.timing import SocTiming
-from configs.errors import PulptrainError, WrongNumbersError
+from configs.errors import PulptrainError
 from configs.grades import MEASURED
 from configs.version import VERSION
 from scheduler.options import BEST_DEPTH
@@ -135,18 +135,3 @@ def simulator_summary(events: int, wall_seconds: float, cycles: int) -> dict[str
 def finite_or_none(number: float) -> float | None:
     """The number, for JSON, which knows neither infinity nor NaN."""
     return float(number) if isfinite(number) else None
-
-
-def refuse_wrong_numbers(functional: Mapping[str, Any] | None, where: str, outcome: Any) -> None:
-    """Raise `WrongNumbersError`, told at `where`, if the entry ``functional`` says that a tensor is wrong."""
-    if functional is None or functional["passed"] is not False:
-        return
-    failed = [item for item in functional["tensors"] if item["verdict"] == "failed"]
-    worst = next(item for item in failed if item["name"] == functional["worst_tensor"])
-    raise WrongNumbersError(
-        f"the simulated numbers differ from {functional['checked_against']} in {len(failed)} of "
-        f"{len(functional['tensors'])} tensors: {worst['name']}: {worst['reason']} "
-        f"({worst['error']:.2e} relative, {worst['tolerance']:.1e} allowed)",
-        where=where,
-        outcome=outcome,
-    )

@@ -71,7 +71,14 @@ def describe(
     kinds = [each for each in KINDS if kind in (None, each) and name in names_of(each)]
     if "model" in kinds and options:
         kinds = ["model"]
-    described = [_describers(codegen, options)[each](name) for each in kinds]
+    describers: Mapping[str, Callable[[], Description]] = {
+        "model": lambda: _model(name, options),
+        "soc": lambda: _soc(name),
+        "primitive": lambda: _primitive(PRIMITIVES[name]),
+        "kernel": lambda: _kernel(name, codegen),
+        "stall": lambda: {"kind": "stall", "name": name, "about": {**MEANINGS, "busy": BUSY}[name]},
+    }
+    described = [describers[each]() for each in kinds]
     if options and described and "model" not in kinds:
         raise InputError(
             f"'{name}' is not a model, so the option does not apply",
@@ -104,18 +111,6 @@ def names_of(kind: str) -> tuple[str, ...]:
     if kind == "primitive":
         return tuple(name for name, primitive in PRIMITIVES.items() if not is_internal(primitive))
     return (*MEANINGS, "busy")
-
-
-def _describers(
-    codegen: str | None, of_model: Mapping[str, Any]
-) -> Mapping[str, Callable[[str], Description]]:
-    return {
-        "model": lambda name: _model(name, of_model),
-        "soc": _soc,
-        "primitive": lambda name: _primitive(PRIMITIVES[name]),
-        "kernel": lambda name: _kernel(name, codegen),
-        "stall": lambda word: {"kind": "stall", "name": word, "about": {**MEANINGS, "busy": BUSY}[word]},
-    }
 
 
 def _file(path: str, kind: str | None, of_model: Mapping[str, Any]) -> Description:
@@ -228,7 +223,7 @@ def _kernel(name: str, codegen: str | None) -> Description:
         raise InputError(
             f"codegen {codegen!r} has no kernel {name!r}",
             where="--codegen",
-            cure=f"use --codegen with {', '.join(having)}",
+            cure=f"use --codegen {', '.join(having)}",
         )
     chosen = codegen or ("clang-xpulp" if "clang-xpulp" in having else having[0])
     header, evidence = LIBRARY.header(chosen, name), nest_evidence(chosen, name)

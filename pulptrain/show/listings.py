@@ -38,15 +38,11 @@ DESCRIPTION_WIDTH = 40
 """A description is not squeezed into a narrower column than this."""
 
 
-def _plain_cells(row: Row) -> Row:
-    return {key.replace("_", " "): value for key, value in row.items()}
-
-
 class Listing(Struct, frozen=True):
     """`rows` for machines (keys with units), and `cells`: what a person sees of a row, by column title."""
 
     rows: Sequence[Row]
-    cells: Callable[[Row], Row] = _plain_cells
+    cells: Callable[[Row], Row] = lambda row: {key.replace("_", " "): value for key, value in row.items()}
 
 
 def listing_of(kind: str, timing: str = "rtl") -> Listing:

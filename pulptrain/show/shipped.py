@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
-from configs.errors import InputError
-from configs.suggest import suggestion
+from configs.suggest import check_known
 
 FOLDERS: Mapping[str, str] = {
     "examples": "model, SoC and exploration files, a script",
@@ -48,5 +47,5 @@ def shipped_files(name: str) -> dict[str, Path]:
     }
     if not files:
         names = (*FOLDERS, *sorted(path.name.partition(".")[0] for path in everything.values()))
-        raise InputError(f"unknown example {name!r}", where="example", cure=suggestion(name, names))
+        check_known(name, names, f"unknown example {name!r}", "example")
     return files

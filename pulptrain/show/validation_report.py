@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far predictions are off, for people."""
+"""How far predictions are off: as one plain object, and for people."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
-from scheduler.validation.rows.statistics import farthest_off, figures, grouped
+from configs.version import VERSION
+from scheduler.validation.rows.statistics import Result, farthest_off, figures, grouped, timed
 from scheduler.validation.runner import Refused, Validation
 from traces.text_table import table_lines
 
@@ -27,6 +29,40 @@ FIGURES = {
 
 HEADS = {"bank_conflicts": "conflicts"}
 """Shorter heads of group columns."""
+
+
+def validation_summary(done: Validation, group_by: Sequence[str] = ()) -> dict[str, Any]:
+    """What ``validate --json`` prints, `groups` if asked for; rows keep the columns the KIND does not use.
+
+    `not_measured` counts rows without a measured time, whose error is null and which are in `cases` only.
+    """
+    kind = done.kind.name
+    summary: dict[str, Any] = {"kind": kind, **figures(done.results, kind)}
+    if group_by:
+        summary["groups"] = [
+            {"group": dict(zip(group_by, key, strict=True)), **figures(results, kind)}
+            for key, results in grouped(done.results, group_by).items()
+        ]
+    columns = {"id", *(column.name for column in done.kind.columns)}
+    summary["not_predicted"] = len(done.refused)
+    summary["not_predicted_rows"] = [
+        {"where": row.error.where, "reason": row.error.message} for row in done.refused
+    ]
+    summary["not_measured"] = len(done.results) - len(timed(done.results))
+    summary["rows"] = [_row(result, columns) for result in done.results]
+    summary["version"] = VERSION
+    return summary
+
+
+def _row(result: Result, known: set[str]) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "id": result.case.id,
+        "measured": result.measured,
+        "predicted": result.prediction.cycles,
+        "error_percent": result.error_percent if result.measured else None,
+    }
+    extra = {name: cell for name, cell in result.case.cells.items() if name not in known}
+    return {**extra, **row}
 
 
 def list_refused(refused: Sequence[Refused]) -> None:

@@ -32,7 +32,7 @@ from scheduler.tuner.op_tuner import OpTuner
 from scheduler.tuner.schedule_file import as_tuned, check_model, load_schedule
 from scheduler.tuner.search_space import SpaceRules
 from scheduler.tuner.strategies import StrategyOptions
-from scheduler.tuner.tuned_schedule import OpChoice, Timed, TunedSchedule, cut_fields, model_content
+from scheduler.tuner.tuned_schedule import OpChoice, TunedSchedule, model_content
 from trainlib.ir.graph import LAYOUTS
 from trainlib.training.layouts import layers_with_choice, with_layouts
 
@@ -138,9 +138,9 @@ def base_variant(variant: str | None) -> tuple[str, ...]:
     """What ``--variant`` says of all layers, for `Settings`. Raises `InputError` for one of a single op."""
     if variant is not None and "=" in variant:
         raise InputError(
-            "--variant for single ops does not apply: tune chooses the variant of every op",
+            "tune chooses the variant of every op, so --variant cannot set that of single ops",
             where="--variant",
-            cure="use default or as-published; --step-variants restricts the choice",
+            cure="use --variant default or as-published; --step-variants restricts the choice",
         )
     return (variant,) if variant is not None else ()
 
@@ -226,25 +226,16 @@ def _objective(
 
 
 def _choice(choice: OpChoice, primitive: str, step: str) -> Mapping[str, Any]:
-    cut = choice.best.candidate.cut
+    best, second = choice.best, choice.runner_up
     return {
         "op": choice.op,
         "primitive": primitive,
         "step": step,
-        **_timed(choice.best),
-        "tiles": cut.tiles,
-        "l1_bytes": cut.l1_bytes,
+        **best.written,
+        "cycles": best.cycles,
+        "tiles": best.tiles,
+        "l1_bytes": best.l1_bytes,
         "candidates": choice.candidates,
         "evaluated": choice.evaluated,
-        "runner_up": _timed(choice.runner_up) if choice.runner_up is not None else None,
-    }
-
-
-def _timed(timed: Timed) -> dict[str, Any]:
-    candidate = timed.candidate
-    return {
-        "kernel": candidate.kernel,
-        "variant": candidate.variant,
-        **cut_fields(candidate.cut),
-        "cycles": timed.cycles,
+        "runner_up": {**second.written, "cycles": second.cycles} if second is not None else None,
     }

@@ -16,7 +16,7 @@ from scheduler.tuner.schedule_file import is_schedule, write_schedule
 from traces.csv_file import write_rows
 from traces.files.result_folder import prepare_folder, write_summary
 from traces.pictures.drawing import OWN_PAPER, Paper
-from traces.pictures.gains import draw_gains
+from traces.pictures.searches import draw_gains
 
 SCHEDULE_NAME, JSON_NAME, CSV_NAME, PICTURE_NAME = "schedule.yaml", "tune.json", "tune.csv", "tune"
 

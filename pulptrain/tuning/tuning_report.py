@@ -22,7 +22,8 @@ def tuning_lines(
     for label, text in _headline(summary, evidence=evidence):
         lines += labelled(label, text, width)
     choices = list(summary["choices"])
-    shown = choices if full else sorted(choices, key=lambda choice: -_cycles(choice))[:top]
+    by_cycles = sorted(choices, key=lambda choice: -(choice.get("tuned_cycles") or choice["cycles"]))
+    shown = choices if full else by_cycles[:top]
     heads = ["op", "untuned", "tuned", "gain", "kernel", "tile in its loops", "buffers"]
     heads += ["variant", "runner-up", "isolated", "simulated"]
     rows = [_row(choice) for choice in shown]
@@ -30,10 +31,6 @@ def tuning_lines(
     if len(choices) > len(shown):
         lines.append(f"{counted(len(choices) - len(shown), 'other')}: --full")
     return lines
-
-
-def _cycles(choice: Mapping[str, Any]) -> int:
-    return int(choice.get("tuned_cycles") or choice["cycles"])
 
 
 def _headline(summary: Mapping[str, Any], *, evidence: bool) -> list[tuple[str, str]]:

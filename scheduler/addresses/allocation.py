@@ -6,8 +6,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 
-from msgspec import structs
-
 from configs.errors import InputError
 from configs.values import Struct
 
@@ -15,8 +13,8 @@ ALIGNMENT_BYTES = 4
 """Every allocation starts on a word: the DMA moves aligned words and an L1 bank is one word wide."""
 
 
-class Request(Struct, frozen=True):
-    """`size_bytes` wanted from op number `first_op` to `last_op` inclusive, before they have an address.
+class Interval(Struct, frozen=True):
+    """`size_bytes` wanted from op number `first_op` to `last_op` inclusive; an `Allocation` has an address.
 
     `tensor` names the tensor that lies there (empty for buffers that hold none), `kind` says what the bytes
     are for (`scheduler.addresses.lifetimes.kind_of`; ``scratch``: an L1 buffer that holds no tensor,
@@ -32,12 +30,13 @@ class Request(Struct, frozen=True):
     staged: bool = False
 
     def at(self, level: str, address: int) -> Allocation:
-        """The allocation of this request at an address."""
-        return Allocation(*structs.astuple(self), level=level, address=address)
+        """The allocation of these bytes at an address."""
+        life = self.name, self.size_bytes, self.first_op, self.last_op
+        return Allocation(*life, self.kind, self.tensor, self.staged, level=level, address=address)
 
 
-class Allocation(Request, frozen=True, kw_only=True):
-    """A request that has its bytes: at `address` of `level`."""
+class Allocation(Interval, frozen=True, kw_only=True):
+    """Bytes at `address` of `level`."""
 
     level: str
     address: int
@@ -66,7 +65,7 @@ def peak_bytes(allocations: Iterable[Allocation]) -> int:
     return max((item.end_address for item in allocations), default=0)
 
 
-def live_bytes(requests: Iterable[Allocation | Request]) -> dict[int, int]:
+def live_bytes(requests: Iterable[Interval]) -> dict[int, int]:
     """Bytes live during each op at which something begins, whole words each.
 
     The largest of them is a lower bound of the peak of any placement.
@@ -87,7 +86,7 @@ def live_bytes(requests: Iterable[Allocation | Request]) -> dict[int, int]:
     return totals
 
 
-def lower_bound_bytes(requests: Iterable[Allocation | Request]) -> int:
+def lower_bound_bytes(requests: Iterable[Interval]) -> int:
     """Most bytes live at the same time: no placement needs less."""
     return max(live_bytes(requests).values(), default=0)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from configs.values import Struct
-from scheduler.addresses.allocation import Request
+from scheduler.addresses.allocation import Interval
 from trainlib.ir.graph import GIVEN_KINDS, KEPT_KINDS, ByteRuns, Op, Tensor, TrainingGraph
 from trainlib.primitives.definition import is_forward
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering
@@ -16,17 +15,12 @@ Runs = tuple[tuple[int, int], ...]
 """Bytes of a storage: (first, how many) of each run, in order, apart from each other."""
 
 
-class Life(Struct, frozen=True):
-    """One storage: size, op numbers of its life, and of the ops that read and write it, in order.
+class Life(Interval, frozen=True, kw_only=True):
+    """One storage all its life, and the numbers of the ops that read and write it, in order.
 
     `given` storages have a value before the first op, `kept` ones are read after the last.
     """
 
-    name: str
-    size_bytes: int
-    kind: str
-    first_op: int
-    last_op: int
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     given: bool
@@ -42,10 +36,8 @@ class Life(Struct, frozen=True):
         """Ops that read or write it as a whole, in order."""
         return tuple(sorted({*self.reads, *self.writes}))
 
-    @property
-    def request(self) -> Request:
-        """The bytes for the whole life."""
-        return Request(self.name, self.size_bytes, self.first_op, self.last_op, self.kind, self.name)
+    def __hash__(self) -> int:
+        return hash(self.name)
 
 
 def storage_lives(graph: TrainingGraph, owners: Mapping[str, str] | None = None) -> dict[str, Life]:
@@ -82,13 +74,14 @@ def storage_lives(graph: TrainingGraph, owners: Mapping[str, str] | None = None)
         lives[name] = Life(
             name,
             tensor.size_bytes,
-            kind_of(tensor, used, backward),
             0 if given else min(used),
             after if kept else max(used),
-            tuple(sorted(set(reads.get(name, ())))),
-            tuple(sorted(set(writes.get(name, ())))),
-            given,
-            kept,
+            kind_of(tensor, used, backward),
+            name,
+            reads=tuple(sorted(set(reads.get(name, ())))),
+            writes=tuple(sorted(set(writes.get(name, ())))),
+            given=given,
+            kept=kept,
             parts=parts.get(name, {}),
         )
     return lives

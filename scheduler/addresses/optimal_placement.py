@@ -10,7 +10,7 @@ from functools import lru_cache
 from scheduler.addresses.allocation import (
     ALIGNMENT_BYTES,
     Allocation,
-    Request,
+    Interval,
     align,
     check_no_overlap,
     lower_bound_bytes,
@@ -37,7 +37,7 @@ def solver_installed() -> bool:
 
 
 def place_optimal(
-    requests: Iterable[Request], level: str, *, work_limit: float = WORK_LIMIT
+    requests: Iterable[Interval], level: str, *, work_limit: float = WORK_LIMIT
 ) -> tuple[dict[str, Allocation], tuple[str, ...]]:
     """Addresses with the lowest peak and notes on what could not be proved.
 
@@ -53,7 +53,7 @@ def place_optimal(
 
 @lru_cache(maxsize=PLANS_KEPT)
 def _optimal(
-    items: tuple[Request, ...], level: str, work_limit: float
+    items: tuple[Interval, ...], level: str, work_limit: float
 ) -> tuple[dict[str, Allocation], tuple[str, ...]]:
     start = min(
         (place(items, level, strategy) for strategy in ("first-fit", "best-fit")),
@@ -87,7 +87,7 @@ def _optimal(
 
 
 def _plan(
-    level: str, bars: Iterable[Request], rest: Iterable[Request], addresses: Mapping[str, int]
+    level: str, bars: Iterable[Interval], rest: Iterable[Interval], addresses: Mapping[str, int]
 ) -> dict[str, Allocation]:
     """The bars at the bottom, the others at their addresses above them."""
     placed: dict[str, Allocation] = {}
@@ -101,7 +101,7 @@ def _plan(
     return placed
 
 
-def _split(items: Sequence[Request]) -> tuple[list[Request], list[Request]]:
+def _split(items: Sequence[Interval]) -> tuple[list[Interval], list[Interval]]:
     """(requests that live all the time, the others).
 
     Whatever a plan looks like, the former can be moved to its bottom and what lay above each of them moved
@@ -113,7 +113,7 @@ def _split(items: Sequence[Request]) -> tuple[list[Request], list[Request]]:
 
 
 def _solve(
-    items: list[Request], start_words: int, bound_words: int, work_limit: float
+    items: list[Interval], start_words: int, bound_words: int, work_limit: float
 ) -> tuple[dict[str, int] | None, bool]:
     """Word addresses with a peak below `start_words` (None: none found), and whether no peak is lower."""
     from ortools.sat.python import cp_model  # optional, and slow to import

@@ -11,7 +11,7 @@ import random
 from bisect import insort
 from collections.abc import Sequence
 
-from scheduler.addresses.allocation import Request, align
+from scheduler.addresses.allocation import Interval, align
 from scheduler.addresses.placement import in_order
 
 STEPS = 1500
@@ -27,7 +27,7 @@ Span = tuple[int, int, int]
 """Bytes (whole words), first op, last op."""
 
 
-def search_orders(items: Sequence[Request], enough_bytes: int, *, steps: int = STEPS) -> dict[str, int]:
+def search_orders(items: Sequence[Interval], enough_bytes: int, *, steps: int = STEPS) -> dict[str, int]:
     """Addresses of the lowest peak found, by name; ends at once when that is `enough_bytes`.
 
     From each of `STARTS` one of the requests that end above `enough_bytes` is moved to an earlier place in

@@ -11,7 +11,7 @@ from configs.errors import InputError
 from configs.suggest import suggestion
 from scheduler.addresses.allocation import (
     Allocation,
-    Request,
+    Interval,
     align,
     live_bytes,
     lower_bound_bytes,
@@ -21,7 +21,7 @@ from scheduler.addresses.allocation import (
 Strategy = Literal["first-fit", "best-fit", "optimal"]
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
 
-ORDERS: Mapping[str, Callable[[Request, Callable[[Request], int]], tuple[Any, ...]]] = {
+ORDERS: Mapping[str, Callable[[Interval, Callable[[Interval], int]], tuple[Any, ...]]] = {
     "size": lambda item, most: (-item.size_bytes, item.first_op, item.name),
     "lifetime": lambda item, most: (item.first_op - item.last_op, -item.size_bytes, item.first_op, item.name),
     "first use": lambda item, most: (item.first_op, -item.size_bytes, item.name),
@@ -47,13 +47,13 @@ BEAT_BYTES = 8
 """Of the cluster DMA."""
 
 
-def in_order(requests: Iterable[Request], order: str, around: Sequence[Allocation] = ()) -> list[Request]:
+def in_order(requests: Iterable[Interval], order: str, around: Sequence[Allocation] = ()) -> list[Interval]:
     """The requests in one of `ORDERS`; live are those `around` them, too."""
     items = list(requests)
     live = live_bytes([*items, *around])
     begins, sizes = list(live), list(live.values())
 
-    def most(item: Request) -> int:
+    def most(item: Interval) -> int:
         return max(sizes[bisect_left(begins, item.first_op) : bisect_right(begins, item.last_op)], default=0)
 
     return sorted(items, key=lambda item: ORDERS[order](item, most))
@@ -68,7 +68,7 @@ def parse_placement(text: str) -> str:
 
 
 def place(
-    requests: Iterable[Request], level: str, strategy: str, around: Sequence[Allocation] = ()
+    requests: Iterable[Interval], level: str, strategy: str, around: Sequence[Allocation] = ()
 ) -> dict[str, Allocation]:
     """Place requests by first-fit or best-fit in each of `ORDERS` and keep the lowest peak.
 
@@ -93,7 +93,7 @@ def place(
     return best
 
 
-def _from_above(items: Sequence[Request], level: str, bound_bytes: int) -> dict[str, Allocation]:
+def _from_above(items: Sequence[Interval], level: str, bound_bytes: int) -> dict[str, Allocation]:
     """What lives to the last op, stacked from the bound downwards in the order of first uses.
 
     What is no whole number of beats of the DMA (the loss) comes first, or all below it would begin amid one.
@@ -108,14 +108,14 @@ def _from_above(items: Sequence[Request], level: str, bound_bytes: int) -> dict[
 
 
 def first_fit(
-    requests: Iterable[Request], level: str, order: str = "size", around: Sequence[Allocation] = ()
+    requests: Iterable[Interval], level: str, order: str = "size", around: Sequence[Allocation] = ()
 ) -> dict[str, Allocation]:
     """Place requests at the lowest address free during their whole lifetime."""
     return _fit(requests, level, order, around, lambda gaps: 0)
 
 
 def best_fit(
-    requests: Iterable[Request], level: str, order: str = "size", around: Sequence[Allocation] = ()
+    requests: Iterable[Interval], level: str, order: str = "size", around: Sequence[Allocation] = ()
 ) -> dict[str, Allocation]:
     """Place requests in the tightest gap free during their whole lifetime; the open end counts as loosest."""
     return _fit(
@@ -124,7 +124,7 @@ def best_fit(
 
 
 def _fit(
-    requests: Iterable[Request],
+    requests: Iterable[Interval],
     level: str,
     order: str,
     around: Sequence[Allocation],

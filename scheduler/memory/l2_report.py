@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from configs.errors import Contributor, DoesNotFitError
-from scheduler.addresses.allocation import Allocation, Request, align
+from scheduler.addresses.allocation import Interval, align
 from scheduler.addresses.lifetimes import Life
 from scheduler.memory.l2_staging import HomeChoice
 from scheduler.tiles.streaming_choice import Least
@@ -28,14 +28,13 @@ def op_too_large(
 
     With `least` some of its tensors are streamed.
     """
-    held = [life.request for life in lives.values() if life.name not in choice.in_l3]
-    held += [stay.request for stay in choice.stays()]
+    held = [*(life for life in lives.values() if life.name not in choice.in_l3), *choice.stays()]
     during = [item for item in held if item.first_op <= op <= item.last_op]
     slots = dict(least.streamed) if least is not None else {}
-    whole = [lives[item.tensor].request for item in during if item.tensor not in slots]
+    whole = [lives[item.tensor] for item in during if item.tensor not in slots]
     required_bytes = sum(align(item.size_bytes) for item in whole) + sum(slots.values())
     parts = [
-        Request(SLOTS_OF + name, size_bytes, op, op, lives[name].kind) for name, size_bytes in slots.items()
+        Interval(SLOTS_OF + name, size_bytes, op, op, lives[name].kind) for name, size_bytes in slots.items()
     ]
     return too_small(graph, "l2", required_bytes, available_bytes, [*whole, *parts], op)
 
@@ -45,7 +44,7 @@ def too_small(
     level: str,
     required_bytes: int,
     available_bytes: int,
-    during: Iterable[Allocation | Request],
+    during: Iterable[Interval],
     op: int | None = None,
 ) -> DoesNotFitError:
     """The report for a level, with what lives `during` the worst op; `op` if that is to blame alone."""

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from configs.values import Struct, replace
-from scheduler.addresses.allocation import Request, align
+from configs.values import replace
+from scheduler.addresses.allocation import Interval, align
 from scheduler.addresses.lifetimes import Life, Runs
 from scheduler.tiles.l2_slots import OpStream
 
 
-class Stay(Struct, frozen=True):
+class Stay(Interval, frozen=True, kw_only=True):
     """One stay of a tensor in L2: bytes are reserved from op `first_op` to `last_op` inclusive.
 
     With `loads` the copy from L3 starts before op `first_op` and is awaited before op `needed_op`, the first
@@ -28,11 +28,6 @@ class Stay(Struct, frozen=True):
     Where all ops of the stay see a part of the tensor only, just that is copied.
     """
 
-    tensor: str
-    size_bytes: int
-    kind: str
-    first_op: int
-    last_op: int
     needed_op: int
     loads: bool
     written_op: int
@@ -50,18 +45,6 @@ class Stay(Struct, frozen=True):
     def runs_out(self) -> Runs:
         """The bytes that go back to L3, a transfer each."""
         return (self.part_out or ((0, self.size_bytes),)) if self.written_op >= 0 else ()
-
-    @property
-    def name(self) -> str:
-        """Name of the L2 buffer."""
-        return f"{self.tensor}@{self.needed_op}"
-
-    @property
-    def request(self) -> Request:
-        """The bytes in L2."""
-        return Request(
-            self.name, self.size_bytes, self.first_op, self.last_op, self.kind, self.tensor, staged=True
-        )
 
 
 def spare_slots(life: Life, ops: int) -> frozenset[int]:
@@ -102,16 +85,18 @@ def stays_of(life: Life, slots: Iterable[int], transfer_overhead_bytes: int = 0)
         gap_bytes = transfer_overhead_bytes if loads else 0
         stays.append(
             Stay(
-                life.name,
+                f"{life.name}@{uses[0]}",
                 life.size_bytes,
-                life.kind,
                 run[0],
                 run[-1],
-                uses[0],
-                loads,
-                written[-1] if written and needed_again else -1,
-                _part(life, uses, gap_bytes),
-                _part(life, written, gap_bytes),
+                life.kind,
+                life.name,
+                staged=True,
+                needed_op=uses[0],
+                loads=loads,
+                written_op=written[-1] if written and needed_again else -1,
+                part_in=_part(life, uses, gap_bytes),
+                part_out=_part(life, written, gap_bytes),
             )
         )
     return stays

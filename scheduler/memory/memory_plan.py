@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from arch.spec.timing import SocTiming
@@ -12,8 +12,8 @@ from configs.suggest import suggestion
 from configs.values import replace
 from scheduler.addresses.allocation import (
     Allocation,
+    Interval,
     PlanError,
-    Request,
     check_no_overlap,
     live_bytes,
     lower_bound_bytes,
@@ -98,16 +98,8 @@ class MemoryPlan:
         """
         owner = self.owners[tensor]
         return self.homes[owner].level != "l3" or any(
-            copy.first_op <= op_number <= copy.last_op and stay.needed_op <= op_number
-            for stay, copy in zip(self._stays_by_tensor(owner), self._staged.get(owner, ()), strict=True)
+            stay.tensor == owner and stay.needed_op <= op_number <= stay.last_op for stay in self.stays
         )
-
-    def _stays_by_tensor(self, owner: str) -> list[Stay]:
-        return [stay for stay in self.stays if stay.tensor == owner]
-
-    def places(self, op_number: int) -> Mapping[str, Allocation]:
-        """`place` of one op as a mapping by tensor name."""
-        return _OpAllocations(self, op_number)
 
     def ending(self, op_number: int) -> list[Allocation]:
         """Allocations in L2 and L3 whose life ends with this op."""
@@ -161,7 +153,7 @@ class MemoryPlan:
                 slots[role, name] = tuple(address + index * size_bytes for index in range(count))
                 for index, at in enumerate(slots[role, name]):
                     label = f"{op.name}:{name}.{role}.l2.{index}"
-                    slot = Request(label, size_bytes, number, number, staged=True).at("l2", at)
+                    slot = Interval(label, size_bytes, number, number, staged=True).at("l2", at)
                     items.append(self._named(op, slot))
                 address += count * size_bytes
             by_op.append(OpSlots(slots, {name: self.home(name).address for name in stream.tensors}))
@@ -196,23 +188,6 @@ class MemoryPlan:
                 )
 
 
-class _OpAllocations(Mapping[str, Allocation]):
-    """What the tensors of one op are called -> where it finds them."""
-
-    def __init__(self, plan: MemoryPlan, op_number: int) -> None:
-        self._plan = plan
-        self._op_number = op_number
-
-    def __getitem__(self, tensor: str) -> Allocation:
-        return self._plan.place(self._op_number, tensor)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._plan.owners)
-
-    def __len__(self) -> int:
-        return len(self._plan.owners)
-
-
 def plan_memory(
     graph: TrainingGraph,
     timing: SocTiming,
@@ -240,7 +215,7 @@ def plan_memory(
     streams = StreamingPlan(graph, lives, owners, choice, streamer, wanted, asked, options.slot_bytes)
     whole = streams.stream_wanted(capacity_bytes["l2"])
     placed, notes = _placed(graph, lives, choice, capacity_bytes, options, streams)
-    moved = [lives[name].request for name in lives if name in choice.in_l3]
+    moved = [lives[name] for name in lives if name in choice.in_l3]
     offchip, more = _place(moved, "l3", capacity_bytes["l3"], options)
     if peak_bytes(offchip.values()) > capacity_bytes["l3"]:
         raise too_small(graph, "l3", peak_bytes(offchip.values()), capacity_bytes["l3"], offchip.values())
@@ -281,19 +256,18 @@ def check_sizes(
     check_host_memory(graph, timing, use)
 
 
-def _check_room(graph: TrainingGraph, lives: Iterable[Life], capacity_bytes: Mapping[str, int]) -> None:
+def _check_room(graph: TrainingGraph, lives: Collection[Life], capacity_bytes: Mapping[str, int]) -> None:
     """Raise `DoesNotFitError` when L2 and L3 together are too small, whatever lies where.
 
     That follows from the shapes alone: for what is too large to be planned here no tiles are searched and no
     addresses chosen, so the bytes required are those at least.
     """
     level = "l3" if capacity_bytes["l3"] > 0 else "l2"
-    requests = [life.request for life in lives]
-    live = live_bytes(requests)
+    live = live_bytes(lives)
     op = max(live, key=lambda number: (live[number], -number))
     near_bytes = capacity_bytes["l2"] if level == "l3" else 0
     if live[op] - near_bytes > capacity_bytes[level]:
-        during = [item for item in requests if item.first_op <= op <= item.last_op]
+        during = [item for item in lives if item.first_op <= op <= item.last_op]
         raise too_small(graph, level, live[op] - near_bytes, capacity_bytes[level], during)
 
 
@@ -307,7 +281,7 @@ def least_l2_bytes(
     owners, lives, _ = _storages(graph, options)
     homes = _homes(graph, owners, options)
     if timing.l3.size_bytes == 0:
-        return peak_bytes(place([life.request for life in lives.values()], "l2", "first-fit").values())
+        return peak_bytes(place(lives.values(), "l2", "first-fit").values())
     choice = HomeChoice(lives, len(graph.ops), homes, _transfer_overhead_bytes(timing))
     return StreamingPlan(graph, lives, owners, choice, streamer).neediest()[1]
 
@@ -326,7 +300,8 @@ def _storages(
     after = len(graph.ops)
     for name, item in options.shared.items():
         if name not in graph.tensors:
-            lives[name] = Life(name, item.size_bytes, item.kind, 0, after, (), (), given=True, kept=True)
+            life = (name, item.size_bytes, 0, after, item.kind, name)
+            lives[name] = Life(*life, reads=(), writes=(), given=True, kept=True)
     return owners, lives, taken
 
 
@@ -378,8 +353,8 @@ def _placed(
             raise op_too_large(graph, lives, choice, op, available_bytes, streams.least(op))
     first = True
     while True:
-        requests = [life.request for life in lives.values() if life.name not in choice.in_l3]
-        requests += [*(stay.request for stay in choice.stays()), *streams.windows()]
+        held = (life for life in lives.values() if life.name not in choice.in_l3)
+        requests = [*held, *choice.stays(), *streams.windows()]
         placed, notes = _place(requests, "l2", available_bytes, options, search=first)
         first = False
         required_bytes = peak_bytes(placed.values())
@@ -394,12 +369,12 @@ def _placed(
             or any(streams.relieve(op, available_bytes, missing_bytes) for op in ops)
         ):
             during = [item for item in placed.values() if item.first_op <= ops[0] <= item.last_op]
-            whole = [lives[item.tensor].request if item.tensor else item for item in during]
+            whole = [lives[item.tensor] if item.tensor else item for item in during]
             raise too_small(graph, "l2", required_bytes, available_bytes, whole)
 
 
 def _place(
-    requests: list[Request], level: str, available_bytes: int, options: PlanOptions, *, search: bool = True
+    wanted: Sequence[Interval], level: str, available_bytes: int, options: PlanOptions, *, search: bool = True
 ) -> tuple[dict[str, Allocation], tuple[str, ...]]:
     """Addresses by the heuristic asked for, by the other one if they do not fit, or optimal ones; and notes.
 
@@ -408,10 +383,10 @@ def _place(
     """
     around = {
         request.name: request.at(level, options.shared[request.name].address)
-        for request in requests
+        for request in wanted
         if request.name in options.shared
     }
-    others = [request for request in requests if request.name not in around]
+    others = [request for request in wanted if request.name not in around]
     fixed = tuple(around.values())
     heuristics = ("best-fit", "first-fit") if options.placement == "best-fit" else ("first-fit", "best-fit")
     placed = around | place(others, level, heuristics[0], fixed)
@@ -424,8 +399,8 @@ def _place(
     if options.placement != "optimal" or not (search or peak_bytes(placed.values()) <= available_bytes):
         return placed, ()
     if not around:
-        return place_optimal(requests, level)
+        return place_optimal(wanted, level)
     # The solver has no fixed addresses. Nothing is left to search where the fixed ones reach highest anyway.
-    if peak_bytes(placed.values()) <= max(peak_bytes(fixed), lower_bound_bytes(requests)):
+    if peak_bytes(placed.values()) <= max(peak_bytes(fixed), lower_bound_bytes(wanted)):
         return placed, ()
     return placed, (f"{level}: placed by {heuristics[0]} around the data of the mini-batches",)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from configs.values import Struct
-from scheduler.addresses.allocation import Request, align
+from scheduler.addresses.allocation import Interval, align
 from scheduler.addresses.lifetimes import Life
 from scheduler.memory.l2_staging import HomeChoice
 from scheduler.tiles.l2_slots import NOT_STREAMED, OpStream
@@ -116,10 +116,10 @@ class StreamingPlan(Struct, frozen=True):
                 neediest, least_bytes = op, op_bytes
         return neediest, least_bytes
 
-    def windows(self) -> list[Request]:
+    def windows(self) -> list[Interval]:
         """The bytes of L2 for slots."""
         return [
-            Request(
+            Interval(
                 window_name(self._graph.ops[op].name), stream.window_bytes, op, op, "scratch", staged=True
             )
             for op, stream in self._choice.streams.items()

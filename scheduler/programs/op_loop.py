@@ -88,8 +88,8 @@ class OpLoop:
             for buffer in tiling.buffers
         }
         furthest = max([1, *self._ahead.values()])
-        self._loads_at_once = max(1, builder.transfer_ids // (2 * furthest))
-        self._stores_at_once = max(1, builder.transfer_ids // (2 * (furthest + 1)))
+        self._loads_at_once = max(1, builder.dma.transfer_ids // (2 * furthest))
+        self._stores_at_once = max(1, builder.dma.transfer_ids // (2 * (furthest + 1)))
         self._stored_by = self._earlier_stores()
         self._started: dict[tuple[str, int], int] = {
             (name, 0): start for name, start in (early or {}).items()

@@ -6,10 +6,9 @@ In which order one op does what is the business of `scheduler.programs.op_loop`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from math import prod
-from typing import Protocol
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from arch.spec.program import (
     UdmaStart,
     UdmaWait,
 )
+from arch.spec.timing import DmaTiming
 from scheduler.addresses.allocation import Allocation
 from scheduler.programs.op_loop import Early, OpLoop
 from scheduler.tiles.l1_layout import L1Layout
@@ -36,25 +36,6 @@ from scheduler.tiles.transfers import BoxTransfer, commands_for
 from traces.events import Work
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.steps import KernelCall, find_part
-
-UNLIMITED_IDS = 1 << 30
-"""Transfer IDs of a DMA whose number of IDs is of no interest."""
-
-
-class TiledOp(Protocol):
-    """An op with its tiles and the L1 addresses of its buffers."""
-
-    @property
-    def op(self) -> Op:
-        """The op."""
-
-    @property
-    def tiling(self) -> Tiling:
-        """Its tiles."""
-
-    @property
-    def layout(self) -> L1Layout:
-        """Its addresses."""
 
 
 @dataclass(eq=False)
@@ -68,15 +49,11 @@ class ProgramBuilder:
     """
 
     graph: TrainingGraph
-    home: Mapping[str, Allocation]
+    home: Callable[[str], Allocation]
+    """Where an op finds a tensor in L2, by name."""
     _: KW_ONLY
-    home_level: str
     cores: int
-    max_command_1d_bytes: int
-    max_command_2d_bytes: int
-    transfer_ids: int = UNLIMITED_IDS
-    transfer_code_1d_cycles: int = 0
-    transfer_code_2d_cycles: int = 0
+    dma: DmaTiming
     actions: list[Action] = field(default_factory=list, init=False)
     _under_way: dict[int, None] = field(default_factory=dict, init=False)
     """DmaStart actions not yet waited for, oldest first: each holds an ID."""
@@ -97,7 +74,7 @@ class ProgramBuilder:
         op: Op,
         tiling: Tiling,
         layout: L1Layout,
-        upcoming: TiledOp | None = None,
+        upcoming: tuple[Op, Tiling, L1Layout] | None = None,
         slots: OpSlots = NO_SLOTS,
     ) -> None:
         """Append the tile loop of one op; when the op ends all its own transfers have ended.
@@ -108,9 +85,7 @@ class ProgramBuilder:
         """
         loop = OpLoop(self, op, tiling, layout, self._early, slots)
         self._early = None
-        following = None
-        if upcoming is not None and upcoming.layout.early:
-            following = OpLoop(self, upcoming.op, upcoming.tiling, upcoming.layout, None)
+        following = OpLoop(self, *upcoming, None) if upcoming is not None and upcoming[2].early else None
         loop.run(following)
         if following is not None:
             self._early = following.early
@@ -124,7 +99,7 @@ class ProgramBuilder:
 
     def start(self, boxes: Sequence[BoxTransfer], work: Work, *, to_l1: bool, deps: tuple[int, ...]) -> int:
         """Push one transfer of some boxes, the commands of all under one ID; returns its action."""
-        while len(self._under_way) >= self.transfer_ids:
+        while len(self._under_way) >= self.dma.transfer_ids:
             self.wait(next(iter(self._under_way)))
         commands: list[Command] = []
         code_cycles = 0
@@ -134,15 +109,14 @@ class ProgramBuilder:
                 (prod(tensor.shape),) if box.flat else tensor.shape,
                 tensor.dtype.bytes,
                 box.region,
-                external_level=self.home_level,
+                external_level="l2",
                 external_address=self._l2_address(box),
                 l1_address=box.l1_address,
                 to_l1=to_l1,
-                max_command_1d_bytes=self.max_command_1d_bytes,
-                max_command_2d_bytes=self.max_command_2d_bytes,
+                dma=self.dma,
             )
             flat = all(command.contiguous for command in of_box)
-            code_cycles += self.transfer_code_1d_cycles if flat else self.transfer_code_2d_cycles
+            code_cycles += self.dma.transfer_code_1d_cycles if flat else self.dma.transfer_code_2d_cycles
             commands += of_box
         action = DmaStart(len(self.actions), deps, work, tuple(commands), code_cycles)
         self.actions.append(action)
@@ -161,7 +135,7 @@ class ProgramBuilder:
     def _l2_address(self, box: BoxTransfer) -> int:
         if box.l2_address is not None:
             return box.l2_address
-        return self.home[self.graph.storage_of(box.tensor)].address
+        return self.home(self.graph.storage_of(box.tensor)).address
 
     def udma_start(self, commands: tuple[UdmaCommand, ...], work: Work, deps: tuple[int, ...]) -> int:
         """Start the uDMA on a streamed box; returns its action."""

@@ -181,8 +181,7 @@ class TileCost:
                 external_address=0,
                 l1_address=0,
                 to_l1=to_l1,
-                max_command_1d_bytes=self.timing.dma.max_command_1d_bytes,
-                max_command_2d_bytes=self.timing.dma.max_command_2d_bytes,
+                dma=self.timing.dma,
             )
             first = commands[0]
             pace = sum(

@@ -8,7 +8,7 @@ of sizes. Dimensions of which that is not true (the channels of a grouped convol
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import product
 from math import prod
@@ -18,13 +18,19 @@ from numpy.typing import NDArray
 
 from configs.values import Struct
 from scheduler.addresses.allocation import ALIGNMENT_BYTES
+from scheduler.tiles.l2_slots import Key
 from scheduler.tiles.partial_sums import SUM
-from scheduler.tiles.tile_probes import PROBED_FIRST, PROBED_LAST, Key, Shape, TileProbes, bytes_of
-from scheduler.tiles.tiling import BufferDepths, Tiler
-from trainlib.ir.steps import Operand
+from scheduler.tiles.tiling import BufferDepths, Tiler, interval
+from trainlib.ir.steps import Extent, Operand, TileTask
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+PROBED_FIRST, PROBED_LAST = 8, 3
+"""Of more pieces than both together only the first and the last ones are looked at.
+
+What a halo adds repeats with the stride, so that the first 8 show every case of strides up to 8.
+"""
 
 MOST_PROBES = 60_000
 """Tiles that are looked at to learn what sizes that depend on each other make of the buffers."""
@@ -56,34 +62,71 @@ class _Turns(Struct, frozen=True):
 
 
 class _Looked:
-    """Tiles that were looked at as arrays [buffer, tile], by their place in `tiles`.
+    """Tiles of an op that were looked at, each by a number."""
 
-    `size_bytes` are -1 and `extents` [axis, buffer, tile] 0 where a tile has no such buffer; equal boxes have
-    equal numbers in `boxes`.
+    def __init__(self, tiler: Tiler) -> None:
+        self._tiler = tiler
+        self._whole = [(0, extent) for extent in tiler.dims.values()]
+        self._numbers: dict[tuple[Extent, ...], int] = {}
+        self._boxes: dict[Operand | None, int] = {None: 0}
+        self._tiles: list[dict[Key, tuple[int, ...]]] = []
+        """What each has of a buffer: bytes, number of the box (equal ones have equal numbers), extents."""
+        self.around: dict[Key, tuple[int, ...]] = {}
+        """Extents of the tensor around a box."""
+        self.counting: dict[Key, int] = {}
+        """How many of the extents count boxes, 0 for a buffer of one box."""
+        self.tensors: dict[Key, str] = {}
+        self.whole = self.number({})
+
+    def number(self, pieces: Mapping[int, Extent]) -> int:
+        """The tile that is cut to these pieces, by number of the dimension, and whole else."""
+        ranges = tuple([pieces.get(number, whole) for number, whole in enumerate(self._whole)])
+        known = self._numbers.get(ranges)
+        if known is None:
+            known = self._numbers[ranges] = len(self._tiles)
+            task = self._tiler.task(dict(zip(self._tiler.dims, ranges, strict=True)))
+            self._tiles.append(self._of_task(task))
+        return known
+
+    def _of_task(self, task: TileTask) -> dict[Key, tuple[int, ...]]:
+        tile: dict[Key, tuple[int, ...]] = {}
+        for role, operands in (("in", task.inputs), ("out", task.outputs)):
+            for operand in operands:
+                extents, around = _extents_of(operand, self._tiler.tensors[operand.tensor].shape)
+                key = role, operand.name
+                self.around.setdefault(key, around)
+                self.counting[key], self.tensors[key] = len(operand.pieces), operand.tensor
+                number = self._boxes.setdefault(operand, len(self._boxes))
+                tile[key] = (self._tiler.operand_bytes(operand), number, *extents)
+        for scratch in task.scratch:
+            self.around.setdefault(("scratch", scratch.name), ())
+            tile["scratch", scratch.name] = (prod(scratch.shape) * scratch.dtype.bytes, 0)
+        return tile
+
+    def table(self) -> tuple[Integers, Integers, Integers]:
+        """Bytes and numbers of the boxes [buffer, tile], extents [axis, buffer, tile].
+
+        Bytes and numbers are -1 and extents 0 where a tile has no such buffer.
+        """
+        width = 2 + max([1, *map(len, self.around.values())])
+        none = (-1, -1, *[0] * (width - 2))
+        rows = [tile.get(key, none) for key in self.around for tile in self._tiles]
+        cells = [row + (1,) * (width - len(row)) for row in rows]
+        table = np.array(cells, np.int64).reshape(len(self.around), len(self._tiles), width)
+        return table[:, :, 0], table[:, :, 1], np.moveaxis(table[:, :, 2:], 2, 0)
+
+
+def _extents_of(operand: Operand, tensor: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Extents of an operand's box and of the tensor around it.
+
+    Many boxes have one more axis per dimension in front, with how many there are, and two axes behind those
+    that count as cut: no line and no command goes from one box to the next.
     """
-
-    def __init__(self, tiles: Iterable[Mapping[Key, Shape]]) -> None:
-        self.tiles = list({id(tile): tile for tile in tiles}.values())
-        self.keys = tuple(dict.fromkeys(key for tile in self.tiles for key in tile))
-        self._place = {id(tile): number for number, tile in enumerate(self.tiles)}
-        axes = max([1, *(len(shape.extents) for tile in self.tiles for shape in tile.values())])
-        numbers: dict[Operand | None, int] = {}
-        rows: list[list[int]] = []
-        for key in self.keys:
-            for tile in self.tiles:
-                shape = tile.get(key)
-                if shape is None:
-                    rows.append([-1, -1, *[0] * axes])
-                else:
-                    box = numbers.setdefault(shape.box, len(numbers))
-                    rows.append([shape.size_bytes, box, *shape.extents, *[1] * (axes - len(shape.extents))])
-        table = np.array(rows, np.int64).reshape(len(self.keys), len(self.tiles), 2 + axes)
-        self.size_bytes, self.boxes = table[:, :, 0], table[:, :, 1]
-        self.extents = np.moveaxis(table[:, :, 2:], 2, 0)
-
-    def places(self, tiles: Iterable[Mapping[Key, Shape]]) -> Integers:
-        """Where some of them are."""
-        return np.array([self._place[id(tile)] for tile in tiles], np.int64)
+    if not operand.pieces:
+        return operand.shape, tensor
+    counts = tuple(len(along) for along in operand.pieces)
+    largest = tuple(max(stop - start for start, stop in along) for along in operand.pieces)
+    return (*counts, 1, 1, *largest), (*counts, 2, 2, *tensor)
 
 
 class BoxShape(Struct, frozen=True):
@@ -108,36 +151,68 @@ class Footprint:
     def __init__(self, tiler: Tiler, tried: Sequence[Sequence[int]]) -> None:
         self._tiler = tiler
         self._dims = tuple(tiler.dims)
-        self._probes = TileProbes(tiler)
-        blocks = self._probes.blocks()
+        meeting = tiler.lowering.meeting(tiler.op, tiler.tensors)
+        alone = frozenset(self._dims).difference(*meeting)
+        self._even = alone.intersection(tiler.lowering.even(tiler.op, tiler.tensors))
+        blocks = _blocks(self._dims, meeting)
         self.tried = tried = _affordable(tuple(tiler.dims.values()), blocks, tried)
         """Sizes per dimension; fewer than asked for where dimensions depend on each other."""
-        probes = {
-            block: [
-                self._probes.tiles(block, sizes) for sizes in product(*(tried[number] for number in block))
-            ]
-            for block in blocks
-        }
-        whole = self._probes.shapes({})
-        probed = (shapes for along in probes.values() for pieces in along for shapes in pieces)
-        self._looked = _Looked([whole, *probed])
-        self.keys = self._looked.keys
+        looked = _Looked(tiler)
+        probes = [(block, self._probes(looked, block)) for block in blocks]
+        loops = [(number, self._loop(looked, block, number)) for block in blocks for number in block]
+        size_bytes, boxes, extents = looked.table()
+        self.keys = tuple(looked.around)
         self.moved = tuple(column for column, (role, _) in enumerate(self.keys) if role != "scratch")
         """The buffers of operands, by number."""
-        self.tensors = {
-            key: shape.box.tensor
-            for shapes in self._looked.tiles
-            for key, shape in shapes.items()
-            if shape.box is not None
-        }
-        self._base = np.maximum(np.array([bytes_of(whole.get(key)) for key in self.keys], np.float64), 1.0)
-        self._shape = self._tensor_shapes()
-        self._counting = self._counting_axes()
-        self._blocks = [self._block(block, probes[block]) for block in blocks]
-        self._turns = [
-            self._turns_of(number, next(block for block in blocks if number in block))
-            for number in range(len(self._dims))
+        self.tensors = looked.tensors
+        self._counting = [looked.counting.get(key, 0) for key in self.keys]
+        around = ([*shape, *[1] * (len(extents) - len(shape))] for shape in looked.around.values())
+        self._shape = np.array(list(around), np.int64)
+        """Extents of the tensor behind each buffer, [buffer, axis], 1 for axes it has not."""
+        self._base = np.maximum(size_bytes[:, looked.whole], 1).astype(np.float64)
+        self._blocks = [self._block(block, tiles, size_bytes, extents) for block, tiles in probes]
+        turns = {number: _turns(boxes, *loop) for number, loop in loops}
+        self._turns = [turns[number] for number in range(len(self._dims))]
+
+    def _pieces(self, number: int, size: int) -> tuple[list[Extent], float]:
+        """The pieces of a dimension that are looked at, and for how many each of them stands.
+
+        Where it does not matter where a piece lies, the first of its size does.
+        """
+        extent = self._tiler.dims[self._dims[number]]
+        count = -(-extent // size)
+        last = max(0, min(count - PROBED_FIRST, PROBED_LAST))
+        looked_at = [*range(min(count, PROBED_FIRST)), *range(count - last, count)]
+        scale = count / len(looked_at)
+        if self._dims[number] in self._even:
+            return [(0, size)] * (len(looked_at) - 1) + [(0, extent - size * (count - 1))], scale
+        return [interval(extent, size, piece) for piece in looked_at], scale
+
+    def _probes(self, looked: _Looked, block: Sequence[int]) -> list[list[int]]:
+        """By sizes of a block the tiles cut along its dimensions: of many the first and the last ones."""
+        along = [[self._pieces(number, size)[0] for size in self.tried[number]] for number in block]
+        return [
+            [looked.number(dict(zip(block, pieces, strict=True))) for pieces in product(*some)]
+            for some in product(*along)
         ]
+
+    def _loop(
+        self, looked: _Looked, block: tuple[int, ...], number: int
+    ) -> tuple[tuple[int, ...], list[list[int]], list[float], tuple[int, int] | None]:
+        """Tiles along one dimension, the other ones of its block at the first piece of their sizes.
+
+        And for how many each stands; two pieces along a dimension that is cut evenly: others differ as these.
+        """
+        runs, scales = [], []
+        for sizes in product(*(self.tried[other] for other in block)):
+            first = {other: (0, size) for other, size in zip(block, sizes, strict=True)}
+            pieces, scale = self._pieces(number, first[number][1])
+            runs.append([looked.number({**first, number: piece}) for piece in pieces])
+            scales.append(scale)
+        name, pair = self._dims[number], None
+        if name in self._even and self._tiler.dims[name] > 1:
+            pair = looked.number({number: (0, 1)}), looked.number({number: (1, 2)})
+        return block, runs, scales, pair
 
     @cached_property
     def _rows(self) -> tuple[list[Integers], Integers]:
@@ -296,67 +371,54 @@ class Footprint:
             before = before * extent
         return BoxShape(self._base[column] * mean, lines, commands, pieces)
 
-    def _tensor_shapes(self) -> Integers:
-        """Extents of the tensor behind each buffer, [buffer, axis], 1 for axes it has not."""
-        tensors: dict[Key, tuple[int, ...]] = {}
-        for shapes in self._looked.tiles:
-            for key, shape in shapes.items():
-                tensors.setdefault(key, shape.whole)
-        axes = max([1, *(len(shape) for shape in tensors.values())])
-        result = np.ones((len(self.keys), axes), np.int64)
-        for row, key in enumerate(self.keys):
-            shape_of = tensors.get(key, ())
-            result[row, : len(shape_of)] = shape_of
-        return result
-
-    def _counting_axes(self) -> Integers:
-        """[buffer]: how many axes of `_shape` count boxes, 0 for a buffer of one box."""
-        axes = dict.fromkeys(self.keys, 0)
-        for shapes in self._looked.tiles:
-            axes |= {key: len(shape.box.pieces) for key, shape in shapes.items() if shape.box is not None}
-        return np.array([axes[key] for key in self.keys], np.int64)
-
-    def _block(self, dims: tuple[int, ...], probes: Sequence[Sequence[Mapping[Key, Shape]]]) -> _Block:
-        looked, first = self._looked, _starts([len(pieces) for pieces in probes])
-        places = looked.places(shapes for pieces in probes for shapes in pieces)
-        size_bytes = looked.size_bytes[:, places]
+    def _block(
+        self, dims: tuple[int, ...], probes: list[list[int]], size_bytes: Integers, extents: Integers
+    ) -> _Block:
+        places, first = np.concatenate(probes), _starts(probes)
+        size_bytes, base = size_bytes[:, places], self._base[:, None]
         present = np.add.reduceat(size_bytes >= 0, first, axis=1, dtype=np.int64)
         largest = np.maximum(np.maximum.reduceat(size_bytes, first, axis=1), 0)
         total = np.add.reduceat(np.maximum(size_bytes, 0), first, axis=1)
-        extents = np.maximum.reduceat(looked.extents[:, :, places], first, axis=2)
+        extents = np.maximum.reduceat(extents[:, :, places], first, axis=2)
         extents[:, present == 0] = 1
-        base = self._base[:, None]
         return _Block(dims, largest / base, total / np.maximum(present, 1) / base, extents)
 
-    def _turns_of(self, number: int, dims: tuple[int, ...]) -> _Turns:
-        """Changes along one dimension of a block, the other ones at the first piece of their sizes."""
-        looked, probes = self._looked, self._probes
-        tiles: list[Mapping[Key, Shape]] = []
-        counts, scales = list[int](), list[float]()
-        for sizes in product(*(self.tried[other] for other in dims)):
-            first = {other: (0, size) for other, size in zip(dims, sizes, strict=True)}
-            pieces, scale = probes.pieces(number, first[number][1])
-            shapes = {piece: probes.shapes({**first, number: piece}) for piece in dict.fromkeys(pieces)}
-            tiles += [shapes[piece] for piece in pieces]
-            counts.append(len(pieces))
-            scales.append(scale)
-        boxes, starts = looked.boxes[:, looked.places(tiles)], _starts(counts)
-        present = np.add.reduceat(boxes >= 0, starts, axis=1, dtype=np.int64)
-        pair = probes.even_pair(number)
-        if pair is not None:
-            differ = [
-                (one := pair[0].get(key)) is not None and one.box != pair[1][key].box for key in self.keys
-            ]
-            changed = np.where(np.array(differ, np.bool_)[:, None], present, np.minimum(present, 1))
-        else:
-            changed = _changes(boxes, starts)
-        distinct = np.where(present > 0, _scaled(changed, np.array(scales)), 1)
-        return _Turns(dims, distinct, np.where(present > 0, _scaled(present, np.array(scales)), 1))
+
+def _turns(
+    boxes: Integers,
+    dims: tuple[int, ...],
+    runs: list[list[int]],
+    scales: list[float],
+    pair: tuple[int, int] | None,
+) -> _Turns:
+    """Changes along one dimension of a block."""
+    along, starts = boxes[:, np.concatenate(runs)], _starts(runs)
+    present = np.add.reduceat(along >= 0, starts, axis=1, dtype=np.int64)
+    if pair is not None:
+        one, other = boxes[:, pair[0]], boxes[:, pair[1]]
+        changed = np.where(((one >= 0) & (one != other))[:, None], present, np.minimum(present, 1))
+    else:
+        changed = _changes(along, starts)
+    distinct = np.where(present > 0, _scaled(changed, np.array(scales)), 1)
+    return _Turns(dims, distinct, np.where(present > 0, _scaled(present, np.array(scales)), 1))
 
 
-def _starts(counts: Sequence[int]) -> Integers:
+def _blocks(dims: Sequence[str], meeting: Sequence[Sequence[str]]) -> list[tuple[int, ...]]:
+    """The dimensions by number, those together that decide together on a box."""
+    block_of = list(range(len(dims)))
+    for met in meeting:
+        joined = {block_of[dims.index(name)] for name in met if name in dims}
+        block_of = [min(joined) if block in joined else block for block in block_of]
+    return [
+        tuple(number for number, other in enumerate(block_of) if other == block)
+        for block in sorted(set(block_of))
+    ]
+
+
+def _starts(runs: Sequence[Sequence[int]]) -> Integers:
     """Where each of some runs begins that lie one behind the other."""
-    return np.cumsum(counts) - np.array(counts, np.int64)
+    counts = np.array([len(run) for run in runs], np.int64)
+    return np.cumsum(counts) - counts
 
 
 def _changes(boxes: Integers, starts: Integers) -> Integers:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from configs.values import Struct, replace
-from scheduler.addresses.allocation import Allocation, Request
+from scheduler.addresses.allocation import Allocation, Interval
 from scheduler.tiles.resident_tensors import NOT_RESIDENT, InPlace, Residents
 from scheduler.tiles.tiling import Tiling
 from trainlib.ir.steps import Operand
@@ -50,7 +50,7 @@ def lay_out(tiling: Tiling, op_number: int, resident: Mapping[str, InPlace] = NO
             continue
         slots[buffer.role, buffer.name] = tuple(address + i * buffer.slot_bytes for i in range(buffer.slots))
         name = f"{tiling.op}:{buffer.name}.{buffer.role}"
-        allocations.append(Request(name, buffer.size_bytes, op_number, op_number).at("l1", address))
+        allocations.append(Interval(name, buffer.size_bytes, op_number, op_number).at("l1", address))
         address += buffer.size_bytes
     return L1Layout(slots, tuple(allocations), resident=resident)
 
@@ -160,7 +160,7 @@ def _layout(
         for index, place in enumerate(places):
             first = number - 1 if index == 0 and (role, name) in early else number
             label = f"{op}:{name}.{role}" + (f".{index}" if len(places) > 1 else "")
-            allocations.append(Request(label, sizes[role, name], first, number).at("l1", place))
+            allocations.append(Interval(label, sizes[role, name], first, number).at("l1", place))
     return L1Layout(slots, tuple(allocations), frozenset(name for _, name in early))
 
 

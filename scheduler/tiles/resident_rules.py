@@ -29,16 +29,15 @@ def allowed(candidates: TilingCandidates) -> NDArray[np.bool_] | NotInPlace:
 
     If none does: the first storage of which no candidate does, or else the first.
     """
-    tiler = candidates.tiler
+    tiler, footprint = candidates.tiler, candidates.footprint
     by_storage: dict[str, NDArray[np.bool_]] = {}
-    for rows, some in candidates.parts():
-        loads = some.loads
-        for column, key in enumerate(loads.keys):
-            in_place = tiler.resident.get(candidates.footprint.tensors[key])
-            if in_place is not None:
-                fine = by_storage.setdefault(in_place.storage, np.ones(len(candidates), np.bool_))[rows]
-                fine &= (loads.lines[:, column] == 1) & (loads.reloads[:, column] == 0)
-                fine &= loads.pieces[:, column] == 1
+    for column in footprint.moved:
+        in_place = tiler.resident.get(footprint.tensors[footprint.keys[column]])
+        if in_place is not None:
+            fine = by_storage.setdefault(in_place.storage, np.ones(len(candidates), np.bool_))
+            box = footprint.box(column)
+            fine &= ((box.lines == 1) & (box.pieces == 1))[candidates.rows]
+            fine &= candidates.of_sum(column)[0] == 0
     together = np.ones(len(candidates), np.bool_)
     for fine in by_storage.values():
         together &= fine

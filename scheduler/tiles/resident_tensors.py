@@ -9,7 +9,7 @@ from math import prod
 from configs.errors import Contributor, DoesNotFitError, InputError
 from configs.suggest import suggestion
 from configs.values import Struct
-from scheduler.addresses.allocation import ALIGNMENT_BYTES, Allocation, Request, align, peak_bytes
+from scheduler.addresses.allocation import ALIGNMENT_BYTES, Allocation, Interval, align, peak_bytes
 from scheduler.addresses.lifetimes import Life, storage_lives
 from scheduler.addresses.placement import place
 from trainlib.ir.graph import Tensor, TrainingGraph
@@ -263,7 +263,7 @@ def _placed(
 ) -> tuple[Allocation, ...]:
     """Places from the top of L1 downwards. Raises `DoesNotFitError`."""
     requests = [
-        Request(
+        Interval(
             item.text, align(lives[item.storage].size_bytes), item.first_op, item.last_op,
             lives[item.storage].kind, item.storage,
         )
@@ -276,7 +276,7 @@ def _placed(
         raise _too_large(graph, placed.values(), required_bytes, usable_bytes)
     top = usable_bytes - usable_bytes % ALIGNMENT_BYTES
     return tuple(
-        Request(
+        Interval(
             f"resident:{item.name}", item.size_bytes, item.first_op, item.last_op, item.kind, item.tensor
         ).at("l1", top - placed[item.name].end_address)
         for item in requests

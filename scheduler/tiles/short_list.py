@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which of thousands of tilings are worth building: what they move and what their kernels issue, as arrays.
 
-What moves follows from the boxes (`TilingCandidates.loads`). What kernels issue is counted on tiles cut along
-one dimension at a time and multiplied, then counted again on the tiles of those that look best.
+What moves follows from the boxes (`scheduler.tiles.footprint`). What kernels issue is counted on tiles cut
+along one dimension at a time and multiplied, then counted again on the tiles of those that look best.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from arch.pricing.cost_model import CostModel
 from arch.spec.isa import TeamWork
 from configs.values import replace
 from scheduler.tiles.dma_cost import DmaCost
+from scheduler.tiles.footprint import Floats, Integers
 from scheduler.tiles.streaming_cost import streaming_cycles
 from scheduler.tiles.tiling import Tiler
 from scheduler.tiles.tiling_candidates import TilingCandidates
 from trainlib.ir.steps import Extent
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 COUNTED = 16
 """Candidates whose own tile is counted, by the product of what cuts along one dimension make of it."""

@@ -21,9 +21,10 @@ import numpy as np
 from arch.spec.timing import SocTiming
 from configs.values import Struct
 from scheduler.addresses.allocation import align
+from scheduler.tiles.footprint import Floats, Integers
 from scheduler.tiles.l2_slots import MANY_SLOTS, ONE_SLOT, Key, OpStream, slots_of
 from scheduler.tiles.partial_sums import SUM
-from scheduler.tiles.streaming_cost import Floats, Integers, Streamed, streamed_buffers
+from scheduler.tiles.streaming_cost import Streamed, streamed_buffers
 from scheduler.tiles.tiling import Tiler, Tiling
 from scheduler.tiles.tiling_candidates import enumerate_tilings
 from scheduler.tiles.udma_cost import UdmaCost

@@ -4,19 +4,16 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from arch.spec.timing import SocTiming
 from configs.values import Struct
 from scheduler.addresses.allocation import ALIGNMENT_BYTES
+from scheduler.tiles.footprint import Floats, Integers
 from scheduler.tiles.l2_slots import Key, OpStream, slot_bytes
 from scheduler.tiles.tiling import Tiler, Tiling
 from scheduler.tiles.tiling_candidates import TilingCandidates
 from scheduler.tiles.udma_cost import UdmaCost
 from trainlib.ir.steps import Operand
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 class Streamed(Struct, frozen=True):
@@ -33,32 +30,18 @@ class Streamed(Struct, frozen=True):
 
 def streamed_buffers(candidates: TilingCandidates, udma_cost: UdmaCost) -> dict[Key, Streamed]:
     """Every buffer of an op, as if it were streamed."""
-    parts = [_streamed_of_some(some, udma_cost) for _, some in candidates.parts()]
-    return {
-        key: Streamed(
-            item.tensor,
-            np.concatenate([part[key].cycles for part in parts]),
-            np.concatenate([part[key].slot_bytes for part in parts]),
-            np.concatenate([part[key].slots for part in parts]),
-        )
-        for key, item in parts[0].items()
-    }
-
-
-def _streamed_of_some(candidates: TilingCandidates, udma_cost: UdmaCost) -> dict[Key, Streamed]:
-    loads, footprint, boxes = candidates.loads, candidates.footprint, candidates.boxes
+    footprint, rows = candidates.footprint, candidates.rows
     streamed = {}
-    for place, key in enumerate(loads.keys):
-        lines = np.maximum(1, loads.lines[:, place])
-        line_bytes = np.maximum(1, np.rint(loads.box_bytes[:, place] / lines)).astype(np.int64)
-        cycles = loads.boxes[:, place] * udma_cost.box_cycles(line_bytes, lines)
-        column = footprint.keys.index(key)
-        size_bytes = -(-boxes.largest_bytes[:, column] // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    for column in footprint.moved:
+        key, box, changes = footprint.keys[column], footprint.box(column), candidates.changes[column]
+        lines = np.maximum(1, box.lines[rows])
+        line_bytes = np.maximum(1, np.rint(box.size_bytes[rows] / lines)).astype(np.int64)
+        cycles = changes * udma_cost.box_cycles(line_bytes, lines)
         streamed[key] = Streamed(
             footprint.tensors[key],
-            np.where(loads.reloads[:, place] > 0, np.inf, cycles),
-            size_bytes,
-            np.minimum(candidates.tiler.depths.of(*key), boxes.changes[:, column]),
+            np.where(candidates.of_sum(column)[0] > 0, np.inf, cycles),
+            -(-footprint.largest_bytes[column][rows] // ALIGNMENT_BYTES) * ALIGNMENT_BYTES,
+            np.minimum(candidates.tiler.depths.of(*key), changes),
         )
     return streamed
 

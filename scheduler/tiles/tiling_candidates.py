@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import permutations
@@ -11,16 +11,11 @@ from math import factorial, isqrt, prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from configs.errors import InputError
 from configs.values import Struct, replace
-from scheduler.tiles.footprint import Footprint, thinned
-from scheduler.tiles.tile_probes import Key
+from scheduler.tiles.footprint import Footprint, Integers, thinned
 from scheduler.tiles.tiling import BufferDepths, Tiler, Tiling
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 SIZE_RULES = ("balanced", "divisors", "all")
 """Which tile sizes of a dimension are tried: nearly equal pieces, exactly equal ones, every integer."""
@@ -33,9 +28,6 @@ MOST_CANDIDATES = 400_000
 
 Of more, sizes are left out (`thinned`). A number and not a time, so that results are the same everywhere.
 """
-
-LOOKED_AT_TOGETHER = 1 << 14
-"""Candidates whose boxes are worked out at a time: all boxes of all candidates take hundreds of MiB."""
 
 MOST_SIZES = 1000
 """Sizes of one dimension that are tried; extents up to 250,000 have fewer nearly equal parts."""
@@ -96,42 +88,13 @@ class Counts(Struct, frozen=True):
 NO_COUNTS = Counts(0, 0, 0, 0, 0)
 
 
-class Boxes(Struct, frozen=True):
-    """Arrays [candidate, buffer]: how large the boxes of a buffer are, and how often another one comes."""
-
-    largest_bytes: Integers
-    changes: Integers
-    """Boxes one after another, in the loop order of the candidate."""
-    distinct: Integers
-    """Different ones among them."""
-    present: Integers
-    """Tiles that have one at all."""
-
-
-class Loads(Struct, frozen=True):
-    """Per candidate and moved buffer (columns are `keys`): boxes moved, and a box's bytes, lines, commands.
-
-    An input is moved `boxes` times into L1, an output out of it. Of an output that is a cut sum, `reloads` of
-    the boxes come back before that. Of channels that are cut across groups, boxes that happen to repeat are
-    counted as if they changed.
-    """
-
-    keys: tuple[Key, ...]
-    boxes: Integers
-    box_bytes: Floats
-    lines: Integers
-    commands: Integers
-    pieces: Integers
-    """Boxes that one load gathers."""
-    reloads: Integers
-
-
 @dataclass(frozen=True)
 class TilingCandidates:
     """Candidates of one op that fit L1, fewest tiles first, as arrays [candidate].
 
-    `tiling` builds one of them. `boxes` and `loads` say what moves how often, without building any; of many
-    candidates they are large, so ask the `parts`.
+    `tiling` builds one of them. `changes`, `of_sum` and `footprint` say what moves how often, without
+    building any. Of channels that are cut across groups, boxes that happen to repeat are counted as if they
+    changed.
     """
 
     tiler: Tiler
@@ -142,7 +105,7 @@ class TilingCandidates:
     order: Integers
     """Index into `orders`."""
     changes: Integers
-    """How often another box comes, [buffer, candidate]."""
+    """How often another box comes, [buffer, candidate]: so often an input is moved, and an output."""
     l1_bytes: Integers
     counts: Counts
     footprint: Footprint
@@ -164,30 +127,8 @@ class TilingCandidates:
         """Number of tiles per candidate."""
         return self.footprint.tiles[self.rows]
 
-    @cached_property
-    def boxes(self) -> Boxes:
-        """How large the boxes of each buffer and candidate are, and how often another one comes."""
-        by_row = self.footprint.largest_bytes, self.footprint.distinct, self.footprint.present
-        largest_bytes, distinct, present = (found[:, self.rows].T for found in by_row)
-        return Boxes(largest_bytes, self.changes.T, distinct, present)
-
-    @cached_property
-    def loads(self) -> Loads:
-        """Boxes moved per buffer and candidate."""
-        footprint, columns = self.footprint, list(self.footprint.moved)
-        moved = [footprint.box(column) for column in columns]
-        return Loads(
-            tuple(footprint.keys[column] for column in columns),
-            self.changes[columns].T,
-            np.stack([box.size_bytes[self.rows] for box in moved], axis=1),
-            np.stack([box.lines[self.rows] for box in moved], axis=1),
-            np.stack([box.commands[self.rows] for box in moved], axis=1),
-            np.stack([box.pieces[self.rows] for box in moved], axis=1),
-            np.stack([self.of_sum(column)[0] for column in columns], axis=1),
-        )
-
     def of_sum(self, column: int) -> tuple[Integers, Integers]:
-        """Of a buffer, if it is a result: boxes that come back, and tiles that add to one."""
+        """Of a buffer, if it is a result: boxes of a cut sum that come back, and tiles that add to one."""
         if self.footprint.keys[column][0] != "out":
             return np.zeros_like(self.rows), np.zeros_like(self.rows)
         distinct, present = (
@@ -195,7 +136,7 @@ class TilingCandidates:
         )
         return np.maximum(self.changes[column] - distinct, 0), np.maximum(present - distinct, 0)
 
-    def at(self, rows: slice | Integers) -> TilingCandidates:
+    def at(self, rows: Integers) -> TilingCandidates:
         """Some of them."""
         return replace(
             self,
@@ -204,12 +145,6 @@ class TilingCandidates:
             changes=self.changes[:, rows],
             l1_bytes=self.l1_bytes[rows],
         )
-
-    def parts(self) -> Iterator[tuple[slice, TilingCandidates]]:
-        """All candidates, some at a time: which ones, and these alone."""
-        for first in range(0, max(len(self), 1), LOOKED_AT_TOGETHER):
-            rows = slice(first, min(first + LOOKED_AT_TOGETHER, len(self)))
-            yield rows, self.at(rows)
 
     def sizes_at(self, index: int) -> dict[str, int]:
         """Tile size per dimension of one candidate."""

@@ -8,6 +8,7 @@ from itertools import product
 from math import prod
 
 from arch.spec.program import Command
+from arch.spec.timing import DmaTiming
 from configs.values import Struct, replace
 from trainlib.ir.steps import Region
 
@@ -38,28 +39,38 @@ def commands_for(
     external_address: int,
     l1_address: int,
     to_l1: bool,
-    max_command_1d_bytes: int,
-    max_command_2d_bytes: int,
+    dma: DmaTiming,
 ) -> tuple[Command, ...]:
     """Commands that move the box `region` of a C-contiguous tensor to or from a C-contiguous L1 buffer.
 
     Trailing dimensions that are whole make one contiguous line; the next dimension becomes the lines of a 2D
-    command; every combination of the remaining outer indices is one command. What is longer than
-    `max_command_1d_bytes` or `max_command_2d_bytes` is split; a range too long for a 1D command is the equal
-    lines of a 2D one where it can be cut into as many as it would take 1D commands. Lengths and addresses are
-    in bytes.
+    command; every combination of the remaining outer indices is one command. What is longer than the `dma`
+    takes in one is split; a range too long for a 1D command is the equal lines of a 2D one where it can be
+    cut into as many as it would take 1D commands. Lengths and addresses are in bytes.
     """
     extents = tuple([stop - start for start, stop in region])
-    strides, parts = _box(shape, itemsize_bytes, extents, max_command_1d_bytes, max_command_2d_bytes)
-    corner = external_address
-    for (start, _), stride in zip(region, strides, strict=True):
-        corner += start * stride
+    limits = dma.max_command_1d_bytes, dma.max_command_2d_bytes
+    strides, parts = _box(shape, itemsize_bytes, extents, *limits)
+    corner = external_address + _offset(region, strides)
     return tuple(
         [
             Command(to_l1, l1_address + near, external_level, corner + far, line_bytes, lines, stride)
             for near, far, line_bytes, lines, stride in parts
         ]
     )
+
+
+def _offset(region: Region, strides: tuple[int, ...]) -> int:
+    """Where a box begins."""
+    return sum([start * stride for (start, _), stride in zip(region, strides, strict=True)])
+
+
+def _line_dim(shape: tuple[int, ...], extents: tuple[int, ...]) -> int:
+    """The outermost dimension of the contiguous lines of a box: those behind it are whole."""
+    line_dim = len(shape) - 1
+    while line_dim > 0 and extents[line_dim] == shape[line_dim]:
+        line_dim -= 1
+    return line_dim
 
 
 @lru_cache(COUNTS_KEPT)
@@ -72,9 +83,7 @@ def _box(
 ) -> tuple[tuple[int, ...], tuple[tuple[int, int, int, int, int], ...]]:
     """Bytes from one index to the next by dimension, and the commands of a box with these extents: where each
     begins in L1 and behind the corner of the box, bytes of a line, lines, stride."""
-    line_dim = len(shape) - 1
-    while line_dim > 0 and extents[line_dim] == shape[line_dim]:
-        line_dim -= 1
+    line_dim = _line_dim(shape, extents)
     strides = tuple([prod(shape[dim + 1 :]) * itemsize_bytes for dim in range(len(shape))])
     line_bytes, lines, stride_bytes = itemsize_bytes, 1, 0
     if shape:
@@ -117,39 +126,27 @@ def count_lines(shape: tuple[int, ...], extents: tuple[int, ...]) -> int:
 
 def repeated(shape: tuple[int, ...], extents: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
     """Extents of a part of a box, and how often commands like those of that part make all of the box's."""
-    line_dim = len(shape) - 1
-    while line_dim > 0 and extents[line_dim] == shape[line_dim]:
-        line_dim -= 1
-    outer = max(0, line_dim - 1)
+    outer = max(0, _line_dim(shape, extents) - 1)
     return (1,) * outer + extents[outer:], prod(extents[:outer])
 
 
 def _lines_and_outer(shape: tuple[int, ...], extents: tuple[int, ...]) -> tuple[int, int]:
     """Lines of a 2D command, and how many of those the dimensions outside make."""
-    line_dim = len(shape) - 1
-    while line_dim > 0 and extents[line_dim] == shape[line_dim]:
-        line_dim -= 1
+    line_dim = _line_dim(shape, extents)
     lines = extents[line_dim - 1] if line_dim > 0 else 1
     return lines, prod(extents[: max(0, line_dim - 1)])
 
 
 def lines_of(shape: tuple[int, ...], itemsize_bytes: int, region: Region) -> list[tuple[int, int]]:
     """The runs of bytes a box of a C-contiguous tensor is made of, in order: (first byte, bytes) of each."""
-    commands = commands_for(
-        shape,
-        itemsize_bytes,
-        region,
-        external_level="l3",
-        external_address=0,
-        l1_address=0,
-        to_l1=True,
-        max_command_1d_bytes=prod(shape) * itemsize_bytes,
-        max_command_2d_bytes=prod(shape) * itemsize_bytes,
-    )
+    whole_bytes = prod(shape) * itemsize_bytes
+    extents = tuple([stop - start for start, stop in region])
+    strides, parts = _box(shape, itemsize_bytes, extents, whole_bytes, whole_bytes)
+    corner = _offset(region, strides)
     return [
-        (command.external_address + line * command.stride_bytes, command.line_bytes)
-        for command in commands
-        for line in range(command.lines)
+        (corner + far + line * stride, line_bytes)
+        for _, far, line_bytes, lines, stride in parts
+        for line in range(lines)
     ]
 
 

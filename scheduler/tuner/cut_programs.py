@@ -17,13 +17,13 @@ import numpy as np
 from arch.pricing.cost_model import CostModel
 from arch.spec.isa import Origin, TeamWork
 from arch.spec.program import Action, Compute, Program
-from configs.values import Struct
+from configs.values import Struct, replace
 from scheduler.options import ScheduleOptions
 from scheduler.planned import Schedule
 from scheduler.schedule import build_schedule
 from scheduler.tiles.partial_sums import Additions, Sums
 from scheduler.tiles.tiling import Tiler, tile_ranges
-from scheduler.tuner.search_space import Candidate, Cut, Question
+from scheduler.tuner.search_space import Cut, Question
 from trainlib.ir.steps import Extent, KernelCall, Ranges, TileTask, find_part
 
 TILES_KEPT = 4096
@@ -32,13 +32,13 @@ TILES_KEPT = 4096
 _NUMBERS = count()
 
 
-def options_for(question: Question, candidate: Candidate) -> ScheduleOptions:
+def options_for(question: Question, cut: Cut) -> ScheduleOptions:
     """The schedule options that fix the only op of a question to a candidate."""
-    op, cut = question.task.op.name, candidate.cut
+    op = question.task.op.name
     return ScheduleOptions(
         buffer_depth=cut.depth,
         codegen=question.codegen,
-        kernels={op: candidate.kernel} if candidate.kernel else {},
+        kernels={op: cut.kernel} if cut.kernel else {},
         tile_sizes={op: dict(cut.sizes)},
         loop_orders={op: cut.order},
     )
@@ -95,7 +95,7 @@ class CutPrograms:
         self._cut = cut
         self._cost_model = cost_model
         self._kernel = question.default_kernel
-        usual = Candidate(cut, self._kernel)
+        usual = replace(cut, kernel=self._kernel)
         self.schedule = build_schedule(
             question.task.graph, question.timing, cost_model, options_for(question, usual)
         )
@@ -141,7 +141,7 @@ class CutPrograms:
         teams = self.teams(kernel)
         if teams is not None:
             return self.schedule, self._program(teams)
-        options = options_for(self._question, Candidate(self._cut, kernel))
+        options = options_for(self._question, replace(self._cut, kernel=kernel))
         question = self._question
         schedule = build_schedule(question.task.graph, question.timing, self._cost_model, options)
         return schedule, schedule.program

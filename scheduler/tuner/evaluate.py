@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from arch.blocks.soc import Soc
+from arch.blocks.soc import Soc, core_paths
 from arch.energy.activity import activity_of, counts_of
 from arch.pricing.code_caches import WARM
 from arch.pricing.team_cost_model import TeamCostModel
@@ -19,7 +19,7 @@ from scheduler.programs.program_code import with_code
 from scheduler.search.workers import PerThread
 from scheduler.tuner.cut_programs import CutPrograms, Form, Tiles
 from scheduler.tuner.lower_bound import LowerBound, Timeline
-from scheduler.tuner.search_space import Candidate, Cut, Question, list_cuts
+from scheduler.tuner.search_space import Cut, Question, list_cuts
 from traces.recorder import Recorder
 
 MACHINES_KEPT = 2
@@ -77,7 +77,7 @@ class CandidateSimulator:
         """By what the instruction caches hold, and whether somebody listens."""
         self._floor = LowerBound(timing, self._cost_model)
         self._floors: dict[tuple[tuple[str, str], str, Form], int] = {}
-        self._cuts: OrderedDict[tuple[str, str, Cut], CutPrograms] = OrderedDict()
+        self._cuts: OrderedDict[tuple[str, str, object], CutPrograms] = OrderedDict()
         self._tiles: tuple[tuple[str, str], Tiles] | None = None
         """Those of the question asked last."""
         self.hand_over_cycles = self._soc().run(Program("nothing", ()), effects=False).cycles
@@ -93,17 +93,17 @@ class CandidateSimulator:
             )
         return self._socs[key]
 
-    def evaluate(self, question: Question, candidate: Candidate) -> Evaluation:
+    def evaluate(self, question: Question, candidate: Cut) -> Evaluation:
         """Simulate one candidate."""
         counted: CountedRun | None = None
         soc = self._soc(question.code_start, heard=question.objective.counts)
         try:
-            programs = self._programs(question, candidate.cut)
+            programs = self._programs(question, candidate)
             schedule, program = programs.under(candidate.kernel)
             if question.code_start != WARM:
                 program = with_code(program)
             if question.objective.counts:
-                counted = CountedRun(program, soc.core_paths, traced=False)
+                counted = CountedRun(program, core_paths(soc.timing), traced=False)
                 self._ear.listen_for(counted.recorder)
             cycles = soc.run(program, effects=False, logged=False).cycles
         except PulptrainError as error:
@@ -115,23 +115,23 @@ class CandidateSimulator:
             cost = question.objective.cost(activity.total, cycles)
         return Evaluation(cycles - self.hand_over_cycles, len(tiling.tiles), tiling.l1_bytes, cost=cost)
 
-    def bounds(self, question: Question, candidates: Sequence[Candidate]) -> list[int]:
+    def bounds(self, question: Question, candidates: Sequence[Cut]) -> list[int]:
         """What the candidates cost at least (`scheduler.tuner.lower_bound`); 0 if one is impossible."""
-        timelines: dict[Cut, Timeline] = {}
+        timelines: dict[object, Timeline] = {}
         counted, formats = question.objective.counts, question.task.graph.formats
         result = []
         for candidate in candidates:
             try:
-                programs = self._programs(question, candidate.cut)
+                programs = self._programs(question, candidate)
                 kernels = self._floors_of(question, programs, candidate.kernel)
                 if kernels is None or counted:
                     _, program = programs.under(candidate.kernel)
                 if kernels is None:
                     cycles = self._floor.cycles(program)
                 else:
-                    if candidate.cut not in timelines:
-                        timelines[candidate.cut] = self._floor.timeline(programs.schedule.program)
-                    cycles = timelines[candidate.cut].cycles(kernels)
+                    if candidate.tiling not in timelines:
+                        timelines[candidate.tiling] = self._floor.timeline(programs.schedule.program)
+                    cycles = timelines[candidate.tiling].cycles(kernels)
                 if counted:
                     cycles = question.objective.cost(counts_of(program, self.timing, formats), cycles)
                 result.append(cycles)
@@ -159,7 +159,7 @@ class CandidateSimulator:
         return [self._floors[key] for key in asked]
 
     def _programs(self, question: Question, cut: Cut) -> CutPrograms:
-        key = question.task.content, question.codegen, cut
+        key = question.task.content, question.codegen, cut.tiling
         if key not in self._cuts:
             if self._tiles is None or self._tiles[0] != key[:2]:
                 self._tiles = key[:2], Tiles(question)
@@ -170,13 +170,13 @@ class CandidateSimulator:
         return self._cuts[key]
 
 
-def evaluate_candidates(question: Question, candidates: Sequence[Candidate]) -> list[Evaluation]:
+def evaluate_candidates(question: Question, candidates: Sequence[Cut]) -> list[Evaluation]:
     """Evaluations in the order of the candidates; runs in a worker."""
     machine = _machines.of(question.timing)
     return [machine.evaluate(question, candidate) for candidate in candidates]
 
 
-def bound_candidates(question: Question, candidates: Sequence[Candidate]) -> list[int]:
+def bound_candidates(question: Question, candidates: Sequence[Cut]) -> list[int]:
     """Lower bounds in the order of the candidates; runs in a worker."""
     return _machines.of(question.timing).bounds(question, candidates)
 

@@ -128,7 +128,7 @@ def _tuned(
     tuned = []
     for graph, _ in programs:
         ops = {op.name for op in graph.ops}
-        chosen = [(choice.op, choice.best.candidate) for choice in choices if choice.op in ops]
+        chosen = [(choice.op, choice.best) for choice in choices if choice.op in ops]
         tuned.append(with_choices(options, graph, timing, chosen))
     return point_of(programs, timing, tuned)
 

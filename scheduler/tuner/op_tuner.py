@@ -8,15 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
 from configs.errors import InputError
+from configs.values import replace
 from scheduler.search.cache import ResultCache
 from scheduler.search.driver import drive
 from scheduler.search.progress import Meter, NoMeter
 from scheduler.search.workers import Workers
 from scheduler.tuner.objective import Objective
-from scheduler.tuner.search_space import Candidate, Question, SpaceRules
+from scheduler.tuner.search_space import Cut, Question, SpaceRules
 from scheduler.tuner.strategies import OpSearch, StrategyOptions, check_strategy
 from scheduler.tuner.task import Task, task_of
-from scheduler.tuner.tuned_schedule import OpChoice, Timed
+from scheduler.tuner.tuned_schedule import OpChoice
 from trainlib.ir.graph import TrainingGraph
 
 RepeatedGraphs = Sequence[tuple[TrainingGraph, int]]
@@ -41,7 +42,7 @@ class OpTuner:
         strategy: StrategyOptions | None = None,
         cache: ResultCache | None = None,
         meter: Meter | None = None,
-        start: Mapping[str, Candidate] | None = None,
+        start: Mapping[str, Cut] | None = None,
         objective: Objective | None = None,
         code_start: str = WARM,
     ) -> None:
@@ -50,9 +51,9 @@ class OpTuner:
         self._rules = rules or SpaceRules()
         if self._rules.cuts < 0 or not self._rules.depths or min(self._rules.depths) < 1:
             raise InputError(
-                "the options leave no tilings to search",
+                f"{self._rules.cuts} tilings with {self._rules.depths} buffers leave nothing to search",
                 where="--tilings",
-                cure="use 0 for all tilings, or 1 or more",
+                cure="use --tilings 0 for all tilings, or --tilings 1 or more",
             )
         self.timing = timing
         self.codegen = codegen
@@ -71,7 +72,7 @@ class OpTuner:
         new: list[OpSearch] = []
         for programs in alternatives:
             tasks = _tasks(programs)
-            starts: dict[str, list[Candidate]] = {}
+            starts: dict[str, list[Cut]] = {}
             for name, candidate in self._start.items():
                 if name in tasks:
                     starts.setdefault(tasks[name].content, []).append(candidate)
@@ -135,6 +136,7 @@ def _choice(name: str, search: OpSearch) -> OpChoice | None:
     ranking = search.ranking()
     if not ranking:
         return None
-    timed = [Timed(search.candidates[number], search.evaluations[number].cycles) for number in ranking[:2]]
-    runner_up = timed[1] if len(timed) > 1 else None
-    return OpChoice(name, timed[0], runner_up, len(search.candidates), len(search.evaluations))
+    cycles = ((number, search.evaluations[number].cycles) for number in ranking[:2])
+    best, *others = [replace(search.candidates[number], cycles=taken) for number, taken in cycles]
+    second = others[0] if others else None
+    return OpChoice(name, best, second, len(search.candidates), len(search.evaluations))

@@ -24,11 +24,10 @@ from configs.values import replace
 from configs.yaml_file import Node, load_yaml, parse_yaml
 from scheduler.options import ScheduleOptions, of_programs
 from scheduler.tiles.resident_tensors import tensor_and_ops
-from scheduler.tuner.search_space import Candidate, Cut
+from scheduler.tuner.search_space import Cut
 from scheduler.tuner.tuned_residents import PROGRAMS
 from scheduler.tuner.tuned_schedule import (
     OpChoice,
-    Timed,
     TunedSchedule,
     soc_content,
     tiler_for,
@@ -182,23 +181,21 @@ def is_schedule(path: Path) -> bool:
 
 
 def _choice_map(choice: OpChoice) -> dict[str, Any]:
-    candidate, second = choice.best.candidate, choice.runner_up
+    best, second = choice.best, choice.runner_up
     return {
         "op": choice.op,
-        **_candidate_map(candidate),
-        **{"tiles": candidate.cut.tiles, "l1_bytes": candidate.cut.l1_bytes, "cycles": choice.best.cycles},
+        **_cut_map(best),
+        **{"tiles": best.tiles, "l1_bytes": best.l1_bytes, "cycles": best.cycles},
         **{"candidates": choice.candidates, "evaluated": choice.evaluated},
-        "runner_up": second and _flow({**_candidate_map(second.candidate), "cycles": second.cycles}),
+        "runner_up": second and _flow({**_cut_map(second), "cycles": second.cycles}),
     }
 
 
-def _candidate_map(candidate: Candidate) -> dict[str, Any]:
-    kernel = {"kernel": candidate.kernel} if candidate.kernel else {}
-    order = CommentedSeq(candidate.cut.order)
+def _cut_map(cut: Cut) -> dict[str, Any]:
+    order = CommentedSeq(cut.order)
     order.fa.set_flow_style()
-    tile = _flow(dict(candidate.cut.sizes))
-    variant = {"variant": candidate.variant} if candidate.variant else {}
-    return {**kernel, **variant, "tile": tile, "loop_order": order, "buffering": candidate.cut.depth}
+    values = {**cut.written, "tile": _flow(dict(cut.sizes)), "loop_order": order}
+    return {key: value for key, value in values.items() if value != ""}
 
 
 def _flow(values: dict[str, Any]) -> CommentedMap:
@@ -285,11 +282,11 @@ def as_tuned(file: TunedSchedule, spec: ModelSpec) -> ModelSpec:
 def _choice(node: Node) -> OpChoice:
     read = validate(ChoiceSchema, node, "a choice")
     keys = node.mapping("a choice")
-    cut = Cut(tuple(read.tile.items()), tuple(read.loop_order), read.buffering, read.tiles, read.l1_bytes)
     if read.variant and read.im2col:
         raise keys["im2col"].error("'im2col' and 'variant' mean the same", "remove it")
-    candidate = Candidate(cut, read.kernel, read.variant or read.im2col)
-    return OpChoice(read.op, Timed(candidate, read.cycles), node=node)
+    tile = tuple(read.tile.items()), tuple(read.loop_order), read.buffering
+    how = *tile, read.kernel, read.variant or read.im2col
+    return OpChoice(read.op, Cut(*how, read.tiles, read.l1_bytes, read.cycles), node=node)
 
 
 def options_from(
@@ -378,7 +375,7 @@ def _options(
     ops = {op.name: op for op in graph.ops}
     chosen = [choice for choice in file.choices if choice.op in ops]
     for choice in chosen:
-        candidate, op = choice.best.candidate, ops[choice.op]
+        candidate, op = choice.best, ops[choice.op]
         if candidate.variant:
             try:
                 op = with_variant(op, candidate.variant)
@@ -401,7 +398,7 @@ def _options(
             check_known(candidate.kernel, kernels, unknown, choice.where("kernel"), error=ConfigError)
         tiler = tiler_for(graph, op, timing, base.codegen, candidate)
         try:
-            tiler.fixed(dict(candidate.cut.sizes), timing.l1_usable_bytes, candidate.cut.order)
+            tiler.fixed(dict(candidate.sizes), timing.l1_usable_bytes, candidate.order)
         except DoesNotFitError as error:
             where = f"{choice.where('tile')}: {choice.op}"
             raise error.but(where=where, cure="use a smaller tile, or buffering 1", levers=()) from None
@@ -409,4 +406,4 @@ def _options(
             raise ConfigError(
                 f"{choice.op}: {error.message}", where=choice.where("tile"), cure=error.cure
             ) from None
-    return with_choices(base, graph, timing, [(choice.op, choice.best.candidate) for choice in chosen])
+    return with_choices(base, graph, timing, [(choice.op, choice.best) for choice in chosen])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -70,31 +71,36 @@ def space_rules(cuts: int | None, lowerings: str) -> SpaceRules:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One way of cutting an op: tile size of every dimension, all of them in loop order, buffer depth."""
+    """One way of doing an op: tile size of every dimension, all of them in loop order, buffer depth.
+
+    `kernel` is the matmul kernel, `variant` that of the op's lowering; empty where there is none, or none is
+    chosen. `cycles` are those of the op alone, without the hand-over to the cluster; 0 if unknown.
+    """
 
     sizes: tuple[tuple[str, int], ...]
     order: tuple[str, ...]
     depth: int
+    kernel: str = ""
+    variant: str = ""
     tiles: int = field(compare=False, default=0)
     l1_bytes: int = field(compare=False, default=0)
+    cycles: int = field(compare=False, default=0)
+
+    @property
+    def tiling(self) -> tuple[object, ...]:
+        """What cuts of one tiling have in common, whatever their kernels."""
+        return self.sizes, self.order, self.depth
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """What a schedule file says of it, without the numbers."""
+        tile = {"tile": dict(self.sizes), "loop_order": list(self.order), "buffering": self.depth}
+        return {"kernel": self.kernel, "variant": self.variant, **tile}
 
     def __str__(self) -> str:
         sizes = dict(self.sizes)
-        return ",".join(f"{name}={sizes[name]}" for name in self.order) + f" x{self.depth}"
-
-
-class Candidate(Struct, frozen=True):
-    """A cut, and the matmul kernel it is computed with (empty for an op without a matmul).
-
-    `variant` is that of the op's lowering; empty where that is not chosen, but as the layer says.
-    """
-
-    cut: Cut
-    kernel: str
-    variant: str = ""
-
-    def __str__(self) -> str:
-        return " ".join(filter(None, (str(self.cut), self.kernel, self.variant)))
+        tile = ",".join(f"{name}={sizes[name]}" for name in self.order) + f" x{self.depth}"
+        return " ".join(filter(None, (tile, self.kernel, self.variant)))
 
 
 class Question(Struct, frozen=True):
@@ -127,7 +133,7 @@ class Question(Struct, frozen=True):
         rules = replace(self.rules, variants=())
         return {name: replace(self, task=self.task.in_variant(name), rules=rules) for name in wanted}
 
-    def as_candidate(self, candidate: Candidate) -> Candidate:
+    def as_candidate(self, candidate: Cut) -> Cut:
         """The candidate, said as those of this question are: with the variant if it is chosen."""
         lowered = own_variant(self.task.op)
         variant = candidate.variant or lowered
@@ -171,7 +177,8 @@ def list_cuts(question: Question) -> list[Cut]:
             # More buffers that nothing would ever lie in are no more buffers.
             if (sizes, order, l1_bytes) not in listed:
                 listed.add((sizes, order, l1_bytes))
-                cuts.append(Cut(sizes, order, depth, int(candidates.tiles[row]), l1_bytes))
+                tiles = int(candidates.tiles[row])
+                cuts.append(Cut(sizes, order, depth, tiles=tiles, l1_bytes=l1_bytes))
     return cuts
 
 
@@ -193,6 +200,6 @@ def _wanted(candidates: TilingCandidates, dims: Mapping[str, int]) -> NDArray[np
     return np.flatnonzero(keep)
 
 
-def candidates_of(cuts: Sequence[Cut], kernels: Sequence[str], variant: str = "") -> Iterator[Candidate]:
+def candidates_of(cuts: Sequence[Cut], kernels: Sequence[str], variant: str = "") -> Iterator[Cut]:
     """All candidates of one variant in their order: kernels vary fastest."""
-    return (Candidate(cut, kernel, variant) for cut in cuts for kernel in kernels)
+    return (replace(cut, kernel=kernel, variant=variant) for cut in cuts for kernel in kernels)

@@ -10,7 +10,7 @@ from typing import Any
 
 from configs.errors import InputError
 from configs.suggest import check_known
-from configs.values import Struct
+from configs.values import Struct, replace
 from scheduler.search.cache import ResultCache
 from scheduler.search.driver import Job, Search
 from scheduler.search.fingerprint import fingerprint
@@ -22,7 +22,7 @@ from scheduler.tuner.evaluate import (
     cuts_of,
     evaluate_candidates,
 )
-from scheduler.tuner.search_space import MOST_CUTS, Candidate, Cut, Question, candidates_of
+from scheduler.tuner.search_space import MOST_CUTS, Cut, Question, candidates_of
 
 CHUNK = 24
 """Candidates of one call to a worker, less than a second: the kernels of a cut, which share its program."""
@@ -90,11 +90,11 @@ class OpSearch:
         options: StrategyOptions,
         cache: ResultCache | None,
         meter: Meter,
-        start: Sequence[Candidate] = (),
+        start: Sequence[Cut] = (),
     ) -> None:
         self.question = question
         self.options = options
-        self.candidates: list[Candidate] = []
+        self.candidates: list[Cut] = []
         self.evaluations: dict[int, Evaluation] = {}
         self.cached = 0
         self._cache = cache
@@ -211,8 +211,7 @@ class OpSearch:
 
     def _item(self, number: int) -> str:
         """What the cache calls a candidate, under the content of its variant."""
-        candidate = self.candidates[number]
-        return f"{candidate.cut} {candidate.kernel}".rstrip()
+        return str(replace(self.candidates[number], variant=""))
 
     def _evaluation_job(self, variant: Variant, numbers: Sequence[int]) -> Job:
         def arrived(results: Sequence[Evaluation]) -> None:

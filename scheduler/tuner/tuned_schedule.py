@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from arch.pricing.code_caches import WARM
 from arch.spec.timing import SocTiming
@@ -14,18 +13,11 @@ from scheduler.options import ScheduleOptions
 from scheduler.search.fingerprint import fingerprint
 from scheduler.tiles.partial_sums import SUM
 from scheduler.tiles.tiling import Tiler, Tiling
-from scheduler.tuner.search_space import Candidate, Cut
+from scheduler.tuner.search_space import Cut
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.steps import KernelChoice
 from trainlib.registry import lowering_of
 from trainlib.training.variants import own_variant, variant_in, with_variant
-
-
-class Timed(Struct, frozen=True):
-    """A candidate and the cycles its op takes alone, without the hand-over to the cluster."""
-
-    candidate: Candidate
-    cycles: int
 
 
 class OpChoice(Struct, frozen=True):
@@ -36,8 +28,8 @@ class OpChoice(Struct, frozen=True):
     """
 
     op: str
-    best: Timed
-    runner_up: Timed | None = None
+    best: Cut
+    runner_up: Cut | None = None
     candidates: int = 0
     evaluated: int = 0
     node: Node | None = None
@@ -85,9 +77,9 @@ class TunedSchedule(Struct, frozen=True):
         return self.node.mapping("the schedule")[key].where
 
     @property
-    def chosen(self) -> dict[str, Candidate]:
+    def chosen(self) -> dict[str, Cut]:
         """Candidate by op, as a start of the next search."""
-        return {choice.op: choice.best.candidate for choice in self.choices}
+        return {choice.op: choice.best for choice in self.choices}
 
 
 def model_content(graph: TrainingGraph) -> str:
@@ -100,19 +92,19 @@ def soc_content(timing: SocTiming) -> str:
     return fingerprint(timing)[:16]
 
 
-def tiler_for(graph: TrainingGraph, op: Op, timing: SocTiming, codegen: str, candidate: Candidate) -> Tiler:
+def tiler_for(graph: TrainingGraph, op: Op, timing: SocTiming, codegen: str, candidate: Cut) -> Tiler:
     """What cuts an op of a graph as a candidate says. Raises `InputError` for a variant the op has not."""
     if candidate.variant:
         op = with_variant(op, candidate.variant)
     choice = KernelChoice(candidate.kernel, codegen, cores=timing.cores)
-    return Tiler(op, graph.tensors, lowering_of(op), choice, candidate.cut.depth)
+    return Tiler(op, graph.tensors, lowering_of(op), choice, candidate.depth)
 
 
 def with_choices(
     base: ScheduleOptions,
     graph: TrainingGraph,
     timing: SocTiming,
-    chosen: Sequence[tuple[str, Candidate]],
+    chosen: Sequence[tuple[str, Cut]],
 ) -> ScheduleOptions:
     """The options `base` with candidates for ops; what `base` says of a single op goes first.
 
@@ -124,16 +116,15 @@ def with_choices(
     kernels, tiles, variants = dict(base.kernels), dict(base.tile_sizes), dict(base.variants)
     orders, buffers = dict(base.loop_orders), dict(base.buffers)
     for name, candidate in chosen:
-        cut = candidate.cut
         variant = candidate.variant or own_variant(ops[name])
         asked = variant_in(ops[name], base.variants) or variant
         if name in tiles or name in orders or asked != variant:
             continue
         tiler = tiler_for(graph, ops[name], timing, base.codegen, candidate)
-        tiling = tiler.fixed(dict(cut.sizes), timing.l1_usable_bytes, cut.order)
-        tiles[name] = dict(cut.sizes)
-        orders[name] = cut.order
-        buffers.setdefault(name, dict.fromkeys(_operands(tiling), cut.depth))
+        tiling = tiler.fixed(dict(candidate.sizes), timing.l1_usable_bytes, candidate.order)
+        tiles[name] = dict(candidate.sizes)
+        orders[name] = candidate.order
+        buffers.setdefault(name, dict.fromkeys(_operands(tiling), candidate.depth))
         if candidate.kernel:
             kernels.setdefault(name, candidate.kernel)
         if candidate.variant:
@@ -146,8 +137,3 @@ def with_choices(
 def _operands(tiling: Tiling) -> list[str]:
     names = [buffer.name for buffer in tiling.buffers if buffer.role != "scratch"]
     return list(dict.fromkeys(name for name in names if not name.endswith(SUM)))
-
-
-def cut_fields(cut: Cut) -> dict[str, Any]:
-    """Tile, loop order and buffer depth of a cut as they are written down."""
-    return {"tile": dict(cut.sizes), "loop_order": list(cut.order), "buffering": cut.depth}

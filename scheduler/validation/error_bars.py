@@ -219,7 +219,7 @@ def shipped_table() -> ErrorTable:
         return msgspec.json.decode(files("configs").joinpath("data", FILE).read_bytes(), type=ErrorTable)
     except ValueError as error:
         raise ConfigError(
-            "the table of errors that is part of pulptrain is damaged",
+            "the table of prediction errors that comes with pulptrain is damaged",
             where=FILE,
             cure="install pulptrain again",
         ) from error

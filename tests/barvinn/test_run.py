@@ -274,7 +274,7 @@ BAD: Mapping[str, tuple[Sequence[NodeText], Mapping[str, Any], Sequence[Any], st
     "float weights": (
         [conv("c1", "x", "y")],
         {"w": np.random.default_rng(0).normal(size=(4, 4, 3, 3)).astype(np.float32)},
-        *([], "c1", "not multiples of one step"),
+        *([], "c1", "not quantised to 2 bits with one step"),
     ),
     "weights of more bits": (
         [conv("c1", "x", "y")],
@@ -309,7 +309,13 @@ BAD: Mapping[str, tuple[Sequence[NodeText], Mapping[str, Any], Sequence[Any], st
         *(SQUARE, [], "p", "compares with 0"),
     ),
     "no layer": ([node("Relu", ["x"], ["y"], name="r")], {}, [], "r", "before the first layer"),
-    "strides of 0": ([conv("c1", "x", "y", strides=(0, 1))], SQUARE, [], "c1", "strides of the node, (0, 1)"),
+    "strides of 0": (
+        [conv("c1", "x", "y", strides=(0, 1))],
+        SQUARE,
+        [],
+        "c1",
+        "strides are (0, 1), but must be",
+    ),
     "one pad": ([conv("c1", "x", "y", pads=(1,))], SQUARE, [], "c1", "pads"),
     "another kernel_shape": ([conv("c1", "x", "y", kernel_shape=(2, 2))], SQUARE, [], "c1", "kernel_shape"),
     "huge pads": ([conv("c1", "x", "y", pads=(10**6,) * 4)], SQUARE, [], "c1", "padding 1000000"),
@@ -319,7 +325,7 @@ BAD: Mapping[str, tuple[Sequence[NodeText], Mapping[str, Any], Sequence[Any], st
             RELU,
             node("MaxPool", ["b"], ["y"], name="p", kernel_shape=(2, 2), strides=(0, 0)),
         ],
-        *(SQUARE, [], "p", "strides of the node, (0, 0)"),
+        *(SQUARE, [], "p", "the strides are (0, 0), but must be 1 or more"),
     ),
     "pool without size": (
         [conv("c1", "x", "a"), RELU, node("MaxPool", ["b"], ["y"], name="p")],
@@ -411,7 +417,7 @@ def test_inputs_of_ones_own() -> None:
     with pytest.raises(InputError, match="no layers"):
         barvinn([])
     table = barvinn(few, aprec=2, wprec=2, oprec=2, as_published=True)
-    with pytest.raises(InputError, match="computes no output"):
+    with pytest.raises(InputError, match="as_published=True computes no output"):
         table.output  # noqa: B018
 
 

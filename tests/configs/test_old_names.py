@@ -17,7 +17,7 @@ import pulptrain as pt
 from configs.old_names import KEYS, OBJECTIVES, OPTIONS, new_options
 from pulptrain.__main__ import run
 from pulptrain.cli import application
-from pulptrain.python.explored import Explored
+from pulptrain.python.answers import Explored
 from scheduler.tuner.schedule_file import load_schedule
 from shared.paths import ROOT
 from shared.printed import printed

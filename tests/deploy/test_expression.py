@@ -70,7 +70,7 @@ def test_formulas_of_layers_have_numpys_results_on_special_values(layer: tuple[s
     larger = single(name, example.attributes, [DrawnInput((len(SPECIAL) ** 2,))] * len(example.cases))
     smaller = single(name, example.attributes, [DrawnInput((len(MODEST) ** 2,))] * len(example.cases))
     for special, modest in zip(actions_on(larger, SPECIAL), actions_on(smaller, MODEST), strict=True):
-        made = generated(modest[0].effect, modest[1], modest[0].team.kernel)
+        made = generated(*modest[:2])
         assert made is not None
         bits = "pt_float_of_bits" in made.kernel.source  # of which C leaves open what a NaN becomes
         assert check_action(*(special if made.kernel.exact and not bits else modest), f"{name} {number}")
@@ -146,7 +146,7 @@ def test_bias_corrections_keep_their_digits_at_any_step(name: str, steps: int) -
     options = {"learning_rate": 0.01} | ({"beta2": 0.9999} if name in ("adam", "nadam") else {})
     action, op, tile = update(name, options, steps)
     assert check_action(action, op, tile, name)
-    made = generated(action.effect, op, action.team.kernel)
+    made = generated(action, op)
     assert made is not None
     assert made.kernel.source.count("for (") == (2 if name in ("radam", "asgd") else 1)
 
@@ -155,12 +155,7 @@ def test_what_varies_is_an_argument_that_varies_and_what_is_made_of_it_too() -> 
     rate = Varying("a schedule", lambda number, losses: 0.1 / (number + 1))
     action, op, _ = update("adamw", {"learning_rate": 0.1, "weight_decay": 0.5})
     made = [
-        generated(
-            action.effect,
-            replace(op, attributes={**op.attributes, "learning_rate": rate}),
-            action.team.kernel,
-        )
-        for _ in range(2)
+        generated(action, replace(op, attributes={**op.attributes, "learning_rate": rate})) for _ in range(2)
     ]
     first, second = (dict(item.fields) for item in made if item is not None)
     assert first["learning_rate"] is rate

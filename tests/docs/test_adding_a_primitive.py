@@ -62,11 +62,11 @@ def added(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Primitiv
     primitives = {
         "softsign": entry(elementwise, "elementwise", "softsign"),
         "signum": entry(optimizers, "optimizers", "signum"),
-        "sine": entry(elementwise, "elementwise", "sine"),
+        "sinh": entry(elementwise, "elementwise", "sinh"),
     }
     for room, tables, name in (
         (layers, (layers.LAYERS,), "softsign"),
-        (layers, (layers.LAYERS,), "sine"),
+        (layers, (layers.LAYERS,), "sinh"),
         (steps, (steps.OPTIMIZERS, steps.STATES), "signum"),
     ):
         for table in tables:
@@ -78,7 +78,7 @@ def added(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Primitiv
     return primitives
 
 
-@pytest.mark.parametrize(("name", "cases"), [("softsign", 20), ("signum", 10), ("sine", 10)])
+@pytest.mark.parametrize(("name", "cases"), [("softsign", 20), ("signum", 10), ("sinh", 10)])
 def test_a_new_entry_passes_what_every_primitive_must(
     added: dict[str, Primitive], name: str, cases: int
 ) -> None:
@@ -141,7 +141,7 @@ import json, sys
 
 class Net(torch.nn.Module):
     def forward(self, x):
-        return torch.sin(x)
+        return torch.sinh(x)
 
 spec = from_torch(Net(), torch.zeros(2, 6)).spec
 print(*(layer.type for layer in spec.layers))
@@ -155,7 +155,7 @@ graph = load_onnx("net.onnx")
 print(*(node.op for node in graph.nodes))
 print(*(layer.type for layer in import_forward(graph).spec.layers))
 assert run(["list", "primitives", "--json"]) == 0
-for name in ("softsign", "signum", "sine"):
+for name in ("softsign", "signum", "sinh"):
     assert run(["show", name]) == 0
     print(name in json.dumps(model()))
 """
@@ -199,8 +199,8 @@ def test_the_page_carried_out_is_shown_listed_read_and_written(tmp_path: Path) -
     made = carried_out(folder)
     assert made.returncode == 0, made.stderr
     lines = made.stdout.split("\n")
-    assert lines[:3] == ["sine", "Sin Softsign", "sine softsign"]
-    assert {"softsign: layer", "signum: optimizer", "sine: layer"} <= {line for line in lines if ": " in line}
+    assert lines[:3] == ["sinh", "Sinh Softsign", "sinh softsign"]
+    assert {"softsign: layer", "signum: optimizer", "sinh: layer"} <= {line for line in lines if ": " in line}
     assert '"description": "x / (1 + |x|).",' in made.stdout
     assert lines.count("True") == 3
 
@@ -232,7 +232,7 @@ def test_its_figures_are_those_of_its_blocks() -> None:
     activation = lines("elementwise", "truth_layers", "about", names=("softsign",))
     update = lines("optimizers", "options", "truth_steps", "about", names=("signum",))
     table = [line.split("|")[2:4] for line in PAGE.splitlines() if re.match(r"\| (an|the same)", line)]
-    read = lines("elementwise", "ops", "truth_layers", "about", names=("sine",))
+    read = lines("elementwise", "ops", "truth_layers", "about", names=("sinh",))
     assert f"read from both and written | 4 | {read} |" in PAGE
     assert [[int(cell) for cell in cells] for cells in table] == [
         [3, activation],

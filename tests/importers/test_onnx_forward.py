@@ -82,6 +82,7 @@ NETWORKS = [
         one(op, (2, 6))
         for op in ("Relu", "Sigmoid", "Tanh", "Exp", "Neg", "Abs", "Erf", "Identity", "HardSwish")
     ),
+    *(one(op, (2, 6)) for op in ("Sin", "Cos")),
     one("Clip", (2, 6), np.float32(-0.3), np.float32(0.4)),
     one("Clip", (2, 6), opset=9, min=-0.3, max=0.4),
     one("LeakyRelu", (2, 6), alpha=0.2),

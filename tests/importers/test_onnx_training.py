@@ -619,7 +619,7 @@ def test_what_a_training_graph_cannot_be_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
-        ({"clip": 1.0}, "its activations, clip or peepholes"),
+        ({"clip": 1.0}, "other activations, clip, input_forget and peepholes"),
         ({"activations": ["Sigmoid", "Relu"]}, "activations Sigmoid, Tanh"),
         ({"direction": "reverse"}, "only direction forward"),
     ],

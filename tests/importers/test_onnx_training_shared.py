@@ -309,21 +309,21 @@ def test_a_gradient_that_others_read_is_not_overwritten(tmp_path: Path) -> None:
         ),
         (
             [node("InPlaceAccumulatorV2", ["total", f"w_{n}", "reset"], [f"o{n}"]) for n in (1, 2)],
-            "overwrites the gradient of another use",
+            "overwrites the gradient of the weight from its other uses",
         ),
         (
             [
                 *[node("InPlaceAccumulatorV2", ["total", f"w_{n}"], [f"o{n}"]) for n in (1, 2)],
                 node("SGD", ["w", "o1"], ["w_updated"]),
             ],
-            "other nodes read a partial sum",
+            "other nodes read an incomplete sum",
         ),
         (
             [
                 *[node("InPlaceAccumulatorV2", ["total", f"w_{n}"], [f"o{n}"]) for n in (1, 2)],
                 node("Neg", ["w_1"], ["other"]),
             ],
-            "other nodes read a partial sum",
+            "other nodes read an incomplete sum",
         ),
     ],
 )
@@ -334,5 +334,5 @@ def test_a_weight_that_is_updated_use_by_use_is_refused(
     start, _ = drawn(case)
     total = [value("total", [4, 4]), value("reset", [1], "bool")]
     made = model([*case.nodes, *nodes], [*inputs_of(case), *total], [value("the_loss", [])], start)
-    with pytest.raises(UnsupportedLayerError, match=f"{reason}.*try: add the gradients with Sum"):
+    with pytest.raises(UnsupportedLayerError, match=f"{reason}.*try: add the gradients of all uses with Sum"):
         import_training(load_onnx(saved(tmp_path, made)))

@@ -101,7 +101,7 @@ def two(kind: str, shape: Sequence[int] = (6,)) -> Case:
 IMAGE, ROWS = (4, 7, 6), (5, 6)
 CASES = [
     *(one(kind) for kind in ("relu", "sigmoid", "tanh", "silu", "gelu", "hard_swish", "exponential")),
-    *(one(kind) for kind in ("floor", "ceil", "round")),
+    *(one(kind) for kind in ("floor", "ceil", "round", "sine")),
     *(one(kind) for kind in ("error_function", "absolute", "square", "softmax", "hard_sigmoid", "elu")),
     *(one(kind) for kind in ("softplus", "mish", "log_softmax", "prelu")),
     one("prelu", (4, 5), per_channel=True),

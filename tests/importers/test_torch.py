@@ -459,7 +459,7 @@ def test_masks_and_detached_parameters_are_trained_as_the_module_does(case):
 ANOTHER_NETWORK = {
     "a norm that is used twice": (
         lambda: With(lambda m, x, norm: norm(norm(x)), nn.BatchNorm1d(6)),
-        "one module for each call",
+        "call each module once",
     ),
     "detach_": (lambda: With(lambda m, x: x + x.clone().detach_()), "requires_grad=False"),
     "no_grad": (lambda: With(without_gradient, nn.Linear(6, 6)), "requires_grad=False"),

@@ -87,6 +87,7 @@ FUNCTIONS = {
     "norm": ((4, 6), lambda x: x.norm(dim=2)),
     "norm of order 3": ((4, 6), lambda x: torch.linalg.vector_norm(x, 3, (1, 2), keepdim=True)),
     "largest": ((4, 6), lambda x: torch.linalg.vector_norm(x, float("inf"), 2)),
+    "sine and cosine": ((4, 6), lambda x: torch.sin(x) + torch.cos(x)),
     "cosine": ((4, 6), lambda x: F.cosine_similarity(x, x.flip(1) * x, dim=2)),
     "logsumexp": ((4, 6), lambda x: 30 * torch.logsumexp(30 * x, (1, 2))[:, None]),
     "flip": ((4, 6), lambda x: x.flip(1, 2) * x),
@@ -103,6 +104,7 @@ FUNCTIONS = {
     "cubic": ((2, 4, 6), lambda x: F.interpolate(x, (7, 3), mode="bicubic")),
     "linear of a sequence": ((4, 6), lambda x: F.interpolate(x, 9, mode="linear")),
     "nearest to the middle": ((2, 4, 6), lambda x: F.interpolate(x, (7, 4), mode="nearest-exact")),
+    "six dimensions turned": ((64,), lambda x: x.view(-1, *(2,) * 6).permute(0, 6, 4, 2, 5, 3, 1).tanh()),
     "index_select": ((4, 6), lambda x: x.index_select(2, torch.tensor([5, 4, 1, 1, 0]))),
     "sign": ((6,), lambda x: torch.sign(x) * x),
     "softshrink": ((6,), lambda x: F.softshrink(x, 0.2)),
@@ -133,6 +135,48 @@ def test_a_function_of_several_layers_is_trained_as_by_pytorch(name):
     shape, function = FUNCTIONS[name]
     module = Of(function, shape)
     check = agrees(module, from_torch(module, torch.randn(2, *shape)))
+    assert check.passed, (check.tensor, check.worst)
+
+
+CORNERS = {
+    "ReLU": lambda a, b: F.relu(a) + b,
+    "ReLU6": lambda a, b: F.relu6(a) + b,
+    "Hardtanh": lambda a, b: F.hardtanh(a, -1, 3) + b,
+    "Hardswish": lambda a, b: F.hardswish(a) + b,
+    "ELU": lambda a, b: F.elu(a, 0.5) + b,
+    "abs": lambda a, b: a.abs() + b,
+    "clamp": lambda a, b: a.clamp(-1, 3) + b,
+    "clamp from 0": lambda a, b: a.clamp(min=0) + b,
+    "maximum": lambda a, b: torch.maximum(a, 1.0 * b),
+    "minimum": lambda a, b: torch.minimum(a, 1.0 * b),
+    "maximum with 0": lambda a, b: torch.maximum(a, torch.zeros(())) + b,
+}
+
+
+@pytest.mark.parametrize("name", CORNERS)
+def test_the_gradient_at_a_corner_is_that_of_pytorch(name):
+    """A dead channel behind a batch norm is exactly 0: ReLU6 passes no gradient there, clamp does."""
+
+    class Corner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Parameter(torch.tensor([-3.0, -1, 0, 0, 3, 6]))
+            self.b = nn.Parameter(torch.tensor([-3.0, 1, 0, -2, 3, 6]))
+
+        def forward(self, x):
+            return CORNERS[name](self.a + 0 * x, self.b + 0 * x)
+
+    module = Corner()
+    check = agrees(module, from_torch(module, torch.randn(2, 6), loss="mse"))
+    assert check.passed, (check.tensor, check.worst)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_batch_norm_of_rows_counted_with_samples_is_trained_as_by_pytorch(batch):
+    """LeViT's linear layer: one statistic of each feature, of all rows of all samples."""
+    torch.manual_seed(3)
+    module = Of(lambda x, norm: norm(x.flatten(0, 1)).reshape_as(x), (4, 6), nn.BatchNorm1d(6))
+    check = agrees(module, from_torch(module, torch.randn(batch, 4, 6)))
     assert check.passed, (check.tensor, check.worst)
 
 
@@ -167,6 +211,15 @@ def _position_bias(m, x):
     )
 
 
+def _band_passes(m, x):
+    """Sinc filters of trained frequencies (Ravanelli and Bengio 2018), half of each computed."""
+    low = m.own[:, :1].abs()
+    high = (low + m.own[:, 1:].abs()).clamp(max=1.5)
+    times = torch.arange(1.0, 3)
+    half = (torch.sin(times * high) - torch.sin(times * low)) / times
+    return F.conv1d(x[:, None], torch.cat([half.flip(1), high - low, half], 1)[:, None], padding=2)
+
+
 ARITHMETIC = {
     "weight norm": ((6, 6), lambda m, x: m.parts[0](x), lambda: nn.utils.weight_norm(nn.Linear(6, 6))),
     "weight norm of all": (
@@ -186,6 +239,7 @@ ARITHMETIC = {
         nn.Identity,
     ),
     "renorm": ((6, 6), lambda m, x: F.linear(x, m.own.renorm(2, 0, 2.0)), nn.Identity),
+    "sinc filters": ((3, 2), _band_passes, nn.Identity),
     "a product of factors": ((2, 6), lambda m, x: x @ (m.own.T @ m.own).tanh(), nn.Identity),
     "in parts and turned": ((12, 6), _turned_twice, nn.Identity),
     "a table by constant numbers": ((11, 2), _position_bias, lambda: nn.Linear(1, 2)),

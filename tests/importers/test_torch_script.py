@@ -75,12 +75,12 @@ def test_what_a_script_computes_of_a_label_makes_it_an_input():
         (lambda s, n, c: F.cross_entropy(s, c) - F.cross_entropy(s * 2, c), "is subtracted"),
         (
             lambda s, n, c: F.cross_entropy(s, c) * F.cross_entropy(s * 2, c),
-            "a network that uses the loss",
+            "computing with losses or sums over samples",
         ),
         (lambda s, n, c: F.cross_entropy(s, c) + 3, "adds the constant 3"),
         (lambda s, n, c: F.cross_entropy(s, c, reduction="none").mean(), "reduction='none' returns a loss"),
         (lambda s, n, c: F.kl_div(s, n.sum(1, keepdim=True) * s), "the target depends on trained weights"),
-        (lambda s, n, c: (s / s.sum()).mean(), "a network that uses the loss"),
+        (lambda s, n, c: (s / s.sum()).mean(), "computing with losses or sums over samples"),
         (lambda s, n, c: s.mean(0).max(), "leaves several numbers"),
     ],
 )

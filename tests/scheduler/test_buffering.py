@@ -17,9 +17,8 @@ from configs.values import replace
 from pulptrain.__main__ import run
 from pulptrain.given.settings import Settings
 from pulptrain.running.primitive_run import run_primitive
-from scheduler.addresses.allocation import Request
+from scheduler.addresses.allocation import Interval
 from scheduler.options import ScheduleOptions, parse_buffers
-from scheduler.programs.program import UNLIMITED_IDS
 from scheduler.schedule import build_schedule
 from scheduler.tiles.l1_layout import lay_out, lay_out_ops
 from scheduler.tiles.tiling import Buffer, Tiling
@@ -62,14 +61,15 @@ def test_more_boxes_than_transfer_ids(step: str, buffering: str) -> None:
 
 def test_few_ids_are_enough_for_any_depth() -> None:
     ids = {}
-    for count in (1, 2, 16, UNLIMITED_IDS):
+    many = 1 << 30
+    for count in (1, 2, 16, many):
         timing = replace(TIMING, dma=replace(TIMING.dma, transfer_ids=count))
         schedule = schedule_of(ScheduleOptions(buffer_depth=12), timing=timing)
         ids[count] = most_ids_taken(schedule.program.actions)
         Soc(timing, TeamCostModel(timing)).run(schedule.program, effects=False)
     assert ids[1] == 1
     assert ids[2] == 2
-    assert ids[16] <= 16 < ids[UNLIMITED_IDS]
+    assert ids[16] <= 16 < ids[many]
 
 
 def test_a_single_buffered_operand_is_loaded_just_before_its_tile() -> None:
@@ -156,9 +156,9 @@ def two_tilings(first_bytes: int, second_bytes: int) -> list[Tiling]:
 
 def test_buffers_of_the_next_op_lie_beside_those_of_this_one_where_there_is_room() -> None:
     first, second = lay_out_ops(two_tilings(400, 576), [set(), {"b"}], 1024, 64)
-    assert first.allocations == (Request("a:a.in", 400, 0, 0).at("l1", 0),)
+    assert first.allocations == (Interval("a:a.in", 400, 0, 0).at("l1", 0),)
     # At the remainder modulo the turn of the banks that it would have anyway; live from op 0 on.
-    assert second.allocations == (Request("b:b.in", 576, 0, 1).at("l1", 448),)
+    assert second.allocations == (Interval("b:b.in", 576, 0, 1).at("l1", 448),)
     assert second.early == {"b"}
     too_large = two_tilings(400, 580)
     assert lay_out_ops(too_large, [set(), {"b"}], 1024, 64)[1] == lay_out(too_large[1], 1)

@@ -82,7 +82,7 @@ class Told:
 
     def __init__(self, program: Program, *, traced: bool) -> None:
         soc = Soc(TIMING, FixedCostModel(KERNELS, skew=3, slowdown=2), self, detect_races=False)
-        self.run = CountedRun(program, soc.core_paths, traced=traced)
+        self.run = CountedRun(program, core_paths(TIMING), traced=traced)
         self.slice, self.team = self.run.recorder.slice, self.run.recorder.team
         self.counter = self.run.recorder.counter
         self.result = soc.run(program, effects=False, logged=False)
@@ -192,4 +192,5 @@ def cause_of_wait(wait: Slice, slices: Sequence[Slice]) -> str:
 def test_the_tracks_of_the_cores_are_known_before_there_is_a_soc() -> None:
     for cores in (1, 4):
         timing = soc_timing(cores)
-        assert core_paths(timing) == Soc(timing, FixedCostModel({})).core_paths
+        soc = Soc(timing, FixedCostModel({}))
+        assert core_paths(timing) == tuple(core.path for core in soc.cluster.cores)

@@ -12,9 +12,8 @@ import pulptrain as pt
 from configs.library import list_names
 from configs.values import replace
 from pulptrain.running.critical import lags_of, path_of
-from traces.critical.activities import Graph, Lags, WaitLags, graph_of
+from traces.critical.activities import Graph, Lags, WaitLags, durations, graph_of, retimed
 from traces.critical.path import column_of, critical_path, path_json, slacks
-from traces.critical.retiming import durations, retimed
 from traces.events import COMPUTE, TRANSFER, Slice, Work
 
 CORE0, CORE1, IN, OUT = "soc.cluster.core0", "soc.cluster.core1", "soc.cluster.dma.in", "soc.cluster.dma.out"

@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from shared.synthetic_trace import OPS, training_run
 from traces.causes import CAUSES
-from traces.errors import TraceError
-from traces.events import COMPUTE, TRANSFER, Slice, Work
+from traces.events import COMPUTE, TRANSFER, Slice, TraceError, Work
 from traces.metrics import OpMetrics, check_tracks, measure
 
 FC = Work("fc", "FW", 0)

@@ -12,8 +12,7 @@ from pulptrain.python.result import Result
 from shared.perfetto_reader import ReadSlice, ReadTrace, read_perfetto
 from shared.synthetic_trace import training_run
 from shared.transfer_counters import bytes_in_flight
-from traces.errors import TraceError
-from traces.events import COMPUTE, TRANSFER, Slice, Work
+from traces.events import COMPUTE, TRANSFER, Slice, TraceError, Work
 from traces.files.perfetto_trace import TOGETHER, Writer, cycles_to_ns, write_perfetto
 from traces.memory_table import MemoryBlock
 from traces.metrics import measure

@@ -4,10 +4,9 @@ import itertools
 import pytest
 
 from shared.transfer_counters import bytes_in_flight
-from traces.errors import TraceError
-from traces.events import COMPUTE, TRANSFER, Slice, TeamKernel, Work
+from traces.events import COMPUTE, TRANSFER, Slice, TeamKernel, TraceError, Work
 from traces.metrics import check_tracks, measure
-from traces.recorder import CounterSample, LateSlices, Recorder, sorted_slices, tracks_of, transfer_direction
+from traces.recorder import CounterSample, LateSlices, Recorder, sorted_slices, transfer_direction
 from traces.tracks import op_label, track_name
 
 
@@ -134,14 +133,14 @@ def recorded() -> Recorder:
 
 def test_slices_of_one_track_are_those_of_all_in_the_same_order() -> None:
     recorder = recorded()
-    by_track = {track: tuple(events) for track, events in tracks_of(recorder).items()}
+    by_track = {track: tuple(events) for track, events in recorder.tracks.items()}
     assert list(by_track) == ["soc.cluster.dma.in", "soc.cluster.core0", "soc.cluster.core1"]
     assert [event.kind for event in by_track["soc.cluster.core1"]] == [
         *("idle", "fork", COMPUTE, "barrier"),
         *("idle", "fork", COMPUTE),
     ]
     assert tuple(itertools.chain(*by_track.values())) == recorder.slices == sorted_slices(recorder)
-    assert {track: tuple(events) for track, events in tracks_of(recorder).items()} == by_track
+    assert {track: tuple(events) for track, events in recorder.tracks.items()} == by_track
 
 
 def test_figures_are_counted_without_all_slices_at_once() -> None:

@@ -2,6 +2,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from configs.errors import InputError
 from shared.synthetic_trace import training_run
@@ -20,7 +21,10 @@ def summary(**changes: Any) -> dict[str, Any]:
         "mac_per_cycle": 721 / run.makespan_cycles,
         "loss": 2.302585,
         "peak_bytes": {"l1": 51_200, "l2": 2_048, "l3": 0},
-        "ops": [{**op.as_dict(), "primitive": "linear", "kernel": "mm", "macs": 721} for op in run.ops],
+        "ops": [
+            {**asdict(op), "stalls": dict(op.stalls), "primitive": "linear", "kernel": "mm", "macs": 721}
+            for op in run.ops
+        ],
         "utilisation": dict(run.utilisation),
         "functional": {
             "checked_against": "PyTorch",

@@ -19,10 +19,12 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from deploy.calls.call import kernel_sources, sources
+from tools.deployed.code_sizes import callers
 from tools.deployed.counted import FLAGS
 from tools.pages.page import ROOT
 from trainlib.kernels.library import LIBRARY
@@ -117,9 +119,7 @@ def rows(compiled: dict[str, list[Instruction]]) -> Iterator[dict[str, Any]]:
     """A row for every innermost loop of a nest: its counts, and those of the C loop of the same floats."""
     letter_of = {op: letter for letter, op in reversed(CODES.items())}
     own = set(LIBRARY.kernel_names(CODEGEN))
-    for name in sorted(kernel_sources()):
-        if name not in own or name not in compiled:
-            continue
+    for name in sorted(own & compiled.keys()):
         in_c = [counts(item.letter for item in loop) for loop in innermost(compiled[name])]
         seen: list[Counter[str]] = []
         for loop in loops_of_nest(LIBRARY.kernel(CODEGEN, name, False).expander.nest.body):
@@ -143,7 +143,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help=f"keep the table in {STORED.name}")
     arguments, more = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as folder:
-        texts = sources(kernel_sources())
+        texts = sources({*kernel_sources(), *chain.from_iterable(callers().values())})
         for file, text in texts.items():
             (Path(folder) / file).write_text(text, encoding="utf-8")
         compiled: dict[str, list[Instruction]] = {}

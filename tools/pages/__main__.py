@@ -42,6 +42,7 @@ def all_pages() -> dict[str, Page]:
         json_keys,
         measured_logs,
         model_file,
+        models_of_others,
         onnx,
         paper,
         pictures,
@@ -69,6 +70,7 @@ def all_pages() -> dict[str, Page]:
         *(speechnet, traindeeploy, paper, time_model, timing_defects, rtl_profile, onnx, pytorch, pictures),
         *(model_file, soc_file, search_files, tuning, tuned, formats, json_keys, glossary, python_api),
         *(barvinn, barvinn_machine, why_slow, what_if, measured_logs, deploy, deployed_kernels, energy, fit),
+        models_of_others,
     )
     return {module.__name__.rpartition(".")[2]: module.PAGE for module in modules}
 

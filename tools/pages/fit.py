@@ -21,7 +21,7 @@ from typing import Any
 from pulptrain.fitting.fit_summary import ladder_bytes
 from tools.pages.page import ROOT, Page, golden, older_than_today, table
 from tools.pages.tuned import WITHOUT
-from traces.pictures.fitting import draw_ladder
+from traces.pictures.searches import draw_ladder
 
 STORE = ROOT / "docs" / "fit.json"
 MODELS = ("resnet8", "mobilenet-v1", "ds-cnn", "deep-autoencoder", "cct")

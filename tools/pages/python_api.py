@@ -12,13 +12,7 @@ from typing import get_type_hints
 
 import pulptrain
 from pulptrain.given import layers
-from pulptrain.given.option import (
-    ExploreOptions,
-    FitOptions,
-    LinkedRunOptions,
-    Option,
-    TuneOptions,
-)
+from pulptrain.given.option import FitOptions, LinkedRunOptions, Option, RunOptions, TuneOptions
 from tools.pages.page import Page, table
 from trainlib.about import ABOUT
 
@@ -26,7 +20,7 @@ _ALSO: Mapping[str, type] = {
     "run": LinkedRunOptions,
     "tune": TuneOptions,
     "fit": FitOptions,
-    "explore": ExploreOptions,
+    "explore": RunOptions,
 }
 
 

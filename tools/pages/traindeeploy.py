@@ -291,9 +291,9 @@ def conclusion() -> str:
     theirs, here = ([pair[number] for pair in _added().values()] for number in (0, 1))
     text = (
         f"**Our steps are predicted to take {_range(shares)} of the published cycles, with a peak of "
-        f"{_range(plain)} of the published one before any search. To keep to the published checkpointing "
-        f"points adds {100 * min(theirs):.1f} to {100 * max(theirs):.1f} % to the cycles there and at most "
-        f"{100 * max(here):.1f} % here, where a plan was found.**"
+        f"{_range(plain)} of the published one before any search. With the published memory of "
+        f"checkpointing, their cycles rise by {100 * min(theirs):.1f} to {100 * max(theirs):.1f} % and ours "
+        f"by at most {100 * max(here):.1f} %, where a plan was found.**"
     )
     return f"{text}\n\nWhere ours are larger or slower: {'; '.join(_worse()) or 'nowhere'}.\n"
 

@@ -263,7 +263,7 @@ def residuals(
             rows.append((held, item))
     if not rows:
         raise InputError(
-            f"no op of {summary['model']} has a name of the log: "
+            f"no op name of the log occurs in {summary['model']}: "
             f"{', '.join(item.name for item in unmatched[:3])}",
             where=log,
             cure=f"use op names of this run: {suggestion(unmatched[0].name, known_names(summary))}",

@@ -110,6 +110,30 @@ class Graph(Struct, frozen=True):
         return self.activities[-1].end_cycles if self.activities else 0
 
 
+def durations(graph: Graph) -> list[int]:
+    """What every activity took."""
+    return [activity.cycles for activity in graph.activities]
+
+
+def retimed(graph: Graph, cycles: Sequence[int]) -> list[int]:
+    """The end of every activity, if each takes `cycles` and begins when those it comes after have ended.
+
+    Whether a wait finds its transfer over is decided anew, by the rule of the machine. With the cycles of
+    the run itself these are the ends of the run.
+    """
+    ends: list[int] = []
+    woken: dict[int, int] = {}
+    for number, activity in enumerate(graph.activities):
+        start = max([ends[other] for other in activity.after], default=0)
+        wait = graph.waits.get(number)
+        if wait is not None:
+            called, woken[wait.wake] = wait.lags.of(ends[wait.transfer] - start)
+            ends.append(start + called)
+        else:
+            ends.append(start + woken.pop(number, cycles[number]))
+    return ends
+
+
 def graph_of(slices: Iterable[Slice], lags: Lags) -> Graph:
     """The graph of a run from its slices. Where `lags` are not those of the run, sums stay exact: what the
     trace shows goes before."""

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import json
+import platform
+import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -94,13 +97,24 @@ def check_format(content: Mapping[str, Any], path: Path) -> None:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> Path:
     """Write a JSON file of a result folder, with its format number and units."""
-    write_text(path, json_text(content) + "\n")
-    return path
+    return write_text(path, json_text(content) + "\n")
 
 
 def write_summary(path: Path, summary: Mapping[str, Any], **more: Any) -> Path:
     """Write a summary, and `more`, without what may differ from run to run."""
     return write_json(path, {**{key: item for key, item in summary.items() if key != "simulator"}, **more})
+
+
+def write_information(folder: Path, simulator: Mapping[str, Any]) -> Path:
+    """Write what may differ from run to run: how the `simulator` did, when, where and by which command."""
+    information = {
+        "simulator": simulator,
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "command": sys.argv,
+    }
+    return write_json(folder / INFORMATION_NAME, information)
 
 
 def read_json(path: Path, again: str) -> dict[str, Any]:

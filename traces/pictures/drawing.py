@@ -90,7 +90,8 @@ class Paper(Struct, frozen=True):
             raise InputError(message, where="--title", cure=f"use at most {MOST_TITLE} characters")
 
     def but(self, **asked: Any) -> Paper:
-        """This paper with what is asked for in place of the picture's own. Raises `InputError`."""
+        """This paper with what is asked for (not None) in place of the picture's own. Raises `InputError`."""
+        asked = {name: value for name, value in asked.items() if value is not None}
         return replace(self, **asked, own=tuple(name for name in self.own if name not in asked))
 
     def sized(self, width_inches: float, font_points: float = 8.0) -> Paper:

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Panels of a run of many tiles: bandwidth of the DMA over time, and what the cores do, stacked."""
+"""Panels of a run of many tiles: bandwidth of the DMA over time, alone a picture too; what the cores do."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from traces.events import TRANSFER, Slice
+from traces.metrics import OpMetrics
 from traces.pictures.bars import Segments, profile
-from traces.pictures.drawing import LEAST_SEEN_POINTS, POINTS_PER_INCH
+from traces.pictures.drawing import LEAST_SEEN_POINTS, POINTS_PER_INCH, Legend, Paper
+from traces.pictures.op_strip import op_spans
 from traces.pictures.palette import (
     HATCH_COLOUR,
     INWARD_STYLE,
@@ -18,14 +21,14 @@ from traces.pictures.palette import (
     OUTWARD_STYLE,
     Style,
 )
-from traces.pictures.timeline import Panel, TimeAxis
-from traces.recorder import transfer_direction
+from traces.pictures.timeline import Panel, TimeAxis, draw_timeline
+from traces.recorder import sorted_slices, transfer_direction
 from traces.tracks import CORE, DMA, OUTWARD, UDMA, track_name
 
 COLUMN_POINTS = 2.25
 """Width of what is averaged over."""
-CORES_LINES, MOVING_LINES = 9.0, 7.0
-"""Heights of panels, in lines of text."""
+CORES_LINES, MOVING_LINES, BANDWIDTH_LINES = 9.0, 7.0, 10.0
+"""Heights of panels, in lines of text; the last in a picture of the bandwidth alone."""
 
 Array = Any
 
@@ -92,6 +95,32 @@ def bandwidth_panels(
         peak = peaks.get("l3" if name == UDMA else "dma", 0.0)
         panels.append(_moving_panel(label, edges, both, styles, peak, lines * time.paper.line_inches))
     return panels, used
+
+
+def draw_bandwidth(
+    slices: Iterable[Slice],
+    ops: Sequence[OpMetrics],
+    makespan_cycles: int,
+    peaks: Mapping[str, float],
+    clock_hz: int,
+    *paths: Path | None,
+    title: str = "",
+    window: tuple[int, int] | None = None,
+    paper: Paper | None = None,
+) -> None:
+    """Draw bytes per cluster cycle over time, of the run or of a window, to files of `drawing.ENDINGS`.
+
+    `peaks` are the bytes per cycle of ``dma``, each direction, and of ``l3``. A transfer's bytes are spread
+    over its time. Raises InputError for an empty window, and if a file cannot be written.
+    """
+    paper = paper or Paper()
+    time = TimeAxis.beside(("8.888",), window or (0, makespan_cycles), clock_hz, paper, named=True)
+    start, end = time.start_cycles, time.end_cycles
+    shown = [e for e in sorted_slices(slices) if e.start_cycles < end and e.end_cycles > start]
+    panels, looks = bandwidth_panels(shown, time, peaks, BANDWIDTH_LINES)
+    limits = "; dotted: peak bandwidth" if peaks else ""
+    legend = Legend(looks, f"up: into L1, down: out of L1{limits}")
+    draw_timeline(time, panels, op_spans(ops, joined=True), paths, title=title, legend=legend)
 
 
 def _moving_panel(

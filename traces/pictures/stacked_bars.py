@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import asdict
 
@@ -48,56 +48,40 @@ class BarRow(Struct, frozen=True):
     text: str
 
 
-def draw_breakdown(
-    ops: Sequence[OpMetrics],
-    *paths: Path | None,
-    title: str = "",
-    paper: Paper | None = None,
-    most: int = MOST_ROWS,
-) -> None:
-    """Draw a bar per layer, those with most cycles first, its steps stacked; the rest is one bar.
+class BarChart(NamedTuple):
+    """Rows, the looks of their categories in the order they are stacked, and the text of the axis."""
 
-    Equal input gives equal bytes. Raises InputError if a file cannot be written.
-    """
-    _draw(layer_rows(ops, most), STEP_STYLES, "cluster cycles", paths, title, paper)
+    rows: Sequence[BarRow]
+    looks: Mapping[str, Style]
+    axis: str
 
 
-def draw_causes(
-    ops: Sequence[OpMetrics],
-    *paths: Path | None,
-    title: str = "",
-    paper: Paper | None = None,
-    most: int = MOST_ROWS,
-) -> None:
-    """Draw a bar per op, those with most cycles first, its cycles divided by cause; the rest is one bar.
+def breakdown_chart(ops: Sequence[OpMetrics]) -> BarChart:
+    """A bar per layer, its steps stacked."""
+    return BarChart(layer_rows(ops), STEP_STYLES, "cluster cycles")
 
-    Steps that a layer takes again and again are one op, as in the table of a run. Raises as `draw_breakdown`.
+
+def causes_chart(ops: Sequence[OpMetrics]) -> BarChart:
+    """A bar per op, its cycles divided by cause.
+
+    Steps that a layer takes again and again are one op, as in the table of a run.
     """
     axis = "cluster cycles; colours: mean over the cores of work and waits"
-    _draw(cause_rows(ops, most), CAUSE_STYLES, axis, paths, title, paper)
+    return BarChart(cause_rows(ops), CAUSE_STYLES, axis)
 
 
-def draw_energy(
-    energy: Mapping[str, Any],
-    *paths: Path | None,
-    title: str = "",
-    paper: Paper | None = None,
-    most: int = MOST_ROWS,
-) -> None:
-    """Draw a bar per op, those that take most energy first, divided by block; the rest is one bar.
-
-    `energy` is that of a summary. Raises as `draw_breakdown`.
-    """
+def energy_chart(energy: Mapping[str, Any]) -> BarChart:
+    """A bar per op, divided by block; `energy` is that of a summary."""
     low, high, watts = (energy[key] for key in ("low_joules", "high_joules", "average_watts"))
     whole = f"{amount(energy['nominal_joules'], 'J')} ({amount(low, 'J')} to {amount(high, 'J')})"
     axis = f"nJ; {whole}, {amount(watts, 'W')} by {energy['energy_model']}"
-    _draw(energy_rows(energy, most), BLOCK_STYLES, axis, paths, title, paper)
+    return BarChart(energy_rows(energy), BLOCK_STYLES, axis)
 
 
-def energy_rows(energy: Mapping[str, Any], most: int = MOST_ROWS) -> list[BarRow]:
-    """Nanojoules of the ops by block, the largest first; beyond `most` in one row."""
+def energy_rows(energy: Mapping[str, Any]) -> list[BarRow]:
+    """Nanojoules of the ops by block, the largest first; beyond `MOST_ROWS` in one row."""
     ordered = sorted(energy["by_op"], key=lambda item: -item["joules"])
-    shown, rest = ordered[:most], ordered[most:]
+    shown, rest = ordered[:MOST_ROWS], ordered[MOST_ROWS:]
     if rest:
         blocks = {name: sum(item["by_block"][name] for item in rest) for name in BLOCK_STYLES}
         joules = sum(item["joules"] for item in rest)
@@ -112,27 +96,27 @@ def energy_rows(energy: Mapping[str, Any], most: int = MOST_ROWS) -> list[BarRow
     ]
 
 
-def layer_rows(ops: Sequence[OpMetrics], most: int = MOST_ROWS) -> list[BarRow]:
-    """Cycles of every layer by family of steps, the largest first; beyond `most` in one row."""
+def layer_rows(ops: Sequence[OpMetrics]) -> list[BarRow]:
+    """Cycles of every layer by family of steps, the largest first; beyond `MOST_ROWS` in one row."""
     layers: dict[str, dict[str, float]] = {}
     for op in ops:
         steps = layers.setdefault(layer_of({"name": op.name, "step": op.step}), {})
         steps[family(op.step)] = steps.get(family(op.step), 0) + op.cycles
     whole = sum(op.cycles for op in ops)
     ordered = sorted(layers.items(), key=lambda item: -sum(item[1].values()))
-    shown, others = ordered[:most], [steps for _, steps in ordered[most:]]
+    shown, others = ordered[:MOST_ROWS], [steps for _, steps in ordered[MOST_ROWS:]]
     if others:
         added = {step: sum(steps.get(step, 0) for steps in others) for step in STEP_STYLES}
         shown.append((f"{len(others)} other{'s' if len(others) > 1 else ''}", added))
     return [_row(name, steps, whole) for name, steps in shown]
 
 
-def cause_rows(ops: Sequence[OpMetrics], most: int = MOST_ROWS) -> list[BarRow]:
-    """Cycles of the ops by `traces.causes.GROUPS`, the largest first; beyond `most` in one row."""
+def cause_rows(ops: Sequence[OpMetrics]) -> list[BarRow]:
+    """Cycles of the ops by `traces.causes.GROUPS`, the largest first; beyond `MOST_ROWS` in one row."""
     added = [{**asdict(op), "stalls": dict(op.stalls), "macs": 0, "kernel": ""} for op in ops]
     whole = sum(op.cycles for op in ops)
     rows = []
-    for total in largest(collapsed(added), most):
+    for total in largest(collapsed(added), MOST_ROWS):
         groups = bound_by(total.causes)
         scale = total.cycles / max(sum(groups.values()), 1)
         rows.append(_row(total.name, {name: cycles * scale for name, cycles in groups.items()}, whole))
@@ -144,16 +128,13 @@ def _row(name: str, parts: Mapping[str, float], whole_cycles: int) -> BarRow:
     return BarRow(name, parts, f"{cycles:,}  {cycles / max(whole_cycles, 1):.0%}")
 
 
-def _draw(
-    rows: Sequence[BarRow],
-    looks: Mapping[str, Style],
-    axis: str,
-    paths: Sequence[Path | None],
-    title: str,
-    paper: Paper | None,
-) -> None:
-    paper = (paper or OWN_PAPER).sized(WIDTH_INCHES)
-    rows = [replace(row, name=short(row.name)) for row in rows]
+def draw_bars(chart: BarChart, *paths: Path | None, title: str = "", paper: Paper | None = None) -> None:
+    """Draw the rows, the first on top.
+
+    Equal input gives equal bytes. Raises InputError if a file cannot be written.
+    """
+    paper, looks = (paper or OWN_PAPER).sized(WIDTH_INCHES), chart.looks
+    rows = [replace(row, name=short(row.name)) for row in chart.rows]
     used = [name for name in looks if any(row.parts.get(name) for row in rows)]
     left = max((paper.inches(row.name) for row in rows), default=0.0) + 0.12
     width = paper.width_inches - left - 0.15
@@ -163,7 +144,7 @@ def _draw(
     end = longest / max(1 - text_inches / width, 0.3)
     least = LEAST_SEEN_POINTS / (width * POINTS_PER_INCH) * end
     legend = Legend([looks[name] for name in used if any(row.parts.get(name, 0) >= least for row in rows)])
-    axis_lines = paper.folded(axis, 0.7 * paper.width_inches)
+    axis_lines = paper.folded(chart.axis, 0.7 * paper.width_inches)
     rows_inches = ROW_LINES * paper.line_inches * max(len(rows), 3)
     bottom_inches = legend.inches(paper) + (1.4 + len(axis_lines)) * paper.line_inches + 0.1
     height = bottom_inches + rows_inches + title_inches(title, paper)

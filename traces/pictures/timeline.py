@@ -145,6 +145,8 @@ def _axis_inches(paper: Paper) -> float:
 
 def _time_axes(axes: Any, time: TimeAxis, panel_inches: float, counted: str) -> None:
     """Cycles, and below them seconds."""
+    from matplotlib.ticker import MaxNLocator  # slow to import
+
     seconds = time.cycles / time.clock_hz
     per_second, unit = (1e6, "µs") if seconds < 1e-3 else (1e3, "ms") if seconds < 10 else (1.0, "s")
     scale = per_second / time.clock_hz
@@ -159,12 +161,6 @@ def _time_axes(axes: Any, time: TimeAxis, panel_inches: float, counted: str) -> 
     )
     clock.set_xlabel(f"time ({unit}) at {time.clock_hz / 1e6:g} MHz", labelpad=0.5)
     for axis in (axes.xaxis, clock.xaxis):
-        axis.set_major_locator(_ticks(most))
+        axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value / unit_cycles:,.10g}")
     clock.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-
-
-def _ticks(most: int) -> Any:
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(most, steps=[1, 2, 5, 10])

@@ -84,13 +84,11 @@ def _draw_rows(chart: Any, rows: Mapping[str, Sequence[Bar]]) -> None:
         for bar in bars:
             first, last = bar.start_cycles, bar.end_cycles
             boxes.append([(first, bottom), (last, bottom), (last, top), (first, top)])
-            colours.append(mixed_colour(bar.parts, bar.width_cycles, _look))
+            colours.append(
+                mixed_colour(bar.parts, bar.width_cycles, lambda word: LOOKS.get(word) or style(word))
+            )
     chart.add_collection(
         PolyCollection(boxes, facecolors=colours, edgecolor="none", linewidth=0.0, antialiased=False)
     )
     name_rows(chart, list(rows), 2)
     chart.spines["left"].set_visible(False)
-
-
-def _look(word: str) -> Style:
-    return LOOKS.get(word) or style(word)

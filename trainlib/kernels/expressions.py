@@ -228,7 +228,7 @@ def _compile(node: ast.expr, text: str) -> Evaluator:  # noqa: PLR0911, PLR0912 
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS and args:
             function = _FUNCTIONS[name]
             if name == "ceildiv" and len(args) != 2:
-                raise ConfigError(f"ceildiv needs two arguments, but '{text}' has another number")
+                raise ConfigError(f"ceildiv needs two arguments, but has {len(args)} in '{text}'")
             parts = [_compile(arg, text) for arg in args]
             if len(parts) == 1:
                 return parts[0]

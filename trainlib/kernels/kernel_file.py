@@ -70,9 +70,9 @@ def suggestion(wanted: str, names: Iterable[str]) -> str:
     """A cure line for an unknown name: the nearest known one, and all if they are few or none is near."""
     choices = sorted(names)
     near = closest(wanted, choices)
-    guess = f"did you mean '{near}'?" if near else ""
-    listing = f"known are {', '.join(choices)}" if not near or len(choices) <= FEW else ""
-    return " ".join(part for part in (guess, listing) if part)
+    guess = f"use '{near}'" if near else ""
+    listing = f"known: {', '.join(choices)}" if not near or len(choices) <= FEW else ""
+    return "; ".join(part for part in (guess, listing) if part)
 
 
 def read_section(file: Traversable) -> Section:

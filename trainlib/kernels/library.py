@@ -563,7 +563,7 @@ def _header(file: Traversable, codegen: str) -> Header:
     arrays = _part(section, "arrays")
     for array, indices in arrays.values.items():
         if type(indices) is not int or indices < 1:
-            raise ConfigError(f"array '{array}' lacks its number of indices", where=arrays.where(array))
+            raise ConfigError(f"array '{array}' needs a number of indices above 0", where=arrays.where(array))
     return Header(
         values["kernel"],
         codegen,

@@ -14,9 +14,10 @@ file that ends in `PRIMITIVE = ...`:
    role ending in ``?`` is dropped where the layer lacks it (``b?``: no bias) or nobody needs it (``db?`` of
    a frozen layer), ``x*`` and ``dx*`` stand for all inputs and all needed input gradients. A backward step
    appears in the graph if one of its results is needed; what no step writes is no step's business.
-4. Each step has an untiled NumPy `reference` and a lowering (`trainlib.ir.steps.StepLowering`) that share no
-   code. `lowering.pieces.TileBuilder` collects the kernel calls of a tile; where every tensor is a box of
-   named dimensions `lowering.axes.AxesLowering` has the rest. Both see float32 for narrower tensors (see
+4. Each step has an untiled NumPy `reference` and a lowering (`trainlib.ir.steps.StepLowering`). One that is a
+   formula has it in both (`trainlib.primitives.formulas`), the others share no code.
+   `lowering.pieces.TileBuilder` collects the kernel calls of a tile; where every tensor is a box of named
+   dimensions `lowering.axes.AxesLowering` has the rest. Both see float32 for narrower tensors (see
    `KernelCall`); results are rounded when stored. A reference takes the batch size from its arrays, not from
    the attributes: prediction runs other batches.
 5. `examples`: small cases that together touch every option. tests/trainlib/primitives/test_primitives.py

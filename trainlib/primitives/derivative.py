@@ -35,7 +35,9 @@ _PARTIALS: Mapping[np.ufunc, tuple[Partial, ...]] = {
     np.log1p: (lambda y, a: 1 / (1 + a),),
     np.sin: (lambda y, a: np.cos(a),),
     np.cos: (lambda y, a: -np.sin(a),),
+    np.sinh: (lambda y, a: np.cosh(a),),
     np.tanh: (lambda y, a: 1 - y * y,),
+    np.logaddexp: (lambda y, a, b: np.exp(a - y), lambda y, a, b: np.exp(b - y)),
     np.absolute: (lambda y, a: np.sign(a),),
     np.sign: (lambda y, a: 0,),
     # Where both are equal the second counts: max(x, 0) has slope 0 at 0, as ReLU has in PyTorch.

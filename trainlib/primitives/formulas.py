@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Formulas of the tables: functions whose parameters name what they take, roles and options alike.
 
-``lambda x, slope: np.where(x > 0, x, slope * x)`` reads the role ``x`` and the option ``slope``. In a tile
-arrays are fp32 and numbers stay Python's, which take on the dtype of the arrays; in a reference float64.
+``lambda x, slope: np.where(x > 0, x, slope * x)`` reads the role ``x`` and the option ``slope``. One formula
+is what a tile computes (arrays are fp32 and numbers stay Python's, which take on the dtype of the arrays),
+the untiled reference (whole tensors in float64) and the C (`deploy.calls.expression`). Whether it is the
+right one only `truth` can tell, which shares nothing with it.
 """
 
 from __future__ import annotations
@@ -78,6 +80,11 @@ def assigned(formulas: Mapping[str, Formula]) -> Callable[[Op, Values], dict[str
         return computed
 
     return compute
+
+
+def in_float64(compute: Callable[[Op, Values], Values]) -> Callable[[Op, Values], Values]:
+    """What a tile computes as the untiled reference: the same formulas of whole tensors, in float64."""
+    return lambda op, values: compute(op, wide(values))
 
 
 def wide(values: Values) -> Values:

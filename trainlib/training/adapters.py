@@ -18,7 +18,7 @@ from configs.model_file import AdapterSchema, AdapterSpec, LayerSpec, adapter_sp
 from configs.schema import validate_values
 from configs.values import replace
 from trainlib.ir.graph import Initial
-from trainlib.primitives.attention.mhsa import PROJECTIONS
+from trainlib.primitives.attention.attention_projections import ENDS, PROJECTIONS
 from trainlib.primitives.definition import ZEROS
 from trainlib.training.builder import GraphBuilder
 from trainlib.training.built_layer import inserted, where_of
@@ -46,9 +46,7 @@ def add_adapted(builder: GraphBuilder, spec: LayerSpec, inputs: Sequence[str]) -
     where = where_of(spec)
     _check(spec, where)
     if spec.type == ATTENTION:
-        names = (
-            f"w{name}_{end}" for name in spec.adapter.projections or PROJECTIONS for end in ("down", "up")
-        )
+        names = (f"w{name}{end}" for name in spec.adapter.projections or PROJECTIONS for end in ENDS)
         return builder.add_layer(replace(spec, trainable=tuple(names)), inputs)
     option, rank = _OUTPUTS[spec.type], spec.adapter.rank
     frozen = replace(spec, adapter=None, trainable=False)

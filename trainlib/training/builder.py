@@ -273,7 +273,7 @@ class GraphBuilder:
             )
         if layer.spec.update_channels is not None:
             raise ConfigError(
-                f"another layer ({word}) computes {name}, so 'update_channels' is ambiguous",
+                f"another layer computes {name} ({word}), so 'update_channels' does not apply",
                 where=where,
                 cure="remove 'update_channels'",
             )

@@ -152,7 +152,7 @@ def _check_shared(layer: BuiltLayer, role: str, owner: BuiltLayer, its_role: str
         )
     if spec.update_channels is not None or owner.spec.update_channels is not None:
         raise ConfigError(
-            f"two layers use the weights of layer {name}, so 'update_channels' is ambiguous",
+            f"two layers use the weights of layer {name}, so 'update_channels' does not apply",
             where=where,
             cure="remove 'update_channels' or 'weights_of'",
         )

@@ -141,7 +141,7 @@ def own_samples(
         return _named_samples(arrays, where, fed, targets)
     if train is None:
         raise InputError(
-            f"the file lacks arrays; it has {', '.join(sorted(arrays)) or 'none'}",
+            f"the file has no samples for training; its arrays are {', '.join(sorted(arrays)) or 'none'}",
             where=where,
             cure="use x and y for training, and optionally x_test and y_test for testing",
         )

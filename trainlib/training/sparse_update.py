@@ -35,9 +35,9 @@ def frozen_layers(spec: ModelSpec, layers: Sequence[BuiltLayer]) -> ModelSpec:
     named = tuple(with_parameters[-1:]) if spec.train == "last" else tuple(spec.train)
     if not set(named) & set(with_parameters):
         raise ConfigError(
-            f"'train' names layers without parameters only: {', '.join(named) or 'there is none'}",
+            f"'train' names only layers without parameters: {', '.join(named) or 'there is none'}",
             where=spec.where,
-            cure=f"use layers with parameters: {', '.join(with_parameters)}",
+            cure=f"name layers with parameters: {', '.join(with_parameters)}",
         )
     built = {layer.spec.name: layer for layer in layers}
     chosen = tuple(

@@ -11,6 +11,7 @@ from configs.errors import ConfigError, InputError, UnsupportedLayerError
 from trainlib.ir.graph import Tensor
 from trainlib.ir.parameters import PARAMETER_NAMES
 from trainlib.ir.steps import Array
+from trainlib.primitives.attention.attention_projections import ENDS
 from trainlib.primitives.lowering.dequantised import SCALE, is_stored, quantised
 from trainlib.training.built_layer import BuiltLayer, where_of
 
@@ -33,9 +34,7 @@ def scales_of(layer: BuiltLayer, of_model: str | None) -> dict[str, tuple[int, .
     weights = {
         role: parameter.shape
         for role, parameter in layer.plan.parameters.items()
-        if layer.primitive.name in KINDS
-        and len(parameter.shape) >= MATRIX_AXES
-        and not role.endswith(("_down", "_up"))  # adapters
+        if layer.primitive.name in KINDS and len(parameter.shape) >= MATRIX_AXES and not role.endswith(ENDS)
     }
     if spec.frozen_weights is not None:
         key = f"frozen_weights: {spec.frozen_weights}"
@@ -47,7 +46,7 @@ def scales_of(layer: BuiltLayer, of_model: str | None) -> dict[str, tuple[int, .
             )
         if set(weights) & layer.shared:
             raise ConfigError(
-                f"{key}: the weights are those of another layer", where=where, cure="remove 'frozen_weights'"
+                f"{key} is a choice of the layer that owns the weights", where=where, cure="set it there"
             )
         trained = [PARAMETER_NAMES.get(role, role) for role in layer.trained if role in weights]
         if trained:
@@ -78,8 +77,8 @@ def with_codes(tensors: Mapping[str, Tensor], given: Mapping[str, Array]) -> dic
             result[name], result[name + SCALE] = quantised(array.astype(np.float32), scales.shape)
         elif np.issubdtype(array.dtype, np.integer) and name + SCALE not in given:
             raise InputError(
-                f"'{name}' holds integers, but '{name}{SCALE}' is missing",
+                f"'{name}' holds integers, but their scale '{name}{SCALE}' is missing",
                 where="--values",
-                cure="pass the weight as floats, or both arrays of --save-values",
+                cure="pass the weight as floats, or both arrays as --save-values writes them",
             )
     return result

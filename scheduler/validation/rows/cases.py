@@ -238,7 +238,7 @@ def _check_header(
             raise ConfigError(
                 f"column '{name}' is missing",
                 where=where,
-                cure=f"the file has the columns {', '.join(header) or 'none'}",
+                cure=f"add it to the columns: {', '.join(header) or 'none'}",
             )
     for item in selections:
         check_known(

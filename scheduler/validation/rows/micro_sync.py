@@ -31,7 +31,7 @@ GROUPS = ("sync", "offload")
 COLD = "measured with cold caches on one core; the file does not specify the fetched code"
 """Why rows of group sync on one core have no model."""
 
-CURE = "--keep-going predicts the other rows"
+CURE = "use --keep-going to predict the other rows"
 
 NOT_MODELLED = {
     "fc_fetch_en_write_to_core0_main(cold I$)": "a program of the model starts with the cluster running",

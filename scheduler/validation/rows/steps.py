@@ -137,8 +137,8 @@ def planned(run: Run) -> tuple[Schedule, SocTiming]:
     graphs = build_training_phases(load_model(run.model, check_options)).graphs
     if len(graphs) > 1:
         raise InputError(
-            f"{run.model} uses several programs per update, but validate needs one",
-            cure="use a model with one program",
+            f"{run.model} runs several programs per weight update, but validate supports only one",
+            cure="use a model without gradient accumulation (accumulate: 1)",
         )
     graph = graphs[0]
     schedule = build_schedule(graph, timing, cost_model_of(timing), options)

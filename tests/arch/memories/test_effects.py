@@ -141,7 +141,7 @@ def test_a_released_buffer_reads_as_nan() -> None:
 @pytest.mark.parametrize(
     ("results", "error", "message"),
     [
-        (lambda x: [x, x], InputError, "2 arrays for 1 places"),
+        (lambda x: [x, x], InputError, "2 arrays, not 1"),
         (lambda x: [x[1:]], ShapeError, r"shape \(255,\) does not fill a place of shape \(256,\)"),
     ],
 )

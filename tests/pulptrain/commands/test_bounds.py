@@ -23,7 +23,7 @@ from pulptrain.given.npz_file import read_values
 from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from pulptrain.running.session import prepare, run_model
 from scheduler.addresses import order_search
-from scheduler.addresses.allocation import Request
+from scheduler.addresses.allocation import Interval
 from scheduler.schedule import tiler_of
 from scheduler.tiles.tiling_candidates import MOST_CANDIDATES, balanced_sizes, enumerate_tilings, sizes_of
 from scheduler.validation.rows.cases import Column, read_cases
@@ -202,7 +202,7 @@ def test_more_buffers_are_tried_in_fewer_orders(monkeypatch: pytest.MonkeyPatch)
         return [*addresses]
 
     monkeypatch.setattr(order_search, "first_fit_addresses", counting)
-    items = [Request(f"t{number}", 4 + number % 7 * 4, number, number + 3) for number in range(1200)]
+    items = [Interval(f"t{number}", 4 + number % 7 * 4, number, number + 3) for number in range(1200)]
     order_search.search_orders(items, 0)
     assert order_search.STEPS // 9 < tried <= 3 * (order_search.STEPS // 9 + 1)
 

@@ -115,22 +115,22 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run simple-mlp --l1 64",
             "--l1: 64 is too small for the size of a memory; a unit seems to be missing",
-            "did you mean 64 KiB? --l1 64KiB",
+            "add the unit, e.g. 64 KiB: --l1 64KiB",
         ),
         (
             "run simple-mlp --freq 370",
             "--freq: 370 is too small for the frequency of a clock; a unit seems to be missing",
-            "did you mean 370 MHz? --freq 370MHz",
+            "add the unit, e.g. 370 MHz: --freq 370MHz",
         ),
         (
             "what-if simple-mlp --more-l1 64",
             "--more-l1: 64 is too small for the size of a memory; a unit seems to be missing",
-            "did you mean 64 KiB? --more-l1 64KiB",
+            "add the unit, e.g. 64 KiB: --more-l1 64KiB",
         ),
         (
             "deploy simple-mlp --out never --arena 100",
             "--arena: 100 is too small for the size of a memory; a unit seems to be missing",
-            "did you mean 100 KiB? --arena 100KiB",
+            "add the unit, e.g. 100 KiB: --arena 100KiB",
         ),
         (
             "run simple-mlp --fpus 3",
@@ -165,7 +165,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "run simple-mlp --kernel mm=fc1.FW",
             "simple-mlp: no op or step 'mm' offers a choice of kernels",
-            "--kernel fc1.FW=mm: write the op first",
+            "write the op first: --kernel fc1.FW=mm",
         ),
         (
             "run simple-mlp --kernel fc1.UPD=mm",

@@ -46,7 +46,7 @@ def test_no_command_writes_among_the_files_of_others(
             if command == "deploy"
             else "'mine' has files that pulptrain did not write, e.g. notes.txt",
         ),
-        ("-", "standard output (-) is allowed for --json only"),
+        ("-", "only --json can write to standard output (-)"),
         ("fig.jpg", "the picture format of" if command == "plot" else "is a file name, not a folder name"),
     ):
         said = refused(capsys, *FOLDERS[command].split(), "--out", folder, "-q")
@@ -74,7 +74,7 @@ def test_several_runs_are_drawn_by_the_command_that_plot_names(
     for cores in ("4", "8"):
         assert run(["run", "simple-mlp", "--no-functional", "--cores", cores, "--out", cores, "-q"]) == 0
     said = refused(capsys, "plot", "4", "8", "--what", "breakdown", "-q")
-    program, *arguments = shlex.split(said.partition("on one axis: ")[2])
+    program, *arguments = shlex.split(said.partition("on one axis by ")[2])
     assert program == "pulptrain"
     assert run([*arguments, "--width", "5in", "--font", "8pt", "-q"]) == 0
     assert (here / "strips.png").is_file()

@@ -159,7 +159,10 @@ def test_a_speed_up_adds_up_and_is_at_most_ideal_where_nothing_waits(
         (["8", "--what", "speedup"], "'speed-up'"),
         (["8", "--what", "speed-up"], "a speed-up needs two runs"),
         (["8", "8", "--what", "speed-up"], "the run has 8 cores, as many as"),
-        (["8", "2"], "one run, or --what speed-up; on one axis: pulptrain compare .* --out strips.png"),
+        (
+            ["8", "2"],
+            "one run, use --what speed-up, or draw all on one axis by pulptrain compare .* --out strips.png",
+        ),
         (["8", "2", "--what", "speed-up", "--window", "0:9"], "whole runs"),
         (["8", "--out", "all.pdf"], "pictures cannot share one file"),
         (["8", "--out", ""], "--out: the value is empty, but must be a name"),

@@ -15,7 +15,7 @@ from pulptrain.predicting.evidence import Evidence
 from pulptrain.predicting.transfers import Engine, transfer_cycles
 from shared.kept_plans import prepare
 from shared.printed import printed, refused
-from traces.critical.retiming import durations
+from traces.critical.activities import durations
 from traces.files.result_folder import SUMMARY_NAME, write_json
 from traces.files.tables import write_table
 

@@ -20,7 +20,7 @@ from typer.main import get_command
 from pulptrain.__main__ import run
 from pulptrain.cli import application
 from pulptrain.show import validation_report as command
-from pulptrain.show.validation_summary import validation_summary
+from pulptrain.show.validation_report import validation_summary
 from scheduler.validation import runner
 from scheduler.validation.rows.kinds import KINDS
 from shared.paths import MEASURED

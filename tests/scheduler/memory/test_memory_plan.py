@@ -17,9 +17,9 @@ from configs.values import replace
 from pulptrain.given.settings import Settings, with_options
 from scheduler.addresses.allocation import (
     Allocation,
+    Interval,
     OverlapError,
     PlanError,
-    Request,
     align,
     check_no_overlap,
     lower_bound_bytes,
@@ -36,17 +36,17 @@ from trainlib.training.phases import build_training_graph
 
 
 def test_buffers_that_never_live_together_share_an_address() -> None:
-    plan = first_fit([Request("a", 100, 0, 1), Request("b", 100, 2, 3)], "l2")
+    plan = first_fit([Interval("a", 100, 0, 1), Interval("b", 100, 2, 3)], "l2")
     assert plan["a"].address == plan["b"].address == 0
 
 
 def test_buffers_that_live_together_do_not() -> None:
-    plan = first_fit([Request("a", 100, 0, 2), Request("b", 90, 2, 3), Request("c", 8, 3, 3)], "l2")
+    plan = first_fit([Interval("a", 100, 0, 2), Interval("b", 90, 2, 3), Interval("c", 8, 3, 3)], "l2")
     assert [plan[name].address for name in "abc"] == [0, 100, 0]
 
 
 def test_addresses_are_whole_words() -> None:
-    plan = first_fit([Request("a", 10, 0, 0), Request("b", 9, 0, 0)], "l2")
+    plan = first_fit([Interval("a", 10, 0, 0), Interval("b", 9, 0, 0)], "l2")
     assert plan["b"].address == 12
 
 
@@ -56,32 +56,32 @@ def test_best_fit_takes_the_tightest_gap_where_first_fit_takes_the_lowest(
     # Placed by name, a to d lie one after the other; at op 1 there are holes of 24 B at 0 and of 16 B at 32.
     monkeypatch.setitem(ORDERS, "name", lambda item, most: (item.name,))  # type: ignore[arg-type]
     wanted = [
-        Request("a", 24, 0, 0),
-        Request("b", 8, 0, 1),
-        Request("c", 16, 0, 0),
-        Request("d", 8, 0, 1),
-        Request("e", 16, 1, 1),
+        Interval("a", 24, 0, 0),
+        Interval("b", 8, 0, 1),
+        Interval("c", 16, 0, 0),
+        Interval("d", 8, 0, 1),
+        Interval("e", 16, 1, 1),
     ]
     assert first_fit(wanted, "l2", "name")["e"].address == 0
     assert best_fit(wanted, "l2", "name")["e"].address == 32
 
 
 def test_the_checker_sees_an_overlap_and_names_both() -> None:
-    one = Request("a", 8, 0, 1).at("l1", 0)
+    one = Interval("a", 8, 0, 1).at("l1", 0)
     with pytest.raises(OverlapError, match=r"a .*0 to 8.* and b .*4 to 12.* overlap") as raised:
-        check_no_overlap([one, Request("b", 8, 1, 1).at("l1", 4)])
+        check_no_overlap([one, Interval("b", 8, 1, 1).at("l1", 4)])
     assert raised.value.exit_code == 2
-    check_no_overlap([one, Request("b", 8, 2, 2).at("l1", 4), Request("c", 8, 0, 1).at("l2", 0)])
+    check_no_overlap([one, Interval("b", 8, 2, 2).at("l1", 4), Interval("c", 8, 0, 1).at("l2", 0)])
 
 
 requests = st.lists(
     st.tuples(st.integers(1, 64), st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=25
-).map(lambda drawn: [Request(f"t{i}", size, min(a, b), max(a, b)) for i, (size, a, b) in enumerate(drawn)])
+).map(lambda drawn: [Interval(f"t{i}", size, min(a, b), max(a, b)) for i, (size, a, b) in enumerate(drawn)])
 allocations = st.lists(
     st.tuples(st.integers(0, 40), st.integers(1, 12), st.integers(0, 9), st.integers(0, 9)), max_size=12
 ).map(
     lambda drawn: [
-        Request(f"t{i}", size, min(a, b), max(a, b)).at("l2", place)
+        Interval(f"t{i}", size, min(a, b), max(a, b)).at("l2", place)
         for i, (place, size, a, b) in enumerate(drawn)
     ]
 )
@@ -104,7 +104,7 @@ def test_the_sweep_agrees_with_comparing_every_pair(items: list[Allocation]) -> 
 
 @settings(derandomize=True)
 @given(requests)
-def test_placement_is_valid_and_lies_between_its_bounds(wanted: list[Request]) -> None:
+def test_placement_is_valid_and_lies_between_its_bounds(wanted: list[Interval]) -> None:
     """No plan is below the bytes live at the same time, none above their sum, the best order counts."""
     bound = max(
         sum(align(item.size_bytes) for item in wanted if item.first_op <= op <= item.last_op)
@@ -130,7 +130,7 @@ def test_placement_is_valid_and_lies_between_its_bounds(wanted: list[Request]) -
 @pytest.mark.needs_ortools
 @settings(derandomize=True, deadline=None, max_examples=30)
 @given(requests)
-def test_the_optimal_plan_is_valid_and_never_worse(wanted: list[Request]) -> None:
+def test_the_optimal_plan_is_valid_and_never_worse(wanted: list[Interval]) -> None:
     found, notes = place_optimal(wanted, "l2")
     check_no_overlap(found.values())
     assert {item.name for item in found.values()} == {item.name for item in wanted}
@@ -144,7 +144,7 @@ def test_the_optimal_plan_is_valid_and_never_worse(wanted: list[Request]) -> Non
 
 
 HOLE = [
-    Request(f"t{number}", *drawn)
+    Interval(f"t{number}", *drawn)
     for number, drawn in enumerate(
         [(24, 2, 5), (8, 4, 5), (16, 0, 3), (8, 3, 4), (20, 1, 2), (16, 5, 5), (4, 1, 5), (12, 3, 5)]
     )
@@ -192,7 +192,7 @@ def test_what_is_not_proved_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @settings(derandomize=True, deadline=None, max_examples=30)
 @given(requests)
-def test_the_search_over_orders_makes_valid_plans_between_bound_and_first_fit(wanted: list[Request]) -> None:
+def test_the_search_over_orders_makes_valid_plans_between_bound_and_first_fit(wanted: list[Interval]) -> None:
     bound = lower_bound_bytes(wanted)
     addresses = search_orders(wanted, bound, steps=50)
     placed = [item.at("l2", addresses[item.name]) for item in wanted]

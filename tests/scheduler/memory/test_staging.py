@@ -32,11 +32,12 @@ def life(uses: dict[int, str], *, given: bool = False, kept: bool = False, after
     writes = tuple(op for op, how in uses.items() if "w" in how)
     first = 0 if given else min(uses)
     last = after if given or kept else max(uses)
-    return Life("t", 100, "weight", first, last, reads, writes, given, kept)
+    return Life("t", 100, first, last, "weight", "t", reads=reads, writes=writes, given=given, kept=kept)
 
 
 def stay(first: int, last: int, needed: int, *, loads: bool, written: int = -1) -> Stay:
-    return Stay("t", 100, "weight", first, last, needed, loads, written)
+    what = (f"t@{needed}", 100, first, last, "weight", "t")
+    return Stay(*what, staged=True, needed_op=needed, loads=loads, written_op=written)
 
 
 def all_stays(tensor: Life, ops: int = 20) -> list[Stay]:
@@ -89,7 +90,8 @@ def random_lives(draw: st.DrawFn) -> dict[str, Life]:
         begin, end = (0 if given_ else first), (10 if given_ or kept else max(uses))
         size = draw(st.integers(1, 40)) * 4
         name = f"t{number}"
-        lives[name] = Life(name, size, "kept", begin, end, reads, writes, given_, given_ or kept)
+        alive = {"reads": reads, "writes": writes, "given": given_, "kept": given_ or kept}
+        lives[name] = Life(name, size, begin, end, "kept", name, **alive)
     return lives
 
 
@@ -103,8 +105,8 @@ def test_the_choice_of_homes_keeps_every_op_within_l2_or_names_the_op(
     stays = choice.stays()
     live = [0] * 11
     for item in [
-        *(lives[name].request for name in lives if name not in choice.in_l3),
-        *(s.request for s in stays),
+        *(lives[name] for name in lives if name not in choice.in_l3),
+        *stays,
     ]:
         for op in range(item.first_op, item.last_op + 1):
             live[op] += align(item.size_bytes)

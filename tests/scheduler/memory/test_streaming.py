@@ -19,7 +19,7 @@ from configs.values import replace
 from pulptrain.given.settings import Settings, with_options
 from pulptrain.running import session
 from pulptrain.running.program_text import program_lines
-from scheduler.addresses.allocation import Request, check_no_overlap
+from scheduler.addresses.allocation import Interval, check_no_overlap
 from scheduler.addresses.plan_options import PlanOptions
 from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
 from scheduler.options import ScheduleOptions
@@ -35,6 +35,7 @@ from scheduler.tiles.udma_cost import UdmaCost
 from shared.kept_plans import prepare, run_model
 from shared.soc_fixture import (
     COMPLETION,
+    DMA,
     L3_BURST,
     OFFLOAD,
     SETUP,
@@ -66,7 +67,7 @@ Y_L2, SLOTS_L2, DY_L3, DX_L3 = 8192, 0, 0, 4096
 GRAPH = TrainingGraph("tiny", TENSORS, (OP,), ("y",), ("dy",), ("dx",), ("dx",), (), {})
 
 
-HOMES = {"y": Request("y", 4 * SIZE, 0, 0).at("l2", Y_L2)}
+HOMES = {"y": Interval("y", 4 * SIZE, 0, 0).at("l2", Y_L2)}
 """y lies in L2; of the others only boxes do."""
 
 
@@ -79,9 +80,7 @@ def tiny(depth: int, tile: int, slots: int) -> tuple[Tiling, Program]:
     for key, (size_bytes, count) in slots_of(tiling, stream).items():
         places[key] = tuple(address + size_bytes * index for index in range(count))
         address += size_bytes * count
-    builder = ProgramBuilder(
-        GRAPH, HOMES, home_level="l2", cores=8, max_command_1d_bytes=1 << 15, max_command_2d_bytes=1 << 15
-    )
+    builder = ProgramBuilder(GRAPH, HOMES.__getitem__, cores=8, dma=DMA)
     layout = lay_out(tiling, 0)
     builder.add_op(OP, tiling, layout, slots=OpSlots(places, {"dy": DY_L3, "dx": DX_L3}))
     return tiling, builder.program()

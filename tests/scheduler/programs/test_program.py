@@ -14,6 +14,7 @@ from scheduler.addresses.placement import first_fit
 from scheduler.programs.program import ProgramBuilder
 from scheduler.tiles.l1_layout import lay_out
 from scheduler.tiles.tiling import Tiler
+from shared.soc_fixture import DMA
 from trainlib.ir.graph import Op, Tensor, TrainingGraph
 from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, StepLowering, TileTask
 
@@ -64,11 +65,9 @@ def actions(depth: int, sizes: Mapping[str, int]) -> list[str]:
     tiling = tiler(depth).build(sizes)
     builder = ProgramBuilder(
         GRAPH,
-        first_fit([life.request for life in storage_lives(GRAPH).values()], "l2"),
-        home_level="l2",
+        first_fit(storage_lives(GRAPH).values(), "l2").__getitem__,
         cores=2,
-        max_command_1d_bytes=1 << 17,
-        max_command_2d_bytes=1 << 17,
+        dma=DMA,
     )
     builder.add_op(OP, tiling, lay_out(tiling, 0))
     words = []
@@ -122,8 +121,6 @@ def test_neighbouring_tiles_use_different_slots() -> None:
 
 
 def test_a_release_ends_the_life_of_buffers() -> None:
-    builder = ProgramBuilder(
-        GRAPH, {}, home_level="l2", cores=1, max_command_1d_bytes=64, max_command_2d_bytes=64
-    )
+    builder = ProgramBuilder(GRAPH, {}.__getitem__, cores=1, dma=DMA)
     builder.add_release(OP, (), ())
     assert isinstance(builder.program().actions[0], Release)

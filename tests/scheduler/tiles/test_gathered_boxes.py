@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from arch.spec.program import DmaStart
-from scheduler.addresses.allocation import Allocation, Request
+from scheduler.addresses.allocation import Allocation, Interval
 from scheduler.programs.program import ProgramBuilder
 from scheduler.tiles.footprint import Footprint
 from scheduler.tiles.l1_layout import lay_out
 from scheduler.tiles.tiling import Buffer, Tiler, Tiling
 from scheduler.tiles.transfers import commands_for
+from shared.soc_fixture import DMA
 from trainlib.ir.graph import Op, Tensor, TrainingGraph
 from trainlib.ir.steps import KernelChoice, Operand, TileTask, gathered
 from trainlib.primitives.definition import DrawnInput
@@ -31,15 +32,13 @@ def program_of(*inputs: Operand) -> list[DmaStart]:
     size_bytes = max(prod(operand.shape) for operand in inputs) * 4
     tiling = Tiling(op.name, (), tiles, (Buffer("x", "in", size_bytes, 1),))
     home = {name: home_at(name, address) for name, address in {"a": 0, "b": 1000, "c": 2000}.items()}
-    builder = ProgramBuilder(
-        graph, home, home_level="l2", cores=8, max_command_1d_bytes=1 << 15, max_command_2d_bytes=1 << 15
-    )
+    builder = ProgramBuilder(graph, home.__getitem__, cores=8, dma=DMA)
     builder.add_op(op, tiling, lay_out(tiling, 0))
     return [action for action in builder.actions if isinstance(action, DmaStart)]
 
 
 def home_at(name: str, address: int) -> Allocation:
-    return Request(name, prod(SHAPE) * 4, 0, 0, "input", name).at("l2", address)
+    return Interval(name, prod(SHAPE) * 4, 0, 0, "input", name).at("l2", address)
 
 
 def test_equal_boxes_of_two_tensors_in_one_buffer_are_both_loaded() -> None:
@@ -110,8 +109,7 @@ def test_the_quick_count_of_commands_and_lines_is_that_of_the_boxes(
             external_address=0,
             l1_address=0,
             to_l1=True,
-            max_command_1d_bytes=1 << 15,
-            max_command_2d_bytes=1 << 15,
+            dma=DMA,
         )
     ]
     assert changes[column, 0] == len(tiles) == 4 // rows

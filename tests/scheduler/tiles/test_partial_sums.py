@@ -21,6 +21,7 @@ from scheduler.schedule import build_schedule
 from scheduler.tiles.l1_layout import lay_out
 from scheduler.tiles.tiling import Tiler
 from shared.agreement import graph_tolerance
+from shared.soc_fixture import DMA
 from trainlib.ir.graph import Op, Tensor, TrainingGraph
 from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, StepLowering, TileTask, part
 from trainlib.primitives.definition import DrawnInput
@@ -86,10 +87,8 @@ def tiling_of(sizes, order, depth=1):
 def actions(sizes, order, depth):
     """Actions of the tile loop in words, kernels of a tile once."""
     tiling = tiling_of(sizes, order, depth)
-    home = first_fit([life.request for life in storage_lives(GRAPH).values()], "l2")
-    builder = ProgramBuilder(
-        GRAPH, home, home_level="l2", cores=2, max_command_1d_bytes=1 << 17, max_command_2d_bytes=1 << 17
-    )
+    home = first_fit(storage_lives(GRAPH).values(), "l2")
+    builder = ProgramBuilder(GRAPH, home.__getitem__, cores=2, dma=DMA)
     builder.add_op(OP, tiling, lay_out(tiling, 0))
     words = []
     for action in builder.program().actions:

@@ -79,10 +79,11 @@ def test_l1_bytes_and_tiles_of_every_candidate_are_those_of_the_built_tiling(cas
 def test_what_is_said_to_move_is_what_the_tiles_move(case, drawn) -> None:
     for tiler in tilers(*case):
         found = enumerate_tilings(tiler, 1 << 30)
-        loads = found.loads
+        footprint = found.footprint
         for index in np.random.default_rng(1).permutation(len(found))[:drawn]:
             tiling = found.tiling(int(index))
-            for column, (role, name) in enumerate(loads.keys):
+            for column in footprint.moved:
+                role, name = footprint.keys[column]
                 boxes = 0
                 last = None
                 for task in tiling.tiles:
@@ -90,7 +91,12 @@ def test_what_is_said_to_move_is_what_the_tiles_move(case, drawn) -> None:
                         if operand.name == name:
                             boxes += operand.region != last
                             last = operand.region
-                assert boxes == loads.boxes[index, column], (tiler.op.name, name, tiling.sizes, tiling.order)
+                assert boxes == found.changes[column, index], (
+                    tiler.op.name,
+                    name,
+                    tiling.sizes,
+                    tiling.order,
+                )
 
 
 def test_every_tiling_that_fits_is_found() -> None:
@@ -138,8 +144,8 @@ def test_loop_orders_that_load_the_same_are_tried_once() -> None:
     found = enumerate_tilings(tiler, 1 << 30, sizes="all")
     rows = np.flatnonzero((found.sizes == [2, 3, 10]).all(axis=1))
     assert [found.orders[found.order[row]][:2] for row in rows] == [("n", "co"), ("co", "n")]
-    loads = found.loads
-    moved = {key: loads.boxes[rows, column].tolist() for column, key in enumerate(loads.keys)}
+    keys = found.footprint.keys
+    moved = {keys[column]: found.changes[column, rows].tolist() for column in found.footprint.moved}
     assert moved == {("in", "x"): [2, 4], ("in", "w"): [4, 2], ("out", "y"): [4, 4]}
 
 
@@ -186,7 +192,7 @@ def test_what_does_not_fit_says_what_is_needed_and_what_to_do() -> None:
     needed = smallest_does_not_fit(tiler, 0).required_bytes
     assert raised.value.required_bytes == needed
     assert {item.name.split(" ")[0] for item in raised.value.contributors} >= {"x", "x.out"} - {"x.out"}
-    assert "--l1 at least 1 KiB larger" in str(raised.value)
+    assert "enlarge --l1 by 1 KiB or more" in str(raised.value)
 
 
 def test_whole_ops_need_everything_at_once() -> None:

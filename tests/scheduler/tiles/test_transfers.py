@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arch.spec.program import Command
+from configs.values import replace
 from scheduler.tiles.transfers import commands_for
+from shared.soc_fixture import DMA
 from trainlib.ir.steps import Region
 
 
@@ -23,8 +25,7 @@ def commands(
         external_address=1000,
         l1_address=64,
         to_l1=True,
-        max_command_1d_bytes=max_1d_bytes,
-        max_command_2d_bytes=max_2d_bytes,
+        dma=replace(DMA, max_command_1d_bytes=max_1d_bytes, max_command_2d_bytes=max_2d_bytes),
     )
 
 

@@ -57,7 +57,7 @@ def tuned(name: str, strategy: str = "pruned") -> Tuning:
 @pytest.mark.parametrize("name", [ENERGY, EDP])
 def test_pruned_finds_what_exhaustive_finds(name: str) -> None:
     one, other = tuned(name), tuned(name, "exhaustive")
-    chosen = [[choice.best.candidate for choice in item.schedule.choices] for item in (one, other)]
+    chosen = [[choice.best for choice in item.schedule.choices] for item in (one, other)]
     assert chosen[0] == chosen[1]
     assert one.cost == other.cost
     assert one.schedule.evaluated < other.schedule.evaluated
@@ -69,9 +69,9 @@ def test_what_is_made_small_is_not_larger_than_under_another_objective() -> None
     for name in (CYCLES, ENERGY):
         for choice in tuned(name, "exhaustive").schedule.choices:
             asked = replace(question(choice.op), objective=objective(ENERGY))
-            variant = asked.variants().get(choice.best.candidate.variant, asked)
+            variant = asked.variants().get(choice.best.variant, asked)
             machine = CandidateSimulator(variant.timing)
-            by_op.setdefault(choice.op, []).append(machine.evaluate(variant, choice.best.candidate).cost)
+            by_op.setdefault(choice.op, []).append(machine.evaluate(variant, choice.best).cost)
     assert all(energy <= cycles for cycles, energy in by_op.values())
 
 

@@ -11,19 +11,20 @@ from configs.errors import ConfigError, DoesNotFitError, PulptrainError
 from configs.values import replace
 from configs.yaml_file import load_yaml
 from scheduler.tuner.schedule_file import load_schedule, options_from, schedule_text, write_schedule
-from scheduler.tuner.search_space import Candidate, Cut
-from scheduler.tuner.tuned_schedule import OpChoice, Timed, TunedSchedule, model_content, soc_content
+from scheduler.tuner.search_space import Cut
+from scheduler.tuner.tuned_schedule import OpChoice, TunedSchedule, model_content, soc_content
 from shared.tuner_case import small_case
 
 
 def schedule() -> TunedSchedule:
     graph, timing, options, _ = small_case()
-    whole = Cut((("co", 4), ("ho", 4), ("wo", 4), ("ci", 2)), ("co", "ho", "wo", "ci"), 1, 1, 2272)
-    rows = Cut((("co", 4), ("ho", 2), ("wo", 4), ("ci", 2)), ("ho", "co", "wo", "ci"), 2, 2, 2500)
-    conv = OpChoice(
-        "conv.FW", Timed(Candidate(rows, "mm_M", "dma"), 900), Timed(Candidate(whole, "mm"), 950), 24, 9
+    whole = Cut(
+        (("co", 4), ("ho", 4), ("wo", 4), ("ci", 2)), ("co", "ho", "wo", "ci"), 1, "mm", "", 1, 2272, 950
     )
-    relu = OpChoice("relu.FW", Timed(Candidate(Cut((("d0", 4),), ("d0", "d1"), 1), ""), 70), None, 1, 1)
+    sizes = (("co", 4), ("ho", 2), ("wo", 4), ("ci", 2))
+    rows = Cut(sizes, ("ho", "co", "wo", "ci"), 2, "mm_M", "dma", 2, 2500, 900)
+    conv = OpChoice("conv.FW", rows, whole, 24, 9)
+    relu = OpChoice("relu.FW", Cut((("d0", 4),), ("d0", "d1"), 1, cycles=70), None, 1, 1)
     return TunedSchedule(
         model=graph.name,
         model_content=model_content(graph),
@@ -49,7 +50,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_what_is_written_is_read_and_written_again_alike(path: Path) -> None:
     file = load_schedule(path)
-    assert file.chosen == {item.op: item.best.candidate for item in schedule().choices}
+    assert file.chosen == {item.op: item.best for item in schedule().choices}
     assert path.read_text() == schedule_text(schedule())
     keys = "format pulptrain simulator model soc codegen strategy candidates evaluated cycles icache choices"
     assert list(load_yaml(path).mapping("")) == keys.split()

@@ -27,10 +27,10 @@ from scheduler.tuner.cut_programs import CutPrograms, Tiles, options_for
 from scheduler.tuner.evaluate import CandidateSimulator, Evaluation
 from scheduler.tuner.iteration_tuning import Tuning
 from scheduler.tuner.lower_bound import LowerBound
-from scheduler.tuner.search_space import Candidate, Cut, Question, SpaceRules, candidates_of, list_cuts
+from scheduler.tuner.search_space import Cut, Question, SpaceRules, candidates_of, list_cuts
 from scheduler.tuner.strategies import StrategyOptions
 from scheduler.tuner.task import task_of
-from scheduler.tuner.tuned_schedule import Timed, with_choices
+from scheduler.tuner.tuned_schedule import with_choices
 from shared.tuner_case import RULES, SMALL_MODEL, question, simple_soc, small_case, small_graph, tune
 from traces.metrics import measure
 from traces.recorder import Recorder
@@ -106,9 +106,9 @@ def test_a_candidate_takes_the_cycles_its_op_takes_in_the_whole_iteration() -> N
     measured = {op.name: op.cycles for op in measure(recorder.slices, result.cycles).ops}
     machine = CandidateSimulator(timing)
     for item in schedule.ops:
-        cut = Cut(item.tiling.sizes, item.tiling.order, 1)
+        cut = Cut(item.tiling.sizes, item.tiling.order, 1, item.kernel)
         asked = Question(task_of(graph, item.op), timing, "clang-xpulp")
-        assert machine.evaluate(asked, Candidate(cut, item.kernel)).cycles == measured[item.op.name]
+        assert machine.evaluate(asked, cut).cycles == measured[item.op.name]
 
 
 @pytest.mark.parametrize("op", ["conv.FW", "conv.FW dma", "conv.WG", "conv.WG none", "conv.UPD"])
@@ -125,7 +125,7 @@ def test_a_kernel_put_into_the_program_of_a_cut_takes_what_its_own_schedule_take
         tiling = schedule.ops[0].tiling
         expected = Evaluation(cycles, len(tiling.tiles), tiling.l1_bytes)
         assert machine.evaluate(asked, candidate) == expected
-        programs = CutPrograms(asked, candidate.cut, cost_model, Tiles(asked))
+        programs = CutPrograms(asked, candidate, cost_model, Tiles(asked))
         teams = programs.teams(candidate.kernel)
         assert teams is not None
         works = [action.team for action in schedule.program.actions if isinstance(action, Compute)]
@@ -151,12 +151,13 @@ def test_no_bound_exceeds_what_the_simulation_takes(soc: str) -> None:
             assert bound == floor.cycles(schedule.program)
 
 
-def best(tuning: Tuning) -> list[tuple[str, Candidate, int]]:
-    return [(item.op, item.best.candidate, item.best.cycles) for item in tuning.schedule.choices]
+def best(tuning: Tuning) -> list[tuple[str, Cut, int]]:
+    return [(item.op, item.best, item.best.cycles) for item in tuning.schedule.choices]
 
 
-def second(tuning: Tuning) -> list[Timed | None]:
-    return [item.runner_up for item in tuning.schedule.choices]
+def second(tuning: Tuning) -> list[tuple[Cut, int] | None]:
+    seconds = (item.runner_up for item in tuning.schedule.choices)
+    return [cut and (cut, cut.cycles) for cut in seconds]
 
 
 def test_pruned_finds_what_exhaustive_finds() -> None:
@@ -169,7 +170,7 @@ def test_pruned_finds_what_exhaustive_finds() -> None:
     assert pruned.untuned_cycles is not None
     assert pruned.schedule.cycles is not None
     assert pruned.schedule.cycles < pruned.untuned_cycles
-    ways = {choice.op: choice.best.candidate.variant for choice in oracle.schedule.choices}
+    ways = {choice.op: choice.best.variant for choice in oracle.schedule.choices}
     assert (ways["conv.FW"], ways["relu.FW"]) == ("dma", "")
 
 
@@ -240,15 +241,15 @@ def test_paper_looks_at_the_largest_tiles_and_all_kernels() -> None:
     tuning = run_tune("paper", largest_tiles=1)
     oracle = {name: cycles for name, _, cycles in best(run_tune("exhaustive"))}
     for choice in tuning.schedule.choices:
-        assert choice.best.candidate.cut.depth == 1
+        assert choice.best.depth == 1
         assert choice.best.cycles >= oracle[choice.op]
     asked = question("conv.FW")
     choice = tuning.schedule.choices[0]
     # One tile by cores and one by DMA, each with all kernels, and one of direct loops without a matmul.
     assert choice.evaluated == 2 * len(asked.kernels()) + 1
-    asked = asked.variants()[choice.best.candidate.variant]
+    asked = asked.variants()[choice.best.variant]
     largest = max(cut.l1_bytes for cut in list_cuts(asked) if cut.depth == 1)
-    assert choice.best.candidate.cut.l1_bytes == largest
+    assert choice.best.l1_bytes == largest
 
 
 @pytest.mark.needs_optuna
@@ -300,7 +301,7 @@ def test_ctrl_c_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     count = 0
     original = evaluate.evaluate_candidates
 
-    def until_then(asked: Question, candidates: Sequence[Candidate]) -> list[Evaluation]:
+    def until_then(asked: Question, candidates: Sequence[Cut]) -> list[Evaluation]:
         nonlocal count
         count += 1
         if count == 3:
@@ -313,7 +314,7 @@ def test_ctrl_c_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tuning.schedule.cycles is None
     assert 0 < len(tuning.schedule.choices) < len(small_graph().ops)
     graph, timing, base, _ = small_case()
-    chosen = [(choice.op, choice.best.candidate) for choice in tuning.schedule.choices]
+    chosen = [(choice.op, choice.best) for choice in tuning.schedule.choices]
     build_schedule(graph, timing, TeamCostModel(timing), with_choices(base, graph, timing, chosen))
 
 
@@ -322,9 +323,9 @@ def test_a_kernel_that_cannot_is_refused_and_never_chosen() -> None:
     machine = CandidateSimulator(asked.timing)
     cut = list_cuts(asked)[0]
     refused = [
-        kernel for kernel in asked.kernels() if machine.evaluate(asked, Candidate(cut, kernel)).refused
+        kernel for kernel in asked.kernels() if machine.evaluate(asked, replace(cut, kernel=kernel)).refused
     ]
-    assert all(machine.bounds(asked, [Candidate(cut, kernel)]) for kernel in refused)
+    assert all(machine.bounds(asked, [replace(cut, kernel=kernel)]) for kernel in refused)
 
 
 @pytest.mark.parametrize("evaluation", [Evaluation(12, 3, 4), Evaluation(0, refused="a b  c")])

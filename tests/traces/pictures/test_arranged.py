@@ -15,8 +15,7 @@ from pulptrain.running.training_curve import CurvePoint, draw_curve
 from scheduler.explore.grid_picture import draw_grid
 from scheduler.explore.picture import draw_front
 from traces.pictures.drawing import OWN_PAPER
-from traces.pictures.fitting import draw_ladder
-from traces.pictures.gains import draw_gains
+from traces.pictures.searches import draw_gains, draw_ladder
 
 OPS = [("conv1.FW", 28_661, 18_858), ("fc.UPD", 25_559, 26_263)]
 CYCLES = [({"cores": cores, "l1": l1}, 8e5 / cores) for cores in (1, 2, 4, 8) for l1 in ("32KiB", "64KiB")]

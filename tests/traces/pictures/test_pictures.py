@@ -25,6 +25,7 @@ from pulptrain.running.pictures import PICTURES, RunPictures, Window, window_of
 from traces.causes import GROUPS
 from traces.memory_table import MemoryBlock
 from traces.metrics import OpMetrics, measure
+from traces.parts import windowed
 from traces.pictures.bars import profile
 from traces.pictures.drawing import Paper, is_our_picture
 from traces.pictures.memory_map import KIND_STYLES, live_bytes
@@ -45,7 +46,6 @@ from traces.pictures.palette import (
 )
 from traces.pictures.stacked_bars import cause_rows, layer_rows
 from traces.pictures.unit_gantt import LOOKS
-from traces.window import windowed
 
 MOVED = (INWARD_STYLE, OUTWARD_STYLE, OFF_CHIP_STYLE)
 WAITS = tuple(

@@ -235,7 +235,7 @@ def test_layers_of_a_script_share_by_object() -> None:
         (
             SIAMESE,
             ("weights_of: one", "weights_of: one, update_channels: 2"),
-            "'update_channels' is ambiguous",
+            "'update_channels' does not apply",
         ),
         (SIAMESE, ("weights_of: one", "weights_of: one, adapter: {rank: 1}"), "cannot use the weights"),
         (
@@ -246,7 +246,7 @@ def test_layers_of_a_script_share_by_object() -> None:
         (CONVOLUTION, ("weights_of: first", "weights_of: relu"), "'relu', which is not an earlier layer"),
         (COMPUTED, ("weight: product.out", "weight: conv.out"), "'conv.out' is not the output of an earlier"),
         (COMPUTED, ("weight: product.out", "weight: size.out"), "needs a weight .*, but size.out is"),
-        (COMPUTED, ("product.out}", "product.out}, update_channels: 2"), "'update_channels' is ambiguous"),
+        (COMPUTED, ("product.out}", "product.out}, update_channels: 2"), "'update_channels' does not apply"),
     ],
 )
 def test_what_cannot_be_shared_is_refused_at_its_line(

@@ -302,7 +302,7 @@ def test_any_mixture_of_forms_agrees_with_torch(
     [
         (CNN, "train: first", r"form\.yaml:\d+: unknown word for 'train' 'first'"),
         (CNN, "train: [fcc]", r"form\.yaml:9: unknown layer 'fcc'\n  try: .*fc"),
-        (CNN, "train: [flatten]", r"form\.yaml:1: 'train' names layers without parameters only: flatten"),
+        (CNN, "train: [flatten]", r"form\.yaml:1: 'train' names only layers without parameters: flatten"),
         (CNN, "recompute: [conv9]", r"form\.yaml:9: unknown layer 'conv9'"),
         (CNN, "recompute: conv1", r"form\.yaml:9: .*recompute"),
         (

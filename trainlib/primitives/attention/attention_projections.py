@@ -19,23 +19,29 @@ from trainlib.primitives.lowering.axes import Area, Axes
 from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
-_AXES = {
+PROJECTIONS = {**dict.fromkeys("qkv", ("features", "width")), "o": ("width", "features")}
+"""Queries, keys, values and output: rows and columns of their weights. Each may have an adapter."""
+
+ENDS = ("_down", "_up")
+"""Of the names of the two matrices of an adapter, behind that of the weight."""
+
+_AXES: dict[str, Axes] = {
     **dict.fromkeys("xy", (BATCH, "tokens", "width")),
     **dict.fromkeys(("q", "k", "v", "map"), (BATCH, "features", "tokens")),
-    **dict.fromkeys(("hq", "hk", "hv", "ho"), (BATCH, "rank", "tokens")),
-    **dict.fromkeys(("wq", "wk", "wv"), ("features", "width")),
-    **dict.fromkeys(("wq_down", "wk_down", "wv_down"), ("rank", "width")),
-    **dict.fromkeys(("wq_up", "wk_up", "wv_up"), ("features", "rank")),
-    **dict.fromkeys(("bq", "bk", "bv"), ("features",)),
-    "wo": ("width", "features"),
-    "wo_down": ("rank", "features"),
-    "wo_up": ("width", "rank"),
-    "bo": ("width",),
 }
 """Dimensions of every tensor, and of its gradient."""
+for _name, (_rows, _columns) in PROJECTIONS.items():
+    _AXES |= {f"h{_name}": (BATCH, "rank", "tokens"), f"w{_name}": (_rows, _columns), f"b{_name}": (_rows,)}
+    _AXES |= zip((f"w{_name}{end}" for end in ENDS), (("rank", _columns), (_rows, "rank")), strict=True)
 
 _BY_COLUMNS = ("x", "dy")
 """Sequences stored [L, E], where the others are [F, L] or [R, L]."""
+
+
+def low_rank(op: Op) -> list[tuple[str, str]]:
+    """What the terms that adapters add to a step are made of: a matrix and an inner sequence each."""
+    hidden = [role for role in op.reads if role.removeprefix("d")[0] == "h"]
+    return list(zip([role for role in op.reads if role.endswith(ENDS)], hidden, strict=False))
 
 
 class _Projection(AttentionLowering):
@@ -48,16 +54,17 @@ class _Projection(AttentionLowering):
 
     def even(self, op: Op, tensors: Tensors) -> Collection[str]:
         """All but that one."""
-        return self.dimensions(op, tensors).keys() - ({self.once} if self.always or _low_rank(op) else set())
+        return self.dimensions(op, tensors).keys() - ({self.once} if self.always or low_rank(op) else set())
 
     def axes(self, role: str) -> Axes:
         """Batch, tokens (L), width (E), features (F) and rank (R)."""
         return _AXES[role.removeprefix("d")]
 
     def loaded(self, area: Area) -> Sequence[str]:
-        late = () if area.begins(self.once) else _low_rank(area.op)
-        kept = [role for role in area.op.reads if role not in late]
-        return [role for role in kept if role[0] != "b" or area.begins(self.once)]
+        if area.begins(self.once):
+            return area.op.reads
+        late = {role for pair in low_rank(area.op) for role in pair}
+        return [role for role in area.op.reads if role not in late and role[0] != "b"]
 
     def stored(self, area: Area) -> Sequence[str]:
         return [role for role in area.op.writes if role[:2] != "db" or area.begins(self.once)]
@@ -65,7 +72,7 @@ class _Projection(AttentionLowering):
     def macs(self, op: Op, tensors: Tensors) -> int:
         """With the products of the adapters."""
         sizes = self.dimensions(op, tensors)
-        inner = len(_low_rank(op)) // 2 * sizes.get("rank", 0)
+        inner = len(low_rank(op)) * sizes.get("rank", 0)
         return super().macs(op, tensors) + inner * prod(sizes[name] for name in self.kept)
 
     def add_bias(self, area: Area, build: TileBuilder, total: Piece, bias: str) -> None:
@@ -82,8 +89,7 @@ class _Projection(AttentionLowering):
         self, area: Area, build: TileBuilder, *rows_and_columns: str
     ) -> Callable[[Piece, int], None]:
         """Adds the products of the adapters that the tile loads to what it has made of a sample."""
-        roles = [role for role in _low_rank(area.op) if role in self.loaded(area)]
-        pairs = list(zip(roles[::2], roles[1::2], strict=True))
+        pairs = low_rank(area.op) if area.begins(self.once) else []
         term = build.temporary("low_rank", *area.shape(*rows_and_columns)) if pairs else None
         left = {weight: area.piece(weight) for weight, _ in pairs}
         for weight, matrix in left.items():
@@ -117,13 +123,6 @@ class _Projection(AttentionLowering):
                 build.transpose(area.piece(role, sample), matrix)
             a, b = (turned.get(role) or area.piece(role, sample) for role in (left, right))
             build.added_matmul(a, b, target, term if sample else None)
-
-
-def _low_rank(op: Op) -> tuple[str, ...]:
-    """What the terms of adapters are made of: a matrix and an inner sequence of each, one after the other."""
-    hidden = [role for role in op.reads if role.removeprefix("d")[0] == "h"]
-    matrices = [role for role in op.reads if role.endswith(("_down", "_up"))]
-    return tuple(role for pair in zip(matrices, hidden, strict=False) for role in pair)
 
 
 class Projection(_Projection):

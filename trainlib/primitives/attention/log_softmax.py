@@ -17,7 +17,7 @@ from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Array
 from trainlib.primitives.attention.softmax import MAXIMA, SUMS, RowPasses, Rows, row_maxima
-from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Step, Values
+from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Step
 from trainlib.primitives.lowering.boxes import rows_of
 
 
@@ -26,10 +26,10 @@ def _forward_passes(rows: RowPasses, op: Op) -> None:
 
     def logarithms(x: Array, highest: Array) -> Any:
         below = np.exp(x.astype(np.float64) - highest[:, None])
-        return np.log(below.sum(axis=1)).astype(np.float32)
+        return np.log(below.sum(axis=1))
 
     def shifted(x: Array, highest: Array, logs: Array) -> Any:
-        return (x.astype(np.float64) - highest[:, None] - logs[:, None]).astype(np.float32)
+        return x.astype(np.float64) - highest[:, None] - logs[:, None]
 
     row_maxima(rows)
     arrays = f"X:x R:{MAXIMA} Z:{SUMS}"
@@ -41,35 +41,26 @@ def _gradient_passes(rows: RowPasses, op: Op) -> None:
     """Row sums of dy; then dy - exp(y) · sum."""
 
     def sums(dy: Array) -> Any:
-        return dy.astype(np.float64).sum(axis=1).astype(np.float32)
+        return dy.astype(np.float64).sum(axis=1)
 
     def taken_off(y: Array, dy: Array, totals: Array) -> Any:
         share = np.exp(y.astype(np.float64)) * totals[:, None]
-        return (dy.astype(np.float64) - share).astype(np.float32)
+        return dy.astype(np.float64) - share
 
     rows.vector(SUMS)
     rows.over_rows("row_total", f"X:dy Z:{SUMS}", f"dy -> {SUMS}", sums)
     rows.over_rows("log_softmax_bw", f"X:y G:dy Z:{SUMS} Y:dx", f"y dy {SUMS} -> dx", taken_off)
 
 
-def _forward(op: Op, values: Values) -> Values:
-    x = values["x"].astype(np.float64)
-    x -= x.max(axis=-1, keepdims=True)  # beside large x the logarithm of the sum would be lost
-    return {"y": x - np.logaddexp.reduce(x, axis=-1, keepdims=True)}
-
-
-def _backward(op: Op, values: Values) -> Values:
-    dy = values["dy"].astype(np.float64)
-    return {"dx": dy - np.exp(values["y"].astype(np.float64)) * np.sum(dy, axis=-1, keepdims=True)}
-
+_FORWARD, _BACKWARD = Rows(_forward_passes), Rows(_gradient_passes)
 
 PRIMITIVE = LayerPrimitive(
     name="log_softmax",
     schema=LayerSchema,
     plan=lambda _, inputs, where: LayerPlan(rows_of(inputs[0], "log_softmax", where)),
     steps=(
-        Step.of("FW", "x -> y", _forward, Rows(_forward_passes)),
-        Step.of("IG", "y dy -> dx", _backward, Rows(_gradient_passes)),
+        Step.of("FW", "x -> y", _FORWARD.reference, _FORWARD),
+        Step.of("IG", "y dy -> dx", _BACKWARD.reference, _BACKWARD),
     ),
     examples=(
         Example(inputs=((7,),)),

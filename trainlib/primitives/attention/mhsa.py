@@ -31,6 +31,8 @@ from trainlib.ir.graph import Initial, Tensor
 from trainlib.primitives.attention import mhsa_reference as reference
 from trainlib.primitives.attention.attention import HeadScores, HeadSum, Probabilities, ProbabilityGradient
 from trainlib.primitives.attention.attention_projections import (
+    ENDS,
+    PROJECTIONS,
     InputGradient,
     OutputGradient,
     OutputProjection,
@@ -50,9 +52,6 @@ from trainlib.primitives.definition import (
     Step,
 )
 from trainlib.primitives.lowering.boxes import sequence_of
-
-PROJECTIONS = tuple("qkvo")
-"""What may have an adapter: queries, keys, values, output."""
 
 
 class _Schema(LayerSchema):
@@ -95,13 +94,13 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     adapter: AdapterSpec | None = attributes.get("adapter")
     projections: Sequence[str] = ()
     if adapter is not None:
-        projections = adapter.projections or PROJECTIONS
+        projections = adapter.projections or tuple(PROJECTIONS)
         numbers |= {"rank": adapter.rank, "adapter": {"rank": adapter.rank, "alpha": adapter.alpha}}
     for name in projections:
         rows, columns = frozen[f"w{name}"].shape
         start = Initial("uniform", columns**-0.5)
-        parameters[f"w{name}_down"] = Parameter((numbers["rank"], columns), start)
-        parameters[f"w{name}_up"] = Parameter((rows, numbers["rank"]), ZEROS)
+        down, up = Parameter((numbers["rank"], columns), start), Parameter((rows, numbers["rank"]), ZEROS)
+        parameters |= zip((f"w{name}{end}" for end in ENDS), (down, up), strict=True)
         saved |= dict.fromkeys((f"h{name}", f"dh{name}"), Saved((batch, numbers["rank"], length)))
     without = {f"FW_DOWN_{name.upper()}" for name in set(PROJECTIONS) - set(projections)}
     steps = tuple(step.name for step in _STEPS if step.name not in without)
@@ -111,11 +110,10 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
 def _low_rank_steps() -> dict[str, list[Step]]:
     """Those of the adapters by the step they precede."""
     before: dict[str, list[Step]] = {}
-    for name in PROJECTIONS:
+    for name, (rows, columns) in PROJECTIONS.items():
         x, dy = ("map", "dy") if name == "o" else ("x", f"d{name}")
-        rows, columns = ("width", "features") if name == "o" else ("features", "width")
         forward, backward = ("FW", "IG_CONTEXT") if name == "o" else (f"FW_{name.upper()}", "IG")
-        h, down, up = f"h{name}", f"w{name}_down", f"w{name}_up"
+        h, (down, up) = f"h{name}", (f"w{name}{end}" for end in ENDS)
         steps = {
             "FW_DOWN": (f"{x} {down} -> {h}", reference.inner, Projection("rank", x)),
             "WG_UP": (f"{dy} {h} -> d{up}", reference.product, ProjectionWeightGradient(rows, "rank")),

@@ -32,10 +32,12 @@ from trainlib.primitives.definition import (
     Values,
 )
 from trainlib.primitives.elementwise.functions import schraudolph, taylor
+from trainlib.primitives.formulas import wide
 from trainlib.primitives.lowering.axes import Area, LeadingBoxes
 from trainlib.primitives.lowering.boxes import leading_extents, rows_of
 from trainlib.primitives.lowering.kernel_call import Piece
 from trainlib.primitives.lowering.pieces import TileBuilder
+from trainlib.primitives.lowering.row_loop import RowLoop
 
 MAXIMA, SUMS = VECTORS = ("maxima", "sums")
 """Names of the scratch buffers of one number per row."""
@@ -90,12 +92,36 @@ class RowPasses:
             made = compute(*(array.reshape(shapes[place]) for place, array in zip(reads, given, strict=True)))
             several = made if isinstance(made, tuple) else (made,)
             return tuple(
-                array if place in VECTORS else array.reshape(self.shape)
+                (array if place in VECTORS else array.reshape(self.shape)).astype(np.float32, copy=False)
                 for place, array in zip(writes, several, strict=True)
             )
 
         pieces = {name: Piece(place, shapes[place]) for name, place in places.items()}
         self.build.run(nest, pieces, reads, writes, function, **sizes)
+        self.build.known(rows=_loop(arrays, moves, compute))
+
+
+class WholeRows(RowPasses):
+    """The same passes at once on whole tensors, by role: the untiled reference."""
+
+    def __init__(self, values: Values) -> None:
+        self.values = {role: array.reshape(-1, array.shape[-1]) for role, array in wide(values).items()}
+
+    def vector(self, name: str) -> None:
+        """None is needed."""
+
+    def over_rows(self, nest: str, arrays: str, moves: str, compute: Callable[..., Any]) -> None:
+        """A pass."""
+        reads, writes = (side.split() for side in moves.split("->"))
+        made = compute(*(self.values[place] for place in reads))
+        self.values |= zip(writes, made if isinstance(made, tuple) else (made,), strict=True)
+
+
+def _loop(arrays: str, moves: str, compute: Callable[..., Any]) -> RowLoop:
+    letters = {place: name for name, place in (item.split(":") for item in arrays.split())}
+    reads, writes = ("".join(letters[place] for place in side.split()) for side in moves.split("->"))
+    of_rows = "".join(letters[place] for place in letters if place in VECTORS)
+    return RowLoop(compute, reads, writes, of_rows)
 
 
 class Rows(LeadingBoxes):
@@ -108,6 +134,12 @@ class Rows(LeadingBoxes):
         """``n`` and up to two dimensions before the last, which is reduced over."""
         shape = tensors[op.outputs[0]].shape
         return leading_extents(shape, range(len(shape) - 2))
+
+    def reference(self, op: Op, values: Values) -> Values:
+        """The passes of the step on whole tensors."""
+        rows = WholeRows(values)
+        self.passes(rows, op)
+        return {role: rows.values[role].reshape(values[op.reads[0]].shape) for role in op.writes}
 
     def compute(self, area: Area, build: TileBuilder) -> None:
         """The passes of the step."""
@@ -126,7 +158,7 @@ def softmax_passes(rows: RowPasses, x: str, y: str, kind: str = "exact") -> None
     nest, exponential = _EXPONENTIALS[kind]
 
     def exponentials(x: Array, highest: Array) -> tuple[Array, ...]:
-        values = exponential(x - highest[:, None])
+        values = exponential(x - highest[:, None]).astype(x.dtype)
         return values, values.sum(axis=1)
 
     row_maxima(rows, x)
@@ -148,43 +180,16 @@ def softmax_gradient_passes(rows: RowPasses, y: str, dy: str, dx: str) -> None:
     )
 
 
-def _forward(op: Op, values: Values) -> Values:
-    kind = op.attributes["exponential"]
-    x = values["x"]
-    if kind == "exact":
-        shifted = x.astype(np.float64)
-        shifted -= shifted.max(
-            axis=-1, keepdims=True
-        )  # beside large x the logarithm of the sum would be lost
-        return {"y": np.exp(shifted - np.logaddexp.reduce(shifted, axis=-1, keepdims=True))}
-    below = x - np.amax(x, axis=-1, keepdims=True)
-    weights = _EXPONENTIALS[kind][1](below).astype(np.float64)
-    return {"y": weights / np.sum(weights, axis=-1, keepdims=True)}
-
-
-def _backward(op: Op, values: Values) -> Values:
-    y, dy = values["y"].astype(np.float64), values["dy"].astype(np.float64)
-    inner = np.einsum("...i,...i->...", y, dy)
-    return {"dx": y * dy - y * inner[..., None]}
-
+_FORWARD = Rows(lambda rows, op: softmax_passes(rows, "x", "y", op.attributes["exponential"]))
+_BACKWARD = Rows(lambda rows, op: softmax_gradient_passes(rows, "y", "dy", "dx"))
 
 PRIMITIVE = LayerPrimitive(
     name="softmax",
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step.of(
-            "FW",
-            "x -> y",
-            _forward,
-            Rows(lambda rows, op: softmax_passes(rows, "x", "y", op.attributes["exponential"])),
-        ),
-        Step.of(
-            "IG",
-            "y dy -> dx",
-            _backward,
-            Rows(lambda rows, op: softmax_gradient_passes(rows, "y", "dy", "dx")),
-        ),
+        Step.of("FW", "x -> y", _FORWARD.reference, _FORWARD),
+        Step.of("IG", "y dy -> dx", _BACKWARD.reference, _BACKWARD),
     ),
     published=AsPublished(options={"exponential": "schraudolph"}),
     examples=(

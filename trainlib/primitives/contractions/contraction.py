@@ -204,9 +204,14 @@ class ContractionStep(StepLowering):
 
     description: Description
     result: str
-    strategy: Strategy
+    strategy: Strategy | Callable[[Op], Strategy]
+    """That of all ops, or by op."""
     roles: Mapping[str, str] = field(default_factory=dict)
     _kept: dict[object, OpBoxes] = field(default_factory=dict, compare=False, repr=False)
+
+    def by(self, op: Op) -> Strategy:
+        """What computes the tiles of an op."""
+        return self.strategy if isinstance(self.strategy, Strategy) else self.strategy(op)
 
     def space(self, op: Op) -> Space:
         """The nest of the step."""
@@ -215,7 +220,7 @@ class ContractionStep(StepLowering):
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """The loops of the result the kernels do not want whole; the batch if it is one."""
         space = self.space(op)
-        uncut = self.strategy.uncut(op)
+        uncut = self.by(op).uncut(op)
         return {
             name: size
             for name, size in space.extents.items()
@@ -225,13 +230,13 @@ class ContractionStep(StepLowering):
     def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """The loops it is a sum over, of more than one iteration."""
         space = self.space(op)
-        uncut = self.strategy.uncut(op)
+        uncut = self.by(op).uncut(op)
         return {name: size for name, size in space.reductions.items() if name not in uncut and size > 1}
 
     def meeting(self, op: Op, tensors: Tensors) -> Sequence[tuple[str, ...]]:
         """Dimensions that meet in an axis of a tensor, or in a scratch buffer of the strategy."""
         dims = (*self.extents(op, tensors), *self.reductions(op, tensors))
-        return [*self.space(op).meeting(dims), *self.strategy.meeting(op)]
+        return [*self.space(op).meeting(dims), *self.by(op).meeting(op)]
 
     def even(self, op: Op, tensors: Tensors) -> Collection[str]:
         """The loops that are an axis by themselves, where no tile has a bias, or its gradient, alone."""
@@ -246,7 +251,7 @@ class ContractionStep(StepLowering):
 
     def mark(self, op: Op, tensors: Tensors, ranges: Ranges) -> object:
         """What kernels see of the loops, if the strategy knows."""
-        return self._boxes(op, tensors).mark(ranges) if self.strategy.same_calls(op) else None
+        return self._boxes(op, tensors).mark(ranges) if self.by(op).same_calls(op) else None
 
     def moved(
         self, task: TileTask, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice
@@ -263,7 +268,7 @@ class ContractionStep(StepLowering):
         """What the strategy makes of the tile."""
         boxes = self._boxes(op, tensors)
         covered = {**boxes.whole, **ranges}
-        return self.strategy.task(LoopTile(op, tensors, boxes.space, covered, choice, self.roles, boxes))
+        return self.by(op).task(LoopTile(op, tensors, boxes.space, covered, choice, self.roles, boxes))
 
     def _boxes(self, op: Op, tensors: Tensors) -> OpBoxes:
         key = id(op), id(tensors)  # both are kept alive, so that their numbers stay their own
@@ -277,7 +282,7 @@ class ContractionStep(StepLowering):
 
     def default_kernel(self, op: Op) -> str:
         """That of the strategy."""
-        return self.strategy.default_kernel(op, self.space(op))
+        return self.by(op).default_kernel(op, self.space(op))
 
     def macs(self, op: Op, tensors: Tensors) -> int:
         """Every iteration of the nest, those with zeros included."""

@@ -13,15 +13,12 @@ over part of the channels (FW, IG) or of the positions (WG) unrolls only that pa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from configs.errors import ShapeError
-from trainlib.ir.access import Space
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import TileTask
 from trainlib.primitives.contractions import conv2d_reference as reference
-from trainlib.primitives.contractions.contraction import LoopTile, Strategy
+from trainlib.primitives.contractions.contraction import Strategy
 from trainlib.primitives.contractions.conv_direct import DirectLoops
 from trainlib.primitives.contractions.conv_examples import CONV2D_EXAMPLES
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
@@ -59,43 +56,22 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _AsAsked(Strategy):
-    """The strategy the layer's `im2col` asks for."""
-
-    matrix: Strategy
-    direct: Strategy
-
-    def _of(self, op: Op) -> Strategy:
-        return self.direct if op.attributes["im2col"] == "none" else self.matrix
-
-    def same_calls(self, op: Op) -> bool:
-        return self._of(op).same_calls(op)
-
-    def uncut(self, op: Op) -> tuple[str, ...]:
-        return self._of(op).uncut(op)
-
-    def meeting(self, op: Op) -> tuple[tuple[str, ...], ...]:
-        return self._of(op).meeting(op)
-
-    def default_kernel(self, op: Op, space: Space) -> str:
-        return self._of(op).default_kernel(op, space)
-
-    def task(self, tile: LoopTile) -> TileTask:
-        return self._of(tile.op).task(tile)
+_MATRIX, _DIRECT = Im2col(), DirectLoops()
 
 
-STRATEGY = _AsAsked(Im2col(), DirectLoops())
-"""As the option `im2col` of the layer says."""
+def as_asked(op: Op) -> Strategy:
+    """As the option `im2col` of the layer says."""
+    return _DIRECT if op.attributes["im2col"] == "none" else _MATRIX
+
 
 PRIMITIVE = LayerPrimitive(
     name="conv2d",
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step.of("FW", "x w b? -> y", reference.forward, convolution_step("y", STRATEGY)),
-        Step.of("WG", "x dy -> dw db?", reference.weight_gradient, convolution_step("dw", STRATEGY)),
-        Step.of("IG", "dy w -> dx", reference.input_gradient, convolution_step("dx", STRATEGY)),
+        Step.of("FW", "x w b? -> y", reference.forward, convolution_step("y", as_asked)),
+        Step.of("WG", "x dy -> dw db?", reference.weight_gradient, convolution_step("dw", as_asked)),
+        Step.of("IG", "dy w -> dx", reference.input_gradient, convolution_step("dx", as_asked)),
     ),
     examples=CONV2D_EXAMPLES,
     layouts=("CHW", "HWC"),

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Array
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
-from trainlib.primitives.definition import Values
+from trainlib.primitives.definition import Reference, Values
 
 
 def _images(images: Array, geometry: ConvGeometry) -> Array:
@@ -84,24 +86,30 @@ def channel_sums(geometry: ConvGeometry, images: Array) -> Array:
     return sums
 
 
-def forward(op: Op, values: Values) -> Values:
-    """(x, w, b?) -> y."""
-    geometry = ConvGeometry.of(op.attributes)
-    result = correlate(geometry, values["x"], values["w"])
-    if "b" in values:
-        result = result + (values["b"] if geometry.layout == "HWC" else values["b"][:, None, None])
-    return {"y": result}
+_Map = Callable[[ConvGeometry, Array, Array], Array]
 
 
-def weight_gradient(op: Op, values: Values) -> Values:
-    """(x, dy) -> dw, db, summed over the batch."""
-    geometry = ConvGeometry.of(op.attributes)
-    return {
-        "dw": correlate_with_gradient(geometry, values["x"], values["dy"]),
-        "db": channel_sums(geometry, values["dy"]),
-    }
+def references(
+    forth: _Map, back: _Map, *, transposed: bool = False
+) -> tuple[Reference, Reference, Reference]:
+    """Of FW, WG (summed over the batch) and IG of a layer whose values go `forth` and gradients `back`."""
+
+    def forward(op: Op, values: Values) -> Values:
+        geometry = ConvGeometry.of(op.attributes)
+        result = forth(geometry, values["x"], values["w"])
+        if "b" in values:
+            result = result + (values["b"] if geometry.layout == "HWC" else values["b"][:, None, None])
+        return {"y": result}
+
+    def weight_gradient(op: Op, values: Values) -> Values:
+        geometry, x, dy = ConvGeometry.of(op.attributes), values["x"], values["dy"]
+        images = (dy, x) if transposed else (x, dy)
+        return {"dw": correlate_with_gradient(geometry, *images), "db": channel_sums(geometry, dy)}
+
+    def input_gradient(op: Op, values: Values) -> Values:
+        return {"dx": back(ConvGeometry.of(op.attributes), values["dy"], values["w"])}
+
+    return forward, weight_gradient, input_gradient
 
 
-def input_gradient(op: Op, values: Values) -> Values:
-    """(dy, w) -> dx."""
-    return {"dx": scatter(ConvGeometry.of(op.attributes), values["dy"], values["w"])}
+forward, weight_gradient, input_gradient = references(correlate, scatter)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -142,11 +143,12 @@ class DirectLoops(Strategy):
             **of_groups(geometry, parts, within, gathers=gathers, fetched=fetched),
             "filter_s": conv_nests.filter_strides(geometry, tile.span("w", "ci").count),
         }
-        kernel, pricing = "conv_direct_fw", conv_nests.direct_forward
+        kernel: str = "conv_direct_fw"
+        pricing: _Pricing = conv_nests.direct_forward
         if gathers:
             kernel, pricing = "conv_direct_ig", conv_nests.direct_input
             if self.published:
-                kernel, pricing = "dw_ig", conv_nests.depthwise_input
+                kernel, pricing = "dw_ig", partial(conv_nests.published, nest="dw_ig")
             elif self.scattered:
                 kernel, pricing = "conv_scatter_fw", conv_nests.scatter
         nest = _Nest(kernel, pricing, loop, "X" if gathers else "Y", function, tile, details)
@@ -186,9 +188,10 @@ class DirectLoops(Strategy):
                 products.append(product.reshape(-1, others, geometry.hk, geometry.wk))
             return (geometry.filters_back(np.concatenate(products)),)
 
-        kernel, pricing = "conv_direct_wg", conv_nests.direct_weights
+        kernel: str = "conv_direct_wg"
+        pricing: _Pricing = conv_nests.direct_weights
         if self.published:
-            kernel, pricing = "dw_wg", conv_nests.depthwise_weights
+            kernel, pricing = "dw_wg", partial(conv_nests.published, nest="dw_wg")
         details = of_window(geometry, reach, gathers=False)
         details |= of_groups(geometry, parts, within, gathers=False, fetched=0)
         details |= {"ho": len(reach.rows), "wo": len(reach.columns)}

@@ -15,9 +15,9 @@ gradient a sum of dy in WG.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from configs.values import Struct
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Extent, KernelCall, Scratch, TileTask, part
 from trainlib.primitives.contractions.contraction import LoopTile, Strategy
@@ -40,22 +40,13 @@ from trainlib.primitives.contractions.conv_groups import (
     within_group,
 )
 from trainlib.primitives.contractions.conv_nests import filter_strides
-from trainlib.primitives.contractions.conv_unroll import Matrices, unrolled
+from trainlib.primitives.contractions.conv_unroll import unrolled
 from trainlib.primitives.contractions.convolution import WINDOW
 from trainlib.primitives.lowering.calls import transpose_call
 from trainlib.primitives.lowering.kernel_call import Piece
 
 GRADIENT_TRANSPOSED = "dy_transposed"
 """Name of the scratch buffer of dyᵀ in the WG of HWC."""
-
-
-class Unrolled(Struct, frozen=True):
-    """Patches of a tile as matrices, by sample, and what of the channels each group has."""
-
-    geometry: ConvGeometry
-    parts: list[Segment]
-    within: list[Extent]
-    matrices: Matrices
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,42 +75,44 @@ class Im2col(Strategy):
         """FW, and IG with the weights block-transposed once."""
         gathers = tile.space.result == "dx"
         image, over = ("dy", "co") if gathers else ("x", "ci")
-        patches = _unrolled(tile, image, over)
+        parts, sources, within = channels_met(tile, image, over)
+        matrices = unrolled(tile, image, sources, within)
         k = tile.count(over, *WINDOW)
         written = tile.box(tile.space.result)
         weights = TRANSPOSED if gathers else "w"
-        scratch = list(patches.matrices.scratch)
+        scratch = list(matrices.scratch)
 
         def calls() -> list[KernelCall]:
             made: list[KernelCall] = []
-            unrolling, positions = patches.matrices.calls(), positions_of(tile)
-            for sample, names in enumerate(patches.matrices.names):
+            unrolling, positions = matrices.calls(), positions_of(tile)
+            for sample, names in enumerate(matrices.names):
                 made += unrolling[sample]
                 if gathers and sample == 0:
-                    made.append(_block_transpose(tile, patches))
+                    made.append(_block_transpose(tile, parts, within))
                 target = Piece(part(tile.space.result, sample), written.shape[1:])
-                made.append(filter_product(tile, patches.parts, weights, names, target, k, positions))
+                made.append(filter_product(tile, parts, weights, names, target, k, positions))
                 if tile.adds_bias:
                     made.append(bias_add_call(tile, target.name))
             return made
 
         if gathers:
             scratch.append(Scratch(TRANSPOSED, (tile.count("ci"), k), tile.dtype))
-        inputs = (*patches.matrices.operands, tile.box("w"), *tile.bias)
+        inputs = (*matrices.operands, tile.box("w"), *tile.bias)
         return TileTask(inputs, (written,), tuple(scratch), calls)
 
     def _weights(self, tile: LoopTile) -> TileTask:
         """WG: a sum over the samples of dy · im2row(x)."""
         hwc = tile.op.attributes["layout"] == "HWC"
         as_columns = hwc and tile.op.attributes["im2col"] == "cores"
-        patches = _unrolled(tile, "x", "ci", columns=as_columns)
+        parts, sources, within = channels_met(tile, "x", "ci")
+        matrices = unrolled(tile, "x", sources, within, columns=as_columns)
         written = tile.box("dw")
         channels, positions, width = tile.count("co"), positions_of(tile), tile.count("ci", *WINDOW)
 
         def calls() -> list[KernelCall]:
             terms = []
-            unrolling = patches.matrices.calls()
-            for sample, names in enumerate(patches.matrices.names):
+            unrolling = matrices.calls()
+            for sample, names in enumerate(matrices.names):
                 before, left = list(unrolling[sample]), part("dy", sample)
                 if hwc:
                     source = Piece(left, (positions, channels))
@@ -129,7 +122,7 @@ class Im2col(Strategy):
                 first, further = (
                     gradient_product(
                         tile,
-                        patches.parts,
+                        parts,
                         left,
                         names,
                         Piece(target, written.shape),
@@ -142,31 +135,23 @@ class Im2col(Strategy):
                 terms.append((before, first, further))
             return accumulated(tile, terms) + ([bias_sum_call(tile)] if tile.bias_gradient else [])
 
-        scratch = [*patches.matrices.scratch, *partial_sum(tile)]
+        scratch = [*matrices.scratch, *partial_sum(tile)]
         if hwc:
             scratch.append(Scratch(GRADIENT_TRANSPOSED, (channels, positions), tile.dtype))
-        inputs = (*patches.matrices.operands, tile.box("dy"))
+        inputs = (*matrices.operands, tile.box("dy"))
         return TileTask(inputs, (written, *tile.bias_gradient), tuple(scratch), calls)
 
 
-def _unrolled(tile: LoopTile, image: str, over: str, *, columns: bool = False) -> Unrolled:
-    """The patches of an image, of the channels `over` that the tile sums over or multiplies with."""
-    geometry = ConvGeometry.of(tile.op.attributes)
-    parts, sources, within = channels_met(tile, image, over)
-    matrices = unrolled(tile, image, sources, within, columns=columns)
-    return Unrolled(geometry, parts, within, matrices)
-
-
-def _block_transpose(tile: LoopTile, patches: Unrolled) -> KernelCall:
+def _block_transpose(tile: LoopTile, parts: Sequence[Segment], within: Sequence[Extent]) -> KernelCall:
     """The weights of every group, input channels first, each window rotated."""
-    geometry = patches.geometry
+    geometry = ConvGeometry.of(tile.op.attributes)
     fetched = tile.span("w", "ci")
     wanted = []
-    for item, of_group in zip(patches.parts, patches.within, strict=True):
+    for item, of_group in zip(parts, within, strict=True):
         start, stop = within_group(item, geometry.ci_of_group)
         wanted.append((of_group, (start - fetched.start, stop - fetched.start)))
     details = {
-        **of_groups(geometry, patches.parts, patches.within, gathers=True, fetched=fetched.start),
+        **of_groups(geometry, parts, within, gathers=True, fetched=fetched.start),
         "filter_s": filter_strides(geometry, fetched.count),
         "hwc": geometry.hwc,
     }

@@ -182,9 +182,9 @@ def direct_forward(site: Site, loop: Direct) -> TeamWork:
     """Each own (output) channel from the input; places: X, W, Y and D if there is a bias."""
     if loop.as_published:
         if loop.others == 1 and loop.others_box == loop.own:
-            return _published(site, "dw_fw", loop)
+            return published(site, loop, "dw_fw")
         if loop.geometry.groups == 1 and not loop.reach.padded:
-            return _published(site, "naive_fw", loop)
+            return published(site, loop, "naive_fw")
     positions = {"ho": len(loop.reach.rows), "wo": len(loop.reach.columns)}
     strides = {**_from_image(loop), "D": (1,)}
     return site.team("conv_direct_fw", {**loop.sizes(), **positions}, strides, macs=loop.macs)
@@ -193,7 +193,7 @@ def direct_forward(site: Site, loop: Direct) -> TeamWork:
 def direct_weights(site: Site, loop: Direct) -> TeamWork:
     """The weight gradient of each own (output) channel; places: X, W, Y."""
     if loop.as_published and loop.geometry.groups == 1 and not loop.reach.padded:
-        return _published(site, "naive_wg", loop)
+        return published(site, loop, "naive_wg")
     return site.team("conv_direct_wg", loop.sizes(), _from_image(loop), macs=loop.macs)
 
 
@@ -201,7 +201,7 @@ def direct_input(site: Site, loop: Direct) -> TeamWork:
     """The gradient of each own (input) channel, gathered; places: X (result), W, Y (output gradient)."""
     geometry, reach = loop.geometry, loop.reach
     if loop.as_published and (geometry.groups, geometry.strides, geometry.pads) == (1, (1, 1), (0, 0, 0, 0)):
-        return _published(site, "naive_ig", loop)
+        return published(site, loop, "naive_ig")
     read = _from_image(loop, gathers=True)
     strides = {"X": read["Y"], "W": read["W"], "Y": read["X"]}
     sizes = {**loop.sizes(), "hi": len(reach.rows), "wi": len(reach.columns)}
@@ -209,18 +209,11 @@ def direct_input(site: Site, loop: Direct) -> TeamWork:
     return site.team("conv_direct_ig", sizes, strides, macs=loop.macs)
 
 
-def depthwise_weights(site: Site, loop: Direct) -> TeamWork:
-    """PULP-TrainLib's depthwise weight gradient: every core does all channels; places: X, W, Y."""
-    return _published(site, "dw_wg", loop)
+def published(site: Site, loop: Direct, nest: str) -> TeamWork:
+    """A loop of the library, in CHW; the image of the result has the positions, the other is read.
 
-
-def depthwise_input(site: Site, loop: Direct) -> TeamWork:
-    """PULP-TrainLib's depthwise input gradient: every core does all channels; places: X (result), W, Y."""
-    return _published(site, "dw_ig", loop)
-
-
-def _published(site: Site, nest: str, loop: Direct) -> TeamWork:
-    """A loop of the library, in CHW; the image of the result has the positions, the other is read."""
+    Places: X, W, Y. In its depthwise gradients every core does all channels.
+    """
     geometry, reach = loop.geometry, loop.reach
     positions, read = (len(reach.rows), len(reach.columns)), (reach.height, reach.width)
     (hi, wi), (ho, wo) = (positions, read) if nest.endswith("_ig") else (read, positions)

@@ -15,13 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from configs.errors import ShapeError
-from trainlib.ir.graph import Op, Tensor
-from trainlib.primitives.contractions.conv2d_reference import (
-    channel_sums,
-    correlate,
-    correlate_with_gradient,
-    scatter,
-)
+from trainlib.ir.graph import Tensor
+from trainlib.primitives.contractions.conv2d_reference import correlate, references, scatter
 from trainlib.primitives.contractions.conv_direct import DirectLoops
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
 from trainlib.primitives.contractions.conv_options import (
@@ -33,7 +28,7 @@ from trainlib.primitives.contractions.conv_options import (
     window_attributes,
 )
 from trainlib.primitives.contractions.convolution import transposed_step
-from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Step, Values
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Step
 
 
 class _Schema(ChannelSchema):
@@ -86,34 +81,16 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     )
 
 
-def _forward(op: Op, values: Values) -> Values:
-    geometry = ConvGeometry.of(op.attributes)
-    result = scatter(geometry, values["x"], values["w"])
-    if "b" in values:
-        result = result + (values["b"] if geometry.layout == "HWC" else values["b"][:, None, None])
-    return {"y": result}
-
-
-def _weight_gradient(op: Op, values: Values) -> Values:
-    geometry = ConvGeometry.of(op.attributes)
-    return {
-        "dw": correlate_with_gradient(geometry, values["dy"], values["x"]),
-        "db": channel_sums(geometry, values["dy"]),
-    }
-
-
-def _input_gradient(op: Op, values: Values) -> Values:
-    return {"dx": correlate(ConvGeometry.of(op.attributes), values["dy"], values["w"])}
-
+_FORWARD, _WEIGHT_GRADIENT, _INPUT_GRADIENT = references(scatter, correlate, transposed=True)
 
 PRIMITIVE = LayerPrimitive(
     name="conv_transpose2d",
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step.of("FW", "x w b? -> y", _forward, transposed_step("y", DirectLoops(scattered=True))),
-        Step.of("WG", "x dy -> dw db?", _weight_gradient, transposed_step("dw", DirectLoops())),
-        Step.of("IG", "dy w -> dx", _input_gradient, transposed_step("dx", DirectLoops())),
+        Step.of("FW", "x w b? -> y", _FORWARD, transposed_step("y", DirectLoops(scattered=True))),
+        Step.of("WG", "x dy -> dw db?", _WEIGHT_GRADIENT, transposed_step("dw", DirectLoops())),
+        Step.of("IG", "dy w -> dx", _INPUT_GRADIENT, transposed_step("dx", DirectLoops())),
     ),
     examples=(
         Example({"out_channels": 3, "kernel": 3, "stride": 2, "padding": 1, "bias": True}, ((2, 3, 4),)),

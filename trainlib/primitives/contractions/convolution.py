@@ -7,7 +7,7 @@ its FW writes what the gradient of a convolution writes, from what that reads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from trainlib.ir.access import Contraction
@@ -68,7 +68,7 @@ DESCRIPTION = Description(_described, _orders)
 """Ops that carry the attributes of `ConvGeometry` and a batch."""
 
 
-def convolution_step(result: str, strategy: Strategy) -> ContractionStep:
+def convolution_step(result: str, strategy: Strategy | Callable[[Op], Strategy]) -> ContractionStep:
     """The step of a convolution that writes ``y``, ``dw`` or ``dx``."""
     return ContractionStep(DESCRIPTION, result, strategy)
 

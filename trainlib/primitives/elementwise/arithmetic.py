@@ -31,6 +31,8 @@ class Bounds(LayerSchema):
     """Lower limit (default: none)."""
     high: Finite | None = None
     """Upper limit (default: none)."""
+    slope_at_bounds: bool = True
+    """Whether gradient passes where the input is a limit; PyTorch: clamp true, ReLU6 and Hardtanh false."""
 
     @model_validator(mode="after")
     def _one_at_least(self) -> Bounds:
@@ -103,21 +105,17 @@ def _relation(form: str) -> Elementwise:
     return Elementwise(
         y=lambda x, value: np.where(holds(x, value), 1, 0),
         dx=lambda dy: 0 * dy,
-        reference=lambda x, value: np.where(holds(x, value), 1.0, 0.0),
-        reference_dx=lambda dy: np.zeros_like(dy),
         nests=("relu_fw", "scale_by_number"),
     )
 
 
-def _rounding(name: str, y: Formula, reference: Formula) -> LayerPrimitive:
+def _rounding(name: str, y: Formula) -> LayerPrimitive:
     """Rounding to integers; the derivative is 0, or 1 straight through."""
     return elementwise(
         name,
         Elementwise(
             y=y,
             dx=lambda dy, straight_through: (1 if straight_through else 0) * dy,
-            reference=reference,
-            reference_dx=lambda dy, straight_through: dy.copy() if straight_through else np.zeros_like(dy),
             nests=("relu_fw", "scale_by_number"),
         ),
         options=Rounding,
@@ -129,16 +127,15 @@ def _rounding(name: str, y: Formula, reference: Formula) -> LayerPrimitive:
 
 
 PRIMITIVES: tuple[LayerPrimitive, ...] = (
-    _rounding("floor", lambda x: np.floor(x), lambda x: x - np.remainder(x, 1.0)),
-    _rounding("ceil", lambda x: np.ceil(x), lambda x: x + np.remainder(-x, 1.0)),
-    _rounding("round", lambda x: np.rint(x), lambda x: np.round(x)),
+    _rounding("floor", lambda x: np.floor(x)),
+    _rounding("ceil", lambda x: np.ceil(x)),
+    _rounding("round", lambda x: np.rint(x)),
     elementwise(
         "multiply",
         Elementwise(
             y=lambda x, x1: x * x1,
             dx=lambda x1, dy: dy * x1,
             dx1=lambda x, dy: dy * x,
-            reference=lambda x, x1: np.multiply(x1, x),
             nests=("multiply", "multiply", "multiply"),
         ),
         examples=PAIRS,
@@ -149,7 +146,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             y=lambda x, x1: x - x1,
             dx=lambda dy: dy,
             dx1=lambda dy: -dy,
-            reference=lambda x, x1: np.add(x, -1 * x1),
             nests=(VECTOR_ADD, "copy", "scale_by_number"),
         ),
         examples=PAIRS,
@@ -160,7 +156,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             y=lambda x, x1: x / x1,
             dx=lambda dy, x1: dy / x1,
             dx1=lambda x, x1, dy: -dy * x / (x1 * x1),
-            reference=lambda x, x1: x * (1 / x1),
             nests=("divide", "divide", "divide_bw_divisor"),
         ),
         examples=(
@@ -168,14 +163,14 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             Example(inputs=((2, 3, 5), DrawnInput((2, 3, 5), low=-3, high=-1))),
         ),
     ),
-    elementwise(  # the second counts where both are equal
+    elementwise(  # equal ones share the gradient, as in PyTorch
         "maximum",
         Elementwise(
             y=lambda x, x1: np.where(x > x1, x, x1),
-            dx=lambda x, x1, dy: np.where(x > x1, dy, 0),
-            dx1=lambda x, x1, dy: np.where(x > x1, 0, dy),
-            reference=lambda x, x1: np.maximum(x, x1),
+            dx=lambda x, x1, dy: np.where(x > x1, dy, np.where(x < x1, 0, dy / 2)),
+            dx1=lambda x, x1, dy: np.where(x > x1, 0, np.where(x < x1, dy, dy / 2)),
             nests=(VECTOR_ADD, "choose_bw", "choose_bw"),
+            own_slope=True,
         ),
         examples=PAIRS,
     ),
@@ -183,10 +178,10 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         "minimum",
         Elementwise(
             y=lambda x, x1: np.where(x < x1, x, x1),
-            dx=lambda x, x1, dy: np.where(x < x1, dy, 0),
-            dx1=lambda x, x1, dy: np.where(x < x1, 0, dy),
-            reference=lambda x, x1: np.minimum(x, x1),
+            dx=lambda x, x1, dy: np.where(x < x1, dy, np.where(x > x1, 0, dy / 2)),
+            dx1=lambda x, x1, dy: np.where(x < x1, 0, np.where(x > x1, dy, dy / 2)),
             nests=(VECTOR_ADD, "choose_bw", "choose_bw"),
+            own_slope=True,
         ),
         examples=PAIRS,
     ),
@@ -197,8 +192,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             dx=lambda dy: 0 * dy,
             dx1=lambda x, dy: np.where(x != 0, dy, 0),
             dx2=lambda x, dy: np.where(x != 0, 0, dy),
-            reference=lambda x, x1, x2: np.where(x == 0, x2, x1),
-            reference_dx=lambda dy: np.zeros_like(dy),
             nests=("choose", "scale_by_number", "multiply", "multiply"),
         ),
         examples=(
@@ -215,15 +208,19 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             for form in ("ge", "gt", "le", "lt", "eq")
         ),
     ),
-    elementwise(  # slope 1 at the bounds, as torch.clamp
+    elementwise(
         "clip",
         Elementwise(
             y=lambda x, low=None, high=None: np.clip(x, low, high),
-            dx=lambda x, dy, low=None, high=None: np.where(fn.inside(x, low, high), dy, 0),
-            reference=lambda x, low=None, high=None: fn.bounded(x, low, high),
+            dx=lambda x, dy, low=None, high=None, slope_at_bounds=True: np.where(
+                fn.inside(x, low, high, slope_at_bounds), dy, 0
+            ),
             nests=("clip_fw", "clip_bw"),
+            own_slope=True,
             of_mask=OfMask(  # the output does not say whether x was at a bound or beyond it
-                mask=lambda x, low=None, high=None: np.where(fn.inside(x, low, high), 1, 0),
+                mask=lambda x, low=None, high=None, slope_at_bounds=True: np.where(
+                    fn.inside(x, low, high, slope_at_bounds), 1, 0
+                ),
                 nest="clip_fw_mask",
             ),
         ),
@@ -232,6 +229,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             Example({"low": 0.0, "high": 6.0}, (DrawnInput((3, 4, 5), low=-4, high=9, away_from=(0, 6)),)),
             Example({"high": 0.5}, (DrawnInput((7,), away_from=(0.5,)),)),
             Example({"low": -0.5}, (DrawnInput((2, 9), away_from=(-0.5,)),)),
+            Example({"low": 0.0, "slope_at_bounds": False}, (DrawnInput((9,), away_from=(0,)),)),
         ),
     ),
     elementwise(
@@ -241,12 +239,8 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             dx=lambda x, dy, alpha, beta: np.where(
                 (alpha * x + beta > 0) & (alpha * x + beta < 1), alpha * dy, 0
             ),
-            reference=lambda x, alpha, beta: np.minimum(1, np.maximum(0, beta + x * alpha)),
             nests=("hard_sigmoid_fw", "hard_sigmoid_bw"),
-            of_y=(
-                lambda y, dy, alpha: np.where((y > 0) & (y < 1), alpha * dy, 0),
-                lambda y, dy, alpha: dy * alpha * (np.sign(y) * np.sign(1 - y)),
-            ),
+            of_y=lambda y, dy, alpha: np.where((y > 0) & (y < 1), alpha * dy, 0),
         ),
         options=Line,
         examples=(
@@ -259,7 +253,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         Elementwise(
             y=lambda x: x * (np.clip(x + 3, 0, 6) / 6),  # so that large x do not overflow on the way
             dx=lambda x, dy: dy * np.where(x >= 3, 1, np.where(x > -3, x / 3 + 0.5, 0)),
-            reference=lambda x: np.where(x <= -3, 0, np.where(x >= 3, x, x * x / 6 + x / 2)),
             nests=("hard_swish_fw", "hard_swish_bw"),
         ),
         examples=(
@@ -272,15 +265,10 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         Elementwise(
             y=lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))),
             dx=lambda x, dy, alpha: dy * np.where(x > 0, 1, alpha * np.exp(np.minimum(x, 0))),
-            reference=lambda x, alpha: np.where(
-                x > 0,
-                x,
-                alpha * (np.exp(np.where(x > 0, 0, x)) - 1),  # the slope at 0 is alpha
-            ),
             nests=("exponential", "exponential_product"),
+            own_slope=True,  # at 0 it is alpha
             of_y=(  # as PyTorch in place: y + alpha is alpha * e^x, to a rounding of alpha
-                lambda y, dy, alpha: np.where(y > 0, dy, (y + alpha) * dy),
-                lambda y, dy, alpha: dy * np.where(y <= 0, alpha + y, 1),
+                lambda y, dy, alpha: np.where(y > 0, dy, (y + alpha) * dy)
             ),
             of_y_nest="elu_from_y_bw",
         ),
@@ -295,8 +283,8 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         Elementwise(
             y=lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
             dx=lambda x, dy: dy * fn.sigmoid(x),
-            reference=lambda x: fn.softplus(x),
             nests=("softplus_fw", "softplus_bw"),
+            own_slope=True,
         ),
         examples=WIDE,
     ),
@@ -305,7 +293,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         Elementwise(
             y=lambda x: x * fn.mish_gate(x),
             dx=lambda x, dy: dy * (fn.mish_gate(x) + x * fn.mish_slope(x)),
-            reference=lambda x: x * np.tanh(fn.softplus(x)),
             nests=("mish_fw", "mish_bw"),
         ),
         examples=WIDE,
@@ -314,7 +301,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         "shift",
         Elementwise(
             y=lambda x, offset: x + offset,
-            reference=lambda x, offset: np.add(offset, x),
             nests=("relu_fw",),  # a load, one instruction, a store
         ),
         options=Offset,
@@ -326,8 +312,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         Elementwise(
             y=lambda x: np.exp(x),
             dx=lambda y, dy: dy * y,
-            reference=lambda x: np.expm1(x) + 1,
-            reference_dx=lambda y, dy: np.multiply(y, dy),
             nests=("exponential", "multiply"),
         ),
         examples=(Example(inputs=((7,),)), Example(inputs=(DrawnInput((3, 4, 5), low=-4, high=4),))),
@@ -337,7 +321,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         Elementwise(
             y=lambda x: np.log(x),
             dx=lambda dy, x: dy / x,
-            reference=lambda x: np.log1p(x - 1),
             nests=("logarithm", "divide"),
         ),
         examples=(
@@ -351,8 +334,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         Elementwise(
             y=lambda x: np.sqrt(x),
             dx=lambda dy, y: dy / (2 * y),
-            reference=lambda x: x**0.5,
-            reference_dx=lambda dy, y: 0.5 * dy / y,
             nests=("unary_division", "divide"),
         ),
         examples=POSITIVE,
@@ -362,8 +343,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         Elementwise(
             y=lambda x: 1 / x,
             dx=lambda y, dy: -dy * y * y,
-            reference=lambda x: x**-1.0,
-            reference_dx=lambda y, dy: -(y**2) * dy,
             nests=("unary_division", "product_with_square"),
         ),
         examples=POSITIVE,
@@ -373,7 +352,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         Elementwise(
             y=lambda x: x * x,
             dx=lambda x, dy: 2 * x * dy,
-            reference=lambda x: np.square(x),
             nests=("scale_by_number", "product_with_square"),
         ),
         examples=(Example(inputs=((7,),)), Example(inputs=((3, 4, 5),))),
@@ -383,7 +361,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         Elementwise(
             y=lambda x, exponent: x**exponent,
             dx=lambda x, dy, exponent: dy * exponent * x ** (exponent - 1),
-            reference=lambda x, exponent: np.power(x, exponent),
             nests=("power", "power_bw"),
         ),
         options=Exponent,
@@ -398,17 +375,24 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         Elementwise(
             y=lambda x: 2 * fn.normal(x * np.sqrt(2)) - 1,
             dx=lambda x, dy: dy * (2 / np.sqrt(np.pi)) * np.exp(-x * x),
-            reference=lambda x: fn.erf(x),
             nests=("error_function", "exponential_product"),
         ),
         examples=(Example(inputs=((7,),)), Example(inputs=(DrawnInput((3, 4, 5), low=-3, high=3),))),
+    ),
+    elementwise(  # sinf and cosf are counted as expf: like it a range reduction and a polynomial
+        "sine",
+        Elementwise(
+            y=lambda x: np.sin(x),
+            dx=lambda x, dy: np.cos(x) * dy,
+            nests=("exponential", "exponential_product"),
+        ),
+        examples=(Example(inputs=((7,),)), Example(inputs=(DrawnInput((3, 4, 5), low=-9, high=9),))),
     ),
     elementwise(  # no slope at 0, as in PyTorch
         "absolute",
         Elementwise(
             y=lambda x: np.abs(x),
             dx=lambda x, dy: np.sign(x) * dy,
-            reference=lambda x: np.where(x > 0, x, 0) - np.where(x < 0, x, 0),
             nests=("relu_fw", "clip_bw"),
         ),
         examples=(Example(inputs=((7,),)), Example(inputs=((3, 4, 5),))),

@@ -25,7 +25,15 @@ from trainlib.primitives.definition import (
     Variant,
 )
 from trainlib.primitives.derivative import derivative
-from trainlib.primitives.formulas import Formula, arguments, by_name, parameters, roles_of, wide
+from trainlib.primitives.formulas import (
+    Formula,
+    arguments,
+    by_name,
+    in_float64,
+    parameters,
+    roles_of,
+    wide,
+)
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
 
 Plan = Callable[[Mapping[str, Any], Sequence[Tensor], str], LayerPlan]
@@ -49,7 +57,6 @@ class OfMask:
 
 _DX_OF_MASK: dict[str, Any] = {
     "dx": lambda dy, mask: np.where(mask > 0, dy, 0),
-    "reference_dx": lambda dy, mask: np.where(mask == 0, 0, dy),
     "nests": ("", "masked_bw"),
 }
 """What backward computes from such a mask, for all layers that have one."""
@@ -63,21 +70,20 @@ class Elementwise:
     order; a layer without `dx` passes dy on as it is. The parameters that are no options are the roles a loop
     reads, in the order of the arrays of its nest, the result behind them.
 
-    `reference` is the forward formula once more, in other words: the untiled truth. The truth of a gradient
-    is its derivative, found by `trainlib.primitives.derivative`; only a step that reads ``y`` and not ``x``
-    needs `reference_dx`, again in other words than `dx`. A step that reads neither says that it is linear.
-    `of_y` are a `dx` and a `reference_dx` that read ``y`` in place of ``x``, by the loop of `dx`, with the
-    same bits as result in every format; or by the nest `of_y_nest`, with the bits of another formula.
+    The untiled reference are the formulas in float64, but of a gradient that reads an input: that is the
+    derivative of `y` (`trainlib.primitives.derivative`), so that `dx` is held against `y`; with `own_slope`,
+    which differs from it at a kink, it is `dx` as well.
+    `of_y` is a `dx` that reads ``y`` in place of ``x``, by the loop of `dx`, with the same bits as result in
+    every format; or by the nest `of_y_nest`, with the bits of another formula.
     """
 
     y: Formula
-    reference: Formula
     nests: tuple[str, ...]
     dx: Formula | None = None
     dx1: Formula | None = None
     dx2: Formula | None = None
-    reference_dx: Formula | None = None
-    of_y: tuple[Formula, Formula] | None = None
+    own_slope: bool = False
+    of_y: Formula | None = None
     of_y_nest: str | None = None
     of_mask: OfMask | None = None
 
@@ -112,7 +118,7 @@ def elementwise(
     reads = roles_of(one.y, keys)
     inputs = sum(role.startswith("x") for role in reads)
 
-    truths = {form: _truth(item) for form, item in by_form.items()}
+    truths = {form: _truth(item, keys) for form, item in by_form.items()}
 
     def lowered(loops: Mapping[str, tuple[VectorLoop, ...]]) -> ElementwiseLowering:
         return ElementwiseLowering(lambda op: loops[op.attributes.get("form", "")], takes_over=takes_over)
@@ -128,7 +134,7 @@ def elementwise(
         others: list[Elementwise] = []
         if one.of_y is not None:
             nests = ("", one.of_y_nest or one.nests[1])
-            others.append(replace(one, dx=one.of_y[0], reference_dx=one.of_y[1], nests=nests))
+            others.append(replace(one, dx=one.of_y, nests=nests))
         if one.of_mask is not None:
             others.append(replace(one, **_DX_OF_MASK))
             steps[0] = replace(steps[0], others=(_with_mask(one, one.of_mask, keys, takes_over),))
@@ -190,7 +196,7 @@ def _backward(forms: Mapping[str, Elementwise], keys: set[str]) -> dict[str, tup
 
 def _backward_step(item: Elementwise, keys: set[str], takes_over: bool = False) -> Step:
     """IG of one form alone."""
-    truth, loops = _truth(item), _backward({"": item}, keys)[""]
+    truth, loops = _truth(item, keys), _backward({"": item}, keys)[""]
     return Step(
         "IG",
         tuple(dict.fromkeys(role for loop in loops for role in loop.reads)),
@@ -201,24 +207,15 @@ def _backward_step(item: Elementwise, keys: set[str], takes_over: bool = False) 
 
 
 def _with_mask(item: Elementwise, made: OfMask, keys: set[str], takes_over: bool) -> Step:
-    """FW that leaves a mask; the truth of the mask is where the reference has a slope."""
-    reads, truth = roles_of(item.y, keys), _truth(item)
-    y, mask = by_name(item.y), by_name(made.mask)
-    loop = VectorLoop(
-        made.nest,
-        (*reads, "y", "mask"),
-        reads,
-        ("y", "mask"),
-        lambda op, values: {"y": y(op, values), "mask": mask(op, values)},
-    )
+    """FW that leaves a mask."""
+    reads, y, mask = roles_of(item.y, keys), by_name(item.y), by_name(made.mask)
 
-    def reference(op: Op, values: Values) -> Values:
-        exact = {"dy": np.ones_like(values["x"], np.float64), **wide(values)}
-        return {"y": truth["y"](op, exact), "mask": (truth["dx"](op, exact) != 0).astype(np.uint8)}
+    def compute(op: Op, values: Values) -> Values:
+        return {"y": y(op, values), "mask": mask(op, values)}
 
-    return Step(
-        "FW", reads, ("y", "mask"), reference, ElementwiseLowering(lambda op: (loop,), takes_over=takes_over)
-    )
+    loop = VectorLoop(made.nest, (*reads, "y", "mask"), reads, ("y", "mask"), compute)
+    lowering = ElementwiseLowering(lambda op: (loop,), takes_over=takes_over)
+    return Step("FW", reads, ("y", "mask"), in_float64(compute), lowering)
 
 
 def _loop(nest: str, role: str, formula: Formula, keys: set[str]) -> VectorLoop:
@@ -226,18 +223,22 @@ def _loop(nest: str, role: str, formula: Formula, keys: set[str]) -> VectorLoop:
     return VectorLoop(nest, (*reads, role), reads, (role,), lambda op, values: {role: compute(op, values)})
 
 
-def _truth(item: Elementwise) -> dict[str, Callable[[Op, Values], Any]]:
-    """What every step writes, by role: the reference, and dy times its derivatives."""
-    names = parameters(item.reference)
+def _truth(item: Elementwise, keys: set[str]) -> dict[str, Callable[[Op, Values], Any]]:
+    """What every step writes, by role: the formulas, and dy times the derivatives of the first."""
+    names = parameters(item.y)
 
     def derived(by: str) -> Callable[[Op, Values], Any]:
         def gradient(op: Op, values: Values) -> Any:
             # What a step does not read its derivatives do not depend on: any number will do.
             unread = {name for name in (*names, by) if name.startswith("x")} - values.keys()
             given = {**values, **dict.fromkeys(unread, np.zeros_like(values["dy"]))}
-            return values["dy"] * derivative(item.reference, arguments(names, op, given), by)
+            return values["dy"] * derivative(item.y, arguments(names, op, given), by)
 
         return gradient
 
-    truth = {"y": by_name(item.reference), "dx": derived("x"), "dx1": derived("x1"), "dx2": derived("x2")}
-    return truth if item.reference_dx is None else {**truth, "dx": by_name(item.reference_dx)}
+    def truth(role: str, formula: Formula) -> Callable[[Op, Values], Any]:
+        reads_inputs = any(name.startswith("x") for name in roles_of(formula, keys))
+        return derived(role[1:]) if reads_inputs and not item.own_slope else by_name(formula)
+
+    gradients = {role: truth(role, formula) for role, formula in item.gradients.items()}
+    return {"y": by_name(item.y), **gradients}

@@ -7,7 +7,6 @@ has them a second time.
 
 from __future__ import annotations
 
-from math import erf as _erf
 from math import erfc, pi, sqrt
 from typing import Any
 
@@ -31,6 +30,7 @@ ROOT_OF_TWO_PI = sqrt(2 * pi)
 """What the density of the normal distribution is divided by."""
 
 
+@elementary(lambda x: np.exp(-np.abs(x)) / np.square(1 + np.exp(-np.abs(x))))
 def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x)) without overflow, by exponentials of negative numbers; keeps the dtype."""
     small = np.exp(-np.abs(x))
@@ -45,12 +45,6 @@ def tanh_by_exponential(x: Array) -> Array:
     return value
 
 
-def tanh(x: Array) -> Array:
-    """NumPy's."""
-    value: Array = np.tanh(x)
-    return value
-
-
 @elementary(lambda x: np.exp(-x * x / 2) / ROOT_OF_TWO_PI)
 def normal(x: Array) -> Array:
     """The normal distribution function in float64, by erfc so that it keeps its digits on the left."""
@@ -58,24 +52,10 @@ def normal(x: Array) -> Array:
     return np.array([erfc(value) for value in scaled]).reshape(x.shape) / 2
 
 
-def inside(x: Array, low: float | None, high: float | None) -> Array:
-    """Whether x lies between two bounds, or on one; None is no bound."""
-    above = np.ones(x.shape, bool) if low is None else x >= low
-    return above if high is None else above & (x <= high)
-
-
-def bounded(x: Any, low: float | None, high: float | None) -> Any:
-    """The nearest number between two bounds, by a choice; None is no bound."""
-    if high is not None:
-        x = np.where(x > high, high, x)
-    return x if low is None else np.where(x < low, low, x)
-
-
-@elementary(lambda x: np.exp(-np.logaddexp(0, -x)))
-def softplus(x: Array) -> Array:
-    """log(1 + e^x)."""
-    value: Array = np.logaddexp(0, x)
-    return value
+def inside(x: Array, low: float | None, high: float | None, on_bounds: bool) -> Array:
+    """Whether x lies between two bounds, or, if these count, on one; None is no bound."""
+    above = np.ones(x.shape, bool) if low is None else x >= low if on_bounds else x > low
+    return above if high is None else above & (x <= high if on_bounds else x < high)
 
 
 MISH_FLAT = 20.0
@@ -95,20 +75,6 @@ def mish_slope(x: Array) -> Array:
     below = e * (e + 2) + 2
     slope: Array = 4 * e / below * ((1 + e) / below)
     return slope
-
-
-@elementary(lambda x: 2 / sqrt(pi) * np.exp(-x * x))
-def erf(x: Array) -> Array:
-    """The error function, in float64."""
-    value: Array = np.vectorize(_erf, otypes=[float])(x)
-    return value
-
-
-@elementary(lambda x: -2 / sqrt(pi) * np.exp(-x * x))
-def complementary_erf(x: Array) -> Array:
-    """1 - erf(x), with its digits where erf is nearly 1, in float64."""
-    value: Array = np.vectorize(erfc, otypes=[float])(x)
-    return value
 
 
 def gelu_argument(x: Array) -> Array:
@@ -167,7 +133,9 @@ TAYLOR_TERMS = (1.0, -1.0, 0.5, -0.16, 0.0416, -0.008)
 def taylor(x: Array) -> Array:
     """e^x for x <= 0 by PULP-TrainLib's polynomial for 2^-d, d = -x·log2 e; zero for d >= 3.14."""
     exponent = -x.astype(np.float32) * np.float32(LOG2_E)
-    series = np.polynomial.polynomial.polyval(-x.astype(np.float64), np.array(TAYLOR_TERMS))
+    series: Any = TAYLOR_TERMS[-1]
+    for factor in TAYLOR_TERMS[-2::-1]:
+        series = factor + series * -x.astype(np.float64)
     return np.where(exponent < TAYLOR_LIMIT, series, 0).astype(np.float32)
 
 

@@ -68,6 +68,16 @@ def _spread(w: Array, rank: int) -> Array:
     return w.reshape(1, -1, *(1,) * (rank - 2))
 
 
+def _sloped(x: Array, source: Array, w: Array) -> Array:
+    """What is passed on where x is above 0, times the slope elsewhere."""
+    return np.where(x > 0, source, _spread(w, x.ndim) * source)
+
+
+def _terms(x: Array, dy: Array) -> Array:
+    """What dw is a sum of."""
+    return np.where(x > 0, 0, x.astype(np.float64) * dy)
+
+
 class _Elementwise(LeadingBoxes):
     """FW and IG: any box; `source` is what is passed on, or multiplied with the slope."""
 
@@ -89,8 +99,7 @@ class _Elementwise(LeadingBoxes):
         shape = tuple(sizes.values())
 
         def function(x: Array, *others: Array) -> Array:
-            source, w = (x, *others)[-2:]
-            return np.where(x > 0, source, _spread(w, x.ndim) * source)
+            return _sloped(x, *(x, *others)[-2:])
 
         placed = {"X": "x", "Y": self.result, **({"G": self.source} if self.source != "x" else {})}
         arrays = {name: Piece(role, shape, dtype=area.dtype(role)) for name, role in placed.items()}
@@ -121,8 +130,7 @@ class _SlopeGradient(AxesLowering):
 
         def sums(target: Piece, sizes: tuple[int, int, int], *axes: int) -> None:
             def function(x: Array, dy: Array) -> Array:
-                terms = np.where(x > 0, 0, x.astype(np.float64) * dy)
-                return np.asarray(terms.sum(axis=axes).astype(np.float32)).reshape(-1)
+                return np.asarray(_terms(x, dy).sum(axis=axes).astype(np.float32)).reshape(-1)
 
             x, dy = (Piece(role, sizes, dtype=area.dtype(role)) for role in ("x", "dy"))
             named = dict(zip(("samples", "channels", "elements"), sizes, strict=True))
@@ -148,20 +156,17 @@ class _SlopeGradient(AxesLowering):
 
 
 def _forward(op: Op, values: Values) -> Values:
-    x = values["x"]
-    return {"y": np.maximum(x, 0) + _spread(values["w"], x.ndim) * np.minimum(x, 0)}
+    return {"y": _sloped(values["x"], values["x"], values["w"])}
 
 
 def _backward(op: Op, values: Values) -> Values:
-    right = np.greater(values["x"], 0)
-    return {"dx": values["dy"] * (right + _spread(values["w"], right.ndim) * ~right)}
+    return {"dx": _sloped(values["x"], values["dy"], values["w"])}
 
 
 def _weights(op: Op, values: Values) -> Values:
-    terms = np.minimum(values["x"], 0) * values["dy"]
-    if not op.attributes["per_channel"]:
-        return {"dw": np.sum(terms).reshape(1)}
-    return {"dw": np.moveaxis(terms, 1, 0).reshape(terms.shape[1], -1).sum(axis=1)}
+    terms = _terms(values["x"], values["dy"])
+    kept = terms.shape[1] if op.attributes["per_channel"] else 1
+    return {"dw": np.moveaxis(terms, 1, 0).reshape(kept, -1).sum(axis=1)}
 
 
 PRIMITIVE = LayerPrimitive(

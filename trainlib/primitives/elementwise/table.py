@@ -96,9 +96,8 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         Elementwise(
             y=lambda x: np.where(x > 0, x, 0),
             dx=lambda x, dy: np.where(x > 0, dy, 0),
-            reference=lambda x: np.maximum(x, 0),
             nests=("relu_fw", "relu_bw"),
-            of_y=(lambda y, dy: np.where(y > 0, dy, 0), lambda y, dy: np.where(y == 0, 0, dy)),
+            of_y=lambda y, dy: np.where(y > 0, dy, 0),
             of_mask=OfMask(
                 mask=lambda x: np.where(x > 0, 1, 0),
                 nest="relu_fw_mask",
@@ -117,11 +116,9 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             y=lambda x, slope: np.where(x > 0, x, slope * x),
             dx=lambda x, dy, slope: np.where(x > 0, dy, slope * dy),
             # With a slope below 1 the larger of the two branches is the right one.
-            reference=lambda x, slope: np.maximum(x, slope * x),
             nests=("leakyrelu_fw", "leakyrelu_bw"),
             of_y=(  # y is positive where x is, also where slope * x is rounded to 0
-                lambda y, dy, slope: np.where(y > 0, dy, slope * dy),
-                lambda y, dy, slope: dy * np.heaviside(y, slope) + dy * np.where(y < 0, slope, 0),
+                lambda y, dy, slope: np.where(y > 0, dy, slope * dy)
             ),
         ),
         options=LeakySlope,
@@ -136,8 +133,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         Elementwise(
             y=fn.sigmoid,
             dx=lambda y, dy: dy * y * (1 - y),
-            reference=lambda x: np.exp(-fn.softplus(-x)),
-            reference_dx=lambda y, dy: dy * (y - y * y),
             nests=("sigmoid_fw", "sigmoid_bw"),
         ),
         examples=WIDE,
@@ -148,15 +143,11 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             "exact": Elementwise(
                 y=fn.tanh_by_exponential,
                 dx=lambda y, dy: dy * (1 - y * y),
-                reference=fn.tanh,
-                reference_dx=lambda y, dy: dy * (1 + y) * (1 - y),
                 nests=("tanh_fw", "tanh_bw"),
             ),
             "pulp_fastexp": Elementwise(
                 y=fn.fastexp_tanh,
                 dx=lambda y, dy: dy * (1 - y * y),
-                reference=fn.fastexp_tanh,
-                reference_dx=lambda y, dy: dy * (1 + y) * (1 - y),
                 nests=("tanh_fastexp_fw", "tanh_bw"),
             ),
         },
@@ -173,7 +164,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         Elementwise(
             y=lambda x: x * fn.sigmoid(x),
             dx=lambda x, dy: dy * (s := fn.sigmoid(x)) * (1 + x * (1 - s)),
-            reference=lambda x: x * np.exp(-fn.softplus(-x)),
             nests=("silu_fw", "silu_bw"),
         ),
         examples=WIDE,
@@ -184,7 +174,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             "erf": Elementwise(
                 y=lambda x: x * fn.normal(x),
                 dx=lambda x, dy: dy * (fn.normal(x) + x * (np.exp(-x * x / 2) / fn.ROOT_OF_TWO_PI)),
-                reference=lambda x: 0.5 * x * fn.complementary_erf(-x * 0.5**0.5),
                 nests=("gelu_erf_fw", "gelu_erf_bw"),
             ),
             "tanh": Elementwise(
@@ -193,7 +182,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
                     dy
                     * ((s := fn.sigmoid(2 * fn.gelu_argument(x))) + 2 * (x * s * (1 - s)) * fn.gelu_slope(x))
                 ),
-                reference=lambda x: 0.5 * x * (1 + np.tanh(fn.GELU_SLOPE * (x + fn.GELU_CUBIC * x**3))),
                 nests=("gelu_tanh_fw", "gelu_tanh_bw"),
             ),
             "pulp_rational": Elementwise(
@@ -204,9 +192,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
                         (1 + fn.rational_tanh(u := fn.gelu_argument(x))) / 2
                         + x / 2 * fn.rational_tanh_slope(u) * fn.gelu_slope(x)
                     )
-                ),
-                reference=lambda x: (
-                    0.5 * x * (1 + fn.rational_tanh(fn.GELU_SLOPE * (x + fn.GELU_CUBIC * x**3)))
                 ),
                 nests=("gelu_fw", "gelu_bw"),
             ),
@@ -226,7 +211,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             # The slope first: a product of two large values may be infinite where the gradient is not.
             dx=lambda x, x1, dy: dy * ((s := fn.sigmoid(x)) * (1 + x * (1 - s))) * x1,
             dx1=lambda x, dy: dy * (x * fn.sigmoid(x)),
-            reference=lambda x, x1: x1 * x * np.exp(-fn.softplus(-x)),
             nests=("swiglu_fw", "swiglu_bw_gate", "swiglu_bw_value"),
         ),
         examples=(
@@ -239,7 +223,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         Elementwise(
             y=lambda x, factor: factor * x,
             dx=lambda dy, factor: factor * dy,
-            reference=lambda x, factor: x * factor,
             nests=("scale_by_number", "scale_by_number"),
         ),
         options=Factor,
@@ -253,14 +236,11 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         "add",
         Elementwise(
             y=lambda x, x1: x + x1,
-            reference=lambda x, x1: np.sum([x, x1], axis=0),
             nests=(VECTOR_ADD,),
         ),
         published=Elementwise(
             y=lambda x, x1: x + x1,
             dx=lambda dy: dy,
-            reference=lambda x, x1: np.sum([x, x1], axis=0),
-            reference_dx=lambda dy: 1.0 * dy,
             nests=(BROADCAST_ADD, "copy"),
         ),
         examples=(
@@ -273,11 +253,8 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
     elementwise(  # in prediction nothing is dropped and nothing scaled
         "dropout",
         Elementwise(
-            y=lambda x, mask, p: x * mask * (1 / (1 - p)),
+            y=lambda x, mask, p, inference=False: x if inference else x * mask * (1 / (1 - p)),
             dx=lambda dy, mask, p: dy * mask * (1 / (1 - p)),
-            reference=lambda x, mask, p, inference=False: (
-                x if inference else np.where(mask > 0, x / (1 - p), 0)
-            ),
             nests=("dropout", "dropout"),
         ),
         options=DropShare,
@@ -293,7 +270,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         Elementwise(
             y=lambda x: x,
             dx=lambda dy: dy,
-            reference=lambda x: x,
             nests=("relu_fw", "relu_fw"),  # a load, one instruction, a store
         ),
         options=Format,

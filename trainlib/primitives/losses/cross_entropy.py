@@ -22,9 +22,9 @@ from configs.dtypes import FP32
 from configs.errors import InputError, ShapeError
 from configs.model_file import LossSchema
 from configs.values import replace
-from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.graph import Tensor
 from trainlib.ir.steps import Array
-from trainlib.primitives.definition import DrawnInput, Example, LabelPlan, Shape, Values
+from trainlib.primitives.definition import DrawnInput, Example, LabelPlan, Shape
 from trainlib.primitives.losses.entry import loss
 from trainlib.primitives.losses.labels import class_numbers, counted, rows, unrowed
 from trainlib.primitives.lowering.elementwise import LossNests
@@ -119,38 +119,6 @@ def class_count(y: Array, label: Array, where: str, options: Mapping[str, Any]) 
     return float(counts.sum() if weights is None else np.array(weights)[label[counts]].sum())
 
 
-def marked(op: Op, values: Values) -> tuple[Array, Array]:
-    """Weights of the classes where a label that counts is theirs, in the shape of y; and which labels count.
-
-    The truth's own way to a label: by comparing, not by an index.
-    """
-    y, label = values["y"], values["label"]
-    counts = counted(label, y.shape[1], op.name, op.attributes["ignore_index"])
-    classes = np.arange(y.shape[1]).reshape(-1, *(1,) * (y.ndim - 2))
-    marks = (np.expand_dims(label, 1) == classes) & np.expand_dims(counts, 1)
-    weights = np.asarray(op.attributes["class_weights"] or np.ones(y.shape[1])).reshape(classes.shape)
-    return marks * weights, counts
-
-
-def _truth(op: Op, values: Values) -> tuple[Any, Any, float]:
-    """Part by part, as torch.nn.CrossEntropyLoss is written: the labels' own, and that of the smoothing."""
-    logits, smoothing = values["y"], op.attributes["label_smoothing"]
-    classes = logits.shape[1]
-    logits = logits - logits.max(axis=1, keepdims=True)  # beside large ones the sum's logarithm would be lost
-    logs = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
-    of_class = np.asarray(op.attributes["class_weights"] or np.ones(classes))
-    of_class = of_class.reshape(-1, *(1,) * (logits.ndim - 2))
-    if op.attributes["labels"] == "hard":
-        chosen, counts = marked(op, values)
-        shares = (1 - smoothing) * chosen + smoothing / classes * of_class * np.expand_dims(counts, 1)
-        count = float(chosen.sum())
-    else:
-        _check_shares(values["label"], op.name)
-        shares = of_class * (values["label"] + smoothing * (1 / classes - values["label"]))
-        count = logs.size / classes
-    return -np.sum(shares * logs), np.exp(logs) * shares.sum(axis=1, keepdims=True) - shares, count
-
-
 def _nests(attributes: Mapping[str, Any], shape: Shape) -> LossNests:
     """PULP-TrainLib's of a vector of logits, if it has no more to do than these."""
     sizes = class_sizes(attributes, shape) | {
@@ -185,8 +153,8 @@ CROSS_ENTROPY = loss(
     "cross_entropy",
     terms=_terms,
     slopes=_slopes,
+    own_slope=True,
     count=class_count,
-    reference=_truth,
     nests=_nests,
     options=CrossEntropySchema,
     labels=_plan,

@@ -32,9 +32,6 @@ from trainlib.primitives.lowering.elementwise import LossLowering, LossNests
 
 LabelRule = Callable[[Mapping[str, Any], Tensor, str], LabelPlan]
 
-Truth = Callable[[Op, Values], tuple[Any, Any, float]]
-"""Terms of a loss, their slopes by y, and what a mean of them divides by; arrays by role in."""
-
 NestRule = Callable[[Mapping[str, Any], Shape], LossNests]
 """The nests for these options and this shape of y."""
 
@@ -44,10 +41,10 @@ def loss(
     *,
     terms: Formula,
     slopes: Formula,
-    reference: Truth,
     nests: tuple[str, str] | NestRule,
     examples: tuple[Example, ...],
     count: Formula = lambda y: y.size,
+    own_slope: bool = False,
     options: type[LossSchema] = LossSchema,
     labels: LabelRule | None = None,
     values: LabelValues | Callable[[Mapping[str, Any]], LabelValues] = ANY_LABEL,
@@ -56,7 +53,9 @@ def loss(
 ) -> LossPrimitive:
     """The loss `name`: `terms` of y and label, whose sum is the loss, and `slopes`, its derivative by y.
 
-    `count` is what a mean divides by. Formulas are computed in float64 and rounded once, in fp32 if `single`.
+    `count` is what a mean divides by. In the untiled reference the slopes are the derivative of `terms`
+    (`trainlib.primitives.derivative`); with `own_slope`, where no term is of an element, they are `slopes`.
+    Formulas are computed in float64 and rounded once, in fp32 if `single`.
     `labels` is the plan of the labels (default: fp32 of the shape of the output, of such `values`);
     `unlabelled`: there are none. `nests` are those of value and gradient.
     """
@@ -72,6 +71,7 @@ def loss(
             _check_label(allowed(op.attributes), op, given["label"])
         return given if single else wide(given)
 
+    names = parameters(terms)
     summed, sloped, counted = by_name(terms), by_name(slopes), by_name(count)
 
     def value(op: Op, given: Values) -> Any:
@@ -88,11 +88,11 @@ def loss(
         return float(op.attributes["weight"] / _divisor(op, given, counted))
 
     def evaluated(op: Op, given: Values) -> Values:
-        each, slope, number = reference(op, checked(op, given))
-        parts = {"mean": number, "batchmean": len(given["y"]), "sum": 1}
-        share = op.attributes["weight"] / _checked_count(op, parts[op.attributes["reduction"]])
+        exact = wide(checked(op, given))
+        share = scale(op, exact)
+        slope = sloped(op, exact) if own_slope else derivative(terms, arguments(names, op, exact), "y")
         whole = np.broadcast_to(np.asarray(slope) * share, given["y"].shape)
-        return {"loss": np.array([share * np.sum(each)]), "dy": whole}
+        return {"loss": np.array([share * np.sum(summed(op, exact))]), "dy": whole}
 
     reads = ("y",) if unlabelled else ("y", "label")
     chosen = nests if not isinstance(nests, tuple) else lambda attributes, shape: LossNests(*nests)
@@ -132,14 +132,3 @@ def _check_label(values: LabelValues, op: Op, label: Array) -> None:
             f"a label holds {float(wrong.flat[0]):.3g}, but {op.primitive} takes {values.about}",
             where=op.name,
         )
-
-
-def derived(terms: Formula) -> Truth:
-    """The truth of a loss whose terms are one per element: these, and what they are derived to."""
-    names = parameters(terms)
-
-    def truth(op: Op, values: Values) -> tuple[Any, Any, float]:
-        given = arguments(names, op, wide(values))
-        return terms(**given), derivative(terms, given, "y"), float(given["y"].size)
-
-    return truth

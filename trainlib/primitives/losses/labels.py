@@ -80,7 +80,7 @@ def counted(label: Array, classes: int, where: str, ignore_index: int | None = N
         raise InputError(
             f"label {int(wrong[0])} is not a class: classes are 0 to {classes - 1}",
             where=where,
-            cure="the last layer needs one output per class; classes count from 0"
+            cure="count classes from 0, and use one output per class in the last layer"
             + (f"; ignore_index: {int(wrong[0])} leaves it out" if wrong[0] < 0 else ""),
         )
     return counts

@@ -15,18 +15,16 @@ from pydantic import Field
 
 from configs.errors import InputError, ShapeError
 from configs.model_file import LossSchema
-from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.graph import Tensor
 from trainlib.ir.steps import Array
-from trainlib.primitives.definition import DrawnInput, Example, LabelPlan, Shape, Values
-from trainlib.primitives.derivative import elementary
+from trainlib.primitives.definition import DrawnInput, Example, LabelPlan, Shape
 from trainlib.primitives.losses.cross_entropy import (
     ClassLossSchema,
     class_count,
     class_sizes,
-    marked,
     may_cut,
 )
-from trainlib.primitives.losses.entry import derived, loss
+from trainlib.primitives.losses.entry import loss
 from trainlib.primitives.losses.labels import (
     COUNTS,
     DISTRIBUTION,
@@ -117,36 +115,16 @@ def bce_slopes(y: Array, label: Array, element_weights: Any) -> Any:
     return per_channel(element_weights, y) * (y - label) / np.maximum(y * (1 - y), LEAST_VARIANCE)
 
 
-def _bce_truth(op: Op, values: Values) -> tuple[Any, Any, float]:
-    """By the probability of what did not come, p = |t - y| for targets 0 and 1; a mixture of both between."""
-    y, label = np.clip(values["y"], 0, 1), values["label"]
-    _check_probabilities(values["y"], op.name)
-    weights = per_channel(op.attributes["element_weights"], y)
-    positive, negative = (-np.log(np.clip(share, np.exp(LEAST_LOG), None)) for share in (y, 1 - y))
-    each = weights * (label * positive + (1 - label) * negative)
-    slope = weights * (y - label) / np.clip(y - np.square(y), LEAST_VARIANCE, None)
-    return each, slope, float(y.size)
-
-
 def logits_terms(y: Array, label: Array, pos_weight: Any, element_weights: Any) -> Any:
     """(1 - t) · y + (1 + (p - 1) · t) · log(1 + e^-y), which overflows nowhere."""
-    positive = 1 + (per_channel(pos_weight, y) - 1) * label
-    return per_channel(element_weights, y) * ((1 - label) * y + positive * np.logaddexp(0, -y))
+    positive = 1 + (per_channel(pos_weight, label) - 1) * label
+    return per_channel(element_weights, label) * ((1 - label) * y + positive * np.logaddexp(0, -y))
 
 
 def logits_slopes(y: Array, label: Array, pos_weight: Any, element_weights: Any) -> Any:
     """1 - t - (1 + (p - 1) · t) / (1 + e^y)."""
-    positive = 1 + (per_channel(pos_weight, y) - 1) * label
-    return per_channel(element_weights, y) * (1 - label - positive * (0.5 - 0.5 * np.tanh(y / 2)))
-
-
-_softplus = elementary(lambda x: 0.5 * (1 + np.tanh(x / 2)))(lambda x: np.logaddexp(0, x))
-
-
-def _logits_reference(y: Any, label: Array, pos_weight: Any, element_weights: Any) -> Any:
-    """The two classes' terms, each with its probability's logarithm."""
-    came, did_not = per_channel(pos_weight, label) * label * _softplus(-y), (1 - label) * _softplus(y)
-    return (came + did_not) * per_channel(element_weights, label)
+    positive = 1 + (per_channel(pos_weight, label) - 1) * label
+    return per_channel(element_weights, label) * (1 - label - positive * (0.5 - 0.5 * np.tanh(y / 2)))
 
 
 class KlSchema(LossSchema):
@@ -161,12 +139,6 @@ def kl_terms(y: Array, label: Array, log_target: bool) -> Any:
     if log_target:
         return np.exp(label) * (label - y)
     return label * (np.log(np.where(label > 0, label, 1)) - y)
-
-
-def _kl_reference(y: Any, label: Array, log_target: bool) -> Any:
-    share = np.exp(label) if log_target else label
-    entropy = np.sum(share * np.log(share, out=np.zeros(share.shape), where=share > 0))
-    return entropy / share.size - y * share  # the entropy of the targets, shared out: the sum is the same
 
 
 class PoissonSchema(LossSchema):
@@ -192,14 +164,6 @@ def poisson_terms(y: Array, label: Array, log_input: bool, full: bool, eps: floa
 def poisson_slopes(y: Array, label: Array, log_input: bool, eps: float) -> Any:
     """Its derivative."""
     return np.exp(y) - label if log_input else 1 - label / (y + eps)
-
-
-def _poisson_reference(y: Any, label: Array, log_input: bool, full: bool, eps: float) -> Any:
-    log_rate = y if log_input else np.log(y + eps)
-    rate = np.exp(y) if log_input else y
-    above = np.maximum(label, 1)
-    stirling = (above + 0.5) * np.log(above) - above + 0.5 * np.log(2 * np.pi)
-    return rate - log_rate * label + np.where(label > 1, stirling if full else 0.0, 0.0)
 
 
 def _own_sizes(name: str, *names: str) -> Any:
@@ -230,11 +194,6 @@ def nll_slopes(y: Array, label: Array, where: str, options: Mapping[str, Any]) -
     return slopes
 
 
-def _nll_truth(op: Op, values: Values) -> tuple[Any, Any, float]:
-    chosen, _ = marked(op, values)
-    return -(chosen * values["y"]), -chosen, float(chosen.sum())
-
-
 _PROBABILITIES = DrawnInput((6,), low=0.05, high=0.95)
 _LOGS = DrawnInput((4, 3), low=-3, high=-0.1)
 
@@ -243,7 +202,7 @@ LIKELIHOODS = (
         "bce",
         terms=bce_terms,
         slopes=bce_slopes,
-        reference=_bce_truth,
+        own_slope=True,
         nests=_bce_nests("bce"),
         options=BceSchema,
         labels=_plan,
@@ -259,7 +218,6 @@ LIKELIHOODS = (
         "bce_with_logits",
         terms=logits_terms,
         slopes=logits_slopes,
-        reference=derived(_logits_reference),
         nests=_bce_nests("bce_with_logits"),
         options=BceLogitsSchema,
         labels=_plan,
@@ -274,7 +232,6 @@ LIKELIHOODS = (
         "kl_div",
         terms=kl_terms,
         slopes=lambda y, label, log_target: -np.exp(label) if log_target else -label,
-        reference=derived(_kl_reference),
         nests=_own_sizes("kl_div", "log_target"),
         options=KlSchema,
         values=lambda options: LOGARITHMS if options["log_target"] else DISTRIBUTION,
@@ -288,7 +245,6 @@ LIKELIHOODS = (
         "poisson_nll",
         terms=poisson_terms,
         slopes=poisson_slopes,
-        reference=derived(_poisson_reference),
         nests=_own_sizes("poisson_nll", "log_input", "full"),
         options=PoissonSchema,
         values=COUNTS,
@@ -302,8 +258,8 @@ LIKELIHOODS = (
         "nll",
         terms=nll_terms,
         slopes=nll_slopes,
+        own_slope=True,
         count=class_count,
-        reference=_nll_truth,
         nests=lambda options, shape: LossNests(
             "nll_fw", "nll_bw", class_sizes(options, shape), cut=may_cut(options, shape)
         ),

@@ -10,12 +10,11 @@ import numpy as np
 
 from configs.errors import ShapeError
 from configs.model_file import LossSchema
-from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.graph import Tensor
 from trainlib.ir.steps import Array
-from trainlib.primitives.definition import DrawnInput, Example, LabelPlan, Values
-from trainlib.primitives.derivative import elementary
+from trainlib.primitives.definition import DrawnInput, Example, LabelPlan
 from trainlib.primitives.losses.cross_entropy import ClassWeights
-from trainlib.primitives.losses.entry import derived, loss
+from trainlib.primitives.losses.entry import loss
 from trainlib.primitives.losses.labels import SIGNS, class_numbers, counted
 from trainlib.primitives.lowering.elementwise import LossNests
 
@@ -52,11 +51,6 @@ def soft_margin_terms(y: Array, label: Array) -> Any:
     return np.logaddexp(0, -label * y)
 
 
-_log_sigmoid = elementary(lambda x: 0.5 * (1 - np.tanh(x / 2)))(
-    lambda x: np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x)))
-)
-
-
 def _excesses(y: Array, label: Array, where: str, margin: float) -> tuple[Array, Array]:
     """How far each score lies within the margin, 0 for that of the label; the labels as a column."""
     counted(label, y.shape[1], where)
@@ -86,23 +80,6 @@ def multi_margin_slopes(
     np.put_along_axis(slopes, at, -slopes.sum(axis=1, keepdims=True), 1)
     scaled: Array = slopes * (_weights(class_weights, label) / y.shape[1])[:, None]
     return scaled
-
-
-def _multi_margin_truth(op: Op, values: Values) -> tuple[Any, Any, float]:
-    """Pair by pair of the label's class and another: each pushes both."""
-    y, options = values["y"], op.attributes
-    counted(values["label"], y.shape[1], op.name)
-    total, slopes = 0.0, np.zeros(y.shape)
-    for sample, label in enumerate(values["label"]):
-        share = (options["class_weights"] or [1.0] * y.shape[1])[label] / y.shape[1]
-        for other in set(range(y.shape[1])) - {int(label)}:
-            gap = y[sample, label] - y[sample, other]
-            if gap < options["margin"]:
-                push = share if options["p"] == 1 else 2 * share * (options["margin"] - gap)
-                total += share * (options["margin"] - gap) ** options["p"]
-                slopes[sample, other] += push
-                slopes[sample, label] -= push
-    return total, slopes, float(len(y))
 
 
 def _vector_of_classes(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPlan:
@@ -146,22 +123,11 @@ def cosine_slopes(y: Array, label: Array) -> Any:
     return (cosine * y / ours - label / theirs) / ours
 
 
-def _cosine_truth(op: Op, values: Values) -> tuple[Any, Any, float]:
-    """With targets of length 1, and by the quotient rule."""
-    y, label = values["y"], values["label"]
-    unit = label / np.sqrt(np.einsum("nd,nd->n", label, label) + LEAST_SQUARE)[:, None]
-    square = np.einsum("nd,nd->n", y, y)[:, None] + LEAST_SQUARE
-    along = np.einsum("nd,nd->n", y, unit)[:, None]
-    slope = along * y * square**-1.5 - unit * square**-0.5
-    return len(y) - np.sum(along * square**-0.5), slope, float(len(y))
-
-
 MARGINS = (
     loss(
         "hinge_embedding",
-        terms=lambda y, label, margin: np.where(label > 0, y, np.maximum(margin - y, 0)),
+        terms=lambda y, label, margin: np.where(label > 0, y, np.maximum(0, margin - y)),
         slopes=hinge_slopes,
-        reference=derived(lambda y, label, margin: (label > 0) * y - (label < 0) * np.minimum(0, y - margin)),
         nests=("hinge_embedding_fw", "hinge_embedding_bw"),
         options=HingeSchema,
         values=SIGNS,
@@ -174,7 +140,6 @@ MARGINS = (
         "soft_margin",
         terms=soft_margin_terms,
         slopes=lambda y, label: -label * (0.5 - 0.5 * np.tanh(label * y / 2)),
-        reference=derived(lambda y, label: -_log_sigmoid(y * label)),
         nests=("soft_margin_fw", "soft_margin_bw"),
         values=SIGNS,
         examples=(Example(inputs=((7,),)), Example(inputs=(DrawnInput((2, 3), low=-20, high=20),))),
@@ -183,8 +148,8 @@ MARGINS = (
         "multi_margin",
         terms=multi_margin_terms,
         slopes=multi_margin_slopes,
+        own_slope=True,
         count=_samples,
-        reference=_multi_margin_truth,
         nests=lambda options, shape: LossNests(
             "multi_margin_fw",
             "multi_margin_bw",
@@ -206,8 +171,8 @@ MARGINS = (
         "cosine",
         terms=cosine_terms,
         slopes=cosine_slopes,
+        own_slope=True,
         count=_samples,
-        reference=_cosine_truth,
         nests=lambda options, shape: LossNests(
             "cosine_fw", "cosine_bw", {"samples": shape[0], "features": shape[1]}
         ),

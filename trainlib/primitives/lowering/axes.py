@@ -124,6 +124,10 @@ class AxesLowering(StepLowering):
         """What a tile writes."""
         return area.op.writes
 
+    def boxes(self, area: Area) -> tuple[list[Operand], list[Operand]]:
+        """What it loads and what it writes: of each tensor what the tile covers."""
+        return [area.box(role) for role in self.loaded(area)], [area.box(role) for role in self.stored(area)]
+
     def compute(self, area: Area, build: TileBuilder) -> None:
         """The calls of a tile."""
         raise NotImplementedError
@@ -168,10 +172,7 @@ class AxesLowering(StepLowering):
         """A box of everything."""
         area, build = self.area(op, tensors, ranges), TileBuilder(choice, tensors[op.outputs[0]].dtype)
         self.compute(area, build)
-        inputs, outputs = (
-            [area.box(role) for role in roles] for roles in (self.loaded(area), self.stored(area))
-        )
-        return build.task(inputs, outputs)
+        return build.task(*self.boxes(area))
 
     def moved(
         self, task: TileTask, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice

@@ -252,7 +252,7 @@ def norm_plan(
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A tile's box as a matrix [rows, elements]: one row per mean. How tiles compute (references do not)."""
+    """A box, or a whole tensor, as a matrix [rows, elements]: one row per mean. Results have its dtype."""
 
     geometry: NormGeometry
 
@@ -260,21 +260,22 @@ class Rows:
         """The matrix, float64."""
         return self._turned(box).astype(np.float64).reshape(self._rows(box), -1)
 
-    def back(self, matrix: Array, shape: Shape) -> Array:
-        """A box of this shape, float32."""
+    def back(self, matrix: Array, box: Array) -> Array:
+        """A box of the shape of another."""
+        shape = box.shape
         if self.geometry.family == "batch":
             turned = matrix.reshape(shape[1], shape[0], *shape[2:]).swapaxes(0, 1)
-            return np.ascontiguousarray(turned).astype(np.float32)
-        return matrix.reshape(shape).astype(np.float32)
+            return np.ascontiguousarray(turned).astype(box.dtype)
+        return matrix.reshape(shape).astype(box.dtype)
 
     def statistic(self, values: Array, box: Array) -> Array:
-        """One number per row of a box, as the box of a statistic, float32."""
+        """One number per row of a box, as the box of a statistic."""
         if self.geometry.family == "batch":
             shape: Shape = (len(values),)
         else:
             row = self.geometry.family == "row"
             shape = box.shape[: 1 + len(self.geometry.leading)] if row else (len(box), -1)
-        return values.reshape(shape).astype(np.float32)
+        return values.reshape(shape).astype(box.dtype)
 
     def parameters(self, values: Array | None, box: Array) -> Array:
         """w or b of a tile, to be multiplied with or added to a matrix; 1 without parameters."""
@@ -289,14 +290,14 @@ class Rows:
         return np.tile(rows, (len(box), 1))
 
     def parameter_sums(self, matrix: Array, shape: Shape, box: Array) -> Array:
-        """Sum of a matrix over everything that shares a parameter, float32."""
+        """Sum of a matrix over everything that shares a parameter."""
         if self.geometry.family == "row":
             sums = matrix.sum(axis=0)
         elif self.geometry.family == "batch":
             sums = matrix.sum(axis=1)
         else:
             sums = matrix.reshape(len(box), -1, prod(box.shape[2:])).sum(axis=(0, 2))
-        result: Array = sums.reshape(shape).astype(np.float32)
+        result: Array = sums.reshape(shape).astype(box.dtype)
         return result
 
     def _turned(self, box: Array) -> Array:

@@ -19,7 +19,7 @@ from configs.values import replace
 from trainlib.ir.access import Index
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Region, Tensors, part
-from trainlib.primitives.definition import Values
+from trainlib.primitives.definition import Shape, Values
 from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.lowering.pieces import TileBuilder
@@ -79,6 +79,10 @@ class NormLowering(AxesLowering):
     def results(self, op: Op, values: Values) -> Values:
         """What a call makes of what it reads, by role; it may make more than is written."""
         raise NotImplementedError
+
+    def reference(self, op: Op, values: Values) -> Values:
+        """The same on whole tensors, in their dtype."""
+        return self.results(op, values)
 
     def calls(self, op: Op, tensors: Tensors, regions: Regions, choice: KernelChoice) -> list[KernelCall]:
         """One per tile, or per sample."""
@@ -203,6 +207,17 @@ class NormForward(NormLowering):
             return _instance_nest("instnorm_fw", sizes, arrays, "XY", "W")
         return "norm_fw", sizes, arrays
 
+    def reference(self, op: Op, values: Values) -> Values:
+        """With the running statistics afterwards; in prediction they are the ones used."""
+        if op.attributes.get("inference") and "running_mean" in values:
+            known = known_statistics(op, values)
+            return {**known, **normalised(op, {**values, **known})}
+        if not geometry_of(op).centred:
+            inverse = {"inv_std": _inverse_of_squares(op, values["x"])}
+            return {**inverse, **normalised(op, {**values, **inverse})}
+        made = self.results(op, values)
+        return made if "running_mean" not in values else {**made, **_running(op, {**values, **made})}
+
     def results(self, op: Op, values: Values) -> Values:
         """By way of mean and deviation of every row."""
         rows, x = Rows(geometry_of(op)), values["x"]
@@ -215,53 +230,46 @@ class NormForward(NormLowering):
         if "b" in values:
             result = result + rows.parameters(values["b"], x)
         statistics = {"mean": rows.statistic(mean, x), "inv_std": rows.statistic(1 / deviation, x)}
-        return {"y": rows.back(result, x.shape), **statistics}
+        return {"y": rows.back(result, x), **statistics}
 
     def _rms_calls(self, op: Op, tensors: Tensors, image: Region, choice: KernelChoice) -> list[KernelCall]:
-        rows, sizes = Rows(geometry_of(op)), self.sizes(op, image)
-        streams = {"X": "x", "Y": "y", "W": "w"}
+        sizes, streams = self.sizes(op, image), {"X": "x", "Y": "y", "W": "w"}
         arrays = self.arrays(op, tensors, image, streams, None)
         arrays = {**_by_rows(arrays, sizes["elements"], "XY", "W"), "R": Piece("inv_std", dtype=FP32)}
-
-        def mean_square(given: Sequence[Array]) -> tuple[Array, ...]:
-            matrix = rows.of(given[0])
-            mean = (matrix * matrix).sum(axis=1) / matrix.shape[1]
-            return (rows.statistic(1 / np.sqrt(mean + op.attributes["eps"]), given[0]),)
+        reads = ("x", "inv_std", *(("w",) if "w" in op else ()))
 
         def scale(given: Sequence[Array]) -> tuple[Array, ...]:
-            parameters = rows.parameters(given[2] if len(given) > 2 else None, given[0])
-            scaled = rows.of(given[0]) * given[1].reshape(-1, 1) * parameters
-            return (rows.back(scaled, given[0].shape),)
+            return (normalised(op, dict(zip(reads, given, strict=True)))["y"],)
 
         summed = {name: arrays[name] for name in "XR"}
-        reads = ("x", "inv_std", *(("w",) if "w" in op else ()))
         return [
-            kernel_call(choice, "rmsnorm_sum", sizes, summed, ("x",), ("inv_std",), mean_square),
+            kernel_call(
+                choice,
+                "rmsnorm_sum",
+                sizes,
+                summed,
+                ("x",),
+                ("inv_std",),
+                lambda given: (_inverse_of_squares(op, given[0]),),
+            ),
             kernel_call(
                 choice, "rmsnorm_scale", sizes, arrays, reads, ("y",), scale, details=self.details(op, None)
             ),
         ]
 
     def _running_call(self, op: Op, regions: Regions, choice: KernelChoice) -> KernelCall:
-        """running += momentum · (new - running), the variance unbiased."""
-        eps, momentum = op.attributes["eps"], op.attributes["momentum"]
-        count = prod(_size(extent) for extent in regions[0]) // prod(_size(extent) for extent in regions[1])
-
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            old_mean, old_variance, mean, inverse = arrays
-            variance = (1 / np.square(inverse.astype(np.float64)) - eps) * (count / (count - 1))
-            new = [values.reshape(-1, len(old_mean)).mean(axis=0) for values in (mean, variance)]
-            return tuple(
-                (old + momentum * (fresh - old)).astype(np.float32)
-                for old, fresh in zip((old_mean, old_variance), new, strict=True)
-            )
-
+        """After all samples."""
         reads = ("running_mean", "running_var", "mean", "inv_std")
         writes = ("running_mean_updated", "running_var_updated")
         arrays = {name: Piece(role) for name, role in zip("ABMRXY", (*reads, *writes), strict=True)}
+
+        def function(given: Sequence[Array]) -> tuple[Array, ...]:
+            made = _running(op, dict(zip(reads, given, strict=True)))
+            return tuple(made[role].astype(np.float32) for role in writes)
+
         elements = _size(regions[2][0])
         samples = prod(_size(extent) for extent in regions[1]) // elements
-        details = {"samples": samples, "mean_of": count}
+        details = {"samples": samples, "mean_of": geometry_of(op).elements}
         return kernel_call(
             choice,
             "running_average",
@@ -280,6 +288,46 @@ def xhat_of(op: Op, values: Values) -> Array:
     if "mean" in values:
         offset = offset - values["mean"].astype(np.float64).reshape(-1, 1)
     return offset * values["inv_std"].astype(np.float64).reshape(-1, 1)
+
+
+def normalised(op: Op, values: Values) -> Values:
+    """y = w·xhat + b."""
+    rows, x = Rows(geometry_of(op)), values["x"]
+    result = xhat_of(op, values) * rows.parameters(values.get("w"), x)
+    if "b" in values:
+        result = result + rows.parameters(values["b"], x)
+    return {"y": rows.back(result, x)}
+
+
+def known_statistics(op: Op, values: Values, shape: Shape = ()) -> Values:
+    """The running statistics as those of every sample, in this shape; they stay as they are."""
+    mean, variance = values["running_mean"], values["running_var"]
+    if not shape:
+        of_samples = (len(values["x"]) if "x" in values else op.attributes["batch"],)
+        shape = (*(() if geometry_of(op).family == "batch" else of_samples), *mean.shape)
+    inverse = (1 / np.sqrt(variance.astype(np.float64) + op.attributes["eps"])).astype(variance.dtype)
+    wide = {"mean": np.broadcast_to(mean, shape), "inv_std": np.broadcast_to(inverse, shape)}
+    return {**wide, "running_mean_updated": mean, "running_var_updated": variance}
+
+
+def _inverse_of_squares(op: Op, x: Array) -> Array:
+    """1 / sqrt(mean x² + eps)."""
+    rows = Rows(geometry_of(op))
+    matrix = rows.of(x)
+    mean = (matrix * matrix).sum(axis=1) / matrix.shape[1]
+    return rows.statistic(1 / np.sqrt(mean + op.attributes["eps"]), x)
+
+
+def _running(op: Op, values: Values) -> Values:
+    """running += momentum · (new - running), the variance unbiased."""
+    count, old = geometry_of(op).elements, [values[role] for role in ("running_mean", "running_var")]
+    inverse = values["inv_std"].astype(np.float64)
+    variance = (1 / np.square(inverse) - op.attributes["eps"]) * (count / (count - 1))
+    new = [array.reshape(-1, len(old[0])).mean(axis=0) for array in (values["mean"], variance)]
+    moved = [
+        before + op.attributes["momentum"] * (fresh - before) for before, fresh in zip(old, new, strict=True)
+    ]
+    return dict(zip(("running_mean_updated", "running_var_updated"), moved, strict=True))
 
 
 class NormWeightGradient(NormLowering):
@@ -354,4 +402,4 @@ class NormInputGradient(NormLowering):
             g = g - g.mean(axis=1, keepdims=True)
         g = g - xhat * along[:, None]
         inverse = values["inv_std"].astype(np.float64).reshape(-1, 1)
-        return {"dx": rows.back(g * inverse, x.shape)}
+        return {"dx": rows.back(g * inverse, x)}

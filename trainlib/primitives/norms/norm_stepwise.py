@@ -19,7 +19,14 @@ from trainlib.primitives.definition import Values
 from trainlib.primitives.lowering.axes import Area
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.norms.norm import BIASED, Rows, geometry_of
-from trainlib.primitives.norms.norm_lowering import Nest, NormLowering, Regions, xhat_of
+from trainlib.primitives.norms.norm_lowering import (
+    Nest,
+    NormLowering,
+    Regions,
+    known_statistics,
+    normalised,
+    xhat_of,
+)
 
 _ARRAYS = {
     **{"X": "x", "G": "dy", "M": "mean", "R": "inv_std", "W": "w", "B": "b"},
@@ -96,26 +103,42 @@ class InverseDeviation(NormLowering):
         sizes = {"elements": elements, "samples": statistics // elements, "running": int(geometry.running)}
 
         def function(given: Sequence[Array]) -> tuple[Array, ...]:
-            values = dict(zip(op.reads, given, strict=True))
-            variance = values["var"].astype(np.float64)
-            results = {"inv_std": 1 / np.sqrt(variance + op.attributes["eps"])}
-            if geometry.running:
-                count = geometry.elements
-                kept = variance if BIASED in op.attributes else variance * (count / (count - 1))
-                for role, new in (("running_mean", values["mean"]), ("running_var", kept)):
-                    fresh = new.reshape(-1, elements).mean(axis=0, dtype=np.float64)
-                    step = op.attributes["momentum"] * (fresh - values[role])
-                    results[f"{role}_updated"] = values[role] + step
-            return tuple(results[role].astype(np.float32) for role in op.writes)
+            made = self.results(op, dict(zip(op.reads, given, strict=True)))
+            return tuple(made[role].astype(np.float32) for role in op.writes)
 
         details = {"mean_of": geometry.elements, "biased_kept": int(BIASED in op.attributes)}
         return [
             kernel_call(choice, "norm_inv", sizes, arrays, op.reads, op.writes, function, details=details)
         ]
 
+    def reference(self, op: Op, values: Values) -> Values:
+        """In prediction by the running variance."""
+        if not op.attributes.get("inference") or "running_var" not in values:
+            return self.results(op, values)
+        used = {"var": np.broadcast_to(values["running_var"], values["var"].shape)}
+        kept = {f"{role}_updated": values[role] for role in ("running_mean", "running_var")}
+        return {**self.results(op, {**values, **used}), **kept}
+
+    def results(self, op: Op, values: Values) -> Values:
+        """In float64; with the running statistics, as means over the samples, if there are any."""
+        variance = values["var"].astype(np.float64)
+        results = {"inv_std": 1 / np.sqrt(variance + op.attributes["eps"])}
+        if "running_mean" in values:
+            count = geometry_of(op).elements
+            kept = variance if BIASED in op.attributes else variance * (count / (count - 1))
+            for role, new in (("running_mean", values["mean"]), ("running_var", kept)):
+                fresh = new.reshape(-1, len(values[role])).mean(axis=0, dtype=np.float64)
+                step = op.attributes["momentum"] * (fresh - values[role])
+                results[f"{role}_updated"] = values[role] + step
+        return results
+
 
 class KnownStatistics(InverseDeviation):
     """FW_KNOWN: the running statistics, given on as they are. One fork on one number per mean."""
+
+    def results(self, op: Op, values: Values) -> Values:
+        """Of all samples."""
+        return known_statistics(op, values)
 
     def calls(self, op: Op, tensors: Tensors, regions: Regions, choice: KernelChoice) -> list[KernelCall]:
         """On some channels, in the loop of `InverseDeviation`."""
@@ -131,10 +154,8 @@ class KnownStatistics(InverseDeviation):
         sizes = {"elements": elements, "samples": int(np.prod(shape)) // elements, "running": 1}
 
         def function(given: Sequence[Array]) -> tuple[Array, ...]:
-            mean, variance = given
-            inverse = (1 / np.sqrt(variance.astype(np.float64) + op.attributes["eps"])).astype(np.float32)
-            wide = [np.broadcast_to(values, shape).copy() for values in (mean, inverse)]
-            return (*wide, mean.copy(), variance.copy())
+            made = known_statistics(op, dict(zip(op.reads, given, strict=True)), shape)
+            return tuple(made[role].copy() for role in op.writes)
 
         details = {"source": "norm_known"}
         return [
@@ -150,6 +171,8 @@ def _statistic(op: Op, x: Array, sums: Array) -> Array:
 
 def _mean(op: Op, values: Values) -> Values:
     x = values["x"]
+    if op.attributes.get("inference") and "running_mean" in values:
+        return known_statistics(op, {**values, "running_var": values["running_mean"]})
     return {"mean": _statistic(op, x, Rows(geometry_of(op)).of(x).sum(axis=1))}
 
 
@@ -159,14 +182,6 @@ def _variance(op: Op, values: Values) -> Values:
     if "mean" in values:
         offset = offset - values["mean"].astype(np.float64).reshape(-1, 1)
     return {"var": _statistic(op, x, np.einsum("re,re->r", offset, offset))}
-
-
-def _normalised(op: Op, values: Values) -> Values:
-    rows, x = Rows(geometry_of(op)), values["x"]
-    result = xhat_of(op, values) * rows.parameters(values.get("w"), x)
-    if "b" in values:
-        result = result + rows.parameters(values["b"], x)
-    return {"y": rows.back(result, x.shape)}
 
 
 def _gradient_means(op: Op, values: Values) -> Values:
@@ -186,18 +201,18 @@ def _input_gradient(op: Op, values: Values) -> Values:
     for role, term in (("mean_g", 1.0), ("mean_gx", xhat)):
         if role in values:
             g = g - values[role].astype(np.float64).reshape(-1, 1) * factor * term
-    return {"dx": rows.back(g * values["inv_std"].astype(np.float64).reshape(-1, 1), x.shape)}
+    return {"dx": rows.back(g * values["inv_std"].astype(np.float64).reshape(-1, 1), x)}
 
 
 def _scaled(op: Op, values: Values) -> Values:
     rows, dy = Rows(geometry_of(op)), values["dy"]
     g = rows.of(dy) * rows.parameters(values.get("w"), dy)
-    return {"dx": rows.back(g * values["inv_std"].astype(np.float64).reshape(-1, 1), dy.shape)}
+    return {"dx": rows.back(g * values["inv_std"].astype(np.float64).reshape(-1, 1), dy)}
 
 
 MEAN = SumPass("norm_mean", _mean)
 VARIANCE = SumPass("norm_var", _variance)
-APPLY = ElementPass("norm_apply", _normalised)
+APPLY = ElementPass("norm_apply", normalised)
 GRADIENT_MEANS = SumPass("norm_ig_sums", _gradient_means)
 INPUT_GRADIENT = ElementPass("norm_ig_apply", _input_gradient, "dx")
 SCALE = ElementPass("norm_ig_scale", _scaled, "dx")

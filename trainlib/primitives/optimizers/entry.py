@@ -11,7 +11,7 @@ from configs.model_file import OptimizerSchema
 from configs.values import Struct
 from trainlib.ir.graph import Initial, Op, Tensor
 from trainlib.primitives.definition import Buffer, Example, OptimizerPrimitive, Step, Values
-from trainlib.primitives.formulas import Formula, assigned, by_name, present, wide
+from trainlib.primitives.formulas import Formula, assigned, by_name, in_float64, present
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
 
 
@@ -40,7 +40,6 @@ def optimizer(
     name: str,
     *,
     update: Mapping[str, Formula],
-    reference: Mapping[str, Formula],
     nest: str | Formula,
     options: type[OptimizerSchema],
     examples: tuple[Example, ...],
@@ -49,10 +48,9 @@ def optimizer(
     """The optimizer `name`: `update` assigns what its names say, one formula after the other.
 
     Each formula sees ``w``, ``dw``, the states, the options, and what formulas before it have assigned; new
-    values of ``w`` and of the states are kept, other names are for the formulas behind. `reference` is the
-    same in other words, in float64; with the option `maximize` both see ``-dw`` as ``dw``, a sign that a
-    multiply-add takes for nothing. `nest` has the arrays ``w``, ``dw`` and those of the states, in this
-    order; it may be a formula of the options.
+    values of ``w`` and of the states are kept, other names are for the formulas behind. With the option
+    `maximize` they see ``-dw`` as ``dw``, a sign that a multiply-add takes for nothing. `nest` has the arrays
+    ``w``, ``dw`` and those of the states, in this order; it may be a formula of the options.
     """
     kept = states or {}
     optional = {state: "?" if item.when else "" for state, item in kept.items()}
@@ -60,7 +58,6 @@ def optimizer(
     writes = ("w_updated", *(f"{state}_updated{mark}" for state, mark in optional.items()))
     numbers = tuple(state for state, item in kept.items() if item.number)
     steps = _updated({**_UPHILL, **update}, ("w", *kept))
-    truth = _updated({**_UPHILL, **reference}, ("w", *kept))
     named = by_name(nest) if not isinstance(nest, str) else lambda op, values: nest
     roles = ("w", "dw", *kept)
     results = ("w_updated", *(f"{state}_updated" for state in kept))
@@ -80,7 +77,7 @@ def optimizer(
     return OptimizerPrimitive(
         name=name,
         schema=options,
-        step=Step("UPD", reads, writes, lambda op, values: truth(op, wide(values)), lowering),
+        step=Step("UPD", reads, writes, in_float64(steps), lowering),
         states=states_of,
         examples=examples,
     )

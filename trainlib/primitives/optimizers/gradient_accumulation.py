@@ -13,6 +13,7 @@ import numpy as np
 
 from trainlib.ir.graph import Op
 from trainlib.primitives.definition import InternalPrimitive, Step, Values
+from trainlib.primitives.formulas import in_float64
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
 
 
@@ -20,12 +21,6 @@ def _tile(op: Op, values: Values) -> Values:
     count, term = values["count"], op.attributes["share"] * values["dw"]
     total = term if count[0] % op.attributes["steps"] == 0 else values["total"] + term
     return {"total_updated": total, "count_updated": count + np.int32(1)}
-
-
-def _reference(op: Op, values: Values) -> Values:
-    kept = np.where(values["count"] % op.attributes["steps"] == 0, 0.0, values["total"].astype(np.float64))
-    total = kept + op.attributes["share"] * values["dw"].astype(np.float64)
-    return {"total_updated": total, "count_updated": values["count"] + np.int32(1)}
 
 
 _LOOP = VectorLoop(
@@ -41,7 +36,7 @@ PRIMITIVE = InternalPrimitive(
     step=Step.of(
         "ACCUMULATE",
         "total dw count -> total_updated count_updated",
-        _reference,
+        in_float64(_tile),
         ElementwiseLowering(lambda op: (_LOOP,), numbers=("count", "count_updated"), batched=False),
     ),
 )

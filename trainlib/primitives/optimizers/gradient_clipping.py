@@ -18,6 +18,7 @@ import numpy as np
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Array, Function, Scratch, Tensors
 from trainlib.primitives.definition import InternalPrimitive, Step, Values
+from trainlib.primitives.formulas import in_float64
 from trainlib.primitives.lowering.axes import LEADING, Area, Axes, AxesLowering
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
 from trainlib.primitives.lowering.kernel_call import kernel_call
@@ -34,11 +35,6 @@ def _clipped(op: Op, values: Values) -> Values:
     return {"dw_clipped": np.clip(values["dw"], -limit, limit)}
 
 
-def _clipped_reference(op: Op, values: Values) -> Values:
-    limit = op.attributes["limit"]
-    return {"dw_clipped": np.maximum(np.minimum(values["dw"], limit), -limit)}
-
-
 _CLIPPING = VectorLoop("clip_by_value", ("dw", "dw_clipped"), ("dw",), ("dw_clipped",), _clipped)
 
 VALUE = InternalPrimitive(
@@ -46,7 +42,7 @@ VALUE = InternalPrimitive(
     step=Step.of(
         "CLIP_VALUE",
         "dw -> dw_clipped",
-        _clipped_reference,
+        in_float64(_clipped),
         ElementwiseLowering(lambda op: (_CLIPPING,), batched=False),
     ),
 )
@@ -148,7 +144,7 @@ APPLY = InternalPrimitive(
     step=Step.of(
         "CLIP_NORM",
         "dw scale -> dw_clipped",
-        lambda op, values: {"dw_clipped": np.multiply(values["scale"], values["dw"], dtype=np.float64)},
+        in_float64(_PRODUCT.compute),
         ElementwiseLowering(lambda op: (_PRODUCT,), numbers=("scale",), batched=False),
     ),
 )

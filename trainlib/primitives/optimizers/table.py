@@ -187,17 +187,6 @@ def _sgd(name: str, options: type[SgdOptions], examples: tuple[Example, ...]) ->
             "step": lambda g, momentum, nesterov, velocity: g + momentum * velocity if nesterov else velocity,
             "w": lambda w, step, learning_rate: w - learning_rate * step,
         },
-        reference={
-            "decayed": lambda w, dw, weight_decay: weight_decay * w + dw,
-            "share": lambda dampening, t=(0,): 1 - dampening * (int(t[0]) > 0),
-            "velocity": lambda decayed, momentum, share, velocity=0.0, t=(1,): (
-                momentum * velocity * (int(t[0]) > 0) + share * decayed
-            ),
-            "t": lambda t=0: t + 1,
-            "w": lambda w, decayed, velocity, momentum, nesterov, learning_rate: (
-                w - learning_rate * (momentum * velocity + decayed if nesterov else velocity)
-            ),
-        },
         nest=lambda momentum, weight_decay, dampening: (
             ("sgd_dampened" if dampening else "sgd_momentum")
             if momentum
@@ -250,21 +239,6 @@ def _adam(name: str, *, decoupled: bool) -> OptimizerPrimitive:
                 start - learning_rate / (1 - beta1 ** t.item()) * m / root
             ),
         },
-        reference={
-            "t": lambda t: t + 1,
-            "g": lambda w, dw, weight_decay: dw + (0 if decoupled else weight_decay * w),
-            "m": lambda m, g, beta1: m + (1 - beta1) * (g - m),
-            "v": lambda v, g, beta2: v + (1 - beta2) * (g * g - v),
-            "highest": lambda v, highest=0.0: np.where(v > highest, v, highest),
-            "mean": lambda m, t, beta1: m / (1 - beta1 ** int(t[0])),
-            "square": lambda v, highest, t, beta2, amsgrad: (
-                (highest if amsgrad else v) / (1 - beta2 ** int(t[0]))
-            ),
-            "direction": lambda w, mean, square, eps, weight_decay: (
-                mean / (np.sqrt(square) + eps) + (weight_decay * w if decoupled else 0)
-            ),
-            "w": lambda w, direction, learning_rate: w - learning_rate * direction,
-        },
         nest=lambda amsgrad: "adam_amsgrad" if amsgrad else "adam",
         examples=(
             Example({"learning_rate": 0.01}, ((4, 3),)),
@@ -291,16 +265,6 @@ RMSPROP = optimizer(  # Tieleman and Hinton 2012; centered: Graves 2013; eps out
         ),
         "w": lambda w, velocity, learning_rate: w - learning_rate * velocity,
     },
-    reference={
-        "decayed": lambda w, dw, weight_decay: weight_decay * w + dw,
-        "v": lambda v, decayed, alpha: v + (1 - alpha) * (decayed * decayed - v),
-        "mean": lambda decayed, alpha, mean=0.0: mean + (1 - alpha) * (decayed - mean),
-        "deviation": lambda v, mean, centered: (v - mean * mean * centered) ** 0.5,
-        "velocity": lambda decayed, deviation, eps, momentum, velocity=0.0: (
-            momentum * velocity + decayed / (deviation + eps)
-        ),
-        "w": lambda w, velocity, learning_rate: w - velocity * learning_rate,
-    },
     nest=lambda centered, momentum: (
         f"rmsprop{'_centered' if centered else ''}{'_momentum' if momentum else ''}"
     ),
@@ -324,13 +288,6 @@ ADAGRAD = optimizer(  # Duchi, Hazan and Singer 2011
             w - learning_rate / (1 + (t.item() - 1) * lr_decay) * g / (np.sqrt(total) + eps)
         ),
     },
-    reference={
-        "rate": lambda t, learning_rate, lr_decay: learning_rate / (1 + lr_decay * int(t[0])),
-        "t": lambda t: t + 1,
-        "decayed": lambda w, dw, weight_decay: weight_decay * w + dw,
-        "total": lambda total, decayed: decayed * decayed + total,
-        "w": lambda w, decayed, total, rate, eps: w - decayed * (rate / (total**0.5 + eps)),
-    },
     nest="adagrad",
     examples=(
         Example({"learning_rate": 0.01}, ((4, 3),)),
@@ -350,13 +307,6 @@ ADADELTA = optimizer(  # Zeiler 2012; the step times a learning rate, as in PyTo
         "u": lambda u, step, rho: rho * u + (1 - rho) * np.square(step),
         "w": lambda w, step, learning_rate: w - learning_rate * step,
     },
-    reference={
-        "decayed": lambda w, dw, weight_decay: weight_decay * w + dw,
-        "v": lambda v, decayed, rho: v + (1 - rho) * (decayed * decayed - v),
-        "step": lambda v, u, decayed, eps: decayed * ((u + eps) / (v + eps)) ** 0.5,
-        "u": lambda u, step, rho: u + (1 - rho) * (step * step - u),
-        "w": lambda w, step, learning_rate: w - step * learning_rate,
-    },
     nest="adadelta",
     examples=(
         Example({"learning_rate": 1.0}, ((4, 3),)),
@@ -375,16 +325,6 @@ ADAMAX = optimizer(  # Kingma and Ba 2015, section 7.1
         "m": lambda m, g, beta1: beta1 * m + (1 - beta1) * g,
         "u": lambda u, g, beta2, eps: np.maximum(beta2 * u, np.abs(g) + eps),
         "w": lambda w, m, u, t, learning_rate, beta1: w - learning_rate / (1 - beta1 ** t.item()) * m / u,
-    },
-    reference={
-        "t": lambda t: t + 1,
-        "decayed": lambda w, dw, weight_decay: weight_decay * w + dw,
-        "m": lambda m, decayed, beta1: m + (1 - beta1) * (decayed - m),
-        "size": lambda decayed, eps: np.where(decayed < 0, eps - decayed, eps + decayed),
-        "u": lambda u, size, beta2: np.where(size > beta2 * u, size, beta2 * u),
-        "w": lambda w, m, u, t, learning_rate, beta1: (
-            w - learning_rate * (m / (u * (1 - beta1 ** int(t[0]))))
-        ),
     },
     nest="adamax",
     examples=(
@@ -417,25 +357,6 @@ NADAM = optimizer(  # Dozat 2016, with the schedule of the momentum
         ),
         "root": lambda v, t, beta2, eps: np.sqrt(v / (1 - beta2 ** t.item())) + eps,
         "w": lambda start, ahead, root, learning_rate: start - learning_rate * ahead / root,
-    },
-    reference={
-        "t": lambda t: t + 1,
-        "decayed": lambda w, dw, weight_decay, decoupled_weight_decay: (
-            dw + weight_decay * w * (not decoupled_weight_decay)
-        ),
-        "m": lambda m, decayed, beta1: m + (1 - beta1) * (decayed - m),
-        "v": lambda v, decayed, beta2: v + (1 - beta2) * (decayed * decayed - v),
-        "shares": lambda t, beta1, momentum_decay: [
-            beta1 - beta1 / 2 * 0.96 ** (momentum_decay * step) for step in (int(t[0]), int(t[0]) + 1)
-        ],
-        "product": lambda product, shares: shares[0] * product,
-        "direction": lambda decayed, m, v, t, beta2, eps, shares, product: (
-            (decayed * (1 - shares[0]) / (1 - product) + m * shares[1] / (1 - shares[1] * product))
-            / ((v / (1 - beta2 ** int(t[0]))) ** 0.5 + eps)
-        ),
-        "w": lambda w, direction, learning_rate, weight_decay, decoupled_weight_decay: (
-            w - learning_rate * (direction + weight_decay * w * decoupled_weight_decay)
-        ),
     },
     nest="nadam",
     examples=(
@@ -473,30 +394,6 @@ RADAM = optimizer(  # Liu et al. 2020
             start - learning_rate / (1 - beta1 ** t.item()) * m * scale
         ),
     },
-    reference={
-        "t": lambda t: t + 1,
-        "decayed": lambda w, dw, weight_decay, decoupled_weight_decay: (
-            dw + weight_decay * w * (not decoupled_weight_decay)
-        ),
-        "m": lambda m, decayed, beta1: m + (1 - beta1) * (decayed - m),
-        "v": lambda v, decayed, beta2: v + (1 - beta2) * (decayed * decayed - v),
-        "limit": lambda beta2: (1 + beta2) / (1 - beta2),
-        "length": lambda t, limit, beta2: limit - 2 * int(t[0]) / (beta2 ** -int(t[0]) - 1),
-        "direction": lambda m, v, t, length, limit, beta1, beta2, eps: (
-            m
-            / (1 - beta1 ** int(t[0]))
-            * (
-                (1 - beta2 ** int(t[0])) ** 0.5
-                / (v**0.5 + eps)
-                * ((1 - 4 / length) * (length - 2) / (limit - 2) / (1 - 4 / limit)) ** 0.5
-                if length > RECTIFIED_FROM
-                else 1
-            )
-        ),
-        "w": lambda w, direction, learning_rate, weight_decay, decoupled_weight_decay: (
-            w - learning_rate * (direction + weight_decay * w * decoupled_weight_decay)
-        ),
-    },
     nest="radam",
     examples=(
         Example({"learning_rate": 0.01}, ((4, 3),)),
@@ -518,18 +415,6 @@ RPROP = optimizer(  # Riedmiller and Braun 1993, without going back where the si
         ),
         "before": lambda dw, agreed: np.where(agreed < 0, 0, dw).astype(dw.dtype),
         "w": lambda w, before, size: w - np.sign(before) * size,
-    },
-    reference={
-        "turned": lambda dw, before: ((dw < 0) & (before > 0)) | ((dw > 0) & (before < 0)),
-        "still": lambda dw, before: (dw == 0) | (before == 0),
-        "factor": lambda turned, still, eta_minus, eta_plus: np.select(
-            [turned, still], [eta_minus, 1.0], eta_plus
-        ),
-        "size": lambda size, factor, size_min, size_max: np.minimum(
-            np.maximum(size * factor, size_min), size_max
-        ),
-        "before": lambda dw, turned: dw * ~turned,
-        "w": lambda w, before, size: np.select([before > 0, before < 0], [w - size, w + size], w),
     },
     nest="rprop",
     examples=(
@@ -556,15 +441,6 @@ ASGD = optimizer(  # Polyak and Juditsky 1992; the rate decays as PyTorch has it
             eta, learning_rate / (1 + lambd * learning_rate * t.item()) ** alpha
         ),
     },
-    reference={
-        "share": lambda t, t0: 1 / max(1.0, int(t[0]) - t0),
-        "t": lambda t: t + 1,
-        "w": lambda w, dw, eta, lambd, weight_decay: w - eta * (dw + (weight_decay + lambd) * w),
-        "ax": lambda ax, w, share: (1 - share) * ax + share * w,
-        "eta": lambda t, learning_rate, lambd, alpha: (
-            learning_rate * np.power(1 + t.astype(np.float64) * learning_rate * lambd, -alpha)
-        ),
-    },
     nest="asgd",
     examples=(
         Example({"learning_rate": 0.01}, ((4, 3),)),
@@ -583,11 +459,6 @@ LION = optimizer(  # Chen et al. 2023, algorithm 2; 0 stays where it is
             w * (1 - learning_rate * weight_decay) - learning_rate * np.sign(ahead)
         ),
         "m": lambda m, dw, beta2: beta2 * m + (1 - beta2) * dw,
-    },
-    reference={
-        "side": lambda m, dw, beta1: np.sign(m + (1 - beta1) * (dw - m)),
-        "w": lambda w, side, learning_rate, weight_decay: w - learning_rate * (side + weight_decay * w),
-        "m": lambda m, dw, beta2: m + (1 - beta2) * (dw - m),
     },
     nest="lion",
     examples=(

@@ -11,6 +11,7 @@ import numpy as np
 
 from trainlib.ir.graph import Op
 from trainlib.primitives.definition import InternalPrimitive, Step, Values
+from trainlib.primitives.formulas import in_float64
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
 
 
@@ -18,12 +19,6 @@ def _tile(op: Op, values: Values) -> Values:
     share, count = op.attributes["share"], values["count"]
     moved = share * values["average"] + (1 - share) * values["w"]
     return {"average_updated": moved if count[0] else values["w"], "count_updated": count + np.int32(1)}
-
-
-def _reference(op: Op, values: Values) -> Values:
-    w, kept = (values[role].astype(np.float64) for role in ("w", "average"))
-    share = 1 - op.attributes["share"] * (values["count"] > 0)
-    return {"average_updated": kept + share * (w - kept), "count_updated": values["count"] + np.int32(1)}
 
 
 _LOOP = VectorLoop(
@@ -39,7 +34,7 @@ PRIMITIVE = InternalPrimitive(
     step=Step.of(
         "UPD_AVERAGE",
         "average w count -> average_updated count_updated",
-        _reference,
+        in_float64(_tile),
         ElementwiseLowering(lambda op: (_LOOP,), numbers=("count", "count_updated"), batched=False),
     ),
 )

@@ -16,8 +16,8 @@ import numpy as np
 from configs.values import replace
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array
-from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Step, Values
-from trainlib.primitives.pooling.reduce_mean import AxesSchema, Reduction, reduced_axes, reduced_plan
+from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Step
+from trainlib.primitives.pooling.reduce_mean import AxesSchema, Reduction, reduced_plan
 
 SAME = 2.0**-30
 """Relative difference of equal elements at most: finer than any format, coarser than nudges of the check."""
@@ -43,10 +43,10 @@ def _picked(op: Op, x: Array, count: int) -> Array:
 
 
 def _shared(op: Op, x: Array, y: Array, dy: Array, count: int) -> Array:
-    chosen = x == y
+    chosen = np.isclose(x, y, rtol=SAME, atol=0)
     if op.attributes["first_only"]:
         chosen &= np.cumsum(chosen, axis=1) == 1
-    share = dy / np.maximum(chosen.sum(axis=1, keepdims=True), 1).astype(np.float32)
+    share = dy / np.maximum(chosen.sum(axis=1, keepdims=True), 1).astype(dy.dtype)
     return np.where(chosen, share, 0)
 
 
@@ -56,22 +56,6 @@ _BACKWARD = Reduction(
     {"X": "x", "M": "y", "G": "dy", "Y": "dx"},
     _shared,
 )
-
-
-def _forward(op: Op, values: Values) -> Values:
-    pick = np.maximum if op.attributes["largest"] else np.minimum
-    return {"y": pick.reduce(values["x"], axis=reduced_axes(op), keepdims=op.attributes["keep_dims"])}
-
-
-def _backward(op: Op, values: Values) -> Values:
-    x, first, last = values["x"], op.attributes["first"], op.attributes["last"]
-    flat = x.reshape(*x.shape[:first], -1, *x.shape[last:])
-    y, dy = (values[role].reshape(*x.shape[:first], 1, *x.shape[last:]) for role in ("y", "dy"))
-    chosen = np.isclose(flat, y, rtol=SAME, atol=0)
-    if op.attributes["first_only"]:
-        chosen &= np.cumsum(chosen, axis=first) == 1
-    share = dy / np.maximum(np.sum(chosen, axis=first, keepdims=True), 1)
-    return {"dx": np.where(chosen, share, 0).reshape(x.shape)}
 
 
 def _examples() -> tuple[Example, ...]:
@@ -91,8 +75,8 @@ MAX = LayerPrimitive(
     schema=_Schema,
     plan=_plan(True),
     steps=(
-        Step.of("FW", "x -> y", _forward, _FORWARD),
-        Step.of("IG", "x y dy -> dx", _backward, _BACKWARD),
+        Step.of("FW", "x -> y", _FORWARD.reference, _FORWARD),
+        Step.of("IG", "x y dy -> dx", _BACKWARD.reference, _BACKWARD),
     ),
     examples=_examples(),
 )

@@ -84,6 +84,16 @@ class Reduction(AxesLowering):
         self.nest, self.arrays, self.formula = nest, arrays, formula
         self.large = next(role for role in arrays.values() if role.endswith("x"))
 
+    def reference(self, op: Op, values: Values) -> Values:
+        """The formula of whole tensors."""
+        (result,), (first, last) = op.writes, _reduced(op)
+        like, keeps, reduced = values[op.reads[0]].shape, op.attributes["keep_dims"], op.attributes["reduced"]
+        tail = like[last:] if keeps or op.reads[0].endswith("x") else like[first:]
+        middle = reduced if result.endswith("x") else (1,) * (last - first) * keeps
+        seen = (values[role].reshape(prod(like[:first]), -1, prod(tail)) for role in op.reads)
+        made = self.formula(op, *seen, count=prod(reduced))
+        return {result: made.reshape(*like[:first], *middle, *tail)}
+
     def axes_of(self, op: Op, tensors: Tensors, role: str) -> Axes:
         """Without those that are reduced, or with one element of each, but of what is large."""
         axes, first, last = LEADING[: len(tensors[op[self.large]].shape)], *_reduced(op)
@@ -137,43 +147,19 @@ def _summed(op: Op, x: Array, count: int) -> Array:
 
 
 def _repeated(op: Op, dy: Array, count: int) -> Array:
-    return np.repeat(dy * np.float32(1 / op.attributes["divisor"]), count, axis=1)
+    return np.repeat(dy * dy.dtype.type(1 / op.attributes["divisor"]), count, axis=1)
 
 
-def reduced_axes(op: Op) -> tuple[int, ...]:
-    """Those of the large tensor, the batch counted."""
-    return tuple(range(op.attributes["first"], op.attributes["last"]))
-
-
-def _forward(op: Op, values: Values) -> Values:
-    y = np.sum(values["x"], axis=reduced_axes(op), keepdims=op.attributes["keep_dims"], dtype=np.float64)
-    return {"y": np.asarray(y / op.attributes["divisor"])}
-
-
-def _backward(op: Op, values: Values) -> Values:
-    dy, reduced = values["dy"], op.attributes["reduced"]
-    wide = dy if op.attributes["keep_dims"] else np.expand_dims(dy, reduced_axes(op))
-    shape = (*wide.shape[: op.attributes["first"]], *reduced, *wide.shape[op.attributes["last"] :])
-    return {"dx": np.broadcast_to(wide.astype(np.float64) / op.attributes["divisor"], shape)}
-
+_FORWARD = _Sum(lambda op: "reduce_mean_fw", {"X": "x", "Y": "y"}, _summed)
+_BACKWARD = _Spread(lambda op: "reduce_mean_bw", {"X": "dy", "Y": "dx"}, _repeated)
 
 MEAN = LayerPrimitive(
     name="reduce_mean",
     schema=AxesSchema,
     plan=_plan_mean,
     steps=(
-        Step.of(
-            "FW",
-            "x -> y",
-            _forward,
-            _Sum(lambda op: "reduce_mean_fw", {"X": "x", "Y": "y"}, _summed),
-        ),
-        Step.of(
-            "IG",
-            "dy -> dx",
-            _backward,
-            _Spread(lambda op: "reduce_mean_bw", {"X": "dy", "Y": "dx"}, _repeated),
-        ),
+        Step.of("FW", "x -> y", _FORWARD.reference, _FORWARD),
+        Step.of("IG", "dy -> dx", _BACKWARD.reference, _BACKWARD),
     ),
     examples=(
         Example({"axes": [0]}, ((12, 2),)),

@@ -19,14 +19,17 @@ batch only; where that is too much, the option `stepwise` makes a step of each t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from configs.values import Struct
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Array, Tensors, part
 from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering
 from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
+from trainlib.primitives.lowering.row_loop import RowLoop
 
 PROJECTION, RECURRENT, STATES, CELLS = "projection", "recurrent", "states", "cells"
 """Scratch of FW: X·Wx, h·Wh of one step, states and LSTM cells of all steps, the initial one first."""
@@ -48,6 +51,9 @@ Forward: projected (becomes the gates), recurrent, before and after (states), hn
 Backward: gates, hn, y, c (as saved), before, cell_before, dy, carry, cell_carry (in place), g, gh, direct.
 """
 
+Gates = tuple[Array, ...]
+"""An array of every gate."""
+
 
 def logistic(x: Array) -> Array:
     """1 / (1 + exp(-x)) by way of tanh, as the cells compute it."""
@@ -55,19 +61,49 @@ def logistic(x: Array) -> Array:
     return result
 
 
-class Cell:
+class CellLoop(Struct, frozen=True):
+    """A cell at one time step: the nest, what lies in its arrays (names of `Pieces`), and its row program."""
+
+    nest: str
+    pieces: Mapping[str, str]
+    loop: RowLoop
+
+    def run(self, build: TileBuilder, pieces: Pieces) -> None:
+        """The call of a tile."""
+        loop = self.loop
+        arrays = {array: pieces[name] for array, name in self.pieces.items()}
+        units = next(piece.shape[0] for array, piece in arrays.items() if array not in loop.parts)
+
+        def function(*given: Array) -> tuple[Array, ...]:
+            return tuple(loop.compute(dict(zip(loop.reads, given, strict=True))).values())
+
+        reads, writes = ([arrays[array] for array in side] for side in (loop.reads, loop.writes))
+        build.run(self.nest, arrays, reads, writes, function, elements=units)
+        build.known(rows=loop)
+
+    def whole(self, values: Mapping[str, Any]) -> dict[str, Array]:
+        """The same of a batch [n, units], by names of pieces: the untiled reference."""
+        read = {array: values[name] for array, name in self.pieces.items() if array in self.loop.reads}
+        return {self.pieces[array]: made for array, made in self.loop.compute(read, axis=1).items()}
+
+
+class Cell(Struct, frozen=True):
     """One kind of recurrent cell: number of gates, what FW saves, and its elementwise kernels."""
 
-    gates = 1
-    has_cell = False
-    late_bias = False
-    """Whether the bias of the recurrent product has to be added to that product (and not to the other)."""
-    gates_saved = False
-    hidden_saved = False
-    hidden_gradient = False
-    """Whether the gradient at the recurrent product differs from that at the input's."""
-    uses: tuple[str, ...] = ()
+    forward: CellLoop
+    """The cell at one time step."""
+    backward: CellLoop
+    """Gradients of the gates at one time step."""
+    uses: tuple[str, ...]
     """What the backward kernel reads beside the gradients: saved roles, before, cell_before."""
+    gates: int = 1
+    has_cell: bool = False
+    late_bias: bool = False
+    """Whether the bias of the recurrent product has to be added to that product (and not to the other)."""
+    gates_saved: bool = False
+    hidden_saved: bool = False
+    hidden_gradient: bool = False
+    """Whether the gradient at the recurrent product differs from that at the input's."""
 
     @property
     def saved(self) -> dict[str, int]:
@@ -75,13 +111,20 @@ class Cell:
         widths = {"gates": self.gates * self.gates_saved, "hn": self.hidden_saved, "c": self.has_cell}
         return {role: int(count) for role, count in widths.items() if count}
 
-    def forward(self, build: TileBuilder, pieces: Pieces) -> None:
-        """The cell at one time step."""
-        raise NotImplementedError
+    def advance(self, from_x: Array, from_h: Array, h: Array, c: Array) -> dict[str, Array]:
+        """y and what is saved of one time step, from x·Wx + bx, h·Wh + bh, and the state and cell before."""
+        given = {"projected": from_x, "recurrent": from_h, "before": h, "cell_before": c}
+        made = self.forward.whole(given)
+        roles = {"after": "y", "projected": "gates", "hn": "hn", "cell_after": "c"}
+        return {role: made[name] for name, role in roles.items() if role == "y" or role in self.saved}
 
-    def backward(self, build: TileBuilder, pieces: Pieces) -> None:
-        """Gradients of the gates at one time step."""
-        raise NotImplementedError
+    def retreat(self, kept: Mapping[str, Array], dh: Array, dc: Array) -> dict[str, Array]:
+        """g, gh (where it differs), direct (around the gates to the state before), dc (to the cell before).
+
+        From what was saved, and the gradients that arrive at y and c.
+        """
+        made = self.backward.whole({**kept, "dy": dh, "carry": 0.0, "cell_carry": dc})
+        return {"dc" if name == "cell_carry" else name: array for name, array in made.items()}
 
 
 _SEQUENCES = {"features": ("x", "dx"), "hidden": ("y", "dy", "c", "hn"), "columns": ("gates", "g", "gh")}
@@ -172,7 +215,7 @@ class Forward(RecurrentLowering):
                 "cell_before": Piece(part(CELLS, time), (hidden,)),
                 "cell_after": Piece(part(CELLS, time + 1), (hidden,)),
             }
-            cell.forward(build, pieces)
+            cell.forward.run(build, pieces)
         kept = {
             "y": Piece(STATES, (length, hidden), hidden),
             "gates": projection,

@@ -72,7 +72,7 @@ class Backward(RecurrentLowering):
                 "gh": Piece(part(HIDDEN_OUT, time), (columns,)),
                 "direct": Piece(DIRECT, (hidden,)),
             }
-            cell.backward(build, at)
+            cell.backward.run(build, at)
             if time == 0 and "dx1" not in op:
                 break
             build.matmul(Piece(part(gradients, time), (columns,)), wh, carry, trans_b=True)

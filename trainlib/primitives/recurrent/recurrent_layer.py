@@ -27,7 +27,6 @@ from trainlib.primitives.lowering.boxes import sequence_of
 from trainlib.primitives.recurrent import recurrent_reference as shared
 from trainlib.primitives.recurrent.recurrent import Cell, Forward
 from trainlib.primitives.recurrent.recurrent_backward import Backward, InputGradient, WeightGradient
-from trainlib.primitives.recurrent.recurrent_reference import CellReference
 from trainlib.primitives.recurrent.recurrent_steps import (
     Projection,
     SideBySide,
@@ -92,7 +91,7 @@ def _stepwise_names(length: int) -> tuple[str, ...]:
     return ("FW_X", *forward, f"FW_{last}", *backward, f"BPTT_{last}", "WG_X", "WG", "IG")
 
 
-def _whole_steps(cell: Cell, reference: CellReference) -> tuple[Step, ...]:
+def _whole_steps(cell: Cell) -> tuple[Step, ...]:
     states = "x1? x2?" if cell.has_cell else "x1?"
     gradients = "g gh" if cell.hidden_gradient else "g"
     kept = [role for role in cell.uses if role in cell.saved]
@@ -103,13 +102,13 @@ def _whole_steps(cell: Cell, reference: CellReference) -> tuple[Step, ...]:
         Step.of(
             "FW",
             f"x wx wh bx? bh? {states} -> y {' '.join(cell.saved)}",
-            shared.forward(reference),
+            shared.forward(cell),
             Forward(cell),
         ),
         Step.of(
             "BPTT",
             f"{read} -> {gradients} {states.replace('x', 'dx')}",
-            shared.backward(reference),
+            shared.backward(cell),
             Backward(cell),
         ),
         Step.of("WG_X", "x g -> dwx dbx?", shared.input_weight_gradient, WeightGradient(cell, "features")),
@@ -133,7 +132,7 @@ def _joined(parts: Mapping[str, str], length: int) -> Callable[[Op, Values], Val
     return reference
 
 
-def _forward_step(cell: Cell, reference: CellReference, time: int) -> Step:
+def _forward_step(cell: Cell, time: int) -> Step:
     states = [f"h{time - 1}", *([f"c{time - 1}"] if cell.has_cell else [])]
     if time == 0:
         states = ["x1?", *(["x2?"] if cell.has_cell else [])]
@@ -146,8 +145,8 @@ def _forward_step(cell: Cell, reference: CellReference, time: int) -> Step:
             for role, given in (("h", "x1"), ("c", "x2"))
         )
         from_h = h @ values["wh"] + values.get("bh", 0)
-        made = reference.advance(from_x, from_h, h, c)
-        results = {f"{role}{time}": made[role] for role in reference.saved}
+        made = cell.advance(from_x, from_h, h, c)
+        results = {f"{role}{time}": made[role] for role in cell.saved}
         if "gates" in made:
             results[f"gates{time}"] = made["gates"].reshape(len(from_x), cell.gates, -1)
         return {f"h{time}": made["y"], **results}
@@ -161,7 +160,7 @@ def _forward_step(cell: Cell, reference: CellReference, time: int) -> Step:
     )
 
 
-def _backward_step(cell: Cell, reference: CellReference, time: int) -> Step:
+def _backward_step(cell: Cell, time: int) -> Step:
     before = {"before": (f"h{time - 1}", "x1"), "cell_before": (f"c{time - 1}", "x2")}
     names = {role: (saved if time else given) for role, (saved, given) in before.items() if role in cell.uses}
     kept = {role: f"{'h' if role == 'y' else role}{time}" for role in cell.uses if role not in before}
@@ -172,7 +171,7 @@ def _backward_step(cell: Cell, reference: CellReference, time: int) -> Step:
         flat = {role: values[name].reshape(len(dy), -1) for role, name in kept.items()}
         flat |= {role: values.get(name, np.zeros_like(dy)) for role, name in names.items()}
         dh, dc = (values.get(f"{role}{time + 1}", np.zeros_like(dy)) for role in ("dh", "dc"))
-        made = reference.retreat(flat, dy + dh, dc)
+        made = cell.retreat(flat, dy + dh, dc)
         results = {f"{role}{time}": array for role, array in made.items()}
         return {**results, "dx2": made["dc"]} if "dc" in made else results
 
@@ -196,7 +195,7 @@ def _carry_step(cell: Cell, time: int) -> Step:
     return Step(f"BPTT_CARRY{time}", reads, (result if time else "dx1?",), evaluate, StepCarry(cell, time))
 
 
-def _stepwise(cell: Cell, reference: CellReference) -> Callable[[str], Step | None]:
+def _stepwise(cell: Cell) -> Callable[[str], Step | None]:
     gradients = {"g": "g", "gh": "gh"} if cell.hidden_gradient else {"g": "g"}
 
     @cache
@@ -209,9 +208,9 @@ def _stepwise(cell: Cell, reference: CellReference) -> Callable[[str], Step | No
             return None
         kind, number = match[1], int(match[2])
         if kind == "FW_STEP":
-            return _forward_step(cell, reference, number)
+            return _forward_step(cell, number)
         if kind == "BPTT_CELL":
-            return _backward_step(cell, reference, number)
+            return _backward_step(cell, number)
         if kind == "BPTT_CARRY":
             return _carry_step(cell, number)
         parts = {"y": "h"} if kind == "FW_of" else gradients
@@ -221,17 +220,15 @@ def _stepwise(cell: Cell, reference: CellReference) -> Callable[[str], Step | No
     return step
 
 
-def recurrent_primitive(
-    name: str, cell: Cell, reference: CellReference, examples: tuple[Example, ...]
-) -> LayerPrimitive:
+def recurrent_primitive(name: str, cell: Cell, examples: tuple[Example, ...]) -> LayerPrimitive:
     """The layer of a cell: with one step for the whole sequence, or with steps per time step."""
     states = 2 if cell.has_cell else 1
     return LayerPrimitive(
         name=name,
         schema=RecurrentSchema,
         plan=lambda attributes, inputs, where: _plan(cell, name, attributes, inputs, where),
-        steps=_whole_steps(cell, reference),
-        repeated=_stepwise(cell, reference),
+        steps=_whole_steps(cell),
+        repeated=_stepwise(cell),
         examples=examples,
         inputs=(1, 1 + states),
         layouts=None,

@@ -1,40 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Untiled NumPy evaluation of the recurrent layers, whole batch at a time, any float dtype.
 
-A cell is two functions of one time step. `Advance` takes x·Wx + bx, h·Wh + bh (both [n, gates·hidden]), the
-state and the cell before, and gives what FW saves: y, and gates, hn, c where there are any. `Retreat` takes
-what was saved, and the gradients that arrive at y and c, and gives g, gh (where it differs from g), direct
-(the way around the gates to the state before) and dc (to the cell before).
+Walk over the steps and products are written here once more; a cell is its row program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from configs.values import Struct
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Array
 from trainlib.primitives.definition import Reference, Values
-
-Advance = Callable[[Array, Array, Array, Array], dict[str, Array]]
-Retreat = Callable[[Values, Array, Array], dict[str, Array]]
-
-
-class CellReference(Struct, frozen=True):
-    """One kind of cell. `saved` are the roles of `Advance` beside y, in the order of a step's results."""
-
-    advance: Advance
-    retreat: Retreat
-    saved: tuple[str, ...] = ()
-
-
-def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)), for large |x| too."""
-    small = np.exp(-np.abs(x))
-    result: Array = np.where(x >= 0, 1, small) / (1 + small)
-    return result
+from trainlib.primitives.recurrent.recurrent import Cell
 
 
 def initial_state(values: Values, role: str, sequence: Array, hidden: int) -> Array:
@@ -48,7 +25,7 @@ def _bias(values: Values, role: str) -> Array | int:
     return values.get(role, 0)
 
 
-def forward(cell: CellReference) -> Reference:
+def forward(cell: Cell) -> Reference:
     """y and what is saved, from the first step to the last."""
 
     def reference(op: Op, values: Values) -> Values:
@@ -64,7 +41,7 @@ def forward(cell: CellReference) -> Reference:
     return reference
 
 
-def backward(cell: CellReference) -> Reference:
+def backward(cell: Cell) -> Reference:
     """g and gh of all steps, and the gradients of the initial states, from the last step to the first."""
 
     def reference(op: Op, values: Values) -> Values:

@@ -16,29 +16,20 @@ from itertools import product
 
 from configs.values import replace
 from trainlib.ir.graph import Op
-from trainlib.ir.steps import (
-    Extent,
-    KernelChoice,
-    Operand,
-    Ranges,
-    StepLowering,
-    Tensors,
-    TileTask,
-    part,
-)
+from trainlib.ir.steps import Extent, Operand, StepLowering, Tensors, part
 from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering
 from trainlib.primitives.lowering.calls import BATCH, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.recurrent.recurrent import Cell, RecurrentLowering
 
+Boxes = tuple[list[Operand], list[Operand]]
+"""What a tile loads and what it writes."""
 
-def _size(extent: Extent) -> int:
-    return extent[1] - extent[0]
 
-
-def _of_gate(gate: int, hidden: int, units: Extent) -> Extent:
-    """Columns of some units of a gate, in a dimension that holds all gates one after the other."""
-    return gate * hidden + units[0], gate * hidden + units[1]
+def _of_gate(area: Area, gate: int) -> Extent:
+    """Columns of a tile's units of a gate, in a dimension that holds all gates one after the other."""
+    hidden, (first, last) = area.op.attributes["hidden"], area.extents["units"]
+    return gate * hidden + first, gate * hidden + last
 
 
 class Projection(RecurrentLowering):
@@ -51,23 +42,27 @@ class Projection(RecurrentLowering):
         """Of x and px; the weights are taken gate by gate."""
         return (BATCH, "steps", "features") if role == "x" else self.kept
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+    @staticmethod
+    def _biases(area: Area) -> list[str]:
+        return [role for role in ("bx", "bh") if role in area.op and area.begins("features")]
+
+    def boxes(self, area: Area) -> Boxes:
         """Some units of some gates; the biases with the first features."""
-        area, build = self.area(op, tensors, ranges), TileBuilder(choice, tensors[op["px"]].dtype)
-        inputs, summed = [area.box("x")], area.extents["features"]
-        biases = [role for role in ("bx", "bh") if role in op and area.begins("features")]
+        inputs, op = [area.box("x")], area.op
         for number, gate in enumerate(range(*area.extents["gates"])):
-            columns = _of_gate(gate, op.attributes["hidden"], area.extents["units"])
-            inputs.append(Operand(op["wx"], (summed, columns), f"wx{number}"))
-            inputs += [Operand(op[role], (columns,), f"{role}{number}") for role in biases]
+            columns = _of_gate(area, gate)
+            inputs.append(Operand(op["wx"], (area.extents["features"], columns), f"wx{number}"))
+            inputs += [Operand(op[role], (columns,), f"{role}{number}") for role in self._biases(area)]
+        return inputs, [area.box("px")]
+
+    def compute(self, area: Area, build: TileBuilder) -> None:
+        """A matmul and its biases per sample and gate."""
         (gates,), (rows, inner, count) = area.shape("gates"), area.shape("steps", "features", "units")
         for sample, number in product(area.samples, range(gates)):
             target = Piece(part("px", sample), (rows, count), number * rows * count)
-            x = area.piece("x", sample)
-            build.matmul(x, Piece(f"wx{number}", (inner, count)), target)
-            for role in biases:
+            build.matmul(area.piece("x", sample), Piece(f"wx{number}", (inner, count)), target)
+            for role in self._biases(area):
                 build.add(target, Piece(f"{role}{number}", (count,)))
-        return build.task(inputs, (area.box("px"),))
 
 
 class _OneStep(RecurrentLowering):
@@ -93,74 +88,74 @@ class _OneStep(RecurrentLowering):
         reads, writes = (tuple(map(from_here, roles)) for roles in (op.reads, op.writes))
         return replace(op, step=type(self).__name__, reads=reads, writes=writes)
 
-    def cut(self, op: Op, tensors: Tensors, ranges: Ranges) -> tuple[Extent, Extent]:
-        """Samples and units of a tile."""
-        extents = self.area(op, tensors, ranges).extents
-        return extents[BATCH], extents["units"]
+    def units(self, area: Area, **roles: str) -> list[Operand]:
+        """The samples and units of a tile, in buffers by name, of those tensors of a step that there are."""
+        op, samples, units = area.op, area.extents[BATCH], area.extents["units"]
+        every = {"gates": (samples, (0, self.cell.gates), units)}
+        boxes = ((buffer, every.get(buffer, (samples, units))) for buffer in roles)
+        return [Operand(op[roles[buffer]], region, buffer) for buffer, region in boxes if roles[buffer] in op]
 
-    def earlier(self, op: Op, role: str, given: str, buffer: str, *region: Extent) -> list[Operand]:
-        """The box of a state of the step before, or of the one given; none where it starts at zero."""
-        name = f"{role}{self.time - 1}" if self.time else given
-        return [Operand(op[name], region, buffer)] if name in op.reads else []
+    def earlier(self, role: str, given: str) -> str:
+        """The state of the step before, or the one given: there is none where it starts at zero."""
+        return f"{role}{self.time - 1}" if self.time else given
 
 
 class StepForward(_OneStep):
     """FW_STEP: per sample h·Wh gate by gate (1, hidden, units), then the cell."""
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+    def boxes(self, area: Area) -> Boxes:
         """Some units, from the whole state before."""
-        _, _, hidden, _ = self.sizes(op)
-        cell, time, build = self.cell, self.time, TileBuilder(choice, tensors[op["px"]].dtype)
-        samples, units = self.cut(op, tensors, ranges)
-        count, gates = _size(units), cell.gates
-        inputs = [box(op, "px", samples, (0, gates), (time, time + 1), units)]
-        inputs += self.earlier(op, "h", "x1", "before", samples, (0, hidden))
-        inputs += self.earlier(op, "c", "x2", "cell_before", samples, units)
-        for gate in range(gates):
-            columns = _of_gate(gate, hidden, units)
-            inputs.append(Operand(op["wh"], ((0, hidden), columns), f"wh{gate}"))
+        op, cell, time, whole = area.op, self.cell, self.time, area.extents["hidden"]
+        samples, before = area.extents[BATCH], self.earlier("h", "x1")
+        inputs = [box(op, "px", samples, (0, cell.gates), (time, time + 1), area.extents["units"])]
+        inputs += [Operand(op[before], (samples, whole), "before")] if before in op else []
+        inputs += self.units(area, cell_before=self.earlier("c", "x2"))
+        for gate in range(cell.gates):
+            columns = _of_gate(area, gate)
+            inputs.append(Operand(op["wh"], (whole, columns), f"wh{gate}"))
             if "bh" in op:
                 inputs.append(Operand(op["bh"], (columns,), f"bh{gate}"))
-        outputs = [Operand(op[f"h{time}"], (samples, units), "h")]
-        for role in cell.saved:
-            region = (samples, (0, gates), units) if role == "gates" else (samples, units)
-            outputs.append(Operand(op[f"{role}{time}"], region, role))
-        recurrent = build.temporary("recurrent", gates, count)
-        given = {operand.name for operand in inputs}
+        return inputs, self.units(area, **{role: f"{role}{time}" for role in ("h", *cell.saved)})
+
+    def compute(self, area: Area, build: TileBuilder) -> None:
+        """One sample after the other."""
+        (hidden, count), cell = area.shape("hidden", "units"), self.cell
+        recurrent = build.temporary("recurrent", cell.gates, count)
+        given = {operand.name for operand in self.boxes(area)[0]}
         if "before" not in given or (cell.has_cell and "cell_before" not in given):
             build.zero(build.temporary("start", hidden))
-        for sample in range(_size(samples)):
-            self._sample(build, sample, recurrent, hidden, units, given)
-        return build.task(inputs, outputs)
+        for sample in area.samples:
+            self._sample(build, sample, recurrent, hidden, area.extents["units"], given)
 
     def _sample(
         self, build: TileBuilder, sample: int, recurrent: Piece, hidden: int, units: Extent, given: set[str]
     ) -> None:
-        cell, count = self.cell, _size(units)
+        cell, count = self.cell, units[1] - units[0]
         state = Piece(part("before", sample) if "before" in given else "start", (hidden,), 0)
         for gate in range(cell.gates):
             target = recurrent.row(gate)
             build.matmul(state, Piece(f"wh{gate}", (hidden, count)), target)
             if f"bh{gate}" in given:
                 build.add(target, Piece(f"bh{gate}", (count,)))
-        projected = Piece(part("px", sample), (cell.gates * count,), 0)
+
+        def of(name: str, width: int = count) -> Piece:
+            return Piece(part(name, sample), (width,), 0)
+
+        projected = of("px", cell.gates * count)
         if cell.gates_saved:
-            saved = Piece(part("gates", sample), (cell.gates * count,), 0)
+            saved = of("gates", cell.gates * count)
             build.copy(projected, saved)
             projected = saved
-        zero = Piece("start", (count,), 0)
         pieces = {
             "projected": projected,
             "recurrent": Piece(recurrent.name, (cell.gates * count,), 0),
             "before": Piece(state.name, (count,), units[0]),
-            "after": Piece(part("h", sample), (count,), 0),
-            "hn": Piece(part("hn", sample), (count,), 0),
-            "cell_before": Piece(part("cell_before", sample), (count,), 0)
-            if "cell_before" in given
-            else zero,
-            "cell_after": Piece(part("c", sample), (count,), 0),
+            "after": of("h"),
+            "hn": of("hn"),
+            "cell_before": of("cell_before") if "cell_before" in given else Piece("start", (count,), 0),
+            "cell_after": of("c"),
         }
-        cell.forward(build, pieces)
+        cell.forward.run(build, pieces)
 
 
 class StepBackward(_OneStep):
@@ -174,53 +169,41 @@ class StepBackward(_OneStep):
         """No matmul."""
         return 0
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        """Some units of every gate; gradients are made side by side and then put to their gates."""
-        cell, time, hidden = self.cell, self.time, op.attributes["hidden"]
-        build = TileBuilder(choice, tensors[op[f"g{time}"]].dtype)
-        samples, units = self.cut(op, tensors, ranges)
-        count = _size(units)
-        inputs = [box(op, "dy", samples, (time, time + 1), units)]
-        for role in ("gates", "hn", "c"):
-            if f"{role}{time}" in op.reads:
-                region = (samples, (0, cell.gates), units) if role == "gates" else (samples, units)
-                inputs.append(Operand(op[f"{role}{time}"], region, role))
-        if "y" in cell.uses:
-            inputs.append(Operand(op[f"h{time}"], (samples, units), "y"))
-        if "before" in cell.uses:
-            inputs += self.earlier(op, "h", "x1", "before", samples, units)
-        if "cell_before" in cell.uses:
-            inputs += self.earlier(op, "c", "x2", "cell_before", samples, units)
-        for role, buffer in (("dh", "carry"), ("dc", "cell_later")):
-            if f"{role}{time + 1}" in op.reads:
-                inputs.append(Operand(op[f"{role}{time + 1}"], (samples, units), buffer))
-        made = ("g", "gh") if cell.hidden_gradient else ("g",)
+    @property
+    def _made(self) -> Sequence[str]:
+        return ("g", "gh") if self.cell.hidden_gradient else ("g",)
+
+    def boxes(self, area: Area) -> Boxes:
+        """Some units of every gate."""
+        op, time, samples = area.op, self.time, area.extents[BATCH]
+        states = {"y": f"h{time}", "before": self.earlier("h", "x1"), "cell_before": self.earlier("c", "x2")}
+        later = {"carry": f"dh{time + 1}", "cell_later": f"dc{time + 1}"}
+        saved = {role: f"{role}{time}" for role in ("gates", "hn", "c")}
         outputs = [
-            Operand(op[f"{role}{time}"], (samples, _of_gate(gate, hidden, units)), f"{role}_{gate}")
-            for role in made
-            for gate in range(cell.gates)
+            Operand(op[f"{role}{time}"], (samples, _of_gate(area, gate)), f"{role}_{gate}")
+            for role in self._made
+            for gate in range(self.cell.gates)
         ]
-        for role in made:
+        further = {"direct": f"direct{time}", "cell_carry": f"dc{time}" if time else "dx2"}
+        dy = box(op, "dy", samples, (time, time + 1), area.extents["units"])
+        return [dy, *self.units(area, **saved, **states, **later)], outputs + self.units(area, **further)
+
+    def compute(self, area: Area, build: TileBuilder) -> None:
+        """Gradients are made side by side and then put to their gates."""
+        cell, (samples, count) = self.cell, area.shape(BATCH, "units")
+        inputs, outputs = self.boxes(area)
+        for role in self._made:
             build.temporary(role, cell.gates, count)
         build.zero(build.temporary("zero", count))
-        further = {f"direct{time}": "direct", f"dc{time}": "cell_carry", "dx2": "cell_carry"}
-        outputs += [
-            Operand(op[role], (samples, units), buffer)
-            for role, buffer in further.items()
-            if role in op.writes
-        ]
         present = {operand.name for operand in (*inputs, *outputs)}
         if cell.hidden_gradient and "direct" not in present:
-            build.temporary("direct", _size(samples), count)
+            build.temporary("direct", samples, count)
         if cell.has_cell and "cell_carry" not in present:
-            build.temporary("cell_carry", _size(samples), count)
-        for sample in range(_size(samples)):
-            self._sample(build, sample, count, present, made)
-        return build.task(inputs, outputs)
+            build.temporary("cell_carry", samples, count)
+        for sample in area.samples:
+            self._sample(build, sample, count, present)
 
-    def _sample(
-        self, build: TileBuilder, sample: int, count: int, loaded: set[str], made: Sequence[str]
-    ) -> None:
+    def _sample(self, build: TileBuilder, sample: int, count: int, loaded: set[str]) -> None:
         gates = self.cell.gates
 
         def of(name: str, width: int = count) -> Piece:
@@ -232,11 +215,11 @@ class StepBackward(_OneStep):
         pieces = {name: of(name) for name in ("hn", "y", "c", "dy", "direct", "cell_carry")}
         pieces |= {name: or_zero(name) for name in ("before", "cell_before", "carry")}
         pieces |= {"gates": of("gates", gates * count)}
-        pieces |= {role: Piece(role, (gates * count,), 0) for role in made}
+        pieces |= {role: Piece(role, (gates * count,), 0) for role in self._made}
         if self.cell.has_cell:
             build.copy(or_zero("cell_later"), pieces["cell_carry"])
-        self.cell.backward(build, pieces)
-        for role in made:
+        self.cell.backward.run(build, pieces)
+        for role in self._made:
             for gate in range(gates):
                 build.copy(Piece(role, (count,), gate * count), of(f"{role}_{gate}"))
 
@@ -244,21 +227,21 @@ class StepBackward(_OneStep):
 class StepCarry(_OneStep):
     """BPTT_CARRY: gradient of the state before a step, gh·Whᵀ and what goes around the gates."""
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
-        """Some units: rows of Wh; (samples, gates·hidden, units)."""
-        _, _, _, columns = self.sizes(op)
-        (target,), time = op.writes, self.time
-        build = TileBuilder(choice, tensors[op[target]].dtype)
-        samples, units = self.cut(op, tensors, ranges)
-        batch, count = _size(samples), _size(units)
+    def boxes(self, area: Area) -> Boxes:
+        """Some units: rows of Wh."""
+        op, time, columns = area.op, self.time, area.extents["columns"]
         gradient = op[f"gh{time}" if self.cell.hidden_gradient else f"g{time}"]
-        inputs = [Operand(gradient, (samples, (0, columns)), "g"), box(op, "wh", units, (0, columns))]
+        inputs = [Operand(gradient, (area.extents[BATCH], columns), "g")]
+        inputs.append(box(op, "wh", area.extents["units"], columns))
+        return inputs + self.units(area, direct=f"direct{time}"), self.units(area, carry=op.writes[0])
+
+    def compute(self, area: Area, build: TileBuilder) -> None:
+        """(samples, gates·hidden, units)."""
+        batch, columns, count = area.shape(BATCH, "columns", "units")
         result = Piece("carry", (batch, count))
         build.matmul(Piece("g", (batch, columns)), Piece("wh", (count, columns)), result, trans_b=True)
         if self.cell.hidden_gradient:
-            inputs.append(Operand(op[f"direct{time}"], (samples, units), "direct"))
             build.add(result, Piece("direct", (batch, count)))
-        return build.task(inputs, (Operand(op[target], (samples, units), "carry"),))
 
 
 class SideBySide(AxesLowering):

@@ -7,53 +7,30 @@ compile on its main branch. See `trainlib.primitives.recurrent.recurrent`.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from trainlib.ir.steps import Array
-from trainlib.primitives.definition import Example, Values
-from trainlib.primitives.lowering.pieces import TileBuilder
-from trainlib.primitives.recurrent.recurrent import Cell, Pieces
+from trainlib.primitives.definition import Example
+from trainlib.primitives.lowering.row_loop import RowLoop
+from trainlib.primitives.recurrent.recurrent import Cell, CellLoop
 from trainlib.primitives.recurrent.recurrent_layer import recurrent_primitive
-from trainlib.primitives.recurrent.recurrent_reference import CellReference
 
-
-class _TanhCell(Cell):
-    """One gate, nothing saved but the output."""
-
-    uses = ("y",)
-
-    def forward(self, build: TileBuilder, pieces: Pieces) -> None:
-        """h = tanh(p + q)."""
-        projected, recurrent, state = (pieces[name] for name in ("projected", "recurrent", "after"))
-        arrays, reads = {"P": projected, "Q": recurrent, "Y": state}, (projected, recurrent)
-        hidden = state.shape[0]
-        build.run("rnn_cell_fw", arrays, reads, (state,), lambda p, q: np.tanh(p + q), elements=hidden)
-
-    def backward(self, build: TileBuilder, pieces: Pieces) -> None:
-        """g = (1 - y²)(dy + carry)."""
-        y, dy, carry, result = (pieces[name] for name in ("y", "dy", "carry", "g"))
-
-        def gates(state: Array, arriving: Array, from_next: Array) -> Any:
-            return (arriving + from_next) * (1 - state) * (1 + state)
-
-        arrays = {"X": y, "G": dy, "D": carry, "Y": result}
-        build.run("rnn_cell_bw", arrays, (y, dy, carry), (result,), gates, elements=y.shape[0])
-
-
-def _advance(from_x: Array, from_h: Array, h: Array, c: Array) -> dict[str, Array]:
-    return {"y": np.tanh(from_x + from_h)}
-
-
-def _retreat(kept: Values, dh: Array, dc: Array) -> dict[str, Array]:
-    return {"g": (1 - kept["y"] ** 2) * dh}
-
+CELL = Cell(
+    forward=CellLoop(
+        "rnn_cell_fw",
+        {"P": "projected", "Q": "recurrent", "Y": "after"},
+        RowLoop(lambda p, q: np.tanh(p + q), "PQ", "Y"),
+    ),
+    backward=CellLoop(
+        "rnn_cell_bw",
+        {"X": "y", "G": "dy", "D": "carry", "Y": "g"},
+        RowLoop(lambda y, dy, carry: (dy + carry) * (1 - y) * (1 + y), "XGD", "Y"),
+    ),
+    uses=("y",),
+)
 
 PRIMITIVE = recurrent_primitive(
     "rnn",
-    _TanhCell(),
-    CellReference(_advance, _retreat),
+    CELL,
     examples=(
         Example({"hidden": 5}, ((4, 3),), roundings=10),
         Example({"hidden": 4, "bias": False}, ((3, 6), (4,)), roundings=10),

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Untiled references of all norms, on whole axes of a view of x; they share no code with the tiles."""
+"""All norms once more, on whole axes of a view of x."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
@@ -215,3 +216,28 @@ def scaled_gradient(op: Op, values: Values) -> Values:
     """dx = dy·w·inv_std, with statistics that do not depend on x."""
     view = _View(op, values, "dy")
     return {"dx": view.as_x(view.wide("dy") * view.statistic("inv_std") * view.parameter("w", 1.0))}
+
+
+_STEPS: Mapping[str, Callable[[Op, Values], Values]] = {
+    "FW": forward,
+    "FW_MEAN": mean,
+    "FW_VAR": variance,
+    "FW_INV": inverse_deviation,
+    "FW_KNOWN": known_statistics,
+    "FW_APPLY": normalised,
+    "WG": weight_gradient,
+    "IG": input_gradient,
+    "IG_SUMS": gradient_means,
+    "IG_APPLY": input_gradient_from_means,
+    "IG_SCALE": scaled_gradient,
+}
+
+ORACLES: Mapping[tuple[str, str], Callable[[Op, Values], Values]] = {
+    **{
+        (name, step): formula
+        for name in ("batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm")
+        for step, formula in _STEPS.items()
+    },
+    ("batch_norm", "WG"): weight_gradient_and_means,
+}
+"""By primitive and step: results by role from arrays by role."""

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Formulas of the tables held against the same mathematics in other words, in float64 and without PyTorch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from shared.oracle_formulas import cells, elementwise, losses, norms, optimizers, rows
+from shared.primitive_harness import all_cases, build
+from trainlib.primitives.formulas import wide
+from trainlib.primitives.recurrent import gru, lstm, rnn
+from trainlib.registry import step_of
+
+ORACLES = {**elementwise.ORACLES, **losses.ORACLES, **norms.ORACLES, **optimizers.ORACLES, **rows.ORACLES}
+
+
+CASES = [
+    case
+    for case in all_cases()
+    if case.dtype == "fp32" and any(name == case.primitive for name, _ in ORACLES)
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_formula_and_the_same_in_other_words(case) -> None:
+    graph, values = build(case)
+    known, held = dict(values), 0
+    for op in graph.ops:
+        given = wide({role: known[name] for role, name in zip(op.reads, op.inputs, strict=True)})
+        results = step_of(op).reference(op, given)
+        known |= {op[role]: np.asarray(array) for role, array in results.items() if role in op.writes}
+        oracle = ORACLES.get((op.primitive, op.step))
+        if oracle is None:
+            continue
+        for role, truth in oracle(op, given).items():
+            if role not in op.writes:
+                continue
+            held += 1
+            scale = np.abs(truth).max(initial=0)
+            np.testing.assert_allclose(results[role], truth, rtol=1e-9, atol=1e-12 * scale, err_msg=role)
+    assert held
+
+
+@pytest.mark.parametrize(("name", "module"), [("gru", gru), ("lstm", lstm), ("rnn", rnn)])
+def test_a_cell_and_the_same_in_other_words(name: str, module) -> None:
+    cell, generator = module.CELL, np.random.default_rng(1)
+    gates, units = (
+        [generator.uniform(-3, 3, (5, count)) for count in (4 * cell.gates,) * 2 + (4,) * 2],
+        (5, 4),
+    )
+    made = cell.advance(*gates)
+    kept = {role: made[role] for role in (*cell.saved, "y")} | {"before": gates[2], "cell_before": gates[3]}
+    arriving = [generator.uniform(-1, 1, units) for _ in range(2)]
+    for ours, truth in (
+        (made, cells.ADVANCE[name](*gates)),
+        (cell.retreat(kept, *arriving), cells.RETREAT[name](kept, *arriving)),
+    ):
+        assert ours.keys() == truth.keys()
+        for role in ours:
+            np.testing.assert_allclose(ours[role], truth[role], rtol=1e-12, atol=1e-13, err_msg=role)

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/models-of-others.md: models of other people, in training and in inference."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+
+from tools.pages.page import ROOT, Page, table
+
+MODES = ("training", "inference")
+
+
+def rows() -> list[dict[str, str]]:
+    """One for each model."""
+    with (ROOT / "measured" / "models-of-others.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def counts() -> str:
+    """How many are right, wrong and refused in each mode."""
+    words = ("right", "wrong", "refused", "not tried")
+    found = {mode: Counter(row[mode] or "not tried" for row in rows()) for mode in MODES}
+    return table(
+        (f"of {len(rows())} models", *words),
+        [(mode, *(found[mode][word] for word in words)) for mode in MODES],
+    )
+
+
+def models() -> str:
+    """A line for each, with the reason of a refusal."""
+    lines = [
+        (
+            f"`{row['model']}`",
+            row["source"],
+            f"{int(row['parameters']):,}",
+            row["input"],
+            *(row[mode] for mode in MODES),
+            row["layers"],
+            row["tensors"],
+            row["error_share"],
+            row["reason"],
+        )
+        for row in rows()
+    ]
+    titles = (
+        "model",
+        "source",
+        "parameters",
+        "input",
+        *MODES,
+        "layers",
+        "tensors",
+        "error",
+        "refused because",
+    )
+    return table(titles, lines)
+
+
+PAGE = Page("docs/models-of-others.md", {"counts": counts, "models": models})
