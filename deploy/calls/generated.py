@@ -181,7 +181,7 @@ def _of_rows(action: Compute, op: Op, name: str, loop: RowLoop) -> Generated:
     assert action.team.origin is not None
     assert action.effect is not None
     (nest,), addresses = action.team.origin.calls, action.team.origin.addresses
-    sizes = dict(nest.sizes)
+    name, sizes = f"{name}{loop.mark}", loop.sizes or dict(nest.sizes)
     places = {
         form: Place("l1", address, (), dtype_at(action.effect, address), form)
         for (form, *_), address in zip(nest.forms, addresses, strict=True)
@@ -193,13 +193,15 @@ def _of_rows(action: Compute, op: Op, name: str, loop: RowLoop) -> Generated:
 
     def kernel() -> Kernel:
         trace, results = traced(loop)
+        results = {array: trace.placed(item) for array, item in results.items()}
+        fields = _fields([(trace, results)])
         lines = [f"/* {name}: {' and '.join(loop.writes)} from {', '.join(loop.reads)}. */"]
-        lines += _struct(name, read, made, list(sizes), {})
-        text = body(loop, results, *("N", "M") if "N" in sizes else ("", *sizes), narrow=bool(narrow))
-        source = _source(name, lines, text, narrow)
-        return Kernel(name, source, (), trace.exact)
+        lines += _struct(name, read, made, list(sizes), fields)
+        source = _source(name, lines, body(loop, results, narrow=bool(narrow)), narrow)
+        return Kernel(name, source, _numbers(fields), trace.exact and not loop.wide)
 
-    return Generated(_kept(op, name, "", kernel), (*read.items(), *made.items(), *sizes.items()))
+    kept = _kept(op, name, "", kernel)
+    return Generated(kept, (*read.items(), *made.items(), *sizes.items(), *kept.numbers))
 
 
 def _stem(op: Op, nest: str, result: str) -> str:

@@ -37,7 +37,7 @@ IN_LINE = f"-I{ROOT / 'tools/deployed'} -DPT_TEAM_IN_LINE"
 SYMBOL_TABLE, FUNCTION = 2, 2
 """SHT_SYMTAB and STT_FUNC of ELF."""
 
-OPTIONS = ("--codegen", "clang-rv32", "--iterations", "1", "--quiet")
+OPTIONS = ("--codegen", "clang-rv32", "--iterations", "1", "--form", "readable", "--quiet")
 
 
 def main() -> int:
