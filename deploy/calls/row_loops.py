@@ -41,29 +41,43 @@ def _known(loop: RowLoop, name: str) -> int:
     return ELEMENT if "i" in indices else SEGMENT if "s" in indices and len(loop.elements) > 1 else ROW
 
 
-def body(loop: RowLoop, results: Mapping[str, Symbol]) -> list[str]:
-    """The statements of a kernel; sizes are fields of its arguments."""
+def body(loop: RowLoop, results: Mapping[str, Symbol], *, narrow: bool = False) -> list[str]:
+    """The statements of a kernel; sizes are fields of its arguments.
+
+    If an array is `narrow`, all are loaded and stored in their formats.
+    """
     if not loop.rows:
-        return list(_over_elements(results, loop.elements[0]))
-    writer = RowWriter(loop, results)
+        return list(_over_elements(results, loop.elements[0], narrow))
+    writer = RowWriter(loop, results, narrow)
     lines = [*writer.before, f"const struct pt_range own = pt_own(arg->{loop.rows[0]});"]
-    inner = [*_pointers(loop, writer.used, "s" if len(loop.rows) > 1 else ""), *writer.row]
+    inner = [*_pointers(loop, writer.used, "s" if len(loop.rows) > 1 else "", narrow), *writer.row]
     for size in loop.rows[1:]:
         inner = [f"for (int s = 0; s < arg->{size}; s++) {{", *_indented(inner), "}"]
     return [*lines, "for (int r = own.start; r < own.stop; r++) {", *_indented(inner), "}"]
 
 
-def _over_elements(results: Mapping[str, Symbol], elements: str) -> Iterator[str]:
+def _load(array: str, index: str, narrow: bool) -> str:
+    return f"PT_LOAD({array}, {index})" if narrow else f"{array}[{index}]"
+
+
+def _store(place: str, text: str) -> str:
+    """The statement by which what `_load` gives gets a value."""
+    if place.startswith("PT_LOAD("):
+        return f"PT_STORE({place[len('PT_LOAD(') : -1]}, {text});"
+    return f"{place} = {text};"
+
+
+def _over_elements(results: Mapping[str, Symbol], elements: str, narrow: bool) -> Iterator[str]:
     def place(name: str, known: int = ELEMENT) -> str:
         array, _, part = name.partition("_")
         before = "" if part in ("", "0") else f"{'' if part == '1' else part + ' * '}arg->{elements} + "
-        return f"arg->{array}[{before}i]"
+        return _load(f"arg->{array}", f"{before}i", narrow)
 
     writer = Writer(results, place)
     yield f"const struct pt_range own = pt_own(arg->{elements});"
     yield "for (int i = own.start; i < own.stop; i++) {"
     yield from _indented(writer.inside)
-    yield from (f"    {place(name)} = {text};" for name, text in writer.results.items())
+    yield from (f"    {_store(place(name), text)}" for name, text in writer.results.items())
     yield "}"
 
 
@@ -80,26 +94,27 @@ def _terms(loop: RowLoop, name: str, *, of_element: bool) -> str:
     )
 
 
-def _pointers(loop: RowLoop, used: Iterable[str], index: str) -> list[str]:
+def _pointers(loop: RowLoop, used: Iterable[str], index: str, narrow: bool) -> list[str]:
     """To the first element of a row (or, with `index` s, of a run of it) of the arrays that have elements."""
     lines = []
     for name in used:
         first = _terms(loop, name, of_element=False)
         if first and ("s" in re.findall(r"\b[rsi]\b", first)) == (index == "s"):
-            kind = "float" if name in loop.writes else "const float"
-            lines.append(f"{kind} *{name} = arg->{name} + {first};")
+            kind = "float *" if name in loop.writes else "const float *"
+            kind = "PT_POINTER " if narrow else kind
+            lines.append(f"{kind}{name} = arg->{name} + {first};")
     return lines
 
 
 class RowWriter(Writer):
     """Statements of one row."""
 
-    def __init__(self, loop: RowLoop, results: Mapping[str, Symbol]) -> None:
+    def __init__(self, loop: RowLoop, results: Mapping[str, Symbol], narrow: bool) -> None:
         self.row: list[str] = []
         """Numbers of the row, its loops, and what is stored of it."""
         self.used: dict[str, None] = {}
         """Arrays of which elements are read or written."""
-        self._loop = loop
+        self._loop, self._narrow = loop, narrow
         self._segment: list[str] = []
         self._depths: dict[int, int] = {}
         self._sums: dict[int, list[Symbol]] = {}
@@ -115,14 +130,14 @@ class RowWriter(Writer):
             if stored or depth in self._sums:
                 self._pass(stored, self._sums.get(depth, []))
         of_row = {name: item for name, item in results.items() if name not in elements}
-        self.row += [f"{self._place(name, ROW)} = {self.text(item)};" for name, item in of_row.items()]
+        self.row += [_store(self._place(name, ROW), self.text(item)) for name, item in of_row.items()]
 
     def _place(self, name: str, known: int) -> str:
         if known < ELEMENT:
-            return f"arg->{name}[{_terms(self._loop, name, of_element=False)}]"
+            return _load(f"arg->{name}", _terms(self._loop, name, of_element=False), self._narrow)
         self.used[name] = None
         array = name if _terms(self._loop, name, of_element=False) else f"arg->{name}"
-        return f"{array}[{_terms(self._loop, name, of_element=True)}]"
+        return _load(array, _terms(self._loop, name, of_element=True), self._narrow)
 
     def _depth(self, item: Symbol) -> int:
         """Loops over the row that come before a value is known."""
@@ -144,7 +159,7 @@ class RowWriter(Writer):
             begin, name = REDUCTIONS[item.op][0], self._unused(item.op)
             alone = len(sums) + len(stored) + len(self._loop.elements) == 2
             if item.op == "largest" and item.args[0].op[0] == "@" and alone:
-                begin, first = self.text(item.args[0]).replace("[i]", "[0]"), 1
+                begin, first = re.sub(r"\bi\b", "0", self.text(item.args[0])), 1
             begun.append(f"float {name} = {begin};")
             self._names[id(item)] = names[id(item)] = name
         texts = {name: self.text(item, user=ELEMENT) for name, item in stored.items()}
@@ -152,11 +167,11 @@ class RowWriter(Writer):
             REDUCTIONS[item.op][1].format(names[id(item)], self.text(item.args[0], user=ELEMENT))
             for item in sums
         ]
-        steps += [f"{self._place(name, ELEMENT)} = {text};" for name, text in texts.items()]
+        steps += [_store(self._place(name, ELEMENT), text) for name, text in texts.items()]
         lines = [f"for (int i = {first}; i < arg->{self._loop.elements[-1]}; i++) {{"]
         lines += [*_indented([*self.inside, *steps]), "}"]
         for size in self._loop.elements[:-1]:
-            lines = [*_pointers(self._loop, [*self.used], "s"), *self._segment, *lines]
+            lines = [*_pointers(self._loop, [*self.used], "s", self._narrow), *self._segment, *lines]
             lines = [f"for (int s = 0; s < arg->{size}; s++) {{", *_indented(lines), "}"]
         self.row += [*begun, *lines]
         for known in self._of_loop:

@@ -36,15 +36,15 @@ void norm_inv(const void *args)
         float mean = 0.0f, variance = 0.0f;
         for (int n = 0; n < a->samples; n++) {
             const int here = n * a->elements + i;
-            a->R[here] = 1.0f / sqrtf(a->V[here] + a->eps);
+            PT_STORE(a->R, here, 1.0f / sqrtf(PT_LOAD(a->V, here) + a->eps));
             if (a->running) {
-                mean += a->M[here];
-                variance += a->V[here] * unbiased;
+                mean += PT_LOAD(a->M, here);
+                variance += PT_LOAD(a->V, here) * unbiased;
             }
         }
         if (a->running) {
-            a->X[i] = a->A[i] + a->momentum * (mean / a->samples - a->A[i]);
-            a->Y[i] = a->B[i] + a->momentum * (variance / a->samples - a->B[i]);
+            PT_STORE(a->X, i, PT_LOAD(a->A, i) + a->momentum * (mean / a->samples - PT_LOAD(a->A, i)));
+            PT_STORE(a->Y, i, PT_LOAD(a->B, i) + a->momentum * (variance / a->samples - PT_LOAD(a->B, i)));
         }
     }
 }
@@ -55,13 +55,13 @@ void norm_known(const void *args)
     PT_ARGUMENTS(norm_known, a);
     const struct pt_range own = pt_own(a->elements);
     for (int i = own.start; i < own.stop; i++) {
-        const float mean = a->read_0[i], variance = a->read_1[i];
+        const float mean = PT_LOAD(a->read_0, i), variance = PT_LOAD(a->read_1, i);
         for (int n = 0; n < a->samples; n++) {
-            a->write_0[n * a->elements + i] = mean;
-            a->write_1[n * a->elements + i] = 1.0f / sqrtf(variance + a->eps);
+            PT_STORE(a->write_0, n * a->elements + i, mean);
+            PT_STORE(a->write_1, n * a->elements + i, 1.0f / sqrtf(variance + a->eps));
         }
-        a->write_2[i] = mean;
-        a->write_3[i] = variance;
+        PT_STORE(a->write_2, i, mean);
+        PT_STORE(a->write_3, i, variance);
     }
 }
 
@@ -72,8 +72,8 @@ void rmsnorm_scale(const void *args)
     const struct pt_range own = pt_own(a->elements);
     for (int r = 0; r < a->rows; r++)
         for (int i = own.start; i < own.stop; i++) {
-            const float scaled = a->X[r * a->elements + i] * a->R[r];
-            a->Y[r * a->elements + i] = a->has_w ? scaled * a->W[i] : scaled;
+            const float scaled = PT_LOAD(a->X, r * a->elements + i) * PT_LOAD(a->R, r);
+            PT_STORE(a->Y, r * a->elements + i, a->has_w ? scaled * PT_LOAD(a->W, i) : scaled);
         }
 }
 
@@ -85,11 +85,11 @@ void running_average(const void *args)
     for (int i = own.start; i < own.stop; i++) {
         float mean = 0.0f, variance = 0.0f;
         for (int n = 0; n < a->samples; n++) {
-            const float inverse = a->R[n * a->elements + i];
-            mean += a->M[n * a->elements + i];
+            const float inverse = PT_LOAD(a->R, n * a->elements + i);
+            mean += PT_LOAD(a->M, n * a->elements + i);
             variance += (1.0f / (inverse * inverse) - a->eps) * ((float)a->mean_of / (a->mean_of - 1));
         }
-        a->X[i] = a->A[i] + a->momentum * (mean / a->samples - a->A[i]);
-        a->Y[i] = a->B[i] + a->momentum * (variance / a->samples - a->B[i]);
+        PT_STORE(a->X, i, PT_LOAD(a->A, i) + a->momentum * (mean / a->samples - PT_LOAD(a->A, i)));
+        PT_STORE(a->Y, i, PT_LOAD(a->B, i) + a->momentum * (variance / a->samples - PT_LOAD(a->B, i)));
     }
 }

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from configs.errors import InputError
 from shared.exported import Exported, exported, made, written
 from tools.deployed.rv32 import symbols_of
 from traces.compared.log import read_log
@@ -51,6 +52,9 @@ def test_one_core_without_an_operating_system(run: Exported, tmp_path: Path) -> 
     assert ended.returncode == 0, ended.stdout
     ops = [op.name for op in run.outcome.schedule.graph.ops]
     (tmp_path / "log.txt").write_text(ended.stdout)
+    with pytest.raises(InputError, match="was measured in host ticks, not in cycles"):
+        read_log(tmp_path / "log.txt")
+    (tmp_path / "log.txt").write_text(ended.stdout.replace(" host ticks", ""))
     measured = read_log(tmp_path / "log.txt")
     assert [item.name for item in measured] == ops
     assert {len(item.samples) for item in measured} == {ITERATIONS}
