@@ -3,13 +3,14 @@
 
 The grade follows from what the SoC file says. `assumed: true` is *assumed*. A source is parts separated by
 semicolons; a part that begins with `MEASURED_ON` or `FITTED_ON` names rows of `measured/`, any other part is
-a citation. Rows of GVSoC speak for the profile gvsoc: there such a part makes the value
+a citation. Rows of GVSoC count in the profile gvsoc, rows of the RTL in rtl. There such a part makes the
+value
 
 - *measured*, if a row gives it, alone or less another measured interval (a citation may say the same);
 - *fitted*, if it is what the model needs to meet rows: a rest, a mean of rows that differ, a threshold.
 
-In rtl these parts do not count. A value with a citation is *cited* then, any other is *assumed*. A value the
-user sets is cited: the user is its source.
+In the other profile these parts do not count. A value with a citation is *cited* then, any other is
+*assumed*. A value the user sets is cited: the user is its source.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ def _made(call: Generated) -> CCall:
     name = call.kernel.name
     source = read_source(f"{name}.c", call.kernel.source)
     if _MADE.setdefault(name, source) != source:
-        raise ConfigError(f"two generated kernels have the name {name}", where=__name__)
+        raise ConfigError(f"two kernels have the name {name}", where=__name__, cure="rename one")
     fields: list[tuple[str, Value]] = []
     for key, value in call.fields:
         if isinstance(value, Place):

@@ -152,7 +152,7 @@ def _of_rows(action: Compute, op: Op, loop: RowLoop) -> Generated:
     """A row program; it has the name of its nest, and arrays where the nest has them."""
     assert action.team.origin is not None
     (nest,), addresses = action.team.origin.calls, action.team.origin.addresses
-    sizes, name = dict(nest.sizes), nest.kernel
+    name, sizes = f"{nest.kernel}{loop.mark}", loop.sizes or dict(nest.sizes)
     places = {
         form: Place("l1", address, (), "float32", form)
         for (form, *_), address in zip(nest.forms, addresses, strict=True)
@@ -162,12 +162,16 @@ def _of_rows(action: Compute, op: Op, loop: RowLoop) -> Generated:
 
     def kernel() -> Kernel:
         trace, results = traced(loop)
+        results = {array: trace.placed(item) for array, item in results.items()}
+        fields = _fields([(trace, results)])
         lines = [f"/* {name}: {' and '.join(loop.writes)} from {', '.join(loop.reads)}. */"]
-        lines += _struct(name, read, made, list(sizes), {})
-        source = _source(name, lines, body(loop, results, *("N", "M") if "N" in sizes else ("", *sizes)))
-        return Kernel(name, source, (), trace.exact)
+        lines += _struct(name, read, made, list(sizes), fields)
+        return Kernel(
+            name, _source(name, lines, body(loop, results)), _numbers(fields), trace.exact and not loop.wide
+        )
 
-    return Generated(_kept(op, name, "", kernel), (*read.items(), *made.items(), *sizes.items()))
+    kept = _kept(op, name, "", kernel)
+    return Generated(kept, (*read.items(), *made.items(), *sizes.items(), *kept.numbers))
 
 
 def _stem(op: Op, nest: str, result: str) -> str:

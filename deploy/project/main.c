@@ -127,7 +127,11 @@ static void carry_out(const struct program *program, int iteration) {
     for (const struct op *op = program->ops; op < program->ops + program->count; op++) {
         living(op->begins, op->begins_count, pt_begins);
         uint32_t begun = pt_cycles();
-        op->run();
+#ifdef NETWORK_TABLES
+        if (!op->run) network_walk(op->table);
+        else
+#endif
+            op->run();
         uint32_t cycles = pt_cycles() - begun;
         if (cycles) { /* 0: the platform has no clock */
             snprintf(line, sizeof line, "op %s %u", op->name, (unsigned)cycles);
@@ -170,6 +174,9 @@ static int iterations(void) {
     const float *losses = data_expected_losses;
     float sum = 0, expected_sum = 0;
     expected = expected_bin;
+#ifdef NETWORK_TABLES
+    network_begin();
+#endif
     for (int iteration = 0; iteration < data_iterations; iteration++) {
         for (int i = 0; i < data_varying_count; i++)
             network_varying[i] = data_varying[iteration * data_varying_count + i];

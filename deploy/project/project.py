@@ -16,7 +16,7 @@ from deploy.project.network_files import NetworkProgram, network_c, network_h, p
 from deploy.project.recorded import Recorded
 from scheduler.code_in_l2 import without_code
 from scheduler.planned import Schedule
-from scheduler.programs.rolling import rolled
+from scheduler.programs.program_code import code_by_part
 from trainlib.ir.varying import Varying
 
 LEVELS = ("l1", "l2", "l3")
@@ -37,6 +37,8 @@ class Project(Struct, frozen=True):
     """Transfers, waits and kernel calls of an iteration."""
     loops: int
     iterations: int
+    code: Mapping[str, Mapping[str, int]]
+    """Bytes of functions of ops, kernels, platform and walk by the rule; of tables as they are written."""
 
 
 def project_of(
@@ -78,8 +80,17 @@ def project_of(
         kernels,
         len(statements),
         sum(len(item.statements) for item in statements),
-        sum(loops_of(rolled([one.form for one in item.statements])) for item in statements),
+        sum(loops_of(item.nodes) for item in statements),
         len(recorded.totals),
+        {
+            **code_by_part([schedule.program.actions for schedule in schedules]),
+            "tables": {
+                program.statements.ops[number].op.name: 4 * (op.words + len(op.constants))
+                for program in programs
+                for group in program.groups
+                for number, op in group.ops.items()
+            },
+        },
     )
 
 
@@ -87,7 +98,7 @@ PLATFORM_FILES = (
     *("platform.h", "pulp_team.h", "host.c", "bare.c", "pulp_sdk.c"),
     *("pulp_cluster.c", "pulp_cluster.S", "pulp_cluster.ld"),
 )
-PROJECT_FILES = ("main.c", "network_types.h", "binaries.S", "Makefile")
+PROJECT_FILES = ("main.c", "tables.c", "network_types.h", "binaries.S", "Makefile")
 
 
 def _shipped(folder: str, file: str) -> str:

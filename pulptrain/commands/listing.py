@@ -27,7 +27,7 @@ def command(
         common.option(
             "--timing",
             "rtl|gvsoc",
-            "For socs, the timing to list: that of the hardware (rtl), or of the GVSoC simulator.",
+            "With `list socs`: parameter values of the hardware (rtl) or of the GVSoC simulator (gvsoc).",
             common.RUN,
         ),
     ] = "rtl",

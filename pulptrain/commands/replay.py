@@ -27,7 +27,7 @@ def command(
         list[str],
         typer.Argument(
             metavar="FOLDER...",
-            help="Folders of test cases; a case is a folder with inputs.npz, outputs.npz and an .onnx file.",
+            help="Folders with inputs.npz, outputs.npz and an .onnx file, or folders that contain such.",
         ),
     ],
     learning_rate: options.LearningRate = None,

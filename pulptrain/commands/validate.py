@@ -70,7 +70,9 @@ def command(
     keep_going: Annotated[
         bool,
         common.option(
-            "--keep-going", "", "If a row cannot be predicted, list it and go on; the exit code is still 2."
+            "--keep-going",
+            "",
+            "List measurements that cannot be predicted and go on; the exit code is still 2.",
         ),
     ] = False,
     as_json: common.Json = False,

@@ -67,6 +67,7 @@ class Deployed(Struct, frozen=True):
             "loops": project.loops,
             "c_kernels": list(project.kernels),
             "peak_bytes": dict(project.peak_bytes),
+            "code_bytes": {part: dict(sizes) for part, sizes in project.code.items()},
             "project_files": [
                 {"name": path, "size_bytes": len(content)} for path, content in project.files.items()
             ],
@@ -94,9 +95,11 @@ class Deployed(Struct, frozen=True):
         lines = sum(content.count(b"\n") for content in text.values())
         sizes = ", ".join(f"{level.upper()} {size:,} B" for level, size in project.peak_bytes.items() if size)
         folder = shlex.quote(str(self.folder))
+        code = ", ".join(f"{part} {sum(sizes.values()):,} B" for part, sizes in project.code.items() if sizes)
         return [
             f"{self.outcome.summary['model']}: {project.ops} ops as {project.statements:,} statements in "
             f"{project.loops} loops, {len(project.kernels)} kernels; {sizes}",
+            f"code of RV32: {code}",
             self._priced(),
             f"{len(project.files)} files in {self.folder}: {lines:,} lines, "
             f"{sum(map(len, project.files.values())):,} bytes with data of "

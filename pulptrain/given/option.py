@@ -281,6 +281,17 @@ class ChipOptions(TypedDict, total=False):
             path="l1.bank_conflicts",
         ),
     ]
+    form: Annotated[
+        str | None,
+        Option(
+            "--form",
+            "readable|tables",
+            "Form of the program: each op a C function (readable), or tables in L1 that a small loop walks, "
+            "which instruction caches need not hold (default: that of the SoC file).",
+            MACHINE,
+            path="form",
+        ),
+    ]
     overrides: Annotated[
         Mapping[str, object] | Sequence[str],
         Option(

@@ -66,7 +66,7 @@ void run_team(void (*kernel)(const void *), const void *args, int cores, int at_
 }
 """
 
-NEAR_FILES = frozenset({"clipping.c", "cross_entropy.c", "instnorm.c", "losses.c", "norm.c"})
+NEAR_FILES = frozenset({"clipping.c", "cross_entropy.c", "losses.c", "norm.c"})
 NEAR = frozenset(
     {
         *("column_sum", "conv_bias_wg", "log_softmax_bw", "log_sum", "prelu_wg"),

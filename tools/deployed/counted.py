@@ -33,7 +33,7 @@ MACHINE = ("qemu-riscv32", "-cpu", "rv32,f=false,d=false,zfinx=true", "-d", "exe
 IN_LINE = f"-I{ROOT / 'tools/deployed'} -DPT_TEAM_IN_LINE"
 """As the platforms of PULP clusters have it."""
 
-OPTIONS = ("--iterations", "1", "--quiet")
+OPTIONS = ("--iterations", "1", "--form", "readable", "--quiet")
 
 
 def main() -> int:
@@ -47,7 +47,7 @@ def main() -> int:
     rows: dict[str, Counter[str]] = {}
     for model in arguments.models:
         folder = out / Path(model).stem
-        counted = execute(model, folder)
+        counted = execute(model, folder, "--codegen", "clang-rv32")
         (folder / "counted.json").write_text(json.dumps(counted))
         before = {}
         if arguments.against:

@@ -24,7 +24,21 @@ def functions() -> str:
     return "\n".join(["```c", "\n\n".join(parts), "```"])
 
 
+def tables() -> str:
+    """The first op of the tutorial's network as a table."""
+    schedule = prepare("tutorial-cnn", Settings(form="tables")).schedule
+    (program,) = programs_of([schedule], c_calls, [])
+    text = ops_text(program.statements.ops, program.functions, program.buffers, program.groups)
+    begin = text.index("static uint32_t")
+    return "\n".join(["```c", text[begin : text.index("\n    0,", begin)] + "\n    0,\n    ...", "```"])
+
+
 PAGE = Page(
     "docs/deploy.md",
-    {"functions": functions, "instructions": instructions.page, "iterations": error_bars.iterations},
+    {
+        "tables": tables,
+        "functions": functions,
+        "instructions": instructions.page,
+        "iterations": error_bars.iterations,
+    },
 )

@@ -85,7 +85,7 @@ def parts(file: str = LISTING) -> Mapping[str, ListingPart]:
             lines.append(line)
             continue
         if match[1] in by_name:
-            raise ConfigError(f"part '{match[1]}' appears twice", where=f"{path}:{number}")
+            raise ConfigError(f"two parts have the name '{match[1]}'", where=f"{path}:{number}")
         nest = parse_nest(listing_to_nest("\n".join(lines), str(path), first_line), str(path), first_line)
         body = Expander(nest, f"{path}:{first_line}", 4).core_work({}, {}, 0).body
         if name:
