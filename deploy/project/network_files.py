@@ -13,7 +13,7 @@ from deploy.program.buffers import Buffers, Names
 from deploy.program.network_text import float_text, ops_text
 from deploy.program.statements import Call, Statements
 from deploy.program.table_text import GroupTable, OpTable
-from deploy.project.recorded import Recorded
+from deploy.project.recorded import EQUAL, Recorded, Room
 from scheduler.addresses.lifetimes import Runs
 from scheduler.executor import parts_in_l2
 from scheduler.memory.memory_plan import MemoryPlan
@@ -53,10 +53,17 @@ def place_text(place: Place) -> str:
     return f"{{{LEVELS[place.level]}, {place.address}, {place.size_bytes}}}"
 
 
-def tensor_text(place: Place, tensor: Tensor, room: float = 0.0) -> str:
+FORMATS = {
+    **{"float32": "AS_FLOAT", "float16": "AS_FP16", "bfloat16": "AS_BF16"},
+    **{"int32": "AS_INT32", "uint8": "AS_BYTE", "int8": "AS_BYTE"},
+}
+"""dtype -> format in C."""
+
+
+def tensor_text(place: Place, tensor: Tensor, room: Room = EQUAL) -> str:
     """A `struct tensor`; its elements may be off by `room`."""
-    whole = int(not tensor.dtype.is_float)
-    return f'{{"{place.name}", {place_text(place)}, {whole}, {float_text(room)}}}'
+    text = f"{FORMATS[tensor.dtype]}, {float_text(room.size)}, {int(room.few)}"
+    return f'{{"{place.name}", {place_text(place)}, {text}}}'
 
 
 def network_h(
@@ -138,7 +145,7 @@ def network_c(name: str, programs: Sequence[NetworkProgram], varying: int, recor
     return "\n\n".join(parts)
 
 
-def _tables(program: NetworkProgram, label: str, rooms: Mapping[str, float]) -> str:
+def _tables(program: NetworkProgram, label: str, rooms: Mapping[str, Room]) -> str:
     lines, rows = [], []
     graph, parts = program.schedule.graph, parts_in_l2(program.schedule)
     begins: dict[int, list[Place]] = {}

@@ -8,6 +8,7 @@
 #include "platform.h"
 
 enum { IN_L1 = 1, IN_L2 = 2, IN_L3 = 3 };
+enum { AS_FLOAT, AS_INT32, AS_BYTE, AS_FP16, AS_BF16 };
 
 struct place {
     int level;
@@ -17,8 +18,9 @@ struct place {
 struct tensor {
     const char *name;
     struct place at;
-    int whole_numbers; /* int32_t, else float */
-    float room;        /* by how much an element may differ from the expected one, besides a last bit of its own */
+    int format;
+    float room; /* by how much an element may differ from the expected one, besides a last bit of its own */
+    int few;    /* only one element in 64 may: a last bit of 16 is as large as an update */
 };
 
 /* A step: its function, or 0 and where its table is then in L1; the buffers whose life begins with it or ends with it,

@@ -371,8 +371,9 @@ class BufferingOptions(TypedDict, total=False):
         Option(
             "--buffering",
             "none|single|double|best|N[,OP.OPERAND=N]",
-            "L1 buffers per operand: single 1, double 2, or N; best: the faster of single and double "
-            "for each op; none: no tiling, whole ops in L1. Exceptions after commas: double,conv2.FW.w=1.",
+            "L1 buffers per operand: none (no tiling: each op has all its data in L1), single (1), double (2), "
+            "N, or best (the faster of single and double for each op). Add exceptions after commas: "
+            "double,conv2.FW.w=1 gives operand w of conv2.FW one buffer, others two.",
             SCHEDULE,
             default="double",
         ),
