@@ -199,6 +199,7 @@ HANDLERS: Mapping[str, Handler] = {
         node, node["self"], node["self"].shape, node["dim"], node.needed("index").value.ravel()
     ),
     "index": _index,
+    "sym_size": lambda node: node.x.shape[node["dim"]],
     **dict.fromkeys(("repeat", "tile"), lambda node: repeated(node, node.x, _counts(node))),
     **dict.fromkeys(("pad", "constant_pad_nd", "_pad_circular"), _pad),
     **dict.fromkeys(("reflection_pad1d", "reflection_pad2d"), _pad),
