@@ -185,7 +185,7 @@ NEAREST_ONNX = {
     "TopK": "use MaxPool",
     "NonZero": "use Where",
     "OneHot": "use Gather of a table",
-    "If": "use the branch that runs",
+    "If": "use the branch that runs, or a constant condition",
     "Loop": "use its body, as often as it runs",
     "Scan": "use GRU, LSTM, or its body as often as it runs",
     "Compress": "use Slice",

@@ -311,6 +311,48 @@ def test_a_forward_graph_computes_what_onnx_says(network: Network, tmp_path: Pat
         assert kinds == ["linear", "square", "shift", *network.layers]
 
 
+@pytest.mark.parametrize("condition", ["initializer", "shape"])
+def test_an_if_of_a_constant_condition_is_its_branch(condition: str, tmp_path: Path) -> None:
+    """Two in a row, whose branches use the same names, a weight among them; one passes on what it reads."""
+    from onnx import TensorProto, helper, numpy_helper
+    from onnx.reference import ReferenceEvaluator
+
+    def branch(*nodes: Any) -> Any:
+        results = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+        return helper.make_graph(nodes, "b", [], results, [numpy_helper.from_array(weight, "w")])
+
+    weight = drawn(4, 4)
+    product = branch(
+        helper.make_node("MatMul", ["h", "w"], ["m"]), helper.make_node("Tanh", ["m"], ["y"], name="t")
+    )
+    passed = branch(helper.make_node("Identity", ["a"], ["y"]))
+    again = branch(
+        helper.make_node("MatMul", ["a", "w"], ["m"]), helper.make_node("Sigmoid", ["m"], ["y"], name="t")
+    )
+    network = Network(
+        "if",
+        [
+            node("Shape", ["h"], ["sizes"]),
+            node("ReduceMin", ["sizes"], ["least"], keepdims=0),
+            node("Greater", ["least", "one"], ["shape"]),
+            node("Not", [condition], ["turned"]),
+            node("If", [condition], ["a"], name="first", then_branch=product, else_branch=product),
+            node("If", ["turned"], ["z"], name="second", then_branch=passed, else_branch=again),
+        ],
+        (2, 4),
+        {"initializer": np.array(True), "one": np.array(1)},
+    )
+    path = saved(tmp_path, built(network))
+    imported = import_forward(load_onnx(path))
+    kinds = [layer.type for layer in imported.spec.layers]
+    assert kinds == ["linear", "square", "shift", "linear", "tanh", "linear", "sigmoid"]
+    graph = build_training_phases(imported.spec).mini_batch
+    x, label = drawn(2, 4), np.zeros(2, graph.tensors["label"].dtype)
+    values = {**initial_weights(graph, 0), **imported.values, "input": x, "label": label}
+    (truth,) = ReferenceEvaluator(path).run(None, {"x": x})
+    np.testing.assert_allclose(evaluate(graph, values)[graph.output], truth, rtol=2e-5)
+
+
 def test_a_celu_of_no_slope_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedLayerError, match="Celu with alpha 0"):
         import_forward(load_onnx(saved(tmp_path, built(one("Celu", (2, 6), alpha=0.0)))))
