@@ -130,6 +130,12 @@ NETWORKS = [
     one("Slice", (2, 6), np.array([-1]), np.array([-100]), np.array([1]), np.array([-1])),
     one("Gather", (2, 4, 5), np.array(2), axis=1),
     one("Gather", (2, 4, 5), np.array([3, 0]), axis=1),
+    one("GatherElements", (2, 4, 5), np.array([[[3] * 5, [-4] * 5]] * 2), axis=1),
+    one("GatherElements", (2, 4, 5), np.array([[[3, 0], [1, 1], [2, -1], [4, 0]]] * 2), axis=2),
+    one("GatherND", (2, 4, 5), np.array([[[1], [0]]] * 2), batch_dims=1),
+    one("GatherND", (2, 4, 5), np.array([[[0, 1, 4], [0, 3, 0]], [[1, 1, 4], [1, 3, 0]]])),
+    one("ScatterElements", (1, 4, 5), np.array([[[4, 0]]]), drawn(1, 1, 2), axis=2),
+    one("ScatterND", (1, 4, 5), np.array([[0, 2], [0, 0]]), drawn(2, 5), reduction="add"),
     one("Pad", (2, 4, 5), np.array([0, 1, 0, 0, 0, 2])),
     one("Expand", (2, 1, 5), np.array([2, 3, 5])),
     one("ReduceMean", (2, 4, 5), axes=[1], keepdims=0),
@@ -351,6 +357,12 @@ def test_an_if_of_a_constant_condition_is_its_branch(condition: str, tmp_path: P
     values = {**initial_weights(graph, 0), **imported.values, "input": x, "label": label}
     (truth,) = ReferenceEvaluator(path).run(None, {"x": x})
     np.testing.assert_allclose(evaluate(graph, values)[graph.output], truth, rtol=2e-5)
+
+
+def test_indices_that_move_samples_are_refused(tmp_path: Path) -> None:
+    network = one("GatherND", (2, 4, 5), np.array([[1, 2], [0, 2]]))
+    with pytest.raises(UnsupportedLayerError, match="indices that differ by sample, or move samples"):
+        import_forward(load_onnx(saved(tmp_path, built(network))))
 
 
 def test_a_celu_of_no_slope_is_refused(tmp_path: Path) -> None:
