@@ -36,6 +36,9 @@ PROTOBUF_BYTES_PER_BYTE = 8
 OLDEST_OPSET = 7
 """Ops of older versions mean other things by the same name (broadcasting by attribute)."""
 
+_SAME_BEFORE = ("BatchNormalization", "Relu", "Sigmoid", "Tanh")
+"""Ops of any version: of the others those are read of which the oldest opset has no newer version."""
+
 INFERENCE_BYTES = 1024
 """Larger initializers are left out of the copy that shapes are inferred from: no shape is that long."""
 
@@ -76,7 +79,7 @@ def _read(
     """A message as `load_onnx` reads it; the message is changed."""
     where, graph = str(file), model.graph
     opset = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=1)
-    if opset < OLDEST_OPSET and any(node.domain in ("", "ai.onnx") for node in graph.node):
+    if opset < OLDEST_OPSET and any(_is_older(node, opset) for node in graph.node):
         raise _wrong(
             f"the model is of opset {opset}",
             where,
@@ -102,6 +105,19 @@ def _read(
     )
     _check_ops(read)
     return fold_constants(read)
+
+
+def _is_older(node: onnx.NodeProto, opset: int) -> bool:
+    """Whether an op may mean something else than in the oldest opset that is read."""
+    from onnx.defs import SchemaError, get_schema
+
+    if node.domain not in ("", "ai.onnx") or node.op_type in _SAME_BEFORE:
+        return False
+    try:
+        versions = {get_schema(node.op_type, version, "").since_version for version in (opset, OLDEST_OPSET)}
+    except SchemaError:
+        return True
+    return len(versions) > 1
 
 
 def _name(file: Path) -> str:

@@ -359,6 +359,44 @@ def test_an_if_of_a_constant_condition_is_its_branch(condition: str, tmp_path: P
     np.testing.assert_allclose(evaluate(graph, values)[graph.output], truth, rtol=2e-5)
 
 
+BATCH_NORMS = [
+    *((opset, {"is_test": 1}, 1) for opset in (1, 6)),
+    *((opset, {}, 1) for opset in (7, 9, 14, 15)),
+    *((opset, {"is_test": 1, "spatial": 0}, 1) for opset in (1, 6)),
+    (7, {"spatial": 0}, 1),
+    *((opset, {"is_test": 0}, 5) for opset in (1, 6)),
+    *((opset, {}, 5) for opset in (7, 9)),
+    *((opset, {"training_mode": 1}, 3) for opset in (14, 15)),
+]
+"""Opset, attributes, outputs: a training says so by an attribute, in opsets 7 to 13 by its outputs alone."""
+
+
+@pytest.mark.needs_torch
+@pytest.mark.parametrize(("opset", "attributes", "outputs"), BATCH_NORMS)
+def test_a_batch_norm_of_any_opset_is_that_of_pytorch(
+    opset: int, attributes: dict[str, int], outputs: int, tmp_path: Path
+) -> None:
+    import torch
+
+    shape, training = (3, 4, 5), outputs > 1
+    sizes = shape[1:] if attributes.get("spatial") == 0 else shape[1:2]
+    weights = {name: drawn(*sizes) for name in "wbm"} | {"v": 1 + np.abs(drawn(*sizes))}
+    names = ["z", "mean", "variance", "saved_mean", "saved_variance"][:outputs]
+    old = {"consumed_inputs": [0, 0, 0, 1, 1]} if opset == 1 else {}
+    norm = node("BatchNormalization", ["x", *"wbmv"], names, epsilon=1e-3, **attributes, **old)
+    made = model([norm], [value("x", shape)], [value("z", shape)], weights, opset)
+    imported = import_forward(load_onnx(saved(tmp_path, made)))
+    graph = build_training_phases(imported.spec).mini_batch
+    x = drawn(*shape)
+    label = np.zeros(graph.tensors["label"].shape, graph.tensors["label"].dtype)
+    values = {**initial_weights(graph, 0), **imported.values, "input": x, "label": label}
+    found = evaluate(graph, values)[graph.output]
+    rows = torch.tensor(x if sizes == (4,) else x.reshape(3, 20))
+    w, b, m, v = (torch.tensor(weights[name].ravel()) for name in "wbmv")
+    truth = torch.nn.functional.batch_norm(rows, m, v, w, b, training, eps=1e-3)
+    np.testing.assert_allclose(found.reshape(shape), truth.reshape(shape), rtol=2e-5, atol=2e-6)
+
+
 def test_indices_that_move_samples_are_refused(tmp_path: Path) -> None:
     network = one("GatherND", (2, 4, 5), np.array([[1, 2], [0, 2]]))
     with pytest.raises(UnsupportedLayerError, match="indices that differ by sample, or move samples"):
