@@ -201,8 +201,8 @@ def _checked(x: Integers, shape: tuple[int, int, int], bits: int) -> Integers:
         given = given[0]
     if given.shape != shape or given.dtype.kind not in "iu" or given.min() < 0 or given.max() >> bits:
         raise InputError(
-            f"x has shape {list(given.shape)} and type {given.dtype}, but integers from 0 to "
-            f"{(1 << bits) - 1} of shape {list(shape)} are needed",
+            f"the array has shape {list(given.shape)} and type {given.dtype}, but must have shape "
+            f"{list(shape)} and integers from 0 to {(1 << bits) - 1}",
             where="x",
             cure=f"use integers from 0 to {(1 << bits) - 1} of shape {list(shape)}",
         )
@@ -254,7 +254,7 @@ def _check_numbers(array: BarvinnArray, network: CompiledNetwork, numbers: Integ
     wrong = int((computed != expected).sum())
     if wrong:
         raise WrongNumbersError(
-            f"{wrong} of {expected.size} simulated outputs differ from those that NumPy computes in integers",
+            f"{wrong} of {expected.size} simulated outputs differ from the integer reference in NumPy",
             where=last.shape.name,
         )
 

@@ -56,9 +56,7 @@ def roofs_of(summary: Mapping[str, Any]) -> dict[str, float]:
         type(roofs.get(name)) in (int, float) and 0 < roofs[name] < 1e9 for name in ROOFS
     )
     if not is_known:
-        raise InputError(
-            "the summary of the run lacks its roofline limits", where="summary.json", cure=_AGAIN
-        )
+        raise InputError("the summary of the run has no roofline limits", where="summary.json", cure=_AGAIN)
     return {name: float(summary["roofs"][name]) for name in ROOFS}
 
 

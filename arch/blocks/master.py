@@ -131,7 +131,7 @@ class Master(Module):
             position += 1
             if action.id != position - 1:
                 raise InputError(
-                    f"action {position - 1} of program {program.name!r} has id {action.id}",
+                    f"action {position - 1} of program {program.name!r} has id {action.id}, not its position",
                     where=program.name,
                     cure="number the actions in program order",
                 )
@@ -144,7 +144,7 @@ class Master(Module):
                     self._core.lose("icache", int(self.env.now), action.work)
             execute = self._executes.get(type(action))
             if execute is None:
-                raise InputError(f"the core that runs the program cannot execute a {type(action).__name__}")
+                raise InputError(f"the program has a {type(action).__name__}, which its core cannot execute")
             yield from execute(action, thread)
         if walk is not None:
             walk.go_on(self.env.now, self._transfers, self._passed)
@@ -342,8 +342,8 @@ class Master(Module):
             )
         if not members or (not action.fork and members != (0,)):
             raise InputError(
-                f"kernel {team.kernel!r} has work for cores {list(members)}, which are not allowed",
+                f"kernel {team.kernel!r} cannot run on cores {list(members)}",
                 where=f"action {action.id}",
-                cure="use at least one core for a forked kernel; only core 0 for one without fork",
+                cure="use at least one core for a kernel with fork, and only core 0 for one without",
             )
         return members

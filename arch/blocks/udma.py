@@ -71,7 +71,7 @@ class Udma(Module):
         """
         order = txn.extension
         if not isinstance(order, UdmaOrder):
-            raise InputError("the uDMA accepts transfer commands only", where=self.path)
+            raise InputError(f"the uDMA runs transfer commands, not {type(order).__name__}", where=self.path)
         command = order.command
         if command.size_bytes <= 0:
             raise InputError(f"a uDMA transfer of {command.size_bytes} B is empty", where=self.path)

@@ -27,7 +27,8 @@ class Clock(Struct, frozen=True):
         """Cycles of `domain` that cover `cycles` of this clock, rounded up."""
         if cycles < 0:
             raise ConfigError(
-                f"clock {self.name} cannot convert {cycles} cycles", cure="use 0 cycles or more"
+                f"clock {self.name} cannot convert {cycles} cycles, less than 0",
+                cure="use 0 cycles or more",
             )
         if domain.frequency_hz == self.frequency_hz:
             return ceil(cycles)

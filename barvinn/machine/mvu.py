@@ -237,7 +237,8 @@ class Mvu(Module):
         for what, (value, most) in limits.items():
             if value > most:
                 raise InputError(
-                    f"{what} of job '{job.what}' of {job.layer} is {value}; its register holds up to {most}",
+                    f"{what} of job '{job.what}' of layer {job.layer} is {value}, but the hardware register "
+                    f"holds at most {most}",
                     where=self.path,
                     cure="use a smaller layer, fewer bits, or a machine with larger width.* and memory.*",
                 )

@@ -154,7 +154,7 @@ def timing_of(tree: ParameterTree, behaviour: Behaviour = RTL) -> BarvinnTiming:
             path, of_bits = f"memory.{what}_words", f"width.{what}_jump_bits"
             places = {each: tree[each].where for each in (path, of_bits)}
             raise ConfigError(
-                f"{path} = {words} exceeds the {bits}-bit addresses, which reach {1 << bits}",
+                f"{path} is {words} words, but {bits}-bit addresses reach only {1 << bits}",
                 where=last_set(places, places, tree.file),
                 cure=f"use fewer words, or a larger width.{what}_jump_bits",
             )

@@ -222,10 +222,10 @@ def integer_weights(weights: Reals, bits: int, where: str) -> tuple[Integers, Re
         )
     levels = len(np.unique(np.abs(weights[0])))
     raise InputError(
-        f"the float weights are not quantised to {bits} bits with one step per output channel: channel 0 has "
-        f"{levels} different magnitudes",
+        f"the float weights are not quantised to {bits} bits with one scale per output channel: channel 0 "
+        f"has {levels} different magnitudes",
         where=where,
-        cure=f"quantise them to {bits} bits with one step per output channel, e.g. by LSQ",
+        cure=f"quantise them to {bits} bits with one scale per output channel, e.g. by LSQ",
     )
 
 

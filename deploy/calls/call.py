@@ -94,7 +94,10 @@ def read_source(file: str, text: str) -> Source:
     kernels = dict(_FUNCTION.findall(text))
     missing = sorted(name for name, struct in kernels.items() if struct not in structs)
     if missing:
-        raise ConfigError(f"no struct of arguments is declared for {', '.join(missing)}", where=file)
+        cure = "declare it between /* arguments */ and /* end */"
+        raise ConfigError(
+            f"the struct of arguments of {', '.join(missing)} is missing", where=file, cure=cure
+        )
     return Source(file, _BLOCK.sub("", text), declared, structs, kernels)
 
 
@@ -105,7 +108,7 @@ def _fields(body: str, file: str) -> tuple[Field, ...]:
         for item in names.split(","):
             match = _FIELD.fullmatch(item.strip())
             if match is None or ctype not in ("int", *C_TYPES.values()):
-                raise ConfigError(f"cannot read the field '{item.strip()}' of {ctype}", where=file)
+                raise ConfigError(f"cannot read the struct field '{ctype} {item.strip()}'", where=file)
             fields.append(Field(ctype, match["name"], bool(match["pointer"]), int(match["count"] or 0)))
     return tuple(fields)
 
@@ -275,7 +278,7 @@ def _made(call: Generated) -> CCall:
     name = call.kernel.name
     source = read_source(f"{name}.c", call.kernel.source)
     if _MADE.setdefault(name, source) != source:
-        raise ConfigError(f"two kernels have the name {name}", where=__name__, cure="rename one")
+        raise ConfigError(f"two generated kernels are called {name}", where=__name__, cure="rename one")
     fields: list[tuple[str, Value]] = []
     for key, value in call.fields:
         if isinstance(value, Place):

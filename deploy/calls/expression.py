@@ -216,7 +216,7 @@ class Symbol(NDArrayOperatorsMixin):
 
 def _refused(what: str) -> InputError:
     return InputError(
-        f"a formula with {what} cannot be translated to C", cure=f"add it to {__name__}, or write the C code"
+        f"a formula with {what} cannot be translated to C", cure=f"extend {__name__}, or write the C code"
     )
 
 

@@ -98,7 +98,8 @@ class Buffers:
             ]
             if not inside:
                 raise InputError(
-                    f"a bug of pulptrain: op {op_number} uses {level} at {address}, outside any buffer"
+                    f"a bug of pulptrain: op {op_number} uses {level} at {address}, outside any buffer",
+                    cure="report this as a defect, with your command",
                 )
             result.append(inside[0])
         return result

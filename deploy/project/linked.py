@@ -20,7 +20,7 @@ from scheduler.programs.program_code import LinkedCode, ops_of, platform_functio
 _GNU = re.compile(r"^ \.text\.(\S+)\s+0x([0-9a-f]+)\s+0x([0-9a-f]+)\s+\S", re.MULTILINE)
 _LLD = re.compile(r"^ *([0-9a-f]+) +[0-9a-f]+ +([0-9a-f]+) +\d+ +\S.*:\(\.text\.(\S+)\)$", re.MULTILINE)
 
-CURE = "use the map file (-Map=FILE) of this export, linked by GNU ld or LLVM lld"
+CURE = "use the map file (-Map=FILE) of this program, linked by GNU ld or LLVM lld"
 
 MOST_NAMED = 5
 """Functions a report names."""
@@ -46,7 +46,9 @@ def linked_code(text: str, where: str, schedules: Sequence[Schedule]) -> LinkedC
     functions = functions_of_map(text)
     if not functions:
         raise InputError(
-            "the file is not the linker map of an export: it has no functions", where=where, cure=CURE
+            "the file is not the linker map of an exported program: it lists no functions",
+            where=where,
+            cure=CURE,
         )
     kernels: dict[tuple[str, str], list[str]] = {}
     platform: dict[str, None] = {}
@@ -95,7 +97,7 @@ def _check(names: Iterable[str], functions: Mapping[str, object], where: str) ->
     if missing:
         more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
         raise InputError(
-            f"the linker map belongs to another export: it lacks {', '.join(missing[:MOST_NAMED])}{more}",
+            f"the linker map belongs to another program: it lacks {', '.join(missing[:MOST_NAMED])}{more}",
             where=where,
             cure=CURE,
         )

@@ -82,7 +82,7 @@ By = Annotated[
     option(
         "--group-by",
         "layer|step|kernel",
-        "Print the totals per layer, training step or kernel (default: per step and per layer).",
+        "Print total cycles per layer, step (FW, IG, WG, ...) or kernel (default: per step and per layer).",
         OUTPUT,
     ),
 ]
@@ -91,8 +91,7 @@ Full = Annotated[
     option(
         "--full",
         "",
-        "Show complete tables: all ops in program order (explore: all points; fit: all "
-        "decisions), and all notes.",
+        "Show all rows of the tables (ops in program order) and all notes.",
         OUTPUT,
     ),
 ]
@@ -102,7 +101,7 @@ Evidence = Annotated[
     option(
         "--evidence",
         "",
-        "Also show which share of the cycles comes from measured kernels, and which is estimated.",
+        "Also show how many of the cycles rest on measurements of kernels, and how many on estimates.",
         OUTPUT,
     ),
 ]

@@ -17,8 +17,8 @@ Strategy = Annotated[
     common.option(
         "--strategy",
         "pruned|exhaustive|paper|optuna",
-        "Search of tiles and kernels: pruned (skips those that cannot win), exhaustive (all), paper (the "
-        "largest tiles) or optuna (samples).",
+        "How to search tiles and kernels: pruned (skip those that cannot win), exhaustive (try all), paper "
+        "(only the largest tiles, as in the paper of PULP-TrainLib) or optuna (sample).",
         SEARCH,
     ),
 ]
@@ -27,7 +27,8 @@ Tilings = Annotated[
     common.option(
         "--tilings",
         "N",
-        "Tilings tried for each op and each number of buffers, least overhead first (default: 16; 0: all).",
+        "Number of tilings to try for each op, with single and with double buffering; those with the least "
+        "overhead of transfers and forks come first (default: 16; 0: all).",
         SEARCH,
     ),
 ]
@@ -48,9 +49,9 @@ StepVariants = Annotated[
     common.option(
         "--step-variants",
         "search|keep|NAME,...",
-        "Implementations to try for each step: all (search), the one of the model (keep), or a list of "
-        "names: cores (im2col by the cores), dma (im2col by the DMA), none (no im2col), default (of steps "
-        "without im2col), as-published (PULP-TrainLib's code).",
+        "Implementations to try for each step: search (all), keep (only the one of the model), or a list of "
+        "names: cores, dma, none (im2col by the cores, by the DMA, or no im2col), default (pulptrain's own, "
+        "of steps that never need im2col), as-published (PULP-TrainLib's code).",
         SEARCH,
     ),
 ]
@@ -59,8 +60,8 @@ Variant = Annotated[
     common.option(
         "--variant",
         "default|as-published",
-        "Implementation of layers whose variant the model does not set; as-published is "
-        "PULP-TrainLib's code.",
+        "Implementation of layers whose variant the model does not set: default (pulptrain's own) or "
+        "as-published (PULP-TrainLib's code).",
         SEARCH,
     ),
 ]
@@ -86,7 +87,7 @@ Goal = Annotated[
 Start = Annotated[
     str | None,
     common.option(
-        "--start", "FILE", "Schedule file from an earlier `tune`, at which the search starts.", SEARCH
+        "--start", "FILE", "Start the search from this schedule file of an earlier `tune`.", SEARCH
     ),
 ]
 SaveSchedule = Annotated[
@@ -94,8 +95,8 @@ SaveSchedule = Annotated[
     common.option(
         "--save-schedule",
         "FILE",
-        "File to write the schedule to (default: schedule.yaml in --out DIR or else in the current folder, "
-        "there schedule-2.yaml ... if schedule.yaml exists).",
+        "File to write the schedule to. Default: schedule.yaml in the folder of --out; without --out, in the "
+        "current folder, or schedule-2.yaml ... if schedule.yaml exists.",
         common.OUTPUT,
     ),
 ]

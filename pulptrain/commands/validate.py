@@ -44,7 +44,7 @@ def command(
     cases: Annotated[
         str,
         typer.Argument(
-            metavar="CASES.csv", help="CSV file of measured cycles, one case per row (.csv or .csv.gz)."
+            metavar="CASES.csv", help="CSV file of measured cycles, one run per row (.csv or .csv.gz)."
         ),
     ],
     group_by: Annotated[
@@ -52,7 +52,7 @@ def command(
         common.option(
             "--group-by",
             "COLUMN[,COLUMN]",
-            "Also print the errors for each value of these columns, e.g. cores.",
+            "Also print the prediction errors for each value of these columns of CASES.csv, e.g. cores.",
         ),
     ] = None,
     where: Annotated[
@@ -60,7 +60,7 @@ def command(
         common.option(
             "--where",
             "COLUMN=VALUE[,VALUE]",
-            "Predict only rows with these values in a column, e.g. cores=1,8.",
+            "Predict only the rows of CASES.csv with these values in a column, e.g. cores=1,8.",
         ),
     ] = None,
     workers: Annotated[
@@ -72,7 +72,7 @@ def command(
         common.option(
             "--keep-going",
             "",
-            "List measurements that cannot be predicted and go on; the exit code is still 2.",
+            "If a row of CASES.csv cannot be predicted, list it and go on; the exit code is still 2.",
         ),
     ] = False,
     as_json: common.Json = False,

@@ -21,7 +21,7 @@ MoreL1 = Annotated[
     common.option(
         "--more-l1",
         "SIZE",
-        "L1 that the prediction with more L1 adds, e.g. 64KiB (default: as much as the SoC has).",
+        "How much L1 the prediction for more L1 adds, e.g. 64KiB (default: as much as the SoC has).",
     ),
 ]
 

@@ -350,7 +350,8 @@ def first_step(fitting: Fitting, l2_bytes: int, ladder_command: str, ends: float
                 f"the search reached its time limit before it found parameters of {name} that can be trained "
                 f"in {size_text(l2_bytes)} of L2; there may still be some",
                 where="--time-limit",
-                cure=f"use a longer --time-limit, or --l2 {-(-least_bytes // 1024)}KiB for {least.form}; {every}",
+                cure=f"use a longer --time-limit, or --l2 {-(-least_bytes // 1024)}KiB for {least.form}; "
+                f"{every}",
             )
         return InputError(
             f"{size_text(l2_bytes)} of L2 is too small to train any parameters of {name}: even {least.form} "

@@ -134,7 +134,7 @@ def _compared(origin: OnnxOrigin, truth: _Truth, name: str, ours: Array) -> floa
         most = float(np.abs(ours - exact).max(initial=0))
     if not worst <= 1:
         raise WrongNumbersError(
-            f"output '{name}' differs from the result of {truth.who}: largest difference {most:.3g}, "
+            f"output '{name}' differs from the result of {truth.who} by up to {most:.3g}, at worst "
             f"{worst:.3g} times the tolerance",
             where=origin.graph.path,
         )

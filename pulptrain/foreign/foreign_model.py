@@ -203,7 +203,9 @@ def _open_graph(model: str, settings: Settings) -> ForeignModel:
     graph = load_onnx(model, batch=batch, input_shapes=shapes)
     if is_training_graph(graph):
         raise InputError(
-            "a training graph (with a backward pass) is not supported here", where=model, cure=TRAINING_GRAPHS
+            "this command takes only networks without a backward pass, not training graphs",
+            where=model,
+            cure=TRAINING_GRAPHS,
         )
     read = import_forward(
         graph,
@@ -313,8 +315,7 @@ def refuse_other_gradients(foreign: ForeignModel, outcome: RunOutcome) -> None:
     if verdict is not None and not verdict["passed"]:
         raise WrongNumbersError(
             f"{verdict['worst_tensor']} differs from the result of torch.autograd for the "
-            f"{foreign.origin}: its error is {verdict['worst_error_of_tolerance']:.3g} times the "
-            "tolerance",
+            f"{foreign.origin} by {verdict['worst_error_of_tolerance']:.3g} times the tolerance",
             where=foreign.spec.where,
             outcome=outcome,
         )

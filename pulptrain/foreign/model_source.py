@@ -63,7 +63,7 @@ class ModelSource(Struct, frozen=True):
         """
         if self.training is not None:
             raise InputError(
-                "a training graph (with a backward pass) is not supported here",
+                "this command takes only networks without a backward pass, not training graphs",
                 where=self.words,
                 cure=TRAINING_GRAPHS,
             )

@@ -127,7 +127,7 @@ def find_cases(folders: Sequence[str]) -> tuple[list[ReplayCase], list[str]]:
             raise InputError(
                 f"'{name}' is not a folder",
                 where="replay",
-                cure="name the folder of a case (with inputs.npz), or a folder with such folders",
+                cure="name the folder of an ONNX test case (with inputs.npz), or a folder of such folders",
             )
         for inputs in sorted(root.rglob("inputs.npz")):
             folder = inputs.parent
@@ -138,7 +138,7 @@ def find_cases(folders: Sequence[str]) -> tuple[list[ReplayCase], list[str]]:
                 notes += passed
     if not cases:
         raise InputError(
-            f"the folders hold no case: {', '.join(folders)}",
+            f"these folders hold no ONNX test case: {', '.join(folders)}",
             where="replay",
             cure="use folders with inputs.npz, outputs.npz and an .onnx file",
         )
@@ -385,7 +385,7 @@ class _Run:
         if check.wrong:
             worst = check.summary()["worst_tensor"]
             raise WrongNumbersError(
-                f"tensor {worst} differs from the result of its op in NumPy", where=graph.name
+                f"the simulated tensor {worst} differs from the NumPy result of the same op", where=graph.name
             )
 
     def kept(self) -> dict[str, Array]:

@@ -347,8 +347,8 @@ class EnergyOptions(TypedDict, total=False):
         Option(
             "--energy",
             "NAME|FILE",
-            "Energy model, which predicts joules from activity, by name or file (default: that of "
-            "the SoC; docs/energy.md).",
+            "Energy model, which computes joules from the activity of the chip: a name or a file (default: "
+            "that of the SoC; docs/energy.md).",
             MACHINE,
         ),
     ]
@@ -371,8 +371,8 @@ class BufferingOptions(TypedDict, total=False):
         Option(
             "--buffering",
             "none|single|double|best|N[,OP.OPERAND=N]",
-            "L1 buffers per operand: none (no tiling: each op has all its data in L1), single (1), double (2), "
-            "N, or best (the faster of single and double for each op). Add exceptions after commas: "
+            "L1 buffers per operand: none (no tiling: each op has all its data in L1), single (1), double "
+            "(2), N, or best (the faster of single and double for each op). Add exceptions after commas: "
             "double,conv2.FW.w=1 gives operand w of conv2.FW one buffer, others two.",
             SCHEDULE,
             default="double",
@@ -408,7 +408,8 @@ class MemoryOptions(TypedDict, total=False):
         Option(
             "--home",
             "TENSOR=l2|l3|streamed",
-            "Memory that holds a tensor, e.g. fc.weight=l3; streamed: in L3, moved to L1 tile by tile.",
+            "Memory that holds a tensor, e.g. fc.weight=l3. l3: copied to L2 before use; streamed: stays in "
+            "L3, moved to L1 tile by tile.",
             SCHEDULE,
             many=True,
         ),
@@ -490,8 +491,8 @@ class RunOptions(
         Option(
             "--variant",
             "[OP|STEP=]NAME",
-            "Implementation of the layers: default or as-published (PULP-TrainLib's code, if it exists); "
-            "for one op or step, also who does im2col: cores, dma, none (conv1.IG=none, WG=as-published).",
+            "Implementation of the layers: default (pulptrain's own) or as-published (PULP-TrainLib's, if it "
+            "exists). For one op or step also cores, dma or none: who does its im2col, e.g. conv1.IG=none.",
             SCHEDULE,
             many=True,
         ),
@@ -516,8 +517,8 @@ class LinkedRunOptions(RunOptions, total=False):
         Option(
             "--code-map",
             "FILE",
-            "Linker map (GNU ld, lld) of the program that `deploy` exported: the instruction caches "
-            "then use its addresses.",
+            "Simulate the instruction caches with the code addresses of this linker map (GNU ld, lld) of "
+            "the program that `deploy` exported.",
             MACHINE,
             swept=False,
         ),

@@ -74,7 +74,7 @@ def _inner(key: str, value: Any) -> str:
 
 def _texts(key: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, Sequence) or not all(isinstance(item, str) for item in value):
-        raise _wrong(key, value, "texts")
+        raise _wrong(key, value, "use a list of texts")
     return tuple(value)
 
 

@@ -97,9 +97,9 @@ class RunOutcome(Struct, frozen=True):
         failed = [item for item in functional["tensors"] if item["verdict"] == "failed"]
         worst = next(item for item in failed if item["name"] == functional["worst_tensor"])
         raise WrongNumbersError(
-            f"the simulated numbers differ from {functional['checked_against']} in {len(failed)} of "
-            f"{len(functional['tensors'])} tensors: {worst['name']}: {worst['reason']} "
-            f"({worst['error']:.2e} relative, {worst['tolerance']:.1e} allowed)",
+            f"{len(failed)} of {len(functional['tensors'])} simulated tensors differ from "
+            f"{functional['checked_against']}; the worst is {worst['name']}: {worst['reason']} "
+            f"(relative error {worst['error']:.2e}, allowed {worst['tolerance']:.1e})",
             where=self.summary["model"],
             outcome=self,
         )

@@ -48,12 +48,12 @@ def read_exploration(folder: Path) -> dict[str, Any]:
     again = f"run `{command}` again"
     exploration = read_json(path, command)
     if any(key not in exploration for key in ("name", "model", "objectives", "axes", "points")):
-        raise InputError("the file does not hold the points of an exploration", where=str(path), cure=again)
+        raise InputError("the file is not a result of `pulptrain explore`", where=str(path), cure=again)
     exploration["objectives"] = [OBJECTIVES.get(name, name) for name in exploration["objectives"]]
     points = exploration["points"]
     if not isinstance(points, list) or not all(
         isinstance(point, dict) and {"number", "values", "on_front", "reason"} <= point.keys()
         for point in points
     ):
-        raise InputError("the entry 'points' is not as pulptrain wrote it", where=str(path), cure=again)
+        raise InputError("the entry 'points' is damaged or was edited", where=str(path), cure=again)
     return exploration

@@ -90,7 +90,7 @@ def describe(
         words = (
             f"name one of {', '.join(names_of(each))}" if each == "stall" else f"see pulptrain list {each}s"
         )
-        raise InputError(f"'{name}' is a category, not the name of one thing", where="show", cure=words)
+        raise InputError(f"'{name}' is a group of names, not one of them", where="show", cure=words)
     if not described:
         names = sorted({word for each in KINDS if kind in (None, each) for word in names_of(each)})
         near = suggestion(name, names).partition(" (known")[0]

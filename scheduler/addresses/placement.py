@@ -7,7 +7,6 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from configs.errors import InputError
 from configs.suggest import check_known
 from scheduler.addresses.allocation import (
     Allocation,

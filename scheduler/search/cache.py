@@ -267,8 +267,8 @@ def _refuse_foreign_beside(path: Path) -> None:
             continue  # not there, or no longer: another process has begun the same cache
         if not regular or (start.strip(b"\0") and start not in starts):
             raise InputError(
-                f"cannot create a cache: {beside.name!r}, which SQLite needs, exists already and does not "
-                "belong to a cache; nothing was overwritten",
+                f"cannot create a cache: SQLite needs the file name {beside.name!r}, but a file that does "
+                "not belong to a cache has it",
                 where=str(path),
                 cure=_ANOTHER_FILE,
             )
@@ -282,7 +282,7 @@ def _begin_or_check(connection: sqlite3.Connection, path: Path) -> None:
         number = connection.execute("PRAGMA user_version").fetchone()[0]
         if number > FORMAT and any(name == f"results_{number}" for name, _ in tables):
             raise InputError(
-                f"the cache has format {number}, but this pulptrain reads formats up to {FORMAT}",
+                f"the cache has format {number}, but this pulptrain reads only formats up to {FORMAT}",
                 where=str(path),
                 cure=_ANOTHER_FILE,
             )

@@ -206,7 +206,7 @@ def test_misuse_is_refused() -> None:
         ({"input_base": 3000}, "is read before it was written"),
         ({"weight_base": 1}, "is read before it was written"),
         ({"output_bits": 40, "msb_index": 20}, "some are overwritten"),
-        ({"msb_index": 27}, "MSB index of job .* is 27; its register holds up to 26"),
+        ({"msb_index": 27}, "MSB index of job .* is 27, but the hardware register holds at most 26"),
         ({"countdown": 1 << 29}, "countdown"),
     ):
         with pytest.raises(PulptrainError, match=text):
@@ -300,7 +300,7 @@ def test_machines_of_other_kinds_are_not_mixed_up() -> None:
     ("path", "value", "text"),
     [
         ("units", 9, "between 1 and 8"),
-        ("memory.weight_words", 1024, "exceeds the 9-bit addresses, which reach 512"),
+        ("memory.weight_words", 1024, "is 1024 words, but 9-bit addresses reach only 512"),
         ("launch.start_cycles", -1, "between 0 and"),
         ("width.accumulator_bits", 0, "between 1 and"),
         ("mvu.count", 8, "unknown parameter"),

@@ -56,8 +56,8 @@ def test_a_field_nothing_is_known_of_is_a_defect_with_its_name() -> None:
 @pytest.mark.parametrize(
     ("struct", "message"),
     [
-        ("struct other { int N; };", "no struct of arguments is declared for f"),
-        ("struct s { double x; };", "double"),
+        ("struct other { int N; };", "the struct of arguments of f is missing"),
+        ("struct s { double x; };", "cannot read the struct field 'double x'"),
     ],
 )
 def test_a_source_whose_arguments_cannot_be_read_is_refused(struct: str, message: str) -> None:

@@ -138,11 +138,11 @@ def test_a_kernel_that_the_master_runs_alone_is_not_forked() -> None:
 @pytest.mark.parametrize(
     ("text", "options", "hint"),
     [
-        ("nothing of the kind", ["--icache", "cold"], "not the linker map of an export"),
+        ("nothing of the kind", ["--icache", "cold"], "not the linker map of an exported program"),
         (
             lines("conv1_FW", "mm", "pt_fork"),
             ["--icache", "cold"],
-            "the linker map belongs to another export: it lacks fc1_FW, ",
+            "the linker map belongs to another program: it lacks fc1_FW, ",
         ),
         (lines("conv1_FW"), ["--icache", "warm"], "--icache steady"),
         (None, ["--icache", "cold"], "no such file"),

@@ -53,7 +53,7 @@ def test_what_comes_from_l3_is_counted_by_op(result: Result) -> None:
 
 @pytest.mark.parametrize("roofs", [None, [], {"mac_per_cycle": 4}, {"mac_per_cycle": True}])
 def test_a_summary_without_roofs_is_told(roofs: object, result: Result) -> None:
-    with pytest.raises(InputError, match="lacks its roofline limits"):
+    with pytest.raises(InputError, match="has no roofline limits"):
         roofs_of({**result.summary, "roofs": roofs})
 
 

@@ -81,9 +81,7 @@ class Paper(Struct, frozen=True):
         ):
             if not least <= round(value, 6) <= most:
                 cure = f"use {least:g}{unit} to {most:g}{unit}"
-                raise InputError(
-                    f"the size is {value:g} {unit.strip()}, which is not valid", where=option, cure=cure
-                )
+                raise InputError(f"{value:g} {unit.strip()} is not a valid size", where=option, cure=cure)
 
         if len(self.title or "") > MOST_TITLE:
             message = f"the title is too long: {len(self.title or ''):,} characters"

@@ -53,7 +53,8 @@ def _line(line: str, where: str) -> str:
         code = code[label.end() :]
     if not code or (code.startswith(".") and not note):
         if note and not _STRUCTURE.match(note):
-            raise ConfigError(f"cannot read the annotation '{note}'", where=where)
+            cure = "write for NAME in FIRST..END {, if (CONDITION) {, } else { or }"
+            raise ConfigError(f"invalid annotation '#@ {note}'", where=where, cure=cure)
         return note
     mnemonic, _, operands = code.partition(" ")
     return _instruction(mnemonic, operands, note, where)
@@ -91,7 +92,7 @@ def _direction(note: str, where: str) -> str:
         return ""
     match = re.fullmatch(r"taken\s+(?:(\(.*\))|([\d.]+))", note)
     if match is None:
-        raise ConfigError(f"cannot read the annotation '{note}'", where=where, cure="write taken (CONDITION)")
+        raise ConfigError(f"invalid annotation '#@ {note}'", where=where, cure="write taken (CONDITION)")
     return f"?{match[1]}" if match[1] else f"%{match[2]}"
 
 

@@ -39,7 +39,7 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max, "ceildiv": 
 LONGEST = 400
 """Characters of an expression: few enough that it can be read and evaluated without end of stack."""
 
-_ALLOWED = "integers, names, + - * // %, comparisons, and/or/not, min, max, ceildiv"
+_ALLOWED = "use only integers, names, + - * // %, comparisons, and/or/not, min, max, ceildiv"
 
 
 class Expression(Struct, frozen=True):

@@ -456,7 +456,7 @@ class KernelLibrary:
             base, transform, without, listed, shared, sizes = _read_profile(profile)
             if base not in self.codegen_names() or base == codegen:
                 raise ConfigError(
-                    f"unknown base codegen '{base}'",
+                    f"unknown codegen '{base}' in 'base'",
                     where=str(profile),
                     cure=suggestion(base, self.codegen_names()),
                 )
@@ -563,7 +563,7 @@ def _header(file: Traversable, codegen: str) -> Header:
     arrays = _part(section, "arrays")
     for array, indices in arrays.values.items():
         if type(indices) is not int or indices < 1:
-            raise ConfigError(f"array '{array}' needs a number of indices above 0", where=arrays.where(array))
+            raise ConfigError(f"array '{array}' needs one index or more", where=arrays.where(array))
     return Header(
         values["kernel"],
         codegen,

@@ -273,7 +273,7 @@ class GraphBuilder:
             )
         if layer.spec.update_channels is not None:
             raise ConfigError(
-                f"another layer computes {name} ({word}), so 'update_channels' does not apply",
+                f"'update_channels' does not apply to {name}, because another layer computes it ({word})",
                 where=where,
                 cure="remove 'update_channels'",
             )

@@ -115,7 +115,7 @@ def shared_parameters(
         shared[role] = owner.roles[its_role], its_role in owner.trained
     if isinstance(spec.weights_of, str) and layer.plan.buffers:
         raise ConfigError(
-            f"two layers cannot share the running statistics of {spec.type}",
+            f"a {spec.type} layer cannot use the running statistics of another layer",
             where=where,
             cure="weights_of: " + "{" + ", ".join(f"{name}: {spec.weights_of}" for name in roles) + "}",
         )

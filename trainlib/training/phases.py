@@ -62,7 +62,7 @@ def build_training_graph(spec: ModelSpec) -> TrainingGraph:
     phases = build_training_phases(spec)
     if phases.update is not None:
         raise InputError(
-            f"accumulate: {phases.mini_batches} needs a separate graph for the update, but one is built here",
+            f"accumulate: {phases.mini_batches} needs a second graph for the update, but one is built here",
             where=spec.optimizer.where or spec.where,
             cure="use accumulate: 1 and a larger batch, or trainlib.training.phases.build_training_phases",
         )

@@ -359,7 +359,9 @@ def schedule_of(given: Mapping[str, Any] | Node, where: str) -> Schedule:
         )
     name = plain["name"]
     if name not in SCHEDULES:
-        raise ConfigError(f"unknown schedule '{name}'", where=place, cure=suggestion(name, SCHEDULES))
+        raise ConfigError(
+            f"unknown learning-rate schedule '{name}'", where=place, cure=suggestion(name, SCHEDULES)
+        )
     if name == "warmup" and plain.get("then"):
         schedule_of(given.mapping(what)["then"] if isinstance(given, Node) else plain["then"], where)
     what = f"schedule '{name}'"

@@ -46,7 +46,7 @@ def scales_of(layer: BuiltLayer, of_model: str | None) -> dict[str, tuple[int, .
             )
         if set(weights) & layer.shared:
             raise ConfigError(
-                f"{key} is a choice of the layer that owns the weights", where=where, cure="set it there"
+                f"{key} must be set in the layer that owns the weights", where=where, cure="set it there"
             )
         trained = [PARAMETER_NAMES.get(role, role) for role in layer.trained if role in weights]
         if trained:

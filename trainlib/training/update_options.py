@@ -111,7 +111,7 @@ def _members(
         of_layer = [name for name in weights if name.startswith(f"{layer}.")]
         if not of_layer:
             raise ConfigError(
-                f"layer '{layer}' of the group has no parameters",
+                f"layer '{layer}' of the parameter group has no parameters",
                 where=where,
                 cure="remove it from the group",
             )

@@ -61,7 +61,7 @@ def with_variant(op: Op, name: str) -> Op:
     """The op in a variant. Raises `InputError` if it cannot be."""
     variants = variants_of(op)
     if not variants:
-        raise InputError("the op has no variants", where=op.name, cure=_before_the_graph(op))
+        raise InputError("this op has no choice of implementation", where=op.name, cure=_before_the_graph(op))
     if name not in variants:
         several = name in WAYS and op.attributes.get("groups", 1) > 1
         why = " with several groups" if several else ""
@@ -104,7 +104,7 @@ def with_variants(graph: TrainingGraph, variants: Mapping[str, str]) -> Training
     for name, variant in variants.items():
         if name not in names and name not in choices:
             raise InputError(
-                f"no op or step {name!r} offers variants", where=graph.name, cure=suggestion(name, choices)
+                f"{name!r} has no choice of implementation", where=graph.name, cure=suggestion(name, choices)
             )
         if name not in names:
             _check_step(name, variant, [op for op in choosing if op.step == name])

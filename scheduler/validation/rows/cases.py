@@ -165,7 +165,7 @@ def read_cases(
     if not cases and not unreadable:
         cure = "; ".join(f"{column} is one of {_some(values)}" for column, values in there.items())
         cure = f"--where: {cure}" if selections else "add a row per measurement"
-        raise InputError("no row of the file can be predicted", where=str(path), cure=cure)
+        raise InputError("the file has no row to predict", where=str(path), cure=cure)
     return tuple(cases)
 
 
@@ -210,7 +210,7 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
                 raise ConfigError(f"the file is not valid CSV: {error}", where=f"{path}:{line}") from error
     except FileNotFoundError as error:
         raise InputError(
-            "the file does not exist", where=str(path), cure="use a CSV file of measured cases"
+            "the file does not exist", where=str(path), cure="use a CSV file of measured cycles"
         ) from error
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise InputError(f"the file cannot be read: {error}", where=str(path)) from error

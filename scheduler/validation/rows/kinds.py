@@ -78,7 +78,7 @@ class Kind(Struct, frozen=True):
         rows = read_cases(path, self.columns, others, self.named_by, unreadable)
         if rows and MEASURE in rows[0].cells:
             raise ConfigError(
-                f"KIND {self.name} reserves the column name '{MEASURE}'",
+                f"KIND {self.name} adds a column '{MEASURE}', but the file already has one",
                 where=str(path),
                 cure="rename the column",
             )

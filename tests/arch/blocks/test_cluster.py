@@ -353,7 +353,7 @@ def test_teams_that_do_not_fit_the_cluster_are_refused(work: TeamWork, fork: boo
 def test_actions_must_be_numbered_in_order() -> None:
     script = Script()
     script.actions.append(Release(3, (), Work(), (Place("l1", 0, (4,)),)))
-    with pytest.raises(InputError, match="action 0 of program 'test' has id 3"):
+    with pytest.raises(InputError, match="action 0 of program 'test' has id 3, not its position"):
         run(script.program())
 
 

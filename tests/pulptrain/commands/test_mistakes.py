@@ -193,10 +193,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "--resident: simple-mlp has no tensor 'all'",
             "use auto (tensors that save cycles), or names: TENSOR,TENSOR@OP..OP",
         ),
-        ("show stall", "show: 'stall' is a category, not the name of one thing", f"name one of {STALLS}"),
+        ("show stall", "show: 'stall' is a group of names, not one of them", f"name one of {STALLS}"),
         (
             "show kernels",
-            "show: 'kernels' is a category, not the name of one thing",
+            "show: 'kernels' is a group of names, not one of them",
             "see pulptrain list kernels",
         ),
         (

@@ -141,7 +141,7 @@ def test_a_speed_up_adds_up_and_is_at_most_ideal_where_nothing_waits(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["8", "--width", "0in"], "--width: the size is 0 in, which is not valid.*use 1in"),
+        (["8", "--width", "0in"], "--width: 0 in is not a valid size.*use 1in"),
         (["8", "--width", "3.5"], "--width"),
         (["8", "--width", "1in", "--font", "30pt"], "does not fit a chart"),
         *(
@@ -151,7 +151,7 @@ def test_a_speed_up_adds_up_and_is_at_most_ideal_where_nothing_waits(
         (["8", "2", "--width", "1in", "--font", "30pt", "--what", "speed-up"], "does not fit a chart"),
         (["8", "--width", "1e400in"], "--width: cannot read"),
         (["8", "--title", 301 * "x"], "--title: the title is too long: 301 characters.*at most 300"),
-        (["8", "--dpi", "5"], "--dpi: the size is 5 dots per inch, which is not valid.*use 30"),
+        (["8", "--dpi", "5"], "--dpi: 5 dots per inch is not a valid size.*use 30"),
         (["8", "--font", "x"], "--font: cannot read 'x'.*8pt"),
         (["8", "--font", "0pt"], "--font"),
         (["8", "--window", "conv9.FW"], "is neither an op nor a range.*START:END"),

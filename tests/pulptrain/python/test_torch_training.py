@@ -93,7 +93,7 @@ REFUSALS = {
     "the schedule belongs to another optimizer": _of_another_optimizer,
     "already used for 1 losses": _plateau_under_way,
     "a custom averaging function": lambda module: {"average": swa_utils.AveragedModel(module)},
-    "unknown schedule 'cosin'": lambda module: {"lr_schedule": "cosin steps=3"},
+    "unknown learning-rate schedule 'cosin'": lambda module: {"lr_schedule": "cosin steps=3"},
 }
 
 

@@ -20,7 +20,10 @@ AN_ITERATION = 0.01
 BY_DATA = ("gelu", "tanh", "gru_cell_fw")
 """Kernels that branch on data: they have the shares of the examples, whose inputs are larger."""
 
-OTHERS = {"norm_known", "adamw", "norm_apply", "norm_wg", "mm_M+vect_sum"}
+OTHERS = {
+    *("norm_known", "adamw", "norm_apply", "norm_wg", "mm_M+vect_sum"),
+    "column_sum+mm_unroll_4x1+transpose_matrix",
+}
 """Farther off: a nest prices several C kernels, or does not see what its C decides by."""
 
 
@@ -32,10 +35,10 @@ def off(sums: dict[str, list[int]], most: float) -> set[str]:
 def test_iterations_have_the_instructions_that_were_counted() -> None:
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for model, kernels, predicted, counted in rows():
-        if not any(word in kernels for word in BY_DATA):
+        if kernels not in OTHERS and not any(word in kernels for word in BY_DATA):
             sums[model][0] += predicted
             sums[model][1] += counted
-    assert len(sums) >= 9
+    assert len(sums) >= 10
     assert off(sums, AN_ITERATION) == set()
 
 

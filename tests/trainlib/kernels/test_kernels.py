@@ -340,7 +340,7 @@ def test_a_listing_keeps_its_registers_lines_and_annotations() -> None:
     assert multiply_add.dst in multiply_add.srcs
     with pytest.raises(ConfigError, match=r"k\.yaml:4: unknown instruction 'frobnicate'"):
         listing_to_nest("nop\nfrobnicate t0,t1", "k.yaml", 3)
-    with pytest.raises(ConfigError, match=r"k\.yaml:3: cannot read the annotation"):
+    with pytest.raises(ConfigError, match=r"k\.yaml:3: invalid annotation '#@ while true'"):
         listing_to_nest("#@ while true", "k.yaml", 3)
 
 

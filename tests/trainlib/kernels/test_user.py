@@ -80,7 +80,7 @@ def test_a_user_kernel_stays_out_of_the_shipped_library(files: Path) -> None:
         ("mine.yaml", "use: mm", "use: mm_4x4", "'fallback' names the unknown kernel 'mm_4x4'"),
         ("dot.S", "trans_b true", "trans_b perhaps", "dot.S:2: 'trans_b' must be true or false"),
         ("dot.S", "let busy = core < N", "let busy = core <", "dot.S:3: cannot read the expression"),
-        ("dot.S", "#@ for j in 0..M branch {", "#@ loop j {", "dot.S:8: cannot read the annotation"),
+        ("dot.S", "#@ for j in 0..M branch {", "#@ loop j {", "dot.S:8: invalid annotation '#@ loop j {'"),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_line(

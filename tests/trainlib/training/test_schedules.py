@@ -137,13 +137,16 @@ def test_a_group_has_its_own_options_and_the_rest_those_of_the_section(tmp_path:
     ("more", "message"),
     [
         ("groups: [{layers: [fc3], weight_decay: 0.1}]", "unknown layer 'fc3'"),
-        ("groups: [{layers: [act], weight_decay: 0.1}]", "layer 'act' of the group has no parameters"),
+        (
+            "groups: [{layers: [act], weight_decay: 0.1}]",
+            "layer 'act' of the parameter group has no parameters",
+        ),
         ("groups: [{parameters: [fc1.bia], weight_decay: 0.1}]", "unknown parameter 'fc1.bia'"),
         ("groups: [{layers: [fc1]}, {parameters: ['*.bias']}]", "'fc1.bias' is in two groups"),
         ("groups: [{weight_decay: 0.1}]", "names no layers and no parameters"),
         ("groups: [{layers: [fc1], clip_norm: 0.1}]", "'clip_norm' must be the same for all groups"),
         ("groups: [{layers: [fc1], decay: 0.1}]", "unknown key 'decay'"),
-        ("schedule: {name: cosin}", "unknown schedule 'cosin'"),
+        ("schedule: {name: cosin}", "unknown learning-rate schedule 'cosin'"),
         ("schedule: {name: cosine}", "'steps'"),
         ("schedule: {steps: 3}", "'schedule' has no 'name'"),
         ("schedule: {name: warmup, steps: 3, then: {name: exponential}}", "'factor'"),

@@ -68,7 +68,9 @@ def vector_call(
     names = LIBRARY.header(choice.codegen, nest).arrays
     if len(names) != len(vectors):
         buffers = ", ".join(buffer for buffer, _ in vectors)
-        raise InputError(f"the kernel has arrays {', '.join(names)}, but the step has {buffers}", where=nest)
+        raise InputError(
+            f"the kernel has arrays {', '.join(names)}, but is called with {buffers}", where=nest
+        )
     usual = vectors[0][1]
     arrays = {
         name: buffer if dtype == usual else Piece(buffer, dtype=dtype)
